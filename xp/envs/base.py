@@ -1,0 +1,128 @@
+"""What an environment is to the rest of xp: a Provider of tasks and sessions, and the ways in which it can fail.
+
+A provider never sees a backend or a launcher. `provider: openreward` in the spec names the module `xp.envs.openreward`;
+`provider: my_pkg.envs:MyProvider` names exactly that class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypedDict
+
+
+class Message(TypedDict):
+    """One chat message as a chat template takes it."""
+
+    role: str
+    content: str
+
+
+@dataclass(frozen=True)
+class ToolSpec:
+    """A tool as the environment declares it."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+    """JSON schema of the arguments (an object schema)."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One problem of an environment, named so that any process can open it again."""
+
+    env: str
+    """Name of the member of the mix that it belongs to."""
+    split: str
+    index: int
+    """Position within the split, from 0."""
+    spec: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    """The environment's own description; it may hold the answer, so it never reaches a prompt or a dataset column."""
+
+    @property
+    def id(self) -> str:
+        return f"{self.env}/{self.split}/{self.index}"
+
+
+@dataclass(frozen=True)
+class ToolResult:
+    """What a tool call gave back."""
+
+    text: str
+    reward: float | None = None
+    """None: the environment did not score this step."""
+    finished: bool = False
+    is_call_error: bool = False
+    """The call itself was wrong (unknown tool, bad arguments): the model's fault, shown to it as `text`."""
+
+
+class Session(Protocol):
+    """One live attempt at one task. Methods block, are called from one thread at a time, and raise EnvFault only."""
+
+    def prompt(self) -> list[Message]:
+        """The environment's opening messages."""
+
+    def tools(self) -> tuple[ToolSpec, ...]: ...
+
+    @property
+    def takes_answer(self) -> bool:
+        """Whether the final plain message is to be handed in by `answer` (an ORS terminal tool)."""
+
+    def call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult: ...
+
+    def answer(self, text: str) -> ToolResult: ...
+
+    def close(self) -> None:
+        """End the session on the server; idempotent, never raises."""
+
+
+class Provider(Protocol):
+    """An environment that can be asked for tasks and sessions. Safe under threads; constructed once a process."""
+
+    def version(self) -> str:
+        """Whatever identifies the environment's content: a version, a digest of its source, or an empty string."""
+
+    def splits(self) -> tuple[str, ...]: ...
+
+    def num_tasks(self, split: str) -> int: ...
+
+    def tasks(self, split: str, indices: Sequence[int]) -> list[Task]:
+        """The named tasks with their specs, in the order asked for; one bulk request where the protocol has one."""
+
+    def open(self, task: Task) -> Session:
+        """Open a session; raises EnvFault."""
+
+    def close(self) -> None: ...
+
+
+class EnvFault(Exception):
+    """Infrastructure failed: not the model's doing, so an episode that meets one is void, never scored 0."""
+
+
+class EnvUnavailable(EnvFault):
+    """The server refused, was not there, or said that it is busy: the request did not execute."""
+
+
+class SessionLost(EnvFault):
+    """The server no longer knows the session."""
+
+
+class DeadlineExceeded(EnvFault):
+    """A call, a creation or an episode took longer than its limit; whether it executed is unknown."""
+
+
+class ResponseLost(EnvFault):
+    """The connection broke after the request was sent; whether it executed is unknown, so it is not repeated."""
+
+
+class ProtocolError(EnvFault):
+    """The server's reply is not what the protocol allows (bad JSON, a reward that is no finite number, ...)."""
+
+
+class ToolCrashed(EnvFault):
+    """The environment's own tool raised; the session is dead."""
+
+
+class UnsafeOrigin(EnvFault):
+    """A secret would have gone to an origin that is not allowed, or across a redirect."""

@@ -1,0 +1,129 @@
+"""What an episode needs to know, in one frozen value: written as `episode.json` above the wall, read below it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+
+class Reduction(StrEnum):
+    """How the rewards of an episode's steps become one number."""
+
+    SUM = "sum"
+    MEAN = "mean"
+    MAX = "max"
+    MIN = "min"
+    LAST = "last"
+
+
+class OnNoToolCall(StrEnum):
+    """What a turn without a tool call does."""
+
+    STOP = "stop"
+    NUDGE = "nudge"
+
+
+class OnMalformedCall(StrEnum):
+    """What a turn whose tool call cannot be read does."""
+
+    TELL = "tell"
+    STOP = "stop"
+
+
+class ToolCallsPerTurn(StrEnum):
+    """Which tool calls of one turn are executed."""
+
+    FIRST = "first"
+    ALL = "all"
+
+
+class Dialect(StrEnum):
+    """How the model writes a tool call (xp.episode.tool_calls has one parser for each)."""
+
+    HERMES = "hermes"
+
+
+@dataclass(frozen=True)
+class RewardRule:
+    """From step rewards to the episode's reward; see xp.episode.rewards."""
+
+    reduction: Reduction
+    nonterminal: float | None
+    """Added as a last step reward when the environment never said `finished`; None: nothing is added."""
+    minimum: float | None
+    maximum: float | None
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Deadlines and bounds of one environment's sessions."""
+
+    create_timeout_s: float
+    call_timeout_s: float
+    episode_timeout_s: float
+    max_sessions: int
+    """Sessions open at the same time in one process."""
+    max_attempts: int
+    """Tries of one request that provably did not execute."""
+    retries_per_episode: int
+    """Whole-episode retries on a fresh session before an episode is void."""
+
+
+@dataclass(frozen=True)
+class EnvConfig:
+    """One member of the mix, with everything that its provider and its episodes need. Holds no secret value."""
+
+    name: str
+    provider: str
+    target: str | None
+    """`Org/Name` in the catalog, or the URL of a server."""
+    serve: str | None
+    """`module:Class` of an ORS environment that xp serves itself on 127.0.0.1."""
+    variant: str | None
+    """Which environment of the server; None: the only one, or the name's last part."""
+    max_turns: int
+    reward: RewardRule
+    on_no_tool_call: OnNoToolCall
+    on_malformed_call: OnMalformedCall
+    tool_calls_per_turn: ToolCallsPerTurn
+    dialect: Dialect
+    limits: Limits
+    secrets: tuple[str, ...]
+    """Names of the environment variables that are handed to each session."""
+    allowed_origins: tuple[str, ...]
+    """Origins (scheme://host[:port]) beside the catalog's own that may receive the API key and the secrets."""
+
+
+@dataclass(frozen=True)
+class EpisodeConfig:
+    """The mix: every environment that episodes of this job may open."""
+
+    members: Mapping[str, EnvConfig]
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=2, sort_keys=True) + "\n"
+
+    @staticmethod
+    def from_json(text: str) -> EpisodeConfig:
+        """Read what `to_json` wrote; raises KeyError, TypeError or ValueError on anything else."""
+        members = json.loads(text)["members"]
+        return EpisodeConfig({name: _env_config(value) for name, value in members.items()})
+
+
+def _env_config(value: dict[str, Any]) -> EnvConfig:
+    return EnvConfig(
+        **value
+        | {
+            "reward": RewardRule(**value["reward"] | {"reduction": Reduction(value["reward"]["reduction"])}),
+            "on_no_tool_call": OnNoToolCall(value["on_no_tool_call"]),
+            "on_malformed_call": OnMalformedCall(value["on_malformed_call"]),
+            "tool_calls_per_turn": ToolCallsPerTurn(value["tool_calls_per_turn"]),
+            "dialect": Dialect(value["dialect"]),
+            "limits": Limits(**value["limits"]),
+            "secrets": tuple(value["secrets"]),
+            "allowed_origins": tuple(value["allowed_origins"]),
+        }
+    )

@@ -1,0 +1,47 @@
+"""The values that leave an episode: what to say to the model next, and how it ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from xp.envs.base import Message
+
+
+class Status(StrEnum):
+    """Where an episode stands."""
+
+    ONGOING = "ongoing"
+    FINISHED = "finished"
+    """The environment said that it is over."""
+    STOPPED = "stopped"
+    """A turn without a (readable) tool call ended it."""
+    TRUNCATED = "truncated"
+    """Turns or tokens ran out."""
+    VOID = "void"
+    """Infrastructure failed; there is no reward."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What comes after one assistant turn: messages to append, or the end."""
+
+    messages: tuple[Message, ...]
+    status: Status
+
+    @property
+    def is_done(self) -> bool:
+        return self.status is not Status.ONGOING
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How an episode ended. `reward is None` if and only if `status is Status.VOID`."""
+
+    status: Status
+    reward: float | None
+    step_rewards: tuple[float, ...]
+    num_turns: int
+    num_tool_calls: int
+    num_malformed: int
+    void_reason: str | None = None

@@ -1,0 +1,50 @@
+"""One error type for users and one table of exit codes, shared by every program of xp (docs/exit-codes.md)."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """What a process of xp says with its exit status; stage programs use the same table."""
+
+    OK = 0
+    INTERNAL = 1
+    """A bug in xp: the only case that prints a traceback unasked."""
+    CONFIG = 2
+    """The configuration or the command line is wrong."""
+    PLAN = 3
+    """The configuration is legal, but the chosen backend, hardware or launcher cannot do it."""
+    SECRET = 4
+    """A declared secret does not resolve."""
+    RUN_DIR = 5
+    """The run directory exists, is missing or cannot be resumed."""
+    TASKS = 6
+    """The task set is missing, partial, stale or of another spec."""
+    ENVIRONMENT = 7
+    """The environment cannot be reached or breaks the protocol."""
+    UNHEALTHY = 8
+    """More episodes than `training.max_void_fraction` were void: the environment is failing."""
+    STAGE_FAILED = 9
+    """A stage's program failed for a reason of its own; its log says which."""
+    MISSING_OUTPUT = 10
+    """A stage exited 0 without what it promised to write."""
+    RUNTIME = 11
+    """A package, accelerator or program that the job needs is not on this machine."""
+    RESOURCE = 74
+    """Disk full, quota reached or no permission to write."""
+    INTERRUPTED = 130
+    TERMINATED = 143
+
+
+class XpError(Exception):
+    """A fault that the user can mend: the message says what, where and how.
+
+    Args:
+        message: one to three lines, complete without a traceback.
+        code: the process's exit status.
+    """
+
+    def __init__(self, message: str, code: ExitCode = ExitCode.CONFIG) -> None:
+        super().__init__(message)
+        self.code = code

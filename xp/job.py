@@ -1,0 +1,62 @@
+"""What a launcher runs: JSON-able values that know no backend and no launcher.
+
+Every path in a Job is relative to the outputs root, which is also its working directory; no path of a machine is in a plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a job needs; where it gets it is the launcher's affair."""
+
+    accelerator: str
+    """`cpu` or a name that the launchers translate (`a100-80gb`, `h100`, `h200`)."""
+    num_accelerators: int
+    """Accelerators per node; 0 for cpu."""
+    num_nodes: int
+    num_cpus: int
+    memory_gb: float
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """Which Python the job gets. All None: the interpreter that runs xp."""
+
+    python: str | None = None
+    """Interpreter of a virtual environment."""
+    project: str | None = None
+    """Name of the environment variable that holds a checkout (`SKYRL_PATH`, ...)."""
+    image: str | None = None
+    packages: tuple[str, ...] = ()
+    """Modules that must be importable there, checked before the start."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One process to run. `argv[0] == "python"` stands for the runtime's interpreter."""
+
+    argv: tuple[str, ...]
+    files: Mapping[str, str]
+    """Path (relative to the outputs root) -> text, written before the start."""
+    outputs: tuple[str, ...]
+    """Paths that must exist after exit 0; otherwise the stage failed."""
+    resources: Resources
+    runtime: Runtime = Runtime()
+    env: Mapping[str, str] = field(default_factory=dict)
+    secrets: Mapping[str, str] = field(default_factory=dict)
+    """Variable in the job's environment -> variable that holds the value at launch. Names only."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A step of a plan."""
+
+    name: str
+    job: Job
+    needs: tuple[str, ...] = ()
+    done: str | None = None
+    """Path of a manifest whose presence means that this stage's content-addressed result exists; None: always run."""
