@@ -1,0 +1,68 @@
+"""Answers names that users bring from the trainers' own scripts and tutorials with xp's name for the same thing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+OPTION_ALIASES = {
+    ("env", "generalreasoning/whodunit"): "whodunit",
+    ("env", "generalreasoning/whodunit_mini"): "whodunit_mini",
+    ("env", "generalreasoning/ctf"): "ctf",
+}
+
+FOREIGN = {
+    # SkyRL
+    "trainer.epochs": "training.num_steps counts rollout steps (epochs x tasks / training.prompts_per_step)",
+    "trainer.train_batch_size": "training.prompts_per_step",
+    "trainer.policy_mini_batch_size": "training.updates_per_step (prompts_per_step / mini-batch)",
+    "trainer.policy.optimizer_config.lr": "training.learning_rate",
+    "trainer.algorithm.advantage_estimator": "algorithm=grpo chooses it",
+    "trainer.algorithm.kl_loss_coef": "training.kl_coef",
+    "trainer.max_prompt_length": "training.max_prompt_tokens",
+    "trainer.policy.model.path": "model=NAME chooses it; model.path for one of your own",
+    "trainer.ckpt_interval": "training.checkpoint_every",
+    "trainer.logger": "tracking=[wandb]; the console always gets its log",
+    "generator.n_samples_per_prompt": "training.group_size",
+    "generator.max_turns": "env.max_turns",
+    "generator.sampling_params.temperature": "training.temperature",
+    "generator.sampling_params.max_generate_length": "training.max_tokens_per_turn",
+    # Slime's tutorial
+    "--model": "model=NAME",
+    "--lr": "training.learning_rate",
+    "--n-samples": "training.group_size",
+    "--rollout-batch-size": "training.prompts_per_step",
+    "--max-response-len": "training.max_tokens_per_turn",
+    "--temperature": "training.temperature",
+    "--num-rollout": "training.num_steps",
+    # TRL
+    "num_generations": "training.group_size",
+    "learning_rate": "training.learning_rate",
+    "max_steps": "training.num_steps",
+    "beta": "training.kl_coef",
+    "max_completion_length": "training.max_response_tokens",
+    "max_tool_calling_iterations": "env.max_turns",
+    # variables of the public scripts
+    "MODEL": "model=NAME",
+    "NUM_GPUS": "hardware=a100x4 chooses accelerator and count",
+    "LOGGER": "tracking=[wandb]; tracking=[] is the console alone",
+    "RUN_NAME": "name",
+    "MAX_TURNS": "env.max_turns",
+    "ENV_NAME": "env=NAME",
+    "recipe": "recipes=NAME",
+}
+
+
+def foreign_hint(text: str) -> str | None:
+    """xp's word for a key of somebody else's script, or None. `text` may carry `=value`."""
+    key = text.partition("=")[0].lstrip("+~")
+    word = FOREIGN.get(key)
+    return f"in xp: {word}" if word else None
+
+
+def option_alias(group: str, wanted: str, legal: Sequence[str]) -> str | None:
+    """The legal option meant by `wanted`: itself, another spelling of its case, or a known alias; None if there is none."""
+    if wanted in legal or wanted == "None":
+        return wanted
+    lowered = str(wanted).lower()
+    matches = [name for name in legal if name.lower() == lowered]
+    return matches[0] if matches else OPTION_ALIASES.get((group, lowered))
