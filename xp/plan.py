@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+import secrets
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from importlib import import_module
+from typing import cast
 
+from xp.backends.base import Places, RenderModule
+from xp.errors import ExitCode, XpError
 from xp.job import Stage
 from xp.spec import RunSpec
+from xp.stages.prepare import prepare_stage, task_set_place
 
 
 @dataclass(frozen=True)
@@ -13,5 +21,36 @@ class Plan:
     """What would run, in order; holds nothing of a launcher and no path of a machine."""
 
     run_id: str
+    attempt: int
     spec: RunSpec
     stages: tuple[Stage, ...]
+
+    def to_json(self) -> str:
+        """Everything, stable under re-planning: the golden file of a recipe."""
+        content = {
+            "run_id": self.run_id,
+            "attempt": self.attempt,
+            "spec": self.spec.model_dump(mode="json"),
+            "stages": [asdict(stage) for stage in self.stages],
+        }
+        return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+
+
+def new_run_id(spec: RunSpec) -> str:
+    """`<name>-<time>-<random>`: sorts by time, and two runs of one second differ."""
+    now = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    return f"{spec.name}-{now}-{secrets.token_hex(2)}"
+
+
+def build_plan(spec: RunSpec, run_id: str, attempt: int = 1) -> Plan:
+    """Refuse what the backend cannot do, then lay out the stages; raises XpError(PLAN) with every reason."""
+    backend = render_module(spec)
+    if refusals := list(backend.refusals(spec)):
+        raise XpError("\n".join(str(refusal) for refusal in refusals), ExitCode.PLAN)
+    places = Places(run=f"runs/{run_id}", attempt=attempt, tasks=task_set_place(spec))
+    return Plan(run_id, attempt, spec, (prepare_stage(spec, places), *backend.stages(spec, places)))
+
+
+def render_module(spec: RunSpec) -> RenderModule:
+    """The control-plane half of the spec's backend."""
+    return cast(RenderModule, import_module(f"xp.backends.{spec.backend.name}.render"))

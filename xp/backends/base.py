@@ -1,0 +1,61 @@
+"""What the planner asks of a backend: what it cannot do, and which stages it makes of a spec."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from xp.job import Stage
+from xp.spec import RunSpec
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where things of one attempt lie, relative to the outputs root."""
+
+    run: str
+    """`runs/<run id>`: shared by all attempts."""
+    attempt: int
+    tasks: str
+    """The canonical task set."""
+
+    def stage(self, name: str) -> str:
+        """Directory of one stage of this attempt."""
+        return f"{self.run}/attempt_{self.attempt}/{name}"
+
+    @property
+    def checkpoints(self) -> str:
+        return f"{self.run}/checkpoints"
+
+    @property
+    def model(self) -> str:
+        """The trained model, as a Hugging Face directory."""
+        return f"{self.run}/model"
+
+    @property
+    def metrics(self) -> str:
+        return f"{self.run}/metrics.jsonl"
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a spec cannot run on a backend."""
+
+    field: str
+    """Key path as in the spec."""
+    reason: str
+    """One sentence with the way out."""
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.reason}"
+
+
+class RenderModule(Protocol):
+    """The control-plane half of a backend: xp.backends.<name>.render."""
+
+    def refusals(self, spec: RunSpec) -> Sequence[Refusal]:
+        """Everything in the spec that this backend cannot do."""
+
+    def stages(self, spec: RunSpec, places: Places) -> tuple[Stage, ...]:
+        """The stages that follow `prepare`, in order; raises XpError(PLAN) for what cannot be rendered."""

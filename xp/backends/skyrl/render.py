@@ -1,0 +1,19 @@
+"""RunSpec -> Skyrl: not built yet; it refuses every spec with one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xp.backends.base import Places, Refusal
+from xp.job import Stage
+from xp.spec import RunSpec
+
+
+def refusals(spec: RunSpec) -> Sequence[Refusal]:
+    """Always one: nothing is rendered for Skyrl yet."""
+    return [Refusal("backend", f"backend={spec.backend.name} is not built yet; backend=trl is")]
+
+
+def stages(spec: RunSpec, places: Places) -> tuple[Stage, ...]:
+    """Never reached: `refusals` refuses every spec."""
+    raise NotImplementedError(f"{spec.backend.name} at {places.run}")

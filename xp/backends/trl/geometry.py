@@ -1,0 +1,73 @@
+"""The batch arithmetic of TRL's GRPOConfig: from prompts and groups to sequences per device and optimizer updates.
+
+Source: trl 1.16.0, trl/trainer/grpo_config.py `__post_init__`. One process is one data-parallel rank.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xp.backends.base import Refusal
+from xp.spec import RunSpec
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """What GRPOConfig counts in, for one spec."""
+
+    generation_batch_size: int
+    """Episodes per rollout step over all ranks."""
+    per_device_train_batch_size: int
+    """Episodes per rank and forward-backward."""
+    gradient_accumulation_steps: int
+    updates_per_rollout: int
+    """Optimizer updates per rollout step, all passes together."""
+    max_steps: int
+    """Optimizer updates of the whole run."""
+
+
+def world_size(spec: RunSpec) -> int:
+    """Number of training processes: one on a CPU, else one per accelerator."""
+    return max(1, spec.hardware.accelerators_per_node) * spec.hardware.num_nodes
+
+
+def geometry(spec: RunSpec) -> Geometry:
+    """Solve for TRL's numbers; call only where `geometry_refusals` is empty."""
+    training = spec.training
+    episodes = training.prompts_per_step * training.group_size
+    per_update = training.updates_per_step * training.micro_batch_size * world_size(spec)
+    updates = training.updates_per_step * training.passes_per_step
+    return Geometry(
+        generation_batch_size=episodes,
+        per_device_train_batch_size=training.micro_batch_size,
+        gradient_accumulation_steps=episodes // per_update,
+        updates_per_rollout=updates,
+        max_steps=training.num_steps * updates,
+    )
+
+
+def geometry_refusals(spec: RunSpec) -> list[Refusal]:
+    """The divisibility that TRL demands, with the nearest micro-batch that satisfies it."""
+    training = spec.training
+    episodes = training.prompts_per_step * training.group_size
+    divisor = training.updates_per_step * world_size(spec)
+    if episodes % divisor:
+        return [
+            Refusal(
+                "training.updates_per_step",
+                f"prompts_per_step x group_size = {episodes} episodes do not divide by updates_per_step x processes"
+                f" = {divisor}; change prompts_per_step or updates_per_step",
+            )
+        ]
+    share = episodes // divisor
+    if share % training.micro_batch_size:
+        legal = [n for n in range(1, share + 1) if share % n == 0]
+        best = min(legal, key=lambda n: (abs(n - training.micro_batch_size), n))
+        return [
+            Refusal(
+                "training.micro_batch_size",
+                f"{training.micro_batch_size} does not divide the {share} episodes of one process and update;"
+                f" the nearest that does is training.micro_batch_size={best}",
+            )
+        ]
+    return []

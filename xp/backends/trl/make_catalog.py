@@ -1,0 +1,25 @@
+"""Remakes catalog.json from the installed TRL: `python -m xp.backends.trl.make_catalog`; its diff is the upgrade report."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+
+def main() -> None:
+    import trl
+
+    fields = {
+        field.name: {
+            "type": str(getattr(field.type, "__name__", field.type)),
+            "default": None if field.default is dataclasses.MISSING else str(field.default),
+        }
+        for field in dataclasses.fields(trl.GRPOConfig)
+    }
+    catalog = {"package": "trl", "version": trl.__version__, "class": "GRPOConfig", "fields": dict(sorted(fields.items()))}
+    Path(__file__).with_name("catalog.json").write_text(json.dumps(catalog, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

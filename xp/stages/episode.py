@@ -1,0 +1,56 @@
+"""RunSpec -> what episodes need below the wall: the mix as an EpisodeConfig, and the names of its secrets."""
+
+from __future__ import annotations
+
+from xp.episode.config import EnvConfig, EpisodeConfig, Limits, RewardRule
+from xp.errors import ExitCode, XpError
+from xp.spec import EnvMember, RunSpec
+
+CATALOG_KEY = "OPENREWARD_API_KEY"
+
+
+def episode_config(spec: RunSpec) -> EpisodeConfig:
+    """The mix, as every stage that opens sessions reads it."""
+    return EpisodeConfig({name: env_config(name, member, spec) for name, member in spec.env.members.items()})
+
+
+def env_config(name: str, member: EnvMember, spec: RunSpec) -> EnvConfig:
+    """One member of the mix."""
+    return EnvConfig(
+        name=name,
+        provider=member.provider,
+        target=member.target,
+        serve=member.serve,
+        variant=member.variant,
+        max_turns=member.max_turns,
+        reward=RewardRule(**member.reward.model_dump()),
+        on_no_tool_call=member.on_no_tool_call,
+        on_malformed_call=member.on_malformed_call,
+        tool_calls_per_turn=member.tool_calls_per_turn,
+        dialect=spec.model.dialect,
+        limits=Limits(**member.limits.model_dump()),
+        secrets=tuple(member.secrets),
+        allowed_origins=member.allowed_origins,
+    )
+
+
+def episode_secrets(spec: RunSpec) -> dict[str, str]:
+    """Variable in the job -> variable at launch, over all members; raises XpError where two members disagree."""
+    found: dict[str, str] = {}
+    for member_name, member in spec.env.members.items():
+        wanted = {name: source.from_env if source else name.upper() for name, source in member.secrets.items()}
+        if needs_catalog_key(member):
+            wanted.setdefault(CATALOG_KEY, CATALOG_KEY)
+        for name, variable in wanted.items():
+            if found.setdefault(name, variable) != variable:
+                raise XpError(
+                    f"env.members.{member_name}.secrets.{name}: another member takes it from {found[name]},"
+                    f" this one from {variable}; give them one source",
+                    ExitCode.CONFIG,
+                )
+    return found
+
+
+def needs_catalog_key(member: EnvMember) -> bool:
+    """Whether the environment is in the OpenReward catalog, which wants an account."""
+    return member.target is not None and "://" not in member.target

@@ -1,0 +1,41 @@
+"""RunSpec -> what a stage's process needs of a machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xp.job import Resources, Runtime
+from xp.spec import RunSpec
+
+QUIET = {
+    # No telemetry, no update checks, no hub look-ups that nobody asked for.
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "OPENREWARD_DISABLE_UPDATE_CHECK": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "TRL_EXPERIMENTAL_SILENCE": "1",
+}
+"""Environment of every stage."""
+
+
+def trainer_resources(spec: RunSpec) -> Resources:
+    """All of the hardware option."""
+    hardware = spec.hardware
+    return Resources(
+        accelerator=hardware.accelerator,
+        num_accelerators=hardware.accelerators_per_node,
+        num_nodes=hardware.num_nodes,
+        num_cpus=hardware.num_cpus,
+        memory_gb=hardware.memory_gb,
+    )
+
+
+def host_resources(spec: RunSpec) -> Resources:
+    """A stage that needs no accelerator."""
+    hardware = spec.hardware
+    return Resources("cpu", 0, 1, num_cpus=min(hardware.num_cpus, 4), memory_gb=min(hardware.memory_gb, 8.0))
+
+
+def trainer_runtime(spec: RunSpec, packages: Sequence[str]) -> Runtime:
+    """The Python that holds the trainer."""
+    runtime = spec.backend.runtime
+    return Runtime(runtime.python, runtime.project_env, runtime.image, tuple(packages))
