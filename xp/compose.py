@@ -65,6 +65,15 @@ def options(group: str, config_dirs: Sequence[Path] = ()) -> list[str]:
     return sorted(name for name in found if not name.startswith("_"))
 
 
+def parse_assignments(overrides: Sequence[str]) -> dict[str, Any]:
+    """`key=value` texts as a mapping; raises XpError for group choices and sweeps, which have no place there."""
+    parsed = _parse(overrides)
+    for override in parsed:
+        if _is_group(override) or override.is_sweep_override():
+            raise XpError(f"{override.input_line}: only key=value is taken here")
+    return {override.key_or_group: override.value() for override in parsed}
+
+
 def to_yaml(spec: RunSpec) -> str:
     """The resolved spec as YAML, in the order of the schema."""
     import yaml
@@ -76,7 +85,7 @@ def from_container(container: dict[str, Any], env_name: str = "env") -> RunSpec:
     """Validate plain data; raises XpError that names every fault.
 
     Args:
-        container: the sections as nested dicts; `env` is a mix (`members`) or one environment, which becomes a mix of one.
+        container: the sections as nested dicts; `env` is a mix (`members`), or one environment, a mix of one.
         env_name: what to call that one.
     """
     from pydantic import ValidationError
@@ -199,9 +208,7 @@ def _refuse_resolvers(value: Any, path: str = "") -> None:
         for index, child in enumerate(value):
             _refuse_resolvers(child, f"{path}.{index}")
     elif isinstance(value, str) and "${" in value and ":" in value.split("${", 1)[1].split("}", 1)[0]:
-        raise XpError(
-            f"{path}: {value!r} uses a resolver; secrets are named under env.secrets, other values written out"
-        )
+        raise XpError(f"{path}: {value!r} uses a resolver; name secrets under env.secrets, write other values out")
 
 
 def _apply(container: dict[str, Any], override: Override) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Says what is wrong with a configuration in the user's own words: the key as they would type it, the fault, the way out."""
+"""Says what is wrong with a configuration in the user's own words: the key as they type it, the fault, the way out."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What a launcher runs: JSON-able values that know no backend and no launcher.
 
-Every path in a Job is relative to the outputs root, which is also its working directory; no path of a machine is in a plan.
+Every path in a Job is relative to the outputs root, which is its working directory; no machine's path is in a plan.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def foreign_hint(text: str) -> str | None:
 
 
 def option_alias(group: str, wanted: str, legal: Sequence[str]) -> str | None:
-    """The legal option meant by `wanted`: itself, another spelling of its case, or a known alias; None if there is none."""
+    """The legal option meant by `wanted`: itself, its other spelling, a known alias, or None."""
     if wanted in legal or wanted == "None":
         return wanted
     lowered = str(wanted).lower()

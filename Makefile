@@ -1,0 +1,77 @@
+# `make help` lists the targets. Everything runs in .venv, which `make setup` makes.
+PYTHON ?= python3
+VENV ?= .venv
+# The CPU build, where pip needs to be told: make setup TORCH_INDEX_URL=https://download.pytorch.org/whl/cpu
+TORCH ?= torch==2.13.0
+TORCH_INDEX_URL ?=
+# Overrides for a run or a recipe: make demo ARGS="seed=2"
+ARGS ?=
+
+BIN := $(VENV)/bin
+XP := $(BIN)/python -m xp
+RECIPES := $(basename $(notdir $(wildcard recipes/*.yaml)))
+
+.DEFAULT_GOAL := help
+
+help:  ## This list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 18
+	@echo "recipes (make RECIPE, make prepare-RECIPE, make plan-RECIPE):"
+	@printf '  %s\n' $(RECIPES)
+
+setup: $(VENV)/.done  ## Make .venv with everything that a run and the tests need
+
+# torch first and by itself, so that no later requirement pulls a CUDA build.
+$(VENV)/.done: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) "$(TORCH)"
+	$(BIN)/pip install --quiet -e ".[trl,tensorboard,wandb,dev]"
+	touch $@
+
+demo: setup  ## Train the embedded default on this machine's CPU, in minutes
+	$(XP) $(ARGS)
+
+plan: setup  ## Show what would run (ARGS="env=... backend=...")
+	$(XP) plan $(ARGS)
+
+$(RECIPES): setup
+	$(XP) recipes=$@ $(ARGS)
+
+$(addprefix prepare-,$(RECIPES)): prepare-%: setup
+	$(XP) prepare recipes=$* $(ARGS)
+
+$(addprefix plan-,$(RECIPES)): plan-%: setup
+	$(XP) plan recipes=$* $(ARGS)
+
+test: setup check  ## Style, types, the wall, and every test that takes less than a minute; what .ci/run calls
+	$(BIN)/python -m pytest -m "not slow and not gpu"
+
+test-slow: setup  ## The tests that take longer
+	$(BIN)/python -m pytest -m "slow and not gpu"
+
+test-gpu: setup  ## The tests that need an accelerator
+	$(BIN)/python -m pytest -m gpu
+
+scorecard: setup  ## The reliability scorecard, n of 35
+	$(BIN)/python -m tests.scorecard
+
+check: setup  ## ruff, mypy --strict, import-linter
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup  ## Let ruff mend what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+golden: setup  ## Rewrite the golden plans; review the diff
+	XP_GOLDEN=write $(BIN)/python -m pytest -q tests/golden
+
+bench: setup  ## Measure the promises of docs/results.md on this machine
+	$(BIN)/python -m benchmarks $(ARGS)
+
+clean:  ## Remove .venv and caches; outputs/ stays
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+.PHONY: help setup demo plan test test-slow test-gpu scorecard check format golden bench clean $(RECIPES) \
+	$(addprefix prepare-,$(RECIPES)) $(addprefix plan-,$(RECIPES))

@@ -1,0 +1,107 @@
+"""The command line: compose -> plan -> dispatch; an XpError becomes one clear message and an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from xp.errors import ExitCode, XpError
+
+USAGE = """\
+python -m xp [COMMAND] [group=option ...] [key=value ...]
+
+commands:
+  run        (the default) prepare tasks, train, evaluate
+  plan       show everything that would run, and run nothing
+  prepare    run task preparation alone
+  tasks      look at the task store: list, show, verify, prune
+  runs       look at runs: list, show RUN
+
+examples:
+  python -m xp                                            learn small murder mysteries on this machine's CPU
+  python -m xp seed=2 training.num_steps=30               the same, changed
+  python -m xp -m seed=1,2,3                              a sweep
+  python -m xp plan env=whodunit hardware=a100x4          what would run on four GPUs
+  python -m xp resume=RUN                                 go on from RUN's last checkpoint
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    is_debug = "--debug" in arguments
+    try:
+        return _run(arguments)
+    except XpError as error:
+        if is_debug:
+            raise
+        print(f"xp: {error}", file=sys.stderr)
+        return int(error.code)
+    except KeyboardInterrupt:
+        print("xp: interrupted", file=sys.stderr)
+        return int(ExitCode.INTERRUPTED)
+    except BrokenPipeError:
+        sys.stderr.close()
+        return int(ExitCode.OK)
+
+
+def _run(arguments: list[str]) -> int:
+    from xp import commands
+
+    name, rest = "run", arguments
+    if arguments and arguments[0] in commands.COMMANDS:
+        name, rest = arguments[0], arguments[1:]
+    if name == "tasks":
+        return commands.tasks(rest)
+    if name == "runs":
+        return commands.runs(rest)
+    options, overrides = _parser().parse_known_args(rest)
+    flags = [text for text in overrides if text.startswith("-") and "=" not in text]
+    if flags and not options.overrides:
+        raise XpError(f"{flags[0]}: no such flag; see python -m xp --help")
+    request = commands.Request(
+        overrides=tuple([*options.overrides, *overrides]),
+        config_dirs=tuple(_directory(text) for text in options.config_dir),
+        is_sweep=options.multirun,
+        with_files=options.files,
+        as_json=options.json,
+    )
+    if options.cfg:
+        return commands.show_config(request)
+    return commands.COMMANDS[name](request)
+
+
+def _directory(text: str) -> Path:
+    path = Path(text)
+    if not path.is_dir():
+        raise XpError(f"--config-dir {text}: no such directory")
+    return path
+
+
+def _parser() -> argparse.ArgumentParser:
+    from xp import __version__
+    from xp.compose import GROUPS, options
+
+    groups = "\n".join(f"  {group:10} {', '.join(options(group))}" for group in GROUPS)
+    parser = argparse.ArgumentParser(
+        prog="xp",
+        usage=USAGE,
+        epilog=f"groups:\n{groups}\n\nkeys: python -m xp --cfg job; exit codes: docs/exit-codes.md",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("overrides", nargs="*", help=argparse.SUPPRESS)
+    parser.add_argument("-m", "--multirun", action="store_true", help="comma-separated values make a sweep")
+    parser.add_argument("--cfg", choices=["job"], help="print the composed configuration and stop")
+    parser.add_argument("--config-dir", action="append", default=[], metavar="DIR", help="your own group options")
+    parser.add_argument("--files", action="store_true", help="plan: print the files of every stage too")
+    parser.add_argument("--json", action="store_true", help="plan: the whole plan as JSON")
+    parser.add_argument("--debug", action="store_true", help="a traceback instead of one message")
+    parser.add_argument("--version", action="version", version=f"xp {__version__}")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

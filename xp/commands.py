@@ -1,0 +1,143 @@
+"""What each word of the command line does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from xp.compose import compose, compose_sweep, to_yaml
+from xp.errors import ExitCode, XpError
+from xp.plan import Plan, build_plan, new_run_id
+from xp.resume import split_resume, spec_to_resume
+
+
+@dataclass(frozen=True)
+class Request:
+    """A command line, read."""
+
+    overrides: tuple[str, ...]
+    config_dirs: tuple[Path, ...]
+    is_sweep: bool
+    with_files: bool
+    as_json: bool
+
+
+def run(request: Request) -> int:
+    """Plan everything, refuse what is illegal, then run it: one run, or one after the other for a sweep."""
+    return _dispatch_all(_plans(request), until=None)
+
+
+def prepare(request: Request) -> int:
+    """Task preparation alone."""
+    return _dispatch_all(_plans(request), until="prepare")
+
+
+def plan(request: Request) -> int:
+    """Show what would run."""
+    from xp.show import arithmetic, console, show_plan
+
+    plans = _plans(request)
+    if request.as_json:
+        print("[" + ",".join(p.to_json() for p in plans) + "]" if request.is_sweep else plans[0].to_json(), end="")
+        return ExitCode.OK
+    if request.is_sweep:
+        out = console()
+        for one in plans:
+            out.print(f"{one.run_id}  seed {one.spec.seed}  {arithmetic(one)[1]}")
+        task_sets = {stage.done for one in plans for stage in one.stages if stage.name == "prepare"}
+        out.print(f"{len(plans)} runs, {len(task_sets)} task set{'s' if len(task_sets) != 1 else ''}")
+        return ExitCode.OK
+    show_plan(plans[0], Path(plans[0].spec.outputs), with_files=request.with_files)
+    return ExitCode.OK
+
+
+def tasks(arguments: Sequence[str]) -> int:
+    """The task store: list, show, verify, prune."""
+    from xp.tasks.command import main
+
+    rest, outputs = _outputs_of(arguments)
+    return main(list(rest), outputs)
+
+
+def runs(arguments: Sequence[str]) -> int:
+    """Runs by their records: list, or show one."""
+    from xp.show import show_record, show_records
+
+    rest, outputs = _outputs_of(arguments)
+    match list(rest):
+        case [] | ["list"]:
+            show_records(outputs)
+        case ["show", name]:
+            show_record(outputs, name)
+        case _:
+            raise XpError("python -m xp runs list | show RUN")
+    return ExitCode.OK
+
+
+def show_config(request: Request) -> int:
+    """The composed configuration as YAML."""
+    print(to_yaml(compose(request.overrides, request.config_dirs)), end="")
+    return ExitCode.OK
+
+
+COMMANDS: Mapping[str, Callable[..., int]] = {
+    "run": run,
+    "plan": plan,
+    "prepare": prepare,
+    "tasks": tasks,
+    "runs": runs,
+}
+
+
+def _plans(request: Request) -> list[Plan]:
+    resume, overrides = split_resume(request.overrides)
+    if resume is not None:
+        if request.is_sweep:
+            raise XpError("resume=RUN goes on with one run; it is no sweep")
+        resumed = spec_to_resume(resume, overrides)
+        return [build_plan(resumed.spec, resumed.run_id, resumed.attempt)]
+    if request.is_sweep:
+        points = compose_sweep(overrides, request.config_dirs)
+        return [build_plan(point.spec, new_run_id(point.spec)) for point in points]
+    spec = compose(overrides, request.config_dirs)
+    return [build_plan(spec, new_run_id(spec))]
+
+
+def _dispatch_all(plans: Sequence[Plan], until: str | None) -> int:
+    """Run the plans in order. A sweep goes on after a failure and returns the first one's exit code."""
+    from xp.show import console
+
+    code: int = ExitCode.OK
+    for number, one in enumerate(plans, start=1):
+        if until is not None:
+            names = [stage.name for stage in one.stages]
+            one = replace(one, stages=one.stages[: names.index(until) + 1])
+        if len(plans) > 1:
+            console().rule(f"{number}/{len(plans)}  {one.run_id}")
+        try:
+            _dispatch(one, is_whole=until is None)
+        except XpError as error:
+            if len(plans) == 1 or error.code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):
+                raise
+            console(stderr=True).print(f"xp: {one.run_id}: {error}", markup=False)
+            code = code or error.code
+    return code
+
+
+def _dispatch(one: Plan, *, is_whole: bool) -> None:
+    from xp.dispatch import dispatch
+    from xp.launchers.local import LocalLauncher
+    from xp.show import console, show_summary, title
+
+    outputs = Path(one.spec.outputs)
+    console().print(f"[bold]{one.run_id}[/bold]  {title(one)}")
+    dispatch(one, LocalLauncher(grace_s=one.spec.launcher.grace_s), outputs)
+    if is_whole:
+        show_summary(one, outputs)
+
+
+def _outputs_of(arguments: Sequence[str]) -> tuple[list[str], Path]:
+    rest = [text for text in arguments if not text.startswith("outputs=")]
+    given = [text.partition("=")[2] for text in arguments if text.startswith("outputs=")]
+    return rest, Path(given[-1] if given else "outputs")

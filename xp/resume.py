@@ -1,0 +1,82 @@
+"""`resume=RUN`: the recorded spec of a run, with the few changes that leave its episodes comparable."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from xp.compose import from_container, parse_assignments
+from xp.errors import ExitCode, XpError
+from xp.faults import all_paths
+from xp.spec import RunSpec
+
+CHANGEABLE = (
+    "training.num_steps",
+    "training.checkpoint_every",
+    "training.keep_checkpoints",
+    "training.max_void_fraction",
+    "evaluation.",
+    "launcher.",
+    "preparation.",
+    "tracking",
+)
+"""What a resumed run may change; anything else would be another experiment under the same name."""
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """A run to go on with."""
+
+    run_id: str
+    attempt: int
+    """The new one."""
+    spec: RunSpec
+
+
+def split_resume(overrides: Sequence[str]) -> tuple[str | None, list[str]]:
+    """Take `resume=RUN` out of the overrides."""
+    rest = [text for text in overrides if not text.startswith("resume=")]
+    names = [text.partition("=")[2] for text in overrides if text.startswith("resume=")]
+    return (names[-1] if names and names[-1] not in ("", "null") else None), rest
+
+
+def spec_to_resume(run: str, overrides: Sequence[str]) -> Resumed:
+    """Read a run's spec and apply overrides to it.
+
+    Args:
+        run: the run's id below `<outputs>/runs`, or its directory.
+        overrides: `key=value`; `outputs=DIR` says where a run given by its id lies.
+
+    Raises:
+        XpError: there is no such run (RUN_DIR), or an override would make it another experiment (CONFIG).
+    """
+    import yaml
+
+    from xp.record import read_record
+
+    values = parse_assignments(overrides)
+    directory = Path(run) if "/" in run else Path(values.pop("outputs", "outputs")) / "runs" / run
+    file = directory / "spec.yaml"
+    if not file.is_file():
+        raise XpError(f"resume={run}: {file} does not exist; python -m xp runs list names the runs", ExitCode.RUN_DIR)
+    container: dict[str, Any] = yaml.safe_load(file.read_text())
+    container["outputs"] = str(directory.parent.parent)
+    faults = [fault for key, value in values.items() if (fault := _change(container, key, value))]
+    if faults:
+        raise XpError("\n".join(faults))
+    return Resumed(directory.name, len(read_record(directory).attempts) + 1, from_container(container))
+
+
+def _change(container: dict[str, Any], key: str, value: Any) -> str | None:
+    if not any(key == prefix or key.startswith(prefix) for prefix in CHANGEABLE):
+        return f"{key}: a resumed run keeps it; start a new run to change it (resume may change {', '.join(CHANGEABLE)})"
+    node = container
+    *parents, last = key.split(".")
+    for part in parents:
+        node = node.get(part, {})
+    if last not in node:
+        return f"{key}: unknown key; there is: {', '.join(all_paths(container)[:5])}, ..."
+    node[last] = value
+    return None

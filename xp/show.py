@@ -1,0 +1,99 @@
+"""What a person sees of a plan and of a finished run, on the terminal."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from xp.plan import Plan
+
+
+def console(*, stderr: bool = False) -> Console:
+    """The terminal; plain text where output is not one."""
+    from rich.console import Console
+
+    return Console(stderr=stderr, highlight=False, soft_wrap=True)
+
+
+def show_plan(plan: Plan, outputs: Path, *, with_files: bool) -> None:
+    """Everything that would run, and nothing of it run."""
+    from rich.table import Table
+
+    out = console()
+    out.print(f"[bold]{title(plan)}[/bold]")
+    for line in arithmetic(plan):
+        out.print(f"  {line}")
+    table = Table(box=None, pad_edge=False)
+    for heading in ("stage", "needs", "program", "result"):
+        table.add_column(heading, overflow="fold")
+    for stage in plan.stages:
+        is_cached = stage.done is not None and (outputs / stage.done).exists()
+        promised = ", ".join(stage.job.outputs[:2])
+        table.add_row(
+            stage.name,
+            ", ".join(stage.needs) or "-",
+            shlex.join(stage.job.argv[:3]),
+            f"{promised} (there already)" if is_cached else promised,
+        )
+    out.print(table)
+    secrets = {name: source for stage in plan.stages for name, source in stage.job.secrets.items()}
+    for name, source in secrets.items():
+        out.print(f"  secret {name}: from the variable {source}")
+    if with_files:
+        for stage in plan.stages:
+            for path, text in stage.job.files.items():
+                out.rule(path)
+                out.print(text, markup=False)
+
+
+def title(plan: Plan) -> str:
+    """What the run is, on one line."""
+    spec = plan.spec
+    mix = "+".join(spec.env.members)
+    return (
+        f"{mix} · {spec.model.name} · {spec.algorithm.name} · {spec.backend.name} on {spec.hardware.name}"
+        f" by {spec.launcher.name} · seed {spec.seed}"
+    )
+
+
+def arithmetic(plan: Plan) -> list[str]:
+    """The batch geometry in words."""
+    training = plan.spec.training
+    episodes = training.prompts_per_step * training.group_size
+    updates = training.updates_per_step * training.passes_per_step
+    return [
+        f"a step: {training.prompts_per_step} tasks x {training.group_size} episodes = {episodes} episodes,"
+        f" {updates} optimizer update{'s' if updates > 1 else ''} of {episodes // training.updates_per_step}",
+        f"the run: {training.num_steps} steps = {training.num_steps * episodes:,} episodes,"
+        f" {training.num_steps * updates:,} updates at learning rate {training.learning_rate:g}",
+        f"held out: {plan.spec.evaluation.num_episodes} episodes"
+        + (" before and after training" if plan.spec.evaluation.before_training else " after training"),
+    ]
+
+
+def show_summary(plan: Plan, outputs: Path) -> None:
+    """The few lines at the end of a run: what was trained, reward before and after, where everything lies."""
+    out = console()
+    run = outputs / "runs" / plan.run_id
+    file = run / f"attempt_{plan.attempt}" / "evaluate" / "evaluation.json"
+    results: dict[str, Any] = json.loads(file.read_text())["results"]
+    out.print(f"\n[bold]Trained[/bold] {title(plan)}: {arithmetic(plan)[1].removeprefix('the run: ')}")
+    for name, label in (("before", "before"), ("after", "after ")):
+        if name in results:
+            out.print(f"  held-out reward {label} {_reward(results[name])}")
+    out.print(f"  reward curve  {run / 'reward_curve.png'}")
+    out.print(f"  model         {run / 'model'}")
+    out.print(f"  everything    {run}  (run.json, spec.yaml, metrics.jsonl, attempt_{plan.attempt}/*/log.txt)")
+
+
+def _reward(result: dict[str, Any]) -> str:
+    text = (
+        f"[bold]{result['reward_mean']:.3f}[/bold] ± {result['reward_stderr']:.3f}"
+        f" over {result['num_scored']} episodes, {result['perfect_share']:.0%} with full reward"
+    )
+    return f"{text}, {result['num_void']} void" if result["num_void"] else text
