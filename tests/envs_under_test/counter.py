@@ -1,0 +1,123 @@
+"""Small ORS environments with the properties that break clients: state, terminal tools, slowness, long output."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from openreward.environments import Environment, TextBlock, ToolOutput, terminal, tool
+from pydantic import BaseModel
+
+LOG_VARIABLE = "XP_TEST_SIDE_EFFECTS"
+"""File to which each execution is appended, so that a test can count what the server did."""
+
+
+def note(event: str) -> None:
+    path = os.environ.get(LOG_VARIABLE)
+    if path:
+        with Path(path).open("a") as log:
+            log.write(event + "\n")
+
+
+def said(text: str, reward: float | None = None, finished: bool = False) -> ToolOutput:
+    return ToolOutput(blocks=[TextBlock(text=text)], reward=reward, finished=finished)
+
+
+class Guess(BaseModel):
+    value: str
+
+
+class Amount(BaseModel):
+    amount: float
+
+
+class Counter(Environment):
+    """`inc` is not idempotent, `submit` ends the episode with 1.0 if the count is the task's."""
+
+    def __init__(self, task_spec: Any = {}, secrets: dict[str, str] = {}) -> None:  # noqa: B006
+        super().__init__(task_spec, secrets)
+        self.secrets = secrets
+        self.count = 0
+        note("init")
+
+    def teardown(self) -> None:
+        note("teardown")
+
+    @classmethod
+    def list_splits(cls) -> Sequence[str]:
+        return ["train", "test"]
+
+    @classmethod
+    def list_tasks(cls, split: str) -> Sequence[dict[str, Any]]:
+        return [{"goal": goal % 5, "split": split} for goal in range(700 if split == "train" else 20)]
+
+    def get_prompt(self) -> list[TextBlock]:
+        return [TextBlock(text=f"Count to {self.task_spec['goal']}.")]
+
+    @tool
+    def inc(self) -> ToolOutput:
+        """Add one."""
+        self.count += 1
+        note("inc")
+        return said(str(self.count), 0.25)
+
+    @tool
+    def submit(self) -> ToolOutput:
+        """Hand in the count."""
+        note("submit")
+        return said("done", 1.0 if self.count == self.task_spec["goal"] else 0.0, True)
+
+    @tool
+    def say(self, args: Guess) -> ToolOutput:
+        """Say it back."""
+        note("say")
+        return said(args.value)
+
+    @tool
+    async def sleep(self, args: Amount) -> ToolOutput:
+        """Wait, in seconds."""
+        note("sleep")
+        await asyncio.sleep(args.amount)
+        return said("slept", 0.0)
+
+    @tool
+    def crash(self) -> ToolOutput:
+        """Raise."""
+        note("crash")
+        raise RuntimeError("the tool broke")
+
+    @tool
+    def secret(self, args: Guess) -> ToolOutput:
+        """Read a secret."""
+        return said(self.secrets.get(args.value, "none"))
+
+    @tool
+    def clock(self) -> ToolOutput:
+        """Something that is different each time."""
+        return said(str(time.time_ns()))
+
+
+class Quiz(Environment):
+    """Takes the final plain message as its answer."""
+
+    @classmethod
+    def list_splits(cls) -> Sequence[str]:
+        return ["train"]
+
+    @classmethod
+    def list_tasks(cls, split: str) -> Sequence[dict[str, Any]]:
+        del split
+        return [{"question": "What is 6 times 7?", "answer": "42"}]
+
+    def get_prompt(self) -> list[TextBlock]:
+        return [TextBlock(text=self.task_spec["question"])]
+
+    @terminal
+    @tool
+    def grade(self, args: Guess) -> ToolOutput:
+        """Compare."""
+        return said("graded", float(args.value == self.task_spec["answer"]), True)

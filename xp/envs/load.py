@@ -1,0 +1,31 @@
+"""From the provider's name in the spec to the provider."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+
+from xp.envs.base import Provider
+from xp.episode.config import EnvConfig
+from xp.errors import XpError
+
+
+def load_provider(config: EnvConfig, environ: Mapping[str, str]) -> Provider:
+    """`openreward` is xp.envs.openreward; `pkg.mod:Class` is that class, called with the same two arguments.
+
+    Raises:
+        XpError: there is no such provider.
+    """
+    if config.provider == "openreward":
+        from xp.envs.openreward import OpenRewardProvider
+
+        return OpenRewardProvider(config, environ)
+    module, colon, name = config.provider.partition(":")
+    if not colon:
+        raise XpError(f"environment {config.name}: provider {config.provider!r} is neither openreward nor module:Class")
+    try:
+        factory = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise XpError(f"environment {config.name}: provider {config.provider} cannot be loaded: {error}") from error
+    provider: Provider = factory(config, environ)
+    return provider

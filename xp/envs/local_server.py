@@ -1,0 +1,154 @@
+"""An ORS environment served on this machine for as long as a stage needs it, by a process that is provably our own."""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import importlib.util
+import json
+import os
+import secrets
+import select
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Final
+
+from xp.envs.local_keys import TOKEN_VARIABLE, Keys
+from xp.envs.loop import call_on_loop
+from xp.errors import ExitCode, XpError
+
+START_S: Final = 60.0
+STOP_S: Final = 5.0
+
+
+class LocalServer:
+    """A child process that serves `module:Class` on 127.0.0.1; use it as a context manager.
+
+    Args:
+        serve: `module:Class` of an environment of the openreward SDK.
+        environ: the child's environment variables; the OpenReward key stays out of it.
+        log: where the child's output goes; None: nowhere.
+    """
+
+    def __init__(self, serve: str, environ: Mapping[str, str] | None = None, log: Path | None = None) -> None:
+        self.serve = serve
+        self.url = ""
+        token = secrets.token_hex(32)
+        self.keys = Keys.of(token)
+        self._environ = _child_environ(os.environ if environ is None else environ, token)
+        self._log = log
+        self._process: subprocess.Popen[bytes] | None = None
+        self._owner = os.getpid()
+
+    @property
+    def digest(self) -> str:
+        """Names the environment's source: a change of its file is another version."""
+        return f"{self.serve} {_source_digest(self.serve)}"
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+    def start(self) -> None:
+        """Start the child and wait until it listens.
+
+        Raises:
+            XpError: the class cannot be imported or served; the message holds the child's reason.
+        """
+        # The kernel's death signal follows the thread that forked, so the fork happens on one that never ends.
+        reading = call_on_loop(self._spawn)
+        atexit.register(self.stop)
+        try:
+            report = _first_line(reading)
+        finally:
+            os.close(reading)
+        if "port" not in report:
+            self.stop()
+            where = f" (its output is in {self._log})" if self._log else ""
+            reason = report.get("error", f"it ended or said nothing for {START_S:g} s")
+            raise XpError(f"cannot serve {self.serve}: {reason}{where}", ExitCode.ENVIRONMENT)
+        self.url = f"http://127.0.0.1:{report['port']}"
+
+    def stop(self) -> None:
+        """End the child; idempotent, and a forked process leaves its parent's server alone."""
+        process, self._process = self._process, None
+        if process is None or self._owner != os.getpid():
+            return
+        atexit.unregister(self.stop)
+        process.terminate()
+        try:
+            process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def __enter__(self) -> LocalServer:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _spawn(self) -> int:
+        reading, writing = os.pipe()
+        try:
+            with _opened(self._log) as log:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", "xp.envs.serve", self.serve, str(writing), str(os.getpid())],
+                    env=self._environ,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    pass_fds=(writing,),
+                    start_new_session=True,
+                )
+        finally:
+            os.close(writing)
+        return reading
+
+
+def _opened(log: Path | None) -> IO[bytes]:
+    return open(os.devnull if log is None else log, "ab")
+
+
+def _first_line(fd: int) -> dict[str, object]:
+    """What the child reports, or nothing when it ends or takes too long."""
+    line = b""
+    while not line.endswith(b"\n"):
+        ready, _, _ = select.select([fd], [], [], START_S)
+        piece = os.read(fd, 65536) if ready else b""
+        if not piece:
+            return {}
+        line += piece
+    report = json.loads(line)
+    assert isinstance(report, dict)
+    return report
+
+
+def _child_environ(environ: Mapping[str, str], token: str) -> dict[str, str]:
+    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+    kept = {name: value for name, value in environ.items() if name != "OPENREWARD_API_KEY"}
+    quiet = {"OPENREWARD_DISABLE_UPDATE_CHECK": "1", "OPENREWARD_LOG_LEVEL": "WARNING"}
+    return {**kept, **quiet, "PYTHONPATH": path, TOKEN_VARIABLE: token}
+
+
+def _source_digest(serve: str) -> str:
+    """Of the module's file, or of every Python file of its package, found without importing it."""
+    module = serve.partition(":")[0]
+    try:
+        spec = importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        spec = None
+    if spec is None or spec.origin is None:
+        return "unknown"
+    path = Path(spec.origin)
+    files = sorted(path.parent.rglob("*.py")) if path.name == "__init__.py" else [path]
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,86 @@
+"""One event loop on one thread for all environment traffic of a process, whatever the caller's threads and loops do."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import os
+import selectors
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from xp.envs.base import DeadlineExceeded
+
+T = TypeVar("T")
+
+
+class LoopThread:
+    """An event loop that runs on a daemon thread until the process ends."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._selector: selectors.BaseSelector | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def loop(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None:
+                self._selector = selectors.DefaultSelector()
+                self._loop = asyncio.SelectorEventLoop(self._selector)
+                threading.Thread(target=self._loop.run_forever, name="xp-envs", daemon=True).start()
+            return self._loop
+
+    def forget(self) -> None:
+        """In a forked child: drop the child's copy of the parent's epoll, through which it could disturb the parent."""
+        if self._selector is not None:
+            self._selector.close()
+
+
+_threads: dict[int, LoopThread] = {}
+"""By process id; a forked child keeps its parent's entry, so that nothing of it is ever finalised there."""
+
+
+def _after_fork_in_child() -> None:
+    for thread in _threads.values():
+        thread.forget()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def current_loop() -> asyncio.AbstractEventLoop:
+    """This process's loop, started at the first use."""
+    return _threads.setdefault(os.getpid(), LoopThread()).loop()
+
+
+def run(work: Coroutine[Any, Any, T], limit_s: float) -> T:
+    """Run `work` on the process's loop and wait for it here.
+
+    Args:
+        work: has its own deadline.
+        limit_s: second line, for a loop that no longer turns; seconds.
+
+    Raises:
+        DeadlineExceeded: after `limit_s`.
+    """
+    future = asyncio.run_coroutine_threadsafe(work, current_loop())
+    try:
+        return future.result(limit_s)
+    except concurrent.futures.TimeoutError:
+        if future.done():
+            raise
+        future.cancel()
+        raise DeadlineExceeded(f"no answer within {limit_s:g} s") from None
+    except BaseException:
+        future.cancel()
+        raise
+
+
+def call_on_loop(function: Callable[[], T]) -> T:
+    """Call a plain function on the loop's thread, which lives as long as the process does."""
+
+    async def call() -> T:
+        return function()
+
+    return run(call(), 600.0)

@@ -1,0 +1,200 @@
+"""Environments of the Open Reward Standard in the catalog, at a URL or served here: one call path for all trainers."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import weakref
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+from xp.envs.base import (
+    DeadlineExceeded,
+    EnvUnavailable,
+    Message,
+    ProtocolError,
+    SessionLost,
+    Task,
+    ToolResult,
+    ToolSpec,
+)
+from xp.envs.local_server import LocalServer
+from xp.envs.loop import run
+from xp.envs.ors_catalog import Catalog
+from xp.envs.ors_http import Transport
+from xp.envs.ors_session import Live, Sessions, Terminal, checked_index
+from xp.envs.target import Target, remote_target, served_target
+from xp.episode.config import EnvConfig
+
+T = TypeVar("T")
+
+SLACK_S: Final = 30.0
+"""How much longer than a request's own deadline its caller waits: only a loop that no longer turns needs it."""
+
+
+class OpenRewardProvider:
+    """See xp.envs.base.Provider.
+
+    Args:
+        config: the environment; `target` or `serve` says where it is.
+        environ: where the API key and the secrets are.
+    """
+
+    def __init__(self, config: EnvConfig, environ: Mapping[str, str]) -> None:
+        self._config = config
+        self._environ = dict(environ)
+        self._lock = threading.Lock()
+        self._server: LocalServer | None = None
+        self._target = None if config.serve else remote_target(config, environ)
+        self._cores: dict[int, _Core] = {}
+        self._is_closed = False
+        _providers.add(self)
+
+    def __repr__(self) -> str:
+        return f"OpenRewardProvider({self._config.name!r})"
+
+    def version(self) -> str:
+        if self._server is not None or self._config.serve:
+            self._reach()
+            assert self._server is not None
+            return self._server.digest
+        return self._ask(lambda catalog: catalog.version())
+
+    def splits(self) -> tuple[str, ...]:
+        return self._ask(lambda catalog: catalog.splits())
+
+    def num_tasks(self, split: str) -> int:
+        return self._ask(lambda catalog: catalog.num_tasks(split))
+
+    def tasks(self, split: str, indices: Sequence[int]) -> list[Task]:
+        """Raises ValueError for an index outside of the split."""
+        specs = self._ask(lambda catalog: catalog.specs(split, indices))
+        return [Task(self._config.name, split, index, spec) for index, spec in zip(indices, specs, strict=True)]
+
+    def open(self, task: Task) -> OpenRewardSession:
+        checked_index(task)
+        core = self._core()
+        limits = self._config.limits
+        if not core.slots.acquire(timeout=limits.episode_timeout_s):
+            raise DeadlineExceeded(f"{self!r}: {limits.max_sessions} sessions are open, and none was closed in time")
+        try:
+            live = run(core.open(task), limits.create_timeout_s + SLACK_S)
+        except BaseException:
+            core.slots.release()
+            raise
+        return OpenRewardSession(core, live)
+
+    def close(self) -> None:
+        with self._lock:
+            core = self._cores.get(os.getpid())
+            server, self._server = self._server, None
+            self._is_closed = True
+        if core is not None:
+            run(core.close(), 60.0)
+        if server is not None:
+            server.stop()
+
+    def _ask(self, question: Callable[[Catalog], Coroutine[Any, Any, T]]) -> T:
+        core = self._core()
+        return run(question(core.catalog), self._config.limits.create_timeout_s + SLACK_S)
+
+    def _core(self) -> _Core:
+        """This process's half: sockets and sessions do not survive a fork, the configuration does."""
+        if self._is_closed:
+            raise EnvUnavailable(f"{self!r} is closed")
+        core = self._cores.get(os.getpid())
+        if core is None:
+            target = self._reach()
+            core = self._cores.setdefault(os.getpid(), _Core(target, self._config))
+        return core
+
+    def _reach(self) -> Target:
+        if self._target is None:
+            with self._lock:
+                if self._target is None:
+                    assert self._config.serve is not None
+                    self._server = LocalServer(self._config.serve, environ=self._environ)
+                    self._server.start()
+                    self._target = served_target(self._server.url, self._server.keys, self._config, self._environ)
+        return self._target
+
+
+class _Core:
+    """What of a provider belongs to one process."""
+
+    def __init__(self, target: Target, config: EnvConfig) -> None:
+        self.pid = os.getpid()
+        self.limits = config.limits
+        self.slots = threading.Semaphore(config.limits.max_sessions)
+        transport = Transport(target, config.limits.max_attempts)
+        self.sessions = Sessions(transport, config.limits)
+        self.catalog = Catalog(transport, self.sessions, config)
+        self._transport = transport
+
+    async def open(self, task: Task) -> Live:
+        return await self.sessions.open(await self.catalog.env(), task)
+
+    async def close_session(self, live: Live) -> None:
+        ending = self.sessions.close_soon(live)
+        ending.add_done_callback(lambda _: self.slots.release())
+
+    async def close(self) -> None:
+        await self.sessions.drain()
+        await self._transport.close()
+
+
+class OpenRewardSession:
+    """See xp.envs.base.Session; opened by OpenRewardProvider.open."""
+
+    def __init__(self, core: _Core, live: Live) -> None:
+        self._core = core
+        self._live = live
+        self._is_closed = False
+
+    def prompt(self) -> list[Message]:
+        return list(self._live.prompt)
+
+    def tools(self) -> tuple[ToolSpec, ...]:
+        return self._listing()[0]
+
+    @property
+    def takes_answer(self) -> bool:
+        return self._listing()[1] is not None
+
+    def call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
+        self._check_process()
+        return run(self._core.sessions.call(self._live, name, arguments), self._core.limits.call_timeout_s + SLACK_S)
+
+    def answer(self, text: str) -> ToolResult:
+        terminal = self._listing()[1]
+        if terminal is None:
+            raise ProtocolError("the environment has no terminal tool to take an answer")
+        name, argument = terminal
+        return self.call(name, {} if argument is None else {argument: text})
+
+    def close(self) -> None:
+        """Returns at once; the server is told in the background, and at the latest in the provider's close."""
+        if self._is_closed or self._core.pid != os.getpid():
+            return
+        self._is_closed = True
+        run(self._core.close_session(self._live), SLACK_S)
+
+    def _listing(self) -> tuple[tuple[ToolSpec, ...], Terminal | None]:
+        self._check_process()
+        return run(self._core.sessions.tools(self._live), self._core.limits.create_timeout_s + SLACK_S)
+
+    def _check_process(self) -> None:
+        if self._core.pid != os.getpid():
+            raise SessionLost("the session was opened before this process was forked")
+
+
+_providers: weakref.WeakSet[OpenRewardProvider] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """Sessions that are still open at the end are ended on the server; a forked child leaves its parent's alone."""
+    for provider in list(_providers):
+        if not provider._is_closed:
+            provider.close()

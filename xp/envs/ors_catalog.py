@@ -1,0 +1,147 @@
+"""What an ORS server says of an environment as such: its name, splits and tasks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+from xp.envs import wire
+from xp.envs.base import ProtocolError, SessionLost
+from xp.envs.ors_http import Transport
+from xp.envs.ors_session import Sessions
+from xp.episode.config import EnvConfig
+
+PAGE: Final = 512
+"""Tasks in one request."""
+PARALLEL: Final = 16
+MAX_SPREAD: Final = 4
+"""A range that holds up to this many times the tasks asked for is fetched whole."""
+
+
+class Catalog:
+    """Questions about one environment; every coroutine runs on the process's loop and raises EnvFault only."""
+
+    def __init__(self, transport: Transport, sessions: Sessions, config: EnvConfig) -> None:
+        self._transport = transport
+        self._sessions = sessions
+        self._config = config
+        self._env: str | None = None
+
+    async def env(self) -> str:
+        """The environment's path segment; asked for once."""
+        if self._env is None:
+            self._env = self._config.variant.lower() if self._config.variant else await self._find_env()
+        return self._env
+
+    async def version(self) -> str:
+        reply = await self._json("GET", "/version")
+        if not isinstance(reply, dict):
+            raise ProtocolError("GET /version: not an object")
+        return f"openreward {reply.get('version')} {reply.get('build_sha') or ''}".strip()
+
+    async def splits(self) -> tuple[str, ...]:
+        path = f"/{await self.env()}/splits"
+        reply = await self._json("GET", path)
+        if not isinstance(reply, list):
+            raise ProtocolError(f"GET {path}: not a list")
+        return tuple(wire.string(item.get("name") if isinstance(item, dict) else item, path) for item in reply)
+
+    async def num_tasks(self, split: str) -> int:
+        path = f"/{await self.env()}/num_tasks"
+        reply = await self._json("POST", path, {"split": split})
+        return wire.count(reply.get("num_tasks") if isinstance(reply, dict) else reply, path)
+
+    async def specs(self, split: str, indices: Sequence[int]) -> list[Mapping[str, Any]]:
+        """The tasks' descriptions, in the order asked for.
+
+        Raises:
+            ValueError: an index is outside of the split.
+        """
+        if not indices:
+            return []
+        total = await self.num_tasks(split)
+        outside = [index for index in indices if not 0 <= index < total]
+        if outside:
+            raise ValueError(f"{self._config.name}: split {split} has {total} tasks; {outside[0]} is not one of them")
+        wanted = sorted(set(indices))
+        if wanted[-1] - wanted[0] < MAX_SPREAD * len(wanted):
+            found = await self._range(split, wanted[0], wanted[-1] + 1)
+        else:
+            found = await self._each(split, wanted)
+        return [found[index] for index in indices]
+
+    async def _range(self, split: str, start: int, stop: int) -> dict[int, Mapping[str, Any]]:
+        path = f"/{await self.env()}/task_range"
+        found: dict[int, Mapping[str, Any]] = {}
+        for first in range(start, stop, PAGE):
+            last = min(first + PAGE, stop)
+            reply = await self._json("POST", path, {"split": split, "start": first, "stop": last})
+            specs = reply.get("tasks") if isinstance(reply, dict) else None
+            if not isinstance(specs, list) or len(specs) != last - first:
+                raise ProtocolError(f"POST {path}: not the {last - first} tasks that were asked for")
+            found.update({first + offset: _spec(spec, path) for offset, spec in enumerate(specs)})
+        return found
+
+    async def _each(self, split: str, indices: Sequence[int]) -> dict[int, Mapping[str, Any]]:
+        path = f"/{await self.env()}/task"
+        slots = asyncio.Semaphore(PARALLEL)
+
+        async def one(index: int) -> Mapping[str, Any]:
+            async with slots:
+                reply = await self._json("POST", path, {"split": split, "index": index})
+            return _spec(reply.get("task") if isinstance(reply, dict) else None, path)
+
+        return dict(zip(indices, await asyncio.gather(*map(one, indices)), strict=True))
+
+    async def _find_env(self) -> str:
+        """The only environment of the server, or the one that is called like the target's last part."""
+        try:
+            reply = await self._json("GET", "/list_environments")
+        except (ProtocolError, SessionLost):
+            return await self._env_of_redirect()
+        if not isinstance(reply, list) or not reply:
+            raise ProtocolError("GET /list_environments: not a list of names")
+        names = [wire.string(name, "GET /list_environments") for name in reply]
+        last = (self._config.target or self._config.name).rstrip("/").rpartition("/")[2].lower()
+        if len(names) == 1 or last not in names:
+            if len(names) == 1:
+                return names[0]
+            raise ProtocolError(f"the server has {', '.join(names)}: say which by `variant`")
+        return last
+
+    async def _env_of_redirect(self) -> str:
+        """A server without that listing redirects a bare path to its first environment: its name is in the answer."""
+        deadline = self._deadline()
+        location = await self._transport.location("/splits", deadline)
+        env = (location or "").partition("://")[2].partition("/")[2] if "://" in (location or "") else location or ""
+        name = env.strip("/").partition("/")[0]
+        return wire.string(name, "GET /splits")
+
+    async def _json(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        deadline = self._deadline()
+        async with self._borrowed(deadline) as sid:
+            text = await self._transport.request(method, path, deadline=deadline, body=body, sid=sid, is_safe=True)
+        return wire.parse_json(text, f"{method} {path}")
+
+    @asynccontextmanager
+    async def _borrowed(self, deadline: float) -> AsyncIterator[str | None]:
+        """The catalog routes every request by a session; a server of one's own does not."""
+        if self._transport.target.deployment is None:
+            yield None
+            return
+        sid = await self._sessions.mint(deadline, [])
+        try:
+            yield sid
+        finally:
+            self._sessions.end(sid)
+
+    def _deadline(self) -> float:
+        return asyncio.get_running_loop().time() + self._config.limits.create_timeout_s
+
+
+def _spec(value: Any, path: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise ProtocolError(f"POST {path}: a task that is {type(value).__name__}")
+    return value

@@ -1,0 +1,281 @@
+"""The one way in which a request reaches an ORS server: deadline, origin, size and retries are decided here."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import aiohttp
+
+from xp.envs.base import (
+    DeadlineExceeded,
+    EnvFault,
+    EnvUnavailable,
+    ProtocolError,
+    ResponseLost,
+    SessionLost,
+    ToolCrashed,
+    UnsafeOrigin,
+)
+from xp.envs.local_keys import PROOF_HEADER
+from xp.envs.sse import EventReader
+from xp.envs.target import Target, origin
+from xp.episode.retry import Refused, RetryRule, retry_after_s
+
+MAX_REPLY_BYTES: Final = 64 * 1024 * 1024
+MAX_CALL_BYTES: Final = 16 * 1024 * 1024
+MAX_ERROR_BYTES: Final = 4096
+IDLE_CONNECTION_S: Final = 4.0
+"""Shorter than any server's own limit (uvicorn's is 5 s), so that a call never meets a connection just being closed."""
+SILENCE_S: Final = 25.0
+"""A server sends a comment every 10 s; after this much silence a call that can be resumed is resumed."""
+GATEWAY: Final = (502, 503, 504)
+
+
+class Transport:
+    """Requests to one target. Every method runs on the process's loop; raises EnvFault only.
+
+    Args:
+        target: where, and what may be sent there.
+        max_attempts: tries of a request that provably did not execute, or is safe to repeat.
+    """
+
+    def __init__(self, target: Target, max_attempts: int) -> None:
+        self.target = target
+        self._once = RetryRule(max_attempts)
+        self._again = RetryRule(max_attempts, (Refused, ResponseLost))
+        self._client: aiohttp.ClientSession | None = None
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        deadline: float,
+        body: Mapping[str, Any] | None = None,
+        sid: str | None = None,
+        with_secrets: bool = False,
+        is_safe: bool,
+    ) -> bytes:
+        """The body of the answer.
+
+        Args:
+            deadline: on the loop's clock; all tries together end by then.
+            is_safe: executing it twice is the same as once.
+        """
+        what = f"{method} {path}"
+        rule = self._again if is_safe else self._once
+        attempt = 0
+        async with _until(deadline, what):
+            while True:
+                attempt += 1
+                try:
+                    async with self._exchange(method, path, body, sid, with_secrets) as response:
+                        return await _read(response, MAX_REPLY_BYTES, what)
+                except EnvFault as fault:
+                    await _pause(rule, fault, attempt, deadline)
+
+    async def stream(
+        self,
+        path: str,
+        *,
+        deadline: float,
+        body: Mapping[str, Any],
+        sid: str | None = None,
+        with_secrets: bool = False,
+        progress: list[str],
+    ) -> str:
+        """The result of a streamed call, which executes at most once: until its id is known, nothing is repeated.
+
+        Args:
+            progress: receives the call's id as soon as the server gives it.
+        """
+        what = f"POST {path}"
+        attempt = 0
+        async with _until(deadline, what):
+            while True:
+                attempt += 1
+                resumed = {**body, "task_id": progress[-1]} if progress else body
+                try:
+                    async with self._exchange(
+                        "POST", path, resumed, sid, with_secrets, "text/event-stream"
+                    ) as response:
+                        return await _result(response, what, progress, is_resumed=resumed is not body)
+                except EnvFault as fault:
+                    await _pause(self._again if progress else self._once, fault, attempt, deadline)
+
+    async def location(self, path: str, deadline: float) -> str | None:
+        """Where the server would redirect a bare path to; the redirect is read, not followed."""
+        async with _until(deadline, path), _translated(path):
+            async with self._open("GET", path, None, None, False, "application/json") as response:
+                return response.headers.get("Location") if response.status in (307, 308) else None
+
+    async def close(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
+
+    @asynccontextmanager
+    async def _exchange(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None,
+        sid: str | None,
+        with_secrets: bool,
+        accept: str = "application/json",
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        what = f"{method} {path}"
+        async with _translated(f"{what} on {origin(self.target.url)}"):
+            async with self._open(method, path, body, sid, with_secrets, accept) as response:
+                if self.target.proof is not None and response.headers.get(PROOF_HEADER) != self.target.proof:
+                    raise UnsafeOrigin(
+                        f"{what}: {origin(self.target.url)} is no longer the server that this run started"
+                    )
+                if response.status != 200:
+                    await _raise(response, what, sid is not None, self.target.url)
+                yield response
+
+    def _open(
+        self, method: str, path: str, body: Mapping[str, Any] | None, sid: str | None, with_secrets: bool, accept: str
+    ) -> Any:
+        headers = {"Accept": accept, **self.target.headers}
+        if sid is not None:
+            headers["X-Session-ID"] = sid
+        if with_secrets:
+            headers.update(self.target.secrets)
+        data = None
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+            data = json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
+        client = self._client or self._connect()
+        return client.request(method, self.target.url + path, headers=headers, data=data, allow_redirects=False)
+
+    def _connect(self) -> aiohttp.ClientSession:
+        self._client = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_CONNECTION_S),
+            timeout=aiohttp.ClientTimeout(total=None),
+            headers={"Accept-Encoding": "identity", "User-Agent": "xp"},
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            trust_env=not self.target.is_loopback,
+        )
+        return self._client
+
+
+@asynccontextmanager
+async def _until(deadline: float, what: str) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout_at(deadline):
+            yield
+    except TimeoutError:
+        raise DeadlineExceeded(f"{what}: no complete answer in time") from None
+
+
+@asynccontextmanager
+async def _translated(what: str) -> AsyncIterator[None]:
+    """aiohttp's faults as ours. `from None`: its exceptions carry the request's headers."""
+    try:
+        yield
+    except (aiohttp.ClientConnectorCertificateError, aiohttp.ClientConnectorSSLError, aiohttp.InvalidURL) as error:
+        raise EnvUnavailable(f"{what}: {type(error).__name__}") from None
+    except aiohttp.ClientConnectorError as error:
+        raise Refused(f"{what}: cannot connect ({error.os_error.strerror or type(error.os_error).__name__})") from None
+    except aiohttp.ClientResponseError as error:
+        raise ProtocolError(f"{what}: not HTTP ({type(error).__name__})") from None
+    except (aiohttp.ClientError, ConnectionError) as error:
+        raise ResponseLost(f"{what}: connection lost ({type(error).__name__})") from None
+
+
+async def _pause(rule: RetryRule, fault: EnvFault, attempt: int, deadline: float) -> None:
+    wait = rule.wait_s(fault, attempt, deadline - asyncio.get_running_loop().time())
+    if wait is None:
+        raise fault
+    await asyncio.sleep(wait)
+
+
+async def _read(response: aiohttp.ClientResponse, limit: int, what: str) -> bytes:
+    body = bytearray()
+    async for piece in response.content.iter_any():
+        body += piece
+        if len(body) > limit:
+            raise ProtocolError(f"{what}: the answer is longer than {limit} bytes")
+    return bytes(body)
+
+
+async def _result(response: aiohttp.ClientResponse, what: str, progress: list[str], is_resumed: bool) -> str:
+    """Read events up to `end`; the pieces of the result are joined as they are."""
+    if response.content_type != "text/event-stream":
+        raise ProtocolError(f"{what}: the answer is {response.content_type[:60]!r}, not an event stream")
+    reader, pieces, size = EventReader(), list[str](), 0
+    while True:
+        try:
+            async with asyncio.timeout(SILENCE_S if progress else None):
+                piece = await response.content.readany()
+        except TimeoutError:
+            raise ResponseLost(f"{what}: {SILENCE_S:g} s of silence") from None
+        size += len(piece)
+        if size > MAX_CALL_BYTES:
+            raise ProtocolError(f"{what}: the answer is longer than {MAX_CALL_BYTES} bytes")
+        if not piece:
+            raise ResponseLost(f"{what}: the stream ended before its result")
+        try:
+            events = reader.feed(piece)
+        except ValueError:
+            raise ProtocolError(f"{what}: the stream is not UTF-8") from None
+        for name, data in events:
+            if name == "task_id":
+                progress.append(data.strip())
+            elif name in ("chunk", "end"):
+                pieces.append(data)
+                if name == "end":
+                    return "".join(pieces)
+            elif name == "error":
+                if is_resumed and data == "unknown task_id":
+                    raise ProtocolError(f"{what}: the server has forgotten the call that was to be resumed")
+                raise ToolCrashed(f"{what}: {data[:500]}")
+
+
+async def _raise(response: aiohttp.ClientResponse, what: str, has_session: bool, url: str) -> None:
+    status = response.status
+    where = f"{what} on {origin(url)}: {status}"
+    if 300 <= status < 400:
+        goal = response.headers.get("Location", "")
+        if urlsplit(goal).netloc and origin(goal) != origin(url):
+            raise UnsafeOrigin(f"{where}, a redirect to {origin(goal)}, which was not followed")
+        raise ProtocolError(f"{where}, a redirect, which was not followed")
+    detail = _detail(await _read_some(response))
+    is_starting = response.headers.get("X-Backend-State") == "starting"
+    if status == 429 or (status == 503 and is_starting):
+        wait = retry_after_s(response.headers.get("Retry-After"), time.time())
+        raise Refused(f"{where} {detail}", wait, is_starting and status == 503)
+    if status in (404, 410) and has_session:
+        raise SessionLost(f"{where} {detail}")
+    if status in (401, 403):
+        raise EnvUnavailable(f"{where}: the server wants another API key, or none was sent to it")
+    if status in GATEWAY:
+        raise ResponseLost(f"{where} {detail}")
+    if status >= 500:
+        raise ToolCrashed(f"{where} {detail}")
+    raise ProtocolError(f"{where} {detail}")
+
+
+async def _read_some(response: aiohttp.ClientResponse) -> bytes:
+    try:
+        return await response.content.read(MAX_ERROR_BYTES)
+    except aiohttp.ClientError:
+        return b""
+
+
+def _detail(body: bytes) -> str:
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):
+        return ""
+    detail = value.get("detail") if isinstance(value, dict) else None
+    return str(detail)[:300] if detail is not None else ""

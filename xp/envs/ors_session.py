@@ -1,0 +1,190 @@
+"""Sessions of an ORS server as coroutines on the process's loop: opened whole or torn down, kept alive, called once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+from xp.envs import wire
+from xp.envs.base import EnvFault, Message, ProtocolError, SessionLost, Task, ToolResult, ToolSpec
+from xp.envs.ors_http import Transport
+from xp.episode.config import Limits
+
+T = TypeVar("T")
+
+PING_EVERY_S: Final = 10.0
+CLOSE_S: Final = 10.0
+Terminal = tuple[str, str | None]
+"""Name and argument of an environment's terminal tool."""
+
+
+@dataclass(eq=False)
+class Live:
+    """One session that is open on the server."""
+
+    sid: str
+    env: str
+    touched: float
+    """When the server last heard of it, on the loop's clock."""
+    prompt: list[Message] = field(default_factory=list)
+    tools: tuple[tuple[ToolSpec, ...], Terminal | None] | None = None
+    lost: str | None = None
+    in_flight: asyncio.Task[Any] | None = None
+
+
+class Sessions:
+    """All sessions of one provider in one process. Every coroutine runs on the process's loop and raises EnvFault only.
+
+    Args:
+        transport: the way to the server.
+        limits: deadlines.
+    """
+
+    def __init__(self, transport: Transport, limits: Limits) -> None:
+        self._transport = transport
+        self._limits = limits
+        self._open: set[Live] = set()
+        self._closing: set[asyncio.Task[None]] = set()
+        self._keeper: asyncio.Task[None] | None = None
+        self._has_messages = True
+
+    async def open(self, env: str, task: Task) -> Live:
+        """Create a session and wait until its setup is done: what it returns can be called at once."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._limits.create_timeout_s
+        progress: list[str] = []
+        sid: str | None = None
+        try:
+            sid = await self.mint(deadline, progress)
+            source = {"task_spec": dict(task.spec)} if task.spec else {"split": task.split, "index": task.index}
+            body = {"env_name": env, **source}
+            await self._transport.request(
+                "POST", "/create", deadline=deadline, body=body, sid=sid, with_secrets=True, is_safe=False
+            )
+            live = Live(sid, env, loop.time())
+            live.prompt = await self._prompt(live, deadline)
+        except BaseException:
+            for name in {sid or "", *progress} - {""}:
+                self._later(self._tear_down(name))
+            raise
+        self._open.add(live)
+        if self._keeper is None:
+            self._keeper = loop.create_task(self._keep_alive())
+        return live
+
+    async def mint(self, deadline: float, progress: list[str]) -> str:
+        """The id of a new session, which holds nothing yet."""
+        text = await self._transport.stream(
+            "/create_session", deadline=deadline, body={}, with_secrets=True, progress=progress
+        )
+        reply = wire.parse_json(text, "POST /create_session") if text else None
+        sid = reply.get("sid") if isinstance(reply, dict) else None
+        return wire.string(sid or (progress[-1] if progress else None), "POST /create_session")
+
+    async def call(self, live: Live, name: str, arguments: Mapping[str, Any]) -> ToolResult:
+        what = f"POST /{live.env}/call"
+        body = {"name": name, "input": dict(arguments)}
+        deadline = asyncio.get_running_loop().time() + self._limits.call_timeout_s
+        work = self._transport.stream(f"/{live.env}/call", deadline=deadline, body=body, sid=live.sid, progress=[])
+        text = await self._guarded(live, work)
+        return wire.tool_result(wire.parse_json(text, what), what)
+
+    async def tools(self, live: Live) -> tuple[tuple[ToolSpec, ...], Terminal | None]:
+        if live.tools is None:
+            deadline = asyncio.get_running_loop().time() + self._limits.create_timeout_s
+            path = f"/{live.env}/task_tools"
+            work = self._transport.request("GET", path, deadline=deadline, sid=live.sid, is_safe=True)
+            live.tools = wire.tools(wire.parse_json(await self._guarded(live, work), path), path)
+        return live.tools
+
+    def close_soon(self, live: Live) -> asyncio.Task[None]:
+        """End the session on the server, off the caller's path."""
+        self._open.discard(live)
+        live.lost = live.lost or "it is closed"
+        return self._later(self._tear_down(live.sid))
+
+    def end(self, sid: str) -> None:
+        """End a session that was minted, and never created, here."""
+        self._later(self._tear_down(sid))
+
+    async def drain(self) -> None:
+        """Close every session and wait until the server knows."""
+        for live in list(self._open):
+            self.close_soon(live)
+        if self._keeper is not None:
+            self._keeper.cancel()
+            self._keeper = None
+        if self._closing:
+            await asyncio.wait(self._closing, timeout=2 * CLOSE_S)
+
+    async def _prompt(self, live: Live, deadline: float) -> list[Message]:
+        if self._has_messages:
+            path = f"/{live.env}/messages"
+            with suppress(SessionLost):
+                body = await self._transport.request("GET", path, deadline=deadline, sid=live.sid, is_safe=True)
+                return wire.messages(wire.parse_json(body, path), path)
+        # Servers before 0.1.157 have no /messages; if the session is what is gone, this says so.
+        path = f"/{live.env}/prompt"
+        body = await self._transport.request("GET", path, deadline=deadline, sid=live.sid, is_safe=True)
+        self._has_messages = False
+        return [Message(role="user", content=wire.block_text(wire.parse_json(body, path), path))]
+
+    async def _guarded(self, live: Live, work: Coroutine[Any, Any, T]) -> T:
+        """Do `work` on the session, and stop as soon as the keeper finds that the server has lost it."""
+        if live.lost is not None:
+            work.close()
+            raise SessionLost(f"session on {self._transport.target.url}: {live.lost}")
+        live.touched = asyncio.get_running_loop().time()
+        live.in_flight = asyncio.current_task()
+        try:
+            return await work
+        except asyncio.CancelledError:
+            if live.lost is None:
+                raise
+            raise SessionLost(f"session on {self._transport.target.url}: {live.lost}") from None
+        except SessionLost as fault:
+            live.lost = str(fault)
+            raise
+        finally:
+            live.in_flight = None
+
+    async def _keep_alive(self) -> None:
+        """Ping whatever the server has not heard of; a session that it no longer knows ends its call as well."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(PING_EVERY_S / 4)
+            stale = [live for live in self._open if loop.time() - live.touched >= PING_EVERY_S and live.lost is None]
+            for live in stale:
+                live.touched = loop.time()
+                self._later(self._ping(live))
+
+    async def _ping(self, live: Live) -> None:
+        deadline = asyncio.get_running_loop().time() + PING_EVERY_S
+        try:
+            await self._transport.request("POST", "/ping", deadline=deadline, sid=live.sid, is_safe=True)
+        except SessionLost as fault:
+            live.lost = live.lost or str(fault)
+            if live.in_flight is not None:
+                live.in_flight.cancel()
+        except EnvFault:
+            pass  # An outage is for the next call to meet: it may be over by then.
+
+    async def _tear_down(self, sid: str) -> None:
+        deadline = asyncio.get_running_loop().time() + CLOSE_S
+        for path in ("/delete", "/delete_session"):
+            with suppress(EnvFault):
+                await self._transport.request("POST", path, deadline=deadline, sid=sid, is_safe=True)
+
+    def _later(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+        return task
+
+
+def checked_index(task: Task) -> None:
+    if task.index < 0:
+        raise ProtocolError(f"task {task.id}: a negative index; the server would take it for the last task")

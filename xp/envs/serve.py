@@ -1,0 +1,103 @@
+"""The child process of a local server: the SDK's own app on 127.0.0.1, open to its parent only, gone when that is."""
+
+from __future__ import annotations
+
+import ctypes
+import hmac
+import importlib
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, Final
+
+from xp.envs.local_keys import PROOF_HEADER, TOKEN_VARIABLE, Keys
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+PR_SET_PDEATHSIG: Final = 1
+WATCH_S: Final = 0.5
+GRACE_S: Final = 5.0
+
+
+class Guard:
+    """Asks every request for the client's key and puts the server's proof on every answer."""
+
+    def __init__(self, app: App, keys: Keys) -> None:
+        self._app = app
+        self._key = keys.client.encode()
+        self._proof = (PROOF_HEADER.lower().encode(), keys.server.encode())
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        given = next((value for name, value in scope["headers"] if name == b"x-api-key"), b"")
+        if not hmac.compare_digest(given, self._key):
+            await send({"type": "http.response.start", "status": 401, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
+            return
+
+        async def send_with_proof(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), self._proof]
+            await send(message)
+
+        await self._app(scope, receive, send_with_proof)
+
+
+def main(serve: str, report_fd: int, parent: int) -> None:
+    """Serve `module:Class` until SIGTERM or the parent's end; the port goes to `report_fd` as one line of JSON."""
+    _die_with(parent)
+    keys = Keys.of(os.environ.pop(TOKEN_VARIABLE))
+    with os.fdopen(report_fd, "w") as report:
+        try:
+            app = Guard(_app(serve), keys)
+            listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+        except Exception as error:
+            report.write(json.dumps({"error": f"{type(error).__name__}: {error}"}) + "\n")
+            raise SystemExit(1) from error
+        report.write(json.dumps({"port": listener.getsockname()[1]}) + "\n")
+    _run(app, listener)
+
+
+def _app(serve: str) -> App:
+    from openreward.environments import Server
+
+    module, _, name = serve.partition(":")
+    environment = getattr(importlib.import_module(module), name)
+    app: App = Server([environment]).app
+    return app
+
+
+def _run(app: App, listener: socket.socket) -> None:
+    import uvicorn
+
+    config = uvicorn.Config(app, log_config=None, access_log=False, timeout_keep_alive=75, timeout_graceful_shutdown=2)
+    uvicorn.Server(config).run(sockets=[listener])
+
+
+def _die_with(parent: int) -> None:
+    """Two lines: the kernel's signal, and a watch for the case that the parent was gone before it was asked for."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(WATCH_S)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(GRACE_S)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="parent-watch", daemon=True).start()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

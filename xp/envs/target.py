@@ -1,0 +1,158 @@
+"""Where an environment is served and what may be sent there: the API key and the secrets go to allowed origins only."""
+
+from __future__ import annotations
+
+import base64
+import importlib.util
+import ipaddress
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from urllib.parse import urlsplit
+
+from xp.envs.local_keys import Keys
+from xp.episode.config import EnvConfig
+from xp.errors import ExitCode, XpError
+
+DEFAULT_URL = "https://openreward.ai"
+API_KEY = "OPENREWARD_API_KEY"
+
+
+@dataclass(frozen=True)
+class Target:
+    """A server of environments. Its repr shows no header."""
+
+    url: str
+    """Scheme, host, port and path prefix, without a trailing slash."""
+    deployment: str | None
+    """`Org/Name` in the catalog; such a server wants a session for every request."""
+    headers: Mapping[str, str] = field(repr=False)
+    """Sent with every request."""
+    secrets: Mapping[str, str] = field(repr=False)
+    """Sent when a session is created."""
+    proof: str | None = field(default=None, repr=False)
+    """What the server's answers must carry; None: it is not our own server."""
+
+    @property
+    def is_loopback(self) -> bool:
+        return is_loopback(self.url)
+
+
+def remote_target(config: EnvConfig, environ: Mapping[str, str]) -> Target:
+    """The target of a URL or of a catalog name.
+
+    Raises:
+        XpError: a secret is missing, or it would go to an origin that is not allowed.
+    """
+    name = config.target or ""
+    is_url = "://" in name
+    api_url, session_url = _catalog_urls(environ)
+    url = name.rstrip("/") if is_url else session_url
+    is_allowed = _is_allowed(url, config, {origin(api_url), origin(session_url)})
+    secrets = _secret_values(config, environ)
+    if secrets and not is_allowed:
+        raise XpError(
+            f"environment {config.name}: its secrets would go to {origin(url)}, which is not allowed.\n"
+            f"Add it to allowed_origins of the environment if you trust that server."
+        )
+    headers = {} if is_url else {"X-Deployment": name}
+    key = environ.get(API_KEY)
+    if key and is_allowed:
+        headers["X-API-Key"] = key
+    elif not is_url:
+        raise XpError(f"environment {config.name} is in the OpenReward catalog and needs {API_KEY}", ExitCode.SECRET)
+    if is_url:
+        return Target(url, None, headers, _secrets_header(secrets))
+    return Target(url, name, headers, _catalog_secrets(secrets, key or "", url, api_url))
+
+
+def served_target(url: str, keys: Keys, config: EnvConfig, environ: Mapping[str, str]) -> Target:
+    """The target of a server that this process has started."""
+    headers = {"X-API-Key": keys.client}
+    return Target(url, None, headers, _secrets_header(_secret_values(config, environ)), keys.server)
+
+
+def origin(url: str) -> str:
+    """scheme://host:port of a URL, with the scheme's own port written out."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise XpError(f"{url!r} is not an http(s) URL")
+    try:
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+    except ValueError:
+        raise XpError(f"{url!r} has no legal port") from None
+    return f"{parts.scheme}://{parts.hostname}:{port}"
+
+
+def is_loopback(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _is_allowed(url: str, config: EnvConfig, catalog: set[str]) -> bool:
+    place = origin(url)
+    if is_loopback(url) or place in {origin(allowed) for allowed in config.allowed_origins}:
+        return True
+    return place in catalog and place.startswith("https://")
+
+
+def _catalog_urls(environ: Mapping[str, str]) -> tuple[str, str]:
+    base = urlsplit(environ.get("OPENREWARD_URL") or DEFAULT_URL)
+    api, session = (base._replace(netloc=f"{name}.{base.netloc}").geturl() for name in ("api", "sessions"))
+    api = environ.get("OPENREWARD_API_URL") or api
+    session = environ.get("OPENREWARD_SESSION_URL") or session
+    return api.rstrip("/"), session.rstrip("/")
+
+
+def _secret_values(config: EnvConfig, environ: Mapping[str, str]) -> dict[str, str]:
+    values = {}
+    for name in config.secrets:
+        value = environ.get(name) or environ.get(name.upper())
+        if not value:
+            raise XpError(f"environment {config.name} needs the secret {name}, and {name} is not set", ExitCode.SECRET)
+        values[name] = value
+    return values
+
+
+def _secrets_header(values: Mapping[str, str]) -> dict[str, str]:
+    """For a server of one's own, which sends the values nowhere by itself: no domains."""
+    if not values:
+        return {}
+    payload = {name: {"value": value, "allowed_domains": []} for name, value in values.items()}
+    return {"X-Secrets": base64.b64encode(json.dumps(payload).encode()).decode()}
+
+
+def _catalog_secrets(values: Mapping[str, str], key: str, session_url: str, api_url: str) -> dict[str, str]:
+    """The catalog's proxy lets a secret through to its own domains only; the SDK knows which."""
+    sdk = _sdk_secrets()
+    unknown = [name for name in values if name not in sdk.WELL_KNOWN_SECRETS]
+    if unknown:
+        raise XpError(
+            f"the OpenReward catalog does not know where the secret {unknown[0]} may go.\n"
+            f"Known names: {', '.join(sorted(sdk.WELL_KNOWN_SECRETS))}",
+            ExitCode.SECRET,
+        )
+    everything = sdk.augment_secrets_with_api_key(dict(values), key, session_url, api_url)
+    return {"X-Secrets": sdk.build_secrets_header(everything)}
+
+
+def _sdk_secrets() -> ModuleType | Any:
+    """The SDK's table of secrets, loaded by its file: importing the SDK for it costs two seconds and 4,000 modules."""
+    package = importlib.util.find_spec("openreward")
+    if package is None or package.origin is None:
+        raise XpError("environments of the OpenReward catalog need the package openreward", ExitCode.RUNTIME)
+    path = Path(package.origin).parent / "api" / "sandboxes" / "secrets.py"
+    spec = importlib.util.spec_from_file_location("_xp_openreward_secrets", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

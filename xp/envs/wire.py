@@ -1,0 +1,145 @@
+"""What an ORS server may answer, checked strictly: a reply that is anything else is a ProtocolError, never a score."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from xp.envs.base import Message, ProtocolError, ResponseLost, ToolResult, ToolSpec
+
+CALL_ERRORS = ("not_found", "input_validation", None)
+"""Reasons of a refused call that are the model's fault; servers before 0.1.150 send none."""
+ROLES = ("system", "user", "assistant")
+
+
+def parse_json(text: str | bytes, what: str) -> Any:
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
+    except RecursionError:
+        raise ProtocolError(f"{what}: JSON nested too deeply") from None
+    except ValueError as error:
+        raise ProtocolError(f"{what}: not JSON ({type(error).__name__})") from None
+
+
+def tool_result(value: Any, what: str) -> ToolResult:
+    """The result of `/call`."""
+    reply = _mapping(value, what)
+    if reply.get("ok") is True:
+        output = _mapping(reply.get("output"), f"{what}: output")
+        finished = output.get("finished")
+        if not isinstance(finished, bool):
+            _refuse(what, "finished", finished)
+        if "reward" not in output:
+            raise ProtocolError(f"{what}: the reply has no reward")
+        return ToolResult(block_text(output.get("blocks"), what), _reward(output["reward"], what), finished)
+    if reply.get("ok") is not False:
+        _refuse(what, "ok", reply.get("ok"))
+    error, reason = reply.get("error"), reply.get("reason")
+    if not isinstance(error, str):
+        _refuse(what, "error", error)
+    if reason == "episode_finished":
+        raise ResponseLost(f"{what}: the episode had finished in a call whose result never arrived")
+    if reason not in CALL_ERRORS:
+        raise ProtocolError(f"{what}: the call was refused for {str(reason)[:40]!r}, which is no fault of the model")
+    return ToolResult(error, is_call_error=True)
+
+
+def messages(value: Any, what: str) -> list[Message]:
+    """The answer of `/messages`."""
+    if not isinstance(value, list) or not value:
+        raise ProtocolError(f"{what}: not a list of messages")
+    found = []
+    for item in value:
+        message = _mapping(item, what)
+        role = message.get("role")
+        if role not in ROLES:
+            _refuse(what, "role", role)
+        found.append(Message(role=role, content=block_text(message.get("blocks"), what)))
+    return found
+
+
+def block_text(blocks: Any, what: str) -> str:
+    """The text of content blocks, joined as they stand; what a text model cannot read is named in brackets."""
+    if not isinstance(blocks, list):
+        _refuse(what, "blocks", blocks)
+    return "".join(_one_block(_mapping(block, what), what) for block in blocks)
+
+
+def _one_block(block: Mapping[str, Any], what: str) -> str:
+    kind = block.get("type")
+    if kind in ("text", "reasoning"):
+        text = block.get("text")
+        if not isinstance(text, str):
+            _refuse(what, "text", text)
+        return f"<think>{text}</think>" if kind == "reasoning" else text
+    if kind == "image":
+        return f"[image {block.get('mimeType')}]"
+    if kind == "tool_call":
+        call = {"name": block.get("name"), "arguments": block.get("input")}
+        return f"<tool_call>\n{json.dumps(call, ensure_ascii=False)}\n</tool_call>"
+    if kind == "tool_result":
+        return f"<tool_response>\n{block_text(block.get('blocks'), what)}\n</tool_response>"
+    return _refuse(what, "type of a block", kind)
+
+
+def tools(value: Any, what: str) -> tuple[tuple[ToolSpec, ...], tuple[str, str | None] | None]:
+    """The answer of `/task_tools`: the tools, and name and argument of the terminal tool if there is one."""
+    listing = _mapping(value, what)
+    items = listing.get("tools")
+    if not isinstance(items, list):
+        _refuse(what, "tools", items)
+    specs = []
+    for item in items:
+        tool = _mapping(item, what)
+        schema = tool.get("input_schema") or {}
+        specs.append(
+            ToolSpec(string(tool.get("name"), what), str(tool.get("description") or ""), _mapping(schema, what))
+        )
+    terminal = listing.get("terminal_tool")
+    if terminal is None:
+        return tuple(specs), None
+    entry = _mapping(terminal, what)
+    argument = entry.get("arg")
+    return tuple(specs), (string(entry.get("name"), what), None if argument is None else string(argument, what))
+
+
+def string(value: Any, what: str) -> str:
+    if not isinstance(value, str) or not value:
+        _refuse(what, "a name", value)
+    return value
+
+
+def count(value: Any, what: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        _refuse(what, "a number of tasks", value)
+    return value
+
+
+def _reward(value: Any, what: str) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        _refuse(what, "reward", value)
+    try:
+        reward = float(value)
+    except OverflowError:
+        reward = math.inf
+    if not math.isfinite(reward):
+        raise ProtocolError(f"{what}: the reward is not finite")
+    return reward
+
+
+def _mapping(value: Any, what: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        _refuse(what, "an object", value)
+    return value
+
+
+def _refuse(what: str, field: str, value: object) -> NoReturn:
+    raise ProtocolError(f"{what}: {field} is {type(value).__name__} {str(value)[:60]!r}")
+
+
+def _refuse_constant(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not a JSON number")

@@ -1,0 +1,180 @@
+"""One attempt at one task, driven by a trainer turn by turn: the shape that all trainers share, and the only scorer."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from xp.envs.base import DeadlineExceeded, EnvFault, Message, Session, Task, ToolResult
+from xp.episode.config import EnvConfig, OnMalformedCall, OnNoToolCall, ToolCallsPerTurn
+from xp.episode.outcome import Outcome, Reply, Status
+from xp.episode.replay import Attempt, Call, call_name
+from xp.episode.rewards import reduce_rewards
+from xp.episode.tool_calls import FORMS, PARSERS, Malformed, ParsedCall, without_thinking
+
+NUDGE: Final = "Your message held no tool call. Go on by calling one of the tools."
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One assistant message and what came of it, for the trajectory."""
+
+    text: str
+    calls: tuple[ParsedCall, ...]
+    results: tuple[ToolResult, ...]
+    messages: tuple[Message, ...]
+    """What the environment said back, also when the episode ended with it."""
+    elapsed_s: float
+    """Seconds that the environment took."""
+
+
+class Episode:
+    """A state machine that the trainer's loop drives; it has no loop, no tokens and no event loop of its own.
+
+    Args:
+        task: the problem.
+        open_session: opens a fresh session on it; called again for each retry.
+        rules: what a turn means and how it is scored.
+    """
+
+    def __init__(self, task: Task, open_session: Callable[[], Session], rules: EnvConfig) -> None:
+        self.task = task
+        self._rules = rules
+        self._attempt = Attempt(open_session, rules.limits.retries_per_episode)
+        self._lock = threading.Lock()
+        self._status = Status.ONGOING
+        self._void_reason: str | None = None
+        self._deadline: float | None = None
+        self._turns: list[Turn] = []
+        self._outcome: Outcome | None = None
+        self._num_tool_calls = 0
+        self._num_malformed = 0
+        self.opened_s = 0.0
+        """Seconds that opening the session took."""
+
+    @property
+    def turns(self) -> tuple[Turn, ...]:
+        return tuple(self._turns)
+
+    def start(self) -> None:
+        """Open the session, ahead of the first step and from any thread; a fault is held until step or settle."""
+        with self._lock:
+            self._start()
+
+    def step(self, text: str) -> Reply:
+        """Take one assistant turn; on an episode that is over it does nothing. Never raises for the environment."""
+        with self._lock:
+            if self._status is not Status.ONGOING:
+                return Reply((), self._status)
+            began = time.monotonic()
+            self._start()
+            turn = self._take(text) if self._status is Status.ONGOING else Turn(text, (), (), (), 0.0)
+            self._turns.append(replace(turn, elapsed_s=time.monotonic() - began))
+            if self._status is Status.ONGOING and len(self._turns) >= self._rules.max_turns:
+                self._status = Status.TRUNCATED
+            is_over = self._status is not Status.ONGOING
+            return Reply(() if is_over else turn.messages, self._status)
+
+    def settle(self, truncated: bool = False) -> Outcome:
+        """Close the session and score; idempotent. An episode that is still going on was truncated by the trainer.
+
+        Args:
+            truncated: says so explicitly; an episode that ended by itself stays as it ended.
+        """
+        with self._lock:
+            if self._outcome is None:
+                del truncated  # Whoever settles an ongoing episode has cut it off, whether they say so or not.
+                if self._status is Status.ONGOING:
+                    self._status = Status.TRUNCATED
+                self._attempt.close()
+                self._outcome = self._score()
+            return self._outcome
+
+    def _start(self) -> None:
+        if self._deadline is None:
+            began = time.monotonic()
+            self._deadline = began + self._rules.limits.episode_timeout_s
+            try:
+                self._attempt.open(self._deadline)
+            except EnvFault as fault:
+                self._void(fault)
+            self.opened_s = time.monotonic() - began
+
+    def _take(self, text: str) -> Turn:
+        calls = PARSERS[self._rules.dialect](text)
+        taken = calls[:1] if self._rules.tool_calls_per_turn is ToolCallsPerTurn.FIRST else calls
+        results: list[ToolResult] = []
+        messages: list[Message] = []
+        try:
+            if taken:
+                self._take_calls(taken, results, messages)
+            else:
+                self._take_plain(without_thinking(text).strip(), results, messages)
+        except EnvFault as fault:
+            self._void(fault)
+        return Turn(text, calls, tuple(results), tuple(messages), 0.0)
+
+    def _take_calls(self, calls: tuple[ParsedCall, ...], results: list[ToolResult], messages: list[Message]) -> None:
+        for call in calls:
+            if isinstance(call, Malformed):
+                self._num_malformed += 1
+                if self._rules.on_malformed_call is OnMalformedCall.STOP:
+                    self._status = Status.STOPPED
+                    return
+                form = FORMS[self._rules.dialect]
+                messages.append(Message(role="tool", content=f"Error: {call.fault}. Write a call as\n{form}"))
+                continue
+            self._num_tool_calls += 1
+            result = self._perform(Call(call))
+            results.append(result)
+            messages.append(Message(role="tool", content=result.text))
+            if result.finished:
+                self._status = Status.FINISHED
+                return
+
+    def _take_plain(self, answer: str, results: list[ToolResult], messages: list[Message]) -> None:
+        """A turn without a call: an answer where the environment takes one, else what the rules say."""
+        if self._attempt.takes_answer():
+            result = self._perform(Call(answer))
+            results.append(result)
+            messages.append(Message(role="tool", content=result.text))
+            self._status = Status.FINISHED if result.finished else Status.STOPPED
+        elif self._rules.on_no_tool_call is OnNoToolCall.NUDGE:
+            messages.append(Message(role="user", content=NUDGE))
+        else:
+            self._status = Status.STOPPED
+
+    def _perform(self, call: Call) -> ToolResult:
+        assert self._deadline is not None
+        result = self._attempt.perform(call, self._deadline)
+        if time.monotonic() > self._deadline:
+            limit = self._rules.limits.episode_timeout_s
+            raise DeadlineExceeded(
+                f"the episode took longer than its {limit:g} s ({call_name(call)} was the last call)"
+            )
+        return result
+
+    def _void(self, fault: EnvFault) -> None:
+        self._status = Status.VOID
+        self._void_reason = f"{type(fault).__name__}: {fault}"
+
+    def _score(self) -> Outcome:
+        rewards = tuple(result.reward for turn in self._turns for result in turn.results if result.reward is not None)
+        reward: float | None = None
+        if self._status is not Status.VOID:
+            try:
+                reward = reduce_rewards(rewards, self._status is Status.FINISHED, self._rules.reward)
+            except OverflowError as error:
+                self._status, self._void_reason = Status.VOID, f"OverflowError: {error}"
+        return Outcome(
+            status=self._status,
+            reward=reward,
+            step_rewards=rewards,
+            num_turns=len(self._turns),
+            num_tool_calls=self._num_tool_calls,
+            num_malformed=self._num_malformed,
+            void_reason=self._void_reason,
+        )

@@ -1,0 +1,100 @@
+"""A session that survives the loss of its server: a fresh one, brought to the same state by the same calls, or void."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TypeVar
+
+from xp.envs.base import DeadlineExceeded, EnvFault, Session, ToolResult, UnsafeOrigin
+from xp.episode.tool_calls import ToolCall
+
+T = TypeVar("T")
+
+
+class Diverged(EnvFault):
+    """A fresh session answered an earlier call differently, so the episode cannot go on where it was."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One thing done to a session: a tool call, or the final plain message."""
+
+    what: ToolCall | str
+
+
+def call_name(call: Call) -> str:
+    return call.what.name if isinstance(call.what, ToolCall) else "the final answer"
+
+
+class Attempt:
+    """The session of an episode, with the retries that it may spend; raises EnvFault only.
+
+    Args:
+        open_session: opens a fresh session.
+        retries: how often the whole episode may be begun again.
+    """
+
+    def __init__(self, open_session: Callable[[], Session], retries: int) -> None:
+        self._open_session = open_session
+        self._retries_left = retries
+        self._session: Session | None = None
+        self._done: list[tuple[Call, ToolResult]] = []
+
+    def open(self, deadline: float) -> None:
+        self._persist(lambda session: session, deadline)
+
+    def perform(self, call: Call, deadline: float) -> ToolResult:
+        result = self._persist(lambda session: _perform(session, call), deadline)
+        self._done.append((call, result))
+        return result
+
+    def takes_answer(self) -> bool:
+        return self._persist(lambda session: session.takes_answer, float("inf"))
+
+    def close(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            with suppress(Exception):
+                session.close()
+
+    def _persist(self, act: Callable[[Session], T], deadline: float) -> T:
+        """Act on the session; after a fault on a fresh one, as long as retries and time last."""
+        while True:
+            if time.monotonic() > deadline:
+                raise DeadlineExceeded("the episode took longer than its limit")
+            try:
+                return _as_fault(lambda: act(self._session or self._reopen()))
+            except (UnsafeOrigin, Diverged):
+                raise
+            except EnvFault:
+                self.close()
+                if self._retries_left <= 0:
+                    raise
+                self._retries_left -= 1
+
+    def _reopen(self) -> Session:
+        self._session = session = self._open_session()
+        for call, expected in self._done:
+            found = _perform(session, call)
+            if found != expected:
+                raise Diverged(f"a fresh session answered {call_name(call)} differently from the one that was lost")
+        return session
+
+
+def _perform(session: Session, call: Call) -> ToolResult:
+    if isinstance(call.what, ToolCall):
+        return session.call(call.what.name, call.what.arguments)
+    return session.answer(call.what)
+
+
+def _as_fault(act: Callable[[], T]) -> T:
+    """A provider outside of this repository may raise anything; to the episode it is infrastructure all the same."""
+    try:
+        return act()
+    except EnvFault:
+        raise
+    except Exception as error:
+        raise EnvFault(f"the environment's client raised {type(error).__name__}: {error}") from error

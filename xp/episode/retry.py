@@ -1,0 +1,76 @@
+"""When a request is tried again and how long to wait: decided by the type of the fault, never by its text."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from typing import Final
+
+from xp.envs.base import EnvFault, EnvUnavailable
+
+BASE_S: Final = 0.25
+CAP_S: Final = 8.0
+
+
+class Refused(EnvUnavailable):
+    """The request provably did not execute: connection refused, 429, or a backend that says that it is starting.
+
+    Args:
+        message: what was refused.
+        retry_after_s: the server's own wish; the wait is never shorter.
+        is_starting: the backend is coming up, so the deadline bounds the tries and `max_attempts` does not.
+    """
+
+    def __init__(self, message: str, retry_after_s: float | None = None, is_starting: bool = False) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+        self.is_starting = is_starting
+
+
+@dataclass(frozen=True)
+class RetryRule:
+    """Which faults are worth another try.
+
+    tenacity would do, but its bookkeeping costs more CPU per call than the request's own overhead may (1 ms).
+    """
+
+    max_attempts: int
+    retried: tuple[type[EnvFault], ...] = (Refused,)
+
+    def wait_s(
+        self, fault: EnvFault, attempt: int, left_s: float, jitter: Callable[[], float] = random.random
+    ) -> float | None:
+        """Seconds to wait before the next try, or None: give up.
+
+        Args:
+            fault: what the last try raised.
+            attempt: tries so far, from 1.
+            left_s: seconds until the deadline; a wait beyond it is not begun.
+        """
+        if not isinstance(fault, self.retried):
+            return None
+        if attempt >= self.max_attempts and not (isinstance(fault, Refused) and fault.is_starting):
+            return None
+        backoff = min(CAP_S, BASE_S * 2.0 ** min(attempt - 1, 16)) * (0.5 + jitter())
+        asked = fault.retry_after_s if isinstance(fault, Refused) else None
+        wait = backoff if asked is None else asked + min(backoff, 0.1 * asked + 0.05)
+        return wait if wait < left_s else None
+
+
+def retry_after_s(header: str | None, now: float) -> float | None:
+    """The seconds that a Retry-After header asks for (number or HTTP date), None when it is absent or unreadable.
+
+    Args:
+        now: seconds since the epoch.
+    """
+    if header is None:
+        return None
+    text = header.strip()
+    if text.isascii() and text.replace(".", "", 1).isdigit() and len(text) < 12:
+        return float(text)
+    try:
+        return max(0.0, parsedate_to_datetime(text).timestamp() - now)
+    except (ValueError, TypeError, OverflowError):
+        return None

@@ -1,0 +1,43 @@
+"""The one place where step rewards become an episode's reward, so that a reward means the same on every trainer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+from xp.episode.config import Reduction, RewardRule
+
+REDUCTIONS: Mapping[Reduction, Callable[[Sequence[float]], float]] = {
+    Reduction.SUM: math.fsum,
+    Reduction.MEAN: lambda rewards: math.fsum(rewards) / len(rewards),
+    Reduction.MAX: max,
+    Reduction.MIN: min,
+    Reduction.LAST: lambda rewards: rewards[-1],
+}
+
+
+def reduce_rewards(step_rewards: Sequence[float], finished: bool, rule: RewardRule) -> float:
+    """The reward of an episode that ran.
+
+    Args:
+        step_rewards: the rewards of the steps that the environment scored, in order.
+        finished: whether the environment ever said that the episode is over.
+        rule: reduction, non-terminal reward and clamps.
+
+    Returns:
+        A finite number; 0.0 (clamped) when nothing was ever scored: failing to score is the model's doing.
+
+    Raises:
+        OverflowError: the rewards are finite, but their sum is not.
+    """
+    rewards = [*step_rewards]
+    if not finished and rule.nonterminal is not None:
+        rewards.append(rule.nonterminal)
+    reward = REDUCTIONS[rule.reduction](rewards) if rewards else 0.0
+    if not math.isfinite(reward):
+        raise OverflowError(f"the {rule.reduction} of the step rewards is {reward}")
+    if rule.minimum is not None:
+        reward = max(reward, rule.minimum)
+    if rule.maximum is not None:
+        reward = min(reward, rule.maximum)
+    return float(reward)

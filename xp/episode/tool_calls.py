@@ -1,0 +1,135 @@
+"""What a model wrote, read as tool calls: one function per dialect, none of which raises, whatever the text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from xp.episode.config import Dialect
+
+OPEN: Final = "<tool_call>"
+CLOSE: Final = "</tool_call>"
+THINK_OPEN: Final = "<think>"
+THINK_CLOSE: Final = "</think>"
+HERMES_FORM: Final = '<tool_call>\n{"name": "<tool>", "arguments": {...}}\n</tool_call>'
+MAX_CALL_CHARS: Final = 262_144
+"""A longer call is malformed: no tool takes it, and it would be parsed at the cost of every other episode."""
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """A call as the model wrote it; whether the tool exists is the environment's question."""
+
+    name: str
+    arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Malformed:
+    """Something that wants to be a tool call and cannot be read as one."""
+
+    fault: str
+    """One sentence for the model: what is wrong."""
+
+
+ParsedCall = ToolCall | Malformed
+
+
+def parse_hermes(text: str) -> tuple[ParsedCall, ...]:
+    """The calls of one turn, in order; empty when there is none.
+
+    The closing tag may be missing at the end: it was the stop string, or the turn ended with the call.
+    What stands in `<think>` is not a call.
+    """
+    visible = without_thinking(text)
+    calls: list[ParsedCall] = []
+    start = visible.find(OPEN)
+    while start >= 0:
+        body_start = start + len(OPEN)
+        close, following = visible.find(CLOSE, body_start), visible.find(OPEN, body_start)
+        end = _first(close, following, len(visible))
+        if end == following and not visible[body_start:end].strip():
+            start = following  # A doubled opening tag opens one call.
+            continue
+        calls.append(_parse_call(visible[body_start:end]))
+        start = following if following < 0 or following >= end else visible.find(OPEN, end)
+    return tuple(calls)
+
+
+def without_thinking(text: str) -> str:
+    """The text outside of `<think>` blocks; the opening tag may stand in the prompt, the closing one may be missing."""
+    close, opening = text.find(THINK_CLOSE), text.find(THINK_OPEN)
+    if close >= 0 and (opening < 0 or close < opening):
+        text = text[close + len(THINK_CLOSE) :]
+    kept, position = [], 0
+    while (opening := text.find(THINK_OPEN, position)) >= 0:
+        kept.append(text[position:opening])
+        close = text.find(THINK_CLOSE, opening)
+        if close < 0:
+            return "".join(kept)
+        position = close + len(THINK_CLOSE)
+    return "".join([*kept, text[position:]])
+
+
+PARSERS: Mapping[Dialect, Callable[[str], tuple[ParsedCall, ...]]] = {Dialect.HERMES: parse_hermes}
+FORMS: Mapping[Dialect, str] = {Dialect.HERMES: HERMES_FORM}
+"""How a call is written in each dialect, for the message that tells the model."""
+
+
+def _first(*positions: int) -> int:
+    return min(position for position in positions if position >= 0)
+
+
+def _parse_call(body: str) -> ParsedCall:
+    if len(body) > MAX_CALL_CHARS:
+        return Malformed(f"the tool call is longer than {MAX_CALL_CHARS} characters")
+    try:
+        value = json.loads(body, parse_constant=_refuse_constant, object_pairs_hook=_unique_keys)
+    except RecursionError:
+        return Malformed("the tool call is nested too deeply")
+    except json.JSONDecodeError as error:
+        return Malformed(f"the tool call is not valid JSON ({error.msg} at character {error.pos})")
+    except ValueError as error:
+        return Malformed(f"the tool call is not valid JSON ({error})")
+    return _call_of(value)
+
+
+def _call_of(value: Any) -> ParsedCall:
+    if not isinstance(value, dict):
+        return Malformed("the tool call is not a JSON object")
+    name, arguments = value.get("name"), value.get("arguments", {})
+    if not isinstance(name, str) or not name:
+        return Malformed('the tool call has no "name" that is a string')
+    if isinstance(arguments, str):
+        # Some models write the arguments as a JSON string, the way OpenAI's API carries them.
+        inner = (
+            _parse_call(f'{{"name": "_", "arguments": {arguments}}}') if arguments.lstrip().startswith("{") else None
+        )
+        arguments = inner.arguments if isinstance(inner, ToolCall) else arguments
+    if not isinstance(arguments, dict):
+        return Malformed('"arguments" of the tool call is not a JSON object')
+    if not _is_encodable(name, arguments):
+        return Malformed("the tool call holds a lone surrogate or a number that JSON cannot carry")
+    return ToolCall(name, arguments)
+
+
+def _is_encodable(name: str, arguments: Mapping[str, Any]) -> bool:
+    """Whether the call can travel as UTF-8 JSON: `\\ud800` and `1e999` are legal to write and impossible to send."""
+    try:
+        json.dumps([name, arguments], ensure_ascii=False, allow_nan=False).encode()
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _refuse_constant(constant: str) -> Any:
+    raise ValueError(f"{constant} is not a JSON number")
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        raise ValueError("a key occurs twice")
+    return value
