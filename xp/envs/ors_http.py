@@ -152,7 +152,7 @@ class Transport:
         data = None
         if body is not None:
             headers["Content-Type"] = "application/json"
-            data = json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
+            data = _encoded(body, path)
         client = self._client or self._connect()
         return client.request(method, self.target.url + path, headers=headers, data=data, allow_redirects=False)
 
@@ -166,6 +166,13 @@ class Transport:
             trust_env=not self.target.is_loopback,
         )
         return self._client
+
+
+def _encoded(body: Mapping[str, Any], path: str) -> bytes:
+    try:
+        return json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ProtocolError(f"{path}: the request cannot be written as JSON ({type(error).__name__})") from None
 
 
 @asynccontextmanager

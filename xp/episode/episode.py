@@ -52,8 +52,12 @@ class Episode:
         self._outcome: Outcome | None = None
         self._num_tool_calls = 0
         self._num_malformed = 0
-        self.opened_s = 0.0
+        self.started_at = time.time()
+        """Seconds since the epoch."""
+        self.open_s = 0.0
         """Seconds that opening the session took."""
+        self.elapsed_s = 0.0
+        """Seconds from the start to the settling, the model's own time included."""
 
     @property
     def turns(self) -> tuple[Turn, ...]:
@@ -90,18 +94,20 @@ class Episode:
                 if self._status is Status.ONGOING:
                     self._status = Status.TRUNCATED
                 self._attempt.close()
+                self.elapsed_s = time.time() - self.started_at
                 self._outcome = self._score()
             return self._outcome
 
     def _start(self) -> None:
         if self._deadline is None:
+            self.started_at = time.time()
             began = time.monotonic()
             self._deadline = began + self._rules.limits.episode_timeout_s
             try:
                 self._attempt.open(self._deadline)
             except EnvFault as fault:
                 self._void(fault)
-            self.opened_s = time.monotonic() - began
+            self.open_s = time.monotonic() - began
 
     def _take(self, text: str) -> Turn:
         calls = PARSERS[self._rules.dialect](text)
@@ -112,7 +118,7 @@ class Episode:
             if taken:
                 self._take_calls(taken, results, messages)
             else:
-                self._take_plain(without_thinking(text).strip(), results, messages)
+                self._take_plain(_sendable(without_thinking(text).strip()), results, messages)
         except EnvFault as fault:
             self._void(fault)
         return Turn(text, calls, tuple(results), tuple(messages), 0.0)
@@ -178,3 +184,8 @@ class Episode:
             num_malformed=self._num_malformed,
             void_reason=self._void_reason,
         )
+
+
+def _sendable(text: str) -> str:
+    """Without lone surrogates, which no UTF-8 request can carry."""
+    return text.encode("utf-8", "replace").decode()

@@ -1,0 +1,47 @@
+"""metrics.jsonl: one JSON object a line, appended by every stage of a run, mirrored to trackers by the control plane."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+class MetricsFile:
+    """Appends lines to a run's metrics file; each is on its way to the disk when `write` returns.
+
+    Args:
+        path: the file; attempts of one run share it.
+        stage: who writes.
+        attempt: of the run, from 1.
+    """
+
+    def __init__(self, path: Path, stage: str, attempt: int) -> None:
+        self._path = path
+        self._head = {"stage": stage, "attempt": attempt}
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Append one line. A value that is not finite is written as null, since JSON has no NaN."""
+        values = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
+        line = {"step": step, "time": time.time(), **self._head, **values}
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def read_metrics(path: Path, stage: str) -> list[dict[str, Any]]:
+    """The lines of one stage in order of step; of a step that several attempts wrote, the last one's."""
+    by_step: dict[int, dict[str, Any]] = {}
+    for text in path.read_text(encoding="utf-8").splitlines():
+        try:
+            line = json.loads(text)
+        except json.JSONDecodeError:
+            continue  # a line torn by a killed process
+        if line.get("stage") == stage:
+            by_step[line["step"]] = line
+    return [by_step[step] for step in sorted(by_step)]

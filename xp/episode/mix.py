@@ -1,0 +1,63 @@
+"""The environments of a run, opened once a process: from a task's row to an Episode, whatever trainer asks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+from xp.envs.base import Provider, Task
+from xp.envs.load import load_provider
+from xp.episode.config import EpisodeConfig
+from xp.episode.episode import Episode
+
+
+class TaskName(Protocol):
+    """What names a task in any process; a row of the task set does."""
+
+    @property
+    def env(self) -> str: ...
+    @property
+    def split(self) -> str: ...
+    @property
+    def index(self) -> int: ...
+
+
+class Mix:
+    """Providers by member name; use it as a context manager, so that local servers stop.
+
+    Args:
+        config: the mix.
+        environ: where the secrets' values are; read, never kept in a repr.
+    """
+
+    def __init__(self, config: EpisodeConfig, environ: Mapping[str, str]) -> None:
+        self._config = config
+        self._providers: dict[str, Provider] = {
+            name: load_provider(member, environ) for name, member in config.members.items()
+        }
+
+    @staticmethod
+    def from_file(path: Path, environ: Mapping[str, str]) -> Mix:
+        """Read the `episode.json` that the control plane wrote."""
+        return Mix(EpisodeConfig.from_json(path.read_text()), environ)
+
+    def episode(self, row: TaskName) -> Episode:
+        """A fresh episode on a task; its session opens with `start()` or the first step."""
+        provider = self._providers[row.env]
+        task = Task(row.env, row.split, row.index)
+        return Episode(task, lambda: provider.open(task), self._config.members[row.env])
+
+    def max_sessions(self) -> int:
+        """The smallest bound of any member on sessions open at the same time."""
+        return min(member.limits.max_sessions for member in self._config.members.values())
+
+    def close(self) -> None:
+        for provider in self._providers.values():
+            provider.close()
+
+    def __enter__(self) -> Mix:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,197 @@
+"""The record of an episode, written so that a killed run loses at most the line that it was writing."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+
+from xp.envs.base import Message, ToolResult
+from xp.episode.episode import Episode, Turn
+from xp.episode.outcome import Outcome
+from xp.episode.tool_calls import Malformed
+
+SCHEMA_VERSION: Final = 1
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """What the adapter counted; the Episode knows no tokens."""
+
+    prompt: int
+    """Tokens of the opening messages."""
+    generated: int
+    """Tokens that the model wrote, over all turns."""
+    observed: int
+    """Tokens of what the environment said after the opening."""
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """One episode. Fields are added with a new `schema_version`, never renamed."""
+
+    run: str
+    phase: str
+    """`train` or `evaluate`, or what else the stage calls itself."""
+    step: int
+    """Rollout step of the trainer, from 0."""
+    env: str
+    """Member of the mix."""
+    split: str
+    index: int
+    sample: int
+    """Which of the episodes of this task in this step, from 0."""
+    messages: Sequence[Message]
+    tool_calls: Sequence[Mapping[str, Any]]
+    outcome: Outcome
+    started_at: float
+    """Seconds since the epoch."""
+    elapsed_s: float
+    """From the start to the end of the episode, the model's own time included."""
+    open_s: float
+    """Opening the session."""
+    env_s: Sequence[float]
+    """What the environment took in each turn."""
+    tokens: Tokens | None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    """Whatever else an adapter wants to keep; JSON-able."""
+
+    def to_line(self) -> bytes:
+        value = {"schema_version": SCHEMA_VERSION, **asdict(self)}
+        # A lone surrogate that a model wrote becomes the JSON escape of itself.
+        return json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
+
+
+def trajectory(
+    episode: Episode,
+    opening: Sequence[Message],
+    *,
+    run: str,
+    phase: str,
+    step: int,
+    sample: int,
+    tokens: Tokens | None = None,
+    extra: Mapping[str, Any] | None = None,
+) -> Trajectory:
+    """The record of a settled episode.
+
+    Args:
+        opening: the messages that the model read first.
+    """
+    messages = list(opening)
+    for turn in episode.turns:
+        messages += [Message(role="assistant", content=turn.text), *turn.messages]
+    return Trajectory(
+        run=run,
+        phase=phase,
+        step=step,
+        env=episode.task.env,
+        split=episode.task.split,
+        index=episode.task.index,
+        sample=sample,
+        messages=messages,
+        tool_calls=[call for number, turn in enumerate(episode.turns) for call in _calls(number, turn)],
+        outcome=episode.settle(),
+        started_at=episode.started_at,
+        elapsed_s=episode.elapsed_s,
+        open_s=episode.open_s,
+        env_s=[turn.elapsed_s for turn in episode.turns],
+        tokens=tokens,
+        extra=extra or {},
+    )
+
+
+class TrajectoryWriter:
+    """Appends whole lines with one write each: what `write` returned from is in the kernel's hands.
+
+    Args:
+        path: a file of its own for each process; a line that an earlier process left torn stays, closed by a newline.
+    """
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._lock = threading.Lock()
+        self._fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        size = os.fstat(self._fd).st_size
+        self._is_torn = size > 0 and os.pread(self._fd, 1, size - 1) != b"\n"
+
+    def write(self, record: Trajectory) -> None:
+        """Raises OSError when the disk is full; the next line then starts afresh."""
+        line = record.to_line()
+        with self._lock:
+            if self._is_torn:
+                line = b"\n" + line
+            self._is_torn = True
+            while line:
+                line = line[os.write(self._fd, line) :]
+            self._is_torn = False
+
+    def close(self) -> None:
+        with self._lock:
+            fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __enter__(self) -> TrajectoryWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+@dataclass(frozen=True)
+class Trajectories:
+    """What a file of trajectories holds."""
+
+    records: tuple[Mapping[str, Any], ...]
+    num_torn: int
+    """Lines that a killed writer left unfinished."""
+
+
+def read_trajectories(path: Path) -> Trajectories:
+    """All whole records of a file.
+
+    Raises:
+        ValueError: a record of a schema that this version does not know.
+    """
+    records: list[Mapping[str, Any]] = []
+    num_torn = 0
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            try:
+                record = json.loads(line)
+            except ValueError:
+                num_torn += bool(line.strip())
+                continue
+            version = record.get("schema_version") if isinstance(record, dict) else None
+            if version != SCHEMA_VERSION:
+                raise ValueError(f"{path}:{number}: trajectory schema {version!r}; this xp reads {SCHEMA_VERSION}")
+            records.append(record)
+    return Trajectories(tuple(records), num_torn)
+
+
+def _calls(number: int, turn: Turn) -> list[Mapping[str, Any]]:
+    """The calls of one turn, in order; one that was not executed has no result."""
+    results = iter(turn.results)
+    found: list[Mapping[str, Any]] = []
+    for call in turn.calls:
+        if isinstance(call, Malformed):
+            found.append({"turn": number, "malformed": call.fault})
+        else:
+            found.append(
+                {"turn": number, "name": call.name, "arguments": call.arguments, **_result(next(results, None))}
+            )
+    if not turn.calls:
+        found += [{"turn": number, "answer": True, **_result(result)} for result in results]
+    return found
+
+
+def _result(result: ToolResult | None) -> Mapping[str, Any]:
+    return {} if result is None else {"result": asdict(result)}
