@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -11,11 +12,15 @@ from xp.episode.config import Dialect
 
 OPEN: Final = "<tool_call>"
 CLOSE: Final = "</tool_call>"
+_TAGS: Final = re.compile(f"({OPEN}|{CLOSE})")
 THINK_OPEN: Final = "<think>"
 THINK_CLOSE: Final = "</think>"
 HERMES_FORM: Final = '<tool_call>\n{"name": "<tool>", "arguments": {...}}\n</tool_call>'
 MAX_CALL_CHARS: Final = 262_144
 """A longer call is malformed: no tool takes it, and it would be parsed at the cost of every other episode."""
+
+MAX_CALLS: Final = 64
+"""Calls of one message that are read; what follows is one malformed call, however much it is."""
 
 
 @dataclass(frozen=True)
@@ -43,18 +48,20 @@ def parse_hermes(text: str) -> tuple[ParsedCall, ...]:
     The closing tag may be missing at the end: it was the stop string, or the turn ended with the call.
     What stands in `<think>` is not a call.
     """
-    visible = without_thinking(text)
     calls: list[ParsedCall] = []
-    start = visible.find(OPEN)
-    while start >= 0:
-        body_start = start + len(OPEN)
-        close, following = visible.find(CLOSE, body_start), visible.find(OPEN, body_start)
-        end = _first(close, following, len(visible))
-        if end == following and not visible[body_start:end].strip():
-            start = following  # A doubled opening tag opens one call.
+    body: str | None = None
+    for piece in _TAGS.split(without_thinking(text)):
+        if piece not in (OPEN, CLOSE):
+            body = None if body is None else piece
             continue
-        calls.append(_parse_call(visible[body_start:end]))
-        start = following if following < 0 or following >= end else visible.find(OPEN, end)
+        # An opening tag ends an unclosed call too, but a doubled one opens a single call.
+        if body is not None and (piece == CLOSE or body.strip()):
+            calls.append(_parse_call(body))
+        body = "" if piece == OPEN else None
+        if len(calls) == MAX_CALLS:
+            return (*calls, Malformed(f"more than {MAX_CALLS} tool calls stand in one message"))
+    if body is not None:
+        calls.append(_parse_call(body))
     return tuple(calls)
 
 
@@ -76,10 +83,6 @@ def without_thinking(text: str) -> str:
 PARSERS: Mapping[Dialect, Callable[[str], tuple[ParsedCall, ...]]] = {Dialect.HERMES: parse_hermes}
 FORMS: Mapping[Dialect, str] = {Dialect.HERMES: HERMES_FORM}
 """How a call is written in each dialect, for the message that tells the model."""
-
-
-def _first(*positions: int) -> int:
-    return min(position for position in positions if position >= 0)
 
 
 def _parse_call(body: str) -> ParsedCall:

@@ -1,0 +1,119 @@
+"""A scripted session without a server, and the smallest legal rules for an episode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from xp.envs.base import EnvFault, Message, Task, ToolResult, ToolSpec
+from xp.episode.config import (
+    Dialect,
+    EnvConfig,
+    Limits,
+    OnMalformedCall,
+    OnNoToolCall,
+    Reduction,
+    RewardRule,
+    ToolCallsPerTurn,
+)
+
+TASK = Task("fake", "train", 0)
+LIMITS = Limits(
+    create_timeout_s=10.0,
+    call_timeout_s=10.0,
+    episode_timeout_s=60.0,
+    max_sessions=64,
+    max_attempts=3,
+    retries_per_episode=1,
+)
+RULES = EnvConfig(
+    name="fake",
+    provider="tests.fake_session:FakeSession",
+    target=None,
+    serve=None,
+    variant=None,
+    max_turns=5,
+    reward=RewardRule(Reduction.SUM, None, None, None),
+    on_no_tool_call=OnNoToolCall.STOP,
+    on_malformed_call=OnMalformedCall.TELL,
+    tool_calls_per_turn=ToolCallsPerTurn.FIRST,
+    dialect=Dialect.HERMES,
+    limits=LIMITS,
+    secrets=(),
+    allowed_origins=(),
+)
+
+
+def with_limits(rules: EnvConfig, **changes: Any) -> EnvConfig:
+    return replace(rules, limits=replace(rules.limits, **changes))
+
+
+def call(name: str, **arguments: Any) -> str:
+    import json
+
+    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
+
+
+class FakeSession:
+    """Answers by a function of the tool's name and the calls before it; raises what the function returns to raise."""
+
+    def __init__(
+        self, respond: Callable[[str, int], ToolResult | Exception], grade: Callable[[str], ToolResult] | None = None
+    ) -> None:
+        self._respond = respond
+        self._grade = grade
+        self.calls: list[tuple[str, Mapping[str, Any]]] = []
+        self.answers: list[str] = []
+        self.num_closed = 0
+
+    def prompt(self) -> list[Message]:
+        return [Message(role="user", content="play")]
+
+    def tools(self) -> tuple[ToolSpec, ...]:
+        return (ToolSpec("move", "Move.", {}),)
+
+    @property
+    def takes_answer(self) -> bool:
+        return self._grade is not None
+
+    def call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
+        found = self._respond(name, len(self.calls))
+        self.calls.append((name, arguments))
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def answer(self, text: str) -> ToolResult:
+        self.answers.append(text)
+        assert self._grade is not None
+        return self._grade(text)
+
+    def close(self) -> None:
+        self.num_closed += 1
+
+
+class Sessions:
+    """Opens the given sessions one after another, or raises the given faults."""
+
+    def __init__(self, *script: FakeSession | EnvFault) -> None:
+        self.script = list(script)
+        self.opened: list[FakeSession] = []
+
+    def __call__(self) -> FakeSession:
+        found = self.script.pop(0)
+        if isinstance(found, EnvFault):
+            raise found
+        self.opened.append(found)
+        return found
+
+
+def steady(name: str, done_before: int) -> ToolResult:
+    """`move` is worth 0.5 and says how many calls came before; `win` ends the game with 1.0."""
+    if name == "win":
+        return ToolResult("won", 1.0, True)
+    if name == "look":
+        return ToolResult("a room")
+    if name == "unknown":
+        return ToolResult("'unknown' is not a valid tool", is_call_error=True)
+    return ToolResult(f"moved after {done_before}", 0.5)

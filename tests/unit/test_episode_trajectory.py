@@ -1,0 +1,109 @@
+"""The record of an episode and the file that holds it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.fake_session import RULES, TASK, FakeSession, call, steady
+from xp.episode.episode import Episode
+from xp.episode.trajectory import Tokens, Trajectory, TrajectoryWriter, read_trajectories, trajectory
+
+KILLED = """
+import sys
+from pathlib import Path
+sys.path[:0] = {path!r}
+from tests.unit.test_episode_trajectory import a_record
+from xp.episode.trajectory import TrajectoryWriter
+writer = TrajectoryWriter(Path({file!r}))
+number = 0
+while True:
+    writer.write(a_record(number))
+    number += 1
+    print(number, flush=True)
+"""
+
+
+def a_record(step: int = 3, text: str = "I move.") -> Trajectory:
+    episode = Episode(TASK, lambda: FakeSession(steady), RULES)
+    episode.step(text + call("move", to="ö"))
+    episode.step("<tool_call>{</tool_call>")
+    episode.step(call("win") + call("look"))
+    episode.settle()
+    opening = FakeSession(steady).prompt()
+    return trajectory(episode, opening, run="r1", phase="train", step=step, sample=1, tokens=Tokens(9, 8, 7))
+
+
+def test_a_record_holds_the_whole_conversation_and_each_call(tmp_path: Path) -> None:
+    with TrajectoryWriter(tmp_path / "t" / "0.jsonl") as writer:
+        writer.write(a_record())
+    (record,) = read_trajectories(tmp_path / "t" / "0.jsonl").records
+    assert [message["role"] for message in record["messages"]] == ["user", *["assistant", "tool"] * 3]
+    first, malformed, won, ignored = record["tool_calls"]
+    assert (first["name"], first["arguments"], first["result"]["reward"]) == ("move", {"to": "ö"}, 0.5)
+    assert malformed["turn"] == 1
+    assert "malformed" in malformed
+    assert won["result"]["finished"]
+    assert "result" not in ignored
+    assert (record["outcome"]["status"], record["outcome"]["reward"]) == ("finished", 1.5)
+    assert record["tokens"] == {"prompt": 9, "generated": 8, "observed": 7}
+    assert len(record["env_s"]) == 3
+
+
+def test_a_lone_surrogate_is_kept_as_an_escape(tmp_path: Path) -> None:
+    with TrajectoryWriter(tmp_path / "0.jsonl") as writer:
+        writer.write(a_record(text="\ud800 häßlich\u2028\n"))
+    (record,) = read_trajectories(tmp_path / "0.jsonl").records
+    assert record["messages"][1]["content"].startswith("\ud800 häßlich\u2028\n")
+
+
+def test_a_torn_line_is_counted_and_costs_no_other(tmp_path: Path) -> None:
+    file = tmp_path / "0.jsonl"
+    whole = a_record(0).to_line()
+    file.write_bytes(whole + whole[:100])
+    assert read_trajectories(file).num_torn == 1
+    with TrajectoryWriter(file) as writer:
+        writer.write(a_record(1))
+    found = read_trajectories(file)
+    assert [record["step"] for record in found.records] == [0, 1]
+    assert found.num_torn == 1
+
+
+def test_a_record_of_another_schema_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "0.jsonl"
+    file.write_text(json.dumps({"schema_version": 99}) + "\n")
+    with pytest.raises(ValueError, match=r"0\.jsonl:1: trajectory schema 99"):
+        read_trajectories(file)
+
+
+def test_writers_in_threads_do_not_mix_their_lines(tmp_path: Path) -> None:
+    record = a_record()
+    with TrajectoryWriter(tmp_path / "0.jsonl") as writer:
+        threads = [threading.Thread(target=lambda: [writer.write(record) for _ in range(50)]) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    found = read_trajectories(tmp_path / "0.jsonl")
+    assert (len(found.records), found.num_torn) == (400, 0)
+
+
+def test_a_killed_writer_loses_nothing_that_was_written(tmp_path: Path) -> None:
+    file = tmp_path / "0.jsonl"
+    program = KILLED.format(path=[entry or os.getcwd() for entry in sys.path], file=str(file))
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        for _ in range(20):
+            written = int(child.stdout.readline())
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+    found = read_trajectories(file)
+    assert len(found.records) >= written
+    assert found.num_torn <= 1

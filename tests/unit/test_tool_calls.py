@@ -1,0 +1,154 @@
+"""What a model may write, and what it is read as."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from xp.episode.tool_calls import MAX_CALLS, Malformed, ToolCall, parse_hermes, without_thinking
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=12,
+)
+FRAGMENT = st.one_of(
+    st.text(max_size=40),
+    st.sampled_from(
+        [
+            "<tool_call>",
+            "</tool_call>",
+            "<think>",
+            "</think>",
+            '{"name": "a", "arguments": {}}',
+            "{",
+            "NaN",
+            "[[[[",
+            "\\ud800",
+        ]
+    ),
+    JSON.map(json.dumps),
+)
+WRITTEN = st.lists(FRAGMENT, max_size=12).map("".join)
+
+
+def test_a_call_between_its_tags_is_read() -> None:
+    text = 'First I look.\n<tool_call>\n{"name": "look", "arguments": {"at": "döor"}}\n</tool_call>'
+    assert parse_hermes(text) == (ToolCall("look", {"at": "döor"}),)
+
+
+@pytest.mark.parametrize("end", ["", "\n", "</tool_call>", "</tool_call>\n<|im_end|>"])
+def test_the_closing_tag_may_be_what_ended_the_turn(end: str) -> None:
+    assert parse_hermes('<tool_call>{"name": "a", "arguments": {}}' + end) == (ToolCall("a", {}),)
+
+
+def test_several_calls_come_in_order_and_a_bad_one_keeps_its_place() -> None:
+    text = '<tool_call>{"name":"a"}</tool_call> and <tool_call>oops</tool_call><tool_call>{"name":"b"}'
+    first, second, third = parse_hermes(text)
+    assert (first, third) == (ToolCall("a", {}), ToolCall("b", {}))
+    assert isinstance(second, Malformed)
+
+
+def test_an_unclosed_call_ends_where_the_next_begins() -> None:
+    assert parse_hermes('<tool_call>{"name":"a"}\n<tool_call>{"name":"b"}</tool_call>') == (
+        ToolCall("a", {}),
+        ToolCall("b", {}),
+    )
+
+
+def test_a_doubled_opening_tag_opens_one_call() -> None:
+    assert parse_hermes('<tool_call>\n<tool_call>{"name":"a"}</tool_call>') == (ToolCall("a", {}),)
+
+
+def test_a_flood_of_calls_is_cut_off() -> None:
+    found = parse_hermes('<tool_call>{"name":"a"}</tool_call>' * 1000)
+    assert len(found) == MAX_CALLS + 1
+    assert isinstance(found[-1], Malformed)
+
+
+def test_text_without_a_call_is_no_call() -> None:
+    assert parse_hermes('{"name": "a", "arguments": {}}') == ()
+    assert parse_hermes("") == ()
+
+
+def test_a_call_that_was_only_thought_of_is_no_call() -> None:
+    thought = '<think>I could <tool_call>{"name":"no"}</tool_call></think>'
+    assert parse_hermes(thought + '<tool_call>{"name":"yes"}</tool_call>') == (ToolCall("yes", {}),)
+    assert parse_hermes('<think>never ends <tool_call>{"name":"no"}</tool_call>') == ()
+    assert parse_hermes('opened in the prompt <tool_call>{"name":"no"}</tool_call></think> done') == ()
+
+
+def test_what_stands_outside_of_thoughts_is_kept() -> None:
+    assert without_thinking("a</think>b<think>c</think>d<think>e") == "bd"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "[1,2]", '"x"', "null", "1", "{}", '{"name": null}', '{"name": ""}', '{"name": 5, "arguments": {}}', "",
+        '{"name": "a", "arguments": [1]}', '{"name": "a", "arguments": null}', '{"name": "a", "arguments": "x"}',
+        '{"name": "a", "arguments": {"x": NaN}}', '{"name": "a", "arguments": {"x": 1e999}}',
+        '{"name": "a", "name": "b"}', '{"name": "\\ud800"}', "[" * 100_000, '{"name": "a",', "{'name': 'a'}",
+        '{"name": "a", "arguments": {"x": -Infinity}}', '{"a":' * 50_000,
+    ],
+)  # fmt: skip
+def test_what_cannot_be_read_is_described_and_never_raises(body: str) -> None:
+    (found,) = parse_hermes(f"<tool_call>{body}</tool_call>")
+    assert isinstance(found, Malformed)
+    assert 10 < len(found.fault) < 200
+
+
+def test_arguments_written_as_a_json_string_are_read() -> None:
+    text = '<tool_call>{"name": "a", "arguments": "{\\"x\\": 1}"}</tool_call>'
+    assert parse_hermes(text) == (ToolCall("a", {"x": 1}),)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<tool_call>" * 100_000,
+        "<think>" * 150_000,
+        "<tool_call>" + "x" * 1_000_000,
+        "<tool_call>{" * 80_000,
+        "</think>" * 100_000,
+    ],
+)
+def test_a_megabyte_is_read_in_no_time(text: str) -> None:
+    began = time.process_time()
+    parse_hermes(text)
+    assert time.process_time() - began < 2.0
+
+
+def check_anything(text: str) -> None:
+    for found in parse_hermes(text):
+        if isinstance(found, ToolCall):
+            json.dumps([found.name, dict(found.arguments)], ensure_ascii=False, allow_nan=False).encode()
+        else:
+            assert isinstance(found, Malformed)
+
+
+@settings(max_examples=300, deadline=None)
+@given(WRITTEN)
+def test_the_parser_never_raises(text: str) -> None:
+    check_anything(text)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(min_size=1, max_size=20), st.dictionaries(st.text(max_size=8), JSON, max_size=4))
+def test_every_legal_call_is_read_back_as_it_was(name: str, arguments: dict[str, Any]) -> None:
+    body = json.dumps({"name": name, "arguments": arguments}, ensure_ascii=True)
+    if "tool_call>" not in body and "think>" not in body:
+        assert parse_hermes(f"<tool_call>{body}</tool_call>") == (ToolCall(name, arguments),)
+
+
+@pytest.mark.reliability
+@pytest.mark.scorecard(21)
+@settings(max_examples=10_000, deadline=None)
+@given(WRITTEN)
+def test_the_parser_never_raises_in_ten_thousand_cases(text: str) -> None:
+    check_anything(text)
