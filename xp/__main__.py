@@ -62,7 +62,7 @@ def _run(arguments: list[str]) -> int:
     if flags and not options.overrides:
         raise XpError(f"{flags[0]}: no such flag; see python -m xp --help")
     request = commands.Request(
-        overrides=tuple([*options.overrides, *overrides]),
+        overrides=(*options.overrides, *overrides),
         config_dirs=tuple(_directory(text) for text in options.config_dir),
         is_sweep=options.multirun,
         with_files=options.files,

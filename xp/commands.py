@@ -9,7 +9,7 @@ from pathlib import Path
 from xp.compose import compose, compose_sweep, to_yaml
 from xp.errors import ExitCode, XpError
 from xp.plan import Plan, build_plan, new_run_id
-from xp.resume import split_resume, spec_to_resume
+from xp.resume import spec_to_resume, split_resume
 
 
 @dataclass(frozen=True)

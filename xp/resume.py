@@ -71,7 +71,9 @@ def spec_to_resume(run: str, overrides: Sequence[str]) -> Resumed:
 
 def _change(container: dict[str, Any], key: str, value: Any) -> str | None:
     if not any(key == prefix or key.startswith(prefix) for prefix in CHANGEABLE):
-        return f"{key}: a resumed run keeps it; start a new run to change it (resume may change {', '.join(CHANGEABLE)})"
+        return (
+            f"{key}: a resumed run keeps it; start a new run to change it (resume may change {', '.join(CHANGEABLE)})"
+        )
     node = container
     *parents, last = key.split(".")
     for part in parents:

@@ -1,4 +1,4 @@
-"""metrics.jsonl: one JSON object a line, appended by every stage of a run, mirrored to trackers by the control plane."""
+"""metrics.jsonl: one JSON object a line, appended by a run's stages, mirrored to trackers by the control plane."""
 
 from __future__ import annotations
 

@@ -27,9 +27,7 @@ def prepare_config(spec: RunSpec) -> PrepareConfig:
         )
         for name, member in spec.env.members.items()
     }
-    config = PrepareConfig(
-        members, spec.preparation.allow_missing_fraction, spec.preparation.concurrency, store=STORE
-    )
+    config = PrepareConfig(members, spec.preparation.allow_missing_fraction, spec.preparation.concurrency, store=STORE)
     return with_sources(config)
 
 

@@ -1,4 +1,4 @@
-"""Remakes catalog.json from the installed TRL: `python -m xp.backends.trl.make_catalog`; its diff is the upgrade report."""
+"""Remakes catalog.json from the installed TRL; its diff is the upgrade report (`make catalogs`)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,12 @@ def main() -> None:
         }
         for field in dataclasses.fields(trl.GRPOConfig)
     }
-    catalog = {"package": "trl", "version": trl.__version__, "class": "GRPOConfig", "fields": dict(sorted(fields.items()))}
+    catalog = {
+        "package": "trl",
+        "version": trl.__version__,
+        "class": "GRPOConfig",
+        "fields": dict(sorted(fields.items())),
+    }
     Path(__file__).with_name("catalog.json").write_text(json.dumps(catalog, indent=1) + "\n")
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from xp.backends.base import Places, Refusal
+from xp.backends.trl.config import Common, EvaluateConfig, Sampling, TrainConfig
 from xp.backends.trl.geometry import geometry, geometry_refusals
 from xp.faults import nearest
 from xp.job import Job, Stage
@@ -19,6 +20,7 @@ from xp.spec import AdvantageScale, KlEstimator, LossAggregation, RunSpec
 from xp.stages.episode import episode_config, episode_secrets
 from xp.stages.model import model_place, model_stage
 from xp.stages.needs import QUIET, trainer_resources, trainer_runtime
+from xp.stages.prepare import prepare_config
 
 PACKAGES = ("torch", "transformers", "trl", "openreward")
 SCALE = {AdvantageScale.GROUP_STD: "group", AdvantageScale.BATCH_STD: "batch", AdvantageScale.NONE: "none"}
@@ -65,7 +67,6 @@ KNOBS: Mapping[str, Callable[[RunSpec], dict[str, Any]]] = {
         "gradient_checkpointing": s.training.gradient_checkpointing,
         "activation_checkpointing": s.training.gradient_checkpointing,
     },
-    "training.shuffle": lambda s: {"shuffle_dataset": s.training.shuffle},
     "hardware.accelerator": lambda s: {"use_cpu": s.hardware.accelerator == "cpu"},
 }
 """Spec field -> GRPOConfig fields."""
@@ -82,6 +83,8 @@ FIXED: Mapping[str, Any] = {
     # Truncation is the Episode's word, not a missing EOS; the rollout masks such episodes itself.
     "mask_truncated_completions": False,
     "importance_sampling_level": "token",
+    # The order of tasks is xp's (xp.tasks.schedule), the same on every backend.
+    "shuffle_dataset": False,
     "optim": "adamw_torch",
     "use_vllm": False,
     "remove_unused_columns": False,
@@ -107,9 +110,7 @@ def refusals(spec: RunSpec) -> list[Refusal]:
             Refusal("algorithm.dynamic_sampling", "TRL's GRPOTrainer does not resample groups; set it to false")
         )
     if spec.training.kl_coef > 0 and spec.algorithm.kl_estimator is not KlEstimator.K3:
-        found.append(
-            Refusal("algorithm.kl_estimator", "TRL has the k3 estimator only; set k3, or training.kl_coef=0")
-        )
+        found.append(Refusal("algorithm.kl_estimator", "TRL has the k3 estimator only; set k3, or training.kl_coef=0"))
     return found
 
 
@@ -132,72 +133,67 @@ def stages(spec: RunSpec, places: Places) -> tuple[Stage, ...]:
 
 
 def _train_job(spec: RunSpec, places: Places, base_model: str) -> Job:
-    here = places.stage("train")
-    config = {
-        "run": places.run,
-        "attempt": places.attempt,
-        "stage_dir": here,
-        "tasks": places.tasks,
-        "base_model": base_model,
-        "metrics": places.metrics,
-        "model_dir": places.model,
-        "max_context_tokens": spec.model.max_context_tokens,
-        "updates_per_rollout": geometry(spec).updates_per_rollout,
-        "group_size": spec.training.group_size,
-        "num_steps": spec.training.num_steps,
-        "num_threads": spec.backend.num_threads,
-        "dtype": spec.model.dtype.value,
-        "sampling": _sampling(spec, spec.training.temperature),
-        "mask_truncated": spec.algorithm.mask_truncated,
-        "max_void_fraction": spec.training.max_void_fraction,
-        "grpo": grpo_config(spec, places),
-    }
-    return _job(spec, here, "xp.backends.trl.train", config, outputs=(f"{places.model}/model.safetensors",))
+    training = spec.training
+    config = TrainConfig(
+        common=_common(spec, places, "train", training.temperature),
+        base_model=base_model,
+        model_dir=places.model,
+        num_steps=training.num_steps,
+        prompts_per_step=training.prompts_per_step,
+        group_size=training.group_size,
+        updates_per_rollout=geometry(spec).updates_per_rollout,
+        shuffle=training.shuffle,
+        mask_truncated=spec.algorithm.mask_truncated,
+        grpo=grpo_config(spec, places),
+    )
+    outputs = (f"{places.model}/model.safetensors", places.metrics)
+    return _job(spec, places.stage("train"), "xp.backends.trl.train", config.to_json(), outputs)
 
 
 def _evaluate_job(spec: RunSpec, places: Places, base_model: str) -> Job:
     here = places.stage("evaluate")
-    models = {"after": places.model}
-    if spec.evaluation.before_training:
-        models = {"before": base_model, **models}
-    config = {
-        "run": places.run,
-        "attempt": places.attempt,
-        "stage_dir": here,
-        "tasks": places.tasks,
-        "models": models,
-        "metrics": places.metrics,
-        "curve": f"{places.run}/reward_curve.png",
-        "max_context_tokens": spec.model.max_context_tokens,
-        "num_episodes": spec.evaluation.num_episodes,
-        "batch_size": spec.evaluation.batch_size,
-        "num_threads": spec.backend.num_threads,
-        "dtype": spec.model.dtype.value,
-        "sampling": _sampling(spec, spec.evaluation.temperature),
-        "max_void_fraction": spec.training.max_void_fraction,
-    }
-    outputs = (f"{here}/evaluation.json", f"{places.run}/reward_curve.png")
-    return _job(spec, here, "xp.backends.trl.evaluate", config, outputs)
+    curve = f"{places.run}/reward_curve.png"
+    before = {"before": base_model} if spec.evaluation.before_training else {}
+    config = EvaluateConfig(
+        common=_common(spec, places, "evaluate", spec.evaluation.temperature),
+        models={**before, "after": places.model},
+        curve=curve,
+        num_episodes=spec.evaluation.num_episodes,
+        batch_size=spec.evaluation.batch_size,
+    )
+    return _job(spec, here, "xp.backends.trl.evaluate", config.to_json(), (f"{here}/evaluation.json", curve))
 
 
-def _sampling(spec: RunSpec, temperature: float) -> dict[str, Any]:
-    return {
-        "temperature": temperature,
-        "top_p": spec.training.top_p,
-        "top_k": spec.training.top_k,
-        "max_prompt_tokens": spec.training.max_prompt_tokens,
-        "max_tokens_per_turn": spec.training.max_tokens_per_turn,
-        "max_response_tokens": spec.training.max_response_tokens,
-        "seed": spec.seed,
-    }
+def _common(spec: RunSpec, places: Places, stage: str, temperature: float) -> Common:
+    training = spec.training
+    return Common(
+        attempt=places.attempt,
+        run=places.run,
+        stage_dir=places.stage(stage),
+        tasks=places.tasks,
+        metrics=places.metrics,
+        num_threads=spec.backend.num_threads,
+        dtype=spec.model.dtype.value,
+        sampling=Sampling(
+            temperature=temperature,
+            top_p=training.top_p,
+            top_k=training.top_k,
+            max_prompt_tokens=training.max_prompt_tokens,
+            max_tokens_per_turn=training.max_tokens_per_turn,
+            max_response_tokens=training.max_response_tokens,
+            seed=spec.seed,
+        ),
+        max_void_fraction=training.max_void_fraction,
+    )
 
 
-def _job(spec: RunSpec, here: str, module: str, config: dict[str, Any], outputs: tuple[str, ...]) -> Job:
+def _job(spec: RunSpec, here: str, module: str, config: str, outputs: tuple[str, ...]) -> Job:
     return Job(
         argv=("python", "-m", module, f"{here}/config.json"),
         files={
-            f"{here}/config.json": json.dumps(config, indent=2) + "\n",
+            f"{here}/config.json": config,
             f"{here}/episode.json": episode_config(spec).to_json(),
+            f"{here}/prepare.json": prepare_config(spec).to_json(),
         },
         outputs=outputs,
         resources=trainer_resources(spec),

@@ -1,0 +1,92 @@
+"""Plays the held-out tasks with each model (`python -m xp.backends.trl.evaluate <config.json>`).
+
+Both models play the same tasks from the same seeds, so that the difference is the training's.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from xp.backends.trl.config import EvaluateConfig
+from xp.backends.trl.curve import draw_curve
+from xp.backends.trl.tasks_view import load_tasks, within_limit
+from xp.episode.metrics import Played, episode_metrics
+from xp.episode.metrics_file import MetricsFile
+from xp.episode.mix import Mix
+from xp.errors import ExitCode, XpError
+from xp.stage_program import run_stage
+from xp.tasks.files import replacing
+from xp.tasks.row import TaskRow
+
+
+def main(argv: Sequence[str]) -> None:
+    """Evaluate every model of the config, write evaluation.json and draw the reward curve."""
+    path = Path(argv[0])
+    config = EvaluateConfig.from_json(path.read_text())
+    rows = load_tasks(Path(config.common.tasks), path.parent, "held_out")
+    metrics = MetricsFile(Path(config.common.metrics), "evaluate", config.common.attempt)
+    results = {}
+    with Mix.from_file(path.with_name("episode.json"), os.environ) as mix:
+        for name, directory in config.models.items():
+            played = _play(config, name, directory, rows, mix)
+            results[name] = result(played)
+            own = {f"evaluation/{name}/{key}": value for key, value in episode_metrics(played, 1).items()}
+            metrics.write(list(config.models).index(name), own)
+    evaluation = {"schema_version": 1, "models": dict(config.models), "results": results}
+    with replacing(path.parent / "evaluation.json") as file:
+        file.write_text(json.dumps(evaluation, indent=2) + "\n")
+    draw_curve(Path(config.common.metrics), results, Path(config.curve))
+
+
+def result(played: Sequence[Played]) -> dict[str, Any]:
+    """Mean reward with its standard error, over the episodes that have one."""
+    rewards = [one.outcome.reward for one in played if one.outcome.reward is not None]
+    if not rewards:
+        raise XpError("every held-out episode is void: the environment is failing", ExitCode.UNHEALTHY)
+    statuses = [one.outcome.status.value for one in played]
+    return {
+        "reward_mean": fmean(rewards),
+        "reward_stderr": stdev(rewards) / math.sqrt(len(rewards)) if len(rewards) > 1 else None,
+        "perfect_share": fmean(float(reward >= 1.0) for reward in rewards),
+        "num_scored": len(rewards),
+        "num_void": len(played) - len(rewards),
+        "statuses": {status: statuses.count(status) for status in sorted(set(statuses))},
+        "turns_mean": fmean(one.outcome.num_turns for one in played),
+    }
+
+
+def _play(config: EvaluateConfig, name: str, directory: str, rows: Sequence[TaskRow], mix: Mix) -> list[Played]:
+    import torch
+    from tqdm import tqdm
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from xp.backends.trl.rollout import play
+    from xp.episode.trajectory import TrajectoryWriter
+
+    torch.set_num_threads(config.common.num_threads)
+    tokenizer = AutoTokenizer.from_pretrained(directory)
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=getattr(torch, config.common.dtype)).eval()
+    rounds = math.ceil(config.num_episodes / len(rows))
+    todo = within_limit(rows, tokenizer, config.common.sampling.max_prompt_tokens) * rounds
+    generator = torch.Generator().manual_seed(config.common.sampling.seed)
+    played: list[Played] = []
+    file = Path(config.common.stage_dir) / "trajectories" / f"{name}.jsonl"
+    with TrajectoryWriter(file) as writer, tqdm(total=len(todo), desc=f"evaluate {name}", unit="episode") as bar:
+        for start in range(0, len(todo), config.batch_size):
+            batch = todo[start : start + config.batch_size]
+            for rollout in play(model, tokenizer, batch, mix, config.common.sampling, generator):
+                writer.write(rollout.trajectory(config.common.run, f"evaluate/{name}", 0))
+                played.append(rollout.played())
+            bar.update(len(batch))
+    return played
+
+
+if __name__ == "__main__":
+    sys.exit(run_stage(main, sys.argv[1:]))

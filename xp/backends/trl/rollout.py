@@ -1,0 +1,204 @@
+"""Episodes under TRL: the trainer's prompts in, token ids, masks and settled rewards out."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from xp.backends.trl.config import Sampling, TrainConfig
+from xp.backends.trl.engine import Conversation, Engine
+from xp.backends.trl.steps import StepLog
+from xp.backends.trl.tasks_view import TASK_ID, prompt_ids
+from xp.episode.episode import Episode
+from xp.episode.metrics import Played
+from xp.episode.mix import Mix
+from xp.episode.outcome import Outcome, Reply, Status
+from xp.episode.trajectory import Tokens, Trajectory, TrajectoryWriter, trajectory
+from xp.tasks.row import TaskRow
+
+if TYPE_CHECKING:
+    from xp.envs.base import Message
+
+CALLS_AT_ONCE = 8
+"""Environment calls in flight: on two cores a local server is fastest at about this many."""
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """An episode that was played to its end."""
+
+    row: TaskRow
+    sample: int
+    """Which of the episodes of this task, from 0."""
+    conversation: Conversation
+    episode: Episode
+    outcome: Outcome
+
+    def played(self) -> Played:
+        return Played(self.row.env, self.row.task_id, self.outcome, sum(self.conversation.mask))
+
+    def trajectory(self, run: str, phase: str, step: int) -> Trajectory:
+        mask = self.conversation.mask
+        tokens = Tokens(len(self.conversation.prompt_ids), sum(mask), len(mask) - sum(mask))
+        return trajectory(
+            self.episode, self.row.messages, run=run, phase=phase, step=step, sample=self.sample, tokens=tokens
+        )
+
+
+class Rollouts:
+    """TRL's `rollout_func`: plays one step's episodes, records them, and hands over what the loss needs.
+
+    Args:
+        config: of the run.
+        tokenizer: of the policy.
+        rows: task id -> row.
+        mix: the environments.
+        log: takes the step's Outcomes; raises where too many are void.
+    """
+
+    def __init__(
+        self, config: TrainConfig, tokenizer: Any, rows: Mapping[str, TaskRow], mix: Mix, log: StepLog
+    ) -> None:
+        self._config, self._tokenizer, self._rows, self._mix, self._log = config, tokenizer, rows, mix, log
+        self._writer = TrajectoryWriter(Path(config.common.stage_dir) / "trajectories" / "train.jsonl")
+
+    def __call__(self, prompts: list[list[dict[str, Any]]], trainer: Any) -> dict[str, list[Any]]:
+        """Play one episode for each prompt (a group's prompts are repeated already).
+
+        Returns:
+            TRL's required keys, `env_mask` (0: not trained on) and `settled`, the rewards for the reward function.
+        """
+        began = time.monotonic()
+        step = trainer.state.global_step // self._config.updates_per_rollout
+        rows = [self._rows[prompt[0][TASK_ID]] for prompt in prompts]
+        generator = torch.Generator().manual_seed(hash((self._config.common.sampling.seed, step)) % 2**63)
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        rollouts = play(model, self._tokenizer, rows, self._mix, self._config.common.sampling, generator)
+        for rollout in rollouts:
+            self._writer.write(rollout.trajectory(self._config.common.run, "train", step))
+        self._log.episodes([rollout.played() for rollout in rollouts], time.monotonic() - began)
+        return {
+            "prompt_ids": [rollout.conversation.prompt_ids for rollout in rollouts],
+            "completion_ids": [rollout.conversation.completion_ids for rollout in rollouts],
+            "logprobs": [rollout.conversation.logprobs for rollout in rollouts],
+            "env_mask": [self._mask(rollout) for rollout in rollouts],
+            "settled": [rollout.outcome.reward for rollout in rollouts],
+        }
+
+    def _mask(self, rollout: Rollout) -> list[int]:
+        is_left_out = self._config.mask_truncated and rollout.outcome.status is Status.TRUNCATED
+        mask = rollout.conversation.mask
+        return [0] * len(mask) if is_left_out or rollout.outcome.status is Status.VOID else mask
+
+
+def play(
+    model: Any,
+    tokenizer: Any,
+    rows: Sequence[TaskRow],
+    mix: Mix,
+    sampling: Sampling,
+    generator: torch.Generator,
+) -> list[Rollout]:
+    """Play one episode for each row, in lock-step; the environment's calls of a turn are in flight together."""
+    was_training = model.training
+    model.eval()
+    prompts = {row.task_id: prompt_ids(tokenizer, row) for row in rows}
+    replies = ReplyTokens(tokenizer)
+    episodes = [mix.episode(row) for row in rows]
+    with ThreadPoolExecutor(min(CALLS_AT_ONCE, mix.max_sessions())) as pool:
+        starts = [pool.submit(episode.start) for episode in episodes]
+        engine = Engine(model, [prompts[row.task_id] for row in rows], tokenizer.eos_token_id, sampling, generator)
+        while engine.live:
+            engine.extend(dict(_step_all(engine, episodes, starts, replies, pool)))
+        outcomes = list(pool.map(Episode.settle, episodes))
+    model.train(was_training)
+    return [
+        Rollout(row, sample, conversation, episode, outcome)
+        for row, sample, conversation, episode, outcome in zip(
+            rows, _sample_numbers(rows), engine.conversations, episodes, outcomes, strict=True
+        )
+    ]
+
+
+def _step_all(
+    engine: Engine,
+    episodes: Sequence[Episode],
+    starts: Sequence[Future[None]],
+    replies: ReplyTokens,
+    pool: ThreadPoolExecutor,
+) -> Iterator[tuple[int, list[int]]]:
+    """One turn of every live episode; yields the token ids that come back, for those that go on."""
+    turns = engine.turn()
+    texts = [replies.text(turn.ids) for turn in turns]
+
+    def step(number: int, text: str) -> Reply:
+        starts[number].result()
+        return episodes[number].step(text)
+
+    answers = pool.map(step, [turn.number for turn in turns], texts)
+    for turn, answer in zip(turns, answers, strict=True):
+        if answer.is_done:
+            continue
+        ids = replies.ids(answer.messages, is_cut=turn.is_cut)
+        # At least one token of the next turn must fit; otherwise settle() finds the episode truncated.
+        if len(ids) < engine.room(turn.number):
+            yield turn.number, ids
+
+
+class ReplyTokens:
+    """From the environment's messages to the token ids between two assistant turns, by the model's own template.
+
+    Args:
+        tokenizer: with a chat template that only appends.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._end = tokenizer.eos_token
+        self._stub = [{"role": "user", "content": "."}, {"role": "assistant", "content": "."}]
+        self._before = self._render(self._stub, opens_turn=False)
+        self._known: dict[str, list[int]] = {}
+
+    def text(self, ids: Sequence[int]) -> str:
+        """What the policy wrote, without the token that ends its turn."""
+        own = ids[:-1] if ids and ids[-1] == self._tokenizer.eos_token_id else ids
+        text: str = self._tokenizer.decode(own, skip_special_tokens=False)
+        return text
+
+    def ids(self, messages: Sequence[Message], *, is_cut: bool) -> list[int]:
+        """Token ids from the end of the assistant's turn to the beginning of its next.
+
+        Args:
+            messages: what the environment said.
+            is_cut: the turn has no end token of its own, so one is put in (the environment's, not trained on).
+        """
+        key = json.dumps([is_cut, *messages])
+        if key not in self._known:
+            after = self._render([*self._stub, *map(dict, messages)], opens_turn=True)
+            if not after.startswith(self._before):
+                raise ValueError(
+                    "the model's chat template rewrites earlier turns; training needs one that only appends"
+                )
+            tail = self._before[self._before.rindex(self._end) + (0 if is_cut else len(self._end)) :]
+            self._known[key] = self._tokenizer(tail + after[len(self._before) :], add_special_tokens=False)["input_ids"]
+        return list(self._known[key])
+
+    def _render(self, messages: Sequence[Mapping[str, Any]], *, opens_turn: bool) -> str:
+        text: str = self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=opens_turn)
+        return text
+
+
+def _sample_numbers(rows: Sequence[TaskRow]) -> list[int]:
+    seen: dict[str, int] = {}
+    numbers = []
+    for row in rows:
+        numbers.append(seen.get(row.task_id, 0))
+        seen[row.task_id] = numbers[-1] + 1
+    return numbers

@@ -1,0 +1,91 @@
+"""One line of metrics a rollout step: what the Outcomes say and what TRL logs, joined under xp's names."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from tqdm import tqdm
+from transformers import TrainerCallback
+
+from xp.backends.trl.config import TrainConfig
+from xp.episode.metrics import Played, episode_metrics
+from xp.episode.metrics_file import MetricsFile
+from xp.episode.outcome import Status
+from xp.errors import ExitCode, XpError
+
+NAMES: Mapping[str, str] = {
+    "loss": "training/loss",
+    "grad_norm": "training/grad_norm",
+    "learning_rate": "training/learning_rate",
+    "kl": "training/kl",
+    "entropy": "training/entropy",
+    "clip_ratio/region_mean": "training/clip_fraction",
+    "num_tokens": "training/tokens",
+}
+"""TRL's name -> ours."""
+
+
+class StepLog:
+    """Collects a rollout step's metrics and writes them when its last optimizer update is done.
+
+    Args:
+        config: of the run.
+        file: where lines go.
+    """
+
+    def __init__(self, config: TrainConfig, file: MetricsFile) -> None:
+        self._config = config
+        self._file = file
+        self._episodes: dict[str, float] = {}
+        self._updates: list[dict[str, float]] = []
+        self._began = time.monotonic()
+        self._bar = tqdm(total=config.num_steps, desc="train", unit="step", mininterval=1.0, dynamic_ncols=True)
+
+    def episodes(self, played: Sequence[Played], rollout_s: float) -> None:
+        """A rollout step was played; raises XpError(UNHEALTHY) where too much of it is void."""
+        num_void = sum(one.outcome.status is Status.VOID for one in played)
+        limit = self._config.common.max_void_fraction
+        if num_void > limit * len(played):
+            reasons = {one.outcome.void_reason for one in played if one.outcome.void_reason}
+            raise XpError(
+                f"{num_void} of {len(played)} episodes are void, more than training.max_void_fraction={limit}:"
+                f" the environment is failing ({'; '.join(sorted(reasons)[:3])})",
+                ExitCode.UNHEALTHY,
+            )
+        self._episodes = {**episode_metrics(played, self._config.group_size), "time/rollout_s": rollout_s}
+
+    def update(self, global_step: int, logs: Mapping[str, Any]) -> None:
+        """TRL logged an optimizer update."""
+        self._updates.append({ours: float(logs[name]) for name, ours in NAMES.items() if logs.get(name) is not None})
+        if global_step % self._config.updates_per_rollout:
+            return
+        step = global_step // self._config.updates_per_rollout
+        names = {name for update in self._updates for name in update}
+        training = {name: fmean(update[name] for update in self._updates if name in update) for name in sorted(names)}
+        now = time.monotonic()
+        line = {**self._episodes, **training, "time/step_s": now - self._began}
+        self._file.write(step, line)
+        self._began, self._updates = now, []
+        self._bar.set_postfix(reward=f"{self._episodes.get('reward/avg_raw_reward', float('nan')):.3f}", refresh=False)
+        self._bar.update(step - self._bar.n)
+
+    def finish(self) -> None:
+        """The run's last step is done."""
+        self._bar.close()
+
+    def callback(self) -> TrainerCallback:
+        return _Callback(self)
+
+
+class _Callback(TrainerCallback):  # type: ignore[misc]
+    """TRL's hook."""
+
+    def __init__(self, log: StepLog) -> None:
+        self._log = log
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:  # noqa: ARG002
+        if logs and "loss" in logs:
+            self._log.update(state.global_step, logs)

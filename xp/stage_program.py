@@ -1,0 +1,62 @@
+"""The frame of every stage's program: a fault becomes one message and an exit code, without a traceback."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from types import FrameType
+
+from xp.envs.base import EnvFault
+from xp.errors import ExitCode, XpError
+
+
+def run_stage(program: Callable[[Sequence[str]], None], argv: Sequence[str]) -> int:
+    """Run a stage's program on its arguments.
+
+    TERM is turned into an exception, so that sessions are closed and children stopped on the way out.
+
+    Returns:
+        The exit code: 0, the XpError's own, ENVIRONMENT for an EnvFault, INTERNAL for a bug (with its traceback).
+    """
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        program(argv)
+    except XpError as error:
+        return _tell(str(error), error.code)
+    except EnvFault as fault:
+        return _tell(f"the environment failed: {type(fault).__name__}: {fault}", ExitCode.ENVIRONMENT)
+    except KeyboardInterrupt:
+        return _tell("interrupted", ExitCode.INTERRUPTED)
+    except _Terminated:
+        return _tell("terminated", ExitCode.TERMINATED)
+    except OSError as error:
+        if error.errno in _RESOURCE_ERRNOS:
+            return _tell(f"{error.strerror}: {error.filename}; make room or permit writing there", ExitCode.RESOURCE)
+        traceback.print_exc()
+        return ExitCode.INTERNAL
+    except Exception:
+        traceback.print_exc()
+        return ExitCode.INTERNAL
+    return ExitCode.OK
+
+
+class _Terminated(BaseException):
+    """TERM arrived."""
+
+
+def _terminate(_signal: int, _frame: FrameType | None) -> None:
+    raise _Terminated
+
+
+def _tell(message: str, code: ExitCode) -> int:
+    if os.environ.get("XP_DEBUG") == "1":
+        traceback.print_exc()
+    print(f"xp: {message}", file=sys.stderr, flush=True)
+    return int(code)
+
+
+_RESOURCE_ERRNOS = (1, 13, 27, 28, 30, 122)
+"""EPERM, EACCES, EFBIG, ENOSPC, EROFS, EDQUOT."""

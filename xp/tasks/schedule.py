@@ -1,0 +1,56 @@
+"""Which task comes when: the order of training, decided once so that every backend trains on the same sequence."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from typing import Protocol, TypeVar
+
+
+class Weighted(Protocol):
+    """What the order depends on; a row of the task set does."""
+
+    @property
+    def env(self) -> str: ...
+    @property
+    def weight(self) -> float: ...
+
+
+Row = TypeVar("Row", bound=Weighted)
+
+
+def schedule(rows: Sequence[Row], num_prompts: int, *, seed: int, shuffle: bool) -> list[Row]:
+    """The first `num_prompts` tasks of an endless training order.
+
+    Members of a mix take turns by weight (the member furthest behind its share comes next); within a member, every
+    task comes once an epoch, each epoch in an order of its own.
+
+    Args:
+        rows: tasks of all members; all rows of one member carry its weight.
+        num_prompts: rollout steps x prompts per step.
+        seed: of the epochs' orders.
+        shuffle: False keeps the order of `rows` in every epoch.
+    """
+    members: dict[str, list[Row]] = {}
+    for row in rows:
+        members.setdefault(row.env, []).append(row)
+    total = sum(own[0].weight for own in members.values())
+    shares = {name: own[0].weight / total for name, own in members.items()}
+    streams = {name: _epochs(own, f"{seed}/{name}", shuffle) for name, own in members.items()}
+    given = dict.fromkeys(members, 0)
+    order = []
+    for position in range(1, num_prompts + 1):
+        behind = {name: shares[name] * position - given[name] for name in members}
+        name = max(behind, key=lambda member: behind[member])
+        given[name] += 1
+        order.append(next(streams[name]))
+    return order
+
+
+def _epochs(rows: Sequence[Row], seed: str, shuffle: bool) -> Iterator[Row]:
+    generator = random.Random(seed)
+    while True:
+        order = list(rows)
+        if shuffle:
+            generator.shuffle(order)
+        yield from order
