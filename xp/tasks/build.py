@@ -1,0 +1,161 @@
+"""From shards to a published set: merges, counts, judges completeness, and commits with one rename."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+from xp.errors import ExitCode, XpError
+from xp.tasks.config import PrepareConfig, Purpose
+from xp.tasks.faults import Point, fault_point
+from xp.tasks.files import file_digest, replacing, sync_directory
+from xp.tasks.manifest import MANIFEST, TABLE, Count, Failure, Manifest, missing_fractions
+from xp.tasks.request import canonical_request, request_key
+from xp.tasks.row import TaskRow, write_rows
+from xp.tasks.selection import Block
+from xp.tasks.shards import WorkDirectory
+
+MOST_LISTED = 20
+
+
+@dataclass
+class _Tally:
+    """Counts of one environment and purpose while its rows pass."""
+
+    count: Count = field(default_factory=Count)
+    prompts: set[bytes] = field(default_factory=set)
+
+
+def merge(
+    config: PrepareConfig,
+    blocks: Sequence[Block],
+    work: WorkDirectory,
+    failures: Sequence[Failure],
+    versions: dict[str, str],
+) -> Path:
+    """Write table and manifest into the work directory; gives back the directory that is ready to be published."""
+    directory = work.path / "set"
+    directory.mkdir()
+    failed = Counter((block.env, block.purpose) for block in blocks for _ in _failed_in(block, failures))
+    tallies = {(block.env, block.purpose): _Tally() for block in blocks}
+    with replacing(directory / TABLE) as temporary:
+        content_digest = write_rows(temporary, _rows(config, blocks, work, tallies))
+        fault_point(Point.MERGE)
+    counts: dict[str, dict[str, Count]] = {}
+    for (env, purpose), tally in tallies.items():
+        count = replace(tally.count, failed=failed[env, purpose], distinct_prompts=len(tally.prompts))
+        counts.setdefault(env, {})[purpose] = count
+    _refuse_empty(counts)
+    manifest = Manifest(
+        key=request_key(config),
+        request=canonical_request(config),
+        environments=versions,
+        content_digest=content_digest,
+        counts=counts,
+        failures=tuple(failures),
+        notes=_notes(counts),
+        files={TABLE: file_digest(directory / TABLE)},
+    )
+    with replacing(directory / MANIFEST) as temporary:
+        temporary.write_text(manifest.to_json(), encoding="utf-8")
+    sync_directory(directory)
+    fault_point(Point.BEFORE_COMMIT)
+    return directory
+
+
+def publish(directory: Path, path: Path, work: WorkDirectory) -> None:
+    """One rename makes the set visible; an older one at its place (it lacked more tasks) goes with the work."""
+    if path.exists():
+        os.replace(path, work.path / "replaced")
+    os.replace(directory, path)
+    sync_directory(path.parent)
+    fault_point(Point.COMMITTED)
+    work.clear()
+
+
+def set_aside(path: Path, reason: str) -> None:
+    """Keep what cannot be trusted, for whoever wants to know why, under a name that nothing reads."""
+    number = 1
+    while (aside := path.with_name(f"{path.name}.corrupt-{number}")).exists():
+        number += 1
+    os.replace(path, aside)
+    print(f"warning: task set {path}: {reason}; moved to {aside.name} and built again", file=sys.stderr, flush=True)
+
+
+def judge(config: PrepareConfig, blocks: Sequence[Block], failures: Sequence[Failure], work: WorkDirectory) -> None:
+    """Raise if more tasks failed than is permitted; the whole list is left in the work directory."""
+    counts: dict[str, dict[str, Count]] = {}
+    for block in blocks:
+        num_failed = len(list(_failed_in(block, failures)))
+        count = counts.setdefault(block.env, {}).get(block.purpose, Count())
+        counts[block.env][block.purpose] = replace(
+            count, tasks=count.tasks + len(block.indices) - num_failed, failed=count.failed + num_failed
+        )
+    shares = missing_fractions(counts)
+    if all(share <= config.allow_missing_fraction for share in shares.values()):
+        return
+    listing = work.path / "failures.json"
+    with replacing(listing) as temporary:
+        temporary.write_text(json.dumps([asdict(failure) for failure in failures], indent=2) + "\n", encoding="utf-8")
+    lines = [f"  {failure.task_id}: {failure.reason}" for failure in failures[:MOST_LISTED]]
+    if len(failures) > MOST_LISTED:
+        lines.append(f"  and {len(failures) - MOST_LISTED} more, in {listing}")
+    worst = max(shares, key=lambda name: shares[name])
+    raise XpError(
+        f"{len(failures)} tasks could not be prepared ({shares[worst]:.1%} of environment {worst}):\n"
+        + "\n".join(lines)
+        + "\nrun the same command again to retry only these, or permit some by preparation.allow_missing_fraction "
+        f"(now {config.allow_missing_fraction})",
+        ExitCode.TASKS,
+    )
+
+
+def _failed_in(block: Block, failures: Sequence[Failure]) -> Iterator[int]:
+    failed = {failure.task_id for failure in failures}
+    return (index for index in block.indices if failed and block.task_id(index) in failed)
+
+
+def _rows(
+    config: PrepareConfig, blocks: Sequence[Block], work: WorkDirectory, tallies: dict[tuple[str, Purpose], _Tally]
+) -> Iterator[TaskRow]:
+    for block in blocks:
+        tally = tallies[block.env, block.purpose]
+        entries = work.read(block)
+        for index in block.indices:
+            entry = entries.get(index)
+            if entry is None:
+                continue
+            if entry.messages is None:
+                tally.count = replace(tally.count, overlapping=tally.count.overlapping + 1)
+                continue
+            tally.prompts.add(entry.prompt_digest)
+            characters = tally.count.prompt_characters + entry.prompt_characters
+            tally.count = replace(tally.count, tasks=tally.count.tasks + 1, prompt_characters=characters)
+            yield entry.row(block, float(config.members[block.env].weight))
+
+
+def _refuse_empty(counts: dict[str, dict[str, Count]]) -> None:
+    for env, purposes in counts.items():
+        for purpose, count in purposes.items():
+            if count.tasks == 0:
+                why = "every one of them is held out as well" if count.overlapping else "every one of them failed"
+                raise XpError(f"env {env}: no task is left for {purpose}: {why}", ExitCode.TASKS)
+
+
+def _notes(counts: dict[str, dict[str, Count]]) -> tuple[str, ...]:
+    notes = []
+    for env, purposes in sorted(counts.items()):
+        for purpose, count in sorted(purposes.items()):
+            if count.tasks > 1 and count.distinct_prompts == 1:
+                notes.append(
+                    f"{env}: all {count.tasks} {purpose} tasks have the same prompt; "
+                    "held-out reward is then measured on what was trained on"
+                )
+            if count.overlapping:
+                notes.append(f"{env}: {count.overlapping} {purpose} tasks were left out, being held out as well")
+    return tuple(notes)

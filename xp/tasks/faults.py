@@ -1,0 +1,56 @@
+"""Named points at which a test can kill, fail or fill the disk under the prepare stage.
+
+`XP_FAULT=prepare:<point>:<kill|raise|enospc>[:<n>]` acts at the n-th passing of the point (the first, unless told);
+without the variable nothing happens. The points are the members of `Point`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+from collections import Counter
+from enum import StrEnum
+
+
+class Point(StrEnum):
+    """Where a fault can strike, in the order in which a run passes the points."""
+
+    START = "start"
+    LOCKED = "locked"
+    PLANNED = "planned"
+    TASK = "task"
+    """After each task, before its shard is written."""
+    SHARD_TEMPORARY = "shard-temporary"
+    """A shard's bytes are written, its name is not."""
+    SHARD = "shard"
+    MERGE = "merge"
+    """The table is half written."""
+    BEFORE_COMMIT = "before-commit"
+    """Table and manifest lie complete in the work directory."""
+    COMMITTED = "committed"
+    """The set is visible, the work directory not yet cleaned up."""
+
+
+class InjectedFault(Exception):
+    """Stands for a bug of ours."""
+
+
+_passed: Counter[Point] = Counter()
+
+
+def fault_point(point: Point) -> None:
+    wanted = os.environ.get("XP_FAULT")
+    if not wanted:
+        return
+    stage, name, action, nth = [*wanted.split(":"), "1"][:4]
+    if stage != "prepare" or name != point:
+        return
+    _passed[point] += 1
+    if _passed[point] != int(nth):
+        return
+    if action == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if action == "enospc":
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    raise InjectedFault(f"XP_FAULT at {point}")

@@ -1,0 +1,100 @@
+"""The manifest of a task set: what was asked, what came of it, and the hashes that prove it whole."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from xp.tasks.request import digest_of
+
+MANIFEST = "manifest.json"
+TABLE = "tasks.parquet"
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Count:
+    """What became of the tasks of one environment and purpose."""
+
+    tasks: int = 0
+    failed: int = 0
+    overlapping: int = 0
+    """Left out of training, because a held-out task has the same hash."""
+    prompt_characters: int = 0
+    """Summed over the tasks' messages."""
+    distinct_prompts: int = 0
+
+    @property
+    def selected(self) -> int:
+        return self.tasks + self.failed
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A task that could not be fetched."""
+
+    task_id: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Holds no time and no path, so that the same content gives the same bytes."""
+
+    key: str
+    request: Mapping[str, Any]
+    environments: Mapping[str, str]
+    """Member -> the version that its provider reported."""
+    content_digest: str
+    """sha256 over the rows, independent of how Parquet stores them."""
+    counts: Mapping[str, Mapping[str, Count]]
+    """Member -> purpose -> count."""
+    failures: tuple[Failure, ...]
+    notes: tuple[str, ...]
+    files: Mapping[str, str]
+    """File name -> sha256."""
+    schema_version: int = field(default=SCHEMA_VERSION)
+
+    def to_json(self) -> str:
+        value = asdict(self)
+        return json.dumps(value | {"manifest_digest": digest_of(value)}, indent=2, sort_keys=True) + "\n"
+
+    @staticmethod
+    def from_json(text: str) -> Manifest:
+        """Read what `to_json` wrote; raises ValueError, KeyError or TypeError on anything else."""
+        value = json.loads(text)
+        if value["schema_version"] != SCHEMA_VERSION:
+            raise ValueError(f"manifest schema {value['schema_version']}, expected {SCHEMA_VERSION}")
+        claimed = value.pop("manifest_digest")
+        if digest_of(value) != claimed:
+            raise ValueError("the manifest does not match its own digest")
+        counts = {
+            member: {purpose: Count(**count) for purpose, count in purposes.items()}
+            for member, purposes in value["counts"].items()
+        }
+        failures = tuple(Failure(**failure) for failure in value["failures"])
+        return Manifest(**value | {"counts": counts, "failures": failures, "notes": tuple(value["notes"])})
+
+    def missing_fraction(self) -> float:
+        """The largest share of failed tasks of any environment."""
+        return max(missing_fractions(self.counts).values(), default=0.0)
+
+
+def missing_fractions(counts: Mapping[str, Mapping[str, Count]]) -> dict[str, float]:
+    shares = {}
+    for member, purposes in counts.items():
+        selected = sum(count.selected for count in purposes.values())
+        shares[member] = sum(count.failed for count in purposes.values()) / max(selected, 1)
+    return shares
+
+
+def read_manifest(directory: Path) -> Manifest:
+    """Raises OSError where there is none, ValueError where it is not whole."""
+    text = (directory / MANIFEST).read_bytes()
+    try:
+        return Manifest.from_json(text.decode())
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"not a manifest: {error!r}") from error

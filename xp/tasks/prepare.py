@@ -1,0 +1,198 @@
+"""The prepare stage's program, `python -m xp.tasks.prepare <config.json>`: a whole task set, or an error."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from types import FrameType
+
+from xp.envs.base import Provider
+from xp.errors import ExitCode, XpError
+from xp.tasks.config import PrepareConfig, Purpose
+from xp.tasks.faults import Point, fault_point
+from xp.tasks.files import writing_below
+from xp.tasks.request import request_key, source_digest
+from xp.tasks.selection import Block, cut_into_blocks, select_tasks
+from xp.tasks.store import Broken, TaskSet, find_whole, prove
+
+
+class Stopped(BaseException):
+    """A signal asked the program to end."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.code = ExitCode.INTERRUPTED if number == signal.SIGINT else ExitCode.TERMINATED
+
+
+def prepare(config: PrepareConfig, environ: Mapping[str, str], root: Path = Path(".")) -> TaskSet:
+    """The set of this request: recognised if the store has it whole, built otherwise.
+
+    Args:
+        config: what is wanted.
+        environ: where providers find secrets.
+        root: outputs root, which `config.store` is relative to.
+
+    Raises:
+        XpError: see docs/exit-codes.md; nothing that could be taken for a set is left behind.
+    """
+    fault_point(Point.START)
+    path = root / config.store / request_key(config)
+    found = find_whole(path, config.allow_missing_fraction)
+    if found is not None:
+        _clean_up_after(path)
+        print(f"prepare: {_size(found)} recognised in {path}", flush=True)
+        return found
+    with writing_below(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        from xp.tasks.shards import builder_lock
+
+        with builder_lock(_lock_of(path), lambda: _say(f"prepare: another process builds {path.name}; waiting for it")):
+            fault_point(Point.LOCKED)
+            return _build(config, environ, path)
+
+
+def _build(config: PrepareConfig, environ: Mapping[str, str], path: Path) -> TaskSet:
+    """Under the lock: what another process built meanwhile is taken, what is broken set aside, the rest is ours."""
+    from xp.tasks.build import judge, merge, publish, set_aside
+    from xp.tasks.fetch import Fetcher
+    from xp.tasks.report import Progress, print_summary
+    from xp.tasks.shards import WorkDirectory
+
+    try:
+        found = prove(path)
+        if found.manifest.missing_fraction() <= config.allow_missing_fraction:
+            print(f"prepare: {_size(found)} in {path}, built by another process", flush=True)
+            return found
+        _say(f"prepare: {path.name} lacks more tasks than is permitted; building it again")
+    except FileNotFoundError:
+        pass
+    except Broken as error:
+        set_aside(path, str(error))
+    work = WorkDirectory(path.with_name(f"{path.name}.work"))
+    work.prove_writable()
+    start = time.monotonic()
+    with work.dropped_if_unused(), _providers(config, environ) as providers:
+        versions, blocks = _plan(config, providers)
+        work.begin({"key": path.name, "environments": versions})
+        fault_point(Point.PLANNED)
+        with Progress(sum(len(block.indices) for block in blocks)) as progress:
+            failures = Fetcher(config, providers, work, progress).run(blocks)
+    judge(config, blocks, failures, work)
+    publish(merge(config, blocks, work, failures, versions), path, work)
+    built = prove(path)
+    print_summary(f"{_size(built)} in {path}, {time.monotonic() - start:.1f} s", built.manifest.counts)
+    for note in built.manifest.notes:
+        print(f"note: {note}")
+    return built
+
+
+@contextmanager
+def _providers(config: PrepareConfig, environ: Mapping[str, str]) -> Iterator[dict[str, Provider]]:
+    from xp.envs.load import load_provider
+    from xp.tasks.fetch import ask
+
+    with ExitStack() as stack:
+        providers = {}
+        for name, member in sorted(config.members.items()):
+            if member.source is not None and member.source != source_digest(member.env):
+                raise XpError(
+                    f"env {name}: {member.env.serve or member.env.provider} changed since this was planned\n"
+                    "start the run again, so that its tasks are named after the new code",
+                    ExitCode.TASKS,
+                )
+            provider = ask(member, partial(load_provider, member.env, environ))
+            stack.callback(provider.close)
+            providers[name] = provider
+        yield providers
+
+
+def _plan(config: PrepareConfig, providers: Mapping[str, Provider]) -> tuple[dict[str, str], list[Block]]:
+    from xp.tasks.fetch import ask
+
+    versions, selected = {}, {}
+    for name, member in sorted(config.members.items()):
+        provider = providers[name]
+        versions[name] = ask(member, provider.version)
+        splits = ask(member, provider.splits)
+        counts = {s.split: 0 for s in (member.train, member.held_out) if s is not None and s.split in splits}
+        counts = {split: ask(member, partial(provider.num_tasks, split)) for split in counts}
+        selected[name] = select_tasks(member, splits, counts.__getitem__)
+    return versions, cut_into_blocks(config, selected)
+
+
+def _clean_up_after(path: Path) -> None:
+    """A builder that was killed between its commit and its cleaning leaves its work directory."""
+    from xp.tasks.shards import WorkDirectory, try_lock
+
+    work = WorkDirectory(path.with_name(f"{path.name}.work"))
+    if work.path.exists():
+        with suppress(OSError), try_lock(_lock_of(path)) as is_mine:
+            if is_mine:
+                work.clear()
+
+
+def _lock_of(path: Path) -> Path:
+    return path.with_name(f".{path.name}.lock")
+
+
+def _size(found: TaskSet) -> str:
+    train, held_out = found.num_tasks(Purpose.TRAIN), found.num_tasks(Purpose.HELD_OUT)
+    return f"task set {found.key} ({train} training, {held_out} held-out tasks)"
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _read_config(path: Path) -> PrepareConfig:
+    try:
+        return PrepareConfig.from_json(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise XpError(f"cannot read {path}: {error.strerror}") from error
+    except (KeyError, TypeError, ValueError) as error:
+        raise XpError(f"{path} is no configuration of the prepare stage: {error!r}") from error
+
+
+def _stop_on_signals() -> None:
+    def stop(number: int, _: FrameType | None) -> None:
+        for later in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(later, lambda *_: os._exit(Stopped(number).code))
+        raise Stopped(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, stop)
+
+
+def main(argv: list[str]) -> int:
+    if len(argv) != 1:
+        _say("usage: python -m xp.tasks.prepare <config.json>")
+        return ExitCode.CONFIG
+    _stop_on_signals()
+    try:
+        prepare(_read_config(Path(argv[0])), os.environ)
+    except XpError as error:
+        if os.environ.get("XP_DEBUG") == "1":
+            traceback.print_exc()
+        _say(f"error: {error}")
+        return error.code
+    except Stopped as stopped:
+        _say("prepare: stopped; finished shards are kept, and the same command goes on from them")
+        return stopped.code
+    except Exception:
+        traceback.print_exc()
+        return ExitCode.INTERNAL
+    return ExitCode.OK
+
+
+if __name__ == "__main__":
+    status = main(sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)  # a thread that is stuck in a call must not keep the process

@@ -1,0 +1,85 @@
+"""What the prepare stage shows: a bar on a terminal, a line now and then in a log, a table at the end."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+from xp.tasks.manifest import Count
+
+LINE_EVERY_S = 10.0
+
+
+class Progress:
+    """How many tasks are there, how fast, how much longer."""
+
+    def __init__(self, total: int) -> None:
+        self._total, self._done, self._known, self._failed = total, 0, 0, 0
+        self._start = self._last_line = time.monotonic()
+        self._bar: Any = None
+        self._task: Any = None
+
+    def __enter__(self) -> Progress:
+        if sys.stderr.isatty():
+            from rich import progress
+            from rich.console import Console
+
+            columns = (
+                progress.TextColumn("prepare"),
+                progress.BarColumn(),
+                progress.MofNCompleteColumn(),
+                progress.TextColumn("{task.fields[note]}"),
+                progress.TimeRemainingColumn(),
+            )
+            self._bar = progress.Progress(*columns, console=Console(stderr=True))
+            self._task = self._bar.add_task("prepare", total=self._total, note="")
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def known(self, num_tasks: int) -> None:
+        """Tasks that a finished shard of an earlier run holds."""
+        self._known += num_tasks
+        self._show()
+
+    def fetched(self, num_tasks: int) -> None:
+        self._done += num_tasks
+        self._show()
+
+    def failed(self) -> None:
+        self._failed += 1
+        self._show()
+
+    def _show(self) -> None:
+        now = time.monotonic()
+        rate = self._done / max(now - self._start, 1e-3)
+        note = f"{rate:.0f}/s" + (f", {self._failed} failed" if self._failed else "")
+        completed = self._known + self._done + self._failed
+        if self._bar is not None:
+            self._bar.update(self._task, completed=completed, note=note)
+        elif now - self._last_line >= LINE_EVERY_S:
+            self._last_line = now
+            left = (self._total - completed) / max(rate, 1e-3)
+            print(f"prepare: {completed}/{self._total} tasks, {note}, {left:.0f} s left", file=sys.stderr, flush=True)
+
+
+def print_summary(title: str, counts: Mapping[str, Mapping[str, Count]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left")
+    for column in ("environment", "purpose", "tasks", "failed", "overlapping", "mean prompt characters"):
+        table.add_column(column, justify="left" if column in ("environment", "purpose") else "right")
+    for env, purposes in sorted(counts.items()):
+        for purpose, count in sorted(purposes.items(), reverse=True):
+            mean = f"{count.prompt_characters / count.tasks:.0f}" if count.tasks else "-"
+            table.add_row(env, purpose, str(count.tasks), str(count.failed), str(count.overlapping), mean)
+    Console(file=sys.stdout, markup=False, highlight=False).print(table)

@@ -1,0 +1,166 @@
+"""Names a task set before it exists: the canonical request, its key, and the digest of local environment code.
+
+Standard library only, because the control plane computes the key while it plans.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from typing import Any
+
+from xp.episode.config import EnvConfig
+from xp.errors import ExitCode, XpError
+from xp.tasks.config import MemberConfig, PrepareConfig, Selection
+
+FORMAT = 1
+"""Raised with every change of the rows' schema or of how prompts are rendered: older sets are then not recognised."""
+
+WHOLE_FILE_BYTES = 1 << 20
+"""Data files beside an environment's code count by content up to this size, by size above it."""
+
+
+def canonical_request(config: PrepareConfig) -> dict[str, Any]:
+    """What determines the content of a set, and nothing else, as JSON-able values."""
+    members = {name: _canonical_member(member) for name, member in sorted(config.members.items())}
+    return {"format": FORMAT, "members": members}
+
+
+def request_key(config: PrepareConfig) -> str:
+    """The name of the set's directory in the store."""
+    return key_of(canonical_request(config))
+
+
+def key_of(request: Mapping[str, Any]) -> str:
+    return digest_of(request)[:20]
+
+
+def digest_of(value: Any) -> str:
+    """sha256 of the canonical JSON of a value."""
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()
+
+
+def canonical_json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, ensure_ascii=True, separators=(",", ":"), default=str)
+
+
+def _canonical_member(member: MemberConfig) -> dict[str, Any]:
+    """Left out on purpose: limits, rewards, turns, dialect, secrets, origins. They change episodes, not tasks.
+
+    The weight is a column of the rows, so it is part of what determines them.
+    """
+    env, train, held_out = member.env, member.train, member.held_out
+    shared = held_out is not None and held_out.split == train.split
+    return {
+        "provider": env.provider,
+        "target": env.target,
+        "serve": env.serve,
+        "variant": env.variant,
+        "source": member.source,
+        "system_prompt": member.system_prompt,
+        "weight": float(member.weight),
+        "train": _canonical_selection(train),
+        "held_out": None if held_out is None else _canonical_selection(held_out, by_hash=shared),
+    }
+
+
+def _canonical_selection(selection: Selection, by_hash: bool = False) -> dict[str, Any]:
+    if selection.indices is not None:
+        return {"split": selection.split, "indices": list(selection.indices)}
+    canonical: dict[str, Any] = {
+        "split": selection.split,
+        "num_tasks": selection.num_tasks,
+        "shuffle": selection.shuffle,
+        "seed": selection.seed if by_hash or selection.shuffle else None,
+    }
+    return canonical | {"fraction": selection.fraction} if by_hash else canonical
+
+
+def differing_fields(wanted: Mapping[str, Any], found: Mapping[str, Any], at: str = "") -> list[str]:
+    """Which fields of two requests differ, one `field: found -> wanted` each."""
+    lines = []
+    for key in sorted({*wanted, *found}):
+        mine, theirs = wanted.get(key), found.get(key)
+        if isinstance(mine, Mapping) and isinstance(theirs, Mapping):
+            lines += differing_fields(mine, theirs, f"{at}{key}.")
+        elif mine != theirs:
+            lines.append(f"{at}{key}: {_short(theirs)} -> {_short(mine)}")
+    return lines
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def with_sources(config: PrepareConfig, path: Sequence[str] | None = None) -> PrepareConfig:
+    """The config with each member's `source` filled in: the step between spec and key that reads files."""
+    return replace(
+        config,
+        members={
+            name: replace(member, source=source_digest(member.env, path)) for name, member in config.members.items()
+        },
+    )
+
+
+def source_digest(env: EnvConfig, path: Sequence[str] | None = None) -> str | None:
+    """Digest of the local code behind an environment (`serve`, or a provider `module:Class`), without running it.
+
+    A module within a package counts with all the files of its own package, a top-level module alone.
+
+    Args:
+        env: the environment.
+        path: where modules are looked for; None: `sys.path`.
+    """
+    named = [name for name in (env.serve, env.provider) if name is not None and ":" in name]
+    if not named:
+        return None
+    return digest_of([_module_digest(name.partition(":")[0], path) for name in named])
+
+
+def _module_digest(module: str, path: Sequence[str] | None) -> str:
+    spec = _find_module(module, path)
+    if spec is None or spec.origin is None:
+        raise XpError(
+            f"module {module!r} is not on the Python path, so its environment cannot be named\n"
+            "start xp in the directory that holds it, install it, or correct the name",
+            ExitCode.CONFIG,
+        )
+    origin = Path(spec.origin)
+    is_packaged = spec.submodule_search_locations is not None or "." in module
+    files = _package_files(origin.parent) if is_packaged else [origin]
+    return digest_of({file.relative_to(origin.parent).as_posix(): _file_digest(file) for file in files})
+
+
+def _find_module(module: str, path: Sequence[str] | None) -> ModuleSpec | None:
+    """Like `importlib.util.find_spec`, which however imports the parents of a dotted name."""
+    where = None if path is None else list(path)
+    name, spec = "", None
+    for part in module.split("."):
+        name = f"{name}.{part}" if name else part
+        spec = PathFinder.find_spec(name, where)
+        if spec is None:
+            return None
+        where = list(spec.submodule_search_locations or ())
+    return spec
+
+
+def _package_files(root: Path) -> list[Path]:
+    files = []
+    for file in sorted(root.rglob("*")):
+        parts = file.relative_to(root).parts
+        is_generated = any(part.startswith(".") or part == "__pycache__" for part in parts) or file.suffix == ".pyc"
+        if file.is_file() and not is_generated:
+            files.append(file)
+    return files
+
+
+def _file_digest(file: Path) -> str:
+    size = file.stat().st_size
+    if file.suffix != ".py" and size > WHOLE_FILE_BYTES:
+        return f"{size} bytes"
+    return hashlib.sha256(file.read_bytes()).hexdigest()

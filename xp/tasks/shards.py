@@ -1,0 +1,157 @@
+"""The work directory of one set: finished shards that a killed run leaves to the next, and its builder's lock."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from xp.envs.base import Message
+from xp.tasks.faults import Point, fault_point
+from xp.tasks.files import TEMPORARY, replacing
+from xp.tasks.request import canonical_json, digest_of
+from xp.tasks.row import TaskRow
+from xp.tasks.selection import Block
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What is known of one selected task. No messages: it was left out of training, being held out under another id."""
+
+    index: int
+    task_hash: str
+    messages: tuple[Message, ...] | None = None
+    tools: str = "[]"
+
+    @property
+    def prompt_characters(self) -> int:
+        return sum(len(message["content"]) for message in self.messages or ())
+
+    @property
+    def prompt_digest(self) -> bytes:
+        return hashlib.sha256(canonical_json([self.messages, self.tools]).encode()).digest()[:16]
+
+    def row(self, block: Block, weight: float) -> TaskRow:
+        assert self.messages is not None
+        return TaskRow(
+            task_id=block.task_id(self.index),
+            env=block.env,
+            purpose=block.purpose,
+            split=block.split,
+            index=self.index,
+            task_hash=self.task_hash,
+            messages=self.messages,
+            tools=self.tools,
+            weight=weight,
+        )
+
+
+class WorkDirectory:
+    """`<key>.work/`: one file a shard, each written whole or not at all and proven by its own hash when read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def prove_writable(self) -> None:
+        """Fail before any network call rather than after it."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with replacing(self.path / "probe") as temporary:
+            temporary.write_text("xp\n")
+        (self.path / "probe").unlink()
+
+    def begin(self, stamp: Mapping[str, Any]) -> None:
+        """Take over what an earlier builder left for the same stamp (request and environment versions), no more."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        text = canonical_json(stamp)
+        known = self.path / "stamp.json"
+        if not known.is_file() or known.read_text() != text:
+            self.clear()
+            self.path.mkdir(parents=True)
+            with replacing(known) as temporary:
+                temporary.write_text(text)
+        for orphan in self.path.glob(f"*{TEMPORARY}"):
+            orphan.unlink()
+        with suppress(FileNotFoundError):
+            shutil.rmtree(self.path / "set")
+
+    @contextmanager
+    def dropped_if_unused(self) -> Iterator[None]:
+        """A start that fails before its first shard leaves nothing behind."""
+        try:
+            yield
+        except BaseException:
+            if not any(self.path.glob("shard-*.jsonl")):
+                self.clear()
+            raise
+
+    def write(self, block: Block, entries: Mapping[int, Entry]) -> None:
+        ordered = [entries[index] for index in block.indices if index in entries]
+        lines = [canonical_json([e.index, e.task_hash, e.messages, e.tools]) for e in ordered]
+        head = canonical_json({"sha256": digest_of(lines), "block": _identity(block)})
+        with replacing(self._file(block)) as temporary:
+            temporary.write_text("\n".join([head, *lines]) + "\n", encoding="utf-8")
+            fault_point(Point.SHARD_TEMPORARY)
+        fault_point(Point.SHARD)
+
+    def read(self, block: Block) -> dict[int, Entry]:
+        """The entries of a shard by index; empty where there is none or it is not whole."""
+        try:
+            head, *lines = self._file(block).read_text(encoding="utf-8").splitlines()
+            claimed = json.loads(head)
+            if claimed != {"sha256": digest_of(lines), "block": _identity(block)}:
+                return {}
+        except (OSError, ValueError):
+            return {}
+        entries = (Entry(i, h, None if m is None else tuple(m), t) for i, h, m, t in map(json.loads, lines))
+        return {entry.index: entry for entry in entries}
+
+    def clear(self) -> None:
+        with suppress(FileNotFoundError):
+            shutil.rmtree(self.path)
+
+    def _file(self, block: Block) -> Path:
+        return self.path / f"shard-{block.number:06d}.jsonl"
+
+
+def _identity(block: Block) -> str:
+    return digest_of([block.env, block.purpose, block.split, block.indices])
+
+
+@contextmanager
+def builder_lock(path: Path, on_wait: Any = None) -> Iterator[None]:
+    """One builder at a time; the kernel frees the lock when its holder dies."""
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(path)
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        if on_wait is not None:
+            on_wait()
+        lock.acquire(poll_interval=0.05)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def try_lock(path: Path) -> Iterator[bool]:
+    """Whether nobody else builds; held for the block if so."""
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(path)
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        lock.release()

@@ -1,0 +1,135 @@
+"""The content-addressed store of task sets: finding one, proving it whole, and refusing it with the reason.
+
+A set is the directory `<store>/<request key>/`, which appears in one rename with its table and manifest complete.
+Beside it, while a builder works: `<key>.work/` (finished shards) and `<key>.lock`. What failed its proof is moved to
+`<key>.corrupt-<n>`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from xp.errors import ExitCode, XpError
+from xp.tasks.config import PrepareConfig, Purpose
+from xp.tasks.files import file_digest
+from xp.tasks.manifest import MANIFEST, TABLE, Manifest, read_manifest
+from xp.tasks.request import canonical_request, differing_fields, key_of
+from xp.tasks.row import TaskRow, read_rows
+
+MOST_DIFFERENCES = 5
+
+
+@dataclass(frozen=True)
+class TaskSet:
+    """A set that was found whole."""
+
+    path: Path
+    manifest: Manifest
+
+    @property
+    def key(self) -> str:
+        return self.manifest.key
+
+    @property
+    def table(self) -> Path:
+        return self.path / TABLE
+
+    def rows(self, purpose: Purpose | str | None = None) -> Iterator[TaskRow]:
+        return read_rows(self.table, purpose)
+
+    def num_tasks(self, purpose: Purpose | str) -> int:
+        return sum(purposes[purpose].tasks for purposes in self.manifest.counts.values() if purpose in purposes)
+
+
+class Broken(Exception):
+    """A directory of the store is not the set that its name promises; the message says why."""
+
+
+def prove(path: Path) -> TaskSet:
+    """Check every hash of the set at `path`; raises Broken, or FileNotFoundError where nothing is."""
+    if not path.exists():
+        raise FileNotFoundError(path)
+    try:
+        manifest = read_manifest(path)
+    except FileNotFoundError:
+        raise Broken(f"it has no {MANIFEST}") from None
+    except (OSError, ValueError) as error:
+        raise Broken(f"{MANIFEST} cannot be read: {error}") from error
+    if manifest.key != path.name or key_of(manifest.request) != manifest.key:
+        raise Broken(f"it is the set {manifest.key}, in a directory of another name")
+    for name, digest in {TABLE: "", **manifest.files}.items():
+        file = path / Path(name).name
+        if not file.is_file():
+            raise Broken(f"{name} is missing")
+        if file_digest(file) != digest:
+            raise Broken(f"{name} does not match its sha256")
+    return TaskSet(path, manifest)
+
+
+def find_whole(path: Path, allow_missing_fraction: float) -> TaskSet | None:
+    """The set at `path` if it is whole and complete enough; never raises on what lies there."""
+    try:
+        found = prove(path)
+    except (Broken, OSError):
+        return None
+    return found if found.manifest.missing_fraction() <= allow_missing_fraction else None
+
+
+def open_verified(path: Path, expected: PrepareConfig | None = None) -> TaskSet:
+    """The set at `path`, for whoever trains on it.
+
+    Args:
+        path: directory of the set.
+        expected: what the caller was planned for; None: any whole set.
+
+    Raises:
+        XpError: (ExitCode.TASKS) the set is missing, partial, damaged or of another request; the message says which
+            field differs.
+    """
+    try:
+        found = prove(path)
+    except FileNotFoundError:
+        raise _refusal(f"there is no task set at {path}{_nearest(path, expected)}") from None
+    except Broken as error:
+        raise _refusal(f"the task set {path} is damaged: {error}") from error
+    if expected is None:
+        return found
+    differences = differing_fields(canonical_request(expected), found.manifest.request)
+    if differences:
+        raise _refusal(f"the task set {path} is of another request ({_listed(differences)})")
+    missing = found.manifest.missing_fraction()
+    if missing > expected.allow_missing_fraction:
+        raise _refusal(
+            f"the task set {path} is partial: {len(found.manifest.failures)} tasks are missing ({missing:.1%} of an "
+            f"environment's), and preparation.allow_missing_fraction is {expected.allow_missing_fraction}",
+        )
+    return found
+
+
+def _refusal(message: str) -> XpError:
+    return XpError(f"{message}\nrun `python -m xp prepare` with the same spec to build it", ExitCode.TASKS)
+
+
+def _nearest(path: Path, expected: PrepareConfig | None) -> str:
+    """Which set of the store comes closest, and where it differs."""
+    if expected is None or not path.parent.is_dir():
+        return ""
+    wanted = canonical_request(expected)
+    candidates = []
+    for manifest in path.parent.glob(f"*/{MANIFEST}"):
+        try:
+            found = read_manifest(manifest.parent)
+        except (OSError, ValueError):
+            continue
+        candidates.append((differing_fields(wanted, found.request), found.key))
+    if not candidates:
+        return ""
+    differences, key = min(candidates, key=lambda candidate: (len(candidate[0]), candidate[1]))
+    return f"; the nearest one, {key}, differs in {_listed(differences)}"
+
+
+def _listed(differences: list[str]) -> str:
+    more = len(differences) - MOST_DIFFERENCES
+    return ", ".join(differences[:MOST_DIFFERENCES]) + (f" and {more} more fields" if more > 0 else "")
