@@ -1,0 +1,75 @@
+"""What every launcher can do: run a stage's job somewhere, follow it, and stop it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from xp.job import Stage
+from xp.secrets import Redactor
+
+Echo = Callable[[str], None]
+"""Takes text for the screen, redacted, with its line ends."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """Where a stage belongs; the same for all launchers."""
+
+    run_id: str
+    attempt: int
+    outputs: Path
+    """Absolute; the job's working directory."""
+    directory: str
+    """Of the attempt, relative to the outputs root."""
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Variable in the job's environment -> value, for this stage alone."""
+    withheld: frozenset[str] = frozenset()
+    """Variables of this process that the job must not inherit: other stages' secrets."""
+    redactor: Redactor = field(default_factory=Redactor, repr=False)
+
+    @property
+    def code(self) -> str:
+        """The copied package's parent, relative to the outputs root."""
+        return f"{self.directory}/code"
+
+    def log(self, stage: str) -> str:
+        return f"{self.directory}/{stage}/log.txt"
+
+    def key(self, stage: str) -> str:
+        """A stage is submitted once under this name, however often it is asked for."""
+        return f"{self.run_id}/{self.attempt}/{stage}"
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A job that was handed over."""
+
+    launcher: str
+    key: str
+    native_id: str
+    log: str
+    """Relative to the outputs root."""
+    started: str
+    """UTC, ISO 8601."""
+
+
+class Launcher(Protocol):
+    """A way to run jobs. Every implementation passes tests/contracts/test_launcher.py."""
+
+    @property
+    def name(self) -> str: ...
+
+    def check(self, stages: Sequence[Stage], context: Context) -> None:
+        """Raise XpError(RUNTIME) for what these jobs need and this place has not; nothing is created."""
+
+    def submit(self, stage: Stage, context: Context) -> Launch:
+        """Write the job's files and start it; a second submission of the same stage of an attempt is the first one."""
+
+    def wait(self, launch: Launch, echo: Echo) -> int:
+        """Follow the log until the end; returns the exit code (128 + n: killed by signal n)."""
+
+    def cancel(self, launch: Launch, *, now: bool = False) -> None:
+        """Stop the job and everything that it started; returns at once, may be called from a signal handler."""

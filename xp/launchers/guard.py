@@ -1,0 +1,133 @@
+"""Stands between the supervisor and a job, so that no process of the job outlives the run, whatever happens to either.
+
+    guard.py GRACE_S ARGV...
+
+Standard input is the supervisor: T asks for TERM to the whole tree and KILL after the grace, K for KILL at once, and
+its end (the supervisor is gone, even by KILL) means T. On Linux orphans of the job become the guard's children, so the
+tree stays whole. The exit code is the job's; 128 + n where signal n killed it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Sequence
+
+import psutil
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+CANNOT_START = 11
+KILL_PATIENCE_S = 5.0
+"""How long KILL may take; a process that hangs in the kernel is left to it."""
+
+
+def main(argv: Sequence[str]) -> int:
+    grace_s, command = float(argv[0]), list(argv[1:])
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+    wakeup = _wake_on_signals()
+    job = _start(command)
+    return _watch(job, grace_s, wakeup)
+
+
+def _watch(job: int, grace_s: float, wakeup: int) -> int:
+    status: int | None = None
+    deadline = float("inf")
+    sources = [0, wakeup]
+    while True:
+        request = _next_request(sources, None if deadline == float("inf") else 0.05)
+        status = _reap(job, status)
+        if request == "K":
+            deadline = min(deadline, time.monotonic())
+        elif (request == "T" or status is not None) and deadline == float("inf"):
+            _signal_all(signal.SIGTERM)
+            deadline = time.monotonic() + grace_s
+        if status is not None and not _descendants():
+            return status
+        if time.monotonic() >= deadline:
+            _signal_all(signal.SIGKILL)
+            if time.monotonic() >= deadline + KILL_PATIENCE_S:
+                return 128 + signal.SIGKILL if status is None else status
+
+
+def _next_request(sources: list[int], timeout_s: float | None) -> str:
+    """T, K, or an empty string for "look again"."""
+    ready, _, _ = select.select(sources, [], [], timeout_s)
+    request = ""
+    for source in ready:
+        data = os.read(source, 512)
+        if source == 0:
+            if not data:
+                sources.remove(0)
+            request = "K" if b"K" in data else "T"
+        elif any(number in data for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)):
+            request = request or "T"
+    return request
+
+
+def _wake_on_signals() -> int:
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: None)
+    return reader
+
+
+def _start(command: list[str]) -> int:
+    guard = os.getpid()
+    job = os.fork()
+    if job:
+        return job
+    try:
+        os.setsid()
+        _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != guard:
+            os._exit(128 + signal.SIGKILL)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):
+            signal.signal(number, signal.SIG_DFL)
+        os.execvp(command[0], command)
+    except OSError as error:
+        os.write(2, f"cannot start {command[0]}: {error.strerror}\n".encode())
+    finally:
+        os._exit(CANNOT_START)
+
+
+def _reap(job: int, status: int | None) -> int | None:
+    while True:
+        try:
+            pid, wait_status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return status
+        if pid == 0:
+            return status
+        if pid == job:
+            code = os.waitstatus_to_exitcode(wait_status)
+            status = code if code >= 0 else 128 - code
+
+
+def _descendants() -> list[psutil.Process]:
+    return psutil.Process().children(recursive=True)
+
+
+def _signal_all(number: int) -> None:
+    for process in _descendants():
+        try:
+            process.send_signal(number)
+        except psutil.Error:
+            continue
+
+
+def _prctl(option: int, value: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

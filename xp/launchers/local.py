@@ -1,0 +1,160 @@
+"""`launcher=local`: each stage is a process of this machine, under a guard, watched until its end."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from xp.errors import ExitCode, XpError
+from xp.job import Stage
+from xp.launchers.base import Context, Echo, Launch
+from xp.launchers.files import write_files
+from xp.launchers.log import LogStream, is_screen
+from xp.launchers.preflight import check_machine, interpreter, project
+from xp.record import now
+
+GUARD = Path(__file__).with_name("guard.py")
+IDLE_S = 0.2
+
+
+@dataclass(frozen=True)
+class _Running:
+    process: subprocess.Popen[bytes]
+    file: BinaryIO
+    context: Context
+    launch: Launch
+
+
+class LocalLauncher:
+    """One process tree a stage. Only its guard ever signals it."""
+
+    name = "local"
+
+    def __init__(self, grace_s: float = 10.0, *, on_screen: bool | None = None) -> None:
+        self._grace_s = grace_s
+        self._on_screen = is_screen() if on_screen is None else on_screen
+        self._running: dict[str, _Running] = {}
+
+    def check(self, stages: Sequence[Stage], context: Context) -> None:
+        """Packages, interpreters and accelerators, before anything is created."""
+        del context
+        for stage in stages:
+            check_machine(stage)
+
+    def submit(self, stage: Stage, context: Context) -> Launch:
+        key = context.key(stage.name)
+        if key in self._running:
+            return self._running[key].launch
+        log = context.outputs / context.log(stage.name)
+        log.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            file = log.open("xb")
+        except FileExistsError:
+            raise XpError(f"{log} exists: {key} was started before", ExitCode.RUN_DIR) from None
+        write_files(stage.job.files, context.outputs)
+        python = interpreter(stage.job.runtime)
+        argv = [python if part == "python" and at == 0 else part for at, part in enumerate(stage.job.argv)]
+        process = subprocess.Popen(
+            [sys.executable, "-E", "-P", str(GUARD), str(self._grace_s), *argv],
+            cwd=context.outputs,
+            env=self._environment(stage, context),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        launch = Launch(self.name, key, str(process.pid), context.log(stage.name), now())
+        self._running[key] = _Running(process, file, context, launch)
+        return launch
+
+    def wait(self, launch: Launch, echo: Echo) -> int:
+        running = self._running[launch.key]
+        stream = LogStream(running.file, running.context.redactor, echo, on_screen=self._on_screen)
+        try:
+            _follow(running.process, stream)
+            stream.close()
+        except OSError as error:
+            self.cancel(launch)
+            running.process.wait()
+            log = running.context.outputs / launch.log
+            raise XpError(f"{log}: {error.strerror}; the stage was stopped", ExitCode.RESOURCE) from error
+        finally:
+            running.file.close()
+        code = running.process.wait()
+        if code < 0:
+            sweep(launch.key)
+            return 128 - code
+        return code
+
+    def cancel(self, launch: Launch, *, now: bool = False) -> None:
+        process = self._running[launch.key].process
+        assert process.stdin is not None
+        with suppress(OSError):
+            os.write(process.stdin.fileno(), b"K" if now else b"T")
+
+    def _environment(self, stage: Stage, context: Context) -> dict[str, str]:
+        job = stage.job
+        inherited = {name: value for name, value in os.environ.items() if name not in context.withheld}
+        path = [str(context.outputs / context.code)]
+        if (checkout := project(job.runtime)) is not None:
+            path.append(str(checkout))
+        if job.runtime.python is None and inherited.get("PYTHONPATH"):
+            path += [os.path.abspath(part) for part in inherited["PYTHONPATH"].split(os.pathsep) if part]
+        return {
+            **inherited,
+            **(_screen() if self._on_screen else {}),
+            "PYTHONPATH": os.pathsep.join(path),
+            "PYTHONUNBUFFERED": "1",
+            **job.env,
+            "XP_RUN_ID": context.run_id,
+            "XP_ATTEMPT": str(context.attempt),
+            "XP_STAGE": stage.name,
+            "XP_LAUNCH": context.key(stage.name),
+            **context.secrets,
+        }
+
+
+def sweep(key: str) -> None:
+    """Kill what is left of a launch whose guard was killed: processes that carry its key in their environment."""
+    import psutil
+
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            if process.environ().get("XP_LAUNCH") == key:
+                process.kill()
+
+
+def _follow(process: subprocess.Popen[bytes], stream: LogStream) -> None:
+    """Read until the guard closes its end, or is gone while an orphan still holds it."""
+    assert process.stdout is not None
+    source = process.stdout.fileno()
+    while True:
+        ready, _, _ = select.select([source], [], [], IDLE_S)
+        if ready:
+            data = os.read(source, 65536)
+            if not data:
+                return
+            stream.feed(data)
+            continue
+        stream.idle()
+        if process.poll() is not None:
+            return
+
+
+def _screen() -> Mapping[str, str]:
+    """The job has a pipe, its reader a terminal: let libraries draw as they would there."""
+    size = os.get_terminal_size(sys.stdout.fileno()) if sys.stdout.isatty() else os.terminal_size((80, 24))
+    return {
+        "COLUMNS": str(size.columns),
+        "LINES": str(size.lines),
+        "FORCE_COLOR": "1",
+        "TTY_COMPATIBLE": "1",
+        "TTY_INTERACTIVE": "1",
+    }

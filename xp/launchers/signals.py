@@ -1,0 +1,77 @@
+"""INT, TERM and HUP, turned into an orderly end of the job that runs."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from xp.errors import ExitCode, XpError
+from xp.launchers.base import Launch, Launcher
+
+DEBOUNCE_S = 0.25
+"""Two INTs closer than this are one key press, forwarded twice by a wrapper."""
+HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Signals:
+    """While entered, a signal stops the job that runs, and a second Ctrl-C kills it; without effect in other threads."""
+
+    def __init__(self, run_id: str, resume: str) -> None:
+        self.number: int | None = None
+        """The first signal that came."""
+        self._run_id = run_id
+        self._resume = resume
+        self._received = 0.0
+        self._job: tuple[Launcher, Launch] | None = None
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> Signals:
+        if threading.current_thread() is threading.main_thread():
+            # An ignored HUP (nohup) stays ignored.
+            wanted = [number for number in HANDLED if signal.getsignal(number) is not signal.SIG_IGN]
+            self._previous = {number: signal.signal(number, self._handle) for number in wanted}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    @contextmanager
+    def stopping(self, launcher: Launcher, launch: Launch) -> Iterator[None]:
+        """Signals within stop this job; one that came just before does too."""
+        self._job = (launcher, launch)
+        try:
+            if self.number is not None:
+                launcher.cancel(launch)
+            yield
+        finally:
+            self._job = None
+
+    def check(self) -> None:
+        """Raise XpError(INTERRUPTED or TERMINATED) if a signal came."""
+        if self.number is not None:
+            word = signal.Signals(self.number).name
+            code = ExitCode.INTERRUPTED if self.number == signal.SIGINT else ExitCode.TERMINATED
+            raise XpError(f"{self._run_id} was stopped by {word}\nresume: {self._resume}", code)
+
+    def sleep(self, seconds: float) -> None:
+        """Like time.sleep, but a signal ends it."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            self.check()
+            time.sleep(min(0.1, max(0.0, end - time.monotonic())))
+        self.check()
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        is_second = self.number == signal.SIGINT == number and time.monotonic() - self._received >= DEBOUNCE_S
+        if self.number is None:
+            self.number, self._received = number, time.monotonic()
+        if self._job is not None:
+            launcher, launch = self._job
+            launcher.cancel(launch, now=is_second)

@@ -1,0 +1,217 @@
+"""What became of a run: one frozen RunRecord, rewritten atomically as `run.json` at each change.
+
+`python -m xp.record <dir>` prints it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from xp.errors import ExitCode, XpError
+
+FILE = "run.json"
+FORMAT = 1
+
+
+class Status(StrEnum):
+    """Of a run, an attempt or a stage."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    CACHED = "cached"
+    """A stage whose result was there already."""
+    FAILED = "failed"
+    INTERRUPTED = "interrupted"
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Which code ran."""
+
+    xp: str
+    python: str
+    commit: str | None
+    """Of the checkout that xp was imported from; None: not a checkout."""
+    is_dirty: bool | None
+    """Whether tracked files of that checkout were changed."""
+    versions: Mapping[str, str | None]
+    """Pinned packages -> what the job's interpreter has; None: not installed."""
+
+
+@dataclass(frozen=True)
+class StageRecord:
+    """One stage of one attempt."""
+
+    name: str
+    status: Status = Status.PENDING
+    exit_code: int | None = None
+    """128 + n: killed by signal n."""
+    started: str | None = None
+    """UTC, ISO 8601; so are all times here."""
+    ended: str | None = None
+    log: str | None = None
+    """Relative to the outputs root."""
+    launcher: str | None = None
+    native_id: str | None = None
+    """What the launcher calls it: a process id, a job id."""
+
+
+@dataclass(frozen=True)
+class AttemptRecord:
+    """One go at the run; a resume or a restart makes another."""
+
+    number: int
+    status: Status
+    started: str
+    ended: str | None
+    provenance: Provenance
+    stages: tuple[StageRecord, ...]
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """A run and all its attempts."""
+
+    run_id: str
+    status: Status
+    secrets: tuple[str, ...]
+    """Names of the variables that held secrets at launch; their values are nowhere."""
+    attempts: tuple[AttemptRecord, ...] = ()
+
+    def to_json(self) -> str:
+        return json.dumps({"format": FORMAT} | asdict(self), indent=2, ensure_ascii=False) + "\n"
+
+    @staticmethod
+    def from_json(text: str) -> RunRecord:
+        """Read what `to_json` wrote; raises KeyError, TypeError or ValueError on anything else."""
+        value = json.loads(text)
+        if value.pop("format") != FORMAT:
+            raise ValueError("written by another version of xp")
+        attempts = tuple(_attempt(item) for item in value["attempts"])
+        return RunRecord(value["run_id"], Status(value["status"]), tuple(value["secrets"]), attempts)
+
+
+def now() -> str:
+    """UTC, to the millisecond."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def begin_attempt(record: RunRecord, stages: Sequence[str], provenance: Provenance) -> RunRecord:
+    """Add an attempt with all stages pending; one that a killed supervisor left open is closed as interrupted."""
+    if record.attempts and record.attempts[-1].status is Status.RUNNING:
+        record = close_attempt(record, Status.INTERRUPTED)
+    pending = tuple(StageRecord(name) for name in stages)
+    attempt = AttemptRecord(len(record.attempts) + 1, Status.RUNNING, now(), None, provenance, pending)
+    return replace(record, status=Status.RUNNING, attempts=(*record.attempts, attempt))
+
+
+def update_stage(record: RunRecord, name: str, **changes: Any) -> RunRecord:
+    """Change fields of a stage of the last attempt."""
+    attempt = record.attempts[-1]
+    stages = tuple(replace(stage, **changes) if stage.name == name else stage for stage in attempt.stages)
+    return _with_last(record, replace(attempt, stages=stages))
+
+
+def close_attempt(record: RunRecord, status: Status) -> RunRecord:
+    """End the last attempt, and the stage that it was at."""
+    attempt = record.attempts[-1]
+    stages = tuple(
+        replace(stage, status=status, ended=now()) if stage.status is Status.RUNNING else stage
+        for stage in attempt.stages
+    )
+    return _with_last(replace(record, status=status), replace(attempt, status=status, ended=now(), stages=stages))
+
+
+def write_record(directory: Path, record: RunRecord) -> None:
+    """Replace `run.json`: a reader sees the old record or the new one, whatever happens meanwhile."""
+    write_atomically(directory / FILE, record.to_json())
+
+
+def read_record(directory: Path) -> RunRecord:
+    """The record of a run directory; raises XpError(RUN_DIR) where there is none that can be read."""
+    file = directory / FILE
+    try:
+        return RunRecord.from_json(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise XpError(f"{file} does not exist: {directory} is no run directory", ExitCode.RUN_DIR) from None
+    except (KeyError, TypeError, ValueError, NotADirectoryError) as error:
+        raise XpError(f"{file} is no run record: {error}", ExitCode.RUN_DIR) from None
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a whole file or nothing: temporary file, fsync, rename, fsync of the directory."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
+            file.write(text)
+            file.flush()
+            os.fchmod(file.fileno(), 0o644)
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def _with_last(record: RunRecord, attempt: AttemptRecord) -> RunRecord:
+    return replace(record, attempts=(*record.attempts[:-1], attempt))
+
+
+def _attempt(value: dict[str, Any]) -> AttemptRecord:
+    stages = tuple(StageRecord(**item | {"status": Status(item["status"])}) for item in value["stages"])
+    provenance = Provenance(**value["provenance"])
+    return AttemptRecord(**value | {"status": Status(value["status"]), "provenance": provenance, "stages": stages})
+
+
+def table(record: RunRecord) -> str:
+    """The record in a few aligned lines."""
+    lines = [f"{record.run_id}  {record.status}"]
+    for attempt in record.attempts:
+        commit = f"  {attempt.provenance.commit[:10]}" if attempt.provenance.commit else ""
+        dirty = " (changed)" if attempt.provenance.is_dirty else ""
+        lines.append(f"attempt_{attempt.number}  {attempt.status}  {attempt.started}{commit}{dirty}")
+        for stage in attempt.stages:
+            exit_code = "" if stage.exit_code is None else f"exit {stage.exit_code}"
+            took = _seconds(stage.started, stage.ended)
+            line = f"  {stage.name:12} {stage.status:12} {took:>9}  {exit_code:9} {stage.log or ''}"
+            lines.append(line.rstrip())
+    return "\n".join(lines)
+
+
+def _seconds(started: str | None, ended: str | None) -> str:
+    if started is None:
+        return ""
+    end = datetime.fromisoformat(ended) if ended else datetime.now(UTC)
+    return f"{(end - datetime.fromisoformat(started)).total_seconds():.1f} s"
+
+
+def main(argv: Sequence[str]) -> int:
+    if len(argv) != 1:
+        print("usage: python -m xp.record RUN_DIRECTORY", file=sys.stderr)
+        return ExitCode.CONFIG
+    try:
+        print(table(read_record(Path(argv[0]))))
+    except XpError as error:
+        print(f"xp: {error}", file=sys.stderr)
+        return error.code
+    return ExitCode.OK
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
