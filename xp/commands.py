@@ -111,8 +111,7 @@ def _dispatch_all(plans: Sequence[Plan], until: str | None) -> int:
     code: int = ExitCode.OK
     for number, one in enumerate(plans, start=1):
         if until is not None:
-            names = [stage.name for stage in one.stages]
-            one = replace(one, stages=one.stages[: names.index(until) + 1])
+            one = replace(one, stages=tuple(stage for stage in one.stages if stage.name == until))
         if len(plans) > 1:
             console().rule(f"{number}/{len(plans)}  {one.run_id}")
         try:
@@ -132,9 +131,17 @@ def _dispatch(one: Plan, *, is_whole: bool) -> None:
 
     outputs = Path(one.spec.outputs)
     console().print(f"[bold]{one.run_id}[/bold]  {title(one)}")
-    dispatch(one, LocalLauncher(grace_s=one.spec.launcher.grace_s), outputs)
+    launcher = LocalLauncher(grace_s=one.spec.launcher.grace_s)
+    replan = lambda attempt: _only(one, build_plan(one.spec, one.run_id, attempt))  # noqa: E731
+    record = dispatch(one, launcher, outputs, replan=replan)
     if is_whole:
-        show_summary(one, outputs)
+        show_summary(one, outputs, attempt=len(record.attempts))
+
+
+def _only(asked: Plan, made: Plan) -> Plan:
+    """The stages that were asked for, of another attempt."""
+    names = {stage.name for stage in asked.stages}
+    return replace(made, stages=tuple(stage for stage in made.stages if stage.name in names))
 
 
 def _outputs_of(arguments: Sequence[str]) -> tuple[list[str], Path]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import itertools
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from xp.spec import RunSpec
 
 GROUPS = ("env", "model", "algorithm", "backend", "hardware", "launcher", "recipes")
-FREE_FORM = ("backend.overrides", "backend.pins", "env.secrets")
+FREE_FORM = re.compile(r"(backend\.overrides|backend\.pins|env(\.members\.[^.]+)?\.secrets)\.")
 """Paths below which any key is legal."""
 
 _PACKAGE = Path(__file__).resolve().parent
@@ -221,13 +222,14 @@ def _apply(container: dict[str, Any], override: Override) -> Iterator[str]:
     node: Any = container
     parts = path.split(".")
     for depth, part in enumerate(parts[:-1]):
+        if isinstance(node, dict) and part not in node and FREE_FORM.match(path):
+            node[part] = {}
         if not isinstance(node, dict) or part not in node:
             yield explain_unknown_key(path, ".".join(parts[:depth]), node, foreign_hint(path))
             return
         node = node[part]
     last = parts[-1]
-    is_free = any(path.startswith(f"{free}.") for free in FREE_FORM)
-    if not isinstance(node, dict) or (last not in node and not is_free):
+    if not isinstance(node, dict) or (last not in node and not FREE_FORM.match(path)):
         yield explain_unknown_key(path, ".".join(parts[:-1]), node, foreign_hint(path))
     elif isinstance(value, dict) and isinstance(node.get(last), dict):
         node[last] = {**node[last], **value}

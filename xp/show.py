@@ -76,11 +76,11 @@ def arithmetic(plan: Plan) -> list[str]:
     ]
 
 
-def show_summary(plan: Plan, outputs: Path) -> None:
+def show_summary(plan: Plan, outputs: Path, attempt: int) -> None:
     """The few lines at the end of a run: what was trained, reward before and after, where everything lies."""
     out = console()
     run = outputs / "runs" / plan.run_id
-    file = run / f"attempt_{plan.attempt}" / "evaluate" / "evaluation.json"
+    file = run / f"attempt_{attempt}" / "evaluate" / "evaluation.json"
     results: dict[str, Any] = json.loads(file.read_text())["results"]
     out.print(f"\n[bold]Trained[/bold] {title(plan)}: {arithmetic(plan)[1].removeprefix('the run: ')}")
     for name, label in (("before", "before"), ("after", "after ")):
@@ -88,7 +88,39 @@ def show_summary(plan: Plan, outputs: Path) -> None:
             out.print(f"  held-out reward {label} {_reward(results[name])}")
     out.print(f"  reward curve  {run / 'reward_curve.png'}")
     out.print(f"  model         {run / 'model'}")
-    out.print(f"  everything    {run}  (run.json, spec.yaml, metrics.jsonl, attempt_{plan.attempt}/*/log.txt)")
+    out.print(f"  everything    {run}  (run.json, spec.yaml, metrics.jsonl, attempt_{attempt}/*/log.txt)")
+
+
+def show_records(outputs: Path) -> None:
+    """Every run below the outputs root, oldest first."""
+    from rich.table import Table
+
+    from xp.record import read_record
+
+    table = Table(box=None, pad_edge=False)
+    for heading in ("run", "status", "attempts", "started", "held-out reward"):
+        table.add_column(heading, overflow="fold")
+    for file in sorted((outputs / "runs").glob("*/run.json"), key=lambda path: path.stat().st_mtime):
+        record = read_record(file.parent)
+        attempts = record.attempts
+        started = attempts[0].started if attempts else None
+        table.add_row(record.run_id, record.status.value, str(len(attempts)), started or "-", _held_out(file.parent))
+    console().print(table if table.row_count else f"no runs below {outputs / 'runs'}")
+
+
+def show_record(outputs: Path, name: str) -> None:
+    """One run's stages, with exit codes and times; raises XpError(RUN_DIR) where there is no such run."""
+    from xp.record import read_record, table
+
+    console().print(table(read_record(outputs / "runs" / name)), markup=False)
+
+
+def _held_out(run: Path) -> str:
+    found = sorted(run.glob("attempt_*/evaluate/evaluation.json"), key=lambda path: path.stat().st_mtime)
+    if not found:
+        return "-"
+    results = json.loads(found[-1].read_text())["results"]
+    return " -> ".join(f"{results[name]['reward_mean']:.3f}" for name in ("before", "after") if name in results)
 
 
 def _reward(result: dict[str, Any]) -> str:

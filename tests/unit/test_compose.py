@@ -1,0 +1,160 @@
+"""Composition: groups, overrides, and every fault told at once in the user's own words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from xp.compose import GROUPS, ROOT, compose, compose_sweep, options, to_yaml
+from xp.errors import ExitCode, XpError
+
+
+def message(*overrides: str, config_dirs: tuple[Path, ...] = ()) -> str:
+    with pytest.raises(XpError) as caught:
+        compose(overrides, config_dirs)
+    assert caught.value.code is ExitCode.CONFIG
+    return str(caught.value)
+
+
+def test_the_default_is_the_embedded_one() -> None:
+    spec = compose([])
+    assert list(spec.env.members) == ["whodunit_mini"]
+    assert (spec.model.name, spec.algorithm.name, spec.backend.name) == ("tiny", "grpo", "trl")
+    assert (spec.hardware.name, spec.launcher.name) == ("cpu", "local")
+
+
+def test_hardware_cpu_brings_the_tiny_model_and_the_command_line_still_wins() -> None:
+    assert compose(["hardware=a100x4"]).model.name == "qwen2.5-3b-instruct"
+    assert compose(["model=qwen3-4b"]).model.name == "qwen3-4b"
+    assert compose(["hardware=cpu", "model=qwen3-4b"]).hardware.name == "cpu"
+
+
+@pytest.mark.parametrize(("group", "option"), [(g, o) for g in GROUPS for o in options(g)])
+def test_every_option_of_every_group_composes(group: str, option: str) -> None:
+    assert to_yaml(compose([f"{group}={option}"]))
+
+
+def test_the_algorithm_changes_no_rate_and_no_size() -> None:
+    specs = [compose([f"algorithm={name}"]) for name in options("algorithm")]
+    assert len({spec.training.model_dump_json() for spec in specs}) == 1
+
+
+def test_the_resolved_spec_survives_yaml() -> None:
+    import yaml
+
+    from xp.compose import from_container
+
+    spec = compose(["env.secrets.token.from_env=MY_TOKEN", "training.top_k=20"])
+    assert from_container(yaml.safe_load(to_yaml(spec))) == spec
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (["env=whodunti"], ["no such option", "did you mean whodunit?", "whodunit_mini"]),
+        (["training.lerning_rate=1"], ["unknown key", "did you mean training.learning_rate?"]),
+        (["learning_rat=1"], ["unknown key", "did you mean training.learning_rate?"]),
+        (["seed=x"], ["seed=x", "valid integer"]),
+        (["seed=true"], ["seed=True", "valid integer"]),
+        (["training.learning_rate=nan"], ["training.learning_rate=nan", "finite"]),
+        (["training.learning_rate=inf"], ["finite"]),
+        (["training.group_size=1"], ["training.group_size=1", "greater than or equal to 2"]),
+        (["env.reward.reduction=avg"], ["env.reward.reduction=avg", "'sum', 'mean', 'max', 'min' or 'last'"]),
+        (["env.train.num_tasks=3", "env.train.indices=[1]"], ["env.train", "exclude each other"]),
+        (["env.target=Org/Name"], ["env: give exactly one of target"]),
+        (["model.build=null"], ["model: give exactly one of path"]),
+        (["name=../up"], ["name=../up", "pattern"]),
+        (["+training.foo=1"], ["neither added"]),
+        (["~seed"], ["neither added"]),
+        (["seed=1,2"], ["add -m"]),
+        (["name=${oc.env:HOME}"], ["interpolation is not taken"]),
+        (["trainer.epochs=3"], ["in xp: training.num_steps"]),
+        (["MODEL=Qwen/Qwen2.5-7B"], ["in xp: model=NAME"]),
+        (["--n-samples"], ["in xp: training.group_size"]),
+        (["garbage"], ["written key=value"]),
+    ],
+)
+def test_a_fault_is_named_with_the_way_out(overrides: list[str], expected: list[str]) -> None:
+    text = message(*overrides)
+    for part in expected:
+        assert part in text
+
+
+def test_all_faults_are_told_at_once() -> None:
+    text = message("training.lerning_rate=1", "seed=x", "training.num_steps=0")
+    assert len(text.splitlines()) == 3
+
+
+@pytest.mark.parametrize("name", ["WhoDunIt", "whodunit", "GeneralReasoning/WhoDunIt"])
+def test_the_environment_of_the_tutorials_goes_by_all_its_spellings(name: str) -> None:
+    assert compose([f"env={name}"]).env.members["whodunit"].target == "GeneralReasoning/WhoDunit"
+
+
+def test_a_users_option_may_live_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "env").mkdir()
+    (tmp_path / "env" / "mine.yaml").write_text("defaults: [_base, _self_]\nserve: my_pkg.envs:Mine\n")
+    assert compose(["env=mine"], [tmp_path]).env.members["mine"].serve == "my_pkg.envs:Mine"
+
+
+def test_a_users_option_of_a_taken_name_is_refused_not_ignored(tmp_path: Path) -> None:
+    (tmp_path / "env").mkdir()
+    (tmp_path / "env" / "echo.yaml").write_text("serve: a.b:C\n")
+    assert "offered twice" in message("env=echo", config_dirs=(tmp_path,))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("target: [unclosed\n", "does not compose"),
+        ("target: ${oc.env:HOME}\nserve: null\n", "resolver"),
+        ("_target_: os.system\n", "nothing is instantiated"),
+        ("max_tuns: 3\n", "did you mean"),
+    ],
+)
+def test_faults_in_a_users_file_are_named(tmp_path: Path, text: str, expected: str) -> None:
+    (tmp_path / "env").mkdir()
+    (tmp_path / "env" / "mine.yaml").write_text("defaults: [_base, _self_]\n" + text)
+    assert expected in message("env=mine", config_dirs=(tmp_path,))
+
+
+def test_two_environments_make_a_mix(tmp_path: Path) -> None:
+    (tmp_path / "env").mkdir()
+    (tmp_path / "env" / "both.yaml").write_text(
+        "defaults:\n  - /env@members.mini: whodunit_mini\n  - /env@members.echo: echo\n  - _self_\n"
+    )
+    spec = compose(["env=both", "env.members.echo.weight=0.5"], [tmp_path])
+    assert {name: member.weight for name, member in spec.env.members.items()} == {"mini": 1.0, "echo": 0.5}
+
+
+def test_a_sweep_is_the_product_of_its_values() -> None:
+    points = compose_sweep(["seed=1,2", "training.learning_rate=1e-3,2e-3,3e-3"])
+    assert len(points) == 6
+    assert {(p.spec.seed, p.spec.training.learning_rate) for p in points} == {
+        (seed, rate) for seed in (1, 2) for rate in (1e-3, 2e-3, 3e-3)
+    }
+
+
+def test_one_illegal_point_refuses_the_whole_sweep() -> None:
+    with pytest.raises(XpError, match="training.group_size=1"):
+        compose_sweep(["training.group_size=4,1"])
+
+
+def keys_without_comment(file: Path) -> list[str]:
+    lines = file.read_text().splitlines()
+    found = []
+    in_defaults = False
+    for number, line in enumerate(lines):
+        text = line.strip()
+        if not text or text.startswith("#"):
+            continue
+        in_defaults = text == "defaults:" or (in_defaults and text.startswith("- "))
+        above = lines[number - 1].strip() if number else ""
+        opens_section = text.endswith(":")
+        if not in_defaults and not opens_section and not above.startswith("#"):
+            found.append(f"{file.name}:{number + 1}: {text}")
+    return found
+
+
+def test_every_key_has_a_comment_above_it() -> None:
+    assert [line for file in sorted((ROOT / "conf").rglob("*.yaml")) for line in keys_without_comment(file)] == []

@@ -1,0 +1,64 @@
+"""The metrics that are the same on every backend."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from xp.episode.metrics import Played, episode_metrics
+from xp.episode.metrics_file import MetricsFile, read_metrics
+from xp.episode.outcome import Outcome, Status
+
+
+def played(task: str, reward: float | None, *, env: str = "a", steps: tuple[float, ...] = ()) -> Played:
+    status = Status.VOID if reward is None else Status.FINISHED
+    return Played(env, task, Outcome(status, reward, steps, num_turns=2, num_tool_calls=2, num_malformed=0), 10)
+
+
+def test_a_void_episode_counts_in_no_mean_of_rewards() -> None:
+    metrics = episode_metrics([played("t", 1.0), played("t", None), played("t", 0.0)], 3)
+    assert metrics["reward/avg_raw_reward"] == 0.5
+    assert metrics["episodes/void"] == pytest.approx(1 / 3)
+
+
+def test_pass_at_n_counts_groups_with_any_reward() -> None:
+    group = [played("t", 0.0), played("t", 0.2), played("u", 0.0), played("u", 0.0)]
+    assert episode_metrics(group, 2)["reward/avg_pass_at_2"] == 0.5
+
+
+def test_groups_without_variance_are_counted() -> None:
+    group = [played("t", 0.2), played("t", 0.2), played("u", 0.0), played("u", 1.0)]
+    assert episode_metrics(group, 2)["reward/groups_without_variance"] == 0.5
+
+
+def test_a_mix_has_the_same_metrics_per_environment() -> None:
+    metrics = episode_metrics([played("t", 1.0, env="a"), played("u", 0.0, env="b")], 1)
+    assert metrics["a/reward/avg_raw_reward"] == 1.0
+    assert metrics["b/reward/avg_raw_reward"] == 0.0
+
+
+def test_a_step_of_nothing_but_void_has_no_reward() -> None:
+    assert "reward/avg_raw_reward" not in episode_metrics([played("t", None)], 1)
+
+
+def test_the_last_attempt_wins_and_a_torn_line_is_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    first, second = MetricsFile(path, "train", 1), MetricsFile(path, "train", 2)
+    for step in (1, 2, 3):
+        first.write(step, {"x": step})
+    second.write(3, {"x": 30.0})
+    with path.open("a") as file:
+        file.write('{"step": 4, "sta')
+    assert [(line["step"], line["x"], line["attempt"]) for line in read_metrics(path, "train")] == [
+        (1, 1, 1),
+        (2, 2, 1),
+        (3, 30.0, 2),
+    ]
+
+
+def test_a_value_that_is_no_number_is_null_in_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    MetricsFile(path, "train", 1).write(1, {"x": float("nan")})
+    assert json.loads(path.read_text())["x"] is None
