@@ -136,7 +136,7 @@ def test_a_sweep_is_the_product_of_its_values() -> None:
 
 
 def test_one_illegal_point_refuses_the_whole_sweep() -> None:
-    with pytest.raises(XpError, match="training.group_size=1"):
+    with pytest.raises(XpError, match=r"training\.group_size=1"):
         compose_sweep(["training.group_size=4,1"])
 
 
