@@ -16,6 +16,7 @@ commands:
   run        (the default) prepare tasks, train, evaluate
   plan       show everything that would run, and run nothing
   prepare    run task preparation alone
+  evaluate   play the held-out tasks with a run's model: run=RUN [checkpoint=STEP]
   tasks      look at the task store: list, show, verify, prune
   runs       look at runs: list, show RUN
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from xp.compose import compose, compose_sweep, to_yaml
 from xp.errors import ExitCode, XpError
-from xp.plan import Plan, build_plan, new_run_id
-from xp.resume import spec_to_resume, split_resume
+from xp.plan import Plan, build_evaluation, build_plan, new_run_id
+from xp.resume import spec_to_resume, split_off
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,20 @@ def run(request: Request) -> int:
 def prepare(request: Request) -> int:
     """Task preparation alone."""
     return _dispatch_all(_plans(request), until="prepare")
+
+
+def evaluate(request: Request) -> int:
+    """Held-out episodes with a run's model (`run=RUN`), or with its checkpoint of a step (`checkpoint=STEP`)."""
+    given, overrides = split_off(("run", "checkpoint"), request.overrides)
+    if "run" not in given:
+        raise XpError("evaluate needs run=RUN; python -m xp runs list names the runs")
+    step = given.get("checkpoint")
+    if step is not None and not step.isdigit():
+        raise XpError(f"checkpoint={step}: a rollout step is a whole number")
+    resumed = spec_to_resume(given["run"], overrides)
+    asked = build_evaluation(resumed.spec, resumed.run_id, resumed.attempt, None if step is None else int(step))
+    _dispatch(asked, is_whole=True)
+    return ExitCode.OK
 
 
 def plan(request: Request) -> int:
@@ -85,17 +99,18 @@ COMMANDS: Mapping[str, Callable[..., int]] = {
     "run": run,
     "plan": plan,
     "prepare": prepare,
+    "evaluate": evaluate,
     "tasks": tasks,
     "runs": runs,
 }
 
 
 def _plans(request: Request) -> list[Plan]:
-    resume, overrides = split_resume(request.overrides)
-    if resume is not None:
+    given, overrides = split_off(("resume",), request.overrides)
+    if "resume" in given:
         if request.is_sweep:
             raise XpError("resume=RUN goes on with one run; it is no sweep")
-        resumed = spec_to_resume(resume, overrides)
+        resumed = spec_to_resume(given["resume"], overrides)
         return [build_plan(resumed.spec, resumed.run_id, resumed.attempt)]
     if request.is_sweep:
         points = compose_sweep(overrides, request.config_dirs)

@@ -51,6 +51,15 @@ def build_plan(spec: RunSpec, run_id: str, attempt: int = 1) -> Plan:
     return Plan(run_id, attempt, spec, (prepare_stage(spec, places), *backend.stages(spec, places)))
 
 
+def build_evaluation(spec: RunSpec, run_id: str, attempt: int, step: int | None) -> Plan:
+    """The held-out tasks played by a run's trained model, or by its checkpoint of a rollout step."""
+    backend = render_module(spec)
+    places = Places(run=f"runs/{run_id}", attempt=attempt, tasks=task_set_place(spec))
+    model = places.model if step is None else backend.checkpoint(spec, places, step)
+    evaluate = backend.evaluation(spec, places, {"after": model}, needs=("prepare",))
+    return Plan(run_id, attempt, spec, (prepare_stage(spec, places), evaluate))
+
+
 def render_module(spec: RunSpec) -> RenderModule:
     """The control-plane half of the spec's backend."""
     return cast(RenderModule, import_module(f"xp.backends.{spec.backend.name}.render"))

@@ -35,11 +35,11 @@ class Resumed:
     spec: RunSpec
 
 
-def split_resume(overrides: Sequence[str]) -> tuple[str | None, list[str]]:
-    """Take `resume=RUN` out of the overrides."""
-    rest = [text for text in overrides if not text.startswith("resume=")]
-    names = [text.partition("=")[2] for text in overrides if text.startswith("resume=")]
-    return (names[-1] if names and names[-1] not in ("", "null") else None), rest
+def split_off(words: Sequence[str], overrides: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """Take `WORD=value` out of the overrides, for words that name a run rather than a part of its spec."""
+    pairs = [text.partition("=") for text in overrides]
+    given = {word: value for word, _, value in pairs if word in words and value not in ("", "null")}
+    return given, [text for text, (word, _, _) in zip(overrides, pairs, strict=True) if word not in words]
 
 
 def spec_to_resume(run: str, overrides: Sequence[str]) -> Resumed:

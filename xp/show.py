@@ -82,11 +82,13 @@ def show_summary(plan: Plan, outputs: Path, attempt: int) -> None:
     run = outputs / "runs" / plan.run_id
     file = run / f"attempt_{attempt}" / "evaluate" / "evaluation.json"
     results: dict[str, Any] = json.loads(file.read_text())["results"]
-    out.print(f"\n[bold]Trained[/bold] {title(plan)}: {arithmetic(plan)[1].removeprefix('the run: ')}")
+    was_trained = any(stage.name == "train" for stage in plan.stages)
+    size = f": {arithmetic(plan)[1].removeprefix('the run: ')}" if was_trained else ""
+    out.print(f"\n[bold]{'Trained' if was_trained else 'Evaluated'}[/bold] {title(plan)}{size}")
     for name, label in (("before", "before"), ("after", "after ")):
         if name in results:
             out.print(f"  held-out reward {label} {_reward(results[name])}")
-    out.print(f"  reward curve  {run / 'reward_curve.png'}")
+    out.print(f"  reward curve  {file.with_name('reward_curve.png')}")
     out.print(f"  model         {run / 'model'}")
     out.print(f"  everything    {run}  (run.json, spec.yaml, metrics.jsonl, attempt_{attempt}/*/log.txt)")
 

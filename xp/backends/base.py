@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -59,3 +59,9 @@ class RenderModule(Protocol):
 
     def stages(self, spec: RunSpec, places: Places) -> tuple[Stage, ...]:
         """The stages that follow `prepare`, in order; raises XpError(PLAN) for what cannot be rendered."""
+
+    def evaluation(self, spec: RunSpec, places: Places, models: Mapping[str, str], needs: tuple[str, ...]) -> Stage:
+        """Play the held-out tasks with each of these models (name -> Hugging Face directory)."""
+
+    def checkpoint(self, spec: RunSpec, places: Places, step: int) -> str:
+        """Directory of the checkpoint of a rollout step, as a Hugging Face model."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from xp.backends.base import Places, Refusal
 from xp.job import Stage
@@ -17,3 +17,13 @@ def refusals(spec: RunSpec) -> Sequence[Refusal]:
 def stages(spec: RunSpec, places: Places) -> tuple[Stage, ...]:
     """Never reached: `refusals` refuses every spec."""
     raise NotImplementedError(f"{spec.backend.name} at {places.run}")
+
+
+def evaluation(spec: RunSpec, places: Places, models: Mapping[str, str], needs: tuple[str, ...]) -> Stage:
+    """Never reached."""
+    raise NotImplementedError(f"{spec.backend.name} at {places.run}: {models} after {needs}")
+
+
+def checkpoint(spec: RunSpec, places: Places, step: int) -> str:
+    """Never reached."""
+    raise NotImplementedError(f"{spec.backend.name} at {places.run}: step {step}")

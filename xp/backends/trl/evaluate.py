@@ -70,6 +70,8 @@ def _play(config: EvaluateConfig, name: str, directory: str, rows: Sequence[Task
     from xp.backends.trl.rollout import play
     from xp.episode.trajectory import TrajectoryWriter
 
+    if directory.startswith("runs/") and not Path(directory, "config.json").is_file():
+        raise XpError(f"there is no model at {directory}; did the run get that far?", ExitCode.RUN_DIR)
     torch.set_num_threads(config.common.num_threads)
     tokenizer = AutoTokenizer.from_pretrained(directory)
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=getattr(torch, config.common.dtype)).eval()

@@ -128,8 +128,28 @@ def stages(spec: RunSpec, places: Places) -> tuple[Stage, ...]:
     built = () if spec.model.build is None else (model_stage(spec, places),)
     needs = ("prepare", *(stage.name for stage in built))
     train = Stage("train", _train_job(spec, places, base_model), needs=needs)
-    evaluate = Stage("evaluate", _evaluate_job(spec, places, base_model), needs=("train",))
-    return (*built, train, evaluate)
+    before = {"before": base_model} if spec.evaluation.before_training else {}
+    return (*built, train, evaluation(spec, places, {**before, "after": places.model}, needs=("train",)))
+
+
+def evaluation(spec: RunSpec, places: Places, models: Mapping[str, str], needs: tuple[str, ...]) -> Stage:
+    """Play the held-out tasks with each of these models."""
+    here = places.stage("evaluate")
+    curve = f"{here}/reward_curve.png"
+    config = EvaluateConfig(
+        common=_common(spec, places, "evaluate", spec.evaluation.temperature),
+        models=models,
+        curve=curve,
+        num_episodes=spec.evaluation.num_episodes,
+        batch_size=spec.evaluation.batch_size,
+    )
+    outputs = (f"{here}/evaluation.json", curve)
+    return Stage("evaluate", _job(spec, here, "xp.backends.trl.evaluate", config.to_json(), outputs), needs=needs)
+
+
+def checkpoint(spec: RunSpec, places: Places, step: int) -> str:
+    """Directory of the checkpoint of a rollout step, as a Hugging Face model."""
+    return f"{places.checkpoints}/checkpoint-{step * geometry(spec).updates_per_rollout}"
 
 
 def _train_job(spec: RunSpec, places: Places, base_model: str) -> Job:
@@ -148,20 +168,6 @@ def _train_job(spec: RunSpec, places: Places, base_model: str) -> Job:
     )
     outputs = (f"{places.model}/model.safetensors", places.metrics)
     return _job(spec, places.stage("train"), "xp.backends.trl.train", config.to_json(), outputs)
-
-
-def _evaluate_job(spec: RunSpec, places: Places, base_model: str) -> Job:
-    here = places.stage("evaluate")
-    curve = f"{places.run}/reward_curve.png"
-    before = {"before": base_model} if spec.evaluation.before_training else {}
-    config = EvaluateConfig(
-        common=_common(spec, places, "evaluate", spec.evaluation.temperature),
-        models={**before, "after": places.model},
-        curve=curve,
-        num_episodes=spec.evaluation.num_episodes,
-        batch_size=spec.evaluation.batch_size,
-    )
-    return _job(spec, here, "xp.backends.trl.evaluate", config.to_json(), (f"{here}/evaluation.json", curve))
 
 
 def _common(spec: RunSpec, places: Places, stage: str, temperature: float) -> Common:
