@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 from xp.errors import ExitCode, XpError
 from xp.job import Runtime, Stage
 from xp.launchers.base import Context, Echo, Launch, Launcher
+from xp.launchers.exits import exit_code, is_restartable, reason
 from xp.launchers.files import copy_package, inside
 from xp.launchers.log import last_lines, write_to_screen
 from xp.launchers.provenance import provenance
+from xp.launchers.run_directory import check_run_directory, check_writable, hold, resource_errors, resume_command
 from xp.launchers.signals import Signals
 from xp.record import (
     RunRecord,
@@ -30,16 +31,12 @@ from xp.record import (
     write_record,
 )
 from xp.secrets import Redactor, resolve, telling_values
+from xp.tracking.base import WANDB_KEY, TrackedRun, check_trackers, openers
+from xp.tracking.mirror import Mirror
 
 if TYPE_CHECKING:
     from xp.plan import Plan
 
-RESTARTED = frozenset({ExitCode.ENVIRONMENT, ExitCode.UNHEALTHY})
-"""Exit codes of stages that say: the infrastructure's fault."""
-RESTARTED_SIGNALS = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGABRT, signal.SIGBUS})
-"""Out of memory, a machine that shuts down, a communication library that gave up. SIGSEGV is a bug and stays one."""
-OWN_CODES = frozenset({ExitCode.OK, ExitCode.INTERNAL, ExitCode.INTERRUPTED, ExitCode.TERMINATED})
-"""Codes of a stage that are not passed on: Python's own 1 is no bug of xp's, and nobody interrupted xp."""
 TAIL = 30
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]|\.(?!\.)){0,149}")
 
@@ -68,8 +65,13 @@ def dispatch(
     outputs = outputs.absolute()
     run = outputs / "runs" / plan.run_id
     values = _preflight(plan, launcher, outputs)
+    keys = check_trackers(plan.spec.tracking)
     max_restarts = plan.spec.launcher.max_restarts
-    with _hold(run, plan.attempt), Signals(plan.run_id, _resume_command(plan.run_id, outputs)) as signals:
+    with (
+        hold(run, plan.attempt),
+        _mirror(plan, run, keys, echo),
+        Signals(plan.run_id, resume_command(plan.run_id, outputs)) as signals,
+    ):
         for restart in range(max_restarts + 1):
             attempt = _Attempt(plan, launcher, outputs, values, echo, signals)
             try:
@@ -123,11 +125,11 @@ class _Attempt:
         names = tuple(sorted({*earlier.secrets, *self._values}))
         origin = provenance(tuple(plan.spec.backend.pins), _trainer_runtime(plan))
         record = begin_attempt(replace(earlier, secrets=names), [stage.name for stage in plan.stages], origin)
-        with _resource_errors(directory):
-            directory.mkdir(parents=True)
+        with resource_errors(directory):
             if plan.attempt == 1:
                 write_atomically(self._run / "spec.yaml", _yaml(plan.spec.model_dump(mode="json")))
-            self._save(record)
+            self._save(record)  # before the directory: a number whose directory may exist is never given out again
+            directory.mkdir()
             write_atomically(directory / "plan.json", plan.to_json())
             copy_package(directory / "code")
 
@@ -139,7 +141,7 @@ class _Attempt:
         context = replace(
             self._context, secrets={name: self._values[source] for name, source in stage.job.secrets.items()}
         )
-        with _resource_errors(self._outputs / context.directory):
+        with resource_errors(self._outputs / context.directory):
             launch = self._launcher.submit(stage, context)
         self._update(
             stage,
@@ -163,15 +165,15 @@ class _Attempt:
             self._update(stage, status=Status.SUCCEEDED, **ending)
             return
         self._update(stage, status=Status.FAILED, **ending)
-        self.is_restartable = code in RESTARTED or code - 128 in RESTARTED_SIGNALS
+        self.is_restartable = is_restartable(code)
         raise self._failure(stage, launch, code, missing)
 
     def _failure(self, stage: Stage, launch: Launch, code: int, missing: Sequence[str]) -> XpError:
         log = self._outputs / launch.log
-        what = f"stage {stage.name} failed: {_reason(code, missing)}"
+        what = f"stage {stage.name} failed: {reason(code, missing)}"
         tail = "".join(f"\n  | {line}" for line in last_lines(log, TAIL))
-        text = f"{what}{tail}\nlog: {log}\nresume: {_resume_command(self._plan.run_id, self._outputs)}"
-        return XpError(self._context.redactor.redact(text), _exit_code(code, missing))
+        text = f"{what}{tail}\nlog: {log}\nresume: {resume_command(self._plan.run_id, self._outputs)}"
+        return XpError(self._context.redactor.redact(text), exit_code(code, missing))
 
     def _missing(self, stage: Stage) -> list[str]:
         promised = [*stage.job.outputs, *([stage.done] if stage.done else [])]
@@ -182,7 +184,7 @@ class _Attempt:
 
     def _save(self, record: RunRecord) -> None:
         self._record = record
-        with _resource_errors(self._run):
+        with resource_errors(self._run):
             write_record(self._run, record)
 
 
@@ -196,63 +198,25 @@ def _preflight(plan: Plan, launcher: Launcher, outputs: Path) -> dict[str, str]:
     for stage in plan.stages:
         for path in (*stage.job.files, *stage.job.outputs, *([stage.done] if stage.done else [])):
             inside(outputs, path)
-    _check_run_directory(outputs / "runs" / plan.run_id, plan.attempt)
-    _check_writable(outputs)
+    check_run_directory(outputs / "runs" / plan.run_id, plan.attempt)
+    check_writable(outputs)
     values = resolve(source for stage in plan.stages for source in stage.job.secrets.values())
     launcher.check(plan.stages, _context(plan, outputs, values))
     return values
 
 
-def _check_run_directory(run: Path, attempt: int) -> None:
-    if attempt == 1:
-        if os.path.lexists(run):
-            raise XpError(
-                f"{run} exists and is not used again; resume it with `{_resume_command(run.name, run.parent.parent)}`,"
-                " or start a new run",
-                ExitCode.RUN_DIR,
-            )
-        return
-    there = len(read_record(run).attempts)
-    if there != attempt - 1:
-        raise XpError(f"{run} has {there} attempts, so attempt_{attempt} cannot be next", ExitCode.RUN_DIR)
-
-
-def _check_writable(outputs: Path) -> None:
-    place = next(path for path in (outputs, *outputs.parents) if path.exists())
-    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
-        raise XpError(
-            f"{outputs} cannot be written: {place} is no writable directory; outputs=DIR names another",
-            ExitCode.RESOURCE,
-        )
-
-
-@contextmanager
-def _hold(run: Path, attempt: int) -> Iterator[None]:
-    """Make the run's directory, or enter it, as the only supervisor; the lock dies with its holder."""
-    from filelock import FileLock, Timeout
-
-    with _resource_errors(run):
-        run.parent.mkdir(parents=True, exist_ok=True)
-        if attempt == 1:
-            try:
-                run.mkdir()
-            except FileExistsError:
-                _check_run_directory(run, attempt)
-        lock = FileLock(run / ".lock")
-        try:
-            lock.acquire(timeout=1 if attempt == 1 else 0)
-        except Timeout:
-            raise XpError(f"{run.name} is running already: another process holds {run}", ExitCode.RUN_DIR) from None
-    try:
-        if attempt > 1:
-            _check_run_directory(run, attempt)  # again: another supervisor may have come and gone
-        yield
-    finally:
-        lock.release()
+def _mirror(plan: Plan, run: Path, keys: Mapping[str, str], echo: Echo) -> Mirror:
+    tracked = TrackedRun(
+        plan.run_id, plan.attempt, plan.spec.project, plan.spec.model_dump(mode="json"), run, secrets=keys
+    )
+    redactor = Redactor(keys.values())
+    return Mirror(run / "metrics.jsonl", tracked, openers(plan.spec.tracking), lambda text: echo(redactor.redact(text)))
 
 
 def _context(plan: Plan, outputs: Path, values: Mapping[str, str]) -> Context:
     names = {name for stage in plan.stages for pair in stage.job.secrets.items() for name in pair}
+    if "wandb" in plan.spec.tracking:
+        names.add(WANDB_KEY)
     return Context(
         run_id=plan.run_id,
         attempt=plan.attempt,
@@ -276,38 +240,6 @@ def _next_attempt(plan: Plan) -> Plan:
     names = {stage.name for stage in plan.stages}
     whole = build_plan(plan.spec, plan.run_id, plan.attempt + 1)
     return replace(whole, stages=tuple(stage for stage in whole.stages if stage.name in names))
-
-
-def _reason(code: int, missing: Sequence[str]) -> str:
-    if missing:
-        return f"it exited 0 without writing {', '.join(missing)}"
-    if code > 128:
-        with suppress(ValueError):
-            name = signal.Signals(code - 128).name
-            hint = "; most often the machine ran out of memory" if code - 128 == signal.SIGKILL else ""
-            return f"killed by {name}{hint}"
-    known = f" ({ExitCode(code).name.lower()})" if code in set(ExitCode) - OWN_CODES else ""
-    return f"exit code {code}{known}"
-
-
-def _exit_code(code: int, missing: Sequence[str]) -> ExitCode:
-    if missing:
-        return ExitCode.MISSING_OUTPUT
-    return ExitCode(code) if code in set(ExitCode) - OWN_CODES else ExitCode.STAGE_FAILED
-
-
-def _resume_command(run_id: str, outputs: Path) -> str:
-    default = outputs == Path("outputs").absolute()
-    return f"python -m xp resume={run_id}" + ("" if default else f" outputs={outputs}")
-
-
-@contextmanager
-def _resource_errors(place: Path) -> Iterator[None]:
-    """Disk full, quota, permission: the user's to mend, so a message instead of a traceback."""
-    try:
-        yield
-    except OSError as error:
-        raise XpError(f"{error.filename or place}: {error.strerror or error}", ExitCode.RESOURCE) from error
 
 
 def _yaml(value: Any) -> str:

@@ -19,7 +19,7 @@ HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Signals:
-    """While entered, a signal stops the job that runs, and a second Ctrl-C kills it; without effect in other threads."""
+    """While entered, a signal stops the job that runs, a second Ctrl-C kills it; without effect in other threads."""
 
     def __init__(self, run_id: str, resume: str) -> None:
         self.number: int | None = None

@@ -1,0 +1,73 @@
+"""A run's directory: never used twice, held by one supervisor at a time, written to or refused with a message."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from xp.errors import ExitCode, XpError
+from xp.record import read_record
+
+
+def check_run_directory(run: Path, attempt: int) -> None:
+    if attempt == 1:
+        if os.path.lexists(run):
+            raise XpError(
+                f"{run} exists and is not used again; resume it with `{resume_command(run.name, run.parent.parent)}`,"
+                " or start a new run",
+                ExitCode.RUN_DIR,
+            )
+        return
+    there = len(read_record(run).attempts)
+    if there != attempt - 1:
+        raise XpError(f"{run} has {there} attempts, so attempt_{attempt} cannot be next", ExitCode.RUN_DIR)
+
+
+def check_writable(outputs: Path) -> None:
+    place = next(path for path in (outputs, *outputs.parents) if path.exists())
+    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
+        raise XpError(
+            f"{outputs} cannot be written: {place} is no writable directory; outputs=DIR names another",
+            ExitCode.RESOURCE,
+        )
+
+
+@contextmanager
+def hold(run: Path, attempt: int) -> Iterator[None]:
+    """Make the run's directory, or enter it, as the only supervisor; the lock dies with its holder."""
+    from filelock import FileLock, Timeout
+
+    with resource_errors(run):
+        run.parent.mkdir(parents=True, exist_ok=True)
+        if attempt == 1:
+            try:
+                run.mkdir()
+            except FileExistsError:
+                check_run_directory(run, attempt)
+        lock = FileLock(run / ".lock")
+        try:
+            lock.acquire(timeout=1 if attempt == 1 else 0)
+        except Timeout:
+            raise XpError(f"{run.name} is running already: another process holds {run}", ExitCode.RUN_DIR) from None
+    try:
+        if attempt > 1:
+            check_run_directory(run, attempt)  # again: another supervisor may have come and gone
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def resource_errors(place: Path) -> Iterator[None]:
+    """Disk full, quota, permission: the user's to mend, so a message instead of a traceback."""
+    try:
+        yield
+    except OSError as error:
+        raise XpError(f"{error.filename or place}: {error.strerror or error}", ExitCode.RESOURCE) from error
+
+
+def resume_command(run_id: str, outputs: Path) -> str:
+    default = outputs == Path("outputs").absolute()
+    return f"python -m xp resume={run_id}" + ("" if default else f" outputs={outputs}")

@@ -1,0 +1,88 @@
+"""What a tracker is, and which of them a run's spec asks for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Protocol
+
+from xp.errors import ExitCode, XpError
+from xp.secrets import resolve
+
+WANDB_KEY = "WANDB_API_KEY"
+
+
+class Tracker(Protocol):
+    """Takes metrics; called from one thread."""
+
+    def log(self, step: int, time: float, metrics: Mapping[str, float]) -> None: ...
+
+    def close(self, *, is_success: bool) -> None:
+        """Flush; the run is over."""
+
+
+@dataclass(frozen=True)
+class TrackedRun:
+    """What a tracker is told about a run: names, never a secret's value."""
+
+    run_id: str
+    attempt: int
+    project: str
+    config: Mapping[str, Any]
+    """The resolved spec."""
+    directory: Path
+    """Of the run."""
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+Opener = Callable[[TrackedRun], Tracker]
+
+
+def check_trackers(names: Sequence[str]) -> dict[str, str]:
+    """Raise XpError for a tracker that is not installed (RUNTIME) or has no key (SECRET); returns the keys."""
+    for name in names:
+        if find_spec(name) is None:
+            raise XpError(f"tracking: {name} is not installed; install: python -m pip install {name}", ExitCode.RUNTIME)
+    if "wandb" not in names or os.environ.get("WANDB_MODE", "online") in ("offline", "disabled", "dryrun"):
+        return {}
+    try:
+        return resolve([WANDB_KEY])
+    except XpError as error:
+        if _is_logged_in():
+            return {}
+        raise XpError(f"{error}; WANDB_MODE=offline needs none", ExitCode.SECRET) from None
+
+
+def openers(names: Sequence[str]) -> dict[str, Opener]:
+    """How to open each tracker; nothing is imported until it is called."""
+    return {name: _OPENERS[name] for name in names}
+
+
+def _is_logged_in() -> bool:
+    """Whether `wandb login` left a key in ~/.netrc."""
+    import netrc
+    from urllib.parse import urlsplit
+
+    host = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""
+    try:
+        return netrc.netrc().authenticators(host) is not None
+    except (OSError, netrc.NetrcParseError):
+        return False
+
+
+def _wandb(run: TrackedRun) -> Tracker:
+    from xp.tracking.wandb import WandbTracker
+
+    return WandbTracker(run)
+
+
+def _tensorboard(run: TrackedRun) -> Tracker:
+    from xp.tracking.tensorboard import TensorboardTracker
+
+    return TensorboardTracker(run)
+
+
+_OPENERS: Mapping[str, Opener] = {"wandb": _wandb, "tensorboard": _tensorboard}

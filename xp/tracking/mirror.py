@@ -1,0 +1,120 @@
+"""Follows `metrics.jsonl` and tells the trackers, in a thread of its own: one that fails costs a warning, no run."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from xp.tracking.base import Opener, TrackedRun, Tracker
+
+POLL_S = 0.5
+CLOSE_TIMEOUT_S = 60.0
+"""How long trackers may take to flush at the end."""
+ABOUT = frozenset({"step", "time", "attempt", "stage"})
+"""Keys of a line that are no metrics."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of metrics.jsonl."""
+
+    step: int
+    time: float
+    metrics: Mapping[str, float]
+
+
+def parse_line(text: str) -> Line | None:
+    """Read one line; None for what is not metrics."""
+    try:
+        value = json.loads(text)
+        metrics = {
+            name: float(number)
+            for name, number in value.items()
+            if name not in ABOUT and isinstance(number, int | float)
+        }
+        return Line(int(value["step"]), float(value["time"]), metrics)
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError):
+        return None
+
+
+class Mirror:
+    """A context: trackers follow the file while it is open, and have all of it when it closes."""
+
+    def __init__(
+        self,
+        file: Path,
+        run: TrackedRun,
+        openers: Mapping[str, Opener],
+        warn: Callable[[str], None],
+        *,
+        poll_s: float = POLL_S,
+        close_timeout_s: float = CLOSE_TIMEOUT_S,
+    ) -> None:
+        self._file, self._run, self._warn = file, run, warn
+        self._poll_s, self._close_timeout_s = poll_s, close_timeout_s
+        self._waiting = dict(openers)
+        self._trackers: dict[str, Tracker] = {}
+        self._offset = file.stat().st_size if file.exists() else 0
+        self._stop = threading.Event()
+        self._is_success = False
+        # A daemon: a tracker that hangs on a dead network must not hold the process.
+        self._thread = threading.Thread(target=self._follow, name="xp-tracking", daemon=True)
+
+    def __enter__(self) -> Self:
+        if self._waiting:
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._is_success = kind is None
+        self._stop.set()
+        if not self._thread.ident:
+            return
+        self._thread.join(self._close_timeout_s)
+        if self._thread.is_alive():
+            self._warn(f"tracking: {', '.join(self._trackers)} did not finish within {self._close_timeout_s:g} s\n")
+
+    def _follow(self) -> None:
+        for name, opener in self._waiting.items():
+            self._try(name, partial(self._open, name, opener))
+        while True:
+            is_last = self._stop.wait(self._poll_s)
+            for line in self._new_lines():
+                for name, tracker in list(self._trackers.items()):
+                    self._try(name, partial(tracker.log, line.step, line.time, line.metrics))
+            if is_last:
+                break
+        for name, tracker in list(self._trackers.items()):
+            self._try(name, partial(tracker.close, is_success=self._is_success))
+
+    def _open(self, name: str, opener: Opener) -> None:
+        self._trackers[name] = opener(self._run)
+
+    def _new_lines(self) -> list[Line]:
+        """Whole lines since the last look; a line that is still being written waits."""
+        try:
+            with self._file.open("rb") as file:
+                file.seek(self._offset)
+                data = file.read()
+        except OSError:
+            return []
+        whole = data[: data.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        lines = (parse_line(text) for text in whole.decode(errors="replace").splitlines())
+        return [line for line in lines if line is not None]
+
+    def _try(self, name: str, action: Callable[[], object]) -> None:
+        """A tracker is someone else's code: whatever it raises ends it, and nothing else."""
+        try:
+            action()
+        except Exception as error:
+            self._trackers.pop(name, None)
+            self._warn(f"tracking: {name} failed and is left out from here on: {type(error).__name__}: {error}\n")
