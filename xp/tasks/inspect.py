@@ -1,0 +1,127 @@
+"""Looks at the store from outside: which sets there are, whether they are whole, what a task says, what can go."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from xp.errors import ExitCode, XpError
+from xp.tasks.config import Purpose
+from xp.tasks.files import writing_below
+from xp.tasks.manifest import Manifest, read_manifest
+from xp.tasks.row import TaskRow
+from xp.tasks.shards import try_lock
+from xp.tasks.store import Broken, TaskSet, prove
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A directory of the store."""
+
+    path: Path
+    manifest: Manifest | None
+    """None: work in progress or left over, set aside, or damaged; see state."""
+    state: str
+    """`whole` says only that the manifest is: `verify` reads the files too."""
+    num_bytes: int
+    modified: float
+    """Seconds since the epoch."""
+
+
+def list_sets(store: Path) -> list[Listed]:
+    """Everything in the store, the newest first."""
+    found = [_look_at(path) for path in sorted(store.iterdir()) if path.is_dir()] if store.is_dir() else []
+    return sorted(found, key=lambda listed: -listed.modified)
+
+
+def _look_at(path: Path) -> Listed:
+    num_bytes = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+    manifest, state = None, "damaged"
+    if path.suffix == ".work":
+        state = "unfinished"
+    elif ".corrupt-" in path.name:
+        state = "set aside"
+    else:
+        with suppress(OSError, ValueError):
+            manifest, state = read_manifest(path), "whole"
+    return Listed(path, manifest, state, num_bytes, path.stat().st_mtime)
+
+
+def find_set(store: Path, key: str) -> Path:
+    """The set whose key begins so."""
+    names = [listed.path.name for listed in list_sets(store) if listed.state in ("whole", "damaged")]
+    matching = [name for name in names if name.startswith(key)]
+    if len(matching) != 1:
+        what = "no task set" if not matching else f"{len(matching)} task sets"
+        legal = ", ".join(matching or names) or "none"
+        raise XpError(f"{store} holds {what} whose key begins with {key!r}; there are: {legal}", ExitCode.TASKS)
+    return store / matching[0]
+
+
+def verify_set(path: Path) -> TaskSet:
+    """Check every hash of one set, and that its table reads from end to end."""
+    try:
+        found = prove(path)
+        num_rows = sum(1 for _ in found.rows())
+    except (Broken, OSError, ValueError) as error:
+        raise XpError(
+            f"the task set {path} is damaged: {error}\nrun `python -m xp prepare` to build it again", ExitCode.TASKS
+        ) from error
+    num_counted = sum(found.num_tasks(purpose) for purpose in Purpose)
+    if num_rows != num_counted:
+        raise XpError(f"the task set {path} has {num_rows} rows, its manifest {num_counted}", ExitCode.TASKS)
+    return found
+
+
+def show_tasks(path: Path, num_tasks: int, purpose: Purpose | None = None, task_id: str | None = None) -> list[TaskRow]:
+    """The first tasks of a set, or the one that is named."""
+    rows: Iterator[TaskRow] = verify_hashes(path).rows(purpose)
+    if task_id is None:
+        return list(islice(rows, num_tasks))
+    chosen = [row for row in rows if row.task_id == task_id]
+    if not chosen:
+        raise XpError(f"the task set {path} has no task {task_id!r}; a task id is member/split/index", ExitCode.TASKS)
+    return chosen
+
+
+def verify_hashes(path: Path) -> TaskSet:
+    try:
+        return prove(path)
+    except (Broken, OSError) as error:
+        raise XpError(f"the task set {path} is damaged: {error}", ExitCode.TASKS) from error
+
+
+def prune(store: Path, keep: Sequence[str], is_dry: bool = False) -> list[Listed]:
+    """Remove what no kept key needs; gives back what went (or would go). A set that is being built stays.
+
+    Args:
+        store: the store.
+        keep: keys, or the beginnings of keys, that stay, whole or unfinished.
+        is_dry: only say what would go.
+    """
+    removed = []
+    for listed in list_sets(store):
+        key = listed.path.name.partition(".")[0]
+        is_kept = any(key.startswith(wanted) for wanted in keep)
+        if is_kept and listed.state in ("whole", "unfinished"):
+            continue
+        with writing_below(store), try_lock(store / f".{key}.lock") as is_free:
+            if not is_free:
+                continue
+            removed.append(listed)
+            if not is_dry:
+                _remove(listed.path)
+    return removed
+
+
+def _remove(path: Path) -> None:
+    """Under another name first, so that a removal that is cut short leaves nothing that looks like a set."""
+    doomed = path if path.suffix == ".work" else path.with_name(f"{path.name}.work")
+    if doomed != path:
+        shutil.rmtree(doomed, ignore_errors=True)
+        path.replace(doomed)
+    shutil.rmtree(doomed)
