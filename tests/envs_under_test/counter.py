@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,15 @@ LOG_VARIABLE = "XP_TEST_SIDE_EFFECTS"
 """File to which each execution is appended, so that a test can count what the server did."""
 
 
-def note(event: str) -> None:
-    path = os.environ.get(LOG_VARIABLE)
-    if path:
-        with Path(path).open("a") as log:
-            log.write(event + "\n")
+class Noted(Environment):
+    """Notes what is done to each of its instances."""
+
+    def note(self, event: str) -> None:
+        self.who = getattr(self, "who", None) or uuid.uuid4().hex
+        path = os.environ.get(LOG_VARIABLE)
+        if path:
+            with Path(path).open("a") as log:
+                log.write(f"{event} {self.who}\n")
 
 
 def said(text: str, reward: float | None = None, finished: bool = False) -> ToolOutput:
@@ -35,17 +40,17 @@ class Amount(BaseModel):
     amount: float
 
 
-class Counter(Environment):
+class Counter(Noted):
     """`inc` is not idempotent, `submit` ends the episode with 1.0 if the count is the task's."""
 
     def __init__(self, task_spec: Any = {}, secrets: dict[str, str] = {}) -> None:  # noqa: B006
         super().__init__(task_spec, secrets)
         self.secrets = secrets
         self.count = 0
-        note("init")
+        self.note("init")
 
     def teardown(self) -> None:
-        note("teardown")
+        self.note("teardown")
 
     @classmethod
     def list_splits(cls) -> Sequence[str]:
@@ -62,32 +67,32 @@ class Counter(Environment):
     def inc(self) -> ToolOutput:
         """Add one."""
         self.count += 1
-        note("inc")
+        self.note("inc")
         return said(str(self.count), 0.25)
 
     @tool
     def submit(self) -> ToolOutput:
         """Hand in the count."""
-        note("submit")
+        self.note("submit")
         return said("done", 1.0 if self.count == self.task_spec["goal"] else 0.0, True)
 
     @tool
     def say(self, args: Guess) -> ToolOutput:
         """Say it back."""
-        note("say")
+        self.note("say")
         return said(args.value)
 
     @tool
     async def sleep(self, args: Amount) -> ToolOutput:
         """Wait, in seconds."""
-        note("sleep")
+        self.note("sleep")
         await asyncio.sleep(args.amount)
         return said("slept", 0.0)
 
     @tool
     def crash(self) -> ToolOutput:
         """Raise."""
-        note("crash")
+        self.note("crash")
         raise RuntimeError("the tool broke")
 
     @tool

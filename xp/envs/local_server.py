@@ -44,11 +44,6 @@ class LocalServer:
         self._owner = os.getpid()
 
     @property
-    def digest(self) -> str:
-        """Names the environment's source: a change of its file is another version."""
-        return f"{self.serve} {_source_digest(self.serve)}"
-
-    @property
     def pid(self) -> int | None:
         return None if self._process is None else self._process.pid
 
@@ -137,18 +132,18 @@ def _child_environ(environ: Mapping[str, str], token: str) -> dict[str, str]:
     return {**kept, **quiet, "PYTHONPATH": path, TOKEN_VARIABLE: token}
 
 
-def _source_digest(serve: str) -> str:
-    """Of the module's file, or of every Python file of its package, found without importing it."""
+def source_version(serve: str) -> str:
+    """Names the source of `module:Class`: a change of its file, or of its package's, is another version."""
     module = serve.partition(":")[0]
     try:
         spec = importlib.util.find_spec(module)
     except (ImportError, ValueError):
         spec = None
     if spec is None or spec.origin is None:
-        return "unknown"
+        return f"{serve} of unknown source"
     path = Path(spec.origin)
     files = sorted(path.parent.rglob("*.py")) if path.name == "__init__.py" else [path]
     digest = hashlib.sha256()
     for file in files:
         digest.update(hashlib.sha256(file.read_bytes()).digest())
-    return digest.hexdigest()[:16]
+    return f"{serve} {digest.hexdigest()[:16]}"

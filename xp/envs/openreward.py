@@ -19,7 +19,7 @@ from xp.envs.base import (
     ToolResult,
     ToolSpec,
 )
-from xp.envs.local_server import LocalServer
+from xp.envs.local_server import LocalServer, source_version
 from xp.envs.loop import run
 from xp.envs.ors_catalog import Catalog
 from xp.envs.ors_http import Transport
@@ -54,11 +54,14 @@ class OpenRewardProvider:
     def __repr__(self) -> str:
         return f"OpenRewardProvider({self._config.name!r})"
 
+    @property
+    def server(self) -> LocalServer | None:
+        """The server that this provider has started, if `serve` asks for one and anything was asked of it yet."""
+        return self._server
+
     def version(self) -> str:
-        if self._server is not None or self._config.serve:
-            self._reach()
-            assert self._server is not None
-            return self._server.digest
+        if self._config.serve is not None:
+            return source_version(self._config.serve)
         return self._ask(lambda catalog: catalog.version())
 
     def splits(self) -> tuple[str, ...]:

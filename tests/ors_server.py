@@ -1,0 +1,63 @@
+"""The environments of tests.envs_under_test on the real openreward server, one process for a whole test session."""
+
+from __future__ import annotations
+
+import functools
+import os
+import tempfile
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tests.envs_under_test.counter import LOG_VARIABLE
+from tests.fake_session import RULES
+from xp.envs.local_server import LocalServer
+from xp.episode.config import EnvConfig
+
+COUNTER = "tests.envs_under_test.counter:Counter"
+QUIZ = "tests.envs_under_test.counter:Quiz"
+
+
+@dataclass(frozen=True)
+class Running:
+    """A server and the file in which its environments note what they do."""
+
+    server: LocalServer
+    effects: Path
+
+
+class Effects:
+    """What the environments have done since this was made."""
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        self._start = log.stat().st_size
+
+    def events(self) -> list[tuple[str, str]]:
+        """(event, environment instance) in order."""
+        with self._log.open() as log:
+            log.seek(self._start)
+            return [(event, who) for event, _, who in (line.strip().partition(" ") for line in log)]
+
+    def count(self, event: str) -> int:
+        return sum(name == event for name, _ in self.events())
+
+    def most(self, event: str) -> int:
+        """The largest number of times that one and the same environment instance did it."""
+        return max(Counter(who for name, who in self.events() if name == event).values(), default=0)
+
+
+@functools.cache
+def running(serve: str) -> Running:
+    effects = Path(tempfile.mkdtemp(prefix="xp-test-")) / "effects"
+    effects.touch()
+    server = LocalServer(serve, environ={**os.environ, LOG_VARIABLE: str(effects)})
+    server.start()
+    return Running(server, effects)
+
+
+def rules(**changes: Any) -> EnvConfig:
+    """Rules of an episode against a real server, with deadlines that a test can wait for."""
+    limits = {name: changes.pop(name) for name in list(changes) if name in RULES.limits.__dataclass_fields__}
+    return replace(RULES, **{"provider": "openreward", **changes}, limits=replace(RULES.limits, **limits))

@@ -1,0 +1,182 @@
+"""Tool calls under faults: executed at most once, ended in time, and never scored for what the network did."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.fake_session import call
+from tests.reliability import proxy as faults
+from tests.reliability.conftest import TASK, World
+from tests.reliability.proxy import Fault
+from xp.envs.base import DeadlineExceeded, EnvFault, EnvUnavailable, ResponseLost, ToolCrashed
+from xp.episode.outcome import Status
+
+LOST: dict[str, Fault] = {
+    "executed, then 502": faults.status(502, executed=True),
+    "executed, then 503": faults.status(503, executed=True),
+    "executed, then 504": faults.status(504, executed=True),
+    "executed, then reset": faults.reset(executed=True),
+    "executed, then 200 and closed": faults.closed_after_200(),
+    "reset": faults.reset(executed=False),
+    "executed, then silence": faults.silent(executed=True),
+}
+REFUSED: dict[str, Fault] = {
+    "429": faults.status(429),
+    "429 with Retry-After": faults.status(429, {"Retry-After": "1"}),
+    "503 of a backend that is starting": faults.status(503, {"X-Backend-State": "starting", "Retry-After": "1"}),
+}
+
+
+@pytest.mark.scorecard(12)
+@pytest.mark.parametrize("name", LOST)
+@pytest.mark.parametrize("times", [1, 99])
+def test_12_a_lost_answer_voids_and_the_tool_runs_once(world: World, name: str, times: int) -> None:
+    world.proxy.inject("/call", LOST[name], times)
+    episode = world.episode(call_timeout_s=0.7)
+    assert episode.step(call("inc")).status is Status.VOID
+    outcome = episode.settle()
+    assert outcome.reward is None
+    assert world.effects.count("inc") == (name != "reset")
+    assert len(world.proxy.requests("/call")) == 1
+
+
+@pytest.mark.scorecard(12)
+@pytest.mark.parametrize("name", LOST)
+def test_12_a_retried_episode_runs_each_call_once_on_a_fresh_session(world: World, name: str) -> None:
+    world.proxy.inject("/call", LOST[name], times=1, skip=1)
+    episode = world.episode(retries_per_episode=1, call_timeout_s=0.7)
+    for tool in ("inc", "inc", "submit"):
+        reply = episode.step(call(tool))
+    assert reply.status is Status.FINISHED
+    assert episode.settle().reward == 1.5
+    assert world.effects.count("init") == 2
+    assert world.effects.most("inc") == 2
+    assert world.effects.most("submit") == 1
+
+
+@pytest.mark.scorecard(13)
+@pytest.mark.parametrize("name", LOST)
+def test_13_a_lost_final_answer_is_never_zero(world: World, name: str) -> None:
+    world.proxy.inject("/call", LOST[name], times=1, skip=2)
+    episode = world.episode(call_timeout_s=0.7)
+    for tool in ("inc", "inc", "submit"):
+        episode.step(call(tool))
+    outcome = episode.settle()
+    assert (outcome.status, outcome.reward) == (Status.VOID, None)
+    assert world.effects.count("submit") == (name != "reset")
+
+
+@pytest.mark.scorecard(13)
+@pytest.mark.parametrize("times", [1, 2])
+def test_13_an_answer_that_was_begun_is_resumed_with_its_reward(world: World, times: int) -> None:
+    world.proxy.inject("/call", faults.reset_after_task_id, times, skip=2)
+    episode = world.episode()
+    for tool in ("inc", "inc", "submit"):
+        episode.step(call(tool))
+    outcome = episode.settle()
+    assert (outcome.status, outcome.reward) == (Status.FINISHED, 1.5)
+    assert world.effects.count("submit") == 1
+
+
+@pytest.mark.scorecard(14)
+@pytest.mark.parametrize("name", REFUSED)
+def test_14_a_refused_call_is_tried_again_and_runs_once(world: World, name: str) -> None:
+    world.proxy.inject("/call", REFUSED[name], times=1)
+    episode = world.episode(call_timeout_s=5.0)
+    began = time.monotonic()
+    assert episode.step(call("inc")).status is Status.ONGOING
+    assert time.monotonic() - began >= (1.0 if "1" in name.removeprefix("429") or "503" in name else 0.1)
+    assert world.effects.count("inc") == 1
+
+
+@pytest.mark.scorecard(14)
+def test_14_a_wait_that_does_not_fit_the_deadline_ends_at_once(world: World) -> None:
+    world.proxy.inject("/call", faults.status(429, {"Retry-After": "60"}), times=99)
+    session = world.session()
+    began = time.monotonic()
+    with pytest.raises(EnvUnavailable):
+        session.call("inc", {})
+    assert time.monotonic() - began < 1.0
+
+
+@pytest.mark.scorecard(14)
+def test_14_refusals_without_end_stop_at_the_allowed_number(world: World) -> None:
+    world.proxy.inject("/call", faults.status(429), times=99)
+    with pytest.raises(EnvUnavailable):
+        world.session(call_timeout_s=20.0).call("inc", {})
+    assert len(world.proxy.requests("/call")) == 3
+    assert world.effects.count("inc") == 0
+
+
+STALLS: dict[str, Fault] = {
+    "no answer": faults.silent(executed=False),
+    "nothing after 200": faults.stalled(faults.HEAD),
+    "nothing after the id": faults.stalled(faults.EVENT),
+    "comments after 200": faults.stalled(faults.HEAD, comments=True),
+    "comments after the id": faults.stalled(faults.EVENT, comments=True),
+}
+
+
+@pytest.mark.scorecard(15)
+@pytest.mark.parametrize("name", STALLS)
+def test_15_a_stalled_call_ends_at_its_deadline(world: World, name: str) -> None:
+    world.proxy.inject("/call", STALLS[name], times=99)
+    session = world.session(call_timeout_s=1.0)
+    began = time.monotonic()
+    with pytest.raises(DeadlineExceeded):
+        session.call("inc", {})
+    assert time.monotonic() - began < 1.1
+    assert world.effects.count("inc") <= 1
+
+
+@pytest.mark.scorecard(15)
+@pytest.mark.parametrize("path", ["/create_session", "/create", "/messages"])
+def test_15_a_stalled_opening_ends_at_its_deadline_and_frees_its_slot(world: World, path: str) -> None:
+    world.proxy.inject(path, faults.silent(executed=True), times=1)
+    provider = world.provider(create_timeout_s=1.0, max_sessions=1)
+    began = time.monotonic()
+    with pytest.raises(DeadlineExceeded):
+        provider.open(TASK)
+    assert time.monotonic() - began < 1.1
+    assert provider.open(TASK).call("inc", {}).reward == 0.25
+
+
+@pytest.mark.scorecard(15)
+def test_15_stalled_tools_end_at_their_deadline(world: World) -> None:
+    world.proxy.inject("/task_tools", faults.silent(executed=True), times=1)
+    session = world.session(create_timeout_s=1.0)
+    with pytest.raises(DeadlineExceeded):
+        session.tools()
+
+
+@pytest.mark.scorecard(16)
+@pytest.mark.parametrize("name", ["executed, then 200 and closed", "executed, then reset", "reset after the id"])
+def test_16_an_endless_loop_of_losses_is_left_after_a_few_requests(world: World, name: str) -> None:
+    world.proxy.inject("/call", LOST.get(name, faults.reset_after_task_id), times=10_000)
+    session = world.session(call_timeout_s=10.0)
+    with pytest.raises(EnvFault):
+        session.call("inc", {})
+    assert world.effects.count("inc") == 1
+    assert len(world.proxy.requests("/call")) <= 3
+
+
+def test_a_tool_that_raises_is_its_environments_fault(world: World) -> None:
+    session = world.session()
+    with pytest.raises(ToolCrashed, match="the tool broke"):
+        session.call("crash", {})
+    assert world.effects.count("crash") == 1
+
+
+def test_a_slow_tool_is_cut_off_at_the_deadline(world: World) -> None:
+    session = world.session(call_timeout_s=0.3)
+    with pytest.raises(DeadlineExceeded):
+        session.call("sleep", {"amount": 5})
+
+
+def test_a_finish_that_was_lost_is_recognised_by_the_next_call(world: World) -> None:
+    session = world.session()
+    session.call("submit", {})
+    with pytest.raises(ResponseLost, match="had finished"):
+        session.call("inc", {})

@@ -1,0 +1,169 @@
+"""Replies that are not what the protocol allows, and long ones that must arrive byte for byte."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import resource
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.fake_session import call
+from tests.reliability import proxy as faults
+from tests.reliability.conftest import TASK, World
+from tests.reliability.proxy import EVENT_STREAM, Fault, output
+from xp.envs import wire
+from xp.envs.base import EnvFault, ProtocolError, ResponseLost
+from xp.episode.outcome import Status
+
+MALFORMED: dict[str, Fault] = {
+    "truncated JSON": faults.streamed('{"ok": true, "outp'),
+    "HTML": faults.replied(b"<html><body>502 Bad Gateway</body></html>", "text/html"),
+    "HTML that says it is a stream": faults.replied(b"<html>\n<body>hm</body>\n\n", EVENT_STREAM),
+    "a list": faults.streamed("[]"),
+    "null": faults.streamed("null"),
+    "no ok": faults.streamed("{}"),
+    "no output": faults.streamed('{"ok": true}'),
+    "ok is a string": faults.streamed('{"ok": "true"}'),
+    "an error that is no string": faults.streamed('{"ok": false, "error": 5}'),
+    "an unknown reason": faults.streamed('{"ok": false, "error": "x", "reason": "mood"}'),
+    "a collision of names": faults.streamed('{"ok": false, "error": "x", "reason": "name_collision"}'),
+    "no reward": output(reward=...),
+    "no finished": output(finished=...),
+    "no blocks": output(blocks=...),
+    "reward is a string": output(reward="1.0"),
+    "reward is a bool": output(reward=True),
+    "reward is NaN": output(reward=math.nan),
+    "reward is infinite": output(reward=math.inf),
+    "reward overflows": faults.streamed(
+        '{"ok": true, "output": {"blocks": [], "metadata": null, "finished": true, "reward": 1e999}}'
+    ),
+    "reward is a huge integer": faults.streamed(
+        '{"ok": true, "output": {"blocks": [], "metadata": null, "finished": true, "reward": 1' + "0" * 400 + "}}"
+    ),
+    "finished is a string": output(finished="false"),
+    "finished is a number": output(finished=1),
+    "blocks is a string": output(blocks="x"),
+    "a block is a string": output(blocks=["x"]),
+    "a block without a type": output(blocks=[{"text": "x"}]),
+    "a block of an unknown type": output(blocks=[{"type": "smell", "text": "x"}]),
+    "a text that is a number": output(blocks=[{"type": "text", "text": 5}]),
+    "200,000 brackets": faults.streamed("[" * 200_000),
+    "not UTF-8": faults.replied(b"event: task_id\ndata: t\n\nevent: end\ndata: \xff\xfe\n\n", EVENT_STREAM),
+    "pieces in the wrong order": faults.replied(
+        b'event: task_id\ndata: t\n\nevent: chunk\ndata: "output": {}}\n\nevent: end\ndata: {"ok": true, \n\n',
+        EVENT_STREAM,
+    ),
+    "an empty result": faults.streamed(""),
+}
+
+
+@pytest.mark.scorecard(18)
+@pytest.mark.parametrize("name", MALFORMED)
+def test_18_a_malformed_reply_is_a_protocol_error_and_voids(world: World, name: str) -> None:
+    kinds = (ProtocolError, ResponseLost) if name == "HTML that says it is a stream" else ProtocolError
+    world.proxy.inject("/call", MALFORMED[name], times=99)
+    episode = world.episode()
+    assert episode.step(call("inc")).status is Status.VOID
+    outcome = episode.settle()
+    assert outcome.reward is None
+    assert outcome.step_rewards == ()
+    names = [kind.__name__ for kind in (kinds if isinstance(kinds, tuple) else (kinds,))]
+    assert (outcome.void_reason or "").partition(":")[0] in names
+    assert world.effects.count("inc") == 1
+
+
+@pytest.mark.scorecard(18)
+def test_18_a_body_of_64_mb_is_refused_without_being_kept(world: World) -> None:
+    bomb = faults.replied(b"event: task_id\ndata: t\n\nevent: chunk\ndata: " + b"x" * (64 << 20), EVENT_STREAM)
+    session = world.session(call_timeout_s=20.0)
+    world.proxy.inject("/call", bomb)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(ProtocolError, match="longer than"):
+        session.call("inc", {})
+    grown_mb = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    assert grown_mb < 64 + 64, "the proxy holds 64 MB in this process; the client may hold twice its own limit"
+
+
+@pytest.mark.scorecard(18)
+def test_18_a_compressed_bomb_is_never_opened(world: World) -> None:
+    import gzip
+
+    async def fault(exchange: faults.Exchange) -> None:
+        body = gzip.compress(b" " * (128 << 20), 9)
+        await exchange.answer(200, body, headers={"content-encoding": "gzip"})
+
+    world.proxy.inject("/messages", fault)
+    with pytest.raises(ProtocolError):
+        world.provider().open(TASK)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=10),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+NEAR = st.fixed_dictionaries(
+    {"ok": st.booleans() | JSON},
+    optional={
+        "output": st.fixed_dictionaries(
+            {},
+            optional={
+                "blocks": st.lists(st.fixed_dictionaries({"type": st.just("text"), "text": JSON}), max_size=2) | JSON,
+                "reward": st.floats() | JSON,
+                "finished": st.booleans() | JSON,
+                "metadata": JSON,
+            },
+        )
+        | JSON,
+        "error": JSON,
+        "reason": st.sampled_from(["not_found", "input_validation", "episode_finished", "x"]) | JSON,
+    },
+)
+
+
+@pytest.mark.scorecard(18)
+@settings(max_examples=2000, deadline=None)
+@given(NEAR | JSON)
+def test_18_whatever_a_reply_holds_its_result_is_typed_or_a_fault(value: object) -> None:
+    try:
+        result = wire.tool_result(value, "call")
+    except EnvFault:
+        return
+    assert isinstance(result.text, str)
+    assert isinstance(result.finished, bool)
+    assert result.reward is None or (type(result.reward) is float and math.isfinite(result.reward))
+
+
+@pytest.mark.scorecard(18)
+@settings(max_examples=500, deadline=None)
+@given(st.binary(max_size=60) | JSON.map(lambda value: json.dumps(value).encode()))
+def test_18_whatever_a_body_holds_it_is_json_or_a_fault(body: bytes) -> None:
+    for read in (wire.tools, wire.messages):
+        try:
+            read(wire.parse_json(body, "x"), "x")
+        except EnvFault:
+            continue
+
+
+@pytest.mark.scorecard(19)
+def test_19_long_output_arrives_byte_for_byte_with_whitespace_at_every_offset(world: World) -> None:
+    session = world.session()
+    dice = random.Random(7)
+    for length in (4000, 4090, *range(4093, 4100), 5003, 8190, 8192, 9000, 70_000):
+        text = "".join(
+            dice.choice([" ", "  \t", "\n", "\r\n", "x", "é", "\u2028", "𝄞", "\x85"]) for _ in range(length)
+        )[:length]
+        assert session.call("say", {"value": text}).text == text
+
+
+@pytest.mark.scorecard(19)
+def test_19_spaces_around_the_cut_of_a_piece_are_kept(world: World) -> None:
+    """The real server cuts its JSON after 4,096 characters: here each cut falls among spaces."""
+    session = world.session()
+    for shift in range(0, 64, 7):
+        text = "x" * (4000 + shift) + " " * 200 + "\n    def f():" + " " * 4200 + "end"
+        assert session.call("say", {"value": text}).text == text

@@ -1,0 +1,174 @@
+"""Sessions under faults: opened whole or torn down, noticed when lost, ended on the server on every path."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.fake_session import call
+from tests.ors_server import COUNTER, rules
+from tests.reliability import proxy as faults
+from tests.reliability.conftest import QUICK, TASK, World
+from tests.reliability.proxy import Fault
+from xp.envs import ors_session
+from xp.envs.base import EnvFault, EnvUnavailable, ProtocolError, ResponseLost, SessionLost
+from xp.envs.local_server import LocalServer
+from xp.envs.openreward import OpenRewardProvider
+from xp.episode.episode import Episode
+from xp.episode.outcome import Status
+
+OPENING: dict[str, tuple[str, Fault, type[EnvFault]]] = {
+    "create_session 503 for ever": ("/create_session", faults.status(503), ResponseLost),
+    "create_session 500": ("/create_session", faults.status(500), EnvFault),
+    "create 503 for ever": ("/create", faults.status(503), ResponseLost),
+    "create executed and lost": ("/create", faults.reset(executed=True), ResponseLost),
+    "create executed, then 502": ("/create", faults.status(502, executed=True), ResponseLost),
+    "create 500": ("/create", faults.status(500, executed=True), EnvFault),
+    "prompt 503 for ever": ("/messages", faults.status(503), ResponseLost),
+    "prompt is HTML": ("/messages", faults.replied(b"<html>", "text/html"), ProtocolError),
+}
+
+
+def wait_for(condition: Callable[[], bool], limit_s: float = 5.0) -> bool:
+    until = time.monotonic() + limit_s
+    while not condition():
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+@pytest.mark.scorecard(15)
+@pytest.mark.parametrize("name", OPENING)
+def test_15_an_opening_that_fails_raises_its_type_and_leaves_nothing_on_the_server(world: World, name: str) -> None:
+    path, fault, kind = OPENING[name]
+    world.proxy.inject(path, fault, times=99)
+    provider = world.provider(max_sessions=1)
+    for _ in range(2):  # The second try would wait for ever for a slot that the first one kept.
+        with pytest.raises(kind):
+            provider.open(TASK)
+    assert wait_for(lambda: world.effects.count("teardown") == world.effects.count("init"))
+    assert len(world.proxy.requests("/create")) <= 2
+
+
+def test_a_refused_opening_is_tried_again(world: World) -> None:
+    for path in ("/create_session", "/create", "/messages"):
+        world.proxy.inject(path, faults.status(503, {"X-Backend-State": "starting", "Retry-After": "0"}))
+    assert world.session().call("inc", {}).reward == 0.25
+    assert world.effects.count("init") == 1
+
+
+def test_a_prompt_that_was_lost_is_asked_for_again(world: World) -> None:
+    world.proxy.inject("/messages", faults.reset(executed=True))
+    assert world.session().prompt() == [{"role": "user", "content": "Count to 2."}]
+
+
+def test_a_server_without_messages_gives_its_prompt(world: World) -> None:
+    world.proxy.inject("/messages", faults.status(404), times=99)
+    provider = world.provider()
+    for _ in range(2):
+        assert provider.open(TASK).prompt() == [{"role": "user", "content": "Count to 2."}]
+    assert len(world.proxy.requests("/messages")) == 1
+
+
+def test_a_closed_session_is_torn_down_and_says_so(world: World) -> None:
+    provider = world.provider()
+    session = provider.open(TASK)
+    session.close()
+    session.close()
+    with pytest.raises(SessionLost):
+        session.call("inc", {})
+    provider.close()
+    assert world.effects.count("teardown") == 1
+    with pytest.raises(EnvUnavailable):
+        provider.open(TASK)
+
+
+def test_a_session_whose_call_failed_is_torn_down_once(world: World) -> None:
+    world.proxy.inject("/call", faults.reset(executed=True))
+    episode = world.episode()
+    episode.step(call("inc"))
+    episode.settle()
+    assert wait_for(lambda: world.effects.count("teardown") == 1)
+
+
+def test_a_failing_end_never_raises(world: World) -> None:
+    for path in ("/delete", "/delete_session"):
+        world.proxy.inject(path, faults.status(500), times=99)
+    provider = world.provider()
+    provider.open(TASK).close()
+    provider.close()
+
+
+@pytest.fixture(scope="module")
+def restarted() -> Iterator[LocalServer]:
+    """What a server is after a restart: the same environments, and none of the sessions."""
+    with LocalServer(COUNTER) as server:
+        yield server
+
+
+@pytest.mark.scorecard(17)
+def test_17_a_restarted_server_is_noticed_on_the_next_call_and_voids(world: World, restarted: LocalServer) -> None:
+    episode = world.episode()
+    episode.step(call("inc"))
+    world.proxy.upstream = restarted
+    assert episode.step(call("inc")).status is Status.VOID
+    assert (episode.settle().void_reason or "").startswith("SessionLost")
+
+
+@pytest.mark.scorecard(17)
+def test_17_an_episode_over_a_restart_is_played_again_once(world: World, restarted: LocalServer) -> None:
+    episode = world.episode(retries_per_episode=1)
+    episode.step(call("inc"))
+    world.proxy.upstream = restarted
+    episode.step(call("inc"))
+    assert episode.step(call("submit")).status is Status.FINISHED
+    assert episode.settle().reward == 1.5
+    assert len(world.proxy.requests("/create")) == 2
+
+
+@pytest.mark.scorecard(17)
+def test_17_a_server_that_stays_away_voids_within_the_deadlines() -> None:
+    config = rules(serve=COUNTER, **{**QUICK, "retries_per_episode": 1})
+    provider = OpenRewardProvider(config, os.environ)
+    episode = Episode(TASK, lambda: provider.open(TASK), config)
+    episode.step(call("inc"))
+    assert provider.server is not None
+    os.kill(provider.server.pid or 0, signal.SIGKILL)
+    began = time.monotonic()
+    assert episode.step(call("inc")).status is Status.VOID
+    assert time.monotonic() - began < 10.0
+    provider.close()
+
+
+@pytest.mark.scorecard(17)
+def test_17_a_lost_session_is_noticed_by_the_keeper_within_fifteen_seconds_and_ends_its_call(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ors_session, "PING_EVERY_S", 0.2)
+    session = world.session(call_timeout_s=20.0)
+    world.proxy.inject("/call", faults.silent(executed=False))
+    world.proxy.inject("/ping", faults.status(404), skip=2)
+    began = time.monotonic()
+    with pytest.raises(SessionLost):
+        session.call("inc", {})
+    assert time.monotonic() - began < 3.0
+
+
+def test_an_idle_session_is_kept_alive(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ors_session, "PING_EVERY_S", 0.2)
+    session = world.session()
+    assert wait_for(lambda: len(world.proxy.requests("/ping")) >= 3)
+    assert session.call("inc", {}).reward == 0.25
+
+
+def test_an_outage_of_the_pings_alone_is_survived(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ors_session, "PING_EVERY_S", 0.2)
+    world.proxy.inject("/ping", faults.status(500), times=99)
+    session = world.session()
+    assert wait_for(lambda: len(world.proxy.requests("/ping")) >= 2)
+    assert session.call("inc", {}).reward == 0.25
