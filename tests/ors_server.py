@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tests.envs_under_test.counter import LOG_VARIABLE
 from tests.fake_session import RULES
 from xp.envs.local_server import LocalServer
 from xp.episode.config import EnvConfig
 
+LOG_VARIABLE = "XP_TEST_SIDE_EFFECTS"
+"""File to which each execution is appended, so that a test can count what the server did."""
 COUNTER = "tests.envs_under_test.counter:Counter"
 QUIZ = "tests.envs_under_test.counter:Quiz"
 

@@ -13,8 +13,7 @@ from typing import Any
 from openreward.environments import Environment, TextBlock, ToolOutput, terminal, tool
 from pydantic import BaseModel
 
-LOG_VARIABLE = "XP_TEST_SIDE_EFFECTS"
-"""File to which each execution is appended, so that a test can count what the server did."""
+from tests.ors_server import LOG_VARIABLE
 
 
 class Noted(Environment):

@@ -25,6 +25,7 @@ class Exchange:
     body: bytes
     writer: asyncio.StreamWriter
     upstream: LocalServer
+    to_upstream: asyncio.StreamWriter | None = None
 
     async def execute(self) -> asyncio.StreamReader:
         """Send the request to the real server; the answer can be read from what is returned."""
@@ -34,7 +35,7 @@ class Exchange:
         lines = [f"{self.method} {self.path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
         writer.write("\r\n".join([*lines, "", ""]).encode() + self.body)
         await writer.drain()
-        self._to_upstream = writer  # A StreamWriter that is collected closes its connection.
+        self.to_upstream = writer  # A StreamWriter that is collected closes its connection.
         return reader
 
     async def send(self, data: bytes) -> None:
@@ -128,7 +129,11 @@ class FaultProxy:
         body = await reader.readexactly(int(headers.get("content-length", 0)))
         exchange = Exchange(method, path, headers, body, writer, self.upstream)
         self.seen.append(exchange)
-        await (self._next_fault(path) or passed_on)(exchange)
+        try:
+            await (self._next_fault(path) or passed_on)(exchange)
+        finally:
+            if exchange.to_upstream is not None:
+                exchange.to_upstream.close()
 
     def _next_fault(self, path: str) -> Fault | None:
         for injected in self._injected:

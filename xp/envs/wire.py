@@ -97,6 +97,8 @@ def tools(value: Any, what: str) -> tuple[tuple[ToolSpec, ...], tuple[str, str |
         specs.append(
             ToolSpec(string(tool.get("name"), what), str(tool.get("description") or ""), _mapping(schema, what))
         )
+    if len({spec.name for spec in specs}) < len(specs):
+        raise ProtocolError(f"{what}: two tools have the same name")
     terminal = listing.get("terminal_tool")
     if terminal is None:
         return tuple(specs), None

@@ -1,0 +1,280 @@
+"""Where the API key and the secrets go, and where a local server listens."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.ors_server import COUNTER, rules, running
+from tests.reliability import proxy as faults
+from tests.reliability.conftest import QUICK, TASK, World
+from xp.envs import target as targets
+from xp.envs.base import EnvFault, UnsafeOrigin
+from xp.envs.local_server import LocalServer
+from xp.envs.openreward import OpenRewardProvider
+from xp.errors import ExitCode, XpError
+
+CANARY = "XPCANARY_7d1f"
+KEY = {"OPENREWARD_API_KEY": CANARY}
+
+
+def remote(**changes: Any) -> Any:
+    return rules(**{"target": "https://elsewhere.example:8443", "variant": "counter", **changes})
+
+
+@pytest.mark.scorecard(29)
+def test_29_the_key_stays_at_home_when_the_origin_is_not_allowed() -> None:
+    target = targets.remote_target(remote(), KEY)
+    assert "X-API-Key" not in target.headers
+    assert target.secrets == {}
+
+
+@pytest.mark.scorecard(29)
+@pytest.mark.parametrize(
+    ("url", "allowed"),
+    [
+        ("https://elsewhere.example:8443", ("https://elsewhere.example:8443",)),
+        ("https://elsewhere.example", ("https://elsewhere.example:443/",)),
+        ("http://127.0.0.1:9", ()),
+        ("http://[::1]:9", ()),
+        ("http://localhost:9", ()),
+        ("https://sessions.openreward.ai", ()),
+    ],
+)
+def test_29_the_key_goes_to_the_catalog_to_loopback_and_to_what_is_allowed(url: str, allowed: tuple[str, ...]) -> None:
+    target = targets.remote_target(remote(target=url, allowed_origins=allowed), KEY)
+    assert target.headers["X-API-Key"] == CANARY
+
+
+@pytest.mark.scorecard(29)
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://elsewhere.example:8443",
+        "https://elsewhere.example",
+        "https://elsewhere.example.evil.example:8443",
+        "https://elsewhere.example:8443@evil.example",
+        "http://sessions.openreward.ai",
+        "http://127.0.0.1.evil.example",
+        "http://localhost.evil.example",
+    ],
+)
+def test_29_an_origin_is_compared_whole(url: str) -> None:
+    target = targets.remote_target(remote(target=url, allowed_origins=("https://elsewhere.example:8443",)), KEY)
+    assert "X-API-Key" not in target.headers
+
+
+@pytest.mark.scorecard(29)
+def test_29_secrets_for_an_origin_that_is_not_allowed_are_refused_before_any_request() -> None:
+    with pytest.raises(XpError, match="allowed_origins") as caught:
+        OpenRewardProvider(remote(secrets=("GRADER_KEY",)), {"GRADER_KEY": CANARY})
+    assert CANARY not in str(caught.value)
+
+
+@pytest.mark.scorecard(29)
+def test_29_a_missing_secret_is_named() -> None:
+    with pytest.raises(XpError, match="GRADER_KEY") as caught:
+        OpenRewardProvider(remote(secrets=("GRADER_KEY",)), {})
+    assert caught.value.code is ExitCode.SECRET
+
+
+@pytest.mark.scorecard(29)
+def test_29_the_catalogs_secrets_name_their_domains() -> None:
+    config = remote(target="Org/Name", secrets=("OPENAI_API_KEY",))
+    target = targets.remote_target(config, {**KEY, "OPENAI_API_KEY": "sk"})
+    assert target.url == "https://sessions.openreward.ai"
+    assert target.deployment == "Org/Name"
+    sent = json.loads(base64.b64decode(target.secrets["X-Secrets"]))
+    assert sent["OPENAI_API_KEY"] == {"value": "sk", "allowed_domains": ["api.openai.com"]}
+    assert "sessions.openreward.ai" in sent["api_key"]["allowed_domains"]
+    with pytest.raises(XpError, match="MY_OWN"):
+        targets.remote_target(remote(target="Org/Name", secrets=("MY_OWN",)), {**KEY, "MY_OWN": "x"})
+
+
+@pytest.mark.scorecard(29)
+@pytest.mark.parametrize("path", ["/create_session", "/create", "/messages", "/call"])
+def test_29_no_redirect_is_followed(world: World, path: str) -> None:
+    """Two servers; the first sends everything to the second, which must never hear of it."""
+    with faults.FaultProxy(world.proxy.upstream) as other:
+        world.proxy.inject(path, faults.status(308, {"Location": f"{other.url}{path}"}), times=99)
+        provider = OpenRewardProvider(world.config(), {**os.environ, **KEY})
+        world.providers.append(provider)
+        with pytest.raises(UnsafeOrigin):
+            provider.open(TASK).call("inc", {})
+        assert other.seen == []
+        assert world.proxy.seen[0].headers["x-api-key"] == CANARY
+
+
+@pytest.mark.scorecard(29)
+def test_29_secrets_travel_with_the_creation_alone(world: World) -> None:
+    config = world.config(secrets=("GRADER_KEY",))
+    provider = OpenRewardProvider(config, {**os.environ, "GRADER_KEY": CANARY})
+    world.providers.append(provider)
+    assert provider.open(TASK).call("secret", {"value": "GRADER_KEY"}).text == CANARY
+    carrying = {exchange.path for exchange in world.proxy.seen if "x-secrets" in exchange.headers}
+    assert carrying == {"/create_session", "/create"}
+
+
+@dataclass
+class Heard:
+    texts: list[str] = field(default_factory=list)
+
+
+@pytest.mark.scorecard(29)
+@pytest.mark.parametrize("path", ["/create_session", "/create", "/messages", "/call"])
+def test_29_no_secret_is_in_a_repr_a_log_or_an_exception(
+    world: World, path: str, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    secret = {**os.environ, **KEY, "GRADER_KEY": CANARY}
+    provider = OpenRewardProvider(world.config(secrets=("GRADER_KEY",)), secret)
+    world.providers.append(provider)
+    heard = Heard([repr(provider), repr(targets.remote_target(world.config(), secret))])
+    with caplog.at_level("DEBUG"):
+        for fault in (
+            faults.status(401),
+            faults.status(500),
+            faults.reset(True),
+            faults.status(302, {"Location": "/x"}),
+        ):
+            world.proxy.inject(path, fault, times=3)
+            try:
+                provider.open(TASK).call("inc", {})
+            except EnvFault:
+                heard.texts.append(traceback.format_exc())
+            world.proxy._injected.clear()
+    out, err = capfd.readouterr()
+    everything = "\n".join([*heard.texts, caplog.text, out, err])
+    assert CANARY not in everything
+    assert base64.b64encode(CANARY.encode()).decode()[:12] not in everything
+
+
+@pytest.mark.scorecard(31)
+def test_31_a_local_server_listens_on_loopback_alone() -> None:
+    server = running(COUNTER).server
+    listening = [
+        connection.laddr.ip
+        for connection in psutil.Process(server.pid).net_connections("tcp")
+        if connection.status == psutil.CONN_LISTEN
+    ]
+    assert listening == ["127.0.0.1"]
+
+
+@pytest.mark.scorecard(31)
+@pytest.mark.parametrize("key", [None, "", "wrong", "é"])
+def test_31_a_local_server_answers_nobody_without_the_key(key: str | None) -> None:
+    import urllib.error
+    import urllib.request
+
+    server = running(COUNTER).server
+    headers = {} if key is None else {"X-API-Key": key}
+    for path in ("/health", "/list_environments", "/counter/splits", "/docs"):
+        request = urllib.request.Request(server.url + path, headers=headers)
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            urllib.request.urlopen(request, timeout=5)
+        assert caught.value.code == 401
+        assert caught.value.read() == b""
+
+
+@pytest.mark.scorecard(31)
+def test_31_whoever_takes_over_the_port_of_a_local_server_is_refused(world: World) -> None:
+    config = rules(serve=COUNTER, **QUICK)
+    provider = OpenRewardProvider(config, os.environ)
+    world.providers.append(provider)
+    session = provider.open(TASK)
+    assert provider.server is not None
+    impostor = targets.served_target(world.proxy.url, provider.server.keys, config, os.environ)
+    provider._cores[os.getpid()]._transport.target = impostor
+    with pytest.raises(UnsafeOrigin):
+        session.call("inc", {})
+    assert world.effects.count("inc") <= 1
+
+
+@pytest.mark.scorecard(31)
+def test_31_the_token_is_in_no_argument_list_and_the_key_of_the_catalog_not_in_the_server() -> None:
+    with LocalServer(COUNTER, environ={**os.environ, **KEY}) as server:
+        process = psutil.Process(server.pid)
+        assert not any(secret in " ".join(process.cmdline()) for secret in (server.keys.client, server.keys.server))
+        assert CANARY not in process.environ().values()
+        assert server.keys.client not in repr(server.keys)
+
+
+PARENT = """
+import sys, time
+sys.path[:0] = {path!r}
+from xp.envs.local_server import LocalServer
+server = LocalServer({serve!r})
+server.start()
+print(server.pid, flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.scorecard(31)
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_31_a_local_server_ends_with_its_parent_however_that_ends(end: signal.Signals) -> None:
+    program = PARENT.format(path=[entry or os.getcwd() for entry in sys.path], serve=COUNTER)
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        parent.send_signal(end)
+        parent.wait(10)
+    until = time.monotonic() + 8
+    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+AUDITED = """
+import sys
+sys.path[:0] = {path!r}
+places = []
+def hook(event, arguments):
+    if event in ("socket.connect", "socket.getaddrinfo", "socket.sendto"):
+        places.append(repr(arguments[1:] if event == "socket.connect" else arguments))
+sys.addaudithook(hook)
+import os
+from tests.ors_server import rules, COUNTER
+from tests.reliability.conftest import TASK
+from xp.envs.load import load_provider
+provider = load_provider(rules(serve=COUNTER), os.environ)
+session = provider.open(TASK)
+session.call("inc", {{}})
+provider.close()
+print("\\n".join(sorted(set(places))))
+print("openreward" in sys.modules)
+"""
+
+
+@pytest.mark.scorecard(35)
+def test_35_nothing_but_the_configured_host_is_spoken_to_and_the_sdk_is_not_even_imported() -> None:
+    program = AUDITED.format(path=[entry or os.getcwd() for entry in sys.path])
+    environ = {**os.environ, "HTTP_PROXY": "http://192.0.2.1:1", "http_proxy": "http://192.0.2.1:1"}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, env=environ)
+    assert done.returncode == 0, done.stderr
+    *places, has_sdk = done.stdout.splitlines()
+    assert places
+    assert all("'127.0.0.1'" in place for place in places), places
+    assert has_sdk == "False"
+
+
+@pytest.mark.scorecard(35)
+def test_35_the_server_is_told_not_to_look_for_updates(tmp_path: Path) -> None:
+    with LocalServer(COUNTER, log=tmp_path / "server.log") as server:
+        assert psutil.Process(server.pid).environ()["OPENREWARD_DISABLE_UPDATE_CHECK"] == "1"
+        assert [
+            connection.raddr for connection in psutil.Process(server.pid).net_connections() if connection.raddr
+        ] == []

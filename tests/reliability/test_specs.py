@@ -1,0 +1,70 @@
+"""Tool specs as a hostile server might send them: names are data here, so they override nothing."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.fake_session import RULES, TASK, FakeSession, call, steady
+from xp.envs import wire
+from xp.envs.base import ProtocolError, ToolResult, ToolSpec
+from xp.episode.episode import Episode
+from xp.episode.prompt import tool_schemas
+
+HOSTILE = [
+    "reset",
+    "__init__",
+    "_call_ors_tool",
+    "__getattribute__",
+    "import",
+    "class",
+    "go\n",
+    "read-file",
+    "fs.read",
+    "reward",
+]
+
+
+def listing(*names: str, schema: object = None) -> bytes:
+    tools = [{"name": name, "description": "", "input_schema": schema} for name in names]
+    return json.dumps({"tools": tools, "terminal_tool": None}).encode()
+
+
+@pytest.mark.scorecard(22)
+@pytest.mark.parametrize("name", HOSTILE)
+def test_22_a_tool_of_any_name_is_offered_and_called_by_that_name(name: str) -> None:
+    (spec,), _ = wire.tools(wire.parse_json(listing(name), "x"), "x")
+    assert tool_schemas([spec])[0]["function"]["name"] == name
+    session = FakeSession(lambda called, _: ToolResult(called, 1.0, True))
+    episode = Episode(TASK, lambda: session, RULES)
+    episode.step(call(name, **{"self": 1, "from": 2}))
+    assert session.calls == [(name, {"self": 1, "from": 2})]
+    assert episode.settle().reward == 1.0
+
+
+@pytest.mark.scorecard(22)
+@pytest.mark.parametrize(
+    "body",
+    [
+        listing("a", "b", "a"),
+        listing(""),
+        listing("a", schema="object"),
+        listing("a", schema={"default": float("inf")}),
+        b'{"tools": [{"name": null}]}',
+        b'{"tools": {}}',
+        b"[]",
+        b'{"tools": [], "terminal_tool": {"name": 5}}',
+    ],
+)
+def test_22_a_listing_that_cannot_be_offered_is_refused(body: bytes) -> None:
+    with pytest.raises(ProtocolError, match="/task_tools"):
+        wire.tools(wire.parse_json(body, "/task_tools"), "/task_tools")
+
+
+@pytest.mark.scorecard(22)
+def test_22_a_parameter_that_is_left_out_is_not_sent() -> None:
+    spec = ToolSpec("a", "", {"type": "object", "properties": {"k": {"default": None}}})
+    session = FakeSession(steady)
+    Episode(TASK, lambda: session, RULES).step(call(spec.name))
+    assert session.calls == [("a", {})]
