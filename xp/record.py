@@ -95,8 +95,8 @@ class RunRecord:
     def from_json(text: str) -> RunRecord:
         """Read what `to_json` wrote; raises KeyError, TypeError or ValueError on anything else."""
         value = json.loads(text)
-        if value.pop("format") != FORMAT:
-            raise ValueError("written by another version of xp")
+        if not isinstance(value, dict) or value.pop("format") != FORMAT:
+            raise ValueError("not of the format that this version of xp reads")
         attempts = tuple(_attempt(item) for item in value["attempts"])
         return RunRecord(value["run_id"], Status(value["status"]), tuple(value["secrets"]), attempts)
 

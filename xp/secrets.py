@@ -87,7 +87,10 @@ def _read_dotenv(file: Path) -> dict[str, str]:
         return {}
     from dotenv import dotenv_values
 
-    return {name: value for name, value in dotenv_values(file, interpolate=False).items() if value}
+    try:
+        return {name: value for name, value in dotenv_values(file, interpolate=False).items() if value}
+    except (OSError, UnicodeDecodeError):
+        raise XpError(f"{file.absolute()} cannot be read as UTF-8 text", ExitCode.SECRET) from None
 
 
 def _forms(value: str) -> set[str]:
@@ -95,7 +98,10 @@ def _forms(value: str) -> set[str]:
     whole = {value, value.strip()}
     lines = {line.strip() for line in value.splitlines()} if "\n" in value.strip() else set()
     parts = {part for part in whole | lines if len(part) >= MIN_LENGTH}
-    forms = {form for part in parts for form in (*_texts(part), *_base64s(part))}
+    texts = {form for part in parts for form in _texts(part)}
+    # Base64 is mostly of a JSON object that holds the value, escaped.
+    encoded = {form for part in parts | {json.dumps(part)[1:-1] for part in parts} for form in _base64s(part)}
+    forms = texts | encoded
     return {form for form in forms if len(form) >= MIN_LENGTH}
 
 

@@ -1,0 +1,239 @@
+"""What every launcher must do. A new launcher inherits `LauncherContract` and says how to make one."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.launching import CPU, eventually, stage
+from xp.errors import ExitCode, XpError
+from xp.job import Job, Runtime, Stage
+from xp.launchers.base import Context, Launcher
+from xp.launchers.files import copy_package
+from xp.launchers.local import LocalLauncher
+from xp.secrets import Redactor
+
+AWKWARD = {
+    "QUOTES": """it's "quoted" \\ and `ticked`""",
+    "LINES": "first line\nsecond line\n\ttabbed",
+    "SHELL": "$(touch pwned); rm -rf . && ${HOME} * ? ~ | # !x",
+    "UNICODE": "pässwörd → 秘密",
+    "SPACES": "  leading and trailing  ",
+    "DASH": "--help",
+}
+
+
+class LauncherContract:
+    """The contract."""
+
+    @pytest.fixture
+    def launcher(self) -> Launcher:
+        raise NotImplementedError
+
+    @pytest.fixture
+    def context(self, tmp_path: Path) -> Context:
+        made = Context("run", 1, tmp_path / "outputs", "runs/run/attempt_1")
+        copy_package(made.outputs / made.code)
+        return made
+
+    def test_the_exit_code_is_the_jobs(self, launcher: Launcher, context: Context) -> None:
+        codes = {}
+        for code in (0, 1, 7, 74):
+            launch = launcher.submit(stage(f"exit{code}", f"raise SystemExit({code})"), context)
+            codes[code] = launcher.wait(launch, lambda _: None)
+        assert codes == {code: code for code in codes}
+
+    def test_a_job_that_dies_of_a_signal_says_which(self, launcher: Launcher, context: Context) -> None:
+        launch = launcher.submit(stage("dies", "import os; os.kill(os.getpid(), 9)"), context)
+        assert launcher.wait(launch, lambda _: None) == 128 + 9
+
+    def test_a_program_that_does_not_exist_is_no_success(self, launcher: Launcher, context: Context) -> None:
+        launch = launcher.submit(Stage("absent", Job(("/no/such/program",), {}, (), CPU)), context)
+        assert launcher.wait(launch, lambda _: None) == ExitCode.RUNTIME
+        assert "/no/such/program" in (context.outputs / launch.log).read_text()
+
+    def test_the_log_is_followed_while_the_job_runs(self, launcher: Launcher, context: Context) -> None:
+        code = "import os, time\nprint('first', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.02)\nprint('last')"
+        launch = launcher.submit(stage("talks", code), context)
+        heard: list[str] = []
+        waiter = threading.Thread(target=lambda: launcher.wait(launch, heard.append))
+        waiter.start()
+        eventually(lambda: "first" in "".join(heard))
+        assert (context.outputs / launch.log).read_text() == "first\n"
+        assert "last" not in "".join(heard)
+        (context.outputs / "go").touch()
+        waiter.join(10)
+        assert (context.outputs / launch.log).read_text() == "first\nlast\n"
+
+    def test_standard_error_is_in_the_log_too(self, launcher: Launcher, context: Context) -> None:
+        launch = launcher.submit(stage("errs", "import sys; print('out'); print('err', file=sys.stderr)"), context)
+        launcher.wait(launch, lambda _: None)
+        assert sorted((context.outputs / launch.log).read_text().split()) == ["err", "out"]
+
+    def test_files_are_there_and_the_working_directory_is_the_outputs_root(
+        self, launcher: Launcher, context: Context
+    ) -> None:
+        text = "a: 1\n  odd ${x} 'quotes' → ü\r\nend"
+        code = "import shutil; shutil.copy('runs/run/attempt_1/copy/in.txt', 'out.txt')"
+        launch = launcher.submit(stage("copy", code, files={"runs/run/attempt_1/copy/in.txt": text}), context)
+        assert launcher.wait(launch, lambda _: None) == 0
+        assert (context.outputs / "out.txt").read_bytes().decode() == text
+
+    def test_files_that_lead_out_of_the_outputs_are_refused(self, launcher: Launcher, context: Context) -> None:
+        (context.outputs / "link").symlink_to("/tmp")
+        for number, name in enumerate(("../evil", "/tmp/evil", "a/../../evil", "link/evil", "nul\0")):
+            with pytest.raises(XpError, match="leads out of"):
+                launcher.submit(stage(f"evil{number}", "print('ran')", files={name: "x"}), context)
+        assert not Path("/tmp/evil").exists()
+
+    def test_a_file_that_is_there_with_other_content_is_never_replaced(
+        self, launcher: Launcher, context: Context
+    ) -> None:
+        (context.outputs / "kept").write_text("old")
+        with pytest.raises(XpError, match="other content"):
+            launcher.submit(stage("writes", "pass", files={"kept": "new"}), context)
+        assert (context.outputs / "kept").read_text() == "old"
+
+    def test_values_with_quotes_newlines_and_shell_syntax_arrive_as_they_are(
+        self, launcher: Launcher, context: Context
+    ) -> None:
+        code = "import json, os, sys; json.dump([dict(os.environ), sys.argv[1:]], open('seen.json', 'w'))"
+        job = stage("echoes", code, *AWKWARD.values(), env=AWKWARD)
+        secrets = {f"SECRET_{name}": value for name, value in AWKWARD.items()}
+        launch = launcher.submit(job, replace(context, secrets=secrets))
+        assert launcher.wait(launch, lambda _: None) == 0
+        environment, arguments = json.loads((context.outputs / "seen.json").read_text())
+        assert {name: environment.get(name) for name in AWKWARD} == AWKWARD
+        assert {name: environment.get(name) for name in secrets} == secrets
+        assert arguments == list(AWKWARD.values())
+        assert not (context.outputs / "pwned").exists()
+
+    def test_a_secret_is_in_no_log_however_it_is_written(self, launcher: Launcher, context: Context) -> None:
+        secret = 'XPCANARY_4711/"quoted"'
+        code = (
+            "import base64, json, os, urllib.parse; s = os.environ['KEY']; print(s); print(json.dumps({'k': s}));"
+            "print(urllib.parse.quote(s)); print(base64.b64encode(s.encode()).decode());"
+            "print(base64.b64encode(json.dumps({'api_key': s}).encode()).decode()); print(repr([s])); print('harmless')"
+        )
+        hiding = replace(context, secrets={"KEY": secret}, redactor=Redactor([secret]))
+        launch = launcher.submit(stage("leaks", code), hiding)
+        heard: list[str] = []
+        launcher.wait(launch, heard.append)
+        log = (context.outputs / launch.log).read_text()
+        core = base64.b64encode(secret.encode()).decode()[:20]
+        for text in (log, "".join(heard)):
+            assert "XPCANARY" not in text
+            assert core not in text
+            assert text.count("[REDACTED]") >= 6
+            assert "harmless" in text
+        assert secret not in repr(hiding) + repr(launch)
+
+    def test_a_variable_that_is_withheld_does_not_reach_the_job(
+        self, launcher: Launcher, context: Context, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("OTHER_STAGES_KEY", "XPCANARY_other")
+        monkeypatch.setenv("ORDINARY", "stays")
+        code = "import os; print(os.environ.get('OTHER_STAGES_KEY'), os.environ.get('ORDINARY'))"
+        withholding = replace(context, withheld=frozenset({"OTHER_STAGES_KEY"}))
+        launch = launcher.submit(stage("looks", code), withholding)
+        launcher.wait(launch, lambda _: None)
+        assert (context.outputs / launch.log).read_text() == "None stays\n"
+
+    def test_a_stage_is_submitted_once_however_often_it_is_asked_for(
+        self, launcher: Launcher, context: Context
+    ) -> None:
+        once = stage("once", "open('count', 'a').write('x'); import time; time.sleep(0.3)")
+        first = launcher.submit(once, context)
+        assert launcher.submit(once, context) == first
+        assert launcher.wait(first, lambda _: None) == 0
+        assert (context.outputs / "count").read_text() == "x"
+
+    def test_cancel_ends_the_job(self, launcher: Launcher, context: Context) -> None:
+        launch = launcher.submit(stage("sleeps", "print('up', flush=True); import time; time.sleep(60)"), context)
+        heard: list[str] = []
+        codes: list[int] = []
+        waiter = threading.Thread(target=lambda: codes.append(launcher.wait(launch, heard.append)))
+        waiter.start()
+        eventually(lambda: heard)
+        began = time.monotonic()
+        launcher.cancel(launch)
+        waiter.join(20)
+        assert codes and codes[0] not in (0, None)
+        assert time.monotonic() - began < 10
+
+    def test_the_copied_package_is_the_one_that_runs(self, launcher: Launcher, context: Context) -> None:
+        launch = launcher.submit(stage("imports", "import xp; print(xp.__file__)"), context)
+        launcher.wait(launch, lambda _: None)
+        assert (context.outputs / launch.log).read_text().strip() == str(
+            context.outputs / context.code / "xp/__init__.py"
+        )
+
+    def test_the_job_cannot_read_from_the_terminal(self, launcher: Launcher, context: Context) -> None:
+        launch = launcher.submit(stage("reads", "import sys; print(repr(sys.stdin.read()))"), context)
+        assert launcher.wait(launch, lambda _: None) == 0
+        assert (context.outputs / launch.log).read_text() == "''\n"
+
+
+class TestLocalLauncher(LauncherContract):
+    """`launcher=local`."""
+
+    @pytest.fixture
+    def launcher(self) -> Launcher:
+        return LocalLauncher(grace_s=1.0, on_screen=False)
+
+    def test_another_supervisor_cannot_start_the_same_stage_again(self, context: Context) -> None:
+        once = stage("once", "open('count', 'a').write('x')")
+        first = LocalLauncher(1.0, on_screen=False)
+        first.wait(first.submit(once, context), lambda _: None)
+        with pytest.raises(XpError, match="was started before") as caught:
+            LocalLauncher(1.0, on_screen=False).submit(once, context)
+        assert caught.value.code == ExitCode.RUN_DIR
+        assert (context.outputs / "count").read_text() == "x"
+
+    def test_a_missing_module_is_named_with_the_command_that_installs_it(self, context: Context) -> None:
+        needy = stage("train", "pass", runtime=Runtime(packages=("json", "no_such_trainer", "other.part")))
+        with pytest.raises(XpError, match=r"no_such_trainer, other.*-m pip install no_such_trainer other") as caught:
+            LocalLauncher().check([needy], context)
+        assert caught.value.code == ExitCode.RUNTIME
+
+    def test_a_runtime_interpreter_that_does_not_exist_is_refused(self, context: Context) -> None:
+        needy = stage("train", "pass", runtime=Runtime(python="/no/such/python"))
+        with pytest.raises(XpError, match="/no/such/python"):
+            LocalLauncher().check([needy], context)
+
+    def test_a_checkout_that_is_not_set_is_refused_with_the_way_to_set_it(
+        self, context: Context, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.delenv("SOME_PATH", raising=False)
+        with pytest.raises(XpError, match="export SOME_PATH="):
+            LocalLauncher().check([stage("train", "pass", runtime=Runtime(project="SOME_PATH"))], context)
+
+    @pytest.mark.parametrize(("listed", "is_enough"), [("0\n1\n", True), ("0\n", False), (None, False)])
+    def test_accelerators_are_counted_before_the_start(
+        self,
+        context: Context,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        listed: str | None,
+        is_enough: bool,
+    ) -> None:
+        stub = tmp_path / "bin" / "nvidia-smi"
+        stub.parent.mkdir()
+        if listed is not None:
+            stub.write_text(f"#!/bin/sh\nprintf '{listed}'\n")
+            stub.chmod(0o755)
+        monkeypatch.setenv("PATH", str(stub.parent))
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        job = replace(stage("train", "pass").job, resources=replace(CPU, accelerator="a100-80gb", num_accelerators=2))
+        if is_enough:
+            LocalLauncher().check([Stage("train", job)], context)
+            return
+        with pytest.raises(XpError, match=r"2 x a100-80gb.*the plan is fine") as caught:
+            LocalLauncher().check([Stage("train", job)], context)
+        assert caught.value.code == ExitCode.RUNTIME

@@ -1,0 +1,195 @@
+"""Plans of small scripts, and a supervisor of its own process to send signals to."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from xp.dispatch import dispatch
+from xp.errors import XpError
+from xp.job import Job, Resources, Runtime, Stage
+from xp.launchers.local import LocalLauncher
+from xp.record import RunRecord, read_record
+
+ROOT = Path(__file__).resolve().parent.parent
+CPU = Resources("cpu", 0, 1, 1, 1.0)
+
+STUBBORN_TREE = """
+import os, signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+sleeper = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(90)"
+def start(**options):
+    process = subprocess.Popen([sys.executable, "-c", sleeper], stdout=subprocess.PIPE, **options)
+    process.stdout.readline()
+    return process.pid
+pids = [os.getpid(), start(), start(start_new_session=True)]
+reader, writer = os.pipe()
+if os.fork() == 0:  # a daemon: its parent ends at once, and it has a session of its own
+    os.setsid()
+    pid = os.fork()
+    if pid:
+        os.write(writer, str(pid).encode())
+        os._exit(0)
+    time.sleep(90)
+    os._exit(0)
+pids.append(int(os.read(reader, 20)))
+os.wait()
+with open("pids.part", "w") as file:
+    file.write(" ".join(map(str, pids)))
+os.rename("pids.part", "pids")
+print("ready", flush=True)
+time.sleep(90)
+"""
+"""Ignores TERM, and so do a child, a child in a session of its own, and a daemon."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    max_restarts: int = 0
+
+
+@dataclass(frozen=True)
+class Trainer:
+    pins: Mapping[str, str] = field(default_factory=lambda: {"pytest": "9", "no-such-package": "1"})
+
+
+@dataclass(frozen=True)
+class FakeSpec:
+    launcher: Limits = Limits()
+    backend: Trainer = Trainer()
+    tracking: tuple[str, ...] = ()
+    project: str = "tests"
+
+    def model_dump(self, *, mode: str) -> dict[str, Any]:
+        assert mode == "json"
+        return json.loads(json.dumps(asdict(self)))
+
+
+@dataclass(frozen=True)
+class FakePlan:
+    run_id: str
+    stages: tuple[Stage, ...]
+    attempt: int = 1
+    spec: FakeSpec = FakeSpec()
+
+    def to_json(self) -> str:
+        return json.dumps({"run_id": self.run_id, "stages": [asdict(stage) for stage in self.stages]})
+
+    def at(self, attempt: int) -> FakePlan:
+        return replace(self, attempt=attempt)
+
+
+def stage(name: str, code: str, *arguments: str, done: str | None = None, **job: Any) -> Stage:
+    """A stage that runs Python code."""
+    made = Job(("python", "-c", code, *arguments), job.pop("files", {}), job.pop("outputs", ()), CPU, **job)
+    return Stage(name, made, done=done)
+
+
+def plan(*stages: Stage, run_id: str = "run", max_restarts: int = 0, tracking: tuple[str, ...] = ()) -> FakePlan:
+    return FakePlan(run_id, stages, spec=FakeSpec(launcher=Limits(max_restarts), tracking=tracking))
+
+
+def run(one: FakePlan, outputs: Path, screen: list[str] | None = None, grace_s: float = 2.0) -> RunRecord:
+    """Dispatch here, without waiting between restarts."""
+    texts = [] if screen is None else screen
+    launcher = LocalLauncher(grace_s, on_screen=False)
+    return dispatch(one, launcher, outputs, echo=texts.append, replan=one.at, restart_delay_s=0.0)  # type: ignore[arg-type]
+
+
+def statuses(outputs: Path, run_id: str = "run") -> dict[str, str]:
+    """Of the stages of the last attempt, as they are on disk."""
+    return {item.name: str(item.status) for item in read_record(outputs / "runs" / run_id).attempts[-1].stages}
+
+
+class Supervisor:
+    """`dispatch` in a process of its own."""
+
+    def __init__(
+        self, outputs: Path, codes: Sequence[str], *, grace_s: float = 2.0, attempt: int = 1, **options: Any
+    ) -> None:
+        request = {"outputs": str(outputs), "codes": list(codes), "grace_s": grace_s, "attempt": attempt}
+        self.outputs = outputs
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.launching", json.dumps(request)],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+            **options,
+        )
+
+    def tree(self) -> list[int]:
+        """Wait for STUBBORN_TREE to stand; returns its processes."""
+        eventually(lambda: (self.outputs / "pids").exists(), 20)
+        return [int(text) for text in (self.outputs / "pids").read_text().split()]
+
+    def send(self, number: int) -> None:
+        os.kill(self.process.pid, number)
+
+    def end(self, timeout_s: float = 20) -> tuple[int, str]:
+        """Exit code and output."""
+        try:
+            output, _ = self.process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            os.kill(self.process.pid, signal.SIGKILL)
+            raise
+        return self.process.returncode, output
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def eventually(claim: Callable[[], object], timeout_s: float = 10) -> None:
+    """Wait until the claim holds."""
+    end = time.monotonic() + timeout_s
+    while not claim():
+        assert time.monotonic() < end, f"not within {timeout_s:g} s"
+        time.sleep(0.02)
+
+
+def _main(request: dict[str, Any]) -> int:
+    stages = [stage(f"s{number}", code) for number, code in enumerate(request["codes"])]
+    try:
+        dispatch(
+            plan(*stages).at(request["attempt"]),  # type: ignore[arg-type]
+            LocalLauncher(request["grace_s"]),
+            Path(request["outputs"]),
+        )
+    except XpError as error:
+        print(f"xp: {error}", flush=True)
+        return error.code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_main(json.loads(sys.argv[1])))
+
+__all__ = [
+    "CPU",
+    "ROOT",
+    "STUBBORN_TREE",
+    "FakePlan",
+    "Runtime",
+    "Supervisor",
+    "eventually",
+    "is_alive",
+    "plan",
+    "run",
+    "stage",
+    "statuses",
+]

@@ -1,0 +1,316 @@
+"""What dispatch decides, with a launcher that runs nothing: what is refused, in which order, and what goes on record."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.launching import FakePlan, plan, stage
+from xp.dispatch import dispatch
+from xp.errors import ExitCode, XpError
+from xp.job import Stage
+from xp.launchers.base import Context, Echo, Launch
+from xp.launchers.exits import exit_code, is_restartable
+from xp.record import RunRecord, Status, read_record
+
+Play = Callable[[Stage, Context], int]
+
+
+class FakeLauncher:
+    """Plays each stage by a function and remembers what it was asked."""
+
+    name = "fake"
+
+    def __init__(self, play: Play | Sequence[int] = (), refusal: XpError | None = None) -> None:
+        codes = iter(() if callable(play) else play)
+        self._play: Play = play if callable(play) else lambda *_: next(codes, 0)
+        self._refusal = refusal
+        self._waiting: dict[str, tuple[Stage, Context]] = {}
+        self.submitted: list[str] = []
+        self.secrets: dict[str, dict[str, str]] = {}
+
+    def check(self, stages: Sequence[Stage], context: Context) -> None:
+        del stages, context
+        if self._refusal is not None:
+            raise self._refusal
+
+    def submit(self, stage: Stage, context: Context) -> Launch:
+        key = context.key(stage.name)
+        self.submitted.append(key)
+        self.secrets[stage.name] = dict(context.secrets)
+        self._waiting[key] = (stage, context)
+        return Launch(self.name, key, "1", context.log(stage.name), "2026-01-01T00:00:00+00:00")
+
+    def wait(self, launch: Launch, echo: Echo) -> int:
+        del echo
+        return self._play(*self._waiting[launch.key])
+
+    def cancel(self, launch: Launch, *, now: bool = False) -> None: ...
+
+
+def go(one: FakePlan, outputs: Path, launcher: FakeLauncher | None = None, **options: Any) -> RunRecord:
+    echo: Echo = options.pop("echo", lambda _: None)
+    made: Any = one
+    return dispatch(
+        made, launcher or FakeLauncher(), outputs, echo=echo, replan=made.at, restart_delay_s=0.0, **options
+    )
+
+
+def failing(one: FakePlan, outputs: Path, launcher: FakeLauncher | None = None) -> XpError:
+    with pytest.raises(XpError) as caught:
+        go(one, outputs, launcher)
+    return caught.value
+
+
+def ends(record: RunRecord) -> dict[str, tuple[str, int | None]]:
+    return {item.name: (str(item.status), item.exit_code) for item in record.attempts[-1].stages}
+
+
+def test_stages_run_in_order_and_are_on_record(tmp_path: Path) -> None:
+    launcher = FakeLauncher()
+    record = go(plan(stage("a", ""), stage("b", ""), stage("c", "")), tmp_path, launcher)
+    assert launcher.submitted == ["run/1/a", "run/1/b", "run/1/c"]
+    assert record.status is Status.SUCCEEDED
+    assert ends(record) == dict.fromkeys("abc", ("succeeded", 0))
+    assert read_record(tmp_path / "runs/run") == record
+
+
+def test_a_run_directory_holds_the_spec_the_plan_and_the_code(tmp_path: Path) -> None:
+    go(plan(stage("a", "")), tmp_path)
+    run = tmp_path / "runs/run"
+    assert sorted(path.name for path in run.iterdir() if not path.name.startswith(".")) == [
+        "attempt_1",
+        "run.json",
+        "spec.yaml",
+    ]
+    assert (run / "attempt_1/plan.json").read_text() == plan(stage("a", "")).to_json()
+    source = Path(__file__).parents[2] / "xp/dispatch.py"
+    assert (run / "attempt_1/code/xp/dispatch.py").read_text() == source.read_text()
+    assert not list((run / "attempt_1/code").rglob("__pycache__"))
+
+
+def test_the_record_says_which_code_and_versions(tmp_path: Path) -> None:
+    origin = go(plan(stage("a", "")), tmp_path).attempts[0].provenance
+    assert origin.versions["no-such-package"] is None
+    assert str(origin.versions["pytest"]).split(".")[0].isdigit()
+    assert origin.python.startswith("3.")
+
+
+def test_the_record_on_disk_is_true_while_a_stage_runs(tmp_path: Path) -> None:
+    seen = []
+
+    def play(one: Stage, context: Context) -> int:
+        seen.append(ends(read_record(context.outputs / "runs/run")))
+        return 0
+
+    go(plan(stage("a", ""), stage("b", "")), tmp_path, FakeLauncher(play))
+    assert seen[0] == {"a": ("running", None), "b": ("pending", None)}
+    assert seen[1] == {"a": ("succeeded", 0), "b": ("running", None)}
+
+
+def test_a_failed_stage_ends_the_run_with_its_reason_its_log_and_the_way_to_resume(tmp_path: Path) -> None:
+    def play(one: Stage, context: Context) -> int:
+        log = context.outputs / context.log(one.name)
+        log.parent.mkdir(parents=True)
+        log.write_text("".join(f"line {number}\n" for number in range(100)))
+        return ExitCode.ENVIRONMENT
+
+    launcher = FakeLauncher(play)
+    error = failing(plan(stage("a", ""), stage("b", "")), tmp_path, launcher)
+    assert error.code == ExitCode.ENVIRONMENT
+    assert launcher.submitted == ["run/1/a"]
+    text = str(error)
+    assert "stage a failed: exit code 7 (environment)" in text
+    assert "line 99" in text
+    assert "line 70" in text
+    assert "line 69\n" not in text
+    assert str(tmp_path / "runs/run/attempt_1/a/log.txt") in text
+    assert f"python -m xp resume=run outputs={tmp_path}" in text
+    record = read_record(tmp_path / "runs/run")
+    assert record.status is Status.FAILED
+    assert ends(record) == {"a": ("failed", 7), "b": ("pending", None)}
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        (1, ExitCode.STAGE_FAILED),
+        (2, ExitCode.CONFIG),
+        (3, ExitCode.PLAN),
+        (6, ExitCode.TASKS),
+        (8, ExitCode.UNHEALTHY),
+        (9, ExitCode.STAGE_FAILED),
+        (11, ExitCode.RUNTIME),
+        (42, ExitCode.STAGE_FAILED),
+        (74, ExitCode.RESOURCE),
+        (128 + 9, ExitCode.STAGE_FAILED),
+        (130, ExitCode.STAGE_FAILED),
+        (143, ExitCode.STAGE_FAILED),
+        (255, ExitCode.STAGE_FAILED),
+    ],
+)
+def test_codes_of_the_table_are_passed_on_and_others_are_a_failed_stage(code: int, expected: ExitCode) -> None:
+    assert exit_code(code, missing=[]) == expected
+
+
+def test_a_killed_stage_says_by_which_signal_and_why_that_mostly_is(tmp_path: Path) -> None:
+    text = str(failing(plan(stage("a", "")), tmp_path, FakeLauncher([128 + 9])))
+    assert "killed by SIGKILL" in text
+    assert "memory" in text
+
+
+def test_exit_0_without_the_promised_outputs_is_a_failure(tmp_path: Path) -> None:
+    error = failing(plan(stage("a", "", outputs=("there", "x/absent"), done="x/manifest")), tmp_path)
+    assert error.code == ExitCode.MISSING_OUTPUT
+    assert "without writing there, x/absent, x/manifest" in str(error)
+    assert ends(read_record(tmp_path / "runs/run")) == {"a": ("failed", 0)}
+
+
+def test_a_stage_whose_manifest_is_there_is_cached_and_not_run(tmp_path: Path) -> None:
+    (tmp_path / "manifest").touch()
+    launcher = FakeLauncher()
+    record = go(plan(stage("a", "", done="manifest"), stage("b", "")), tmp_path, launcher)
+    assert launcher.submitted == ["run/1/b"]
+    assert ends(record) == {"a": ("cached", None), "b": ("succeeded", 0)}
+
+
+def test_a_manifest_without_its_data_is_no_cache(tmp_path: Path) -> None:
+    (tmp_path / "manifest").touch()
+
+    def play(one: Stage, context: Context) -> int:
+        (context.outputs / "data").touch()
+        return 0
+
+    launcher = FakeLauncher(play)
+    go(plan(stage("a", "", done="manifest", outputs=("data",))), tmp_path, launcher)
+    assert launcher.submitted == ["run/1/a"]
+
+
+def test_a_run_directory_that_exists_is_never_used_again(tmp_path: Path) -> None:
+    go(plan(stage("a", "")), tmp_path)
+    before = (tmp_path / "runs/run/run.json").read_bytes()
+    error = failing(plan(stage("a", "")), tmp_path)
+    assert error.code == ExitCode.RUN_DIR
+    assert "resume=run" in str(error)
+    assert (tmp_path / "runs/run/run.json").read_bytes() == before
+
+
+def test_resume_makes_a_second_attempt_and_overwrites_nothing(tmp_path: Path) -> None:
+    failing(plan(stage("a", ""), stage("b", "")), tmp_path, FakeLauncher([0, 9]))
+    first = {path: path.read_bytes() for path in (tmp_path / "runs/run/attempt_1").rglob("*") if path.is_file()}
+    spec = (tmp_path / "runs/run/spec.yaml").read_bytes()
+    record = go(plan(stage("a", ""), stage("b", "")).at(2), tmp_path)
+    assert [attempt.status for attempt in record.attempts] == [Status.FAILED, Status.SUCCEEDED]
+    assert record.status is Status.SUCCEEDED
+    assert {path: path.read_bytes() for path in first} == first
+    assert (tmp_path / "runs/run/spec.yaml").read_bytes() == spec
+    assert (tmp_path / "runs/run/attempt_2/plan.json").is_file()
+
+
+@pytest.mark.parametrize("attempt", [2, 3])
+def test_resume_of_a_run_that_is_not_there_creates_nothing(tmp_path: Path, attempt: int) -> None:
+    assert failing(plan(stage("a", "")).at(attempt), tmp_path).code == ExitCode.RUN_DIR
+    assert os.listdir(tmp_path) == []
+
+
+def test_an_attempt_that_is_not_the_next_one_is_refused(tmp_path: Path) -> None:
+    go(plan(stage("a", "")), tmp_path)
+    assert failing(plan(stage("a", "")).at(3), tmp_path).code == ExitCode.RUN_DIR
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "../evil", "/abs", "a/b", "a\0b", "a\nb", "-rf", "a..b", "x" * 300, "ü", "a b", ".hidden"]
+)
+def test_names_that_could_lead_elsewhere_are_refused(tmp_path: Path, name: str) -> None:
+    outputs = tmp_path / "outputs"
+    assert failing(replace(plan(stage("a", "")), run_id=name), outputs).code == ExitCode.RUN_DIR
+    assert failing(plan(stage(name, "")), outputs).code == ExitCode.RUN_DIR
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("job", [{"files": {"../x": ""}}, {"outputs": ("/etc/passwd",)}, {"done": "a/../../b"}])
+def test_paths_of_a_job_that_lead_out_of_the_outputs_are_refused(tmp_path: Path, job: dict[str, Any]) -> None:
+    outputs = tmp_path / "outputs"
+    assert failing(plan(stage("a", "", **job)), outputs).code == ExitCode.RUN_DIR
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_secret_that_does_not_resolve_stops_the_run_before_anything_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MY_KEY", raising=False)
+    error = failing(plan(stage("a", ""), stage("b", "", secrets={"KEY": "MY_KEY"})), tmp_path / "outputs")
+    assert error.code == ExitCode.SECRET
+    assert "MY_KEY" in str(error)
+    assert os.listdir(tmp_path) == []
+
+
+def test_what_the_launcher_refuses_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    launcher = FakeLauncher(refusal=XpError("no GPU here", ExitCode.RUNTIME))
+    assert failing(plan(stage("a", "")), tmp_path / "outputs", launcher).code == ExitCode.RUNTIME
+    assert os.listdir(tmp_path) == []
+
+
+def test_outputs_that_are_a_file_are_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "outputs").write_text("")
+    error = failing(plan(stage("a", "")), tmp_path / "outputs")
+    assert error.code == ExitCode.RESOURCE
+    assert str(tmp_path / "outputs") in str(error)
+
+
+def test_each_stage_gets_its_own_secrets_and_the_record_only_their_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_KEY", "XPCANARY_1")
+    monkeypatch.setenv("YOUR_KEY", "XPCANARY_2")
+    stages = (stage("a", "", secrets={"KEY": "MY_KEY"}), stage("b", "", secrets={"KEY": "YOUR_KEY"}), stage("c", ""))
+    launcher = FakeLauncher()
+    record = go(plan(*stages), tmp_path, launcher)
+    assert launcher.secrets == {"a": {"KEY": "XPCANARY_1"}, "b": {"KEY": "XPCANARY_2"}, "c": {}}
+    assert record.secrets == ("MY_KEY", "YOUR_KEY")
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and b"XPCANARY" in path.read_bytes()]
+
+
+def test_an_infrastructure_failure_makes_a_new_attempt(tmp_path: Path) -> None:
+    launcher = FakeLauncher([0, ExitCode.ENVIRONMENT, 0, 0])
+    record = go(plan(stage("a", ""), stage("b", ""), max_restarts=1), tmp_path, launcher)
+    assert launcher.submitted == ["run/1/a", "run/1/b", "run/2/a", "run/2/b"]
+    assert [attempt.status for attempt in record.attempts] == [Status.FAILED, Status.SUCCEEDED]
+
+
+def test_a_fault_of_the_user_is_never_tried_again(tmp_path: Path) -> None:
+    launcher = FakeLauncher([ExitCode.STAGE_FAILED])
+    failing(plan(stage("a", ""), max_restarts=5), tmp_path, launcher)
+    assert launcher.submitted == ["run/1/a"]
+
+
+def test_which_codes_are_the_infrastructures() -> None:
+    assert all(is_restartable(code) for code in (7, 8, 128 + 9, 128 + 15, 128 + 6))
+    assert not any(is_restartable(code) for code in (0, 1, 2, 3, 6, 9, 10, 11, 74, 128 + 11, 128 + 2, 255))
+
+
+def test_missing_outputs_are_never_tried_again(tmp_path: Path) -> None:
+    launcher = FakeLauncher()
+    failing(plan(stage("a", "", outputs=("x",)), max_restarts=5), tmp_path, launcher)
+    assert launcher.submitted == ["run/1/a"]
+
+
+def test_restarts_end(tmp_path: Path) -> None:
+    launcher = FakeLauncher([7] * 10)
+    assert failing(plan(stage("a", ""), max_restarts=2), tmp_path, launcher).code == ExitCode.ENVIRONMENT
+    assert launcher.submitted == ["run/1/a", "run/2/a", "run/3/a"]
+
+
+def test_a_bug_of_the_launcher_does_not_leave_the_record_running(tmp_path: Path) -> None:
+    def play(one: Stage, context: Context) -> int:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        go(plan(stage("a", "")), tmp_path, FakeLauncher(play))
+    assert read_record(tmp_path / "runs/run").status is Status.FAILED

@@ -1,0 +1,118 @@
+"""The run's record: its changes are new values, and on disk it is whole or the one before."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from xp.errors import ExitCode, XpError
+from xp.record import (
+    Provenance,
+    RunRecord,
+    Status,
+    begin_attempt,
+    close_attempt,
+    now,
+    read_record,
+    table,
+    update_stage,
+    write_atomically,
+    write_record,
+)
+
+HERE = Provenance("0.1.0", "3.11.7", "0" * 40, True, {"trl": "1.16.0", "gone": None})
+EMPTY = RunRecord("run", Status.PENDING, ("MY_KEY",))
+
+
+def begun() -> RunRecord:
+    return begin_attempt(EMPTY, ["prepare", "train"], HERE)
+
+
+def test_a_record_survives_the_disk(tmp_path: Path) -> None:
+    record = update_stage(begun(), "prepare", status=Status.FAILED, exit_code=7, started=now(), ended=now())
+    write_record(tmp_path, close_attempt(record, Status.FAILED))
+    assert read_record(tmp_path) == close_attempt_times(read_record(tmp_path), close_attempt(record, Status.FAILED))
+
+
+def close_attempt_times(read: RunRecord, expected: RunRecord) -> RunRecord:
+    """The expected record with the read one's time of closing."""
+    from dataclasses import replace
+
+    last = replace(expected.attempts[-1], ended=read.attempts[-1].ended)
+    return replace(expected, attempts=(*expected.attempts[:-1], last))
+
+
+def test_a_change_leaves_the_old_record_as_it_was() -> None:
+    record = begun()
+    changed = update_stage(record, "train", status=Status.RUNNING)
+    assert record.attempts[0].stages[1].status is Status.PENDING
+    assert changed.attempts[0].stages[1].status is Status.RUNNING
+    assert changed.attempts[0].stages[0] == record.attempts[0].stages[0]
+
+
+def test_closing_an_attempt_closes_the_stage_that_it_was_at() -> None:
+    closed = close_attempt(update_stage(begun(), "prepare", status=Status.RUNNING), Status.INTERRUPTED)
+    assert [stage.status for stage in closed.attempts[0].stages] == [Status.INTERRUPTED, Status.PENDING]
+    assert closed.status is closed.attempts[0].status is Status.INTERRUPTED
+
+
+def test_a_new_attempt_closes_one_that_a_killed_supervisor_left_open() -> None:
+    left = update_stage(begun(), "prepare", status=Status.RUNNING)
+    record = begin_attempt(left, ["prepare"], HERE)
+    assert [attempt.status for attempt in record.attempts] == [Status.INTERRUPTED, Status.RUNNING]
+    assert [attempt.number for attempt in record.attempts] == [1, 2]
+    assert record.status is Status.RUNNING
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "null", '{"format": 99}', '{"format": 1}', '{"format": 1, "run_id": 3}']
+)
+def test_what_is_no_record_is_refused_by_name(tmp_path: Path, text: str) -> None:
+    (tmp_path / "run.json").write_text(text)
+    with pytest.raises(XpError, match=r"run\.json") as caught:
+        read_record(tmp_path)
+    assert caught.value.code == ExitCode.RUN_DIR
+
+
+def test_a_directory_without_a_record_is_no_run(tmp_path: Path) -> None:
+    with pytest.raises(XpError, match="no run directory"):
+        read_record(tmp_path / "nowhere")
+
+
+def test_an_interrupted_write_leaves_the_old_file_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "run.json"
+    write_atomically(file, "old")
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        write_atomically(file, "new")
+    assert file.read_text() == "old"
+    assert os.listdir(tmp_path) == ["run.json"]
+
+
+def test_the_table_shows_every_stage_of_every_attempt() -> None:
+    record = update_stage(begun(), "prepare", status=Status.SUCCEEDED, exit_code=0, started=now(), ended=now(), log="l")
+    record = begin_attempt(record, ["prepare", "train"], HERE)
+    text = table(record)
+    assert "attempt_1" in text
+    assert "attempt_2" in text
+    assert text.count("train") == 2
+    assert "exit 0" in text
+    assert "(changed)" in text
+
+
+def test_the_module_prints_a_record_and_says_what_is_none(tmp_path: Path) -> None:
+    write_record(tmp_path, begun())
+    command = [sys.executable, "-m", "xp.record"]
+    shown = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert "prepare" in shown.stdout
+    absent = subprocess.run([*command, str(tmp_path / "x")], capture_output=True, text=True, check=False)
+    assert absent.returncode == ExitCode.RUN_DIR
+    assert "Traceback" not in absent.stderr

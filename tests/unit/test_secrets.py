@@ -1,0 +1,69 @@
+"""Names become values at launch, from the environment or from .env, or the run does not start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from xp.errors import ExitCode, XpError
+from xp.secrets import resolve, telling_values
+
+
+def test_the_environment_goes_before_the_file(tmp_path: Path) -> None:
+    file = tmp_path / ".env"
+    file.write_text("A=filed\nB=filed\n")
+    assert resolve(["A", "B"], {"A": "held"}, file) == {"A": "held", "B": "filed"}
+
+
+def test_every_missing_variable_is_named_with_the_way_to_set_it(tmp_path: Path) -> None:
+    with pytest.raises(XpError, match=r"GONE, LOST: .*export GONE=") as caught:
+        resolve(["LOST", "GONE", "HERE"], {"HERE": "x"}, tmp_path / ".env")
+    assert caught.value.code == ExitCode.SECRET
+
+
+def test_an_empty_value_is_a_missing_one(tmp_path: Path) -> None:
+    with pytest.raises(XpError, match="EMPTY"):
+        resolve(["EMPTY"], {"EMPTY": ""}, tmp_path / ".env")
+
+
+def test_an_empty_variable_does_not_hide_the_file(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text("A=filed\n")
+    assert resolve(["A"], {"A": ""}, tmp_path / ".env") == {"A": "filed"}
+
+
+def test_nothing_in_a_file_is_expanded_or_run(tmp_path: Path) -> None:
+    file = tmp_path / ".env"
+    file.write_text("A='$(touch pwned) ${HOME} `id`'\nexport B=\"two\\nlines\"\nC='it is; \"quoted\"' # comment\n")
+    assert resolve(["A", "B", "C"], {}, file) == {
+        "A": "$(touch pwned) ${HOME} `id`",
+        "B": "two\nlines",
+        "C": 'it is; "quoted"',
+    }
+
+
+def test_without_names_no_file_is_read(tmp_path: Path) -> None:
+    unreadable = tmp_path / ".env"
+    unreadable.write_bytes(b"\xff\xfe\x00")
+    assert resolve([], {}, unreadable) == {}
+
+
+def test_a_file_that_is_no_text_is_refused_without_showing_it(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_bytes(b"A=\xff\xfeXPCANARY\n")
+    with pytest.raises(XpError, match="UTF-8") as caught:
+        resolve(["A"], {}, tmp_path / ".env")
+    assert caught.value.code == ExitCode.SECRET
+    assert "XPCANARY" not in str(caught.value)
+
+
+def test_values_that_are_secret_by_their_name_are_found_and_paths_and_switches_are_not() -> None:
+    environ = {
+        "HF_TOKEN": "hf_0123456789ab",
+        "MY_API_KEY": "k" * 20,
+        "DB_PASSWORD": "hunter2hunter2",
+        "TOKENIZERS_PARALLELISM": "false",
+        "GOOGLE_APPLICATION_CREDENTIALS": "/home/me/key.json",
+        "SHORT_KEY": "abc",
+        "PATH": "/usr/bin:/bin:/usr/local/bin",
+    }
+    assert sorted(telling_values(environ)) == sorted(["hf_0123456789ab", "k" * 20, "hunter2hunter2"])

@@ -1,0 +1,167 @@
+"""Metrics reach the trackers while the run goes on, and a tracker that fails is nobody's problem but its own."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.launching import eventually
+from xp.errors import ExitCode, XpError
+from xp.tracking.base import Opener, TrackedRun, check_trackers, openers
+from xp.tracking.mirror import Line, Mirror, parse_line
+
+LINE = {"step": 3, "time": 12.5, "attempt": 1, "stage": "train", "loss": 0.5, "num": 2}
+
+
+@dataclass
+class FakeTracker:
+    fails_at: str = ""
+    slow_s: float = 0.0
+    seen: list[tuple[int, dict[str, float]]] = field(default_factory=list)
+    ended: list[bool] = field(default_factory=list)
+
+    def open(self, _: TrackedRun) -> FakeTracker:
+        self._perhaps("open")
+        return self
+
+    def log(self, step: int, time: float, metrics: Mapping[str, float]) -> None:  # noqa: ARG002
+        self._perhaps("log")
+        self.seen.append((step, dict(metrics)))
+
+    def close(self, *, is_success: bool) -> None:
+        self._perhaps("close")
+        self.ended.append(is_success)
+
+    def _perhaps(self, point: str) -> None:
+        time.sleep(self.slow_s if point == "close" else 0)
+        if point == self.fails_at:
+            raise RuntimeError("the network is down")
+
+
+def mirror(directory: Path, trackers: Mapping[str, FakeTracker], warnings: list[str], **options: Any) -> Mirror:
+    run = TrackedRun("run", 1, "project", {"seed": 1}, directory, {"WANDB_API_KEY": "XPCANARY_key"})
+    opened: dict[str, Opener] = {name: tracker.open for name, tracker in trackers.items()}
+    return Mirror(directory / "metrics.jsonl", run, opened, warnings.append, **{"poll_s": 0.01, **options})
+
+
+def write(directory: Path, *lines: Mapping[str, Any] | str) -> None:
+    with (directory / "metrics.jsonl").open("a") as file:
+        file.writelines(line if isinstance(line, str) else json.dumps(line) + "\n" for line in lines)
+
+
+def test_a_line_is_its_numbers() -> None:
+    parsed = parse_line(json.dumps({**LINE, "note": "text", "gone": None, "flag": True, "list": [1]}))
+    assert parsed == Line(3, 12.5, {"loss": 0.5, "num": 2.0, "flag": 1.0})
+
+
+@pytest.mark.parametrize("text", ["", "{", "3", "null", "[]", '{"loss": 1}', '{"step": "x", "time": 1}', "[" * 100_000])
+def test_what_is_no_line_of_metrics_is_passed_over(text: str) -> None:
+    assert parse_line(text) is None
+
+
+def test_trackers_see_lines_while_the_run_goes_on_and_all_of_them_at_its_end(tmp_path: Path) -> None:
+    tracker = FakeTracker()
+    with mirror(tmp_path, {"fake": tracker}, []):
+        write(tmp_path, LINE)
+        eventually(lambda: tracker.seen)
+        write(tmp_path, *({**LINE, "step": step} for step in range(4, 100)))
+    assert [step for step, _ in tracker.seen] == list(range(3, 100))
+    assert tracker.ended == [True]
+
+
+def test_a_line_that_is_still_being_written_waits_for_its_end(tmp_path: Path) -> None:
+    tracker = FakeTracker()
+    text = json.dumps(LINE) + "\n"
+    with mirror(tmp_path, {"fake": tracker}, []):
+        write(tmp_path, text[:20])
+        time.sleep(0.1)
+        assert tracker.seen == []
+        write(tmp_path, text[20:])
+    assert tracker.seen == [(3, {"loss": 0.5, "num": 2.0})]
+
+
+def test_a_resumed_run_does_not_tell_the_past_again(tmp_path: Path) -> None:
+    write(tmp_path, LINE)
+    tracker = FakeTracker()
+    with mirror(tmp_path, {"fake": tracker}, []):
+        write(tmp_path, {**LINE, "step": 4})
+    assert [step for step, _ in tracker.seen] == [4]
+
+
+@pytest.mark.parametrize("point", ["open", "log", "close"])
+def test_a_tracker_that_fails_costs_one_warning_and_the_others_go_on(tmp_path: Path, point: str) -> None:
+    bad, good, warnings = FakeTracker(fails_at=point), FakeTracker(), []
+    with mirror(tmp_path, {"bad": bad, "good": good}, warnings):
+        write(tmp_path, *({**LINE, "step": step} for step in range(20)))
+    assert len(good.seen) == 20
+    assert good.ended == [True]
+    assert len(warnings) == 1
+    assert "bad failed" in warnings[0]
+    assert "the network is down" in warnings[0]
+
+
+def test_a_tracker_that_hangs_at_the_end_does_not_hold_the_run(tmp_path: Path) -> None:
+    warnings: list[str] = []
+    began = time.monotonic()
+    with mirror(tmp_path, {"slow": FakeTracker(slow_s=3)}, warnings, close_timeout_s=0.2):
+        write(tmp_path, LINE)
+    assert time.monotonic() - began < 2
+    assert "slow did not finish" in warnings[0]
+
+
+def test_a_failed_run_is_told_as_such(tmp_path: Path) -> None:
+    tracker = FakeTracker()
+    with pytest.raises(ZeroDivisionError), mirror(tmp_path, {"fake": tracker}, []):
+        raise ZeroDivisionError
+    assert tracker.ended == [False]
+
+
+def test_tensorboard_reads_back_what_was_mirrored(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run = TrackedRun("run", 2, "project", {}, tmp_path)
+    with Mirror(tmp_path / "metrics.jsonl", run, openers(["tensorboard"]), pytest.fail, poll_s=0.01):
+        write(tmp_path, *({**LINE, "step": step, "loss": step / 4, "time": 100.0 + step} for step in range(3)))
+    events = EventAccumulator(str(tmp_path / "tensorboard" / "attempt_2"))
+    events.Reload()
+    assert [(event.step, event.value) for event in events.Scalars("loss")] == [(0, 0.0), (1, 0.25), (2, 0.5)]
+    assert [event.wall_time for event in events.Scalars("loss")] == [100.0, 101.0, 102.0]
+    assert events.Tags()["scalars"] == ["loss", "num"]
+
+
+def test_a_tracker_that_is_not_installed_is_refused_with_the_way_to_install_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("xp.tracking.base.find_spec", lambda _: None)
+    with pytest.raises(XpError, match="pip install tensorboard") as caught:
+        check_trackers(["tensorboard"])
+    assert caught.value.code == ExitCode.RUNTIME
+
+
+def test_wandb_needs_a_key_unless_it_is_offline_or_logged_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pytest.importorskip("wandb")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(XpError, match=r"WANDB_API_KEY.*WANDB_MODE=offline") as caught:
+        check_trackers(["wandb"])
+    assert caught.value.code == ExitCode.SECRET
+    (tmp_path / ".netrc").write_text("machine api.wandb.ai login user password secret\n")
+    (tmp_path / ".netrc").chmod(0o600)
+    assert check_trackers(["wandb"]) == {}
+    monkeypatch.setenv("WANDB_API_KEY", "x" * 40)
+    assert check_trackers(["wandb"]) == {"WANDB_API_KEY": "x" * 40}
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    assert check_trackers(["wandb"]) == {}
+
+
+def test_the_key_is_not_in_the_repr_of_what_a_tracker_gets(tmp_path: Path) -> None:
+    assert "XPCANARY" not in repr(TrackedRun("run", 1, "p", {}, tmp_path, {"WANDB_API_KEY": "XPCANARY"}))
