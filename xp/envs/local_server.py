@@ -108,6 +108,8 @@ class LocalServer:
 
 
 def _opened(log: Path | None) -> IO[bytes]:
+    if log is not None:
+        log.parent.mkdir(parents=True, exist_ok=True)
     return open(os.devnull if log is None else log, "ab")
 
 

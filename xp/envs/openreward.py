@@ -7,6 +7,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from xp.envs.base import (
@@ -29,6 +30,8 @@ from xp.episode.config import EnvConfig
 
 T = TypeVar("T")
 
+LOG_VARIABLE: Final = "XP_SERVE_LOG"
+"""File to which the output of servers that a provider starts is appended; unset: it is dropped."""
 SLACK_S: Final = 30.0
 """How much longer than a request's own deadline its caller waits: only a loop that no longer turns needs it."""
 
@@ -117,7 +120,8 @@ class OpenRewardProvider:
             with self._lock:
                 if self._target is None:
                     assert self._config.serve is not None
-                    self._server = LocalServer(self._config.serve, environ=self._environ)
+                    log = self._environ.get(LOG_VARIABLE)
+                    self._server = LocalServer(self._config.serve, self._environ, Path(log) if log else None)
                     self._server.start()
                     self._target = served_target(self._server.url, self._server.keys, self._config, self._environ)
         return self._target

@@ -1,0 +1,70 @@
+"""The contract of providers, on every way in which an ORS environment is reached."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.contracts.provider_suite import ProviderSuite, lent
+from tests.ors_server import COUNTER, QUIZ, rules, running
+from xp.envs.base import Provider
+from xp.envs.load import load_provider
+from xp.errors import XpError
+
+
+class TestServed(ProviderSuite):
+    """An environment that xp serves itself."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def provider(cls) -> Iterator[Provider]:
+        yield from lent(load_provider(rules(serve=COUNTER), os.environ))
+
+    @pytest.fixture
+    def closed(self) -> Provider:
+        return load_provider(rules(serve=COUNTER), os.environ)
+
+
+class TestAtAUrl(ProviderSuite):
+    """An environment of a server that somebody else runs."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def provider(cls) -> Iterator[Provider]:
+        server = running(COUNTER).server
+        environ = {**os.environ, "OPENREWARD_API_KEY": server.keys.client}
+        yield from lent(load_provider(rules(target=server.url), environ))
+
+    @pytest.fixture
+    def closed(self) -> Provider:
+        return load_provider(rules(target=running(COUNTER).server.url), os.environ)
+
+
+class TestWithATerminalTool(TestServed):
+    """An environment whose only tool takes the final message."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def provider(cls) -> Iterator[Provider]:
+        yield from lent(load_provider(rules(serve=QUIZ), os.environ))
+
+    def test_the_terminal_tool_is_not_offered_and_takes_the_answer(self, provider: Provider) -> None:
+        session = provider.open(provider.tasks("train", [0])[0])
+        assert session.tools() == ()
+        assert session.takes_answer
+        assert session.answer("42").reward == 1.0
+        session.close()
+
+
+@pytest.mark.parametrize("name", ["no.such.module:Class", "xp.envs.base:Nothing", "gym"])
+def test_a_provider_that_does_not_exist_is_named(name: str) -> None:
+    with pytest.raises(XpError, match=name):
+        load_provider(rules(provider=name), {})
+
+
+def test_a_provider_of_ones_own_is_that_class() -> None:
+    provider = load_provider(rules(provider="xp.envs.openreward:OpenRewardProvider", target="http://127.0.0.1:9"), {})
+    assert type(provider).__name__ == "OpenRewardProvider"
+    provider.close()

@@ -1,0 +1,74 @@
+"""A local server as a stage uses it: started, found wanting, stopped."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.ors_server import COUNTER, rules
+from xp.envs.base import EnvFault
+from xp.envs.local_server import LocalServer, source_version
+from xp.envs.openreward import OpenRewardProvider
+from xp.errors import ExitCode, XpError
+
+pytestmark = pytest.mark.integration
+
+
+def test_it_serves_within_its_context_and_not_after() -> None:
+    with LocalServer(COUNTER) as server:
+        pid = server.pid
+        assert pid is not None
+        assert psutil.pid_exists(pid)
+        assert server.url.startswith("http://127.0.0.1:")
+    assert not psutil.pid_exists(pid)
+    server.stop()
+
+
+@pytest.mark.parametrize(
+    ("serve", "reason"),
+    [
+        ("no_such_module:Env", "ModuleNotFoundError"),
+        ("tests.ors_server:Running", "TypeError"),
+    ],
+)
+def test_what_cannot_be_served_is_said_in_one_message(serve: str, reason: str, tmp_path: Path) -> None:
+    with pytest.raises(XpError, match=reason) as caught:
+        LocalServer(serve, log=tmp_path / "log").start()
+    assert caught.value.code is ExitCode.ENVIRONMENT
+    assert serve in str(caught.value)
+    assert str(tmp_path / "log") in str(caught.value)
+
+
+def test_its_output_goes_to_the_file_that_was_asked_for_and_is_quiet_while_all_is_well(tmp_path: Path) -> None:
+    log = tmp_path / "logs" / "server.log"
+    provider = OpenRewardProvider(rules(serve=COUNTER), {**os.environ, "XP_SERVE_LOG": str(log)})
+    session = provider.open(provider.tasks("train", [1])[0])
+    session.call("inc", {})
+    assert log.read_text() == ""
+    with pytest.raises(EnvFault):
+        session.call("crash", {})
+    assert "the tool broke" in log.read_text()
+    provider.close()
+
+
+def test_a_providers_server_starts_with_the_first_question_and_ends_with_it() -> None:
+    provider = OpenRewardProvider(rules(serve=COUNTER), os.environ)
+    assert provider.server is None
+    assert provider.num_tasks("train") == 700
+    assert provider.server is not None
+    pid = provider.server.pid
+    provider.close()
+    assert pid is not None
+    assert not psutil.pid_exists(pid)
+
+
+def test_the_version_follows_the_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "an_env_of_mine.py").write_text("A = 1")
+    before = source_version("an_env_of_mine:A")
+    (tmp_path / "an_env_of_mine.py").write_text("A = 2")
+    assert source_version("an_env_of_mine:A") != before
+    assert source_version("no_such_module_of_mine:A").endswith("unknown source")

@@ -1,0 +1,92 @@
+"""Prints how many of the 35 items of the reliability scorecard are proven: `python -m tests.scorecard [pytest args]`.
+
+A test proves an item by `@pytest.mark.scorecard(12)`; an item is proven when it has tests and all of them pass.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from typing import Final
+
+import pytest
+
+ITEMS: Final = {
+    1: "SIGKILL at every named point of every stage",
+    2: "SIGKILL at a hundred random times",
+    3: "two processes prepare the same task set",
+    4: "a lock whose holder was killed",
+    5: "corrupted cache",
+    6: "disk full, quota reached",
+    7: "read-only output directory",
+    8: "SIGINT, SIGTERM, SIGHUP end the whole tree",
+    9: "preparation fails for some tasks",
+    10: "preparation fails for all tasks while an old set exists",
+    11: "training on missing or stale tasks",
+    12: "lost answer of a tool that is not idempotent",
+    13: "lost answer of the call that ends the episode",
+    14: "refused before execution, with Retry-After",
+    15: "stalls on every request",
+    16: "endless loop of lost connections",
+    17: "the server restarts during an episode",
+    18: "malformed replies",
+    19: "long output, byte for byte",
+    20: "too many void episodes stop the run",
+    21: "whatever a model writes is read without raising",
+    22: "hostile tool specs",
+    23: "a thousand rollouts leak nothing",
+    24: "fork, spawn, event loops, 64 threads",
+    25: "bad YAML",
+    26: "code in configuration",
+    27: "path tricks in names",
+    28: "no secret on disk, in argv or in output",
+    29: "the API key goes to allowed origins only",
+    30: "shell and HTML injection",
+    31: "local servers listen on loopback only",
+    32: "launchers that fail",
+    33: "backends that crash",
+    34: "torn and foreign checkpoints",
+    35: "offline: no traffic but the configured",
+}
+
+
+class Card:
+    """Collects the outcome of every marked test."""
+
+    def __init__(self) -> None:
+        self._items: dict[str, set[int]] = {}
+        self.passed: dict[int, int] = defaultdict(int)
+        self.failed: dict[int, list[str]] = defaultdict(list)
+
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        unmarked = [item for item in items if not any(item.iter_markers("scorecard"))]
+        config.hook.pytest_deselected(items=unmarked)
+        items[:] = [item for item in items if any(item.iter_markers("scorecard"))]
+        self._items = {item.nodeid: {mark.args[0] for mark in item.iter_markers("scorecard")} for item in items}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        for number in self._items.get(report.nodeid, ()):
+            if report.when == "call" and report.passed:
+                self.passed[number] += 1
+            elif not report.passed:
+                self.failed[number].append(f"{report.nodeid} {report.outcome}")
+
+    def lines(self) -> list[str]:
+        proven = [number for number in ITEMS if self.passed[number] and not self.failed[number]]
+        lines = [f"{len(proven)}/{len(ITEMS)}"]
+        for number, name in ITEMS.items():
+            if number not in proven:
+                why = "; ".join(self.failed[number][:3]) or "no test"
+                lines.append(f"  open {number:2d} {name}: {why}")
+        return lines
+
+
+def main(arguments: list[str]) -> int:
+    card = Card()
+    code = pytest.main(["-q", "--no-header", "-p", "no:cacheprovider", *(arguments or ["tests"])], plugins=[card])
+    print("\n".join(card.lines()))
+    return 0 if code in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
