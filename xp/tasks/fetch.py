@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
@@ -81,9 +82,23 @@ class Fetcher:
         finally:
             self._stop.set()
             pool.shutdown(wait=False, cancel_futures=True)
-            wait(self._flying, timeout=STOP_GRACE_S)
+            self._keep_finished()
         order = {block.task_id(index): n for n, block in enumerate(blocks) for index in block.indices}
         return tuple(sorted(self.failures, key=lambda f: (order[f.task_id], f.task_id)))
+
+    def _keep_finished(self) -> None:
+        """What had been fetched when the run was stopped goes into its shards, as far as the disk takes it."""
+        running = {future: where for future, where in self._flying.items() if not future.cancelled()}
+        done, _ = wait(running, timeout=STOP_GRACE_S)
+        touched = {where[0].block.number: where[0] for where in self._flying.values()}
+        for future in done:
+            opened, index = running[future]
+            if future.exception() is None and isinstance(result := future.result(), Entry):
+                opened.entries[index] = result
+        with suppress(OSError):
+            for opened in touched.values():
+                if opened.entries:
+                    self.work.write(opened.block, opened.entries)
 
     def _members(self) -> list[tuple[str, MemberConfig]]:
         return sorted(self.config.members.items())

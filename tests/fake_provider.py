@@ -1,0 +1,131 @@
+"""An environment in memory whose size, slowness and failures a test chooses, and which notes what is asked of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tests.fake_session import RULES
+from xp.envs.base import EnvUnavailable, Message, ProtocolError, Task, ToolResult, ToolSpec
+from xp.episode.config import EnvConfig
+from xp.tasks.config import MemberConfig, PrepareConfig, Selection
+
+TOOL = ToolSpec("submit", "Hand in.", {"type": "object", "properties": {"answer": {"type": "string"}}})
+
+
+class FakeProvider:
+    """Behaves as the JSON file that `target` names says.
+
+    Keys: `splits` (name -> number of tasks), `log`, `latency_s` (of opening a session), `failing` (task ids, without
+    the member), `down` (refuses everything), `uniform` (all tasks alike), `shared` (number of tasks that every split
+    has), `version`.
+    """
+
+    def __init__(self, config: EnvConfig, environ: Mapping[str, str]) -> None:  # noqa: ARG002
+        assert config.target is not None
+        self.name = config.name
+        self.behaviour: dict[str, Any] = json.loads(Path(config.target).read_text())
+        self.note("load")
+
+    def note(self, event: str) -> None:
+        descriptor = os.open(self.behaviour["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        os.write(descriptor, f"{event}\n".encode())
+        os.close(descriptor)
+
+    def version(self) -> str:
+        return str(self.behaviour.get("version", "1"))
+
+    def splits(self) -> tuple[str, ...]:
+        if self.behaviour.get("down"):
+            raise EnvUnavailable("connection refused")
+        return tuple(self.behaviour["splits"])
+
+    def num_tasks(self, split: str) -> int:
+        return int(self.behaviour["splits"][split])
+
+    def tasks(self, split: str, indices: Sequence[int]) -> list[Task]:
+        return [Task(self.name, split, index, self._spec(split, index)) for index in indices]
+
+    def _spec(self, split: str, index: int) -> dict[str, Any]:
+        if self.behaviour.get("uniform"):
+            return {"question": "always this"}
+        if index < self.behaviour.get("shared", 0):
+            return {"question": f"shared {index}", "answer": "CANARY-ANSWER"}
+        return {"question": f"{split} {index}", "answer": "CANARY-ANSWER"}
+
+    def open(self, task: Task) -> FakeSession:
+        self.note(f"open {task.split}/{task.index}")
+        time.sleep(self.behaviour.get("latency_s", 0.0))
+        if f"{task.split}/{task.index}" in self.behaviour.get("failing", ()):
+            self.note(f"close {task.split}/{task.index}")
+            raise ProtocolError("no such luck")
+        return FakeSession(self, task)
+
+    def close(self) -> None:
+        self.note("unload")
+
+
+class FakeSession:
+    takes_answer = False
+
+    def __init__(self, provider: FakeProvider, task: Task) -> None:
+        self.provider, self.task = provider, task
+
+    def prompt(self) -> list[Message]:
+        return [Message(role="user", content=f"Solve: {self.task.spec['question']}")]
+
+    def tools(self) -> tuple[ToolSpec, ...]:
+        return (TOOL,)
+
+    def call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
+        raise AssertionError(f"preparation calls no tool: {name} {arguments}")
+
+    def answer(self, text: str) -> ToolResult:
+        raise AssertionError(f"preparation answers nothing: {text}")
+
+    def close(self) -> None:
+        self.provider.note(f"close {self.task.split}/{self.task.index}")
+
+
+class FakeWorld:
+    """A directory with one behaviour, its log, and the configuration that leads there."""
+
+    def __init__(self, root: Path, **behaviour: Any) -> None:
+        self.root = root
+        self.log = root / "log"
+        self.log.touch()
+        self.change(**{"splits": {"train": 200, "test": 20}, "log": str(self.log), **behaviour})
+
+    def change(self, **behaviour: Any) -> None:
+        path = self.root / "behaviour.json"
+        known = json.loads(path.read_text()) if path.exists() else {}
+        path.write_text(json.dumps({**known, **behaviour}))
+
+    def member(self, **changes: Any) -> MemberConfig:
+        provider, target = "tests.fake_provider:FakeProvider", str(self.root / "behaviour.json")
+        env = replace(RULES, name="fake", provider=provider, target=target, serve=None)
+        member = MemberConfig(env, Selection("train"), Selection("test"), weight=1.0, system_prompt="Think.")
+        return replace(member, **changes)
+
+    def config(self, allow_missing_fraction: float = 0.0, concurrency: int = 16, **changes: Any) -> PrepareConfig:
+        return PrepareConfig({"fake": self.member(**changes)}, allow_missing_fraction, concurrency)
+
+    def opened(self) -> Counter[str]:
+        """How often each task was opened."""
+        return self._noted("open")
+
+    def closed(self) -> Counter[str]:
+        return self._noted("close")
+
+    def forget(self) -> None:
+        self.log.write_text("")
+
+    def _noted(self, event: str) -> Counter[str]:
+        lines = (line.partition(" ") for line in self.log.read_text().splitlines())
+        return Counter(what for name, _, what in lines if name == event)

@@ -1,0 +1,89 @@
+"""`xp tasks list|show|verify|prune`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.fake_provider import FakeWorld
+from xp.errors import ExitCode, XpError
+from xp.tasks.command import main
+from xp.tasks.inspect import list_sets
+from xp.tasks.prepare import prepare
+from xp.tasks.store import TaskSet
+
+
+@pytest.fixture
+def task_set(tmp_path: Path) -> TaskSet:
+    return prepare(FakeWorld(tmp_path, splits={"train": 5, "test": 2}).config(), {}, tmp_path)
+
+
+def test_list_names_every_set_and_what_is_no_set(
+    tmp_path: Path, task_set: TaskSet, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "tasks" / "0a.work").mkdir()
+    (tmp_path / "tasks" / "0b.corrupt-1").mkdir()
+    (tmp_path / "tasks" / "0c").mkdir()
+    assert main(["list"], tmp_path) == 0
+    assert {item.path.name: item.state for item in list_sets(tmp_path / "tasks")} == {
+        task_set.key: "whole",
+        "0a.work": "unfinished",
+        "0b.corrupt-1": "set aside",
+        "0c": "damaged",
+    }
+    assert task_set.key in capsys.readouterr().out
+
+
+def test_a_store_that_is_not_there_is_empty(tmp_path: Path) -> None:
+    assert main(["list"], tmp_path / "nowhere") == 0
+
+
+def test_show_prints_a_task_as_the_model_will_see_it(
+    tmp_path: Path, task_set: TaskSet, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    main(["show", task_set.key[:6], "--task", "fake/train/3"], tmp_path)
+    shown = capsys.readouterr().out
+    assert "--- system\nThink.\n--- user\nSolve: train 3\n--- tools" in shown
+    assert '"name": "submit"' in shown
+    assert "CANARY" not in shown
+    main(["show", task_set.key[:6], "-n", "3", "--purpose", "train"], tmp_path)
+    assert capsys.readouterr().out.count("===") == 3
+
+
+def test_verify_says_which_set_is_damaged(
+    tmp_path: Path, task_set: TaskSet, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["verify"], tmp_path) == 0
+    with task_set.table.open("r+b") as table:
+        table.seek(50)
+        table.write(b"\x00\x01\x02")
+    assert main(["verify"], tmp_path) == ExitCode.TASKS
+    assert "tasks.parquet does not match its sha256" in capsys.readouterr().out
+
+
+def test_prune_removes_only_what_is_not_kept_and_only_when_told(tmp_path: Path, task_set: TaskSet) -> None:
+    aside = tmp_path / "tasks" / f"{task_set.key}.corrupt-1"
+    aside.mkdir()
+    main(["prune", "--keep", task_set.key[:8]], tmp_path)
+    assert aside.exists()
+    main(["prune", "--keep", task_set.key[:8], "--yes"], tmp_path)
+    assert not aside.exists()
+    assert task_set.path.exists()
+    main(["prune", "--yes"], tmp_path)
+    assert list_sets(tmp_path / "tasks") == []
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["show", "ff"], "no task set whose key begins with 'ff'; there are"),
+        (["shwo"], "invalid choice"),
+        ([], "usage"),
+    ],
+)
+def test_a_wrong_command_is_one_clear_message(tmp_path: Path, task_set: TaskSet, argv: list[str], message: str) -> None:
+    assert task_set.path.exists()
+    with pytest.raises(XpError, match=message):
+        main(argv, tmp_path)

@@ -1,0 +1,165 @@
+"""What preparation puts into a set, in one process against an environment in memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.fake_provider import FakeWorld
+from xp.errors import ExitCode, XpError
+from xp.tasks.config import PrepareConfig, Selection
+from xp.tasks.prepare import prepare
+from xp.tasks.store import TaskSet
+
+
+@pytest.fixture(autouse=True)
+def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xp.tasks.fetch.FIRST_PAUSE_S", 0.001)
+
+
+def files_of(task_set: TaskSet) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in task_set.path.iterdir()}
+
+
+def test_each_task_is_opened_once_and_every_session_closed(tmp_path: Path) -> None:
+    world = FakeWorld(tmp_path)
+    prepare(world.config(), {}, tmp_path)
+    assert len(world.opened()) == 220
+    assert set(world.opened().values()) == {1}
+    assert world.closed() == world.opened()
+    assert "unload" in world.log.read_text()
+
+
+def test_a_whole_set_is_recognised_without_asking_the_environment(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = FakeWorld(tmp_path)
+    prepare(world.config(), {}, tmp_path)
+    world.forget()
+    prepare(world.config(), {}, tmp_path)
+    assert world.log.read_text() == ""
+    assert "recognised" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("concurrency", [1, 3, 32])
+def test_the_bytes_do_not_depend_on_how_many_at_a_time(tmp_path: Path, concurrency: int) -> None:
+    world = FakeWorld(tmp_path, splits={"train": 130, "test": 9})
+    one, other = (prepare(world.config(concurrency=n), {}, tmp_path / str(n)) for n in (8, concurrency))
+    assert files_of(one) == files_of(other)
+
+
+def test_a_training_task_that_is_held_out_as_well_is_left_out_counted_and_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = FakeWorld(tmp_path, splits={"train": 30, "test": 10}, shared=4)
+    task_set = prepare(world.config(), {}, tmp_path)
+    hashes = {purpose: {row.task_hash for row in task_set.rows(purpose)} for purpose in ("train", "held_out")}
+    assert not hashes["train"] & hashes["held_out"]
+    count = task_set.manifest.counts["fake"]["train"]
+    assert (count.tasks, count.overlapping, count.failed) == (26, 4, 0)
+    assert "4 train tasks were left out, being held out as well" in capsys.readouterr().out
+    assert not any(f"train/{index}" in world.opened() for index in range(4))
+
+
+def test_two_members_on_one_environment_share_their_held_out_tasks(tmp_path: Path) -> None:
+    world = FakeWorld(tmp_path, splits={"train": 30, "test": 10}, shared=4)
+    first = world.member()
+    second = replace(first, env=replace(first.env, name="second"), held_out=Selection("test", indices=(9,)))
+    task_set = prepare(PrepareConfig({"fake": first, "second": second}, 0.0, 4), {}, tmp_path)
+    assert task_set.manifest.counts["second"]["train"].overlapping == 4
+
+
+def test_an_environment_of_identical_tasks_is_kept_and_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = FakeWorld(tmp_path, splits={"train": 10, "test": 3}, uniform=True)
+    task_set = prepare(world.config(), {}, tmp_path)
+    assert task_set.num_tasks("train") == 10
+    assert "all 10 train tasks have the same prompt" in capsys.readouterr().out
+
+
+def test_training_tasks_that_are_all_held_out_are_an_error(tmp_path: Path) -> None:
+    world = FakeWorld(tmp_path, splits={"train": 4, "test": 10}, shared=4)
+    with pytest.raises(XpError, match="no task is left for train: every one of them is held out"):
+        prepare(world.config(), {}, tmp_path)
+
+
+def test_an_unknown_split_is_refused_with_the_legal_ones_and_leaves_nothing(tmp_path: Path) -> None:
+    world = FakeWorld(tmp_path)
+    with pytest.raises(XpError, match="the environment has: train, test") as caught:
+        prepare(world.config(train=Selection("trian")), {}, tmp_path)
+    assert caught.value.code is ExitCode.CONFIG
+    assert [path.name for path in (tmp_path / "tasks").iterdir() if not path.name.startswith(".")] == []
+
+
+def test_an_environment_that_is_not_there_is_one_clear_message(tmp_path: Path) -> None:
+    world = FakeWorld(tmp_path, down=True)
+    with pytest.raises(XpError, match=r"environment fake .* does not answer") as caught:
+        prepare(world.config(), {}, tmp_path)
+    assert caught.value.code is ExitCode.ENVIRONMENT
+
+
+@pytest.mark.reliability
+@pytest.mark.scorecard(9)
+def test_failed_tasks_fail_the_stage_by_id_and_reason_and_only_they_are_tried_again(tmp_path: Path) -> None:
+    world = FakeWorld(tmp_path, splits={"train": 100, "test": 5}, failing=["train/3", "train/77"])
+    with pytest.raises(
+        XpError, match=r"2 tasks could not be prepared(.|\n)*fake/train/77: ProtocolError: no such"
+    ) as e:
+        prepare(world.config(), {}, tmp_path)
+    assert e.value.code is ExitCode.TASKS
+    assert list((tmp_path / "tasks").glob("*/manifest.json")) == []
+    assert (world.opened()["train/3"], world.opened()["train/4"]) == (3, 1)
+    world.forget()
+    world.change(failing=[])
+    task_set = prepare(world.config(), {}, tmp_path)
+    assert set(world.opened()) == {"train/3", "train/77"}
+    assert task_set.num_tasks("train") == 100
+
+
+@pytest.mark.reliability
+@pytest.mark.scorecard(9)
+def test_permitted_failures_are_listed_in_the_manifest_and_a_stricter_spec_builds_again(tmp_path: Path) -> None:
+    world = FakeWorld(tmp_path, splits={"train": 50, "test": 5}, failing=["train/3"])
+    tolerant = prepare(world.config(allow_missing_fraction=0.05), {}, tmp_path)
+    assert [failure.task_id for failure in tolerant.manifest.failures] == ["fake/train/3"]
+    assert tolerant.manifest.counts["fake"]["train"].failed == 1
+    with pytest.raises(XpError, match="fake/train/3"):
+        prepare(world.config(), {}, tmp_path)
+    assert tolerant.path.exists(), "a set that others may use is not taken away by a failure"
+    world.change(failing=[])
+    strict = prepare(world.config(), {}, tmp_path)
+    assert (strict.path, strict.num_tasks("train")) == (tolerant.path, 50)
+
+
+@pytest.mark.reliability
+@pytest.mark.scorecard(10)
+def test_when_all_tasks_fail_an_older_set_is_not_taken_for_this_ones(tmp_path: Path) -> None:
+    world = FakeWorld(tmp_path, splits={"train": 5, "test": 5})
+    older = prepare(world.config(), {}, tmp_path)
+    world.change(failing=[f"{split}/{index}" for split in ("train", "test") for index in range(5)])
+    other = world.config(system_prompt="Another.")
+    with pytest.raises(XpError) as caught:
+        prepare(other, {}, tmp_path)
+    assert caught.value.code is ExitCode.TASKS
+    assert [path.parent for path in (tmp_path / "tasks").glob("*/manifest.json")] == [older.path]
+
+
+def test_another_version_of_the_environment_does_not_continue_its_predecessors_shards(tmp_path: Path) -> None:
+    world = FakeWorld(tmp_path, splits={"train": 100, "test": 5}, failing=["train/99"])
+    with pytest.raises(XpError):
+        prepare(world.config(), {}, tmp_path)
+    world.change(version="2", failing=[])
+    world.forget()
+    task_set = prepare(world.config(), {}, tmp_path)
+    assert len(world.opened()) == 105
+    assert task_set.manifest.environments == {"fake": "2"}
+
+
+def test_code_that_changed_since_the_plan_is_refused(tmp_path: Path) -> None:
+    world = FakeWorld(tmp_path)
+    with pytest.raises(XpError, match="changed since this was planned") as caught:
+        prepare(world.config(source="0" * 64), {}, tmp_path)
+    assert caught.value.code is ExitCode.TASKS

@@ -1,0 +1,191 @@
+"""The request key changes with each field that determines the tasks, and with no other."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.fake_session import LIMITS, RULES
+from xp.episode.config import EnvConfig, OnNoToolCall, Reduction, RewardRule
+from xp.errors import XpError
+from xp.tasks.config import MemberConfig, PrepareConfig, Selection
+from xp.tasks.request import canonical_request, differing_fields, request_key, source_digest, with_sources
+
+MEMBER = MemberConfig(
+    env=replace(RULES, name="a", provider="openreward", target="Org/Name"),
+    train=Selection("train", num_tasks=10),
+    held_out=Selection("test", num_tasks=5),
+    weight=1.0,
+    system_prompt="Think.",
+)
+CONFIG = PrepareConfig({"a": MEMBER}, allow_missing_fraction=0.0, concurrency=8)
+
+MATTERS: dict[str, Any] = {"provider": "p:P", "target": "Org/Other", "serve": "m:C", "variant": "hard"}
+DOES_NOT_MATTER: dict[str, Any] = {
+    "max_turns": 99,
+    "reward": RewardRule(Reduction.LAST, -1.0, 0.0, 1.0),
+    "on_no_tool_call": OnNoToolCall.NUDGE,
+    "limits": replace(LIMITS, max_sessions=1, call_timeout_s=1.0),
+    "secrets": ("OPENAI_API_KEY",),
+    "allowed_origins": ("https://example.org",),
+}
+HAS_ONE_VALUE_ONLY_OR_IS_THE_KEY = {"name", "on_malformed_call", "tool_calls_per_turn", "dialect"}
+
+
+def key(config: PrepareConfig = CONFIG, **changes: Any) -> str:
+    return request_key(replace(config, members={"a": replace(config.members["a"], **changes)}))
+
+
+@pytest.mark.parametrize("name", MATTERS)
+def test_the_key_changes_with_what_an_environment_is(name: str) -> None:
+    assert key(env=replace(MEMBER.env, **{name: MATTERS[name]})) != key()
+
+
+@pytest.mark.parametrize("name", DOES_NOT_MATTER)
+def test_the_key_is_the_same_however_episodes_are_run(name: str) -> None:
+    assert key(env=replace(MEMBER.env, **{name: DOES_NOT_MATTER[name]})) == key()
+
+
+def test_every_field_of_an_environment_is_judged_here() -> None:
+    judged = {*MATTERS, *DOES_NOT_MATTER, *HAS_ONE_VALUE_ONLY_OR_IS_THE_KEY}
+    assert {field.name for field in fields(EnvConfig)} == judged
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"train": Selection("other", num_tasks=10)},
+        {"train": Selection("train", num_tasks=11)},
+        {"train": Selection("train", indices=(1, 2))},
+        {"train": Selection("train", num_tasks=10, shuffle=True)},
+        {"held_out": Selection("test", num_tasks=6)},
+        {"held_out": None},
+        {"system_prompt": None},
+        {"source": "another"},
+        {"weight": 2.0},
+    ],
+    ids=str,
+)
+def test_the_key_changes_with_what_is_selected_and_rendered(changes: dict[str, Any]) -> None:
+    assert key(**changes) != key()
+
+
+def test_the_key_is_the_same_whatever_the_speed_and_the_tolerance() -> None:
+    assert request_key(replace(CONFIG, concurrency=1, allow_missing_fraction=0.5, store="elsewhere")) == key()
+
+
+def test_the_key_does_not_know_the_order_of_the_mix() -> None:
+    other = replace(MEMBER, env=replace(MEMBER.env, name="b"))
+    forth, back = {"a": MEMBER, "b": other}, {"b": other, "a": MEMBER}
+    assert request_key(replace(CONFIG, members=forth)) == request_key(replace(CONFIG, members=back))
+
+
+@given(seed=st.integers(), other=st.integers(), shuffle=st.booleans())
+def test_a_seed_counts_only_where_something_is_drawn(seed: int, other: int, shuffle: bool) -> None:
+    drawn = [key(train=Selection("train", 10, shuffle=shuffle, seed=value)) for value in (seed, other)]
+    assert (drawn[0] == drawn[1]) == (seed == other or not shuffle)
+
+
+@given(st.floats(0.01, 0.99), st.floats(0.01, 0.99))
+def test_a_fraction_counts_only_within_one_split(fraction: float, other: float) -> None:
+    of_its_own = [key(held_out=Selection("test", fraction=value)) for value in (fraction, other)]
+    shared = [key(held_out=Selection("train", fraction=value)) for value in (fraction, other)]
+    assert of_its_own[0] == of_its_own[1]
+    assert (shared[0] == shared[1]) == (fraction == other)
+
+
+texts = st.text(max_size=20)
+selections = st.builds(
+    Selection,
+    split=texts,
+    num_tasks=st.none() | st.integers(1, 1000),
+    indices=st.none() | st.lists(st.integers(0, 99), max_size=4).map(tuple),
+    shuffle=st.booleans(),
+    seed=st.integers(0, 9),
+    fraction=st.none() | st.floats(0.1, 0.9),
+)
+members = st.builds(
+    MemberConfig,
+    env=st.just(MEMBER.env),
+    train=selections,
+    held_out=st.none() | selections,
+    weight=st.floats(0.1, 10),
+    system_prompt=st.none() | texts,
+    source=st.none() | texts,
+)
+
+
+@given(st.dictionaries(texts, members, max_size=3), st.floats(0, 1), st.integers(1, 64))
+def test_a_config_survives_its_json(mix: dict[str, MemberConfig], allowed: float, concurrency: int) -> None:
+    config = PrepareConfig(mix, allowed, concurrency)
+    back = PrepareConfig.from_json(config.to_json())
+    assert back == config
+    assert request_key(back) == request_key(config)
+
+
+@given(members, members)
+def test_two_requests_have_one_key_exactly_if_they_are_the_same(one: MemberConfig, other: MemberConfig) -> None:
+    configs = [replace(CONFIG, members={"a": member}) for member in (one, other)]
+    same = canonical_request(configs[0]) == canonical_request(configs[1])
+    assert (request_key(configs[0]) == request_key(configs[1])) == same
+
+
+def test_a_difference_is_told_by_its_field() -> None:
+    wanted = canonical_request(CONFIG)
+    found = canonical_request(replace(CONFIG, members={"a": replace(MEMBER, train=Selection("train", 32))}))
+    assert differing_fields(wanted, found) == ["members.a.train.num_tasks: 32 -> 10"]
+
+
+def test_a_key_needs_nothing_but_the_standard_library() -> None:
+    heavy = "{'pyarrow', 'rich', 'filelock', 'hydra', 'openreward', 'aiohttp'} & set(sys.modules)"
+    code = f"import sys; import xp.tasks.request, xp.tasks.config, xp.tasks.store, xp.tasks.prepare; print({heavy})"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "set()\n"
+
+
+def served(module: str) -> EnvConfig:
+    return replace(MEMBER.env, target=None, serve=f"{module}:Env")
+
+
+def test_a_change_of_a_served_module_is_another_set(tmp_path: Path) -> None:
+    module = tmp_path / "lonely.py"
+    module.write_text("raise SystemExit('must not be imported')")
+    before = source_digest(served("lonely"), [str(tmp_path)])
+    (tmp_path / "neighbour.py").write_text("x = 1")
+    assert source_digest(served("lonely"), [str(tmp_path)]) == before
+    module.write_text("raise SystemExit('changed')")
+    assert source_digest(served("lonely"), [str(tmp_path)]) != before
+
+
+@pytest.mark.parametrize("touched", ["helper.py", "data/words.txt", "env.py"])
+def test_a_change_of_a_helper_in_the_same_package_is_another_set(tmp_path: Path, touched: str) -> None:
+    package = tmp_path / "games" / "mystery"
+    (package / "data").mkdir(parents=True)
+    (tmp_path / "games" / "__init__.py").write_text("raise SystemExit('must not be imported')")
+    for name in ("__init__.py", "env.py", "helper.py", "data/words.txt"):
+        (package / name).write_text("one")
+    before = source_digest(served("games.mystery.env"), [str(tmp_path)])
+    (package / "__pycache__").mkdir()
+    (package / "__pycache__" / "env.pyc").write_text("generated")
+    assert source_digest(served("games.mystery.env"), [str(tmp_path)]) == before
+    (package / touched).write_text("two")
+    assert source_digest(served("games.mystery.env"), [str(tmp_path)]) != before
+
+
+def test_a_users_own_provider_counts_by_its_source_and_a_remote_environment_has_none(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("1")
+    own = replace(MEMBER.env, provider="mine:Provider")
+    assert source_digest(own, [str(tmp_path)]) is not None
+    assert source_digest(MEMBER.env) is None
+    assert with_sources(CONFIG).members["a"].source is None
+
+
+def test_a_module_that_is_not_there_is_said_with_the_way_out() -> None:
+    with pytest.raises(XpError, match=r"no_such_module.*not on the Python path"):
+        source_digest(served("no_such_module.env"))
