@@ -1,0 +1,204 @@
+"""`python -m xp`, made small: every stage for real, in its own process, from an empty directory."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+
+SMALL = (
+    "env.train.num_tasks=16",
+    "env.held_out.num_tasks=8",
+    "model.build.warmup_steps=3",
+    "training.prompts_per_step=2",
+    "training.group_size=4",
+    "training.micro_batch_size=8",
+    "training.num_steps=2",
+    "training.checkpoint_every=1",
+    "evaluation.num_episodes=8",
+)
+
+
+def xp(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "xp", *arguments],
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=500,
+    )
+
+
+def the_run(directory: Path, number: int = 0) -> Path:
+    runs = sorted((directory / "outputs" / "runs").iterdir(), key=lambda path: path.stat().st_ctime)
+    return runs[number]
+
+
+def stages(run: Path, attempt: int = -1) -> dict[str, str]:
+    record = json.loads((run / "run.json").read_text())
+    return {stage["name"]: stage["status"] for stage in record["attempts"][attempt]["stages"]}
+
+
+def metrics(run: Path, stage: str) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [line for line in lines if line["stage"] == stage]
+
+
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory in which the small default has been run once."""
+    directory = tmp_path_factory.mktemp("default")
+    done = xp(directory, *SMALL)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    (directory / "screen.txt").write_text(done.stdout)
+    return directory
+
+
+def test_every_stage_ran_and_the_record_says_so(outputs: Path) -> None:
+    run = the_run(outputs)
+    assert stages(run) == dict.fromkeys(("prepare", "model", "train", "evaluate"), "succeeded")
+    for name in ("prepare", "model", "train", "evaluate"):
+        assert (run / "attempt_1" / name / "log.txt").is_file()
+    assert (run / "attempt_1" / "code" / "xp" / "episode" / "episode.py").is_file()
+
+
+def test_the_run_directory_holds_what_the_readme_promises(outputs: Path) -> None:
+    run = the_run(outputs)
+    assert (run / "spec.yaml").is_file()
+    assert (run / "model" / "model.safetensors").stat().st_size > 100_000
+    assert (run / "attempt_1/evaluate/reward_curve.png").read_bytes().startswith(b"\x89PNG")
+    assert [path.name for path in sorted((run / "checkpoints").iterdir())] == ["checkpoint-1", "checkpoint-2"]
+
+
+def test_there_is_one_line_of_metrics_a_step_under_the_common_names(outputs: Path) -> None:
+    lines = metrics(the_run(outputs), "train")
+    assert [line["step"] for line in lines] == [1, 2]
+    for name in ("reward/avg_raw_reward", "reward/avg_pass_at_4", "environment/turns", "training/loss", "time/step_s"):
+        assert all(name in line for line in lines), name
+
+
+def test_every_episode_is_on_record(outputs: Path) -> None:
+    folder = the_run(outputs) / "attempt_1"
+    counts = {
+        file.relative_to(folder).as_posix(): len(file.read_text().splitlines())
+        for file in folder.glob("*/trajectories/*.jsonl")
+    }
+    assert counts == {
+        "train/trajectories/train.jsonl": 16,
+        "evaluate/trajectories/before.jsonl": 8,
+        "evaluate/trajectories/after.jsonl": 8,
+    }
+
+
+def test_both_evaluations_play_the_same_tasks(outputs: Path) -> None:
+    folder = the_run(outputs) / "attempt_1/evaluate/trajectories"
+    tasks = {
+        name: [(line["env"], line["split"], line["index"]) for line in map(json.loads, (folder / name).open())]
+        for name in ("before.jsonl", "after.jsonl")
+    }
+    assert tasks["before.jsonl"] == tasks["after.jsonl"]
+    assert all(split == "test" for _, split, _ in tasks["before.jsonl"])
+
+
+def test_the_screen_says_what_was_trained_and_where_it_lies(outputs: Path) -> None:
+    screen = (outputs / "screen.txt").read_text()
+    for part in ("Trained whodunit_mini · tiny · grpo · trl on cpu", "held-out reward before", "held-out reward after"):
+        assert part in screen
+    assert str(Path("outputs") / "runs") in screen
+    assert "Traceback" not in screen
+
+
+def test_training_changed_the_weights(outputs: Path) -> None:
+    from safetensors.numpy import load_file
+
+    run = the_run(outputs)
+    (made,) = (outputs / "outputs" / "models").glob("tiny-*")
+    before, after = (load_file(folder / "model.safetensors") for folder in (made, run / "model"))
+    assert before.keys() == after.keys()
+    assert any((before[name] != after[name]).any() for name in before)
+
+
+def test_a_second_run_finds_the_model_made_and_a_resumed_one_goes_on(outputs: Path) -> None:
+    done = xp(outputs, *SMALL, "evaluation.before_training=false")
+    assert done.returncode == 0, done.stderr
+    run = the_run(outputs, -1)
+    assert stages(run)["model"] == "cached"
+    done = xp(outputs, f"resume={run.name}", "training.num_steps=3")
+    assert done.returncode == 0, done.stderr
+    assert [(line["step"], line["attempt"]) for line in metrics(run, "train")] == [(1, 1), (2, 1), (3, 2)]
+    assert len(list(run.glob("model.attempt-*"))) == 1
+
+
+def test_a_checkpoint_can_be_evaluated_by_itself(outputs: Path) -> None:
+    run = the_run(outputs)
+    done = xp(outputs, "evaluate", f"run={run.name}", "checkpoint=1")
+    assert done.returncode == 0, done.stderr
+    assert (run / "attempt_2/evaluate/evaluation.json").is_file()
+    assert xp(outputs, "evaluate", f"run={run.name}", "checkpoint=77").returncode == 5
+
+
+def test_ctrl_c_ends_the_whole_tree_and_the_run_can_go_on(outputs: Path) -> None:
+    import psutil
+
+    process = psutil.Popen(
+        [sys.executable, "-m", "xp", *SMALL, "training.num_steps=200"],
+        cwd=outputs, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        run = the_run(outputs, -1)
+        if (run / "metrics.jsonl").exists() and len(metrics(run, "train")) >= 1:
+            break
+        time.sleep(0.5)
+    tree = process.children(recursive=True)
+    assert tree
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=60) == 130
+    _, alive = psutil.wait_procs(tree, timeout=10)
+    assert not alive
+    assert json.loads((the_run(outputs, -1) / "run.json").read_text())["status"] == "interrupted"
+
+
+def test_training_refuses_a_task_set_that_was_damaged_behind_its_back(outputs: Path) -> None:
+    done = xp(outputs, "prepare", *SMALL, "env.train.num_tasks=15")
+    assert done.returncode == 0, done.stderr
+    newest = max((outputs / "outputs/tasks").glob("*/manifest.json"), key=lambda path: path.stat().st_mtime).parent
+    (run,) = [run for run in (outputs / "outputs/runs").iterdir() if set(stages(run)) == {"prepare"}]
+    table = newest / "tasks.parquet"
+    table.write_bytes(table.read_bytes()[:-1] + b"x")
+    plan = json.loads(xp(outputs, "plan", "--json", *SMALL, "env.train.num_tasks=15").stdout)
+    train = next(stage for stage in plan["stages"] if stage["name"] == "train")
+    for path, text in train["job"]["files"].items():
+        file = outputs / "outputs" / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    done = subprocess.run(
+        [sys.executable, *train["job"]["argv"][1:]],
+        cwd=outputs / "outputs",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 6
+    assert "damaged" in done.stderr
+    assert run.is_dir()
+
+
+def test_an_environment_that_cannot_be_reached_stops_the_run_with_its_own_code(outputs: Path, tmp_path: Path) -> None:
+    (tmp_path / "conf" / "env").mkdir(parents=True)
+    (tmp_path / "conf" / "env" / "gone.yaml").write_text(
+        "defaults: [_base, _self_]\ntarget: http://127.0.0.1:9\nlimits: {create_timeout_s: 2.0, max_attempts: 1}\n"
+    )
+    done = xp(tmp_path, "--config-dir", "conf", "env=gone")
+    assert done.returncode == 7, done.stderr
+    assert "Traceback" not in done.stderr
+    assert outputs.is_dir()
