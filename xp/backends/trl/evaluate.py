@@ -16,6 +16,7 @@ from typing import Any
 
 from xp.backends.trl.config import EvaluateConfig
 from xp.backends.trl.curve import draw_curve
+from xp.backends.trl.process import quiet_trainer
 from xp.backends.trl.tasks_view import load_tasks, within_limit
 from xp.episode.metrics import Played, episode_metrics
 from xp.episode.metrics_file import MetricsFile
@@ -30,6 +31,7 @@ def main(argv: Sequence[str]) -> None:
     """Evaluate every model of the config, write evaluation.json and draw the reward curve."""
     path = Path(argv[0])
     config = EvaluateConfig.from_json(path.read_text())
+    quiet_trainer(config.common.num_threads)
     rows = load_tasks(Path(config.common.tasks), path.parent, "held_out")
     metrics = MetricsFile(Path(config.common.metrics), "evaluate", config.common.attempt)
     results = {}
@@ -72,7 +74,6 @@ def _play(config: EvaluateConfig, name: str, directory: str, rows: Sequence[Task
 
     if directory.startswith("runs/") and not Path(directory, "config.json").is_file():
         raise XpError(f"there is no model at {directory}; did the run get that far?", ExitCode.RUN_DIR)
-    torch.set_num_threads(config.common.num_threads)
     tokenizer = AutoTokenizer.from_pretrained(directory)
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=getattr(torch, config.common.dtype)).eval()
     rounds = math.ceil(config.num_episodes / len(rows))

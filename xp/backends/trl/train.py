@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xp.backends.trl.config import TrainConfig
+from xp.backends.trl.process import quiet_trainer
 from xp.backends.trl.publish import publish_model
 from xp.backends.trl.tasks_view import load_tasks, trl_rows, within_limit
 from xp.episode.metrics_file import MetricsFile
@@ -26,10 +27,9 @@ def main(argv: Sequence[str]) -> None:
     config = TrainConfig.from_json(path.read_text())
     rows = load_tasks(Path(config.common.tasks), path.parent, "train")
 
-    import torch
     from transformers import AutoTokenizer, set_seed
 
-    torch.set_num_threads(config.common.num_threads)
+    quiet_trainer(config.common.num_threads)
     set_seed(config.common.sampling.seed)
     tokenizer = AutoTokenizer.from_pretrained(config.base_model)
     kept = within_limit(rows, tokenizer, config.common.sampling.max_prompt_tokens)
@@ -53,13 +53,13 @@ def main(argv: Sequence[str]) -> None:
 def _trainer(config: TrainConfig, tokenizer: Any, order: Sequence[Any], mix: Mix, log: StepLog) -> Any:
     import torch
     from datasets import Dataset
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, PrinterCallback
     from trl import GRPOConfig, GRPOTrainer
 
     from xp.backends.trl.rollout import Rollouts
 
     model = AutoModelForCausalLM.from_pretrained(config.base_model, dtype=getattr(torch, config.common.dtype))
-    return GRPOTrainer(
+    trainer = GRPOTrainer(
         model=model,
         args=GRPOConfig(**config.grpo),
         processing_class=tokenizer,
@@ -68,6 +68,8 @@ def _trainer(config: TrainConfig, tokenizer: Any, order: Sequence[Any], mix: Mix
         reward_funcs=settled_reward,
         callbacks=[log.callback()],
     )
+    trainer.remove_callback(PrinterCallback)
+    return trainer
 
 
 def settled_reward(settled: list[float | None], **_: Any) -> list[float | None]:

@@ -1,0 +1,16 @@
+"""How a stage's process behaves: its threads, and which of its libraries' own output reaches the log."""
+
+from __future__ import annotations
+
+import warnings
+
+
+def quiet_trainer(num_threads: int) -> None:
+    """Set torch's threads; leave progress to xp's bar and warnings to what a user of xp can act on."""
+    import torch
+    from transformers.utils import logging
+
+    torch.set_num_threads(num_threads)
+    logging.disable_progress_bar()
+    # TRL 1.16.0 asks transformers 5.23.0 by the old name of activation checkpointing.
+    warnings.filterwarnings("ignore", message=".*gradient_checkpointing.*", category=FutureWarning)
