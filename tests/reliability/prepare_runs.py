@@ -1,0 +1,67 @@
+"""The prepare stage as its own process, as a launcher starts it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tests.fake_provider import FakeWorld
+from xp.tasks.config import PrepareConfig
+from xp.tasks.request import request_key
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Starts of one request in one outputs root."""
+
+    world: FakeWorld
+    config: PrepareConfig
+
+    @property
+    def root(self) -> Path:
+        return self.world.root
+
+    @property
+    def path(self) -> Path:
+        return self.root / "tasks" / request_key(self.config)
+
+    def start(self, fault: str | None = None, preexec: object = None) -> subprocess.Popen[str]:
+        (self.root / "config.json").write_text(self.config.to_json())
+        environ = {**os.environ, "PYTHONPATH": str(ROOT)} | ({} if fault is None else {"XP_FAULT": fault})
+        return subprocess.Popen(
+            [sys.executable, "-m", "xp.tasks.prepare", "config.json"],
+            cwd=self.root,
+            env=environ,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=preexec,  # type: ignore[call-overload]
+        )
+
+    def finish(self, fault: str | None = None, preexec: object = None) -> tuple[int, str]:
+        """Exit code and what was said on both streams."""
+        process = self.start(fault, preexec)
+        out, err = process.communicate(timeout=60)
+        return process.returncode, out + err
+
+    def files(self) -> dict[str, bytes]:
+        return {file.name: file.read_bytes() for file in self.path.iterdir()}
+
+    def leftovers(self) -> list[str]:
+        """Everything in the store that is neither the set nor its lock."""
+        names = (path.name for path in (self.root / "tasks").iterdir())
+        return sorted(name for name in names if name not in (self.path.name, f".{self.path.name}.lock"))
+
+
+def new_runs(root: Path, **behaviour: object) -> Runs:
+    """A small world in `root`, whose request is the same wherever it lies."""
+    root.mkdir(parents=True, exist_ok=True)
+    world = FakeWorld(root, **{"splits": {"train": 300, "test": 40}, "latency_s": 0.01, **behaviour})
+    member = world.member()
+    member = replace(member, env=replace(member.env, target="behaviour.json"))
+    return Runs(world, replace(world.config(concurrency=8), members={"fake": member}))

@@ -1,0 +1,106 @@
+"""Preparation killed anywhere goes on where it was, and ends with the same bytes."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import time
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+
+import pytest
+
+from tests.reliability.prepare_runs import Runs, new_runs
+from xp.tasks.faults import Point
+from xp.tasks.store import prove
+
+LATER = {Point.TASK: (1, 100, 340), Point.SHARD_TEMPORARY: (1, 4), Point.SHARD: (1, 3)}
+
+
+@cache
+def undisturbed() -> tuple[dict[str, bytes], float]:
+    """What a run without a fault gives, and how long it takes."""
+    runs = new_runs(Path(mkdtemp(prefix="xp-test-")))
+    start = time.monotonic()
+    assert runs.finish()[0] == 0
+    return runs.files(), time.monotonic() - start
+
+
+def check_that_the_next_run_ends_it(runs: Runs) -> None:
+    kept = finished_shards(runs)
+    runs.world.forget()
+    code, said = runs.finish()
+    assert code == 0, said
+    assert runs.files() == undisturbed()[0]
+    assert runs.leftovers() == []
+    again = runs.world.opened()
+    assert set(again.values()) <= {1}
+    assert not again.keys() & kept, "a task of a finished shard was fetched again"
+
+
+def finished_shards(runs: Runs) -> set[str]:
+    """Tasks that stand in shards (or in the set); the first shard holds the held-out tasks."""
+    if runs.path.exists():
+        return {row.task_id.removeprefix("fake/") for row in prove(runs.path).rows()}
+    done = set()
+    for shard in runs.path.with_name(f"{runs.path.name}.work").glob("shard-*.jsonl"):
+        split = "test" if shard.name == "shard-000000.jsonl" else "train"
+        done |= {f"{split}/{json.loads(line)[0]}" for line in shard.read_text().splitlines()[1:]}
+    return done
+
+
+@pytest.mark.scorecard(1)
+@pytest.mark.parametrize(
+    ("point", "nth"), [(point, nth) for point in Point for nth in LATER.get(point, (1,))], ids=lambda v: str(v)
+)
+def test_killed_at_a_named_point_the_next_run_ends_it(tmp_path: Path, point: Point, nth: int) -> None:
+    runs = new_runs(tmp_path)
+    code, _ = runs.finish(fault=f"prepare:{point}:kill:{nth}")
+    assert code == -signal.SIGKILL, f"{point} was not passed {nth} times"
+    assert runs.path.exists() == (point is Point.COMMITTED)
+    check_that_the_next_run_ends_it(runs)
+
+
+@pytest.mark.scorecard(1)
+@pytest.mark.parametrize("point", list(Point))
+def test_failing_at_a_named_point_leaves_no_set(tmp_path: Path, point: Point) -> None:
+    runs = new_runs(tmp_path, latency_s=0.0)
+    code, said = runs.finish(fault=f"prepare:{point}:raise")
+    assert (code, "InjectedFault" in said) == (1, True), said
+    assert runs.path.exists() == (point is Point.COMMITTED)
+    check_that_the_next_run_ends_it(runs)
+
+
+def kill_at_a_random_time(root: Path, seed: int) -> None:
+    runs = new_runs(root)
+    process = runs.start()
+    time.sleep(random.Random(seed).uniform(0.05, undisturbed()[1]))
+    process.kill()
+    process.communicate()
+    if runs.path.exists():
+        prove(runs.path)
+    check_that_the_next_run_ends_it(runs)
+
+
+@pytest.mark.scorecard(2)
+@pytest.mark.parametrize("seed", range(20))
+def test_killed_at_a_random_time_the_next_run_ends_it(tmp_path: Path, seed: int) -> None:
+    kill_at_a_random_time(tmp_path, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.scorecard(2)
+@pytest.mark.timeout(900)
+def test_killed_at_a_hundred_random_times_the_next_run_ends_it(tmp_path: Path) -> None:
+    for seed in range(100, 200):
+        kill_at_a_random_time(tmp_path / str(seed), seed)
+
+
+@pytest.mark.scorecard(2)
+def test_killed_again_and_again_it_still_ends_and_opens_no_task_of_a_shard_twice(tmp_path: Path) -> None:
+    runs = new_runs(tmp_path)
+    for nth in range(4):
+        runs.finish(fault=f"prepare:shard:kill:{1 + nth % 2}")
+    check_that_the_next_run_ends_it(runs)
