@@ -122,7 +122,7 @@ def limit_file_size(num_bytes: int) -> Callable[[], None]:
 
 
 @pytest.mark.scorecard(6)
-@pytest.mark.parametrize("num_bytes", [64, 4000, 9500])
+@pytest.mark.parametrize("num_bytes", [64, 4000, 15000])
 def test_a_full_disk_is_said_with_its_place_and_loses_nothing(tmp_path: Path, num_bytes: int) -> None:
     runs = new_runs(tmp_path, latency_s=0.0, log="/dev/null")
     older = of_another_request(tmp_path / "older")

@@ -73,7 +73,8 @@ def _print_list(listed: list[Listed], title: str) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left")
+    print(title)
+    table = Table()
     for column in ("set", "state", "environments", "train", "held out", "failed", "MB", "changed"):
         table.add_column(column, no_wrap=column == "set")
     for item in listed:

@@ -75,7 +75,8 @@ def print_summary(title: str, counts: Mapping[str, Mapping[str, Count]]) -> None
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left")
+    print(title)
+    table = Table()
     for column in ("environment", "purpose", "tasks", "failed", "overlapping", "mean prompt characters"):
         table.add_column(column, justify="left" if column in ("environment", "purpose") else "right")
     for env, purposes in sorted(counts.items()):

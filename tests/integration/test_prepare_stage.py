@@ -1,0 +1,183 @@
+"""The prepare stage as a process against real ORS servers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.envs_under_test.counter import LOG_VARIABLE
+from tests.ors_server import COUNTER, rules
+from xp.errors import ExitCode
+from xp.tasks.config import MemberConfig, PrepareConfig, Selection
+from xp.tasks.request import request_key
+from xp.tasks.store import open_verified
+
+pytestmark = pytest.mark.integration
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One request in one outputs root."""
+
+    root: Path
+    config: PrepareConfig
+
+    def start(self) -> subprocess.Popen[str]:
+        (self.root / "effects").touch()
+        (self.root / "config.json").write_text(self.config.to_json())
+        environ = {**os.environ, "PYTHONPATH": str(ROOT), LOG_VARIABLE: str(self.root / "effects")}
+        return subprocess.Popen(
+            [sys.executable, "-m", "xp.tasks.prepare", "config.json"],
+            cwd=self.root,
+            env=environ,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def finish(self) -> tuple[int, str]:
+        process = self.start()
+        out, err = process.communicate(timeout=120)
+        return process.returncode, out + err
+
+    def effects(self) -> Counter[str]:
+        return Counter(line.partition(" ")[0] for line in (self.root / "effects").read_text().splitlines())
+
+    @property
+    def path(self) -> Path:
+        return self.root / "tasks" / request_key(self.config)
+
+
+def stage(root: Path, num_train: int = 150, **env: object) -> Stage:
+    env = {"name": "count", "serve": COUNTER, "target": None, "variant": None, **env}
+    member = MemberConfig(
+        rules(**env),
+        train=Selection("train", num_tasks=num_train),
+        held_out=Selection("test"),
+        weight=1.0,
+        system_prompt="Use {tool_names}.",
+    )
+    return Stage(root, PrepareConfig({"count": member}, allow_missing_fraction=0.0, concurrency=32))
+
+
+def test_a_served_environment_is_prepared_and_each_session_is_torn_down(tmp_path: Path) -> None:
+    prepared = stage(tmp_path)
+    code, said = prepared.finish()
+    assert code == 0, said
+    task_set = open_verified(prepared.path, prepared.config)
+    assert (task_set.num_tasks("train"), task_set.num_tasks("held_out")) == (150, 20)
+    assert prepared.effects() == {"init": 170, "teardown": 170}
+    row = next(task_set.rows("train"))
+    assert row.messages[0]["content"].startswith("Use clock, crash, inc,")
+    assert row.messages[1] == {"role": "user", "content": "Count to 0."}
+    assert {"inc", "submit"} <= {tool["function"]["name"] for tool in json.loads(row.tools)}
+
+
+def test_a_set_is_recognised_in_a_fraction_of_a_second_without_a_server(tmp_path: Path) -> None:
+    prepared = stage(tmp_path, num_train=20)
+    assert prepared.finish()[0] == 0
+    times = []
+    for _ in range(3):
+        start = time.monotonic()
+        code, said = prepared.finish()
+        times.append(time.monotonic() - start)
+        assert (code, "recognised" in said) == (0, True)
+    assert min(times) < 0.3
+    assert prepared.effects() == {"init": 40, "teardown": 40}
+
+
+def test_an_address_where_nothing_listens_is_one_clear_message(tmp_path: Path) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{unused.getsockname()[1]}"
+    code, said = stage(tmp_path, serve=None, target=url, create_timeout_s=5.0).finish()
+    assert code == ExitCode.ENVIRONMENT, said
+    assert f"environment count ({url}) does not answer" in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize(
+    ("serve", "message"),
+    [
+        ("tests.envs_under_test.counter:NoSuchClass", "NoSuchClass"),
+        ("tests.envs_under_test.no_such_module:Counter", "no_such_module"),
+    ],
+)
+def test_an_environment_that_cannot_be_served_is_one_clear_message(tmp_path: Path, serve: str, message: str) -> None:
+    code, said = stage(tmp_path, serve=serve).finish()
+    assert code in (ExitCode.ENVIRONMENT, ExitCode.CONFIG), said
+    assert message in said
+    assert "Traceback" not in said
+
+
+def test_an_unknown_split_is_refused_with_the_legal_ones(tmp_path: Path) -> None:
+    wrong = stage(tmp_path)
+    member = replace(wrong.config.members["count"], train=Selection("training"))
+    code, said = replace(wrong, config=replace(wrong.config, members={"count": member})).finish()
+    assert (code, "the environment has: train, test" in said) == (ExitCode.CONFIG, True), said
+
+
+@pytest.mark.reliability
+@pytest.mark.scorecard(8)
+def test_a_signal_tears_every_session_down_and_ends_the_server(tmp_path: Path) -> None:
+    stopped = stage(tmp_path, num_train=700)
+    process = stopped.start()
+    wait_until(lambda: stopped.effects()["init"] > 40)
+    servers = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=20)
+    assert (process.returncode, "Traceback" in err) == (143, False), err
+    assert stopped.effects()["init"] == stopped.effects()["teardown"]
+    assert psutil.wait_procs(servers, timeout=10)[1] == []
+
+
+@pytest.mark.reliability
+@pytest.mark.scorecard(2)
+def test_a_killed_stage_leaves_no_server_behind(tmp_path: Path) -> None:
+    killed = stage(tmp_path, num_train=200)
+    process = killed.start()
+    wait_until(lambda: killed.effects()["init"] > 40)
+    servers = psutil.Process(process.pid).children(recursive=True)
+    assert servers
+    process.kill()
+    process.communicate()
+    assert psutil.wait_procs(servers, timeout=10)[1] == []
+    assert killed.finish()[0] == 0
+
+
+@pytest.mark.reliability
+@pytest.mark.scorecard(10)
+def test_a_server_that_dies_on_the_way_ends_the_stage_soon_and_keeps_its_shards(tmp_path: Path) -> None:
+    orphaned = stage(tmp_path, num_train=700, create_timeout_s=5.0)
+    process = orphaned.start()
+    wait_until(lambda: orphaned.effects()["init"] > 150)
+    for server in psutil.Process(process.pid).children(recursive=True):
+        server.kill()
+    _, err = process.communicate(timeout=60)
+    assert process.returncode in (ExitCode.ENVIRONMENT, ExitCode.TASKS), err
+    assert "Traceback" not in err
+    assert not orphaned.path.exists()
+    before = orphaned.effects()["init"]
+    assert orphaned.finish()[0] == 0
+    assert orphaned.effects()["init"] - before < 720
+
+
+def wait_until(is_so: Callable[[], bool], limit_s: float = 30.0) -> None:
+    end = time.monotonic() + limit_s
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.005)
