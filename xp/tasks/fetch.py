@@ -176,6 +176,8 @@ class Fetcher:
             try:
                 with self._gates[task.env]:
                     return _read_task(provider, task, task_hash, member.system_prompt)
+            except XpError:
+                raise
             except EnvUnavailable as error:
                 failure = _Unavailable(task.id, _reason(error))
             except UnsafeOrigin as error:

@@ -95,6 +95,9 @@ def read_manifest(directory: Path) -> Manifest:
     """Raises OSError where there is none, ValueError where it is not whole."""
     text = (directory / MANIFEST).read_bytes()
     try:
-        return Manifest.from_json(text.decode())
+        manifest = Manifest.from_json(text.decode())
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"not a manifest: {error!r}") from error
+    if manifest.to_json().encode() != text:
+        raise ValueError("the manifest was written by something else")
+    return manifest
