@@ -1,0 +1,58 @@
+"""The bundled ORS environments as their server sees them, without a server."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from xp.bundled.mystery import TOOLS, generate_case
+
+pytest.importorskip("openreward")
+
+
+def test_the_server_declares_the_tools_that_the_tiny_model_was_shown() -> None:
+    from xp.bundled.whodunit_mini import WhodunitMini
+
+    declared = WhodunitMini.list_tools().tools
+    assert [(tool.name, tool.description, tool.input_schema) for tool in declared] == [
+        (tool.name, tool.description, tool.parameters) for tool in TOOLS
+    ]
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_a_task_is_the_same_by_list_by_index_and_by_range(split: str) -> None:
+    from xp.bundled.whodunit_mini import WhodunitMini
+
+    tasks = WhodunitMini.list_tasks(split)
+    assert asyncio.run(WhodunitMini.num_tasks(split)) == len(tasks)
+    assert asyncio.run(WhodunitMini.get_task(split, 5)) == tasks[5]
+    assert asyncio.run(WhodunitMini.get_task_range(split, -3, None)) == tasks[-3:]
+    assert asyncio.run(WhodunitMini.get_task_range(split)) == tasks
+
+
+def test_an_accusation_finishes_and_is_scored_and_an_interview_is_not() -> None:
+    from xp.bundled.whodunit_mini import Accusation, Interview, WhodunitMini
+
+    case = generate_case("test", 2)
+    session = WhodunitMini({"split": "test", "index": 2})
+    heard = asyncio.run(session.interview(Interview(suspect=case.culprit)))
+    assert (heard.reward, heard.finished) == (0.0, False)
+    accusation = Accusation(suspect=case.culprit, weapon=case.weapon, room=case.room)
+    ended = asyncio.run(session.accuse(accusation))
+    assert (ended.reward, ended.finished) == (1.0, True)
+
+
+def test_a_task_spec_holds_no_answer() -> None:
+    from xp.bundled.whodunit_mini import WhodunitMini
+
+    assert asyncio.run(WhodunitMini.get_task("test", 2)) == {"split": "test", "index": 2}
+
+
+def test_echo_rewards_the_right_word() -> None:
+    from xp.bundled.echo import Echo, Text
+
+    session = Echo(Echo.list_tasks("train")[0])
+    assert asyncio.run(session.echo(Text(text="nonsense"))).reward == 0.0
+    ended = asyncio.run(session.echo(Text(text="hello")))
+    assert (ended.reward, ended.finished) == (1.0, True)

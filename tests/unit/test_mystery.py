@@ -1,0 +1,81 @@
+"""The bundled game: what a case is, which split it belongs to, and what an accusation earns."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from xp.bundled.mystery import ROOMS, SUSPECTS, WEAPONS, Game, generate_case
+from xp.bundled.scripted_play import Player, play, transcript
+
+
+def riddle(split: str, index: int) -> tuple[object, ...]:
+    case = generate_case(split, index)
+    return case.suspects, case.rooms, case.weapons, case.culprit, case.room
+
+
+def test_a_case_is_the_same_every_time() -> None:
+    assert generate_case("train", 7) == generate_case("train", 7)
+
+
+def test_cases_differ_and_no_split_holds_a_case_of_the_test_split() -> None:
+    train = {riddle("train", index) for index in range(3000)}
+    warm_up = {riddle("warm_up", index) for index in range(3000)}
+    test = {riddle("test", index) for index in range(600)}
+    assert len(train) == len(warm_up) == 3000
+    assert len(test) == 600
+    assert not test & (train | warm_up)
+
+
+def test_the_prompt_does_not_depend_on_the_answer() -> None:
+    case = generate_case("train", 0)
+    prompts = {replace(case, culprit=who, room=where).prompt for who in case.suspects for where in case.rooms}
+    assert len(prompts) == 1
+    assert not any(weapon in case.prompt for weapon in WEAPONS)
+
+
+def test_every_name_occurs_as_part_of_an_answer() -> None:
+    cases = [generate_case("train", index) for index in range(500)]
+    assert {case.culprit for case in cases} == set(SUSPECTS)
+    assert {case.weapon for case in cases} == set(WEAPONS)
+    assert {case.room for case in cases} == set(ROOMS)
+
+
+@pytest.mark.parametrize(("num_right", "reward"), [(0, 0.0), (1, 0.2), (2, 0.4), (3, 1.0)])
+def test_an_accusation_earns_its_right_parts_and_ends_the_game(num_right: int, reward: float) -> None:
+    case = generate_case("train", 3)
+    right, wrong = [case.culprit, case.weapon, case.room], ["Nobody", "spoon", "moon"]
+    game = Game(case)
+    game.accuse(*right[:num_right], *wrong[num_right:])
+    assert game.is_over
+    assert game.reward == pytest.approx(reward)
+
+
+def test_investigating_is_truthful_and_earns_nothing() -> None:
+    case = generate_case("test", 5)
+    game = Game(case)
+    assert [who for who in case.suspects if "no alibi" in game.interview(who)] == [case.culprit]
+    assert [where for where in case.rooms if "blood" in game.search(where)] == [case.room]
+    assert case.weapon in game.search(case.room)
+    assert game.interview("Zoe") == "Nobody of that name is here."
+    assert game.search("moon") == "There is no such room here."
+    assert (game.reward, game.is_over) == (0.0, False)
+
+
+def test_a_diligent_player_solves_every_case_and_the_others_do_not() -> None:
+    rng = random.Random(0)
+    mean = {}
+    for player in Player:
+        replies = [play(generate_case("train", index), player, rng)[-1].reply for index in range(300)]
+        mean[player] = sum(reply == "The case is solved." for reply in replies) / len(replies)
+    assert mean[Player.DILIGENT] == 1.0
+    assert mean[Player.HASTY] < mean[Player.SLOPPY] < 0.4
+
+
+def test_a_transcript_ends_with_the_accusation() -> None:
+    case = generate_case("train", 1)
+    messages = transcript(case, play(case, Player.DILIGENT, random.Random(0)))
+    assert [message["role"] for message in messages[:3]] == ["user", "assistant", "tool"]
+    assert messages[-1]["tool_calls"][0]["function"]["name"] == "accuse"
