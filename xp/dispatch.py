@@ -158,7 +158,7 @@ class _Attempt:
     def _finish(self, stage: Stage, launch: Launch, code: int) -> None:
         missing = self._missing(stage) if code == 0 else []
         ending: dict[str, Any] = {"exit_code": code, "ended": now()}
-        if self._signals.number is not None and (code != 0 or missing):
+        if self._signals.number is not None:  # whatever the code: a program may tidy up and exit 0 half-way
             self._update(stage, status=Status.INTERRUPTED, **ending)
             self._signals.check()
         if code == 0 and not missing:

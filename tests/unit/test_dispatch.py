@@ -1,4 +1,4 @@
-"""What dispatch decides, with a launcher that runs nothing: what is refused, in which order, and what goes on record."""
+"""What dispatch decides, with a launcher that runs nothing: what is refused, in which order, what goes on record."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_the_record_says_which_code_and_versions(tmp_path: Path) -> None:
 def test_the_record_on_disk_is_true_while_a_stage_runs(tmp_path: Path) -> None:
     seen = []
 
-    def play(one: Stage, context: Context) -> int:
+    def play(_: Stage, context: Context) -> int:
         seen.append(ends(read_record(context.outputs / "runs/run")))
         return 0
 
@@ -182,7 +182,7 @@ def test_a_stage_whose_manifest_is_there_is_cached_and_not_run(tmp_path: Path) -
 def test_a_manifest_without_its_data_is_no_cache(tmp_path: Path) -> None:
     (tmp_path / "manifest").touch()
 
-    def play(one: Stage, context: Context) -> int:
+    def play(_: Stage, context: Context) -> int:
         (context.outputs / "data").touch()
         return 0
 
@@ -308,7 +308,7 @@ def test_restarts_end(tmp_path: Path) -> None:
 
 
 def test_a_bug_of_the_launcher_does_not_leave_the_record_running(tmp_path: Path) -> None:
-    def play(one: Stage, context: Context) -> int:
+    def play(*_: object) -> int:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):

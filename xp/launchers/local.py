@@ -86,7 +86,8 @@ class LocalLauncher:
             log = running.context.outputs / launch.log
             raise XpError(f"{log}: {error.strerror}; the stage was stopped", ExitCode.RESOURCE) from error
         finally:
-            running.file.close()
+            with suppress(OSError):
+                running.file.close()
         code = running.process.wait()
         if code < 0:
             sweep(launch.key)

@@ -17,8 +17,11 @@ PROGRESS_EVERY_S = 30.0
 """How often the state of a progress bar goes to the file; the screen has each."""
 MAX_LINE = 256 * 1024
 """A longer line is cut into several."""
+RESTORE = "\x1b[0m\x1b[?25h"
+"""Plain colours and a visible cursor: a job that was killed has no time for it."""
 
-_SEGMENT = re.compile(r"([^\r\n]*)(\r\n|\n|\r(?=.)|\r\Z)", re.DOTALL)
+_END = re.compile(r"\r\n|\n|\r(?!\Z)")
+"""A carriage return at the very end waits: it may be half of a line end."""
 _ESCAPE = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor
     r"|\][^\x07\x1b]*(?:\x07|\x1b\\)?"  # OSC: title, clipboard, links
@@ -88,15 +91,16 @@ class LogStream:
         self._progress = ""
         """State of a line that is still being redrawn."""
         self._next_progress = 0.0
+        self._drew = False
+        """Whether it ever sent terminal control."""
 
     def feed(self, data: bytes) -> None:
         """Take what the job wrote."""
+        searched = max(0, len(self._pending) - 1)
         self._pending += self._decoder.decode(data)
         position = 0
-        for match in _SEGMENT.finditer(self._pending):
-            if match.group(2) == "\r" and match.end() == len(self._pending):
-                break  # perhaps half of \r\n
-            self._segment(match.group(1), match.group(2))
+        for match in _END.finditer(self._pending, searched):
+            self._segment(self._pending[position : match.start()], match.group())
             position = match.end()
         self._pending = self._pending[position:]
         if len(self._pending) > MAX_LINE:
@@ -108,9 +112,9 @@ class LogStream:
         """Nothing came for a moment: show an unfinished line to who watches."""
         if not self._on_screen:
             return
-        rest = self._pending
-        if self._redactor.redact(plain(rest)) != plain(rest) or "\x1b" in rest[-32:]:
-            return
+        rest = self._pending.rstrip("\r")
+        if "\x1b" in rest or self._redactor.redact(rest) != rest:
+            return  # a coloured bar comes with the next state; a secret with its line
         end = self._redactor.safe_length(rest)
         if end > self._shown:
             self._echo(harmless(rest[self._shown : end]))
@@ -122,10 +126,13 @@ class LogStream:
         rest, self._pending = self._pending.rstrip("\r"), ""
         if plain(rest).strip() or self._progress:
             self._segment(rest, "\n")
+        if self._on_screen and self._drew:
+            self._echo(RESTORE)
         self._file.flush()
 
     def _segment(self, body: str, end: str) -> None:
         text = self._redactor.redact(plain(body))
+        self._drew = self._drew or "\x1b" in body
         if self._on_screen:
             self._show(body, text, "\r" if end == "\r" else "\n")
         self._shown = 0
@@ -137,9 +144,10 @@ class LogStream:
         self._line(text if text.strip() or not self._progress else self._progress)
 
     def _show(self, body: str, text: str, end: str) -> None:
-        # A secret may be cut by colour codes: then the screen gets the plain, redacted line.
+        rest = body[self._shown :]
+        # A secret may be cut by colour codes: then the screen gets the line without them, redacted.
         is_clean = text == plain(body)
-        self._echo((harmless(body[self._shown :]) if is_clean else text) + end)
+        self._echo((harmless(rest) if is_clean else self._redactor.redact(plain(rest))) + end)
 
     def _line(self, text: str) -> None:
         self._progress = ""

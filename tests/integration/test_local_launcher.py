@@ -1,0 +1,243 @@
+"""Runs of real processes under the local launcher: output, secrets, trackers, two supervisors."""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import psutil
+import pytest
+
+from tests.launching import ROOT, Supervisor, eventually, plan, run, stage, statuses
+from xp.errors import ExitCode, XpError
+from xp.launchers.local import LocalLauncher
+from xp.record import Status, read_record
+
+pytestmark = pytest.mark.integration
+
+CANARY = 'XPCANARY_7f3a/"q" $(touch pwned)\nsecond XPCANARY_line'
+
+METRICS = """
+import json, os
+assert "WANDB_API_KEY" not in os.environ
+with open("runs/run/metrics.jsonl", "a") as file:
+    for step in range(3):
+        file.write(json.dumps({"step": step, "time": 1.0, "attempt": 1, "loss": step}) + "\\n")
+"""
+
+
+def test_stages_run_one_after_the_other_and_see_what_earlier_ones_wrote(tmp_path: Path) -> None:
+    first = stage("a", "import time; time.sleep(0.2); open('x', 'w').write('from a')", outputs=("x",))
+    second = stage("b", "open('y', 'w').write(open('x').read() + ' and b')", outputs=("y",))
+    assert run(plan(first, second), tmp_path).status is Status.SUCCEEDED
+    assert (tmp_path / "y").read_text() == "from a and b"
+
+
+def test_a_stage_knows_its_run_its_attempt_and_itself(tmp_path: Path) -> None:
+    code = "import os; print(os.environ['XP_RUN_ID'], os.environ['XP_ATTEMPT'], os.environ['XP_STAGE'])"
+    screen: list[str] = []
+    run(plan(stage("a", code)), tmp_path, screen)
+    assert "run 1 a\n" in screen
+
+
+def test_a_cached_stage_is_not_run(tmp_path: Path) -> None:
+    make = stage("model", "open('count', 'a').write('x'); open('manifest', 'w')", done="manifest")
+    run(plan(make, run_id="one"), tmp_path)
+    record = run(plan(make, run_id="two"), tmp_path)
+    assert (tmp_path / "count").read_text() == "x"
+    assert record.attempts[0].stages[0].status is Status.CACHED
+
+
+def test_a_restart_resumes_where_the_program_left_off(tmp_path: Path) -> None:
+    code = (
+        "import os, signal\nopen('steps', 'a').write(os.environ['XP_ATTEMPT'])\n"
+        "if os.environ['XP_ATTEMPT'] == '1': os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    record = run(plan(stage("train", code), max_restarts=1), tmp_path)
+    assert (tmp_path / "steps").read_text() == "12"
+    assert [attempt.status for attempt in record.attempts] == [Status.FAILED, Status.SUCCEEDED]
+    assert record.attempts[0].stages[0].exit_code == 128 + 9
+    assert (tmp_path / "runs/run/attempt_1/train/log.txt").exists()
+    assert (tmp_path / "runs/run/attempt_2/train/log.txt").exists()
+
+
+def test_a_later_change_of_the_source_does_not_reach_a_run_that_began(tmp_path: Path) -> None:
+    code = "import xp.errors, sys; print(xp.errors.__file__)"
+    run(plan(stage("a", code)), tmp_path)
+    log = (tmp_path / "runs/run/attempt_1/a/log.txt").read_text().strip()
+    assert log == str(tmp_path / "runs/run/attempt_1/code/xp/errors.py")
+
+
+def test_a_canary_is_in_no_byte_written_in_no_argv_and_not_on_the_screen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_KEY", CANARY)
+    code = """
+import base64, json, os, subprocess, sys, time, urllib.parse
+key = os.environ["KEY"]
+print(key)
+print(json.dumps({"key": key}), urllib.parse.quote(key), base64.b64encode(key.encode()).decode(), repr(key), flush=True)
+print("progress " + key.splitlines()[0] + "\\r", end="", flush=True)
+time.sleep(0.3)
+subprocess.run([sys.executable, "-c", "import os, time; print(os.environ['KEY']); time.sleep(0.4)"])
+raise RuntimeError("cannot log in with " + key)
+"""
+    argv: set[str] = set()
+    is_over = threading.Event()
+    watcher = threading.Thread(target=_watch_argv, args=(argv, is_over))
+    watcher.start()
+    screen: list[str] = []
+    with pytest.raises(XpError) as caught:
+        run(plan(stage("a", code, secrets={"KEY": "MY_KEY"})), tmp_path, screen)
+    is_over.set()
+    watcher.join()
+    assert len(argv) >= 3  # the guard, the job and its child
+    written = b"\n".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    for text in (written.decode(errors="replace"), "".join(screen), str(caught.value), "\n".join(argv)):
+        for form in _forms(CANARY):
+            assert form not in text
+    assert "cannot log in with" in str(caught.value)
+    assert "MY_KEY" in (tmp_path / "runs/run/run.json").read_text()
+    assert not (tmp_path / "pwned").exists()
+
+
+def test_a_stage_does_not_see_the_secrets_of_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_KEY", "XPCANARY_mine")
+    look = "import os, sys; sys.exit(any('XPCANARY' in value for value in os.environ.values()))"
+    has = "import os, sys; sys.exit(os.environ['KEY'] != 'XPCANARY_mine' or 'MY_KEY' in os.environ)"
+    record = run(plan(stage("has", has, secrets={"KEY": "MY_KEY"}), stage("looks", look)), tmp_path)
+    assert record.status is Status.SUCCEEDED
+
+
+def test_two_supervisors_cannot_run_the_same_run(tmp_path: Path) -> None:
+    wait = "import os, time\nopen('up', 'w')\nwhile not os.path.exists('go'): time.sleep(0.02)"
+    first = Supervisor(tmp_path, [wait])
+    eventually(lambda: (tmp_path / "up").exists(), 20)
+    for attempt in (1, 2):
+        code, output = Supervisor(tmp_path, [wait], attempt=attempt).end()
+        assert code == ExitCode.RUN_DIR
+        assert "Traceback" not in output
+    assert "running already" in output
+    (tmp_path / "go").touch()
+    assert first.end()[0] == 0
+    assert len(read_record(tmp_path / "runs/run").attempts) == 1
+
+
+def test_what_a_job_leaves_behind_when_it_ends_is_ended_too(tmp_path: Path) -> None:
+    code = (
+        "import os, subprocess, sys\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(90)'], start_new_session=True)\n"
+        "open('pid', 'w').write(str(child.pid))"
+    )
+    began = time.monotonic()
+    assert run(plan(stage("a", code)), tmp_path).status is Status.SUCCEEDED
+    assert time.monotonic() - began < 10
+    pid = int((tmp_path / "pid").read_text())
+    assert not psutil.pid_exists(pid)
+
+
+def test_a_full_disk_under_the_log_ends_the_run_with_its_own_code(tmp_path: Path) -> None:
+    code = "import sys\nfor _ in range(2000): sys.stdout.write('x' * 999 + '\\n')"
+    limited = (
+        "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000)); import json, tests.launching as t;"
+        f"sys.exit(t._main({{'outputs': {str(tmp_path)!r}, 'codes': [{code!r}], 'grace_s': 1, 'attempt': 1}}))"
+    )
+    ended = subprocess.run([sys.executable, "-c", limited], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == ExitCode.RESOURCE
+    assert "log.txt" in ended.stdout
+    assert "Traceback" not in ended.stderr
+    assert statuses(tmp_path) == {"s0": "failed"}
+
+
+def test_metrics_reach_tensorboard_while_the_run_goes_on(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run(plan(stage("train", METRICS), tracking=("tensorboard",)), tmp_path)
+    events = EventAccumulator(str(tmp_path / "runs/run/tensorboard/attempt_1"))
+    events.Reload()
+    assert [event.value for event in events.Scalars("loss")] == [0.0, 1.0, 2.0]
+
+
+def test_metrics_reach_wandb_offline_and_its_files_hold_no_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_API_KEY", "XPCANARY" + "a" * 40)
+    screen: list[str] = []
+    run(plan(stage("train", METRICS), tracking=("wandb",)), tmp_path, screen)
+    (history,) = tmp_path.glob("runs/run/wandb/offline-run-*-run/run-run.wandb")
+    losses, config = _read_wandb(history)
+    assert losses == [0.0, 1.0, 2.0]
+    assert "project" in config
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and b"XPCANARY" in path.read_bytes()]
+    assert "tracking:" not in "".join(screen)
+
+
+def test_with_a_terminal_the_job_is_told_to_draw_for_one(tmp_path: Path) -> None:
+    code = "import os; print(os.environ.get('FORCE_COLOR'), os.environ.get('COLUMNS'), '\\x1b[31mred\\x1b[0m')"
+    from xp.dispatch import dispatch
+
+    screen: list[str] = []
+    one = plan(stage("a", code))
+    dispatch(one, LocalLauncher(1.0, on_screen=True), tmp_path, echo=screen.append)  # type: ignore[arg-type]
+    assert "1 80 \x1b[31mred\x1b[0m\n" in "".join(screen)
+    assert (tmp_path / "runs/run/attempt_1/a/log.txt").read_text() == "1 80 red\n"
+
+
+def _watch_argv(seen: set[str], is_over: threading.Event) -> None:
+    me = psutil.Process()
+    while not is_over.wait(0.02):
+        for process in me.children(recursive=True):
+            try:
+                seen.add(" ".join(process.cmdline()))
+            except psutil.Error:
+                continue
+
+
+def _forms(secret: str) -> set[str]:
+    whole = {secret, *secret.splitlines()}
+    encoded = {base64.b64encode(secret.encode()).decode()[:24], quote(secret), json.dumps(secret)[1:-1]}
+    return whole | encoded | {"XPCANARY"}
+
+
+def _read_wandb(file: Path) -> tuple[list[float], str]:
+    """The values of `loss` in W&B's own log of a run, and the names in its config."""
+    from wandb.proto import wandb_internal_pb2
+
+    losses, config = [], ""
+    for data in _leveldb_records(file.read_bytes()):
+        record = wandb_internal_pb2.Record()
+        record.ParseFromString(data)
+        config += "".join(item.key for item in record.run.config.update)
+        losses += [
+            json.loads(item.value_json)
+            for item in record.history.item
+            if item.key == "loss" or list(item.nested_key) == ["loss"]
+        ]
+    return losses, config
+
+
+def _leveldb_records(data: bytes) -> Iterator[bytes]:
+    """LevelDB's log format, in blocks of 32 KiB; W&B's header is the first 7 bytes."""
+    position, partial = 7, b""
+    while position + 7 <= len(data):
+        if 32768 - position % 32768 < 7:
+            position += 32768 - position % 32768
+            continue
+        _, length, kind = struct.unpack_from("<IHB", data, position)
+        partial += data[position + 7 : position + 7 + length]
+        position += 7 + length
+        if kind in (1, 4):
+            yield partial
+            partial = b""

@@ -1,0 +1,108 @@
+"""Signals to a supervisor whose job ignores them, has children of all kinds, and must not outlive the run."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.launching import STUBBORN_TREE, Supervisor, eventually, is_alive, statuses
+from xp.errors import ExitCode
+
+pytestmark = pytest.mark.integration
+
+POLITE = """
+import signal, sys, time
+def end(*_):
+    print("tidied up", flush=True)
+    sys.exit(0)
+signal.signal(signal.SIGTERM, end)
+open("up", "w").close()
+time.sleep(90)
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [
+        (signal.SIGINT, ExitCode.INTERRUPTED),
+        (signal.SIGTERM, ExitCode.TERMINATED),
+        (signal.SIGHUP, ExitCode.TERMINATED),
+    ],
+)
+def test_a_signal_ends_the_whole_tree_after_the_grace(tmp_path: Path, number: int, code: ExitCode) -> None:
+    supervisor = Supervisor(tmp_path, [STUBBORN_TREE, "open('never', 'w')"], grace_s=1.0)
+    tree = supervisor.tree()
+    assert all(map(is_alive, tree))
+    began = time.monotonic()
+    supervisor.send(number)
+    ended, output = supervisor.end()
+    took = time.monotonic() - began
+    assert ended == code
+    assert 0.9 < took < 6
+    assert not any(map(is_alive, tree))
+    assert statuses(tmp_path) == {"s0": "interrupted", "s1": "pending"}
+    assert "resume" in output
+    assert "Traceback" not in output
+    assert not (tmp_path / "never").exists()
+
+
+def test_a_second_interrupt_kills_at_once(tmp_path: Path) -> None:
+    supervisor = Supervisor(tmp_path, [STUBBORN_TREE], grace_s=60.0)
+    tree = supervisor.tree()
+    supervisor.send(signal.SIGINT)
+    time.sleep(0.6)
+    assert all(is_alive(pid) for pid in tree[:3])
+    supervisor.send(signal.SIGINT)
+    ended, _ = supervisor.end(10)
+    assert ended == ExitCode.INTERRUPTED
+    assert not any(map(is_alive, tree))
+
+
+def test_one_key_press_that_arrives_twice_is_one_interrupt(tmp_path: Path) -> None:
+    supervisor = Supervisor(tmp_path, [POLITE.replace("sys.exit(0)", "time.sleep(0.5); sys.exit(0)")], grace_s=30.0)
+    eventually(lambda: (tmp_path / "up").exists(), 20)
+    supervisor.send(signal.SIGINT)
+    time.sleep(0.02)
+    supervisor.send(signal.SIGINT)
+    ended, output = supervisor.end(10)
+    assert ended == ExitCode.INTERRUPTED
+    assert "tidied up" in output
+
+
+def test_a_job_that_tidies_up_has_the_time_for_it(tmp_path: Path) -> None:
+    supervisor = Supervisor(tmp_path, [POLITE, "open('never', 'w')"], grace_s=30.0)
+    eventually(lambda: (tmp_path / "up").exists(), 20)
+    supervisor.send(signal.SIGTERM)
+    ended, output = supervisor.end(10)
+    assert ended == ExitCode.TERMINATED
+    assert "tidied up" in output
+    assert "tidied up" in (tmp_path / "runs/run/attempt_1/s0/log.txt").read_text()
+    assert not (tmp_path / "never").exists()
+
+
+def test_a_supervisor_that_is_killed_leaves_no_orphans(tmp_path: Path) -> None:
+    supervisor = Supervisor(tmp_path, [STUBBORN_TREE], grace_s=1.0)
+    tree = supervisor.tree()
+    supervisor.send(signal.SIGKILL)
+    eventually(lambda: not any(map(is_alive, tree)), 10)
+    assert statuses(tmp_path) == {"s0": "running"}
+    ended, output = Supervisor(tmp_path, ["print('again')"], attempt=2).end()
+    assert (ended, "again" in output) == (0, True)
+    assert statuses(tmp_path) == {"s0": "succeeded"}
+
+
+def test_a_guard_that_is_killed_takes_the_job_with_it(tmp_path: Path) -> None:
+    import psutil
+
+    supervisor = Supervisor(tmp_path, [STUBBORN_TREE], grace_s=1.0)
+    tree = supervisor.tree()
+    guard = next(p for p in psutil.Process(supervisor.process.pid).children() if "guard.py" in " ".join(p.cmdline()))
+    os.kill(guard.pid, signal.SIGKILL)
+    ended, _ = supervisor.end()
+    assert ended == ExitCode.STAGE_FAILED
+    eventually(lambda: not any(map(is_alive, tree)), 10)
+    assert statuses(tmp_path) == {"s0": "failed"}

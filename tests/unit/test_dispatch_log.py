@@ -1,0 +1,209 @@
+"""A job's output on its way to the screen and the file: lines, progress bars, colours, secrets."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from xp.launchers.log import MAX_LINE, PROGRESS_EVERY_S, RESTORE, LogStream, harmless, plain
+from xp.secrets import Redactor
+
+SECRET = "XPCANARY_0123456789"
+
+
+class Logged:
+    """A stream, its file, its screen and its clock."""
+
+    def __init__(self, *, on_screen: bool = False, redactor: Redactor | None = None) -> None:
+        self.time = 0.0
+        self._file = io.BytesIO()
+        self._screen: list[str] = []
+        self.stream = LogStream(
+            self._file,
+            redactor or Redactor([SECRET]),
+            self._screen.append,
+            on_screen=on_screen,
+            clock=lambda: self.time,
+        )
+
+    def feed(self, *texts: str | bytes) -> Logged:
+        for text in texts:
+            self.stream.feed(text.encode() if isinstance(text, str) else text)
+        return self
+
+    def close(self) -> Logged:
+        self.stream.close()
+        return self
+
+    @property
+    def file(self) -> str:
+        return self._file.getvalue().decode()
+
+    @property
+    def screen(self) -> str:
+        return "".join(self._screen)
+
+
+def test_a_line_is_shown_when_it_is_whole() -> None:
+    logged = Logged().feed("one\ntw")
+    assert logged.file == logged.screen == "one\n"
+    assert logged.feed("o\n").file == "one\ntwo\n"
+
+
+def test_what_is_left_at_the_end_is_a_line_too() -> None:
+    assert Logged().feed("one\ntwo").close().file == "one\ntwo\n"
+    assert Logged().feed("one\n").close().file == "one\n"
+
+
+def test_windows_line_ends_and_empty_lines_are_kept_apart() -> None:
+    assert Logged().feed("one\r", "\ntwo\r\n\n\nthree\n").file == "one\ntwo\n\n\nthree\n"
+
+
+def test_a_character_that_arrives_in_two_pieces_is_whole() -> None:
+    assert Logged().feed("ü→\n".encode()[:3], "ü→\n".encode()[3:]).file == "ü→\n"
+    assert Logged().feed(b"\xff broken\n").file == "\ufffd broken\n"
+
+
+def test_a_progress_bar_is_one_line_in_the_file_with_its_last_state() -> None:
+    logged = Logged().feed(*(f"\r{percent:3}%|###" for percent in range(101)), "\n").close()
+    assert logged.file.splitlines()[-1] == "100%|###"
+    assert len(logged.file.splitlines()) == 2  # its first state, so that one sees it began, and its last
+    assert logged.screen == logged.file
+
+
+def test_a_long_progress_bar_is_in_the_file_now_and_then() -> None:
+    logged = Logged()
+    for second in range(100):
+        logged.time = float(second)
+        logged.feed(f"\rat {second} s")
+    assert len(logged.file.splitlines()) == 1 + int(100 // (PROGRESS_EVERY_S + 1))
+
+
+def test_each_state_of_a_progress_bar_is_on_a_terminal() -> None:
+    logged = Logged(on_screen=True).feed("\r10%", "\r20%", "\r30%\n")
+    assert logged.screen == "\r10%\r20%\r30%\n"
+
+
+def test_bars_of_several_lines_do_not_fill_the_file() -> None:
+    frame = "\r\x1b[2K\x1b[1A\x1b[2Kbar one {n}\nbar two {n}"
+    logged = Logged().feed("bar one 0\nbar two 0", *(frame.format(n=n) for n in range(1, 200)), "\n").close()
+    assert len(logged.file.splitlines()) < 10
+    assert logged.file.splitlines()[-1].startswith("bar two 199")
+
+
+def test_a_line_printed_above_a_bar_is_a_line() -> None:
+    logged = Logged().feed("\r\x1b[2K10%", "\r\x1b[2Kloss is 3\n20%", "\r\x1b[2K30%\n")
+    assert "loss is 3" in logged.file.splitlines()
+
+
+def test_rich_progress_draws_through_it() -> None:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    drawn = io.StringIO()
+    with Progress(console=Console(file=drawn, force_terminal=True, width=60), auto_refresh=False) as progress:
+        task = progress.add_task("steps", total=50)
+        for _ in range(50):
+            progress.advance(task)
+            progress.refresh()
+    shown, kept = Logged(on_screen=True).feed(drawn.getvalue()).close(), Logged().feed(drawn.getvalue()).close()
+    assert shown.screen.startswith(drawn.getvalue().rpartition("\n")[0])
+    assert shown.screen.endswith(RESTORE)
+    assert "100%" in kept.file
+    assert "\x1b" not in kept.file
+    assert len(kept.file.splitlines()) < 5
+
+
+def test_an_unfinished_line_is_shown_to_who_watches_and_not_twice() -> None:
+    logged = Logged(on_screen=True).feed("loading")
+    assert logged.screen == ""
+    logged.stream.idle()
+    logged.stream.idle()
+    assert logged.screen == "loading"
+    assert logged.file == ""
+    logged.feed(" done\n")
+    assert logged.screen == "loading done\n"
+    assert logged.file == "loading done\n"
+
+
+@pytest.mark.parametrize("cut", range(1, len(SECRET)))
+def test_a_secret_in_two_pieces_never_reaches_the_screen(cut: int) -> None:
+    logged = Logged(on_screen=True).feed("key: " + SECRET[:cut])
+    logged.stream.idle()
+    logged.feed(SECRET[cut:])
+    logged.stream.idle()
+    logged.feed("\n")
+    assert logged.screen == logged.file == "key: [REDACTED]\n"
+
+
+def test_colours_inside_a_secret_do_not_save_it_from_the_redactor() -> None:
+    logged = Logged(on_screen=True).feed(f"key \x1b[1m{SECRET[:8]}\x1b[0m{SECRET[8:]}\n")
+    assert logged.screen == logged.file == "key [REDACTED]\n"
+
+
+def test_colours_pass_to_a_terminal_and_not_to_the_file() -> None:
+    logged = Logged(on_screen=True).feed("\x1b[31mred\x1b[0m\n")
+    assert logged.screen == "\x1b[31mred\x1b[0m\n"
+    assert logged.close().screen.endswith(RESTORE)
+    assert logged.file == "red\n"
+    assert Logged().feed("\x1b[31mred\x1b[0m\n").screen == "red\n"
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        "\x1b]0;title\x07",
+        "\x1b]52;c;Y2xpcGJvYXJk\x07",
+        "\x1b]8;;http://evil\x1b\\",
+        "\x1bP+q544e\x1b\\",
+        "\x1b[6n",
+        "\x1b[?1049h",
+        "\x1b[5i",
+        "\x1bc",
+        "\x07",
+        "\x08",
+        "\x00",
+    ],
+)
+def test_what_could_do_harm_in_a_terminal_is_taken_out(attack: str) -> None:
+    assert harmless(f"a{attack}b") == "ab"
+    assert plain(f"a{attack}b") == "ab"
+
+
+def test_an_endless_line_is_cut_and_its_secret_is_not() -> None:
+    text = "x" * (MAX_LINE - 5) + SECRET + "y" * 100 + "\n"
+    logged = Logged().feed(*(text[at : at + 4096] for at in range(0, len(text), 4096))).close()
+    assert "XPCANARY" not in logged.file
+    assert logged.file.replace("\n", "") == text.replace(SECRET, "[REDACTED]").replace("\n", "")
+
+
+@pytest.mark.timeout(5)
+def test_megabytes_without_a_line_end_take_a_moment() -> None:
+    logged = Logged()
+    for _ in range(1000):
+        logged.feed("x" * 4096)
+    assert len(logged.close().file) > 4_000_000
+
+
+@given(
+    st.lists(
+        st.sampled_from([SECRET, SECRET[:5], "a", " ", "\r", "\n", "\r\n", "\x1b[1m", "\x1b[2K", "ü"]), max_size=30
+    ),
+    st.integers(1, 7),
+    st.booleans(),
+)
+def test_however_it_arrives_nothing_is_lost_and_nothing_leaks(parts: list[str], size: int, on_screen: bool) -> None:
+    data = "".join(parts).encode()
+    logged = Logged(on_screen=on_screen)
+    for at in range(0, len(data), size):
+        logged.feed(data[at : at + size])
+        logged.stream.idle()
+    logged.close()
+    assert SECRET not in logged.file + re.sub(r"\x1b\[[0-9]*[mK]", "", logged.screen)
+    final_lines = [line for line in "".join(parts).replace("\r\n", "\n").split("\n") if "\r" not in line]
+    for line in final_lines:
+        assert plain(line).replace(SECRET, "[REDACTED]").strip() in logged.file
