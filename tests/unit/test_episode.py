@@ -38,6 +38,15 @@ def test_a_reply_that_ends_the_episode_holds_nothing_to_append_but_the_turn_reme
     assert episode.turns[0].messages == ({"role": "tool", "content": "won"},)
 
 
+def test_the_session_is_closed_with_the_last_turn_and_not_only_when_the_trainer_settles() -> None:
+    session = FakeSession(steady)
+    episode = episode_of(session)
+    episode.step(call("win"))
+    assert session.num_closed == 1
+    episode.settle()
+    assert session.num_closed == 1
+
+
 def test_settling_twice_scores_and_closes_once() -> None:
     session = FakeSession(steady)
     episode = episode_of(session)

@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -34,6 +34,7 @@ IDLE_CONNECTION_S: Final = 4.0
 """Shorter than any server's own limit (uvicorn's is 5 s), so that a call never meets a connection just being closed."""
 SILENCE_S: Final = 25.0
 """A server sends a comment every 10 s; after this much silence a call that can be resumed is resumed."""
+DRAIN_S: Final = 0.2
 GATEWAY: Final = (502, 503, 504)
 
 
@@ -241,11 +242,20 @@ async def _result(response: aiohttp.ClientResponse, what: str, progress: list[st
             elif name in ("chunk", "end"):
                 pieces.append(data)
                 if name == "end":
+                    await _finish(response)
                     return "".join(pieces)
             elif name == "error":
                 if is_resumed and data == "unknown task_id":
                     raise ProtocolError(f"{what}: the server has forgotten the call that was to be resumed")
                 raise ToolCrashed(f"{what}: {data[:500]}")
+
+
+async def _finish(response: aiohttp.ClientResponse) -> None:
+    """Read to the end of an answer whose result is known: a connection that is left before it cannot be used again."""
+    with suppress(TimeoutError, aiohttp.ClientError):
+        async with asyncio.timeout(DRAIN_S):
+            while await response.content.readany():
+                pass
 
 
 async def _raise(response: aiohttp.ClientResponse, what: str, has_session: bool, url: str) -> None:

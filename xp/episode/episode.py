@@ -80,10 +80,12 @@ class Episode:
             if self._status is Status.ONGOING and len(self._turns) >= self._rules.max_turns:
                 self._status = Status.TRUNCATED
             is_over = self._status is not Status.ONGOING
+            if is_over:
+                self._attempt.close()  # Its slot is free for the next episode, whenever the trainer settles this one.
             return Reply(() if is_over else turn.messages, self._status)
 
     def settle(self, truncated: bool = False) -> Outcome:
-        """Close the session and score; idempotent. An episode that is still going on was truncated by the trainer.
+        """Close the session, if it is still open, and score; idempotent. An episode that is still going on was truncated by the trainer.
 
         Args:
             truncated: says so explicitly; an episode that ended by itself stays as it ended.

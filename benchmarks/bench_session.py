@@ -1,0 +1,241 @@
+"""What the Episode and its session cost over the bare HTTP exchange and against the SDK's: `python -m benchmarks.bench_session`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import http.client
+import json
+import multiprocessing
+import os
+import statistics
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+from urllib.parse import urlsplit
+
+os.environ.setdefault("OPENREWARD_DISABLE_UPDATE_CHECK", "1")
+
+from tests.fake_session import RULES, call  # noqa: E402
+from tests.ors_server import COUNTER, rules  # noqa: E402
+from xp.envs.base import Task  # noqa: E402
+from xp.envs.local_server import LocalServer  # noqa: E402
+from xp.envs.openreward import OpenRewardProvider  # noqa: E402
+from xp.episode.episode import Episode  # noqa: E402
+
+TASK = Task("bench", "train", 0)
+CALL = {"name": "say", "input": {"value": "x" * 200}}
+SLEEP = {"name": "sleep", "input": {"amount": 0.05}}
+
+
+class Place:
+    """A running server, and what a client needs to speak to it."""
+
+    def __init__(self, url: str, key: str) -> None:
+        self.url, self.key = url, key
+
+    def provider(self, **limits: Any) -> OpenRewardProvider:
+        environ = {**os.environ, "OPENREWARD_API_KEY": self.key}
+        return OpenRewardProvider(rules(target=self.url, variant="counter", **limits), environ)
+
+    def headers(self, sid: str) -> dict[str, str]:
+        return {"X-API-Key": self.key, "X-Session-ID": sid, "Content-Type": "application/json"}
+
+
+def cpu_per_turn(place: Place, turns: int) -> dict[str, float]:
+    """CPU of this process per turn, in ms, for three clients that take turns against one server."""
+    provider = place.provider(call_timeout_s=60.0, episode_timeout_s=3600.0)
+    session = provider.open(TASK)
+    episode = Episode(TASK, lambda: provider.open(TASK), replace(RULES, max_turns=10**9))
+    connection = http.client.HTTPConnection(urlsplit(place.url).netloc)
+    body, headers = json.dumps(CALL), place.headers(session._live.sid)
+    text = call("say", value="x" * 200)
+
+    def raw() -> None:
+        connection.request("POST", "/counter/call", body, headers)
+        connection.getresponse().read()
+
+    clients: dict[str, Callable[[], object]] = {
+        "raw http.client": raw,
+        "session.call": lambda: session.call("say", CALL["input"]),  # type: ignore[arg-type]
+        "episode.step": lambda: episode.step(text),
+    }
+    found: dict[str, list[float]] = {name: [] for name in clients}
+    for _ in range(6):
+        for name, client in clients.items():
+            client()
+            began = time.process_time()
+            for _ in range(turns // 6):
+                client()
+            found[name].append((time.process_time() - began) / (turns // 6) * 1e3)
+    provider.close()
+    return {name: min(times) for name, times in found.items()}
+
+
+def threads_per_second(place: Place, sessions: int, seconds: float) -> float:
+    """Calls a second through our sessions, one thread each."""
+    provider = place.provider(max_sessions=sessions, call_timeout_s=60.0, create_timeout_s=120.0)
+    opened: list[Any] = [None] * sessions
+
+    def open_one(number: int) -> None:
+        opened[number] = provider.open(TASK)
+
+    _in_threads(open_one, sessions)
+    counts = [0] * sessions
+    until = time.monotonic() + seconds
+
+    def play(number: int) -> None:
+        while time.monotonic() < until:
+            opened[number].call("sleep", SLEEP["input"])
+            counts[number] += 1
+
+    began = time.monotonic()
+    _in_threads(play, sessions)
+    rate = sum(counts) / (time.monotonic() - began)
+    provider.close()
+    return rate
+
+
+def _in_threads(work: Callable[[int], None], number: int) -> None:
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(number)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+async def _ceiling(place: Place, sessions: int, seconds: float) -> float:
+    """Calls a second of the leanest client there is: prepared bytes on raw sockets, nothing read but the end."""
+    provider = place.provider(max_sessions=sessions, create_timeout_s=120.0)
+    opened = await asyncio.gather(*(asyncio.to_thread(provider.open, TASK) for _ in range(sessions)))
+    body = json.dumps(SLEEP).encode()
+    host, port = urlsplit(place.url).hostname, urlsplit(place.url).port
+    until = time.monotonic() + seconds
+    total = 0
+
+    async def play(sid: str) -> None:
+        nonlocal total
+        reader, writer = await asyncio.open_connection(host, port)
+        head = {**place.headers(sid), "Host": f"{host}:{port}", "Content-Length": str(len(body))}
+        lines = ["POST /counter/call HTTP/1.1", *(f"{name}: {value}" for name, value in head.items()), "", ""]
+        request = "\r\n".join(lines).encode() + body
+        while time.monotonic() < until:
+            writer.write(request)
+            await reader.readuntil(b"\r\n0\r\n\r\n")
+            total += 1
+        writer.close()
+
+    began = time.monotonic()
+    await asyncio.gather(*(play(session._live.sid) for session in opened))
+    rate = total / (time.monotonic() - began)
+    await asyncio.to_thread(provider.close)
+    return rate
+
+
+async def _sdk(place: Place, sessions: int, seconds: float) -> float:
+    """Calls a second through the SDK's own asynchronous sessions, on one event loop."""
+    from openreward import AsyncOpenReward
+
+    os.environ["OPENREWARD_SESSION_URL"] = place.url
+    client = AsyncOpenReward(api_key=place.key)
+    environment = client.environments.get("counter", variant="counter")
+    opened = [environment.session(split="train", index=0) for _ in range(sessions)]
+    await asyncio.gather(*(session.__aenter__() for session in opened))
+    until = time.monotonic() + seconds
+    total = 0
+
+    async def play(session: Any) -> None:
+        nonlocal total
+        while time.monotonic() < until:
+            await session.call_tool("sleep", SLEEP["input"])
+            total += 1
+
+    began = time.monotonic()
+    await asyncio.gather(*(play(session) for session in opened))
+    rate = total / (time.monotonic() - began)
+    await asyncio.gather(*(session.__aexit__(None, None, None) for session in opened))
+    await client.environments.aclose()
+    return rate
+
+
+def _sdk_cpu(place: Place, turns: int) -> float:
+    """CPU per call of the SDK's blocking session, in ms."""
+    from openreward import OpenReward
+
+    os.environ["OPENREWARD_SESSION_URL"] = place.url
+    client = OpenReward(api_key=place.key)
+    with client.environments.get("counter", variant="counter").session(split="train", index=0) as session:
+        session.call_tool("say", CALL["input"])
+        began = time.process_time()
+        for _ in range(turns):
+            session.call_tool("say", CALL["input"])
+        spent = (time.process_time() - began) / turns * 1e3
+    client.close()
+    return spent
+
+
+def _apart(work: Callable[[Place], float], place: Place) -> float:
+    """Run in a process of its own, so that no client pays for another's threads."""
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(1) as pool:
+        return pool.apply(_call, (work, place))
+
+
+def _call(work: Callable[[Place], float], place: Place) -> float:
+    return work(place)
+
+
+class Ours:
+    def __init__(self, sessions: int, seconds: float) -> None:
+        self.sessions, self.seconds = sessions, seconds
+
+    def __call__(self, place: Place) -> float:
+        return threads_per_second(place, self.sessions, self.seconds)
+
+
+class Ceiling(Ours):
+    def __call__(self, place: Place) -> float:
+        return asyncio.run(_ceiling(place, self.sessions, self.seconds))
+
+
+class Sdk(Ours):
+    def __call__(self, place: Place) -> float:
+        return asyncio.run(_sdk(place, self.sessions, self.seconds))
+
+
+class SdkCpu:
+    def __init__(self, turns: int) -> None:
+        self.turns = turns
+
+    def __call__(self, place: Place) -> float:
+        return _sdk_cpu(place, self.turns)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--turns", type=int, default=1200)
+    parser.add_argument("--sessions", type=int, default=256)
+    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    with LocalServer(COUNTER) as server:
+        place = Place(server.url, server.keys.client)
+        times = cpu_per_turn(place, options.turns)
+        times["SDK session.call_tool"] = _apart(SdkCpu(options.turns // 3), place)
+        for name, spent in times.items():
+            print(
+                f"{name:24s} {spent:7.3f} ms CPU per turn, {spent - times['raw http.client']:+.3f} over raw", flush=True
+            )
+        rates: dict[str, list[float]] = {"ceiling": [], "ours": [], "SDK": []}
+        for _ in range(options.rounds):
+            for name, kind in (("ceiling", Ceiling), ("ours", Ours), ("SDK", Sdk)):
+                rates[name].append(_apart(kind(options.sessions, options.seconds), place))
+                print(f"  {name:8s} {rates[name][-1]:7.0f} calls/s, {options.sessions} sessions, 50 ms", flush=True)
+    middle = {name: statistics.median(found) for name, found in rates.items()}
+    print(f"ours / ceiling {middle['ours'] / middle['ceiling']:.2f}   ours / SDK {middle['ours'] / middle['SDK']:.2f}")
+
+
+if __name__ == "__main__":
+    main()
