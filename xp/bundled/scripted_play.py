@@ -1,7 +1,7 @@
 """Mediocre detectives that play the mysteries by script: what the tiny model is warmed up on, and all that it is shown.
 
-Every player uses what it has found out; they differ in how much they find out, and that is what reinforcement learning
-has to change.
+Every player asks in the order of the prompt and uses what it has found out; they differ in when they stop, and that is
+what reinforcement learning has to change.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ class Player(StrEnum):
     HASTY = "hasty"
     """Accuses after one question at most."""
     SLOPPY = "sloppy"
-    """Asks one to three times, anyone and anywhere, the same twice if need be."""
+    """Asks one to three times and then guesses the rest."""
     DILIGENT = "diligent"
-    """Asks in order until nothing is open."""
+    """Asks until nothing is open."""
 
 
 NUM_QUESTIONS: Final = {Player.HASTY: (0, 1), Player.SLOPPY: (1, 2, 3)}
@@ -107,12 +107,14 @@ def _investigate_all(notebook: Notebook) -> None:
 
 
 def _investigate_some(notebook: Notebook, num_questions: int, rng: random.Random) -> None:
+    """The first so many questions, some of them to suspects."""
     num_interviews = rng.randint(0, num_questions)
-    for question in range(num_questions):
-        if question < num_interviews and notebook.culprit is None:
-            notebook.interview(rng.choice(notebook.case.suspects))
-        elif question >= num_interviews and notebook.room is None:
-            notebook.search(rng.choice(notebook.case.rooms))
+    for suspect in notebook.case.suspects[:num_interviews]:
+        if notebook.culprit is None:
+            notebook.interview(suspect)
+    for room in notebook.case.rooms[: num_questions - num_interviews]:
+        if notebook.room is None:
+            notebook.search(room)
 
 
 def _any(rng: random.Random, names: Sequence[str], excluded: Any) -> str:
