@@ -10,7 +10,7 @@ from pathlib import Path
 from xp.backends.base import Places
 from xp.job import Job, Runtime, Stage
 from xp.spec import Model, RunSpec
-from xp.stages.needs import QUIET, host_resources
+from xp.stages.needs import QUIET, cpu_environment, host_resources
 
 MAKER = "xp.bundled.tiny_model"
 PACKAGES = ("torch", "transformers", "trl", "tokenizers")
@@ -42,7 +42,7 @@ def model_stage(spec: RunSpec, places: Places) -> Stage:
         outputs=(f"{target}/manifest.json", f"{target}/model.safetensors"),
         resources=host_resources(spec),
         runtime=Runtime(packages=PACKAGES),
-        env={"OMP_NUM_THREADS": str(spec.backend.num_threads), **QUIET},
+        env={**cpu_environment(spec.backend.num_threads), **QUIET},
     )
     return Stage("model", job, needs=("prepare",), done=f"{target}/manifest.json")
 

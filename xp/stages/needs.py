@@ -17,6 +17,15 @@ QUIET = {
 """Environment of every stage."""
 
 
+def cpu_environment(num_threads: int) -> dict[str, str]:
+    """How a process that computes on the CPU shares it.
+
+    OpenMP's threads spin while they wait for each other; as soon as anything else runs on the cores, a step then takes
+    ten times as long (measured: docs/results.md). Waiting passively costs nothing that shows.
+    """
+    return {"OMP_NUM_THREADS": str(num_threads), "OMP_WAIT_POLICY": "PASSIVE"}
+
+
 def trainer_resources(spec: RunSpec) -> Resources:
     """All of the hardware option."""
     hardware = spec.hardware

@@ -19,7 +19,7 @@ from xp.job import Job, Stage
 from xp.spec import AdvantageScale, KlEstimator, LossAggregation, RunSpec
 from xp.stages.episode import episode_config, episode_secrets
 from xp.stages.model import model_place, model_stage
-from xp.stages.needs import QUIET, trainer_resources, trainer_runtime
+from xp.stages.needs import QUIET, cpu_environment, trainer_resources, trainer_runtime
 from xp.stages.prepare import prepare_config
 
 PACKAGES = ("torch", "transformers", "trl", "openreward")
@@ -204,7 +204,7 @@ def _job(spec: RunSpec, here: str, module: str, config: str, outputs: tuple[str,
         outputs=outputs,
         resources=trainer_resources(spec),
         runtime=trainer_runtime(spec, PACKAGES),
-        env={"OMP_NUM_THREADS": str(spec.backend.num_threads), **QUIET},
+        env={**cpu_environment(spec.backend.num_threads), **QUIET},
         secrets=episode_secrets(spec),
     )
 
