@@ -215,27 +215,3 @@ class TestLocalLauncher(LauncherContract):
         monkeypatch.delenv("SOME_PATH", raising=False)
         with pytest.raises(XpError, match="export SOME_PATH="):
             LocalLauncher().check([stage("train", "pass", runtime=Runtime(project="SOME_PATH"))], context)
-
-    @pytest.mark.parametrize(("listed", "is_enough"), [("0\n1\n", True), ("0\n", False), (None, False)])
-    def test_accelerators_are_counted_before_the_start(
-        self,
-        context: Context,
-        tmp_path: Path,
-        monkeypatch: pytest.MonkeyPatch,
-        listed: str | None,
-        is_enough: bool,
-    ) -> None:
-        stub = tmp_path / "bin" / "nvidia-smi"
-        stub.parent.mkdir()
-        if listed is not None:
-            stub.write_text(f"#!/bin/sh\nprintf '{listed}'\n")
-            stub.chmod(0o755)
-        monkeypatch.setenv("PATH", str(stub.parent))
-        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-        job = replace(stage("train", "pass").job, resources=replace(CPU, accelerator="a100-80gb", num_accelerators=2))
-        if is_enough:
-            LocalLauncher().check([Stage("train", job)], context)
-            return
-        with pytest.raises(XpError, match=r"2 x a100-80gb.*the plan is fine") as caught:
-            LocalLauncher().check([Stage("train", job)], context)
-        assert caught.value.code == ExitCode.RUNTIME

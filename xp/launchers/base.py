@@ -63,7 +63,7 @@ class Launcher(Protocol):
     def name(self) -> str: ...
 
     def check(self, stages: Sequence[Stage], context: Context) -> None:
-        """Raise XpError(RUNTIME) for what these jobs need and this place has not; nothing is created."""
+        """Raise XpError(RUNTIME) for what these jobs need and this place has not; nothing of the run is created."""
 
     def submit(self, stage: Stage, context: Context) -> Launch:
         """Write the job's files and start it; a second submission of the same stage of an attempt is the first one."""

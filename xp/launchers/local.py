@@ -16,6 +16,7 @@ from xp.errors import ExitCode, XpError
 from xp.job import Stage
 from xp.launchers.base import Context, Echo, Launch
 from xp.launchers.files import write_files
+from xp.launchers.gpus import Gpus, claim
 from xp.launchers.log import LogStream, is_screen
 from xp.launchers.preflight import check_machine, interpreter, project
 from xp.record import now
@@ -41,12 +42,16 @@ class LocalLauncher:
         self._grace_s = grace_s
         self._on_screen = is_screen() if on_screen is None else on_screen
         self._running: dict[str, _Running] = {}
+        self._gpus = Gpus()
 
     def check(self, stages: Sequence[Stage], context: Context) -> None:
-        """Packages, interpreters and accelerators, before anything is created."""
+        """Packages and interpreters; accelerators are taken here, and kept as long as the launcher lives."""
         del context
-        for stage in stages:
-            check_machine(stage)
+        check_machine(stages)
+        wanted = max((stage.job.resources for stage in stages), key=lambda needs: needs.num_accelerators, default=None)
+        self._gpus.release()
+        if wanted is not None and wanted.num_accelerators:
+            self._gpus = claim(wanted.num_accelerators, wanted.accelerator)
 
     def submit(self, stage: Stage, context: Context) -> Launch:
         key = context.key(stage.name)
@@ -108,8 +113,10 @@ class LocalLauncher:
             path.append(str(checkout))
         if job.runtime.python is None and inherited.get("PYTHONPATH"):
             path += [os.path.abspath(part) for part in inherited["PYTHONPATH"].split(os.pathsep) if part]
+        gpus = self._gpus.names[: job.resources.num_accelerators]
         return {
             **inherited,
+            **({"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {}),
             **(_screen() if self._on_screen else {}),
             "PYTHONPATH": os.pathsep.join(path),
             "PYTHONUNBUFFERED": "1",

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from xp.errors import ExitCode, XpError
-from xp.job import Job, Runtime, Stage
+from xp.job import Runtime, Stage
 
 _PROBE = """
 import importlib.metadata, importlib.util, json, sys
@@ -26,18 +26,27 @@ print(json.dumps([found, {name: version(name) for name in packages}, "%d.%d.%d" 
 """
 
 
-def check_machine(stage: Stage) -> None:
-    """Raise XpError(RUNTIME) for a missing interpreter, module or accelerator."""
-    runtime = stage.job.runtime
-    python = interpreter(runtime)
-    found, _, _ = probe(python, tuple({name.partition(".")[0] for name in runtime.packages}), ())
-    if missing := sorted(name for name, is_there in found.items() if not is_there):
-        how = f"{python} -m pip install {' '.join(missing)}"
-        raise XpError(
-            f"stage {stage.name} needs {', '.join(missing)}, which {python} cannot import; install: {how}",
-            ExitCode.RUNTIME,
-        )
-    _check_accelerators(stage.name, stage.job)
+def check_machine(stages: Sequence[Stage]) -> None:
+    """Raise XpError(RUNTIME) for a missing interpreter, module or node; each interpreter is asked once."""
+    wanted: dict[str, dict[str, str]] = {}
+    for stage in stages:
+        if stage.job.resources.num_nodes > 1:
+            raise XpError(
+                f"stage {stage.name} needs {stage.job.resources.num_nodes} nodes and launcher=local has this one; the"
+                " plan is fine: choose a launcher that has them, or a smaller hardware option",
+                ExitCode.RUNTIME,
+            )
+        modules = wanted.setdefault(interpreter(stage.job.runtime), {})
+        for name in stage.job.runtime.packages:
+            modules.setdefault(name.partition(".")[0], stage.name)
+    for python, modules in wanted.items():
+        found, _, _ = probe(python, tuple(modules), ())
+        if missing := [name for name in modules if not found[name]]:
+            raise XpError(
+                f"stage {modules[missing[0]]} needs {', '.join(missing)}, which {python} cannot import;"
+                f" install: {python} -m pip install {' '.join(missing)}",
+                ExitCode.RUNTIME,
+            )
 
 
 def interpreter(runtime: Runtime) -> str:
@@ -88,39 +97,3 @@ def probe(
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         raise XpError(f"{python} does not work as an interpreter: {error}", ExitCode.RUNTIME) from error
     return found, versions, version
-
-
-def _check_accelerators(stage: str, job: Job) -> None:
-    wanted = job.resources.num_accelerators
-    if job.resources.accelerator == "cpu" or wanted == 0:
-        return
-    there = len(visible_gpus())
-    if there < wanted or job.resources.num_nodes > 1:
-        where = f"{job.resources.num_nodes} nodes" if job.resources.num_nodes > 1 else "a machine"
-        raise XpError(
-            f"stage {stage} needs {wanted} x {job.resources.accelerator} and this machine shows {there} to nvidia-smi;"
-            f" the plan is fine: start it on {where} that has them, or choose a smaller hardware option",
-            ExitCode.RUNTIME,
-        )
-
-
-def visible_gpus() -> list[str]:
-    """Indices of the GPUs that a job may use here."""
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return []
-    try:
-        run = subprocess.run(
-            [program, "--query-gpu=index", "--format=csv,noheader"],
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return []
-    indices = [line.strip() for line in run.stdout.splitlines() if line.strip()]
-    allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if allowed is None:
-        return indices
-    return [part.strip() for part in allowed.split(",") if part.strip()]

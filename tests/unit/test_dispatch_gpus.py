@@ -1,0 +1,102 @@
+"""GPUs are counted before the start and given to one run at a time."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.launching import CPU, eventually, stage
+from xp.errors import ExitCode, XpError
+from xp.job import Stage
+from xp.launchers.base import Context
+from xp.launchers.gpus import claim, visible_gpus
+from xp.launchers.local import LocalLauncher
+
+FOUR = "0, 9000\\n1, 0\\n2, 500\\n3, 0\\n"
+
+
+@pytest.fixture(autouse=True)
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with four GPUs, as nvidia-smi tells it."""
+    stub = tmp_path / "bin" / "nvidia-smi"
+    stub.parent.mkdir()
+    stub.write_text(f"#!/bin/sh\nprintf '{FOUR}'\n")
+    stub.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{stub.parent}:/usr/bin:/bin")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+def needing(count: int, nodes: int = 1) -> Stage:
+    resources = replace(CPU, accelerator="a100-80gb", num_accelerators=count, num_nodes=nodes)
+    code = "import os; print(os.environ.get('CUDA_VISIBLE_DEVICES'))"
+    return Stage("train", replace(stage("train", code).job, resources=resources))
+
+
+def test_gpus_with_the_least_memory_in_use_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert visible_gpus() == ["1", "3", "2", "0"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,2")
+    assert visible_gpus() == ["2", "0"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert visible_gpus() == []
+
+
+def test_two_runs_get_different_gpus_and_a_third_is_refused(tmp_path: Path) -> None:
+    first = claim(2, "a100-80gb", tmp_path)
+    second = claim(1, "a100-80gb", tmp_path)
+    assert not set(first.names) & set(second.names)
+    with pytest.raises(XpError, match=r"needs 2 .* 1 of 4 are free") as caught:
+        claim(2, "a100-80gb", tmp_path)
+    assert caught.value.code == ExitCode.RUNTIME
+    first.release()
+    assert len(claim(2, "a100-80gb", tmp_path).names) == 2
+
+
+def test_a_refusal_takes_nothing(tmp_path: Path) -> None:
+    held = claim(2, "a100-80gb", tmp_path)
+    with pytest.raises(XpError):
+        claim(3, "a100-80gb", tmp_path)
+    assert len(claim(2, "a100-80gb", tmp_path).names) == 2
+    held.release()
+
+
+def test_the_gpus_of_a_run_that_was_killed_are_free(tmp_path: Path) -> None:
+    code = (
+        "import sys, time; from pathlib import Path; from xp.launchers.gpus import claim\n"
+        f"held = claim(4, 'a100-80gb', Path({str(tmp_path)!r})); Path({str(tmp_path / 'up')!r}).touch(); time.sleep(60)"
+    )
+    holder = subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).parents[2])
+    eventually((tmp_path / "up").exists, 20)
+    with pytest.raises(XpError, match="0 of 4"):
+        claim(1, "a100-80gb", tmp_path)
+    holder.kill()
+    holder.wait()
+    assert len(claim(4, "a100-80gb", tmp_path).names) == 4
+
+
+@pytest.mark.parametrize("listing", ["exit 1", "printf 'No devices were found'", "sleep 0"])
+def test_a_machine_without_the_gpus_is_told_before_the_start(tmp_path: Path, listing: str) -> None:
+    (tmp_path / "bin/nvidia-smi").write_text(f"#!/bin/sh\n{listing}\n")
+    with pytest.raises(XpError, match=r"2 x a100-80gb .* shows 0 .*the plan is fine") as caught:
+        LocalLauncher().check([needing(2)], Context("run", 1, tmp_path / "outputs", "runs/run/attempt_1"))
+    assert caught.value.code == ExitCode.RUNTIME
+    assert not (tmp_path / "outputs").exists()
+
+
+def test_more_than_one_node_is_not_local(tmp_path: Path) -> None:
+    with pytest.raises(XpError, match=r"2 nodes .*launcher=local"):
+        LocalLauncher().check([needing(1, nodes=2)], Context("run", 1, tmp_path, "runs/run/attempt_1"))
+
+
+def test_a_job_sees_the_gpus_that_its_run_was_given(tmp_path: Path) -> None:
+    context = Context("run", 1, tmp_path / "outputs", "runs/run/attempt_1")
+    launcher = LocalLauncher(1.0, on_screen=False)
+    launcher.check([needing(2)], context)
+    screen: list[str] = []
+    launcher.wait(launcher.submit(needing(2), context), screen.append)
+    assert "".join(screen) == "1,3\n"

@@ -1,0 +1,86 @@
+"""Which GPUs of this machine a run gets: a user's runs share them by assignment, and a dead run's are free at once."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from xp.errors import ExitCode, XpError
+
+if TYPE_CHECKING:
+    from filelock import FileLock
+
+
+class Gpus:
+    """GPUs that are this process's as long as the object lives."""
+
+    def __init__(self, names: Sequence[str] = (), locks: Sequence[FileLock] = ()) -> None:
+        self.names = tuple(names)
+        self._locks = tuple(locks)
+
+    def release(self) -> None:
+        for lock in self._locks:
+            lock.release()
+        self._locks = ()
+
+
+def visible_gpus() -> list[str]:
+    """The GPUs that a job may use here, those with the least memory in use first."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return []
+    try:
+        run = subprocess.run(
+            [program, "--query-gpu=index,memory.used", "--format=csv,noheader,nounits"],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return []
+    rows = [[cell.strip() for cell in line.split(",")] for line in run.stdout.splitlines() if "," in line]
+    used = {row[0]: int(row[1]) if row[1].isdigit() else 0 for row in rows}
+    allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = list(used) if allowed is None else [part.strip() for part in allowed.split(",") if part.strip()]
+    return sorted(names, key=lambda name: used.get(name, 0))
+
+
+def claim(count: int, accelerator: str, directory: Path | None = None) -> Gpus:
+    """Take `count` GPUs that no other run holds; raises XpError(RUNTIME) where there are not so many."""
+    from filelock import FileLock, Timeout
+
+    there = visible_gpus()
+    if len(there) < count:
+        raise XpError(
+            f"this run needs {count} x {accelerator} and this machine shows {len(there)} to nvidia-smi; the plan is"
+            " fine: start it on a machine that has them, or choose a smaller hardware option",
+            ExitCode.RUNTIME,
+        )
+    place = directory or Path(tempfile.gettempdir()) / f"xp-gpus-{os.getuid()}"
+    place.mkdir(mode=0o700, exist_ok=True)
+    taken: list[tuple[str, FileLock]] = []
+    for name in there:
+        if len(taken) == count:
+            break
+        lock = FileLock(place / f"{re.sub('[^A-Za-z0-9-]', '_', name)}.lock")
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            continue
+        taken.append((name, lock))
+    gpus = Gpus([name for name, _ in taken], [lock for _, lock in taken])
+    if len(taken) < count:
+        gpus.release()
+        raise XpError(
+            f"this run needs {count} x {accelerator} and {len(taken)} of {len(there)} are free: other runs of yours"
+            " hold the rest; wait for them, or choose a smaller hardware option",
+            ExitCode.RUNTIME,
+        )
+    return gpus
