@@ -22,25 +22,16 @@ def console(*, stderr: bool = False) -> Console:
 
 def show_plan(plan: Plan, outputs: Path, *, with_files: bool) -> None:
     """Everything that would run, and nothing of it run."""
-    from rich.table import Table
-
     out = console()
     out.print(f"[bold]{title(plan)}[/bold]")
     for line in arithmetic(plan):
         out.print(f"  {line}")
-    table = Table(box=None, pad_edge=False)
-    for heading in ("stage", "needs", "program", "result"):
-        table.add_column(heading, overflow="fold")
     for stage in plan.stages:
-        is_cached = stage.done is not None and (outputs / stage.done).exists()
-        promised = ", ".join(stage.job.outputs[:2])
-        table.add_row(
-            stage.name,
-            ", ".join(stage.needs) or "-",
-            shlex.join(stage.job.argv[:3]),
-            f"{promised} (there already)" if is_cached else promised,
-        )
-    out.print(table)
+        there = " (there already)" if stage.done is not None and (outputs / stage.done).exists() else ""
+        after = f", after {' and '.join(stage.needs)}" if stage.needs else ""
+        out.print(f"[bold]{stage.name}[/bold]{after}: {shlex.join(stage.job.argv[:3])}")
+        for path in stage.job.outputs:
+            out.print(f"  -> {outputs / path}{there}")
     secrets = {name: source for stage in plan.stages for name, source in stage.job.secrets.items()}
     for name, source in secrets.items():
         out.print(f"  secret {name}: from the variable {source}")

@@ -123,28 +123,37 @@ class Environments(Section):
 
 
 class Build(Section):
-    """A model made on the spot: architecture, tokenizer and supervised warm-up (xp.bundled.tiny_model)."""
+    """A model made on the spot: architecture, tokenizer and supervised warm-up (xp.bundled.build says what each is)."""
 
     seed: int
     hidden_size: Count
     num_layers: Count
     num_heads: Count
     num_kv_heads: Count
+    head_dim: Count
     intermediate_size: Count
     vocab_size: Count
-    """Upper bound for the tokenizer's training."""
     rope_theta: Annotated[float, Field(gt=0)]
     initializer_range: Annotated[float, Field(gt=0)]
-    demonstrations: Count
-    """Scripted episodes in the warm-up set."""
     warmup_steps: Count
-    """Optimizer updates of the supervised warm-up."""
     warmup_batch_size: Count
+    warmup_ramp_steps: Count
     warmup_learning_rate: Annotated[float, Field(gt=0)]
+    matrix_learning_rate: Annotated[float, Field(gt=0)]
+    weight_decay: Annotated[float, Field(ge=0)]
+    max_grad_norm: Annotated[float, Field(gt=0)]
+    choice_weight: Annotated[float, Field(gt=0)]
+    reply_weight: Annotated[float, Field(ge=0)]
+    bare_share: Fraction
+    bare_probability: Fraction
     hasty_share: Fraction
-    """Share of demonstrations by a player who accuses at once."""
     sloppy_share: Fraction
-    """Share by a player who stops looking too early; the rest plays well."""
+
+    @model_validator(mode="after")
+    def _shares_add_up(self) -> Build:
+        if self.hasty_share + self.sloppy_share > 1:
+            raise ValueError("hasty_share + sloppy_share is more than 1")
+        return self
 
 
 class Model(Section):
