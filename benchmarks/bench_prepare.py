@@ -1,0 +1,261 @@
+"""Preparation against a sequential loop over the SDK, the server's ceiling, the clock and the memory limit."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from xp.envs.base import Message, Task, ToolResult, ToolSpec
+from xp.episode.config import (
+    Dialect,
+    EnvConfig,
+    Limits,
+    OnMalformedCall,
+    OnNoToolCall,
+    Reduction,
+    RewardRule,
+    ToolCallsPerTurn,
+)
+from xp.tasks.config import MemberConfig, PrepareConfig, Selection
+from xp.tasks.prepare import prepare
+
+NUM_TASKS = 200
+LATENCY_S = 0.05
+NUM_CEILING_TASKS = 1500
+NUM_MANY_TASKS = 100_000
+CONCURRENCY = 64
+ENV = EnvConfig(
+    name="bench",
+    provider="openreward",
+    target=None,
+    serve=None,
+    variant="benchenvironment",
+    max_turns=1,
+    reward=RewardRule(Reduction.SUM, None, None, None),
+    on_no_tool_call=OnNoToolCall.STOP,
+    on_malformed_call=OnMalformedCall.TELL,
+    tool_calls_per_turn=ToolCallsPerTurn.FIRST,
+    dialect=Dialect.HERMES,
+    limits=Limits(60.0, 60.0, 60.0, max_sessions=CONCURRENCY, max_attempts=3, retries_per_episode=1),
+    secrets=(),
+    allowed_origins=(),
+)
+
+SERVER = """
+import asyncio, os, socket
+from openreward.environments import Environment, Server, TextBlock, ToolOutput, tool
+import uvicorn
+
+class BenchEnvironment(Environment):
+    @classmethod
+    def list_splits(cls): return ["train"]
+    @classmethod
+    def num_tasks(cls, split): return 1_000_000
+    @classmethod
+    def get_task(cls, split, index): return {"question": index}
+    @classmethod
+    def list_tasks(cls, split): return [{"question": index} for index in range(%(num_tasks)d)]
+    def get_prompt(self): return [TextBlock(text=f"Question {self.task_spec['question']}: " + "word " * 100)]
+    @tool
+    def submit(self) -> ToolOutput:
+        "Hand in."
+        return ToolOutput(blocks=[TextBlock(text="done")], reward=1.0, finished=True)
+
+app = Server([BenchEnvironment]).app
+
+async def slow(scope, receive, send):
+    if scope["type"] == "http":
+        await asyncio.sleep(%(latency_s)f)
+    await app(scope, receive, send)
+
+listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+print(listener.getsockname()[1], flush=True)
+os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the SDK logs every request there
+chosen = slow if %(latency_s)f else app
+uvicorn.Server(uvicorn.Config(chosen, log_config=None, access_log=False)).run(sockets=[listener])
+"""
+
+
+@contextmanager
+def serving(latency_s: float, num_tasks: int) -> Iterator[str]:
+    code = SERVER % {"latency_s": latency_s, "num_tasks": num_tasks}
+    environ = {**os.environ, "OPENREWARD_DISABLE_UPDATE_CHECK": "1", "OPENREWARD_LOG_LEVEL": "WARNING"}
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environ)
+    assert process.stdout is not None
+    try:
+        yield f"http://127.0.0.1:{int(process.stdout.readline())}"
+    finally:
+        process.kill()
+        process.wait()
+
+
+def config_of(env: EnvConfig, num_tasks: int, concurrency: int = CONCURRENCY) -> PrepareConfig:
+    member = MemberConfig(env, Selection("train", num_tasks), None, weight=1.0, system_prompt="Think.")
+    return PrepareConfig({"bench": member}, allow_missing_fraction=0.0, concurrency=concurrency)
+
+
+def seconds_of_prepare(url: str, num_tasks: int) -> float:
+    """Everything from the empty store to the published set, in this process."""
+    config = config_of(replace(ENV, target=url), num_tasks)
+    with tempfile.TemporaryDirectory() as root, redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+        start = time.monotonic()
+        prepare(config, os.environ, Path(root))
+        return time.monotonic() - start
+
+
+def seconds_of_sdk_loop(url: str, num_tasks: int) -> float:
+    """The way of the public scripts: one session after the other."""
+    from openreward import OpenReward
+
+    client = OpenReward(api_key="none")
+    environment = client.environments.get("benchenvironment", base_url=url)
+    start = time.monotonic()
+    for task in environment.list_tasks(split="train")[:num_tasks]:
+        with environment.session(task=task) as session:
+            session.get_prompt()
+            session.list_tools()
+    return time.monotonic() - start
+
+
+async def seconds_of_bare_requests(url: str, num_tasks: int, concurrency: int) -> float:
+    """The server's ceiling: the same requests by bare aiohttp, nothing read, checked, rendered or written."""
+    import aiohttp
+
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as client:
+        slots = asyncio.Semaphore(concurrency)
+
+        async def request(method: str, path: str, sid: str | None, body: Any = None) -> bytes:
+            headers = {} if sid is None else {"X-Session-ID": sid}
+            async with client.request(method, url + path, json=body, headers=headers) as response:
+                return await response.read()
+
+        async def one(index: int) -> None:
+            async with slots:
+                sid = (await request("POST", "/create_session", None, {})).split(b"data: ")[1].split(b"\n")[0]
+                name = sid.decode().strip()
+                body = {"env_name": "benchenvironment", "task_spec": {"question": index}}
+                await request("POST", "/create", name, body)
+                await request("GET", "/benchenvironment/messages", name)
+                await request("GET", "/benchenvironment/task_tools", name)
+                await request("POST", "/delete", name)
+                await request("POST", "/delete_session", name)
+
+        start = time.monotonic()
+        await asyncio.gather(*map(one, range(num_tasks)))
+        return time.monotonic() - start
+
+
+class ManyTasks:
+    """An index-based environment in memory, for the memory of preparation alone."""
+
+    def __init__(self, config: EnvConfig, environ: Mapping[str, str]) -> None:  # noqa: ARG002
+        self.name = config.name
+
+    def version(self) -> str:
+        return "1"
+
+    def splits(self) -> tuple[str, ...]:
+        return ("train",)
+
+    def num_tasks(self, split: str) -> int:  # noqa: ARG002
+        return NUM_MANY_TASKS
+
+    def tasks(self, split: str, indices: Sequence[int]) -> list[Task]:
+        return [Task(self.name, split, index, {"question": index}) for index in indices]
+
+    def open(self, task: Task) -> ManySession:
+        return ManySession(task)
+
+    def close(self) -> None:
+        pass
+
+
+class ManySession:
+    takes_answer = False
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+
+    def prompt(self) -> list[Message]:
+        return [Message(role="user", content=f"Question {self.task.index}: " + f"{self.task.index * 7919} word " * 200)]
+
+    def tools(self) -> tuple[ToolSpec, ...]:
+        return (ToolSpec("submit", "Hand in. " * 20, {"type": "object", "properties": {}}),)
+
+    def call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
+        raise NotImplementedError
+
+    def answer(self, text: str) -> ToolResult:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        pass
+
+
+MEASURED = """
+import json, resource, sys, time
+start = time.monotonic()
+from xp.tasks.prepare import main
+status = main(sys.argv[1:])
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+print(json.dumps([status, time.monotonic() - start, peak]))
+"""
+
+
+def many_tasks(root: Path) -> None:
+    config = config_of(replace(ENV, provider="benchmarks.bench_prepare:ManyTasks"), NUM_MANY_TASKS)
+    (root / "config.json").write_text(config.to_json())
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    code = [sys.executable, "-c", MEASURED, "config.json"]
+    out = subprocess.run(code, cwd=root, env=environ, stdout=subprocess.PIPE, text=True, check=True).stdout
+    status, seconds, peak_gb = json.loads(out.splitlines()[-1])
+    megabytes = sum(file.stat().st_size for file in root.rglob("tasks.parquet")) / 1e6
+    print(
+        f"{NUM_MANY_TASKS} index-based tasks: exit {status}, {seconds:.0f} s, peak {peak_gb:.2f} GB (bar: under 1 GB),"
+        f" {megabytes:.0f} MB of Parquet"
+    )
+    cached = min(_seconds_of_stage(root, environ) for _ in range(5))
+    print(f"the same set recognised by a whole process: {cached:.2f} s (bar: under 0.3 s)")
+
+
+def _seconds_of_stage(root: Path, environ: Mapping[str, str]) -> float:
+    start = time.monotonic()
+    command = [sys.executable, "-m", "xp.tasks.prepare", "config.json"]
+    subprocess.run(command, cwd=root, env=environ, stdout=subprocess.DEVNULL, check=True)
+    return time.monotonic() - start
+
+
+def main() -> None:
+    with serving(LATENCY_S, NUM_TASKS) as url:
+        seconds_of_prepare(url, 2)  # imports
+        ours = min(seconds_of_prepare(url, NUM_TASKS) for _ in range(3))
+        sequential = seconds_of_sdk_loop(url, NUM_TASKS)
+    print(
+        f"{NUM_TASKS} tasks, {LATENCY_S * 1000:.0f} ms a request: sequential SDK loop {sequential:.1f} s"
+        f" ({NUM_TASKS / sequential:.1f}/s), prepare {ours:.2f} s ({NUM_TASKS / ours:.0f}/s):"
+        f" {sequential / ours:.1f} times as fast (bar: 25)",
+        flush=True,
+    )
+    with serving(0.0, NUM_CEILING_TASKS) as url:
+        bare, ours = [], []
+        for concurrency in (8, 16, 32, 64):
+            bare.append(asyncio.run(seconds_of_bare_requests(url, NUM_CEILING_TASKS, concurrency)))
+            ours.append(seconds_of_prepare(url, NUM_CEILING_TASKS))
+    print(
+        f"{NUM_CEILING_TASKS} tasks without latency: ceiling {NUM_CEILING_TASKS / min(bare):.0f}/s,"
+        f" prepare {NUM_CEILING_TASKS / min(ours):.0f}/s: {min(bare) / min(ours):.0%} of it (bar: 90%)",
+        flush=True,
+    )
+    with tempfile.TemporaryDirectory() as root:
+        many_tasks(Path(root))
