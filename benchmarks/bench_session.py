@@ -1,4 +1,4 @@
-"""What the Episode and its session cost over the bare HTTP exchange and against the SDK's: `python -m benchmarks.bench_session`."""
+"""CPU and throughput of the Episode, its session and the SDK's own: `python -m benchmarks.bench_session`."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from urllib.parse import urlsplit
 
 os.environ.setdefault("OPENREWARD_DISABLE_UPDATE_CHECK", "1")
 
-from tests.fake_session import RULES, call  # noqa: E402
-from tests.ors_server import COUNTER, rules  # noqa: E402
-from xp.envs.base import Task  # noqa: E402
-from xp.envs.local_server import LocalServer  # noqa: E402
-from xp.envs.openreward import OpenRewardProvider  # noqa: E402
-from xp.episode.episode import Episode  # noqa: E402
+from tests.fake_session import RULES, call
+from tests.ors_server import COUNTER, rules
+from xp.envs.base import Task
+from xp.envs.local_server import LocalServer
+from xp.envs.openreward import OpenRewardProvider
+from xp.episode.episode import Episode
 
 TASK = Task("bench", "train", 0)
 CALL = {"name": "say", "input": {"value": "x" * 200}}

@@ -52,6 +52,7 @@ def test_a_record_holds_the_whole_conversation_and_each_call(tmp_path: Path) -> 
     assert "malformed" in malformed
     assert won["result"]["finished"]
     assert "result" not in ignored
+    assert [entry.get("message") for entry in record["tool_calls"]] == [2, 4, 6, None]
     assert (record["outcome"]["status"], record["outcome"]["reward"]) == ("finished", 1.5)
     assert record["tokens"] == {"prompt": 9, "generated": 8, "observed": 7}
     assert len(record["env_s"]) == 3

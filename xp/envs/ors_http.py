@@ -138,7 +138,7 @@ class Transport:
                     raise UnsafeOrigin(
                         f"{what}: {origin(self.target.url)} is no longer the server that this run started"
                     )
-                if response.status != 200:
+                if not 200 <= response.status < 300:
                     await _raise(response, what, sid is not None, self.target.url)
                 yield response
 

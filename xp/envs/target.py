@@ -69,6 +69,21 @@ def remote_target(config: EnvConfig, environ: Mapping[str, str]) -> Target:
     return Target(url, name, headers, _catalog_secrets(secrets, key or "", url, api_url))
 
 
+def api_target(environ: Mapping[str, str]) -> Target:
+    """The OpenReward API, for uploads.
+
+    Raises:
+        XpError: there is no API key, or the API's URL is neither https nor loopback.
+    """
+    url, _ = _catalog_urls(environ)
+    key = environ.get(API_KEY)
+    if not key:
+        raise XpError(f"uploading rollouts needs {API_KEY}", ExitCode.SECRET)
+    if not (url.startswith("https://") or is_loopback(url)):
+        raise XpError(f"rollouts and the API key would go to {origin(url)} in the clear")
+    return Target(url, None, {"X-API-Key": key}, {})
+
+
 def served_target(url: str, keys: Keys, config: EnvConfig, environ: Mapping[str, str]) -> Target:
     """The target of a server that this process has started."""
     headers = {"X-API-Key": keys.client}

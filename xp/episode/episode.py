@@ -85,7 +85,7 @@ class Episode:
             return Reply(() if is_over else turn.messages, self._status)
 
     def settle(self, truncated: bool = False) -> Outcome:
-        """Close the session, if it is still open, and score; idempotent. An episode that is still going on was truncated by the trainer.
+        """Close the session and score; idempotent. An episode that is still going on was truncated by the trainer.
 
         Args:
             truncated: says so explicitly; an episode that ended by itself stays as it ended.

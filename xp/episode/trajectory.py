@@ -48,6 +48,8 @@ class Trajectory:
     """Which of the episodes of this task in this step, from 0."""
     messages: Sequence[Message]
     tool_calls: Sequence[Mapping[str, Any]]
+    """Each with its `turn`, the index of the `message` that answered it, and either `malformed` or name, arguments and
+    `result`."""
     outcome: Outcome
     started_at: float
     """Seconds since the epoch."""
@@ -84,8 +86,11 @@ def trajectory(
         opening: the messages that the model read first.
     """
     messages = list(opening)
-    for turn in episode.turns:
-        messages += [Message(role="assistant", content=turn.text), *turn.messages]
+    tool_calls: list[Mapping[str, Any]] = []
+    for number, turn in enumerate(episode.turns):
+        messages.append(Message(role="assistant", content=turn.text))
+        tool_calls += _calls(number, turn, len(messages))
+        messages += turn.messages
     return Trajectory(
         run=run,
         phase=phase,
@@ -95,7 +100,7 @@ def trajectory(
         index=episode.task.index,
         sample=sample,
         messages=messages,
-        tool_calls=[call for number, turn in enumerate(episode.turns) for call in _calls(number, turn)],
+        tool_calls=tool_calls,
         outcome=episode.settle(),
         started_at=episode.started_at,
         elapsed_s=episode.elapsed_s,
@@ -177,19 +182,25 @@ def read_trajectories(path: Path) -> Trajectories:
     return Trajectories(tuple(records), num_torn)
 
 
-def _calls(number: int, turn: Turn) -> list[Mapping[str, Any]]:
-    """The calls of one turn, in order; one that was not executed has no result."""
+def _calls(number: int, turn: Turn, start: int) -> list[Mapping[str, Any]]:
+    """The calls of one turn, in order; one that was not executed has no result, one that was not answered no message.
+
+    Args:
+        start: where the turn's own messages begin among all; its calls are answered one by one from the first.
+    """
     results = iter(turn.results)
     found: list[Mapping[str, Any]] = []
-    for call in turn.calls:
+    for position, call in enumerate(turn.calls):
+        entry: dict[str, Any] = {"turn": number}
+        if position < len(turn.messages):
+            entry["message"] = start + position
         if isinstance(call, Malformed):
-            found.append({"turn": number, "malformed": call.fault})
+            found.append({**entry, "malformed": call.fault})
         else:
-            found.append(
-                {"turn": number, "name": call.name, "arguments": call.arguments, **_result(next(results, None))}
-            )
+            result = _result(next(results, None))
+            found.append({**entry, "name": call.name, "arguments": call.arguments, **result})
     if not turn.calls:
-        found += [{"turn": number, "answer": True, **_result(result)} for result in results]
+        found += [{"turn": number, "message": start, "answer": True, **_result(result)} for result in results]
     return found
 
 

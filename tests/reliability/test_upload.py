@@ -1,0 +1,90 @@
+"""Uploads of trajectories: complete when all is well, counted when not, and never in the rollout's way."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from tests.reliability import proxy as faults
+from tests.reliability.conftest import World
+from tests.unit.test_episode_trajectory import a_record
+from xp.envs.target import api_target
+from xp.episode import upload
+from xp.episode.upload import Uploaded, Uploader, batches, rollout_events
+from xp.errors import XpError
+
+ACCEPTED = faults.replied(b"{}", executed=False)
+
+
+@pytest.fixture
+def uploader(world: World) -> Iterator[Uploader]:
+    environ = {"OPENREWARD_API_URL": world.proxy.url, "OPENREWARD_API_KEY": "k"}
+    uploader = Uploader(api_target(environ), "run-1", {"fake": "Org/Fake"})
+    yield uploader
+    uploader.close(0.1)
+
+
+def test_every_message_arrives_with_the_reward_of_its_call(world: World, uploader: Uploader) -> None:
+    world.proxy.inject("/v1/rollouts", ACCEPTED, times=99)
+    uploader.put(a_record())
+    assert uploader.close() == Uploaded(1, 0)
+    (exchange,) = world.proxy.requests("/v1/rollouts")
+    rollout, *messages = json.loads(exchange.body)["events"]
+    assert exchange.headers["x-api-key"] == "k"
+    assert (rollout["runName"], rollout["environment"], rollout["metadata"]["reward"]) == ("run-1", "Org/Fake", 1.5)
+    assert "task_spec" not in rollout
+    assert [message["index"] for message in messages] == list(range(7))
+    assert [message.get("reward") for message in messages] == [None, None, 0.5, None, None, None, 1.0]
+    assert messages[-1]["isFinished"]
+
+
+def test_a_refusal_is_tried_again(world: World, uploader: Uploader) -> None:
+    world.proxy.inject("/v1/rollouts", faults.status(429))
+    world.proxy.inject("/v1/rollouts", faults.status(502))
+    world.proxy.inject("/v1/rollouts", ACCEPTED, times=99)
+    uploader.put(a_record())
+    assert uploader.close() == Uploaded(1, 0)
+
+
+def test_what_is_lost_is_counted_and_said_once(
+    world: World, uploader: Uploader, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.proxy.inject("/v1/rollouts", faults.status(400), times=99)
+    for _ in range(3):
+        uploader.put(a_record())
+    assert uploader.close() == Uploaded(0, 3)
+    assert len(caplog.records) == 1
+
+
+def test_an_api_that_hangs_holds_up_neither_the_rollout_nor_the_end(
+    world: World, uploader: Uploader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upload, "MAX_WAITING", 10)
+    world.proxy.inject("/v1/rollouts", faults.silent(executed=False), times=99)
+    record = a_record()
+    began = time.monotonic()
+    for _ in range(50):
+        uploader.put(record)
+    assert time.monotonic() - began < 0.5
+    assert uploader.close(0.3) == Uploaded(0, 50)
+    assert time.monotonic() - began < 3.0
+
+
+def test_large_trajectories_are_cut_as_the_api_takes_them() -> None:
+    record = replace(a_record(), messages=[{"role": "user", "content": "x" * 9000}] * 400)
+    cut = list(batches(rollout_events(record, "run", None)))
+    assert sum(len(batch) for batch in cut) == 401
+    assert all(len(json.dumps(batch)) < 1_100_000 and len(batch) <= 128 for batch in cut)
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [{}, {"OPENREWARD_API_KEY": "k", "OPENREWARD_API_URL": "http://elsewhere.example"}],
+)
+def test_uploads_without_a_key_or_in_the_clear_are_refused(environ: dict[str, str]) -> None:
+    with pytest.raises(XpError):
+        api_target(environ)

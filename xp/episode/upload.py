@@ -1,0 +1,170 @@
+"""Trajectories to OpenReward, off the rollout's path: a failed upload slows nothing, fails nothing and is counted."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from xp.envs.base import EnvFault
+from xp.envs.loop import current_loop, run
+from xp.envs.ors_http import Transport
+from xp.envs.target import Target
+from xp.episode.trajectory import Trajectory
+
+MAX_WAITING: Final = 2048
+"""Trajectories in memory; further ones are lost, and counted."""
+NUM_SENDERS: Final = 4
+REQUEST_S: Final = 60.0
+MAX_ATTEMPTS: Final = 4
+BATCH_EVENTS: Final = 128
+BATCH_BYTES: Final = 1_000_000
+KINDS: Final = {"system": "system_message", "user": "user_message", "assistant": "assistant_message"}
+
+Event = dict[str, Any]
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Uploaded:
+    """How many trajectories arrived and how many were lost."""
+
+    sent: int
+    lost: int
+
+
+class Uploader:
+    """Sends trajectories in the background, on the process's loop.
+
+    Args:
+        api: the OpenReward API (xp.envs.target.api_target).
+        run_name: under which the rollouts are shown.
+        environments: member of the mix -> its name in the catalog.
+    """
+
+    def __init__(self, api: Target, run_name: str, environments: Mapping[str, str]) -> None:
+        self._transport = Transport(api, MAX_ATTEMPTS)
+        self._run_name, self._environments = run_name, environments
+        self._waiting = 0
+        self._sent = 0
+        self._lost = 0
+        self._pid = os.getpid()
+        self._queue: asyncio.Queue[Trajectory] = asyncio.Queue()
+        self._senders: list[asyncio.Task[None]] = []
+
+    def put(self, record: Trajectory) -> None:
+        """Take a trajectory; returns at once and never raises."""
+        if self._pid == os.getpid():
+            current_loop().call_soon_threadsafe(self._take, record)
+
+    def close(self, limit_s: float = 30.0) -> Uploaded:
+        """Send what is waiting, for at most `limit_s`; what is left by then is lost."""
+        if self._pid == os.getpid():
+            run(self._finish(limit_s), limit_s + 10.0)
+        return Uploaded(self._sent, self._lost)
+
+    def _take(self, record: Trajectory) -> None:
+        if not self._senders:
+            loop = asyncio.get_running_loop()
+            self._senders = [loop.create_task(self._send_all()) for _ in range(NUM_SENDERS)]
+        if self._waiting >= MAX_WAITING:
+            self._lose("the queue is full")
+            return
+        self._waiting += 1
+        self._queue.put_nowait(record)
+
+    async def _send_all(self) -> None:
+        while True:
+            record = await self._queue.get()
+            try:
+                await self._send(record)
+                self._sent += 1
+            except EnvFault as fault:
+                self._lose(str(fault))
+            except (ValueError, TypeError) as error:
+                self._lose(f"a record cannot be sent ({type(error).__name__})")
+            finally:
+                self._waiting -= 1
+                self._queue.task_done()
+
+    async def _send(self, record: Trajectory) -> None:
+        for batch in batches(rollout_events(record, self._run_name, self._environments.get(record.env))):
+            deadline = asyncio.get_running_loop().time() + REQUEST_S
+            # Each event has an id of its own, so the API recognises one that it has seen.
+            await self._transport.request(
+                "POST", "/v1/rollouts", deadline=deadline, body={"events": batch}, is_safe=True
+            )
+
+    async def _finish(self, limit_s: float) -> None:
+        try:
+            async with asyncio.timeout(limit_s):
+                await self._queue.join()
+        except TimeoutError:
+            self._lost += self._waiting
+        for sender in self._senders:
+            sender.cancel()
+        await self._transport.close()
+
+    def _lose(self, why: str) -> None:
+        if not self._lost:
+            log.warning("a trajectory could not be uploaded: %s; the run's record says how many in the end", why)
+        self._lost += 1
+
+
+def rollout_events(record: Trajectory, run_name: str, environment: str | None) -> list[Event]:
+    """A trajectory as the API's events, the rollout first. The task's spec, which is the answer, stays here."""
+    rollout_id = str(uuid.uuid4())
+    at = int(record.started_at * 1000)
+    started: Event = {
+        "eventType": "rollout",
+        "eventId": rollout_id,
+        "timestamp": at,
+        "runName": run_name,
+        "rolloutName": f"{record.phase}-{record.step}-{record.split}-{record.index}-{record.sample}",
+        "split": record.split,
+        "step": record.step,
+        "metadata": {"status": record.outcome.status.value, "void": record.outcome.reward is None, "env": record.env},
+        "rollout_info": {"task_index": record.index, "current_step": record.step, "harness": "xp"},
+    }
+    if environment is not None:
+        started["environment"] = environment
+    if record.outcome.reward is not None:
+        started["metadata"]["reward"] = record.outcome.reward
+    frame = {"eventType": "message", "rolloutEventId": rollout_id, "timestamp": at}
+    said = [
+        {**frame, "eventId": str(uuid.uuid4()), "index": index, **event} for index, event in enumerate(_said(record))
+    ]
+    return [started, *said]
+
+
+def batches(events: Sequence[Event]) -> Iterator[list[Event]]:
+    """Cut as the API takes them."""
+    batch: list[Event] = []
+    size = 0
+    for event in events:
+        length = len(json.dumps(event))
+        if batch and (len(batch) >= BATCH_EVENTS or size + length > BATCH_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(event)
+        size += length
+    if batch:
+        yield batch
+
+
+def _said(record: Trajectory) -> Iterator[Event]:
+    """The messages in order; a tool's message carries the reward of the call that it answers."""
+    answered = {call["message"]: call["result"] for call in record.tool_calls if "result" in call and "message" in call}
+    for index, message in enumerate(record.messages):
+        event: Event = {"type": KINDS.get(message["role"], "tool_result"), "content": message["content"]}
+        if message["role"] not in KINDS:
+            result = answered.get(index, {})
+            event |= {"callId": str(index), "isFinished": bool(result.get("finished"))}
+            if result.get("reward") is not None:
+                event["reward"] = result["reward"]
+        yield event
