@@ -66,10 +66,10 @@ class Notebook:
             self.room = room
 
     def accuse(self, rng: random.Random) -> None:
-        """Accuse by what is known, and guess the rest among what is not ruled out."""
+        """Accuse by what is known, guess the rest among what is not ruled out, and name the weapon seen last."""
         suspect = self.culprit or _any(rng, self.case.suspects, self.cleared)
         room = self.room or _any(rng, self.case.rooms, self.found)
-        weapon = self.found[room] if self.room else _any(rng, WEAPONS, self.found.values())
+        weapon = list(self.found.values())[-1] if self.found else rng.choice(WEAPONS)
         self._take("accuse", {"suspect": suspect, "weapon": weapon, "room": room})
 
     def _take(self, tool: str, arguments: dict[str, str]) -> None:
