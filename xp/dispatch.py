@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -12,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from xp.errors import ExitCode, XpError
 from xp.job import Runtime, Stage
-from xp.launchers.base import Context, Echo, Launch, Launcher
+from xp.launchers.base import Echo, Launch, Launcher
 from xp.launchers.exits import exit_code, is_restartable, reason
-from xp.launchers.files import copy_package, inside
+from xp.launchers.files import copy_modules, copy_package
 from xp.launchers.log import last_lines, write_to_screen
 from xp.launchers.provenance import provenance
-from xp.launchers.run_directory import check_run_directory, check_writable, hold, resource_errors, resume_command
+from xp.launchers.ready import Ready, context_of, make_ready
+from xp.launchers.run_directory import hold, resource_errors, resume_command
 from xp.launchers.signals import Signals
 from xp.record import (
     RunRecord,
@@ -30,15 +29,13 @@ from xp.record import (
     write_atomically,
     write_record,
 )
-from xp.secrets import Redactor, resolve, telling_values
-from xp.tracking.base import WANDB_KEY, TrackedRun, check_trackers, openers
+from xp.tracking.base import TrackedRun, openers
 from xp.tracking.mirror import Mirror
 
 if TYPE_CHECKING:
     from xp.plan import Plan
 
 TAIL = 30
-_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]|\.(?!\.)){0,149}")
 
 
 def dispatch(
@@ -47,6 +44,7 @@ def dispatch(
     outputs: Path,
     *,
     echo: Echo = write_to_screen,
+    modules: Sequence[str] = (),
     replan: Callable[[int], Plan] | None = None,
     restart_delay_s: float = 5.0,
 ) -> RunRecord:
@@ -56,6 +54,7 @@ def dispatch(
         plan: attempt 1 makes the run's directory; a later one resumes it and leaves what is there alone.
         outputs: the outputs root.
         echo: takes the jobs' output for the screen.
+        modules: top-level modules of the user's that the jobs import; copied beside xp's package.
         replan: makes the same plan for another attempt, for restarts; None: `xp.plan.build_plan`.
         restart_delay_s: before the first restart; doubles with each.
 
@@ -64,16 +63,15 @@ def dispatch(
     """
     outputs = outputs.absolute()
     run = outputs / "runs" / plan.run_id
-    values = _preflight(plan, launcher, outputs)
-    keys = check_trackers(plan.spec.tracking)
+    ready = make_ready(plan, launcher, outputs, modules)
     max_restarts = plan.spec.launcher.max_restarts
     with (
         hold(run, plan.attempt),
-        _mirror(plan, run, keys, echo),
+        _mirror(plan, run, ready, echo),
         Signals(plan.run_id, resume_command(plan.run_id, outputs)) as signals,
     ):
         for restart in range(max_restarts + 1):
-            attempt = _Attempt(plan, launcher, outputs, values, echo, signals)
+            attempt = _Attempt(plan, launcher, outputs, ready, echo, signals)
             try:
                 return attempt.run()
             except XpError as error:
@@ -94,44 +92,52 @@ class _Attempt:
         plan: Plan,
         launcher: Launcher,
         outputs: Path,
-        values: Mapping[str, str],
+        ready: Ready,
         echo: Echo,
         signals: Signals,
     ) -> None:
-        self._plan, self._launcher, self._outputs, self._values = plan, launcher, outputs, values
+        self._plan, self._launcher, self._outputs, self._ready = plan, launcher, outputs, ready
         self._echo, self._signals = echo, signals
         self._run = outputs / "runs" / plan.run_id
-        self._context = _context(plan, outputs, values)
+        self._context = context_of(plan, outputs, ready)
         self.is_restartable = False
 
     def run(self) -> RunRecord:
-        self._begin()
+        self._open()
         try:
+            self._fill()
             for stage in self._plan.stages:
                 self._signals.check()
                 self._stage(stage)
         except BaseException as error:
             code = error.code if isinstance(error, XpError) else None
             is_stopped = code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED) or isinstance(error, KeyboardInterrupt)
-            with suppress(OSError):  # the first error is the one to tell
+            with suppress(XpError):  # the first error is the one to tell
                 self._save(close_attempt(self._record, Status.INTERRUPTED if is_stopped else Status.FAILED))
             raise
         self._save(close_attempt(self._record, Status.SUCCEEDED))
         return self._record
 
-    def _begin(self) -> None:
-        plan, directory = self._plan, self._outputs / self._context.directory
+    def _open(self) -> None:
+        """Put the attempt on record, before its directory: a number is never given out twice."""
+        plan = self._plan
         earlier = read_record(self._run) if plan.attempt > 1 else RunRecord(plan.run_id, Status.PENDING, ())
-        names = tuple(sorted({*earlier.secrets, *self._values}))
+        names = tuple(sorted({*earlier.secrets, *self._ready.secrets}))
         origin = provenance(tuple(plan.spec.backend.pins), _trainer_runtime(plan))
         record = begin_attempt(replace(earlier, secrets=names), [stage.name for stage in plan.stages], origin)
-        with resource_errors(directory):
+        with resource_errors(self._run):
             if plan.attempt == 1:
                 write_atomically(self._run / "spec.yaml", _yaml(plan.spec.model_dump(mode="json")))
-            self._save(record)  # before the directory: a number whose directory may exist is never given out again
+        self._save(record)
+
+    def _fill(self) -> None:
+        """Everything that the attempt needs beside the stages' own files."""
+        directory = self._outputs / self._context.directory
+        with resource_errors(directory):
             directory.mkdir()
-            write_atomically(directory / "plan.json", plan.to_json())
+            write_atomically(directory / "plan.json", self._plan.to_json())
             copy_package(directory / "code")
+            copy_modules(self._ready.modules, directory / "code")
 
     def _stage(self, stage: Stage) -> None:
         if stage.done is not None and not self._missing(stage):
@@ -139,20 +145,17 @@ class _Attempt:
             self._echo(f"xp: {stage.name}: done before, skipped\n")
             return
         context = replace(
-            self._context, secrets={name: self._values[source] for name, source in stage.job.secrets.items()}
+            self._context, secrets={name: self._ready.secrets[source] for name, source in stage.job.secrets.items()}
         )
         with resource_errors(self._outputs / context.directory):
             launch = self._launcher.submit(stage, context)
-        self._update(
-            stage,
-            status=Status.RUNNING,
-            started=launch.started,
-            log=launch.log,
-            launcher=launch.launcher,
-            native_id=launch.native_id,
-        )
         with self._signals.stopping(self._launcher, launch):
-            code = self._launcher.wait(launch, self._echo)
+            try:
+                self._update(stage, status=Status.RUNNING, **_on_record(launch))
+                code = self._launcher.wait(launch, self._echo)
+            except BaseException:
+                self._launcher.cancel(launch)
+                raise
         self._finish(stage, launch, code)
 
     def _finish(self, stage: Stage, launch: Launch, code: int) -> None:
@@ -188,43 +191,20 @@ class _Attempt:
             write_record(self._run, record)
 
 
-def _preflight(plan: Plan, launcher: Launcher, outputs: Path) -> dict[str, str]:
-    """Everything that can be known before the start; nothing is created. Returns the secrets' values."""
-    for name in (plan.run_id, *(stage.name for stage in plan.stages)):
-        if not _NAME.fullmatch(name):
-            raise XpError(
-                f"{name!r} cannot name a directory: letters, digits, `_`, `-` and single dots", ExitCode.RUN_DIR
-            )
-    for stage in plan.stages:
-        for path in (*stage.job.files, *stage.job.outputs, *([stage.done] if stage.done else [])):
-            inside(outputs, path)
-    check_run_directory(outputs / "runs" / plan.run_id, plan.attempt)
-    check_writable(outputs)
-    values = resolve(source for stage in plan.stages for source in stage.job.secrets.values())
-    launcher.check(plan.stages, _context(plan, outputs, values))
-    return values
-
-
-def _mirror(plan: Plan, run: Path, keys: Mapping[str, str], echo: Echo) -> Mirror:
-    tracked = TrackedRun(
-        plan.run_id, plan.attempt, plan.spec.project, plan.spec.model_dump(mode="json"), run, secrets=keys
-    )
-    redactor = Redactor(keys.values())
+def _mirror(plan: Plan, run: Path, ready: Ready, echo: Echo) -> Mirror:
+    config = plan.spec.model_dump(mode="json")
+    tracked = TrackedRun(plan.run_id, plan.attempt, plan.spec.project, config, run, secrets=ready.tracker_keys)
+    redactor = ready.redactor
     return Mirror(run / "metrics.jsonl", tracked, openers(plan.spec.tracking), lambda text: echo(redactor.redact(text)))
 
 
-def _context(plan: Plan, outputs: Path, values: Mapping[str, str]) -> Context:
-    names = {name for stage in plan.stages for pair in stage.job.secrets.items() for name in pair}
-    if "wandb" in plan.spec.tracking:
-        names.add(WANDB_KEY)
-    return Context(
-        run_id=plan.run_id,
-        attempt=plan.attempt,
-        outputs=outputs,
-        directory=f"runs/{plan.run_id}/attempt_{plan.attempt}",
-        withheld=frozenset(names),
-        redactor=Redactor([*values.values(), *telling_values(os.environ)]),
-    )
+def _on_record(launch: Launch) -> dict[str, Any]:
+    return {
+        "started": launch.started,
+        "log": launch.log,
+        "launcher": launch.launcher,
+        "native_id": launch.native_id,
+    }
 
 
 def _trainer_runtime(plan: Plan) -> Runtime:

@@ -19,6 +19,8 @@ from typing import Any
 from xp.errors import ExitCode, XpError
 
 FILE = "run.json"
+LOCK = ".lock"
+"""Held by the run's supervisor."""
 FORMAT = 1
 
 
@@ -148,6 +150,21 @@ def read_record(directory: Path) -> RunRecord:
         raise XpError(f"{file} is no run record: {error}", ExitCode.RUN_DIR) from None
 
 
+def is_held(directory: Path) -> bool:
+    """Whether a supervisor has the run now; a record that says `running` without one is of a run that was killed."""
+    from filelock import FileLock, Timeout
+
+    if not (directory / LOCK).exists():
+        return False
+    try:
+        FileLock(directory / LOCK).acquire(timeout=0).lock.release()
+    except Timeout:
+        return True
+    except OSError:
+        return False
+    return False
+
+
 def write_atomically(path: Path, text: str) -> None:
     """Write a whole file or nothing: temporary file, fsync, rename, fsync of the directory."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -206,7 +223,11 @@ def main(argv: Sequence[str]) -> int:
         print("usage: python -m xp.record RUN_DIRECTORY", file=sys.stderr)
         return ExitCode.CONFIG
     try:
-        print(table(read_record(Path(argv[0]))))
+        directory = Path(argv[0])
+        record = read_record(directory)
+        print(table(record))
+        if record.status is Status.RUNNING and not is_held(directory):
+            print(f"nothing runs it any more: its supervisor was killed; python -m xp resume={record.run_id} goes on")
     except XpError as error:
         print(f"xp: {error}", file=sys.stderr)
         return error.code

@@ -84,6 +84,31 @@ def test_a_job_that_tidies_up_has_the_time_for_it(tmp_path: Path) -> None:
     assert not (tmp_path / "never").exists()
 
 
+def test_a_job_can_still_use_its_children_while_it_tidies_up(tmp_path: Path) -> None:
+    server = "print(input()); print(input())"
+    code = f"""
+import signal, subprocess, sys, time
+server = subprocess.Popen([sys.executable, "-uc", {server!r}], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+def ask(text):
+    server.stdin.write(text + "\\n"); server.stdin.flush()
+    return server.stdout.readline()
+def end(*_):
+    time.sleep(0.2)
+    print("sessions closed:", ask("close"), flush=True)
+    sys.exit(143)
+signal.signal(signal.SIGTERM, end)
+ask("open")
+open("up", "w").close()
+time.sleep(90)
+"""
+    supervisor = Supervisor(tmp_path, [code], grace_s=10.0)
+    eventually(lambda: (tmp_path / "up").exists(), 20)
+    supervisor.send(signal.SIGINT)
+    ended, output = supervisor.end(10)
+    assert ended == ExitCode.INTERRUPTED
+    assert "sessions closed: close" in output
+
+
 def test_a_supervisor_that_is_killed_leaves_no_orphans(tmp_path: Path) -> None:
     supervisor = Supervisor(tmp_path, [STUBBORN_TREE], grace_s=1.0)
     tree = supervisor.tree()

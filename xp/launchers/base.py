@@ -72,4 +72,4 @@ class Launcher(Protocol):
         """Follow the log until the end; returns the exit code (128 + n: killed by signal n)."""
 
     def cancel(self, launch: Launch, *, now: bool = False) -> None:
-        """Stop the job and everything that it started; returns at once, may be called from a signal handler."""
+        """Ask the job to end, then everything that it started; returns at once, may be called from a signal handler."""

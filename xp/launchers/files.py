@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
+import sysconfig
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 
 from xp.errors import ExitCode, XpError
 from xp.record import write_atomically
 
 PACKAGE = Path(__file__).resolve().parent.parent
+MAX_MODULE_BYTES = 50_000_000
 
 
 def write_files(files: Mapping[str, str], outputs: Path) -> None:
@@ -36,6 +39,44 @@ def inside(outputs: Path, name: str) -> Path:
 def copy_package(target: Path, package: Path = PACKAGE) -> None:
     """Copy the package, so that the code that ran is the code on record and a later edit changes no running job."""
     shutil.copytree(package, target / package.name, ignore=_left_out)
+
+
+def locate_modules(names: Sequence[str]) -> tuple[Path, ...]:
+    """Where the user's own top-level modules lie; what is installed stays where it is, and is left out.
+
+    Raises:
+        XpError: CONFIG for one that is not found; RESOURCE for a directory that is more than code.
+    """
+    places = tuple(place for name in dict.fromkeys(names) if (place := _origin(name)) is not None)
+    for place in places:
+        size = sum(path.stat().st_size for path in place.rglob("*") if path.is_file())
+        if size > MAX_MODULE_BYTES:
+            raise XpError(
+                f"{place} would be copied into the run and holds {size / 1e6:.0f} MB; keep data outside the package",
+                ExitCode.RESOURCE,
+            )
+    return places
+
+
+def copy_modules(places: Sequence[Path], target: Path) -> None:
+    """Copy the user's own modules beside the package."""
+    for place in places:
+        if place.is_file():
+            shutil.copy(place, target / place.name)
+        else:
+            copy_package(target, place)
+
+
+def _origin(name: str) -> Path | None:
+    """Where a module of the user's lies; None for one that is installed, or is xp's."""
+    spec = find_spec(name)
+    if spec is None or (spec.origin is None and not spec.submodule_search_locations):
+        raise XpError(f"{name}: no such module; xp looks on PYTHONPATH and in the current directory", ExitCode.CONFIG)
+    places = list(spec.submodule_search_locations or ()) or [str(spec.origin)]
+    place = Path(places[0]).resolve()
+    installed = {Path(path).resolve() for path in sysconfig.get_paths().values()}
+    is_installed = spec.origin in ("built-in", "frozen") or any(place.is_relative_to(path) for path in installed)
+    return None if is_installed or place == PACKAGE else place
 
 
 def _left_out(directory: str, names: list[str]) -> set[str]:

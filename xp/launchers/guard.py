@@ -2,9 +2,11 @@
 
     guard.py GRACE_S ARGV...
 
-Standard input is the supervisor: T asks for TERM to the whole tree and KILL after the grace, K for KILL at once, and
-its end (the supervisor is gone, even by KILL) means T. On Linux orphans of the job become the guard's children, so the
-tree stays whole. The exit code is the job's; 128 + n where signal n killed it.
+Standard input is the supervisor: T asks for an orderly end, K for KILL at once, and its end (the supervisor is gone,
+even by KILL) means T. An orderly end is TERM to the job's first process, which may need its children to tidy up
+(sessions on a server of its own); TERM to all the rest when it is gone or half the grace is over; KILL after the grace.
+On Linux orphans of the job become the guard's children, so the tree stays whole. The exit code is the job's; 128 + n
+where signal n killed it.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import psutil
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 CANNOT_START = 11
+NEVER = float("inf")
 KILL_PATIENCE_S = 5.0
 """How long KILL may take; a process that hangs in the kernel is left to it."""
 
@@ -35,22 +38,30 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _watch(job: int, grace_s: float, wakeup: int) -> int:
+    """Wait for the job, or end it; returns its exit code when nothing of it is left."""
     status: int | None = None
-    deadline = float("inf")
+    all_at = kill_at = NEVER
+    is_asked = False
     sources = [0, wakeup]
     while True:
-        request = _next_request(sources, None if deadline == float("inf") else 0.05)
+        request = _next_request(sources, None if kill_at == NEVER else 0.05)
         status = _reap(job, status)
-        if request == "K":
-            deadline = min(deadline, time.monotonic())
-        elif (request == "T" or status is not None) and deadline == float("inf"):
-            _signal_all(signal.SIGTERM)
-            deadline = time.monotonic() + grace_s
         if status is not None and not _descendants():
             return status
-        if time.monotonic() >= deadline:
+        now = time.monotonic()
+        if request and kill_at == NEVER and status is None:
+            os.kill(job, signal.SIGTERM)
+            all_at, kill_at = now + grace_s / 2, now + grace_s
+        if status is not None:  # what it left behind
+            all_at, kill_at = min(all_at, now), min(kill_at, now + grace_s)
+        if request == "K":
+            kill_at = now
+        if now >= all_at and not is_asked:
+            _signal_all(signal.SIGTERM)
+            is_asked = True
+        if now >= kill_at:
             _signal_all(signal.SIGKILL)
-            if time.monotonic() >= deadline + KILL_PATIENCE_S:
+            if now >= kill_at + KILL_PATIENCE_S:
                 return 128 + signal.SIGKILL if status is None else status
 
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from xp.errors import ExitCode, XpError
-from xp.record import read_record
+from xp.record import LOCK, read_record
 
 
 def check_run_directory(run: Path, attempt: int) -> None:
@@ -46,7 +46,7 @@ def hold(run: Path, attempt: int) -> Iterator[None]:
                 run.mkdir()
             except FileExistsError:
                 check_run_directory(run, attempt)
-        lock = FileLock(run / ".lock")
+        lock = FileLock(run / LOCK)
         try:
             lock.acquire(timeout=1 if attempt == 1 else 0)
         except Timeout:

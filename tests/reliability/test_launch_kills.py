@@ -1,0 +1,81 @@
+"""A supervisor that is killed at any moment: the record is whole, nothing goes on running, and a resume ends the run."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.launching import Supervisor, eventually
+from xp.record import Status, read_record
+
+STAGE = """
+import os, sys, time
+name, attempt = os.environ["XP_STAGE"], os.environ["XP_ATTEMPT"]
+with open("began.txt", "a") as file:
+    file.write(f"{attempt} {name}\\n")
+time.sleep(0.15)
+with open(f"{name}.part", "w") as file:
+    file.write("result")
+os.replace(f"{name}.part", f"{name}.done")
+"""
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.scorecard(2)
+def test_a_kill_at_a_random_moment_corrupts_nothing_and_leaves_nothing_running(tmp_path: Path, seed: int) -> None:
+    delay = random.Random(seed).uniform(0.05, 1.1)
+    first = Supervisor(tmp_path, [STAGE] * 3, grace_s=0.5)
+    time.sleep(delay)
+    first.send(signal.SIGKILL)
+    first.process.wait()
+    eventually(lambda: not _of(tmp_path), 10)
+
+    attempt = 1
+    if (tmp_path / "runs/run/run.json").exists():
+        attempt = 1 + len(read_record(tmp_path / "runs/run").attempts)
+    elif (tmp_path / "runs/run").exists():
+        (tmp_path / "runs/run/.lock").unlink(missing_ok=True)
+        (tmp_path / "runs/run/spec.yaml").unlink(missing_ok=True)
+        for rubbish in (tmp_path / "runs/run").iterdir():
+            assert rubbish.name.endswith(".tmp")
+            rubbish.unlink()
+        (tmp_path / "runs/run").rmdir()
+    code, output = Supervisor(tmp_path, [STAGE] * 3, grace_s=0.5, attempt=attempt).end()
+    assert code == 0, output
+    record = read_record(tmp_path / "runs/run")
+    assert record.status is Status.SUCCEEDED
+    assert all(attempt.status is not Status.RUNNING for attempt in record.attempts)
+    assert [(tmp_path / f"s{number}.done").read_text() for number in range(3)] == ["result"] * 3
+    began = (tmp_path / "began.txt").read_text().split("\n")
+    assert len(began) == len(set(began))  # no stage of an attempt twice
+
+
+@pytest.mark.scorecard(2)
+def test_the_record_can_be_read_at_every_moment_of_a_run(tmp_path: Path) -> None:
+    supervisor = Supervisor(tmp_path, ["pass"] * 8)
+    file, reads = tmp_path / "runs/run/run.json", 0
+    while supervisor.process.poll() is None:
+        if file.exists():
+            assert json.loads(file.read_text())["run_id"] == "run"
+            reads += 1
+    assert supervisor.process.returncode == 0
+    assert reads > 100
+
+
+def _of(outputs: Path) -> list[int]:
+    """Processes of the run, by their working directory."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.pid != os.getpid() and process.cwd().startswith(str(outputs)):
+                found.append(process.pid)
+        except psutil.Error:
+            continue
+    return found

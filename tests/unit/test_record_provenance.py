@@ -1,0 +1,101 @@
+"""Which code ran: the checkout's commit, the copied package, the user's own modules."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from xp.errors import ExitCode, XpError
+from xp.job import Runtime
+from xp.launchers.files import copy_modules, copy_package, locate_modules
+from xp.launchers.provenance import checkout_state, provenance
+from xp.record import is_held
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    root = tmp_path / "checkout"
+    root.mkdir()
+    (root / "file").write_text("one")
+    for command in (["init", "-q"], ["add", "."], ["-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "x"]):
+        subprocess.run(["git", *command], cwd=root, check=True)
+    return root
+
+
+def test_a_clean_checkout_is_its_commit(checkout: Path) -> None:
+    commit, is_dirty = checkout_state(checkout)
+    assert commit is not None
+    assert len(commit) == 40
+    assert is_dirty is False
+
+
+def test_a_changed_file_makes_it_dirty_and_a_new_one_does_not(checkout: Path) -> None:
+    (checkout / "outputs").mkdir()
+    (checkout / "outputs" / "log").touch()
+    assert checkout_state(checkout)[1] is False
+    (checkout / "file").write_text("two")
+    assert checkout_state(checkout)[1] is True
+
+
+def test_a_package_installed_inside_some_checkout_is_not_that_checkout(checkout: Path) -> None:
+    (checkout / "venv").mkdir()
+    assert checkout_state(checkout / "venv") == (None, None)
+
+
+def test_no_checkout_and_no_git_are_no_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert checkout_state(tmp_path) == (None, None)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert checkout_state(Path(__file__).parents[2]) == (None, None)
+
+
+def test_versions_are_those_of_the_interpreter_of_the_job() -> None:
+    versions = provenance(["pytest", "absent-package"], Runtime(python=sys.executable)).versions
+    assert versions == {"pytest": pytest.__version__, "absent-package": None}
+
+
+def test_the_copy_has_the_code_and_the_data_and_no_rubbish(tmp_path: Path) -> None:
+    package = tmp_path / "pkg"
+    for name in ("a.py", "sub/b.py", "sub/data.json", "__pycache__/a.pyc", ".hidden", "sub/c.pyc"):
+        (package / name).parent.mkdir(parents=True, exist_ok=True)
+        (package / name).write_text(name)
+    (package / "link").symlink_to("/etc/passwd")
+    copy_package(tmp_path / "code", package)
+    found = {str(path.relative_to(tmp_path / "code")) for path in (tmp_path / "code").rglob("*") if path.is_file()}
+    assert found == {"pkg/a.py", "pkg/sub/b.py", "pkg/sub/data.json"}
+
+
+def test_the_users_modules_are_copied_and_installed_ones_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_envs").mkdir()
+    (tmp_path / "my_envs/maze.py").write_text("WALLS = 4")
+    (tmp_path / "my_reward.py").write_text("def shape(): ...")
+    (tmp_path / "code").mkdir()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    copy_modules(locate_modules(["my_envs", "my_reward", "json", "sys", "pytest", "xp"]), tmp_path / "code")
+    found = {str(path.relative_to(tmp_path / "code")) for path in (tmp_path / "code").rglob("*") if path.is_file()}
+    assert found == {"my_envs/maze.py", "my_reward.py"}
+
+
+def test_a_module_that_is_not_there_is_named() -> None:
+    with pytest.raises(XpError, match="no_such_envs: no such module") as caught:
+        locate_modules(["no_such_envs"])
+    assert caught.value.code == ExitCode.CONFIG
+
+
+def test_a_run_is_held_while_its_supervisor_lives(tmp_path: Path) -> None:
+    assert not is_held(tmp_path)
+    hold = "lock = FileLock(sys.argv[1]); lock.acquire(); print('up', flush=True); input()"
+    code = f"import sys; from filelock import FileLock; {hold}"
+    holder = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path / ".lock")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert holder.stdout is not None
+    holder.stdout.readline()
+    assert is_held(tmp_path)
+    holder.kill()
+    holder.wait()
+    assert not is_held(tmp_path)
