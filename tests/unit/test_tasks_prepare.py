@@ -16,7 +16,8 @@ from xp.tasks.store import TaskSet
 
 @pytest.fixture(autouse=True)
 def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xp.tasks.fetch.FIRST_PAUSE_S", 0.001)
+    for module in ("fetch", "questions"):
+        monkeypatch.setattr(f"xp.tasks.{module}.FIRST_PAUSE_S", 0.001)
 
 
 def files_of(task_set: TaskSet) -> dict[str, bytes]:

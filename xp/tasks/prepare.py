@@ -96,7 +96,7 @@ def _build(config: PrepareConfig, environ: Mapping[str, str], path: Path) -> Tas
 @contextmanager
 def _providers(config: PrepareConfig, environ: Mapping[str, str]) -> Iterator[dict[str, Provider]]:
     from xp.envs.load import load_provider
-    from xp.tasks.fetch import ask
+    from xp.tasks.questions import ask
 
     with ExitStack() as stack:
         providers = {}
@@ -114,7 +114,7 @@ def _providers(config: PrepareConfig, environ: Mapping[str, str]) -> Iterator[di
 
 
 def _plan(config: PrepareConfig, providers: Mapping[str, Provider]) -> tuple[dict[str, str], list[Block]]:
-    from xp.tasks.fetch import ask
+    from xp.tasks.questions import ask
 
     versions, selected = {}, {}
     for name, member in sorted(config.members.items()):

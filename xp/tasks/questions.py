@@ -1,0 +1,72 @@
+"""What preparation asks of an environment, and what it says of one that does not answer."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from xp.envs.base import EnvFault, EnvUnavailable, Message, Provider, Session, Task
+from xp.episode.prompt import opening_messages, tool_schemas
+from xp.errors import ExitCode, XpError
+from xp.tasks.config import MemberConfig
+from xp.tasks.request import digest_of
+from xp.tasks.shards import Entry
+
+Answer = TypeVar("Answer")
+
+ATTEMPTS = 3
+FIRST_PAUSE_S = 0.25
+
+
+def ask(member: MemberConfig, question: Callable[[], Answer]) -> Answer:
+    """A question without which nothing can be prepared: an environment that does not answer it ends the stage."""
+    for attempt in range(ATTEMPTS):
+        try:
+            return question()
+        except EnvUnavailable as error:
+            if attempt == ATTEMPTS - 1:
+                raise unreachable(member, reason(error)) from error
+            time.sleep(FIRST_PAUSE_S * 2**attempt)
+        except (EnvFault, OSError) as error:
+            raise unreachable(member, reason(error)) from error
+    raise AssertionError
+
+
+def unreachable(member: MemberConfig, why: str) -> XpError:
+    env = member.env
+    return XpError(
+        f"environment {env.name} ({env.target or env.serve or env.provider}) does not answer as it should: {why}\n"
+        "check that its server runs and that the address is right; finished shards are kept for the next start",
+        ExitCode.ENVIRONMENT,
+    )
+
+
+def reason(error: Exception) -> str:
+    text = "".join(char if char.isprintable() else " " for char in str(error))
+    return f"{type(error).__name__}: {' '.join(text.split())[:300]}"
+
+
+def hash_task(task: Task) -> str:
+    """Of the environment's own description; a task without one is told apart by its place."""
+    return digest_of(task.spec or {"split": task.split, "index": task.index})
+
+
+def read_task(provider: Provider, task: Task, task_hash: str, system_prompt: str | None) -> Entry:
+    session: Session = provider.open(task)
+    try:
+        prompt, tools = session.prompt(), session.tools()
+    finally:
+        session.close()
+    messages = opening_messages(system_prompt, prompt, tools)
+    if not messages:
+        raise ValueError("the environment has no prompt for this task")
+    clean = tuple(Message(role=_valid(message["role"]), content=_valid(message["content"])) for message in messages)
+    schemas = json.dumps(tool_schemas(tools), sort_keys=True, ensure_ascii=True)
+    return Entry(task.index, task_hash, clean, schemas)
+
+
+def _valid(text: str) -> str:
+    """JSON can carry half a surrogate pair, Parquet and tokenizers cannot."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
