@@ -4,38 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import aiohttp
 
 from xp.envs.base import (
     DeadlineExceeded,
     EnvFault,
-    EnvUnavailable,
     ProtocolError,
     ResponseLost,
-    SessionLost,
     ToolCrashed,
     UnsafeOrigin,
 )
 from xp.envs.local_keys import PROOF_HEADER
+from xp.envs.ors_faults import raise_for_status, translated
 from xp.envs.sse import EventReader
 from xp.envs.target import Target, origin
-from xp.episode.retry import Refused, RetryRule, retry_after_s
+from xp.episode.retry import Refused, RetryRule
 
 MAX_REPLY_BYTES: Final = 64 * 1024 * 1024
 MAX_CALL_BYTES: Final = 16 * 1024 * 1024
-MAX_ERROR_BYTES: Final = 4096
 IDLE_CONNECTION_S: Final = 4.0
 """Shorter than any server's own limit (uvicorn's is 5 s), so that a call never meets a connection just being closed."""
 SILENCE_S: Final = 25.0
 """A server sends a comment every 10 s; after this much silence a call that can be resumed is resumed."""
 DRAIN_S: Final = 0.2
-GATEWAY: Final = (502, 503, 504)
 
 
 class Transport:
@@ -112,7 +107,7 @@ class Transport:
 
     async def location(self, path: str, deadline: float) -> str | None:
         """Where the server would redirect a bare path to; the redirect is read, not followed."""
-        async with _until(deadline, path), _translated(path):
+        async with _until(deadline, path), translated(path):
             async with self._open("GET", path, None, None, False, "application/json") as response:
                 return response.headers.get("Location") if response.status in (307, 308) else None
 
@@ -132,14 +127,14 @@ class Transport:
         accept: str = "application/json",
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         what = f"{method} {path}"
-        async with _translated(f"{what} on {origin(self.target.url)}"):
+        async with translated(f"{what} on {origin(self.target.url)}"):
             async with self._open(method, path, body, sid, with_secrets, accept) as response:
                 if self.target.proof is not None and response.headers.get(PROOF_HEADER) != self.target.proof:
                     raise UnsafeOrigin(
                         f"{what}: {origin(self.target.url)} is no longer the server that this run started"
                     )
                 if not 200 <= response.status < 300:
-                    await _raise(response, what, sid is not None, self.target.url)
+                    await raise_for_status(response, what, sid is not None, self.target.url)
                 yield response
 
     def _open(
@@ -183,21 +178,6 @@ async def _until(deadline: float, what: str) -> AsyncIterator[None]:
             yield
     except TimeoutError:
         raise DeadlineExceeded(f"{what}: no complete answer in time") from None
-
-
-@asynccontextmanager
-async def _translated(what: str) -> AsyncIterator[None]:
-    """aiohttp's faults as ours. `from None`: its exceptions carry the request's headers."""
-    try:
-        yield
-    except (aiohttp.ClientConnectorCertificateError, aiohttp.ClientConnectorSSLError, aiohttp.InvalidURL) as error:
-        raise EnvUnavailable(f"{what}: {type(error).__name__}") from None
-    except aiohttp.ClientConnectorError as error:
-        raise Refused(f"{what}: cannot connect ({error.os_error.strerror or type(error.os_error).__name__})") from None
-    except aiohttp.ClientResponseError as error:
-        raise ProtocolError(f"{what}: not HTTP ({type(error).__name__})") from None
-    except (aiohttp.ClientError, ConnectionError) as error:
-        raise ResponseLost(f"{what}: connection lost ({type(error).__name__})") from None
 
 
 async def _pause(rule: RetryRule, fault: EnvFault, attempt: int, deadline: float) -> None:
@@ -256,43 +236,3 @@ async def _finish(response: aiohttp.ClientResponse) -> None:
         async with asyncio.timeout(DRAIN_S):
             while await response.content.readany():
                 pass
-
-
-async def _raise(response: aiohttp.ClientResponse, what: str, has_session: bool, url: str) -> None:
-    status = response.status
-    where = f"{what} on {origin(url)}: {status}"
-    if 300 <= status < 400:
-        goal = response.headers.get("Location", "")
-        if urlsplit(goal).netloc and origin(goal) != origin(url):
-            raise UnsafeOrigin(f"{where}, a redirect to {origin(goal)}, which was not followed")
-        raise ProtocolError(f"{where}, a redirect, which was not followed")
-    detail = _detail(await _read_some(response))
-    is_starting = response.headers.get("X-Backend-State") == "starting"
-    if status == 429 or (status == 503 and is_starting):
-        wait = retry_after_s(response.headers.get("Retry-After"), time.time())
-        raise Refused(f"{where} {detail}", wait, is_starting and status == 503)
-    if status in (404, 410) and has_session:
-        raise SessionLost(f"{where} {detail}")
-    if status in (401, 403):
-        raise EnvUnavailable(f"{where}: the server wants another API key, or none was sent to it")
-    if status in GATEWAY:
-        raise ResponseLost(f"{where} {detail}")
-    if status >= 500:
-        raise ToolCrashed(f"{where} {detail}")
-    raise ProtocolError(f"{where} {detail}")
-
-
-async def _read_some(response: aiohttp.ClientResponse) -> bytes:
-    try:
-        return await response.content.read(MAX_ERROR_BYTES)
-    except aiohttp.ClientError:
-        return b""
-
-
-def _detail(body: bytes) -> str:
-    try:
-        value = json.loads(body)
-    except (ValueError, RecursionError):
-        return ""
-    detail = value.get("detail") if isinstance(value, dict) else None
-    return str(detail)[:300] if detail is not None else ""

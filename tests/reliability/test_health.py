@@ -1,0 +1,68 @@
+"""A step with too many void episodes stops the run; below that they are metered and left out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fake_session import call
+from tests.reliability import proxy as faults
+from tests.reliability.conftest import World
+from xp.episode.metrics import Played, episode_metrics
+from xp.episode.outcome import Outcome, Status
+from xp.errors import ExitCode, XpError
+
+
+def outcomes(world: World, num: int, num_void: int) -> list[Played]:
+    played = []
+    for number in range(num):
+        if number < num_void:
+            world.proxy.inject("/call", faults.reset(executed=True))
+        episode = world.episode()
+        for tool in ("inc", "inc", "submit"):
+            episode.step(call(tool))
+        played.append(Played("fake", f"fake/train/{number}", episode.settle(), 10))
+    return played
+
+
+@dataclass(frozen=True)
+class Common:
+    max_void_fraction: float = 0.2
+
+
+@dataclass(frozen=True)
+class Config:
+    num_steps: int = 1
+    group_size: int = 2
+    updates_per_rollout: int = 1
+    common: Common = Common()
+
+
+@pytest.mark.scorecard(20)
+def test_20_too_many_void_episodes_stop_the_run_with_its_own_exit_code(world: World, tmp_path: Path) -> None:
+    steps = pytest.importorskip("xp.backends.trl.steps", reason="TRL is not installed")
+    from xp.episode.metrics_file import MetricsFile
+
+    config: Any = Config()
+    log = steps.StepLog(config, MetricsFile(tmp_path / "metrics.jsonl", "train", 1))
+    log.episodes(outcomes(world, 10, 2), 1.0)
+    with pytest.raises(XpError, match="ResponseLost") as caught:
+        log.episodes(outcomes(world, 10, 3), 1.0)
+    assert caught.value.code is ExitCode.UNHEALTHY
+    log.finish()
+
+
+@pytest.mark.scorecard(20)
+def test_20_void_episodes_are_metered_and_are_in_no_mean(world: World) -> None:
+    metrics = episode_metrics(outcomes(world, 10, 4), 2)
+    assert metrics["episodes/void"] == 0.4
+    assert metrics["reward/avg_raw_reward"] == 1.5
+
+
+@pytest.mark.scorecard(20)
+def test_20_a_reward_is_none_exactly_when_the_episode_is_void(world: World) -> None:
+    found: list[Outcome] = [one.outcome for one in outcomes(world, 6, 3)]
+    assert [outcome.reward is None for outcome in found] == [outcome.status is Status.VOID for outcome in found]

@@ -1,0 +1,75 @@
+"""What went wrong on the wire, as the types that retries and episodes decide by: translated here and nowhere else."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+from urllib.parse import urlsplit
+
+import aiohttp
+
+from xp.envs.base import EnvUnavailable, ProtocolError, ResponseLost, SessionLost, ToolCrashed, UnsafeOrigin
+from xp.envs.target import origin
+from xp.episode.retry import Refused, retry_after_s
+
+MAX_ERROR_BYTES: Final = 4096
+GATEWAY: Final = (502, 503, 504)
+
+
+@asynccontextmanager
+async def translated(what: str) -> AsyncIterator[None]:
+    """aiohttp's faults as ours. `from None`: its exceptions carry the request's headers."""
+    try:
+        yield
+    except (aiohttp.ClientConnectorCertificateError, aiohttp.ClientConnectorSSLError, aiohttp.InvalidURL) as error:
+        raise EnvUnavailable(f"{what}: {type(error).__name__}") from None
+    except aiohttp.ClientConnectorError as error:
+        raise Refused(f"{what}: cannot connect ({error.os_error.strerror or type(error.os_error).__name__})") from None
+    except aiohttp.ClientResponseError as error:
+        raise ProtocolError(f"{what}: not HTTP ({type(error).__name__})") from None
+    except (aiohttp.ClientError, ConnectionError, ssl.SSLError) as error:
+        raise ResponseLost(f"{what}: connection lost ({type(error).__name__})") from None
+
+
+async def raise_for_status(response: aiohttp.ClientResponse, what: str, has_session: bool, url: str) -> None:
+    status = response.status
+    where = f"{what} on {origin(url)}: {status}"
+    if 300 <= status < 400:
+        goal = response.headers.get("Location", "")
+        if urlsplit(goal).netloc and origin(goal) != origin(url):
+            raise UnsafeOrigin(f"{where}, a redirect to {origin(goal)}, which was not followed")
+        raise ProtocolError(f"{where}, a redirect, which was not followed")
+    detail = _detail(await _read_some(response))
+    is_starting = response.headers.get("X-Backend-State") == "starting"
+    if status == 429 or (status == 503 and is_starting):
+        wait = retry_after_s(response.headers.get("Retry-After"), time.time())
+        raise Refused(f"{where} {detail}", wait, is_starting and status == 503)
+    if status in (404, 410) and has_session:
+        raise SessionLost(f"{where} {detail}")
+    if status in (401, 403):
+        raise EnvUnavailable(f"{where}: the server wants another API key, or none was sent to it")
+    if status in GATEWAY:
+        raise ResponseLost(f"{where} {detail}")
+    if status >= 500:
+        raise ToolCrashed(f"{where} {detail}")
+    raise ProtocolError(f"{where} {detail}")
+
+
+async def _read_some(response: aiohttp.ClientResponse) -> bytes:
+    try:
+        return await response.content.read(MAX_ERROR_BYTES)
+    except aiohttp.ClientError:
+        return b""
+
+
+def _detail(body: bytes) -> str:
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):
+        return ""
+    detail = value.get("detail") if isinstance(value, dict) else None
+    return str(detail)[:300] if detail is not None else ""
