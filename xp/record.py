@@ -78,6 +78,8 @@ class AttemptRecord:
     ended: str | None
     provenance: Provenance
     stages: tuple[StageRecord, ...]
+    supervisor: int | None = None
+    """Process id of whoever follows it; true only while the run is held."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,7 @@ def begin_attempt(record: RunRecord, stages: Sequence[str], provenance: Provenan
     if record.attempts and record.attempts[-1].status is Status.RUNNING:
         record = close_attempt(record, Status.INTERRUPTED)
     pending = tuple(StageRecord(name) for name in stages)
-    attempt = AttemptRecord(len(record.attempts) + 1, Status.RUNNING, now(), None, provenance, pending)
+    attempt = AttemptRecord(len(record.attempts) + 1, Status.RUNNING, now(), None, provenance, pending, os.getpid())
     return replace(record, status=Status.RUNNING, attempts=(*record.attempts, attempt))
 
 
@@ -227,7 +229,7 @@ def main(argv: Sequence[str]) -> int:
         record = read_record(directory)
         print(table(record))
         if record.status is Status.RUNNING and not is_held(directory):
-            print(f"nothing runs it any more: its supervisor was killed; python -m xp resume={record.run_id} goes on")
+            print(f"nothing runs it any more: its supervisor was killed; python -m xp resume={directory} goes on")
     except XpError as error:
         print(f"xp: {error}", file=sys.stderr)
         return error.code

@@ -49,6 +49,7 @@ class LauncherContract:
             codes[code] = launcher.wait(launch, lambda _: None)
         assert codes == {code: code for code in codes}
 
+    @pytest.mark.scorecard(33)
     def test_a_job_that_dies_of_a_signal_says_which(self, launcher: Launcher, context: Context) -> None:
         launch = launcher.submit(stage("dies", "import os; os.kill(os.getpid(), 9)"), context)
         assert launcher.wait(launch, lambda _: None) == 128 + 9
@@ -86,6 +87,7 @@ class LauncherContract:
         assert launcher.wait(launch, lambda _: None) == 0
         assert (context.outputs / "out.txt").read_bytes().decode() == text
 
+    @pytest.mark.scorecard(27)
     def test_files_that_lead_out_of_the_outputs_are_refused(self, launcher: Launcher, context: Context) -> None:
         (context.outputs / "link").symlink_to("/tmp")
         for number, name in enumerate(("../evil", "/tmp/evil", "a/../../evil", "link/evil", "nul\0")):
@@ -115,6 +117,7 @@ class LauncherContract:
         assert arguments == list(AWKWARD.values())
         assert not (context.outputs / "pwned").exists()
 
+    @pytest.mark.scorecard(28)
     def test_a_secret_is_in_no_log_however_it_is_written(self, launcher: Launcher, context: Context) -> None:
         secret = 'XPCANARY_4711/"quoted"'
         code = (

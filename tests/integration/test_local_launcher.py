@@ -76,6 +76,7 @@ def test_a_later_change_of_the_source_does_not_reach_a_run_that_began(tmp_path: 
     assert log == str(tmp_path / "runs/run/attempt_1/code/xp/errors.py")
 
 
+@pytest.mark.scorecard(28)
 def test_a_canary_is_in_no_byte_written_in_no_argv_and_not_on_the_screen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,6 +145,7 @@ def test_what_a_job_leaves_behind_when_it_ends_is_ended_too(tmp_path: Path) -> N
     assert not psutil.pid_exists(pid)
 
 
+@pytest.mark.scorecard(6)
 def test_a_full_disk_under_the_log_ends_the_run_with_its_own_code(tmp_path: Path) -> None:
     code = "import sys\nfor _ in range(2000): sys.stdout.write('x' * 999 + '\\n')"
     limited = (
@@ -168,6 +170,7 @@ def test_metrics_reach_tensorboard_while_the_run_goes_on(tmp_path: Path) -> None
     assert [event.value for event in events.Scalars("loss")] == [0.0, 1.0, 2.0]
 
 
+@pytest.mark.scorecard(28)
 def test_metrics_reach_wandb_offline_and_its_files_hold_no_secret(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

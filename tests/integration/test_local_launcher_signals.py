@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.launching import STUBBORN_TREE, Supervisor, eventually, is_alive, statuses
-from xp.errors import ExitCode
+from xp.errors import ExitCode, XpError
+from xp.launchers.run_directory import cancel
 
 pytestmark = pytest.mark.integration
 
@@ -33,6 +34,7 @@ time.sleep(90)
         (signal.SIGHUP, ExitCode.TERMINATED),
     ],
 )
+@pytest.mark.scorecard(8)
 def test_a_signal_ends_the_whole_tree_after_the_grace(tmp_path: Path, number: int, code: ExitCode) -> None:
     supervisor = Supervisor(tmp_path, [STUBBORN_TREE, "open('never', 'w')"], grace_s=1.0)
     tree = supervisor.tree()
@@ -50,6 +52,7 @@ def test_a_signal_ends_the_whole_tree_after_the_grace(tmp_path: Path, number: in
     assert not (tmp_path / "never").exists()
 
 
+@pytest.mark.scorecard(8)
 def test_a_second_interrupt_kills_at_once(tmp_path: Path) -> None:
     supervisor = Supervisor(tmp_path, [STUBBORN_TREE], grace_s=60.0)
     tree = supervisor.tree()
@@ -84,6 +87,7 @@ def test_a_job_that_tidies_up_has_the_time_for_it(tmp_path: Path) -> None:
     assert not (tmp_path / "never").exists()
 
 
+@pytest.mark.scorecard(8)
 def test_a_job_can_still_use_its_children_while_it_tidies_up(tmp_path: Path) -> None:
     server = "print(input()); print(input())"
     code = f"""
@@ -109,6 +113,18 @@ time.sleep(90)
     assert "sessions closed: close" in output
 
 
+def test_a_resume_waits_until_the_killed_attempt_is_gone(tmp_path: Path) -> None:
+    first = Supervisor(tmp_path, [STUBBORN_TREE], grace_s=2.0)
+    tree = first.tree()
+    first.send(signal.SIGKILL)
+    first.process.wait()
+    check = f"import os; print([p for p in {tree} if os.path.exists(f'/proc/{{p}}')])"
+    ended, output = Supervisor(tmp_path, [check], attempt=2, grace_s=2.0).end()
+    assert ended == 0
+    assert "[]" in output
+
+
+@pytest.mark.scorecard(8)
 def test_a_supervisor_that_is_killed_leaves_no_orphans(tmp_path: Path) -> None:
     supervisor = Supervisor(tmp_path, [STUBBORN_TREE], grace_s=1.0)
     tree = supervisor.tree()
@@ -131,3 +147,14 @@ def test_a_guard_that_is_killed_takes_the_job_with_it(tmp_path: Path) -> None:
     assert ended == ExitCode.STAGE_FAILED
     eventually(lambda: not any(map(is_alive, tree)), 10)
     assert statuses(tmp_path) == {"s0": "failed"}
+
+
+def test_a_run_can_be_cancelled_from_another_process(tmp_path: Path) -> None:
+    supervisor = Supervisor(tmp_path, [POLITE], grace_s=10.0)
+    eventually(lambda: (tmp_path / "up").exists(), 20)
+    assert cancel(tmp_path / "runs/run") == supervisor.process.pid
+    ended, output = supervisor.end(10)
+    assert ended == ExitCode.TERMINATED
+    assert "tidied up" in output
+    with pytest.raises(XpError, match="not running.*interrupted"):
+        cancel(tmp_path / "runs/run")

@@ -1,4 +1,4 @@
-"""A supervisor that is killed at any moment: the record is whole, nothing goes on running, and a resume ends the run."""
+"""A supervisor killed at any moment: the record is whole, nothing goes on running, and a resume ends the run."""
 
 from __future__ import annotations
 

@@ -113,6 +113,7 @@ def test_the_record_on_disk_is_true_while_a_stage_runs(tmp_path: Path) -> None:
     assert seen[1] == {"a": ("succeeded", 0), "b": ("running", None)}
 
 
+@pytest.mark.scorecard(33)
 def test_a_failed_stage_ends_the_run_with_its_reason_its_log_and_the_way_to_resume(tmp_path: Path) -> None:
     def play(one: Stage, context: Context) -> int:
         log = context.outputs / context.log(one.name)
@@ -158,12 +159,14 @@ def test_codes_of_the_table_are_passed_on_and_others_are_a_failed_stage(code: in
     assert exit_code(code, missing=[]) == expected
 
 
+@pytest.mark.scorecard(33)
 def test_a_killed_stage_says_by_which_signal_and_why_that_mostly_is(tmp_path: Path) -> None:
     text = str(failing(plan(stage("a", "")), tmp_path, FakeLauncher([128 + 9])))
     assert "killed by SIGKILL" in text
     assert "memory" in text
 
 
+@pytest.mark.scorecard(33)
 def test_exit_0_without_the_promised_outputs_is_a_failure(tmp_path: Path) -> None:
     error = failing(plan(stage("a", "", outputs=("there", "x/absent"), done="x/manifest")), tmp_path)
     assert error.code == ExitCode.MISSING_OUTPUT
@@ -226,6 +229,7 @@ def test_an_attempt_that_is_not_the_next_one_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["", ".", "..", "../evil", "/abs", "a/b", "a\0b", "a\nb", "-rf", "a..b", "x" * 300, "ü", "a b", ".hidden"]
 )
+@pytest.mark.scorecard(27)
 def test_names_that_could_lead_elsewhere_are_refused(tmp_path: Path, name: str) -> None:
     outputs = tmp_path / "outputs"
     assert failing(replace(plan(stage("a", "")), run_id=name), outputs).code == ExitCode.RUN_DIR
@@ -234,6 +238,7 @@ def test_names_that_could_lead_elsewhere_are_refused(tmp_path: Path, name: str) 
 
 
 @pytest.mark.parametrize("job", [{"files": {"../x": ""}}, {"outputs": ("/etc/passwd",)}, {"done": "a/../../b"}])
+@pytest.mark.scorecard(27)
 def test_paths_of_a_job_that_lead_out_of_the_outputs_are_refused(tmp_path: Path, job: dict[str, Any]) -> None:
     outputs = tmp_path / "outputs"
     assert failing(plan(stage("a", "", **job)), outputs).code == ExitCode.RUN_DIR
@@ -257,6 +262,7 @@ def test_what_the_launcher_refuses_is_refused_before_anything_is_made(tmp_path: 
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.scorecard(7)
 def test_outputs_that_are_a_file_are_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "outputs").write_text("")
     error = failing(plan(stage("a", "")), tmp_path / "outputs")
@@ -264,6 +270,7 @@ def test_outputs_that_are_a_file_are_refused_by_name(tmp_path: Path) -> None:
     assert str(tmp_path / "outputs") in str(error)
 
 
+@pytest.mark.scorecard(28)
 def test_each_stage_gets_its_own_secrets_and_the_record_only_their_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,6 +25,9 @@ from xp.record import now
 
 GUARD = Path(__file__).with_name("guard.py")
 IDLE_S = 0.2
+TREE_LOCK = ".tree.lock"
+TREE_PATIENCE_S = 10.0
+"""How much longer than its grace an earlier attempt's tree may take to end."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +71,7 @@ class LocalLauncher:
         write_files(stage.job.files, context.outputs)
         python = interpreter(stage.job.runtime)
         argv = [python if part == "python" and at == 0 else part for at, part in enumerate(stage.job.argv)]
+        hold = self._hold_tree(context)
         process = subprocess.Popen(
             [sys.executable, "-E", "-P", str(GUARD), str(self._grace_s), *argv],
             cwd=context.outputs,
@@ -74,7 +80,9 @@ class LocalLauncher:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            pass_fds=(hold,),
         )
+        os.close(hold)
         launch = Launch(self.name, key, str(process.pid), context.log(stage.name), now())
         self._running[key] = _Running(process, file, context, launch)
         return launch
@@ -104,6 +112,23 @@ class LocalLauncher:
         assert process.stdin is not None
         with suppress(OSError):
             os.write(process.stdin.fileno(), b"K" if now else b"T")
+
+    def _hold_tree(self, context: Context) -> int:
+        """A lock that is the tree's: a supervisor that was killed leaves it held until its job is gone."""
+        file = (context.outputs / context.directory).parent / TREE_LOCK
+        hold = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        end = time.monotonic() + self._grace_s + TREE_PATIENCE_S
+        while True:
+            try:
+                fcntl.flock(hold, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return hold
+            except BlockingIOError:
+                if time.monotonic() >= end:
+                    os.close(hold)
+                    raise XpError(
+                        f"{context.run_id}: processes of an earlier attempt are still running", ExitCode.RUN_DIR
+                    ) from None
+                time.sleep(0.1)
 
     def _environment(self, stage: Stage, context: Context) -> dict[str, str]:
         job = stage.job

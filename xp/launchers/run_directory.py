@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from xp.errors import ExitCode, XpError
-from xp.record import LOCK, read_record
+from xp.record import LOCK, is_held, read_record
 
 
 def check_run_directory(run: Path, attempt: int) -> None:
@@ -57,6 +58,20 @@ def hold(run: Path, attempt: int) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def cancel(run: Path) -> int:
+    """Ask the supervisor of a run to end it, as Ctrl-C would; returns its process id.
+
+    Raises:
+        XpError: RUN_DIR where nothing runs it.
+    """
+    record = read_record(run)
+    supervisor = record.attempts[-1].supervisor if record.attempts else None
+    if supervisor is None or not is_held(run):
+        raise XpError(f"{run.name} is not running; its record says: {record.status}", ExitCode.RUN_DIR)
+    os.kill(supervisor, signal.SIGTERM)
+    return supervisor
 
 
 @contextmanager
