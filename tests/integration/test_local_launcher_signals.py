@@ -156,5 +156,5 @@ def test_a_run_can_be_cancelled_from_another_process(tmp_path: Path) -> None:
     ended, output = supervisor.end(10)
     assert ended == ExitCode.TERMINATED
     assert "tidied up" in output
-    with pytest.raises(XpError, match="not running.*interrupted"):
+    with pytest.raises(XpError, match=r"not running.*interrupted"):
         cancel(tmp_path / "runs/run")
