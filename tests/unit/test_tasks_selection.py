@@ -75,6 +75,7 @@ def test_held_out_tasks_stay_held_out_when_the_split_grows() -> None:
         (Selection("train", 101), None, "101 tasks, but split 'train' has 100.*\n.*at most 100"),
         (Selection("train", indices=(5, 100)), None, r"indices \[100\], but split 'train' has tasks 0 to 99"),
         (Selection("train", indices=(-1,)), None, r"indices \[-1\]"),
+        (Selection("train", indices=()), None, "no task at all"),
         (Selection("empty"), None, "'empty' has no tasks"),
         (Selection("train"), Selection("train"), "both take the split 'train'\nset held_out.fraction"),
         (Selection("train", indices=(1, 2)), Selection("train", indices=(2,)), r"\[2\].*held out as well"),

@@ -75,15 +75,15 @@ def _print_list(listed: list[Listed], title: str) -> None:
 
     print(title)
     table = Table()
-    for column in ("set", "state", "environments", "train", "held out", "failed", "MB", "changed"):
-        table.add_column(column, no_wrap=column == "set")
+    for column in ("set", "state", "environments", "train", "held", "failed", "MB", "changed"):
+        table.add_column(column, no_wrap=column != "environments")
     for item in listed:
         numbers: tuple[str, ...] = ("-", "-", "-", "-")
         if item.manifest is not None:
             counts = [(p, c) for purposes in item.manifest.counts.values() for p, c in purposes.items()]
             tasks = [str(sum(c.tasks for p, c in counts if p == purpose)) for purpose in Purpose]
             numbers = (", ".join(item.manifest.counts), *tasks, str(len(item.manifest.failures)))
-        changed = time.strftime("%Y-%m-%d %H:%M", time.localtime(item.modified))
+        changed = time.strftime("%m-%d %H:%M", time.localtime(item.modified))
         table.add_row(item.path.name, item.state, *numbers, f"{item.num_bytes / 1e6:.1f}", changed)
     Console(markup=False, highlight=False).print(table)
 

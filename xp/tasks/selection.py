@@ -90,6 +90,8 @@ def _select(
     name: str, purpose: str, selection: Selection, available: Sequence[int], num_total: int | None = None
 ) -> list[int]:
     where = f"env {name}: {purpose} selects"
+    if selection.indices == ():
+        raise XpError(f"{where} no task at all: its indices are an empty list")
     if selection.indices is not None:
         size = len(available) if num_total is None else num_total
         wrong = [index for index in selection.indices if not 0 <= index < size]
