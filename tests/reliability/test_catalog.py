@@ -1,0 +1,83 @@
+"""The OpenReward catalog's way of speaking, played by a local server: a deployment's name and a session everywhere."""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import replace
+
+import pytest
+
+from tests.reliability import proxy as faults
+from tests.reliability.conftest import QUICK, World
+from tests.reliability.test_sessions import wait_for
+from xp.envs.base import ProtocolError
+from xp.envs.openreward import OpenRewardProvider
+from xp.envs.target import remote_target
+from xp.errors import ExitCode, XpError
+
+
+def catalog(world: World, target: str = "Org/Counter", variant: str | None = None) -> OpenRewardProvider:
+    environ = {
+        "OPENREWARD_SESSION_URL": world.proxy.url,
+        "OPENREWARD_API_URL": world.proxy.url,
+        "OPENREWARD_API_KEY": "k",
+    }
+    config = replace(world.config(**QUICK), target=target, variant=variant)
+    provider = OpenRewardProvider(config, environ)
+    world.providers.append(provider)
+    return provider
+
+
+def test_every_request_names_the_deployment_and_carries_a_session(world: World) -> None:
+    provider = catalog(world)
+    (task,) = provider.tasks("train", [2])
+    provider.open(task).call("inc", {})
+    for exchange in world.proxy.seen:
+        assert exchange.headers["x-deployment"] == "Org/Counter"
+        assert exchange.headers["x-api-key"] == "k"
+        assert "x-session-id" in exchange.headers or exchange.path == "/create_session"
+
+
+def test_a_session_that_was_borrowed_for_a_question_is_given_back(world: World) -> None:
+    provider = catalog(world)
+    provider.num_tasks("train")
+    minted = len(world.proxy.requests("/create_session"))
+    assert wait_for(lambda: len(world.proxy.requests("/delete_session")) == minted)
+
+
+def test_the_environment_gets_the_key_as_the_sdk_hands_it_over(world: World) -> None:
+    provider = catalog(world)
+    provider.open(provider.tasks("train", [2])[0])
+    (created,) = world.proxy.requests("/create")
+    secrets = json.loads(base64.b64decode(created.headers["x-secrets"]))
+    assert secrets["OPENREWARD_API_KEY"]["value"] == "k"
+    assert secrets["api_key"]["allowed_domains"]
+
+
+def test_a_server_that_lists_no_environments_is_asked_by_a_redirect_that_is_not_followed(world: World) -> None:
+    world.proxy.inject("/list_environments", faults.status(404), times=99)
+    provider = catalog(world)
+    assert provider.splits() == ("train", "test")
+    assert all(exchange.path.startswith("/counter/") for exchange in world.proxy.requests("/splits")[1:])
+
+
+@pytest.mark.parametrize(("target", "variant"), [("Org/Other", None), ("Org/Two", None), ("Org/Any", "Two")])
+def test_of_several_environments_the_one_of_the_targets_name_is_meant(
+    world: World, target: str, variant: str | None
+) -> None:
+    world.proxy.inject("/list_environments", faults.replied(b'["one", "two"]', executed=False), times=99)
+    world.proxy.inject("/two/splits", faults.replied(b'[{"name": "train", "type": "train"}]', executed=False), times=99)
+    provider = catalog(world, target, variant)
+    if target == "Org/Other":
+        with pytest.raises(ProtocolError, match="one, two: say which by `variant`"):
+            provider.splits()
+    else:
+        assert provider.splits() == ("train",)
+
+
+@pytest.mark.scorecard(29)
+def test_29_the_catalog_without_a_key_is_refused_before_any_request(world: World) -> None:
+    with pytest.raises(XpError, match="OPENREWARD_API_KEY") as caught:
+        remote_target(replace(world.config(), target="Org/Counter"), {})
+    assert caught.value.code is ExitCode.SECRET
