@@ -18,7 +18,7 @@ commands:
   prepare    run task preparation alone
   evaluate   play the held-out tasks with a run's model: run=RUN [checkpoint=STEP]
   tasks      look at the task store: list, show, verify, prune
-  runs       look at runs: list, show RUN
+  runs       look at runs: list, show RUN, logs RUN, cancel RUN
 
 examples:
   python -m xp                                            learn small murder mysteries on this machine's CPU

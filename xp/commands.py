@@ -10,6 +10,7 @@ from xp.compose import compose, compose_sweep, to_yaml
 from xp.errors import ExitCode, XpError
 from xp.plan import Plan, build_evaluation, build_plan, new_run_id
 from xp.resume import spec_to_resume, split_off
+from xp.stages.episode import user_modules
 
 
 @dataclass(frozen=True)
@@ -75,17 +76,22 @@ def tasks(arguments: Sequence[str]) -> int:
 
 
 def runs(arguments: Sequence[str]) -> int:
-    """Runs by their records: list, or show one."""
-    from xp.show import show_record, show_records
+    """Runs by their records: list them, show one, print its newest log, or stop it."""
+    from xp.launchers.run_directory import cancel
+    from xp.show import show_log, show_record, show_records
 
     rest, outputs = _outputs_of(arguments)
     match list(rest):
         case [] | ["list"]:
             show_records(outputs)
         case ["show", name]:
-            show_record(outputs, name)
+            show_record(outputs / "runs" / name)
+        case ["logs", name]:
+            show_log(outputs, outputs / "runs" / name)
+        case ["cancel", name]:
+            print(f"asked process {cancel(outputs / 'runs' / name)} to stop the run")
         case _:
-            raise XpError("python -m xp runs list | show RUN")
+            raise XpError("python -m xp runs list | show RUN | logs RUN | cancel RUN [outputs=DIR]")
     return ExitCode.OK
 
 
@@ -147,16 +153,9 @@ def _dispatch(one: Plan, *, is_whole: bool) -> None:
     outputs = Path(one.spec.outputs)
     console().print(f"[bold]{one.run_id}[/bold]  {title(one)}")
     launcher = LocalLauncher(grace_s=one.spec.launcher.grace_s)
-    replan = lambda attempt: _only(one, build_plan(one.spec, one.run_id, attempt))  # noqa: E731
-    record = dispatch(one, launcher, outputs, replan=replan)
+    record = dispatch(one, launcher, outputs, modules=user_modules(one.spec))
     if is_whole:
         show_summary(one, outputs, attempt=len(record.attempts))
-
-
-def _only(asked: Plan, made: Plan) -> Plan:
-    """The stages that were asked for, of another attempt."""
-    names = {stage.name for stage in asked.stages}
-    return replace(made, stages=tuple(stage for stage in made.stages if stage.name in names))
 
 
 def _outputs_of(arguments: Sequence[str]) -> tuple[list[str], Path]:

@@ -51,6 +51,13 @@ def episode_secrets(spec: RunSpec) -> dict[str, str]:
     return found
 
 
+def user_modules(spec: RunSpec) -> tuple[str, ...]:
+    """Top-level modules of the user's own that episodes load; the run takes a copy of them, as of xp itself."""
+    named = [name for member in spec.env.members.values() for name in (member.serve, member.provider) if name]
+    tops = {name.partition(":")[0].partition(".")[0] for name in named if ":" in name}
+    return tuple(sorted(tops - {"xp"}))
+
+
 def needs_catalog_key(member: EnvMember) -> bool:
     """Whether the environment is in the OpenReward catalog, which wants an account."""
     return member.target is not None and "://" not in member.target
