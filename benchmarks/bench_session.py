@@ -30,6 +30,20 @@ CALL = {"name": "say", "input": {"value": "x" * 200}}
 SLEEP = {"name": "sleep", "input": {"amount": 0.05}}
 
 
+Rate = tuple[float, float]
+"""Calls a second, and the client's CPU per call in ms."""
+
+
+class Clock:
+    """Started when the sessions are open: what comes before is not the calls'."""
+
+    def __init__(self) -> None:
+        self._wall, self._cpu = time.monotonic(), time.process_time()
+
+    def rate(self, calls: int) -> Rate:
+        return calls / (time.monotonic() - self._wall), (time.process_time() - self._cpu) / calls * 1e3
+
+
 class Place:
     """A running server, and what a client needs to speak to it."""
 
@@ -74,7 +88,7 @@ def cpu_per_turn(place: Place, turns: int) -> dict[str, float]:
     return {name: min(times) for name, times in found.items()}
 
 
-def threads_per_second(place: Place, sessions: int, seconds: float) -> float:
+def threads_per_second(place: Place, sessions: int, seconds: float) -> Rate:
     """Calls a second through our sessions, one thread each."""
     provider = place.provider(max_sessions=sessions, call_timeout_s=60.0, create_timeout_s=120.0)
     opened: list[Any] = [None] * sessions
@@ -91,9 +105,9 @@ def threads_per_second(place: Place, sessions: int, seconds: float) -> float:
             opened[number].call("sleep", SLEEP["input"])
             counts[number] += 1
 
-    began = time.monotonic()
+    clock = Clock()
     _in_threads(play, sessions)
-    rate = sum(counts) / (time.monotonic() - began)
+    rate = clock.rate(sum(counts))
     provider.close()
     return rate
 
@@ -106,7 +120,7 @@ def _in_threads(work: Callable[[int], None], number: int) -> None:
         thread.join()
 
 
-async def _ceiling(place: Place, sessions: int, seconds: float) -> float:
+async def _ceiling(place: Place, sessions: int, seconds: float) -> Rate:
     """Calls a second of the leanest client there is: prepared bytes on raw sockets, nothing read but the end."""
     provider = place.provider(max_sessions=sessions, create_timeout_s=120.0)
     opened = await asyncio.gather(*(asyncio.to_thread(provider.open, TASK) for _ in range(sessions)))
@@ -127,14 +141,14 @@ async def _ceiling(place: Place, sessions: int, seconds: float) -> float:
             total += 1
         writer.close()
 
-    began = time.monotonic()
+    clock = Clock()
     await asyncio.gather(*(play(session._live.sid) for session in opened))
-    rate = total / (time.monotonic() - began)
+    rate = clock.rate(total)
     await asyncio.to_thread(provider.close)
     return rate
 
 
-async def _sdk(place: Place, sessions: int, seconds: float) -> float:
+async def _sdk(place: Place, sessions: int, seconds: float) -> Rate:
     """Calls a second through the SDK's own asynchronous sessions, on one event loop."""
     from openreward import AsyncOpenReward
 
@@ -152,15 +166,15 @@ async def _sdk(place: Place, sessions: int, seconds: float) -> float:
             await session.call_tool("sleep", SLEEP["input"])
             total += 1
 
-    began = time.monotonic()
+    clock = Clock()
     await asyncio.gather(*(play(session) for session in opened))
-    rate = total / (time.monotonic() - began)
+    rate = clock.rate(total)
     await asyncio.gather(*(session.__aexit__(None, None, None) for session in opened))
     await client.environments.aclose()
     return rate
 
 
-def _sdk_cpu(place: Place, turns: int) -> float:
+def _sdk_cpu(place: Place, turns: int) -> Rate:
     """CPU per call of the SDK's blocking session, in ms."""
     from openreward import OpenReward
 
@@ -168,40 +182,35 @@ def _sdk_cpu(place: Place, turns: int) -> float:
     client = OpenReward(api_key=place.key)
     with client.environments.get("counter", variant="counter").session(split="train", index=0) as session:
         session.call_tool("say", CALL["input"])
-        began = time.process_time()
+        clock = Clock()
         for _ in range(turns):
             session.call_tool("say", CALL["input"])
-        spent = (time.process_time() - began) / turns * 1e3
+        rate = clock.rate(turns)
     client.close()
-    return spent
+    return rate
 
 
-def _apart(work: Callable[[Place], float], place: Place) -> float:
+def _apart(work: Callable[[Place], Rate], place: Place) -> Rate:
     """Run in a process of its own, so that no client pays for another's threads."""
-    context = multiprocessing.get_context("spawn")
-    with context.Pool(1) as pool:
-        return pool.apply(_call, (work, place))
-
-
-def _call(work: Callable[[Place], float], place: Place) -> float:
-    return work(place)
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(work, (place,))
 
 
 class Ours:
     def __init__(self, sessions: int, seconds: float) -> None:
         self.sessions, self.seconds = sessions, seconds
 
-    def __call__(self, place: Place) -> float:
+    def __call__(self, place: Place) -> Rate:
         return threads_per_second(place, self.sessions, self.seconds)
 
 
 class Ceiling(Ours):
-    def __call__(self, place: Place) -> float:
+    def __call__(self, place: Place) -> Rate:
         return asyncio.run(_ceiling(place, self.sessions, self.seconds))
 
 
 class Sdk(Ours):
-    def __call__(self, place: Place) -> float:
+    def __call__(self, place: Place) -> Rate:
         return asyncio.run(_sdk(place, self.sessions, self.seconds))
 
 
@@ -209,7 +218,7 @@ class SdkCpu:
     def __init__(self, turns: int) -> None:
         self.turns = turns
 
-    def __call__(self, place: Place) -> float:
+    def __call__(self, place: Place) -> Rate:
         return _sdk_cpu(place, self.turns)
 
 
@@ -223,16 +232,18 @@ def main() -> None:
     with LocalServer(COUNTER) as server:
         place = Place(server.url, server.keys.client)
         times = cpu_per_turn(place, options.turns)
-        times["SDK session.call_tool"] = _apart(SdkCpu(options.turns // 3), place)
+        times["SDK session.call_tool"] = _apart(SdkCpu(options.turns // 3), place)[1]
         for name, spent in times.items():
             print(
                 f"{name:24s} {spent:7.3f} ms CPU per turn, {spent - times['raw http.client']:+.3f} over raw", flush=True
             )
+        print(f"{options.sessions} sessions at once, each call takes the server 50 ms:")
         rates: dict[str, list[float]] = {"ceiling": [], "ours": [], "SDK": []}
         for _ in range(options.rounds):
             for name, kind in (("ceiling", Ceiling), ("ours", Ours), ("SDK", Sdk)):
-                rates[name].append(_apart(kind(options.sessions, options.seconds), place))
-                print(f"  {name:8s} {rates[name][-1]:7.0f} calls/s, {options.sessions} sessions, 50 ms", flush=True)
+                rate, cpu_ms = _apart(kind(options.sessions, options.seconds), place)
+                rates[name].append(rate)
+                print(f"  {name:8s} {rate:6.0f} calls/s, {cpu_ms:.2f} ms CPU of the client per call", flush=True)
     middle = {name: statistics.median(found) for name, found in rates.items()}
     print(f"ours / ceiling {middle['ours'] / middle['ceiling']:.2f}   ours / SDK {middle['ours'] / middle['SDK']:.2f}")
 
