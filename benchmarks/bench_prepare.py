@@ -105,9 +105,9 @@ def config_of(env: EnvConfig, num_tasks: int, concurrency: int = CONCURRENCY) ->
     return PrepareConfig({"bench": member}, allow_missing_fraction=0.0, concurrency=concurrency)
 
 
-def seconds_of_prepare(url: str, num_tasks: int) -> float:
+def seconds_of_prepare(url: str, num_tasks: int, concurrency: int = CONCURRENCY) -> float:
     """Everything from the empty store to the published set, in this process."""
-    config = config_of(replace(ENV, target=url), num_tasks)
+    config = config_of(replace(ENV, target=url), num_tasks, concurrency)
     with tempfile.TemporaryDirectory() as root, redirect_stdout(StringIO()), redirect_stderr(StringIO()):
         start = time.monotonic()
         prepare(config, os.environ, Path(root))
@@ -249,12 +249,12 @@ def main() -> None:
     )
     with serving(0.0, NUM_CEILING_TASKS) as url:
         bare, ours = [], []
-        for concurrency in (8, 16, 32, 64):
+        for concurrency in (8, 16, 32) * 2:
             bare.append(asyncio.run(seconds_of_bare_requests(url, NUM_CEILING_TASKS, concurrency)))
-            ours.append(seconds_of_prepare(url, NUM_CEILING_TASKS))
+            ours.append(seconds_of_prepare(url, NUM_CEILING_TASKS, concurrency))
     print(
-        f"{NUM_CEILING_TASKS} tasks without latency: ceiling {NUM_CEILING_TASKS / min(bare):.0f}/s,"
-        f" prepare {NUM_CEILING_TASKS / min(ours):.0f}/s: {min(bare) / min(ours):.0%} of it (bar: 90%)",
+        f"{NUM_CEILING_TASKS} tasks without latency, best of {len(bare)}: ceiling"
+        f" {NUM_CEILING_TASKS / min(bare):.0f}/s, prepare {NUM_CEILING_TASKS / min(ours):.0f}/s: {min(bare) / min(ours):.0%} of it (bar: 90%)",
         flush=True,
     )
     with tempfile.TemporaryDirectory() as root:
