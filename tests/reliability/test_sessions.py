@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 
+import psutil
 import pytest
 
 from tests.fake_session import call
@@ -102,6 +105,38 @@ def test_a_failing_end_never_raises(world: World) -> None:
     provider = world.provider()
     provider.open(TASK).close()
     provider.close()
+
+
+FORGETFUL = """
+import os, sys
+sys.path[:0] = {path!r}
+from tests.reliability.conftest import TASK
+from tests.ors_server import rules
+from xp.envs.load import load_provider
+provider = load_provider(rules(target={url!r}, variant="counter"), os.environ)
+sessions = [provider.open(TASK) for _ in range(3)]
+sessions[0].call("inc", {{}})
+{end}
+"""
+
+
+@pytest.mark.parametrize("end", ["pass", "sys.exit(3)", "raise ValueError", "os.kill(os.getpid(), 2)"])
+def test_sessions_that_a_program_forgot_are_ended_with_it(world: World, end: str) -> None:
+    path = [entry or os.getcwd() for entry in sys.path]
+    program = FORGETFUL.format(path=path, url=world.proxy.url, end=end)
+    subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60, check=False)
+    assert world.effects.count("init") == 3
+    assert wait_for(lambda: world.effects.count("teardown") == 3)
+
+
+def test_a_program_that_forgot_its_own_server_leaves_neither_it_nor_a_session() -> None:
+    serving = FORGETFUL.replace("rules(target={url!r}", "rules(serve={url!r}")
+    path = [entry or os.getcwd() for entry in sys.path]
+    program = serving.format(path=path, url=COUNTER, end="print(provider.server.pid)")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60, check=False, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert not psutil.pid_exists(int(done.stdout))
 
 
 @pytest.fixture(scope="module")

@@ -123,6 +123,7 @@ class OpenRewardProvider:
                     log = self._environ.get(LOG_VARIABLE)
                     self._server = LocalServer(self._config.serve, self._environ, Path(log) if log else None)
                     self._server.start()
+                    atexit.unregister(self._server.stop)  # _close_all ends the sessions first, then the server.
                     self._target = served_target(self._server.url, self._server.keys, self._config, self._environ)
         return self._target
 
