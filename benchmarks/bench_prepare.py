@@ -254,7 +254,8 @@ def main() -> None:
             ours.append(seconds_of_prepare(url, NUM_CEILING_TASKS, concurrency))
     print(
         f"{NUM_CEILING_TASKS} tasks without latency, best of {len(bare)}: ceiling"
-        f" {NUM_CEILING_TASKS / min(bare):.0f}/s, prepare {NUM_CEILING_TASKS / min(ours):.0f}/s: {min(bare) / min(ours):.0%} of it (bar: 90%)",
+        f" {NUM_CEILING_TASKS / min(bare):.0f}/s,"
+        f" prepare {NUM_CEILING_TASKS / min(ours):.0f}/s: {min(bare) / min(ours):.0%} of it (bar: 90%)",
         flush=True,
     )
     with tempfile.TemporaryDirectory() as root:
