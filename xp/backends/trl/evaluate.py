@@ -76,8 +76,9 @@ def _play(config: EvaluateConfig, name: str, directory: str, rows: Sequence[Task
         raise XpError(f"there is no model at {directory}; did the run get that far?", ExitCode.RUN_DIR)
     tokenizer = AutoTokenizer.from_pretrained(directory)
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=getattr(torch, config.common.dtype)).eval()
+    limit = config.common.sampling.max_prompt_tokens
     rounds = math.ceil(config.num_episodes / len(rows))
-    todo = within_limit(rows, tokenizer, config.common.sampling.max_prompt_tokens) * rounds
+    todo = within_limit(Path(config.common.tasks), rows, tokenizer, limit) * rounds
     generator = torch.Generator().manual_seed(config.common.sampling.seed)
     played: list[Played] = []
     file = Path(config.common.stage_dir) / "trajectories" / f"{name}.jsonl"

@@ -11,6 +11,7 @@ from xp.errors import ExitCode, XpError
 from xp.tasks.config import PrepareConfig
 from xp.tasks.row import TaskRow
 from xp.tasks.store import open_verified
+from xp.tasks.token_counts import count_tokens, tokenizer_digest
 
 TASK_ID = "task_id"
 """Extra key of a prompt's first message: TRL hands it to the rollout function untouched, once per episode."""
@@ -47,16 +48,26 @@ def prompt_ids(tokenizer: Any, row: TaskRow) -> list[int]:
     return list(rendered["input_ids"])
 
 
-def within_limit(rows: Sequence[TaskRow], tokenizer: Any, max_tokens: int) -> list[TaskRow]:
-    """Leave out tasks whose prompt is longer than the limit, and say how many; raises XpError where none is left."""
-    kept = [row for row in rows if len(prompt_ids(tokenizer, row)) <= max_tokens]
+def within_limit(directory: Path, rows: Sequence[TaskRow], tokenizer: Any, max_tokens: int) -> list[TaskRow]:
+    """Leave out tasks whose prompt is longer than the limit, and say how many; raises XpError where none is left.
+
+    Args:
+        directory: of the task set; the counts are kept beside it.
+    """
+    digest = tokenizer_digest(tokenizer)
+    lengths = count_tokens(directory, rows, digest, lambda row: len(prompt_ids(tokenizer, row)))
+    kept = [row for row in rows if lengths[row.task_id] <= max_tokens]
     if not kept:
         raise XpError(
-            f"every one of {len(rows)} prompts is longer than training.max_prompt_tokens={max_tokens}; raise it",
+            f"every one of {len(rows)} prompts is longer than training.max_prompt_tokens={max_tokens}"
+            f" (the shortest has {min(lengths.values())}); raise it",
             ExitCode.TASKS,
         )
-    if len(kept) < len(rows):
-        print(f"{len(rows) - len(kept)} of {len(rows)} tasks left out: longer than {max_tokens} tokens", flush=True)
+    print(
+        f"{len(kept)} of {len(rows)} tasks; prompts of {min(lengths.values())} to {max(lengths.values())} tokens,"
+        f" {len(rows) - len(kept)} left out as longer than {max_tokens}",
+        flush=True,
+    )
     return kept
 
 

@@ -32,7 +32,7 @@ def main(argv: Sequence[str]) -> None:
     quiet_trainer(config.common.num_threads)
     set_seed(config.common.sampling.seed)
     tokenizer = AutoTokenizer.from_pretrained(config.base_model)
-    kept = within_limit(rows, tokenizer, config.common.sampling.max_prompt_tokens)
+    kept = within_limit(Path(config.common.tasks), rows, tokenizer, config.common.sampling.max_prompt_tokens)
     order = schedule(
         kept, config.num_steps * config.prompts_per_step, seed=config.common.sampling.seed, shuffle=config.shuffle
     )

@@ -1,0 +1,80 @@
+"""What each trainer reads is made from the one canonical set."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from xp.backends.skyrl import tasks_view as skyrl
+from xp.backends.slime import tasks_view as slime
+from xp.envs.base import Message
+from xp.tasks.config import Purpose
+from xp.tasks.row import TaskRow
+from xp.tasks.token_counts import count_tokens, tokenizer_digest
+
+TOOLS = json.dumps([{"type": "function", "function": {"name": "go", "description": "", "parameters": {}}}])
+
+
+def row(index: int) -> TaskRow:
+    messages = (Message(role="system", content="be ünïque"), Message(role="user", content=f"task {index}\n"))
+    return TaskRow(f"a/train/{index}", "a", Purpose.TRAIN, "train", index, "hash", messages, TOOLS, 1.0)
+
+
+def test_skyrls_prompt_is_a_list_of_messages_and_names_its_task(tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    assert skyrl.write_view(map(row, range(3)), tmp_path / "train.parquet") == 3
+    found = pq.read_table(tmp_path / "train.parquet").to_pylist()
+    assert found[1]["prompt"] == [dict(message) for message in row(1).messages]
+    assert {line["env_class"] for line in found} == {"xp"}
+    assert [line["task_id"] for line in found] == ["a/train/0", "a/train/1", "a/train/2"]
+
+
+def test_slimes_metadata_is_an_object(tmp_path: Path) -> None:
+    assert slime.write_view(map(row, range(3)), tmp_path / "train.jsonl") == 3
+    lines = [json.loads(line) for line in (tmp_path / "train.jsonl").read_text().splitlines()]
+    assert lines[2]["metadata"] == {"task_id": "a/train/2", "env": "a", "split": "train", "index": 2}
+    assert lines[2]["input"][1]["content"] == "task 2\n"
+    assert lines[2]["tools"] == json.loads(TOOLS)
+
+
+def test_prompts_are_counted_once_for_a_tokenizer(tmp_path: Path) -> None:
+    calls: list[str] = []
+
+    def count(one: TaskRow) -> int:
+        calls.append(one.task_id)
+        return one.index + 10
+
+    first = count_tokens(tmp_path / "set", [row(0), row(1)], "t1", count)
+    again = count_tokens(tmp_path / "set", [row(1), row(2)], "t1", count)
+    assert (first, again) == ({"a/train/0": 10, "a/train/1": 11}, {"a/train/1": 11, "a/train/2": 12})
+    assert calls == ["a/train/0", "a/train/1", "a/train/2"]
+    count_tokens(tmp_path / "set", [row(0)], "t2", count)
+    assert calls[-1] == "a/train/0"
+
+
+def test_a_torn_file_of_counts_is_counted_again(tmp_path: Path) -> None:
+    (tmp_path / "set.tokens").mkdir()
+    (tmp_path / "set.tokens" / "t.json").write_text('{"a/train/0": 1')
+    assert count_tokens(tmp_path / "set", [row(0)], "t", lambda _: 5) == {"a/train/0": 5}
+
+
+@dataclass
+class Tokenizer:
+    """As much of a fast tokenizer as decides its digest."""
+
+    vocabulary: str
+    chat_template: str
+
+    @property
+    def backend_tokenizer(self) -> Tokenizer:
+        return self
+
+    def to_str(self) -> str:
+        return self.vocabulary
+
+
+def test_a_tokenizers_digest_follows_its_vocabulary_and_its_template() -> None:
+    digests = {tokenizer_digest(Tokenizer(words, template)) for words in "ab" for template in "xy"}
+    assert len(digests) == 4

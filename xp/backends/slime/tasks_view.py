@@ -1,0 +1,37 @@
+"""The task set as Slime reads it: JSON Lines whose `metadata` is an object (its training path crashes on a string).
+
+Slime skips a line that it cannot read with a `print`, and an over-long prompt only if it is a string: both are seen to
+before this file is written.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from xp.tasks.files import replacing
+from xp.tasks.row import TaskRow
+
+INPUT_KEY, METADATA_KEY, TOOL_KEY = "input", "metadata", "tools"
+"""Values of --input-key, --metadata-key and --tool-key."""
+
+
+def slime_line(row: TaskRow) -> dict[str, Any]:
+    """One line of Slime's prompt data."""
+    return {
+        INPUT_KEY: [dict(message) for message in row.messages],
+        TOOL_KEY: json.loads(row.tools),
+        METADATA_KEY: {"task_id": row.task_id, "env": row.env, "split": row.split, "index": row.index},
+    }
+
+
+def write_view(rows: Iterable[TaskRow], path: Path) -> int:
+    """Write the JSONL file, whole or not at all; gives back the number of lines."""
+    count = 0
+    with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+        for row in rows:
+            file.write(json.dumps(slime_line(row), ensure_ascii=False) + "\n")
+            count += 1
+    return count
