@@ -381,6 +381,8 @@ class RunSpec(Section):
     project: Name
     """Name under which trackers file the run."""
     tracking: tuple[Tracker, ...]
+    upload_rollouts: bool
+    """Whether trajectories are sent to OpenReward, under the run's id."""
     env: Environments
     model: Model
     algorithm: Algorithm

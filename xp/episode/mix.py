@@ -11,6 +11,9 @@ from xp.envs.load import load_provider
 from xp.episode.config import EpisodeConfig
 from xp.episode.episode import Episode
 
+LOCAL_CALLS = 8
+"""A server on the same two cores is fastest at four to eight calls in flight (benchmarks/bench_session.py)."""
+
 
 class TaskName(Protocol):
     """What names a task in any process; a row of the task set does."""
@@ -51,6 +54,16 @@ class Mix:
     def max_sessions(self) -> int:
         """The smallest bound of any member on sessions open at the same time."""
         return min(member.limits.max_sessions for member in self._config.members.values())
+
+    def calls_at_once(self) -> int:
+        """Environment calls worth having in flight: few where the server shares this machine's cores."""
+        is_local = all(member.serve is not None for member in self._config.members.values())
+        return min(LOCAL_CALLS, self.max_sessions()) if is_local else self.max_sessions()
+
+    def catalog_names(self) -> Mapping[str, str]:
+        """Member -> its name in the OpenReward catalog, for those that have one."""
+        targets = {name: member.target for name, member in self._config.members.items()}
+        return {name: target for name, target in targets.items() if target is not None and "://" not in target}
 
     def close(self) -> None:
         for provider in self._providers.values():

@@ -36,7 +36,7 @@ def env_config(name: str, member: EnvMember, spec: RunSpec) -> EnvConfig:
 
 def episode_secrets(spec: RunSpec) -> dict[str, str]:
     """Variable in the job -> variable at launch, over all members; raises XpError where two members disagree."""
-    found: dict[str, str] = {}
+    found: dict[str, str] = {CATALOG_KEY: CATALOG_KEY} if spec.upload_rollouts else {}
     for member_name, member in spec.env.members.items():
         wanted = {name: source.from_env if source else name.upper() for name, source in member.secrets.items()}
         if needs_catalog_key(member):

@@ -38,6 +38,8 @@ class Common:
     dtype: str
     sampling: Sampling
     max_void_fraction: float
+    upload_as: str | None
+    """Run name under which trajectories are uploaded to OpenReward; None: they are not."""
 
 
 @dataclass(frozen=True)

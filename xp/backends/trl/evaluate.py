@@ -21,6 +21,7 @@ from xp.backends.trl.tasks_view import load_tasks, within_limit
 from xp.episode.metrics import Played, episode_metrics
 from xp.episode.metrics_file import MetricsFile
 from xp.episode.mix import Mix
+from xp.episode.recorder import Recorder
 from xp.errors import ExitCode, XpError
 from xp.stage_program import run_stage
 from xp.tasks.files import replacing
@@ -70,23 +71,26 @@ def _play(config: EvaluateConfig, name: str, directory: str, rows: Sequence[Task
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     from xp.backends.trl.rollout import play
-    from xp.episode.trajectory import TrajectoryWriter
 
     if directory.startswith("runs/") and not Path(directory, "config.json").is_file():
         raise XpError(f"there is no model at {directory}; did the run get that far?", ExitCode.RUN_DIR)
     tokenizer = AutoTokenizer.from_pretrained(directory)
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=getattr(torch, config.common.dtype)).eval()
     limit = config.common.sampling.max_prompt_tokens
-    rounds = math.ceil(config.num_episodes / len(rows))
-    todo = within_limit(Path(config.common.tasks), rows, tokenizer, limit) * rounds
+    kept = within_limit(Path(config.common.tasks), rows, tokenizer, limit)
+    todo = kept * math.ceil(config.num_episodes / len(kept))
     generator = torch.Generator().manual_seed(config.common.sampling.seed)
     played: list[Played] = []
     file = Path(config.common.stage_dir) / "trajectories" / f"{name}.jsonl"
-    with TrajectoryWriter(file) as writer, tqdm(total=len(todo), desc=f"evaluate {name}", unit="episode") as bar:
+    upload_as = config.common.upload_as
+    with (
+        Recorder(file, mix, upload_as, os.environ) as recorder,
+        tqdm(total=len(todo), desc=f"evaluate {name}", unit="episode") as bar,
+    ):
         for start in range(0, len(todo), config.batch_size):
             batch = todo[start : start + config.batch_size]
             for rollout in play(model, tokenizer, batch, mix, config.common.sampling, generator):
-                writer.write(rollout.trajectory(config.common.run, f"evaluate/{name}", 0))
+                recorder.write(rollout.trajectory(config.common.run, f"evaluate/{name}", 0))
                 played.append(rollout.played())
             bar.update(len(batch))
     return played

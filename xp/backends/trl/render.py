@@ -190,6 +190,7 @@ def _common(spec: RunSpec, places: Places, stage: str, temperature: float) -> Co
             seed=spec.seed,
         ),
         max_void_fraction=training.max_void_fraction,
+        upload_as=places.run.removeprefix("runs/") if spec.upload_rollouts else None,
     )
 
 

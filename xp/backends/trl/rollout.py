@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,14 +19,12 @@ from xp.episode.episode import Episode
 from xp.episode.metrics import Played
 from xp.episode.mix import Mix
 from xp.episode.outcome import Outcome, Reply, Status
-from xp.episode.trajectory import Tokens, Trajectory, TrajectoryWriter, trajectory
+from xp.episode.recorder import Recorder
+from xp.episode.trajectory import Tokens, Trajectory, trajectory
 from xp.tasks.row import TaskRow
 
 if TYPE_CHECKING:
     from xp.envs.base import Message
-
-CALLS_AT_ONCE = 8
-"""Environment calls in flight: on two cores a local server is fastest at about this many."""
 
 
 @dataclass(frozen=True)
@@ -61,13 +58,20 @@ class Rollouts:
         rows: task id -> row.
         mix: the environments.
         log: takes the step's Outcomes; raises where too many are void.
+        recorder: takes every trajectory.
     """
 
     def __init__(
-        self, config: TrainConfig, tokenizer: Any, rows: Mapping[str, TaskRow], mix: Mix, log: StepLog
+        self,
+        config: TrainConfig,
+        tokenizer: Any,
+        rows: Mapping[str, TaskRow],
+        mix: Mix,
+        log: StepLog,
+        recorder: Recorder,
     ) -> None:
-        self._config, self._tokenizer, self._rows, self._mix, self._log = config, tokenizer, rows, mix, log
-        self._writer = TrajectoryWriter(Path(config.common.stage_dir) / "trajectories" / "train.jsonl")
+        self._config, self._tokenizer, self._rows = config, tokenizer, rows
+        self._mix, self._log, self._recorder = mix, log, recorder
 
     def __call__(self, prompts: list[list[dict[str, Any]]], trainer: Any) -> dict[str, list[Any]]:
         """Play one episode for each prompt (a group's prompts are repeated already).
@@ -82,7 +86,7 @@ class Rollouts:
         model = trainer.accelerator.unwrap_model(trainer.model)
         rollouts = play(model, self._tokenizer, rows, self._mix, self._config.common.sampling, generator)
         for rollout in rollouts:
-            self._writer.write(rollout.trajectory(self._config.common.run, "train", step))
+            self._recorder.write(rollout.trajectory(self._config.common.run, "train", step))
         self._log.episodes([rollout.played() for rollout in rollouts], time.monotonic() - began)
         return {
             "prompt_ids": [rollout.conversation.prompt_ids for rollout in rollouts],
@@ -106,23 +110,40 @@ def play(
     sampling: Sampling,
     generator: torch.Generator,
 ) -> list[Rollout]:
-    """Play one episode for each row, in lock-step; the environment's calls of a turn are in flight together."""
+    """Play one episode for each row, in lock-step, in waves of as many as may have sessions open at the same time."""
     was_training = model.training
     model.eval()
+    numbered = list(zip(rows, _sample_numbers(rows), strict=True))
+    size = mix.max_sessions()
+    waves = [numbered[start : start + size] for start in range(0, len(numbered), size)]
+    rollouts = [one for wave in waves for one in _play_wave(model, tokenizer, wave, mix, sampling, generator)]
+    model.train(was_training)
+    return rollouts
+
+
+def _play_wave(
+    model: Any,
+    tokenizer: Any,
+    numbered: Sequence[tuple[TaskRow, int]],
+    mix: Mix,
+    sampling: Sampling,
+    generator: torch.Generator,
+) -> list[Rollout]:
+    """The environment's calls of a turn are in flight together; sessions open while the model writes its first turn."""
+    rows = [row for row, _ in numbered]
     prompts = {row.task_id: prompt_ids(tokenizer, row) for row in rows}
     replies = ReplyTokens(tokenizer)
     episodes = [mix.episode(row) for row in rows]
-    with ThreadPoolExecutor(min(CALLS_AT_ONCE, mix.max_sessions())) as pool:
+    with ThreadPoolExecutor(min(mix.calls_at_once(), len(rows))) as pool:
         starts = [pool.submit(episode.start) for episode in episodes]
         engine = Engine(model, [prompts[row.task_id] for row in rows], tokenizer.eos_token_id, sampling, generator)
         while engine.live:
             engine.extend(dict(_step_all(engine, episodes, starts, replies, pool)))
         outcomes = list(pool.map(Episode.settle, episodes))
-    model.train(was_training)
     return [
         Rollout(row, sample, conversation, episode, outcome)
-        for row, sample, conversation, episode, outcome in zip(
-            rows, _sample_numbers(rows), engine.conversations, episodes, outcomes, strict=True
+        for (row, sample), conversation, episode, outcome in zip(
+            numbered, engine.conversations, episodes, outcomes, strict=True
         )
     ]
 

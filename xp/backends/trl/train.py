@@ -14,10 +14,12 @@ from xp.backends.trl.publish import publish_model
 from xp.backends.trl.tasks_view import load_tasks, trl_rows, within_limit
 from xp.episode.metrics_file import MetricsFile
 from xp.episode.mix import Mix
+from xp.episode.recorder import Recorder
 from xp.stage_program import run_stage
 from xp.tasks.schedule import schedule
 
 if TYPE_CHECKING:
+    from xp.backends.trl.rollout import Rollouts
     from xp.backends.trl.steps import StepLog
 
 
@@ -37,11 +39,17 @@ def main(argv: Sequence[str]) -> None:
         kept, config.num_steps * config.prompts_per_step, seed=config.common.sampling.seed, shuffle=config.shuffle
     )
 
+    from xp.backends.trl.rollout import Rollouts
     from xp.backends.trl.steps import StepLog
 
-    with Mix.from_file(path.with_name("episode.json"), os.environ) as mix:
+    trajectories = path.parent / "trajectories" / "train.jsonl"
+    with (
+        Mix.from_file(path.with_name("episode.json"), os.environ) as mix,
+        Recorder(trajectories, mix, config.common.upload_as, os.environ) as recorder,
+    ):
         log = StepLog(config, MetricsFile(Path(config.common.metrics), "train", config.common.attempt))
-        trainer = _trainer(config, tokenizer, order, mix, log)
+        rollouts = Rollouts(config, tokenizer, {row.task_id: row for row in order}, mix, log, recorder)
+        trainer = _trainer(config, tokenizer, order, log, rollouts)
         checkpoint = latest_checkpoint(Path(config.grpo["output_dir"]))
         if checkpoint is not None:
             print(f"going on from {checkpoint}", flush=True)
@@ -50,13 +58,11 @@ def main(argv: Sequence[str]) -> None:
     publish_model(trainer.model, tokenizer, Path(config.model_dir))
 
 
-def _trainer(config: TrainConfig, tokenizer: Any, order: Sequence[Any], mix: Mix, log: StepLog) -> Any:
+def _trainer(config: TrainConfig, tokenizer: Any, order: Sequence[Any], log: StepLog, rollouts: Rollouts) -> Any:
     import torch
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, PrinterCallback
     from trl import GRPOConfig, GRPOTrainer
-
-    from xp.backends.trl.rollout import Rollouts
 
     model = AutoModelForCausalLM.from_pretrained(config.base_model, dtype=getattr(torch, config.common.dtype))
     trainer = GRPOTrainer(
@@ -64,7 +70,7 @@ def _trainer(config: TrainConfig, tokenizer: Any, order: Sequence[Any], mix: Mix
         args=GRPOConfig(**config.grpo),
         processing_class=tokenizer,
         train_dataset=Dataset.from_list(trl_rows(order)),
-        rollout_func=Rollouts(config, tokenizer, {row.task_id: row for row in order}, mix, log),
+        rollout_func=rollouts,
         reward_funcs=settled_reward,
         callbacks=[log.callback()],
     )

@@ -1,0 +1,186 @@
+"""One script, every way of driving an Episode: the same Outcome, the same messages, the same loss mask.
+
+TRL's adapter is held against the bare Episode here; a backend that is added adds itself to `DRIVERS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from tests.fake_session import RULES, FakeSession, call
+from tests.tiny import ScriptedModel, tokenizer_and_model
+from xp.envs.base import EnvUnavailable, Message, SessionLost, Task, ToolResult
+from xp.episode.config import EnvConfig, OnMalformedCall, OnNoToolCall, Reduction, RewardRule, ToolCallsPerTurn
+from xp.episode.episode import Episode
+from xp.episode.outcome import Outcome, Status
+from xp.tasks.config import Purpose
+from xp.tasks.row import TaskRow
+
+ROW = TaskRow(
+    "fake/train/0", "fake", Purpose.TRAIN, "train", 0, "h", (Message(role="user", content="play"),), "[]", 1.0
+)
+NO_RETRY = replace(RULES, limits=replace(RULES.limits, retries_per_episode=0))
+
+
+def grade(name: str, number: int) -> ToolResult | Exception:
+    """`move` scores a tenth, `win` ends with 1, `lose` ends with 0, `down` fails, `gone` loses the session."""
+    return {
+        "move": ToolResult(f"moved {number}", 0.1),
+        "look": ToolResult("a   wall\n  and a <door>", None),
+        "win": ToolResult("won", 1.0, finished=True),
+        "lose": ToolResult("lost", 0.0, finished=True),
+        "down": EnvUnavailable("refused"),
+        "gone": SessionLost("who?"),
+    }.get(name, ToolResult(f"no tool {name}", None, is_call_error=True))
+
+
+@dataclass(frozen=True)
+class Script:
+    """What a model says, turn by turn, and the rules that it plays under."""
+
+    name: str
+    texts: tuple[str, ...]
+    rules: EnvConfig = RULES
+
+
+def paying(reduction: Reduction, nonterminal: float | None = None, maximum: float | None = None) -> EnvConfig:
+    return replace(RULES, reward=RewardRule(reduction, nonterminal, None, maximum))
+
+
+SCRIPTS = (
+    Script("wins at once", (call("win"),)),
+    Script("scores on the way", (call("move"), call("look"), call("move"), call("win"))),
+    Script("loses", (call("move"), call("lose"))),
+    Script("runs out of turns", tuple(call("move") for _ in range(5))),
+    Script("stops without a call", (call("move"), "I give up.")),
+    Script("is nudged", ("Hm.", call("win")), replace(RULES, on_no_tool_call=OnNoToolCall.NUDGE)),
+    Script("writes nonsense and is told", ("<tool_call>\n[1, 2]\n</tool_call>", call("win"))),
+    Script(
+        "writes nonsense and is stopped",
+        (call("move"), "<tool_call>\n{oops\n</tool_call>"),
+        replace(RULES, on_malformed_call=OnMalformedCall.STOP),
+    ),
+    Script("names no tool", (call("fly"), call("win"))),
+    Script("calls twice, first counts", (call("move") + "\n" + call("win"), call("lose"))),
+    Script(
+        "calls twice, all count",
+        (call("look") + "\n" + call("move"), call("move") + "\n" + call("win")),
+        replace(RULES, tool_calls_per_turn=ToolCallsPerTurn.ALL),
+    ),
+    Script("meets an outage", (call("move"), call("down")), NO_RETRY),
+    Script("loses its session", (call("gone"),), NO_RETRY),
+    Script("keeps the last reward", (call("move"), call("lose")), paying(Reduction.LAST)),
+    Script("is clamped", (call("move"), call("win")), paying(Reduction.SUM, maximum=1.0)),
+    Script("never ends and pays", (call("move"), "no"), paying(Reduction.SUM, nonterminal=-1.0)),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Played:
+    """What a way of driving made of a script."""
+
+    outcome: Outcome
+    messages: list[Message]
+    """After the opening, assistant turns included."""
+    trained: str
+    """The text of the tokens that the loss sees."""
+
+
+class FakeMix:
+    """Opens fake sessions where the adapter expects the run's environments."""
+
+    def __init__(self, rules: EnvConfig) -> None:
+        self._rules = rules
+        self.episodes: list[Episode] = []
+
+    def episode(self, row: TaskRow) -> Episode:
+        task = Task(row.env, row.split, row.index)
+        self.episodes.append(Episode(task, lambda: FakeSession(grade), self._rules))
+        return self.episodes[-1]
+
+    def max_sessions(self) -> int:
+        return 8
+
+    def calls_at_once(self) -> int:
+        return 4
+
+
+def dialogue(episode: Episode) -> list[Message]:
+    messages: list[Message] = []
+    for turn in episode.turns:
+        messages += [Message(role="assistant", content=turn.text), *turn.messages]
+    return messages
+
+
+def bare(script: Script) -> Played:
+    episode = FakeMix(script.rules).episode(ROW)
+    for text in script.texts:
+        if episode.step(text).is_done:
+            break
+    outcome = episode.settle()
+    end = tokenizer_and_model()[0].eos_token
+    return Played(outcome, dialogue(episode), "".join(turn.text + end for turn in episode.turns))
+
+
+def under_trl(script: Script) -> Played:
+    import torch
+
+    from xp.backends.trl.config import Sampling
+    from xp.backends.trl.rollout import play
+
+    tokenizer, _ = tokenizer_and_model()
+    mix: Any = FakeMix(script.rules)
+    model = ScriptedModel(_conversation(script), len(tokenizer))
+    sampling = Sampling(0.0, 1.0, None, 400, max_tokens_per_turn=200, max_response_tokens=2000, seed=1)
+    (rollout,) = play(model, tokenizer, [ROW], mix, sampling, torch.Generator())
+    own = [
+        token
+        for token, mask in zip(rollout.conversation.completion_ids, rollout.conversation.mask, strict=True)
+        if mask
+    ]
+    return Played(rollout.outcome, dialogue(rollout.episode), tokenizer.decode(own))
+
+
+def _conversation(script: Script) -> list[int]:
+    """All token ids of the script, with what the environment says in between."""
+    from xp.backends.trl.rollout import ReplyTokens
+    from xp.backends.trl.tasks_view import prompt_ids
+
+    tokenizer, _ = tokenizer_and_model()
+    replies = ReplyTokens(tokenizer)
+    episode = FakeMix(script.rules).episode(ROW)
+    ids = prompt_ids(tokenizer, ROW)
+    for text in script.texts:
+        ids += [*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
+        reply = episode.step(text)
+        if reply.is_done:
+            break
+        ids += replies.ids(reply.messages, is_cut=False)
+    return ids
+
+
+DRIVERS: Sequence[Callable[[Script], Played]] = (under_trl,)
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
+@pytest.mark.parametrize("drive", DRIVERS)
+def test_every_driver_agrees_with_the_bare_episode(drive: Callable[[Script], Played], script: Script) -> None:
+    expected, found = bare(script), drive(script)
+    assert found.outcome == expected.outcome
+    assert found.messages == expected.messages
+    assert found.trained == expected.trained
+
+
+def test_the_scripts_reach_every_status() -> None:
+    assert {bare(script).outcome.status for script in SCRIPTS} == set(Status) - {Status.ONGOING}
+
+
+def test_an_outage_has_no_reward_under_any_driver() -> None:
+    for script in SCRIPTS:
+        for drive in (bare, *DRIVERS):
+            outcome = drive(script).outcome
+            assert (outcome.reward is None) == (outcome.status is Status.VOID)

@@ -1,0 +1,60 @@
+"""A tiny model that nobody has trained, and a model that says what a script says: for tests of the TRL adapter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from xp.compose import compose
+
+
+@cache
+def tokenizer_and_model() -> tuple[Any, Any]:
+    """As the `model` stage makes them, without its warm-up; larger weights, so that no two tokens are alike."""
+    import torch
+
+    from xp.bundled.build import Build
+    from xp.bundled.tiny_model import TinyModelConfig, make_model, make_tokenizer
+
+    build = compose([]).model.build
+    assert build is not None
+    config = TinyModelConfig(Path("unused"), 1024, 2, Build(**build.model_dump() | {"initializer_range": 0.5}))
+    torch.manual_seed(0)
+    tokenizer = make_tokenizer(config.build)
+    return tokenizer, make_model(config, tokenizer).eval()
+
+
+class ScriptedModel:
+    """Puts all probability on `ids[position + 1]`: under greedy sampling it writes exactly the script.
+
+    Args:
+        ids: the whole conversation as token ids, the environment's part included.
+        vocab_size: of the tokenizer.
+    """
+
+    training = False
+
+    def __init__(self, ids: Sequence[int], vocab_size: int) -> None:
+        import torch
+
+        self.config = SimpleNamespace(num_hidden_layers=0)
+        self._next = torch.tensor([*ids[1:], 0])
+        self._vocab_size = vocab_size
+
+    def model(self, position_ids: Any, **_: Any) -> Any:
+        return SimpleNamespace(last_hidden_state=position_ids[..., None])
+
+    def lm_head(self, hidden: Any) -> Any:
+        import torch
+
+        positions = hidden[..., 0].clamp(max=len(self._next) - 1)
+        return torch.nn.functional.one_hot(self._next[positions], self._vocab_size).float() * 100
+
+    def eval(self) -> ScriptedModel:
+        return self
+
+    def train(self, mode: bool = True) -> ScriptedModel:  # noqa: ARG002
+        return self
