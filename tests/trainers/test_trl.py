@@ -1,0 +1,156 @@
+"""What xp relies on in the pinned TRL, against the real package, and the adapter's small parts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tiny import tokenizer_and_model
+from xp.backends.base import Places
+from xp.backends.trl.config import TrainConfig
+from xp.backends.trl.render import catalog, grpo_config, stages
+from xp.backends.trl.train import latest_checkpoint, settled_reward
+from xp.compose import compose, options
+from xp.episode.metrics import Played
+from xp.episode.metrics_file import MetricsFile
+from xp.episode.outcome import Outcome, Status
+from xp.errors import ExitCode, XpError
+
+PLACES = Places(run="runs/r", attempt=1, tasks="tasks/t")
+
+
+def train_config(*overrides: str) -> TrainConfig:
+    train = next(stage for stage in stages(compose(overrides), PLACES) if stage.name == "train")
+    return TrainConfig.from_json(train.job.files["runs/r/attempt_1/train/config.json"])
+
+
+@pytest.mark.parametrize("recipe", options("recipes"))
+def test_trl_takes_every_recipe_and_counts_as_the_spec_meant(recipe: str, tmp_path: Path) -> None:
+    from trl import GRPOConfig
+
+    spec = compose([f"recipes={recipe}"])
+    args = GRPOConfig(**grpo_config(spec, PLACES) | {"output_dir": str(tmp_path)})
+    training = spec.training
+    assert args.generation_batch_size == training.prompts_per_step * training.group_size
+    assert args.num_generations == training.group_size
+    updates = args.num_iterations * args.steps_per_generation / args.gradient_accumulation_steps
+    assert updates == training.updates_per_step * training.passes_per_step
+    assert (args.beta, args.learning_rate) == (training.kl_coef, training.learning_rate)
+    assert args.max_steps == training.num_steps * updates
+
+
+def test_the_catalog_is_the_installed_grpo_configs() -> None:
+    import dataclasses
+
+    from trl import GRPOConfig
+
+    assert set(catalog()) == {field.name for field in dataclasses.fields(GRPOConfig)}
+
+
+class Groups:
+    """A rollout function that plays nothing: fixed completions with the given settled rewards."""
+
+    def __init__(self, settled: list[float | None]) -> None:
+        self.settled = settled
+        self.seen: list[list[dict[str, Any]]] = []
+
+    def __call__(self, prompts: list[list[dict[str, Any]]], trainer: Any) -> dict[str, list[Any]]:
+        self.seen = prompts
+        end = trainer.processing_class.eos_token_id
+        completions = [[20 + number, 40, end] for number in range(len(prompts))]
+        return {
+            "prompt_ids": [[10, 11]] * len(prompts),
+            "completion_ids": completions,
+            "logprobs": [[0.0] * 3] * len(prompts),
+            "env_mask": [[1, 0, 1]] * len(prompts),
+            "settled": self.settled,
+        }
+
+
+@pytest.fixture
+def trained(tmp_path: Path) -> tuple[Any, Groups]:
+    """One real update on two groups of four; the second episode of the first group is void."""
+    from datasets import Dataset
+    from trl import GRPOConfig, GRPOTrainer
+
+    tokenizer, model = tokenizer_and_model()
+    overrides = ["training.prompts_per_step=2", "training.group_size=4", "training.micro_batch_size=8"]
+    config = grpo_config(compose([*overrides, "training.num_steps=1"]), PLACES)
+    groups = Groups([1.0, None, 0.0, 0.5, 0.2, 0.2, 0.2, 0.2])
+    rows = [{"prompt": [{"role": "user", "content": "x", "task_id": f"a/train/{index}"}]} for index in range(2)]
+    trainer = GRPOTrainer(
+        model=model,
+        args=GRPOConfig(**config | {"output_dir": str(tmp_path), "save_strategy": "no"}),
+        processing_class=tokenizer,
+        train_dataset=Dataset.from_list(rows),
+        rollout_func=groups,
+        reward_funcs=settled_reward,
+    )
+    trainer.train()
+    return trainer, groups
+
+
+def test_a_tasks_id_reaches_the_rollout_function_once_per_episode(trained: tuple[Any, Groups]) -> None:
+    _, groups = trained
+    assert [prompt[0]["task_id"] for prompt in groups.seen] == ["a/train/0"] * 4 + ["a/train/1"] * 4
+
+
+def test_a_void_episode_leaves_the_baseline_and_the_others_follow_the_formula(trained: tuple[Any, Groups]) -> None:
+    import torch
+
+    trainer, _ = trained
+    scored = torch.tensor([1.0, 0.0, 0.5])
+    expected = (scored - scored.mean()) / (scored.std() + 1e-4)
+    advantages = list(trainer._logs["advantages"])
+    found = torch.tensor([advantages[0], advantages[2], advantages[3]])
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
+    assert advantages[1] == 0.0
+    assert advantages[4:] == [0.0] * 4
+
+
+def step_log(tmp_path: Path, *overrides: str) -> Any:
+    from xp.backends.trl.steps import StepLog
+
+    return StepLog(train_config(*overrides), MetricsFile(tmp_path / "metrics.jsonl", "train", 1))
+
+
+def played(reward: float | None) -> Played:
+    status = Status.VOID if reward is None else Status.FINISHED
+    return Played("a", "a/train/0", Outcome(status, reward, (), 1, 1, 0, "down" if reward is None else None), 5)
+
+
+@pytest.mark.scorecard(20)
+def test_a_step_with_too_many_void_episodes_stops_the_run_with_its_own_code(tmp_path: Path) -> None:
+    log = step_log(tmp_path, "training.max_void_fraction=0.25")
+    log.episodes([played(1.0), played(1.0), played(1.0), played(None)], 1.0)
+    with pytest.raises(XpError, match="2 of 4 episodes are void") as caught:
+        log.episodes([played(1.0), played(1.0), played(None), played(None)], 1.0)
+    assert caught.value.code is ExitCode.UNHEALTHY
+    assert "down" in str(caught.value)
+
+
+def test_several_updates_of_a_step_make_one_line(tmp_path: Path) -> None:
+    log = step_log(tmp_path, "training.updates_per_step=2", "training.micro_batch_size=32")
+    log.episodes([played(1.0), played(0.0)], 1.0)
+    log.update(1, {"loss": 1.0})
+    assert not (tmp_path / "metrics.jsonl").exists()
+    log.update(2, {"loss": 3.0, "grad_norm": 0.5})
+    (line,) = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert '"step": 1' in line
+    assert '"training/loss": 2.0' in line
+
+
+@pytest.mark.scorecard(34)
+def test_a_torn_checkpoint_is_passed_over(tmp_path: Path) -> None:
+    assert latest_checkpoint(tmp_path) is None
+    for step, is_whole in ((5, True), (10, True), (15, False)):
+        folder = tmp_path / f"checkpoint-{step}"
+        folder.mkdir()
+        (folder / "model.safetensors").write_text("x")
+        if is_whole:
+            (folder / "trainer_state.json").write_text("{}")
+    found = latest_checkpoint(tmp_path)
+    assert found is not None
+    assert found.name == "checkpoint-10"
