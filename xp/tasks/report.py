@@ -23,9 +23,12 @@ class Progress:
         self._task: Any = None
 
     def __enter__(self) -> Progress:
-        if sys.stderr.isatty():
+        from rich.console import Console
+
+        # A launcher says by environment variables that its own output is a terminal.
+        console = Console(stderr=True)
+        if console.is_terminal:
             from rich import progress
-            from rich.console import Console
 
             columns = (
                 progress.TextColumn("prepare"),
@@ -34,7 +37,7 @@ class Progress:
                 progress.TextColumn("{task.fields[note]}"),
                 progress.TimeRemainingColumn(),
             )
-            self._bar = progress.Progress(*columns, console=Console(stderr=True))
+            self._bar = progress.Progress(*columns, console=console)
             self._task = self._bar.add_task("prepare", total=self._total, note="")
             self._bar.start()
         return self
