@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from xp.atomic import write_atomically
 from xp.errors import ExitCode, XpError
 from xp.job import Runtime, Stage
 from xp.launchers.base import Echo, Launch, Launcher
@@ -26,7 +27,6 @@ from xp.record import (
     now,
     read_record,
     update_stage,
-    write_atomically,
     write_record,
 )
 from xp.tracking.base import TrackedRun, openers

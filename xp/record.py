@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -16,6 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from xp.atomic import write_atomically
 from xp.errors import ExitCode, XpError
 
 FILE = "run.json"
@@ -165,27 +165,6 @@ def is_held(directory: Path) -> bool:
     except OSError:
         return False
     return False
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a whole file or nothing: temporary file, fsync, rename, fsync of the directory."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
-            file.write(text)
-            file.flush()
-            os.fchmod(file.fileno(), 0o644)
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
 
 
 def _with_last(record: RunRecord, attempt: AttemptRecord) -> RunRecord:

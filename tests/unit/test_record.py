@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from xp.atomic import write_atomically
 from xp.errors import ExitCode, XpError
 from xp.record import (
     Provenance,
@@ -20,7 +21,6 @@ from xp.record import (
     read_record,
     table,
     update_stage,
-    write_atomically,
     write_record,
 )
 

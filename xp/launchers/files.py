@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 
+from xp.atomic import write_atomically
 from xp.errors import ExitCode, XpError
-from xp.record import write_atomically
 
 PACKAGE = Path(__file__).resolve().parent.parent
 MAX_MODULE_BYTES = 50_000_000

@@ -10,10 +10,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+from xp.atomic import replacing, sync_directory
 from xp.errors import ExitCode, XpError
 from xp.tasks.config import PrepareConfig, Purpose
 from xp.tasks.faults import Point, fault_point
-from xp.tasks.files import file_digest, replacing, sync_directory
+from xp.tasks.files import file_digest
 from xp.tasks.manifest import MANIFEST, TABLE, Count, Failure, Manifest, missing_fractions
 from xp.tasks.request import canonical_request, request_key
 from xp.tasks.row import TaskRow, write_rows

@@ -1,40 +1,13 @@
-"""Writing files so that a name never points to half a file, and turning the disk's refusals into one clear message."""
+"""The store's files: their digests, and the disk's refusals turned into one clear message."""
 
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from xp.errors import ExitCode, XpError
-
-TEMPORARY = ".tmp"
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Gives a temporary path beside `path` that takes its name, synced to disk, when the block ends well."""
-    temporary = path.with_name(path.name + TEMPORARY)
-    try:
-        yield temporary
-        with temporary.open("rb") as written:
-            os.fsync(written.fileno())
-        temporary.replace(path)
-    except BaseException:
-        with suppress(OSError):
-            temporary.unlink()
-        raise
-
-
-def sync_directory(path: Path) -> None:
-    """Make renames within a directory last through a power cut."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from xp.atomic import TEMPORARY, replacing
 from xp.envs.base import Message
 from xp.tasks.faults import Point, fault_point
-from xp.tasks.files import TEMPORARY, replacing
 from xp.tasks.request import canonical_json, digest_of
 from xp.tasks.row import TaskRow
 from xp.tasks.selection import Block
@@ -74,7 +74,7 @@ class WorkDirectory:
             self.path.mkdir(parents=True)
             with replacing(known) as temporary:
                 temporary.write_text(text)
-        for orphan in self.path.glob(f"*{TEMPORARY}"):
+        for orphan in self.path.glob(f".*{TEMPORARY}"):
             orphan.unlink()
         with suppress(FileNotFoundError):
             shutil.rmtree(self.path / "set")

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from xp.tasks.files import replacing
+from xp.atomic import replacing
 from xp.tasks.row import TaskRow
 
 

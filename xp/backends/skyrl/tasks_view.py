@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from xp.tasks.files import replacing
+from xp.atomic import replacing
 from xp.tasks.row import TaskRow
 
 ENV_CLASS = "xp"

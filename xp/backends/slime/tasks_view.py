@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from xp.tasks.files import replacing
+from xp.atomic import replacing
 from xp.tasks.row import TaskRow
 
 INPUT_KEY, METADATA_KEY, TOOL_KEY = "input", "metadata", "tools"

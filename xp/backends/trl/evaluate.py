@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+from xp.atomic import write_atomically
 from xp.backends.trl.config import EvaluateConfig
 from xp.backends.trl.curve import draw_curve
 from xp.backends.trl.process import quiet_trainer
@@ -24,7 +25,6 @@ from xp.episode.mix import Mix
 from xp.episode.recorder import Recorder
 from xp.errors import ExitCode, XpError
 from xp.stage_program import run_stage
-from xp.tasks.files import replacing
 from xp.tasks.row import TaskRow
 
 
@@ -43,8 +43,7 @@ def main(argv: Sequence[str]) -> None:
             own = {f"evaluation/{name}/{key}": value for key, value in episode_metrics(played, 1).items()}
             metrics.write(list(config.models).index(name), own)
     evaluation = {"schema_version": 1, "models": dict(config.models), "results": results}
-    with replacing(path.parent / "evaluation.json") as file:
-        file.write_text(json.dumps(evaluation, indent=2) + "\n")
+    write_atomically(path.parent / "evaluation.json", json.dumps(evaluation, indent=2) + "\n")
     draw_curve(Path(config.common.metrics), results, Path(config.curve))
 
 

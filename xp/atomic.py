@@ -1,0 +1,46 @@
+"""Writing files so that a name never points to half a file, whoever is killed and whoever else writes the same."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+TEMPORARY: Final = ".tmp"
+"""What a file that is being written ends with; one that a killed process left may be deleted."""
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Gives a temporary path beside `path`, this process's own, that takes its name when the block ends well.
+
+    The content is on the disk before the name is; on an exception nothing is left.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY}")
+    try:
+        yield temporary
+        with temporary.open("rb") as written:
+            os.fsync(written.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a whole file or nothing, with the directories above it, so that it lasts through a power cut."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8", newline="")
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Make renames within a directory last through a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
