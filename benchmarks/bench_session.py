@@ -9,9 +9,10 @@ import json
 import multiprocessing
 import os
 import statistics
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
@@ -222,13 +223,14 @@ class SdkCpu:
         return _sdk_cpu(place, self.turns)
 
 
-def main() -> None:
+def main(argv: Sequence[str] = ()) -> None:
+    """Print milliseconds of CPU per turn, and throughput against the leanest client and the SDK's."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--turns", type=int, default=1200)
     parser.add_argument("--sessions", type=int, default=256)
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--rounds", type=int, default=3)
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     with LocalServer(COUNTER) as server:
         place = Place(server.url, server.keys.client)
         times = cpu_per_turn(place, options.turns)
@@ -249,4 +251,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -98,6 +98,8 @@ class EnvMember(Section):
     max_turns: Count
     """Assistant messages per episode."""
     reward: Reward
+    reward_fn: ModulePath | None
+    """`package.module:function` of your own, from the settled Outcome to its reward."""
     on_no_tool_call: OnNoToolCall
     on_malformed_call: OnMalformedCall
     tool_calls_per_turn: ToolCallsPerTurn

@@ -95,6 +95,8 @@ class EnvConfig:
     """Names of the environment variables that are handed to each session."""
     allowed_origins: tuple[str, ...]
     """Origins (scheme://host[:port]) beside the catalog's own that may receive the API key and the secrets."""
+    reward_fn: str | None = None
+    """`module:function` from the settled Outcome to its reward; None: the rule's reward stands."""
 
 
 @dataclass(frozen=True)

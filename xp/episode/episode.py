@@ -13,6 +13,7 @@ from xp.episode.config import EnvConfig, OnMalformedCall, OnNoToolCall, ToolCall
 from xp.episode.outcome import Outcome, Reply, Status
 from xp.episode.replay import Attempt, Call, call_name
 from xp.episode.rewards import reduce_rewards
+from xp.episode.shaping import Shape, shaped
 from xp.episode.tool_calls import FORMS, PARSERS, Malformed, ParsedCall, without_thinking
 
 NUDGE: Final = "Your message held no tool call. Go on by calling one of the tools."
@@ -38,11 +39,15 @@ class Episode:
         task: the problem.
         open_session: opens a fresh session on it; called again for each retry.
         rules: what a turn means and how it is scored.
+        shape: the user's own reward, from the rules' `reward_fn`.
     """
 
-    def __init__(self, task: Task, open_session: Callable[[], Session], rules: EnvConfig) -> None:
+    def __init__(
+        self, task: Task, open_session: Callable[[], Session], rules: EnvConfig, shape: Shape | None = None
+    ) -> None:
         self.task = task
         self._rules = rules
+        self._shape = shape
         self._attempt = Attempt(open_session, rules.limits.retries_per_episode)
         self._lock = threading.Lock()
         self._status = Status.ONGOING
@@ -97,7 +102,8 @@ class Episode:
                     self._status = Status.TRUNCATED
                 self._attempt.close()
                 self.elapsed_s = time.time() - self.started_at
-                self._outcome = self._score()
+                outcome = self._score()
+                self._outcome = outcome if self._shape is None else shaped(outcome, self._shape)
             return self._outcome
 
     def _start(self) -> None:

@@ -10,6 +10,7 @@ from xp.envs.base import Provider, Task
 from xp.envs.load import load_provider
 from xp.episode.config import EpisodeConfig
 from xp.episode.episode import Episode
+from xp.episode.shaping import load_shape
 
 LOCAL_CALLS = 8
 """A server on the same two cores is fastest at four to eight calls in flight (benchmarks/bench_session.py)."""
@@ -39,6 +40,9 @@ class Mix:
         self._providers: dict[str, Provider] = {
             name: load_provider(member, environ) for name, member in config.members.items()
         }
+        self._shapes = {
+            name: load_shape(member.reward_fn) for name, member in config.members.items() if member.reward_fn
+        }
 
     @staticmethod
     def from_file(path: Path, environ: Mapping[str, str]) -> Mix:
@@ -49,7 +53,8 @@ class Mix:
         """A fresh episode on a task; its session opens with `start()` or the first step."""
         provider = self._providers[row.env]
         task = Task(row.env, row.split, row.index)
-        return Episode(task, lambda: provider.open(task), self._config.members[row.env])
+        rules, shape = self._config.members[row.env], self._shapes.get(row.env)
+        return Episode(task, lambda: provider.open(task), rules, shape)
 
     def max_sessions(self) -> int:
         """The smallest bound of any member on sessions open at the same time."""

@@ -31,6 +31,7 @@ def env_config(name: str, member: EnvMember, spec: RunSpec) -> EnvConfig:
         limits=Limits(**member.limits.model_dump()),
         secrets=tuple(member.secrets),
         allowed_origins=member.allowed_origins,
+        reward_fn=member.reward_fn,
     )
 
 
@@ -53,7 +54,12 @@ def episode_secrets(spec: RunSpec) -> dict[str, str]:
 
 def user_modules(spec: RunSpec) -> tuple[str, ...]:
     """Top-level modules of the user's own that episodes load; the run takes a copy of them, as of xp itself."""
-    named = [name for member in spec.env.members.values() for name in (member.serve, member.provider) if name]
+    named = [
+        name
+        for member in spec.env.members.values()
+        for name in (member.serve, member.provider, member.reward_fn)
+        if name
+    ]
     tops = {name.partition(":")[0].partition(".")[0] for name in named if ":" in name}
     return tuple(sorted(tops - {"xp"}))
 
