@@ -14,7 +14,14 @@ import pytest
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
+# An untrained model wins nothing, and equal rewards teach nothing: a reward of our own tells its episodes apart.
+REWARDS = """
+def by_size(outcome):
+    return 0.1 * outcome.num_malformed + 0.01 * outcome.num_turns + 0.5 * (outcome.status == "stopped")
+"""
+
 SMALL = (
+    "env.reward_fn=my_rewards:by_size",
     "env.train.num_tasks=16",
     "env.held_out.num_tasks=8",
     "model.build.warmup_steps=3",
@@ -38,9 +45,10 @@ def xp(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def the_run(directory: Path, number: int = 0) -> Path:
-    runs = sorted((directory / "outputs" / "runs").iterdir(), key=lambda path: path.stat().st_ctime)
-    return runs[number]
+def the_run(directory: Path, name: str = "first") -> Path:
+    """The directory of the run of that name."""
+    (run,) = (directory / "outputs" / "runs").glob(f"{name}-*")
+    return run
 
 
 def stages(run: Path, attempt: int = -1) -> dict[str, str]:
@@ -57,7 +65,8 @@ def metrics(run: Path, stage: str) -> list[dict[str, Any]]:
 def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory in which the small default has been run once."""
     directory = tmp_path_factory.mktemp("default")
-    done = xp(directory, *SMALL)
+    (directory / "my_rewards.py").write_text(REWARDS)
+    done = xp(directory, "name=first", *SMALL)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     (directory / "screen.txt").write_text(done.stdout)
     return directory
@@ -76,7 +85,8 @@ def test_the_run_directory_holds_what_the_readme_promises(outputs: Path) -> None
     assert (run / "spec.yaml").is_file()
     assert (run / "model" / "model.safetensors").stat().st_size > 100_000
     assert (run / "attempt_1/evaluate/reward_curve.png").read_bytes().startswith(b"\x89PNG")
-    assert [path.name for path in sorted((run / "checkpoints").iterdir())] == ["checkpoint-1", "checkpoint-2"]
+    assert sorted(path.name for path in run.glob("checkpoints/checkpoint-*")) == ["checkpoint-1", "checkpoint-2"]
+    assert (run / "attempt_1/code/my_rewards.py").read_text() == REWARDS
 
 
 def test_there_is_one_line_of_metrics_a_step_under_the_common_names(outputs: Path) -> None:
@@ -128,9 +138,9 @@ def test_training_changed_the_weights(outputs: Path) -> None:
 
 
 def test_a_second_run_finds_the_model_made_and_a_resumed_one_goes_on(outputs: Path) -> None:
-    done = xp(outputs, *SMALL, "evaluation.before_training=false")
+    done = xp(outputs, "name=second", *SMALL, "evaluation.before_training=false")
     assert done.returncode == 0, done.stderr
-    run = the_run(outputs, -1)
+    run = the_run(outputs, "second")
     assert stages(run)["model"] == "cached"
     done = xp(outputs, f"resume={run.name}", "training.num_steps=3")
     assert done.returncode == 0, done.stderr
@@ -150,13 +160,13 @@ def test_ctrl_c_ends_the_whole_tree_and_the_run_can_go_on(outputs: Path) -> None
     import psutil
 
     process = psutil.Popen(
-        [sys.executable, "-m", "xp", *SMALL, "training.num_steps=200"],
+        [sys.executable, "-m", "xp", "name=stopped", *SMALL, "training.num_steps=200"],
         cwd=outputs, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
-        run = the_run(outputs, -1)
-        if (run / "metrics.jsonl").exists() and len(metrics(run, "train")) >= 1:
+        found = list((outputs / "outputs/runs").glob("stopped-*/metrics.jsonl"))
+        if found and metrics(found[0].parent, "train"):
             break
         time.sleep(0.5)
     tree = process.children(recursive=True)
@@ -165,14 +175,14 @@ def test_ctrl_c_ends_the_whole_tree_and_the_run_can_go_on(outputs: Path) -> None
     assert process.wait(timeout=60) == 130
     _, alive = psutil.wait_procs(tree, timeout=10)
     assert not alive
-    assert json.loads((the_run(outputs, -1) / "run.json").read_text())["status"] == "interrupted"
+    assert json.loads((the_run(outputs, "stopped") / "run.json").read_text())["status"] == "interrupted"
 
 
 def test_training_refuses_a_task_set_that_was_damaged_behind_its_back(outputs: Path) -> None:
-    done = xp(outputs, "prepare", *SMALL, "env.train.num_tasks=15")
+    done = xp(outputs, "prepare", "name=prepared", *SMALL, "env.train.num_tasks=15")
     assert done.returncode == 0, done.stderr
     newest = max((outputs / "outputs/tasks").glob("*/manifest.json"), key=lambda path: path.stat().st_mtime).parent
-    (run,) = [run for run in (outputs / "outputs/runs").iterdir() if set(stages(run)) == {"prepare"}]
+    assert set(stages(the_run(outputs, "prepared"))) == {"prepare"}
     table = newest / "tasks.parquet"
     table.write_bytes(table.read_bytes()[:-1] + b"x")
     plan = json.loads(xp(outputs, "plan", "--json", *SMALL, "env.train.num_tasks=15").stdout)
@@ -190,7 +200,6 @@ def test_training_refuses_a_task_set_that_was_damaged_behind_its_back(outputs: P
     )
     assert done.returncode == 6
     assert "damaged" in done.stderr
-    assert run.is_dir()
 
 
 def test_an_environment_that_cannot_be_reached_stops_the_run_with_its_own_code(outputs: Path, tmp_path: Path) -> None:

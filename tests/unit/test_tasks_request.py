@@ -35,6 +35,7 @@ DOES_NOT_MATTER: dict[str, Any] = {
     "limits": replace(LIMITS, max_sessions=1, call_timeout_s=1.0),
     "secrets": ("OPENAI_API_KEY",),
     "allowed_origins": ("https://example.org",),
+    "reward_fn": "my_rewards:shape",
 }
 HAS_ONE_VALUE_ONLY_OR_IS_THE_KEY = {"name", "on_malformed_call", "tool_calls_per_turn", "dialect"}
 
