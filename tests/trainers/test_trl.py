@@ -142,7 +142,6 @@ def test_several_updates_of_a_step_make_one_line(tmp_path: Path) -> None:
     assert '"training/loss": 2.0' in line
 
 
-@pytest.mark.scorecard(34)
 def test_a_torn_checkpoint_is_passed_over(tmp_path: Path) -> None:
     assert latest_checkpoint(tmp_path) is None
     for step, is_whole in ((5, True), (10, True), (15, False)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -49,6 +50,28 @@ def test_a_fault_is_one_message_and_a_documented_code(tmp_path: Path, arguments:
     assert done.returncode == code
     assert "Traceback" not in done.stderr
     assert done.stderr.startswith("xp: ")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("overrides", "variable"),
+    [
+        (["env=whodunit"], "OPENREWARD_API_KEY"),
+        (["env.secrets.openai_api_key=null"], "OPENAI_API_KEY"),
+        (["env.secrets.TOKEN.from_env=MY_TOKEN"], "MY_TOKEN"),
+        (["upload_rollouts=true"], "OPENREWARD_API_KEY"),
+    ],
+)
+def test_a_secret_that_does_not_resolve_stops_the_run_before_anything_is_made(
+    tmp_path: Path, overrides: list[str], variable: str
+) -> None:
+    environ = {name: value for name, value in os.environ.items() if name != variable}
+    done = subprocess.run(
+        [sys.executable, "-m", "xp", *overrides], cwd=tmp_path, env=environ, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 4
+    assert variable in done.stderr
+    assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
