@@ -24,7 +24,7 @@ examples:
   python -m xp                                            learn small murder mysteries on this machine's CPU
   python -m xp seed=2 training.num_steps=30               the same, changed
   python -m xp -m seed=1,2,3                              a sweep
-  python -m xp plan env=whodunit hardware=a100x4          what would run on four GPUs
+  python -m xp plan training.group_size=16 --files        what would run, with every file
   python -m xp resume=RUN                                 go on from RUN's last checkpoint
 """
 

@@ -29,8 +29,9 @@ from xp.record import (
     update_stage,
     write_record,
 )
-from xp.tracking.base import TrackedRun, openers
+from xp.tracking.base import TrackedRun
 from xp.tracking.mirror import Mirror
+from xp.tracking.opening import openers
 
 if TYPE_CHECKING:
     from xp.plan import Plan

@@ -13,8 +13,9 @@ import pytest
 
 from tests.launching import eventually
 from xp.errors import ExitCode, XpError
-from xp.tracking.base import Opener, TrackedRun, check_trackers, openers
+from xp.tracking.base import Opener, TrackedRun, check_trackers
 from xp.tracking.mirror import Line, Mirror, parse_line
+from xp.tracking.opening import openers
 
 LINE = {"step": 3, "time": 12.5, "attempt": 1, "stage": "train", "loss": 0.5, "num": 2}
 

@@ -56,11 +56,6 @@ def check_trackers(names: Sequence[str]) -> dict[str, str]:
         raise XpError(f"{error}; WANDB_MODE=offline needs none", ExitCode.SECRET) from None
 
 
-def openers(names: Sequence[str]) -> dict[str, Opener]:
-    """How to open each tracker; nothing is imported until it is called."""
-    return {name: _OPENERS[name] for name in names}
-
-
 def _is_logged_in() -> bool:
     """Whether `wandb login` left a key in ~/.netrc."""
     import netrc
@@ -71,18 +66,3 @@ def _is_logged_in() -> bool:
         return netrc.netrc().authenticators(host) is not None
     except (OSError, netrc.NetrcParseError):
         return False
-
-
-def _wandb(run: TrackedRun) -> Tracker:
-    from xp.tracking.wandb import WandbTracker
-
-    return WandbTracker(run)
-
-
-def _tensorboard(run: TrackedRun) -> Tracker:
-    from xp.tracking.tensorboard import TensorboardTracker
-
-    return TensorboardTracker(run)
-
-
-_OPENERS: Mapping[str, Opener] = {"wandb": _wandb, "tensorboard": _tensorboard}
