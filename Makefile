@@ -43,13 +43,10 @@ $(addprefix plan-,$(RECIPES)): plan-%: setup
 	$(XP) plan recipes=$* $(ARGS)
 
 test: setup check  ## Style, types, the wall, and every test that takes less than a minute; what .ci/run calls
-	$(BIN)/python -m pytest -m "not slow and not gpu"
+	$(BIN)/python -m pytest -m "not slow"
 
 test-slow: setup  ## The tests that take longer
-	$(BIN)/python -m pytest -m "slow and not gpu"
-
-test-gpu: setup  ## The tests that need an accelerator
-	$(BIN)/python -m pytest -m gpu
+	$(BIN)/python -m pytest -m slow
 
 scorecard: setup  ## The reliability scorecard, n of 35
 	$(BIN)/python -m tests.scorecard
@@ -73,5 +70,5 @@ bench: setup  ## Measure the promises of docs/results.md on this machine
 clean:  ## Remove .venv and caches; outputs/ stays
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
-.PHONY: help setup demo plan test test-slow test-gpu scorecard check format golden bench clean $(RECIPES) \
+.PHONY: help setup demo plan test test-slow scorecard check format golden bench clean $(RECIPES) \
 	$(addprefix prepare-,$(RECIPES)) $(addprefix plan-,$(RECIPES))
