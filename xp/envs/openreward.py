@@ -21,7 +21,7 @@ from xp.envs.base import (
     ToolSpec,
 )
 from xp.envs.local_server import LocalServer, source_version
-from xp.envs.loop import run
+from xp.envs.loop import current_loop, run
 from xp.envs.ors_catalog import Catalog
 from xp.envs.ors_http import Transport
 from xp.envs.ors_session import Live, Sessions, Terminal, checked_index
@@ -143,7 +143,8 @@ class _Core:
     async def open(self, task: Task) -> Live:
         return await self.sessions.open(await self.catalog.env(), task)
 
-    async def close_session(self, live: Live) -> None:
+    def end_session(self, live: Live) -> None:
+        """On the loop's thread."""
         ending = self.sessions.close_soon(live)
         ending.add_done_callback(lambda _: self.slots.release())
 
@@ -186,7 +187,7 @@ class OpenRewardSession:
         if self._is_closed or self._core.pid != os.getpid():
             return
         self._is_closed = True
-        run(self._core.close_session(self._live), SLACK_S)
+        current_loop().call_soon_threadsafe(self._core.end_session, self._live)
 
     def _listing(self) -> tuple[tuple[ToolSpec, ...], Terminal | None]:
         self._check_process()
