@@ -181,6 +181,10 @@ def test_metrics_reach_wandb_offline_and_its_files_hold_no_secret(
     run(plan(stage("train", METRICS), tracking=("wandb",)), tmp_path, screen)
     (history,) = tmp_path.glob("runs/run/wandb/offline-run-*-run/run-run.wandb")
     losses, config = _read_wandb(history)
+    deadline = time.monotonic() + 15
+    while len(losses) < 3 and time.monotonic() < deadline:
+        time.sleep(0.2)  # W&B's own process may still be writing when finish() has returned
+        losses, config = _read_wandb(history)
     assert losses == [0.0, 1.0, 2.0]
     assert "project" in config
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and b"XPCANARY" in path.read_bytes()]
