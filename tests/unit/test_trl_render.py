@@ -118,6 +118,7 @@ def test_the_batch_arithmetic_says_what_the_spec_meant(data: st.DataObject) -> N
         (["backend.overrides.bett=0.1"], "did you mean beta?"),
         (["backend.overrides.report_to=wandb"], "same value for every run"),
         (["hardware=a100x4"], "hardware"),
+        (["training.max_response_tokens=800"], "more than the 1024 tokens that model=tiny can take"),
     ],
 )
 def test_what_trl_cannot_do_is_refused_with_the_way_out(overrides: list[str], expected: str) -> None:

@@ -105,6 +105,15 @@ def refusals(spec: RunSpec) -> list[Refusal]:
                 " its rendering for accelerators (accelerate, FSDP2, vLLM) is not built yet",
             )
         )
+    longest = spec.training.max_prompt_tokens + spec.training.max_response_tokens
+    if longest > spec.model.max_context_tokens:
+        found.append(
+            Refusal(
+                "training.max_response_tokens",
+                f"max_prompt_tokens + max_response_tokens = {longest} is more than the {spec.model.max_context_tokens}"
+                f" tokens that model={spec.model.name} can take; lower one of them",
+            )
+        )
     if spec.algorithm.dynamic_sampling:
         found.append(
             Refusal("algorithm.dynamic_sampling", "TRL's GRPOTrainer does not resample groups; set it to false")
