@@ -7,6 +7,7 @@ import secrets
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib import import_module
+from importlib.util import find_spec
 from typing import cast
 
 from xp.backends.base import Places, RenderModule
@@ -61,5 +62,8 @@ def build_evaluation(spec: RunSpec, run_id: str, attempt: int, step: int | None)
 
 
 def render_module(spec: RunSpec) -> RenderModule:
-    """The control-plane half of the spec's backend."""
-    return cast(RenderModule, import_module(f"xp.backends.{spec.backend.name}.render"))
+    """The control-plane half of the spec's backend; raises XpError(PLAN) for a backend that has none yet."""
+    module = f"xp.backends.{spec.backend.name}.render"
+    if find_spec(module) is None:
+        raise XpError(f"backend: backend={spec.backend.name} is not built yet; backend=trl is", ExitCode.PLAN)
+    return cast(RenderModule, import_module(module))

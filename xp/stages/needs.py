@@ -20,8 +20,8 @@ QUIET = {
 def cpu_environment(num_threads: int) -> dict[str, str]:
     """How a process that computes on the CPU shares it.
 
-    OpenMP's threads spin while they wait for each other; as soon as anything else runs on the cores, a step then takes
-    ten times as long (measured: docs/results.md). Waiting passively costs nothing that shows.
+    OpenMP's threads spin while they wait for each other; when anything else runs on the cores, a step then takes
+    several times as long (docs/results.md).
     """
     return {"OMP_NUM_THREADS": str(num_threads), "OMP_WAIT_POLICY": "PASSIVE"}
 

@@ -17,8 +17,6 @@ class Geometry:
 
     generation_batch_size: int
     """Episodes per rollout step over all ranks."""
-    per_device_train_batch_size: int
-    """Episodes per rank and forward-backward."""
     gradient_accumulation_steps: int
     updates_per_rollout: int
     """Optimizer updates per rollout step, all passes together."""
@@ -39,7 +37,6 @@ def geometry(spec: RunSpec) -> Geometry:
     updates = training.updates_per_step * training.passes_per_step
     return Geometry(
         generation_batch_size=episodes,
-        per_device_train_batch_size=training.micro_batch_size,
         gradient_accumulation_steps=episodes // per_update,
         updates_per_rollout=updates,
         max_steps=training.num_steps * updates,
