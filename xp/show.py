@@ -140,8 +140,9 @@ def _held_out(run: Path) -> str:
 
 
 def _reward(result: dict[str, Any]) -> str:
+    error = "" if result["reward_stderr"] is None else f" ± {result['reward_stderr']:.3f}"
     text = (
-        f"[bold]{result['reward_mean']:.3f}[/bold] ± {result['reward_stderr']:.3f}"
+        f"[bold]{result['reward_mean']:.3f}[/bold]{error}"
         f" over {result['num_scored']} episodes, {result['perfect_share']:.0%} with full reward"
     )
     return f"{text}, {result['num_void']} void" if result["num_void"] else text

@@ -281,7 +281,7 @@ class Training(Section):
     shuffle: bool
     """Whether tasks are drawn in a random order (by `seed`)."""
     max_void_fraction: Fraction
-    """The run stops when more episodes of a step are void than this."""
+    """The run stops when more episodes of a step, or of an evaluation, are void than this."""
 
 
 class Evaluation(Section):

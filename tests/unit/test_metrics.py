@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from xp.episode.metrics import Played, episode_metrics
+from xp.episode.metrics import Played, check_health, episode_metrics
 from xp.episode.metrics_file import MetricsFile, read_metrics
 from xp.episode.outcome import Outcome, Status
+from xp.errors import ExitCode, XpError
 
 
 def played(task: str, reward: float | None, *, env: str = "a", steps: tuple[float, ...] = ()) -> Played:
@@ -37,6 +38,14 @@ def test_a_mix_has_the_same_metrics_per_environment() -> None:
     metrics = episode_metrics([played("t", 1.0, env="a"), played("u", 0.0, env="b")], 1)
     assert metrics["a/reward/avg_raw_reward"] == 1.0
     assert metrics["b/reward/avg_raw_reward"] == 0.0
+
+
+def test_more_void_episodes_than_allowed_stop_the_run_with_the_reasons() -> None:
+    half = [played("t", 1.0), played("t", None)]
+    check_health(half, 0.5)
+    with pytest.raises(XpError, match="1 of 2 episodes are void") as caught:
+        check_health(half, 0.49)
+    assert caught.value.code is ExitCode.UNHEALTHY
 
 
 def test_a_step_of_nothing_but_void_has_no_reward() -> None:

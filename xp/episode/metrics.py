@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from xp.episode.outcome import Outcome, Status
+from xp.errors import ExitCode, XpError
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,18 @@ def episode_metrics(played: Sequence[Played], group_size: int) -> dict[str, floa
             own = _metrics([one for one in played if one.env == name], group_size)
             metrics |= {f"{name}/{key}": value for key, value in own.items()}
     return metrics
+
+
+def check_health(played: Sequence[Played], max_void_fraction: float) -> None:
+    """Raise XpError(UNHEALTHY) where more of these episodes are void than may be."""
+    void = [one.outcome for one in played if one.outcome.status is Status.VOID]
+    if len(void) > max_void_fraction * len(played):
+        reasons = sorted({outcome.void_reason for outcome in void if outcome.void_reason})
+        raise XpError(
+            f"{len(void)} of {len(played)} episodes are void, more than training.max_void_fraction={max_void_fraction}:"
+            f" the environment is failing ({'; '.join(reasons[:3])})",
+            ExitCode.UNHEALTHY,
+        )
 
 
 def _metrics(played: Sequence[Played], group_size: int) -> dict[str, float]:

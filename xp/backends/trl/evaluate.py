@@ -19,7 +19,7 @@ from xp.backends.trl.config import EvaluateConfig
 from xp.backends.trl.curve import draw_curve
 from xp.backends.trl.process import quiet_trainer
 from xp.backends.trl.tasks_view import load_tasks, within_limit
-from xp.episode.metrics import Played, episode_metrics
+from xp.episode.metrics import Played, check_health, episode_metrics
 from xp.episode.metrics_file import MetricsFile
 from xp.episode.mix import Mix
 from xp.episode.recorder import Recorder
@@ -39,6 +39,7 @@ def main(argv: Sequence[str]) -> None:
     with Mix.from_file(path.with_name("episode.json"), os.environ) as mix:
         for name, directory in config.models.items():
             played = _play(config, name, directory, rows, mix)
+            check_health(played, config.common.max_void_fraction)
             results[name] = result(played)
             own = {f"evaluation/{name}/{key}": value for key, value in episode_metrics(played, 1).items()}
             metrics.write(list(config.models).index(name), own)

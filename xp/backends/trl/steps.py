@@ -11,10 +11,8 @@ from tqdm import tqdm
 from transformers import TrainerCallback
 
 from xp.backends.trl.config import TrainConfig
-from xp.episode.metrics import Played, episode_metrics
+from xp.episode.metrics import Played, check_health, episode_metrics
 from xp.episode.metrics_file import MetricsFile
-from xp.episode.outcome import Status
-from xp.errors import ExitCode, XpError
 
 NAMES: Mapping[str, str] = {
     "loss": "training/loss",
@@ -46,15 +44,7 @@ class StepLog:
 
     def episodes(self, played: Sequence[Played], rollout_s: float) -> None:
         """A rollout step was played; raises XpError(UNHEALTHY) where too much of it is void."""
-        num_void = sum(one.outcome.status is Status.VOID for one in played)
-        limit = self._config.common.max_void_fraction
-        if num_void > limit * len(played):
-            reasons = {one.outcome.void_reason for one in played if one.outcome.void_reason}
-            raise XpError(
-                f"{num_void} of {len(played)} episodes are void, more than training.max_void_fraction={limit}:"
-                f" the environment is failing ({'; '.join(sorted(reasons)[:3])})",
-                ExitCode.UNHEALTHY,
-            )
+        check_health(played, self._config.common.max_void_fraction)
         self._episodes = {**episode_metrics(played, self._config.group_size), "time/rollout_s": rollout_s}
 
     def update(self, global_step: int, logs: Mapping[str, Any]) -> None:
