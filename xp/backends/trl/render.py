@@ -114,6 +114,17 @@ def refusals(spec: RunSpec) -> list[Refusal]:
                 f" tokens that model={spec.model.name} can take; lower one of them",
             )
         )
+    for field, is_set, way_out in (
+        ("model.lora", spec.model.lora is not None, "set it to null"),
+        ("model.chat_template", bool(spec.model.chat_template), "set it to {}"),
+        ("algorithm.importance_correction", spec.algorithm.importance_correction != "none", "set it to none"),
+        ("training.max_tokens_per_micro_batch", spec.training.max_tokens_per_micro_batch is not None, "set it to null"),
+        ("training.entropy_coef", spec.training.entropy_coef > 0, "set it to 0"),
+        ("evaluation.every", spec.evaluation.every is not None, "set it to null"),
+        ("backend.engine.name", spec.backend.engine.name != "transformers", "set it to transformers"),
+    ):
+        if is_set:
+            found.append(Refusal(field, f"not rendered for backend=trl yet; {way_out}"))
     if spec.algorithm.dynamic_sampling:
         found.append(
             Refusal("algorithm.dynamic_sampling", "TRL's GRPOTrainer does not resample groups; set it to false")

@@ -1,0 +1,108 @@
+"""What a run may be: the whole schema, one file a section. Values live in conf/, never here."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field
+
+from xp.spec.algorithm import (
+    AdvantageScale,
+    Algorithm,
+    Estimator,
+    ImportanceCorrection,
+    KlEstimator,
+    LossAggregation,
+)
+from xp.spec.backend import Backend, BackendName, Engine, EngineName, Parallel, Placement, RuntimeSpec, Strategy
+from xp.spec.env import Environments, EnvLimits, EnvMember, Reward, SecretSource, Selection
+from xp.spec.model import Architecture, Build, DType, Lora, Model
+from xp.spec.place import Hardware, LauncherName, LauncherSpec
+from xp.spec.section import Count, EnvVarName, Fraction, ModulePath, Name, Seconds, Section
+from xp.spec.training import Evaluation, LrSchedule, Training
+
+__all__ = [
+    "AdvantageScale",
+    "Algorithm",
+    "Architecture",
+    "Backend",
+    "BackendName",
+    "Build",
+    "Count",
+    "DType",
+    "Engine",
+    "EngineName",
+    "EnvLimits",
+    "EnvMember",
+    "EnvVarName",
+    "Environments",
+    "Estimator",
+    "Evaluation",
+    "Fraction",
+    "Hardware",
+    "ImportanceCorrection",
+    "KlEstimator",
+    "LauncherName",
+    "LauncherSpec",
+    "Lora",
+    "LossAggregation",
+    "LrSchedule",
+    "Model",
+    "ModulePath",
+    "Name",
+    "Parallel",
+    "Placement",
+    "Preparation",
+    "Reward",
+    "RunSpec",
+    "RuntimeSpec",
+    "Seconds",
+    "SecretSource",
+    "Section",
+    "Selection",
+    "Strategy",
+    "Tracker",
+    "Training",
+]
+
+
+class Preparation(Section):
+    """How tasks are fetched; changes nothing about what they are."""
+
+    concurrency: Count
+    """Sessions opened at the same time."""
+    allow_missing_fraction: Fraction
+    """Share of tasks that may fail before the stage does."""
+
+
+class Tracker(StrEnum):
+    """Where metrics go beside metrics.jsonl."""
+
+    WANDB = "wandb"
+    TENSORBOARD = "tensorboard"
+
+
+class RunSpec(Section):
+    """One experiment, fully resolved."""
+
+    name: Name
+    """First part of the run's directory name."""
+    seed: Annotated[int, Field(ge=0, lt=2**31)]
+    """Of sampling, data order and the trainer."""
+    outputs: str
+    """Directory of runs, task sets and made models."""
+    project: Name
+    """Name under which trackers file the run."""
+    tracking: tuple[Tracker, ...]
+    upload_rollouts: bool
+    """Whether trajectories are sent to OpenReward, under the run's id."""
+    env: Environments
+    model: Model
+    algorithm: Algorithm
+    training: Training
+    evaluation: Evaluation
+    preparation: Preparation
+    backend: Backend
+    hardware: Hardware
+    launcher: LauncherSpec

@@ -1,0 +1,113 @@
+"""Who trains, on how many accelerators, and what generates."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+from pydantic import Field, model_validator
+
+from xp.spec.section import Count, EnvVarName, Section
+
+
+class BackendName(StrEnum):
+    TRL = "trl"
+    SKYRL = "skyrl"
+    SLIME = "slime"
+
+
+class RuntimeSpec(Section):
+    """Which Python the job gets; all null: the interpreter that runs xp."""
+
+    python: str | None
+    """Interpreter of a virtual environment that holds the trainer."""
+    project_env: EnvVarName | None
+    """Name of the variable that holds the path of a checkout."""
+    image: str | None
+    """Container image, for launchers that take one."""
+
+
+class Strategy(StrEnum):
+    """How the policy lies on the accelerators that train it."""
+
+    DDP = "ddp"
+    """A whole copy on each."""
+    FSDP2 = "fsdp2"
+    """Parameters, gradients and optimizer state sharded over all (PyTorch's fully_shard)."""
+    MEGATRON = "megatron"
+    """Tensor, pipeline, context and expert parallel."""
+
+
+class Parallel(Section):
+    """How training is spread; the data-parallel size is what is left of the accelerators."""
+
+    strategy: Strategy
+    tensor: Count
+    pipeline: Count
+    context: Count
+    """Accelerators that share one sequence: Megatron's context parallelism, Ulysses under fsdp2."""
+    expert: Count
+    offload_parameters: bool
+    """Parameters and optimizer state live in the host's memory."""
+    offload_optimizer: bool
+    """Optimizer state lives in the host's memory while it is not used."""
+    offload_reference: bool
+    """The reference model lives in the host's memory while it is not used."""
+
+
+class EngineName(StrEnum):
+    """What generates."""
+
+    TRANSFORMERS = "transformers"
+    """xp's own batch decoding over a Hugging Face model; the one engine of hardware=cpu."""
+    VLLM = "vllm"
+    SGLANG = "sglang"
+
+
+class Placement(StrEnum):
+    COLOCATED = "colocated"
+    """Training and generation take turns on the same accelerators."""
+    SEPARATE = "separate"
+    """The engines have accelerators of their own."""
+
+
+class Engine(Section):
+    """Generation of rollouts."""
+
+    name: EngineName
+    placement: Placement
+    accelerators: Count | None
+    """Taken from the hardware for the engines alone, over all nodes; None where colocated."""
+    tensor_parallel: Count
+    """Accelerators per engine."""
+    memory_fraction: Annotated[float, Field(gt=0, lt=1)]
+    """Share of an accelerator's memory for an engine's weights and KV cache."""
+    max_sequences: Count
+    """Sequences that one engine decodes at the same time."""
+    eager: bool
+    """Without CUDA graphs: starts sooner, decodes slower."""
+    prefix_caching: bool
+    """Whether the KV cache of a shared prefix (the turns before) is kept."""
+
+    @model_validator(mode="after")
+    def _accelerators_where_separate(self) -> Engine:
+        if (self.placement is Placement.SEPARATE) != (self.accelerators is not None):
+            raise ValueError("accelerators is a number with placement=separate, and null with placement=colocated")
+        return self
+
+
+class Backend(Section):
+    """Who trains."""
+
+    name: BackendName
+    pins: dict[str, str]
+    """Package -> version that xp's rendering was proven against."""
+    commit: str | None
+    """Of the trainer's sources, where the version does not say it."""
+    runtime: RuntimeSpec
+    parallel: Parallel
+    engine: Engine
+    num_threads: Count
+    """CPU threads of the trainer; used where hardware has no accelerator."""
+    overrides: dict[str, Any]
+    """Native keys of the trainer, passed through; one that xp renders itself is an error."""

@@ -1,0 +1,106 @@
+"""Environments: which tasks, what an episode may do, how it is rewarded."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from xp.episode.config import OnMalformedCall, OnNoToolCall, Reduction, ToolCallsPerTurn
+from xp.spec.section import Count, EnvVarName, ModulePath, Name, Seconds, Section
+
+
+class Selection(Section):
+    """Which tasks of an environment."""
+
+    split: str
+    """The environment's own split."""
+    num_tasks: Count | None
+    """How many; None: all of the split."""
+    indices: tuple[Annotated[int, Field(ge=0)], ...] | None
+    """Exactly these positions within the split; excludes num_tasks."""
+    shuffle: bool
+    """Whether num_tasks are drawn at random (by `seed`) instead of from the front."""
+    seed: int
+    fraction: Annotated[float, Field(gt=0, lt=1)] | None
+    """Share of the split, chosen by hash, that is held out; for environments that have one split only."""
+
+    @model_validator(mode="after")
+    def _one_way_to_select(self) -> Selection:
+        if self.num_tasks is not None and self.indices is not None:
+            raise ValueError("num_tasks and indices exclude each other: set one of them to null")
+        return self
+
+
+class Reward(Section):
+    """From the rewards of an episode's steps to the episode's reward; the same on every backend."""
+
+    reduction: Reduction
+    nonterminal: float | None
+    """Added as a last step reward when the environment never said that it is finished."""
+    minimum: float | None
+    maximum: float | None
+
+
+class EnvLimits(Section):
+    """Deadlines and bounds of an environment's sessions."""
+
+    create_timeout_s: Seconds
+    call_timeout_s: Seconds
+    episode_timeout_s: Seconds
+    max_sessions: Count
+    """Sessions open at the same time in one process."""
+    max_attempts: Count
+    """Tries of a request that provably did not execute."""
+    retries_per_episode: Annotated[int, Field(ge=0)]
+    """Whole-episode retries on a fresh session before an episode is void."""
+
+
+class SecretSource(Section):
+    """Where a secret comes from: a name, never a value."""
+
+    from_env: EnvVarName
+
+
+class EnvMember(Section):
+    """One environment of the mix."""
+
+    provider: str
+    """`openreward`, or `package.module:Class` of your own provider."""
+    target: str | None
+    """`Org/Name` in the OpenReward catalog, or the URL of an ORS server."""
+    serve: ModulePath | None
+    """`package.module:Class` of an ORS environment that xp serves itself on 127.0.0.1."""
+    variant: str | None
+    """Which environment of the server; None: its first."""
+    train: Selection
+    held_out: Selection
+    weight: Annotated[float, Field(gt=0)]
+    """Share in the mix, relative to the other members."""
+    max_turns: Count
+    """Assistant messages per episode."""
+    reward: Reward
+    reward_fn: ModulePath | None
+    """`package.module:function` of your own, from the settled Outcome to its reward."""
+    on_no_tool_call: OnNoToolCall
+    on_malformed_call: OnMalformedCall
+    tool_calls_per_turn: ToolCallsPerTurn
+    system_prompt: str | None
+    """Put before the environment's own prompt; None: no system message."""
+    limits: EnvLimits
+    secrets: dict[EnvVarName, SecretSource | None]
+    """Handed to each session by name; null: the variable of the same name (in upper case)."""
+    allowed_origins: tuple[str, ...]
+    """Origins beside the catalog's that may receive the API key and the secrets."""
+
+    @model_validator(mode="after")
+    def _one_address(self) -> EnvMember:
+        if self.provider == "openreward" and (self.target is None) == (self.serve is None):
+            raise ValueError("give exactly one of target (a catalog name or a URL) and serve (package.module:Class)")
+        return self
+
+
+class Environments(Section):
+    """The mix; a single environment is a mix of one."""
+
+    members: Annotated[dict[Name, EnvMember], Field(min_length=1)]

@@ -1,0 +1,119 @@
+"""The policy: its weights, its template, its shape."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from xp.episode.config import Dialect
+from xp.spec.section import Count, Fraction, Name, Section
+
+
+class DType(StrEnum):
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+
+
+class Build(Section):
+    """A model made on the spot: architecture, tokenizer and supervised warm-up (xp.bundled.build says what each is)."""
+
+    seed: int
+    hidden_size: Count
+    num_layers: Count
+    num_heads: Count
+    num_kv_heads: Count
+    head_dim: Count
+    intermediate_size: Count
+    vocab_size: Count
+    rope_theta: Annotated[float, Field(gt=0)]
+    initializer_range: Annotated[float, Field(gt=0)]
+    warmup_steps: Count
+    warmup_batch_size: Count
+    warmup_ramp_steps: Count
+    warmup_learning_rate: Annotated[float, Field(gt=0)]
+    matrix_learning_rate: Annotated[float, Field(gt=0)]
+    weight_decay: Annotated[float, Field(ge=0)]
+    max_grad_norm: Annotated[float, Field(gt=0)]
+    choice_weight: Annotated[float, Field(gt=0)]
+    reply_weight: Annotated[float, Field(ge=0)]
+    bare_share: Fraction
+    bare_probability: Fraction
+    hasty_share: Fraction
+    sloppy_share: Fraction
+
+    @model_validator(mode="after")
+    def _shares_add_up(self) -> Build:
+        if self.hasty_share + self.sloppy_share > 1:
+            raise ValueError("hasty_share + sloppy_share is more than 1")
+        return self
+
+
+class Architecture(Section):
+    """The network in the words of its config.json, for trainers that build it themselves and for plans of memory."""
+
+    hidden_size: Count
+    num_layers: Count
+    num_heads: Count
+    num_kv_heads: Count
+    head_dim: Count
+    intermediate_size: Count
+    """Of a dense feed-forward layer."""
+    vocab_size: Count
+    rope_theta: Annotated[float, Field(gt=0)]
+    norm_eps: Annotated[float, Field(gt=0)]
+    tied_embeddings: bool
+    """Whether input and output embedding are one matrix."""
+    qkv_bias: bool
+    qk_norm: bool
+    """Whether queries and keys are normalized per head."""
+    num_experts: Count | None
+    """None: dense."""
+    experts_per_token: Count | None
+    expert_intermediate_size: Count | None
+
+    @model_validator(mode="after")
+    def _experts_together(self) -> Architecture:
+        experts = (self.num_experts, self.experts_per_token, self.expert_intermediate_size)
+        if any(value is None for value in experts) and any(value is not None for value in experts):
+            raise ValueError("num_experts, experts_per_token and expert_intermediate_size go together")
+        return self
+
+
+class Lora(Section):
+    """Low-rank adapters (arXiv:2106.09685) in place of full training."""
+
+    rank: Count
+    alpha: Annotated[float, Field(gt=0)]
+    """The adapter's output is scaled by alpha / rank."""
+    dropout: Annotated[float, Field(ge=0, lt=1)]
+    target_modules: tuple[str, ...] | None
+    """Names of the layers that get one; None: every linear layer but the head."""
+
+
+class Model(Section):
+    """The policy."""
+
+    name: Name
+    path: str | None
+    """Hugging Face id or local directory; None where `build` makes the model."""
+    build: Build | None
+    dtype: DType
+    """Of the weights that are trained."""
+    dialect: Dialect
+    """How it writes tool calls."""
+    max_context_tokens: Count
+    """Longest sequence that it can take."""
+    chat_template: dict[str, bool | int | float | str]
+    """Arguments of the chat template, such as enable_thinking."""
+    lora: Lora | None
+    """None: all weights are trained."""
+    architecture: Architecture | None
+    """None where no trainer needs it, or where `build` says it."""
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> Model:
+        if (self.path is None) == (self.build is None):
+            raise ValueError("give exactly one of path (a Hugging Face id or directory) and build")
+        return self

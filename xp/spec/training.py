@@ -1,0 +1,79 @@
+"""Sizes, rates and limits of training and of evaluation."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field
+
+from xp.spec.section import Count, Fraction, Section
+
+
+class LrSchedule(StrEnum):
+    CONSTANT = "constant"
+    LINEAR = "linear"
+    COSINE = "cosine"
+
+
+class Training(Section):
+    """Sizes, rates and limits; the defaults come with the model."""
+
+    num_steps: Count
+    """Rollout steps: batches of fresh episodes."""
+    prompts_per_step: Count
+    """Distinct tasks per rollout step."""
+    group_size: Annotated[int, Field(ge=2)]
+    """Episodes per task; GRPO's baseline is their mean."""
+    updates_per_step: Count
+    """Optimizer updates per pass over a step's episodes."""
+    passes_per_step: Count
+    """Passes over the same episodes."""
+    micro_batch_size: Count
+    """Episodes per accelerator in one forward-backward."""
+    max_tokens_per_micro_batch: Count | None
+    """Episodes are packed up to so many tokens per accelerator, instead of micro_batch_size; None: off."""
+    learning_rate: Annotated[float, Field(gt=0)]
+    lr_schedule: LrSchedule
+    warmup_updates: Annotated[int, Field(ge=0)]
+    """Optimizer updates of linear warm-up."""
+    weight_decay: Annotated[float, Field(ge=0)]
+    adam_beta1: Annotated[float, Field(ge=0, lt=1)]
+    adam_beta2: Annotated[float, Field(ge=0, lt=1)]
+    adam_eps: Annotated[float, Field(gt=0)]
+    max_grad_norm: Annotated[float, Field(gt=0)]
+    kl_coef: Annotated[float, Field(ge=0)]
+    """Weight of the KL penalty to the initial model; 0: no reference model is loaded."""
+    entropy_coef: Annotated[float, Field(ge=0)]
+    """Weight of the entropy bonus; 0: off."""
+    temperature: Annotated[float, Field(gt=0)]
+    top_p: Annotated[float, Field(gt=0, le=1)]
+    top_k: Count | None
+    """None: off."""
+    max_prompt_tokens: Count
+    """Tasks with a longer prompt are left out, and counted."""
+    max_tokens_per_turn: Count
+    max_response_tokens: Count
+    """All turns of an episode together, tool results included."""
+    checkpoint_every: Count
+    """Rollout steps between checkpoints; the last step always has one."""
+    keep_checkpoints: Count
+    gradient_checkpointing: bool
+    shuffle: bool
+    """Whether tasks are drawn in a random order (by `seed`)."""
+    max_void_fraction: Fraction
+    """The run stops when more episodes of a step, or of an evaluation, are void than this."""
+
+
+class Evaluation(Section):
+    """Held-out episodes, the same before and after training."""
+
+    num_episodes: Count
+    """Spread evenly over the held-out tasks; rounded up to whole rounds of them."""
+    temperature: Annotated[float, Field(ge=0)]
+    """0: greedy."""
+    before_training: bool
+    every: Count | None
+    """Rollout steps between evaluations while training; None: none but before and after."""
+    batch_size: Count
+    """Episodes played at the same time."""
