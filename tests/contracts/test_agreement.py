@@ -17,6 +17,7 @@ from xp.envs.base import EnvUnavailable, Message, SessionLost, Task, ToolResult
 from xp.episode.config import EnvConfig, OnMalformedCall, OnNoToolCall, Reduction, RewardRule, ToolCallsPerTurn
 from xp.episode.episode import Episode
 from xp.episode.outcome import Outcome, Status
+from xp.episode.tokens import ChatTokens
 from xp.tasks.config import Purpose
 from xp.tasks.row import TaskRow
 
@@ -136,7 +137,7 @@ def under_trl(script: Script) -> Played:
     mix: Any = FakeMix(script.rules)
     model = ScriptedModel(_conversation(script), len(tokenizer))
     sampling = Sampling(0.0, 1.0, None, 400, max_tokens_per_turn=200, max_response_tokens=2000, seed=1)
-    (rollout,) = play(model, tokenizer, [ROW], mix, sampling, torch.Generator())
+    (rollout,) = play(model, ChatTokens(tokenizer), [ROW], mix, sampling, torch.Generator())
     own = [
         token
         for token, mask in zip(rollout.conversation.completion_ids, rollout.conversation.mask, strict=True)
@@ -147,19 +148,17 @@ def under_trl(script: Script) -> Played:
 
 def _conversation(script: Script) -> list[int]:
     """All token ids of the script, with what the environment says in between."""
-    from xp.backends.trl.rollout import ReplyTokens
-    from xp.backends.trl.tasks_view import prompt_ids
 
     tokenizer, _ = tokenizer_and_model()
-    replies = ReplyTokens(tokenizer)
+    chat = ChatTokens(tokenizer)
     episode = FakeMix(script.rules).episode(ROW)
-    ids = prompt_ids(tokenizer, ROW)
+    ids = chat.prompt(ROW.messages, ROW.tools)
     for text in script.texts:
         ids += [*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
         reply = episode.step(text)
         if reply.is_done:
             break
-        ids += replies.ids(reply.messages, is_cut=False)
+        ids += chat.reply(reply.messages, is_cut=False)
     return ids
 
 

@@ -9,9 +9,10 @@ from pathlib import Path
 from xp.backends.skyrl import tasks_view as skyrl
 from xp.backends.slime import tasks_view as slime
 from xp.envs.base import Message
+from xp.episode.tokens import ChatTokens
 from xp.tasks.config import Purpose
 from xp.tasks.row import TaskRow
-from xp.tasks.token_counts import count_tokens, tokenizer_digest
+from xp.tasks.token_counts import count_tokens
 
 TOOLS = json.dumps([{"type": "function", "function": {"name": "go", "description": "", "parameters": {}}}])
 
@@ -66,6 +67,8 @@ class Tokenizer:
 
     vocabulary: str
     chat_template: str
+    eos_token: str = "</s>"
+    eos_token_id: int = 0
 
     @property
     def backend_tokenizer(self) -> Tokenizer:
@@ -76,5 +79,8 @@ class Tokenizer:
 
 
 def test_a_tokenizers_digest_follows_its_vocabulary_and_its_template() -> None:
-    digests = {tokenizer_digest(Tokenizer(words, template)) for words in "ab" for template in "xy"}
-    assert len(digests) == 4
+    tokenizers = [Tokenizer(words, template) for words in "ab" for template in "xy"]
+    digests = {
+        ChatTokens(one, arguments).digest() for one in tokenizers for arguments in ({}, {"enable_thinking": False})
+    }
+    assert len(digests) == 8

@@ -27,7 +27,7 @@ ELSEWHERE = {
     "algorithm.estimator": "only grpo exists",
     "algorithm.mask_truncated": "xp.backends.trl.rollout",
     "algorithm.dynamic_sampling": "refused",
-    "training.max_prompt_tokens": "xp.backends.trl.tasks_view",
+    "training.max_prompt_tokens": "xp.tasks.load",
     "training.max_tokens_per_turn": "xp.backends.trl.engine",
     "training.max_void_fraction": "xp.backends.trl.steps",
     "training.shuffle": "xp.tasks.schedule",

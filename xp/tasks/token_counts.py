@@ -5,21 +5,13 @@ The set is the same for every model, so the counts are no part of it: they lie i
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from xp.atomic import replacing
 from xp.tasks.row import TaskRow
-
-
-def tokenizer_digest(tokenizer: Any) -> str:
-    """Of everything that decides how a prompt becomes tokens: the (fast) tokenizer itself and its chat template."""
-    content = f"{tokenizer.backend_tokenizer.to_str()}\n{tokenizer.chat_template}"
-    return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
 def count_tokens(
@@ -30,7 +22,7 @@ def count_tokens(
     Args:
         task_set: directory of the set.
         rows: of the set; several purposes share one file.
-        tokenizer: digest of the tokenizer (`tokenizer_digest`).
+        tokenizer: digest of the tokenizer (`ChatTokens.digest`).
         count: the length of one row's prompt, tools included.
     """
     file = task_set.with_name(f"{task_set.name}.tokens") / f"{tokenizer}.json"

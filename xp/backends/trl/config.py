@@ -36,6 +36,8 @@ class Common:
     """The run's metrics.jsonl."""
     num_threads: int
     dtype: str
+    chat_template: Mapping[str, Any]
+    """Arguments of the chat template."""
     sampling: Sampling
     max_void_fraction: float
     upload_as: str | None

@@ -5,26 +5,24 @@ Both models play the same tasks from the same seeds, so that the difference is t
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import fmean, stdev
-from typing import Any
 
-from xp.atomic import write_atomically
 from xp.backends.trl.config import EvaluateConfig
-from xp.backends.trl.curve import draw_curve
 from xp.backends.trl.process import quiet_trainer
-from xp.backends.trl.tasks_view import load_tasks, within_limit
+from xp.episode.curve import draw_curve
+from xp.episode.evaluation import evaluation_result, write_evaluation
 from xp.episode.metrics import Played, check_health, episode_metrics
 from xp.episode.metrics_file import MetricsFile
 from xp.episode.mix import Mix
 from xp.episode.recorder import Recorder
+from xp.episode.tokens import ChatTokens
 from xp.errors import ExitCode, XpError
 from xp.stage_program import run_stage
+from xp.tasks.load import load_tasks, within_limit
 from xp.tasks.row import TaskRow
 
 
@@ -40,29 +38,11 @@ def main(argv: Sequence[str]) -> None:
         for name, directory in config.models.items():
             played = _play(config, name, directory, rows, mix)
             check_health(played, config.common.max_void_fraction)
-            results[name] = result(played)
+            results[name] = evaluation_result(played)
             own = {f"evaluation/{name}/{key}": value for key, value in episode_metrics(played, 1).items()}
             metrics.write(list(config.models).index(name), own)
-    evaluation = {"schema_version": 1, "models": dict(config.models), "results": results}
-    write_atomically(path.parent / "evaluation.json", json.dumps(evaluation, indent=2) + "\n")
+    write_evaluation(path.parent / "evaluation.json", config.models, results)
     draw_curve(Path(config.common.metrics), results, Path(config.curve))
-
-
-def result(played: Sequence[Played]) -> dict[str, Any]:
-    """Mean reward with its standard error, over the episodes that have one."""
-    rewards = [one.outcome.reward for one in played if one.outcome.reward is not None]
-    if not rewards:
-        raise XpError("every held-out episode is void: the environment is failing", ExitCode.UNHEALTHY)
-    statuses = [one.outcome.status.value for one in played]
-    return {
-        "reward_mean": fmean(rewards),
-        "reward_stderr": stdev(rewards) / math.sqrt(len(rewards)) if len(rewards) > 1 else None,
-        "perfect_share": fmean(float(reward >= 1.0) for reward in rewards),
-        "num_scored": len(rewards),
-        "num_void": len(played) - len(rewards),
-        "statuses": {status: statuses.count(status) for status in sorted(set(statuses))},
-        "turns_mean": fmean(one.outcome.num_turns for one in played),
-    }
 
 
 def _play(config: EvaluateConfig, name: str, directory: str, rows: Sequence[TaskRow], mix: Mix) -> list[Played]:
@@ -74,10 +54,10 @@ def _play(config: EvaluateConfig, name: str, directory: str, rows: Sequence[Task
 
     if directory.startswith("runs/") and not Path(directory, "config.json").is_file():
         raise XpError(f"there is no model at {directory}; did the run get that far?", ExitCode.RUN_DIR)
-    tokenizer = AutoTokenizer.from_pretrained(directory)
+    chat = ChatTokens(AutoTokenizer.from_pretrained(directory), config.common.chat_template)
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=getattr(torch, config.common.dtype)).eval()
     limit = config.common.sampling.max_prompt_tokens
-    kept = within_limit(Path(config.common.tasks), rows, tokenizer, limit)
+    kept = within_limit(Path(config.common.tasks), rows, chat, limit)
     todo = kept * math.ceil(config.num_episodes / len(kept))
     generator = torch.Generator().manual_seed(config.common.sampling.seed)
     played: list[Played] = []
@@ -89,7 +69,7 @@ def _play(config: EvaluateConfig, name: str, directory: str, rows: Sequence[Task
     ):
         for start in range(0, len(todo), config.batch_size):
             batch = todo[start : start + config.batch_size]
-            for rollout in play(model, tokenizer, batch, mix, config.common.sampling, generator):
+            for rollout in play(model, chat, batch, mix, config.common.sampling, generator):
                 recorder.write(rollout.trajectory(config.common.run, f"evaluate/{name}", 0))
                 played.append(rollout.played())
             bar.update(len(batch))

@@ -116,7 +116,6 @@ def refusals(spec: RunSpec) -> list[Refusal]:
         )
     for field, is_set, way_out in (
         ("model.lora", spec.model.lora is not None, "set it to null"),
-        ("model.chat_template", bool(spec.model.chat_template), "set it to {}"),
         ("algorithm.importance_correction", spec.algorithm.importance_correction != "none", "set it to none"),
         ("training.max_tokens_per_micro_batch", spec.training.max_tokens_per_micro_batch is not None, "set it to null"),
         ("training.entropy_coef", spec.training.entropy_coef > 0, "set it to 0"),
@@ -200,6 +199,7 @@ def _common(spec: RunSpec, places: Places, stage: str, temperature: float) -> Co
         metrics=places.metrics,
         num_threads=spec.backend.num_threads,
         dtype=spec.model.dtype.value,
+        chat_template=spec.model.chat_template,
         sampling=Sampling(
             temperature=temperature,
             top_p=training.top_p,

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from xp.backends.trl.config import Sampling, TrainConfig
 from xp.backends.trl.engine import Conversation, Engine
 from xp.backends.trl.steps import StepLog
-from xp.backends.trl.tasks_view import TASK_ID, prompt_ids
+from xp.backends.trl.tasks_view import TASK_ID
 from xp.episode.episode import Episode
 from xp.episode.metrics import Played
 from xp.episode.mix import Mix
 from xp.episode.outcome import Outcome, Reply, Status
 from xp.episode.recorder import Recorder
+from xp.episode.tokens import ChatTokens
 from xp.episode.trajectory import Tokens, Trajectory, trajectory
 from xp.tasks.row import TaskRow
-
-if TYPE_CHECKING:
-    from xp.envs.base import Message
 
 
 @dataclass(frozen=True)
@@ -54,7 +51,7 @@ class Rollouts:
 
     Args:
         config: of the run.
-        tokenizer: of the policy.
+        chat: the policy's tokenizer.
         rows: task id -> row.
         mix: the environments.
         log: takes the step's Outcomes; raises where too many are void.
@@ -64,13 +61,13 @@ class Rollouts:
     def __init__(
         self,
         config: TrainConfig,
-        tokenizer: Any,
+        chat: ChatTokens,
         rows: Mapping[str, TaskRow],
         mix: Mix,
         log: StepLog,
         recorder: Recorder,
     ) -> None:
-        self._config, self._tokenizer, self._rows = config, tokenizer, rows
+        self._config, self._chat, self._rows = config, chat, rows
         self._mix, self._log, self._recorder = mix, log, recorder
 
     def __call__(self, prompts: list[list[dict[str, Any]]], trainer: Any) -> dict[str, list[Any]]:
@@ -84,7 +81,7 @@ class Rollouts:
         rows = [self._rows[prompt[0][TASK_ID]] for prompt in prompts]
         generator = torch.Generator().manual_seed(hash((self._config.common.sampling.seed, step)) % 2**63)
         model = trainer.accelerator.unwrap_model(trainer.model)
-        rollouts = play(model, self._tokenizer, rows, self._mix, self._config.common.sampling, generator)
+        rollouts = play(model, self._chat, rows, self._mix, self._config.common.sampling, generator)
         for rollout in rollouts:
             self._recorder.write(rollout.trajectory(self._config.common.run, "train", step))
         self._log.episodes([rollout.played() for rollout in rollouts], time.monotonic() - began)
@@ -104,7 +101,7 @@ class Rollouts:
 
 def play(
     model: Any,
-    tokenizer: Any,
+    chat: ChatTokens,
     rows: Sequence[TaskRow],
     mix: Mix,
     sampling: Sampling,
@@ -116,14 +113,14 @@ def play(
     numbered = list(zip(rows, _sample_numbers(rows), strict=True))
     size = mix.max_sessions()
     waves = [numbered[start : start + size] for start in range(0, len(numbered), size)]
-    rollouts = [one for wave in waves for one in _play_wave(model, tokenizer, wave, mix, sampling, generator)]
+    rollouts = [one for wave in waves for one in _play_wave(model, chat, wave, mix, sampling, generator)]
     model.train(was_training)
     return rollouts
 
 
 def _play_wave(
     model: Any,
-    tokenizer: Any,
+    chat: ChatTokens,
     numbered: Sequence[tuple[TaskRow, int]],
     mix: Mix,
     sampling: Sampling,
@@ -131,14 +128,13 @@ def _play_wave(
 ) -> list[Rollout]:
     """The environment's calls of a turn are in flight together; sessions open while the model writes its first turn."""
     rows = [row for row, _ in numbered]
-    prompts = {row.task_id: prompt_ids(tokenizer, row) for row in rows}
-    replies = ReplyTokens(tokenizer)
+    prompts = {row.task_id: chat.prompt(row.messages, row.tools) for row in rows}
     episodes = [mix.episode(row) for row in rows]
     with ThreadPoolExecutor(min(mix.calls_at_once(), len(rows))) as pool:
         starts = [pool.submit(episode.start) for episode in episodes]
-        engine = Engine(model, [prompts[row.task_id] for row in rows], tokenizer.eos_token_id, sampling, generator)
+        engine = Engine(model, [prompts[row.task_id] for row in rows], chat.end_id, sampling, generator)
         while engine.live:
-            engine.extend(dict(_step_all(engine, episodes, starts, replies, pool)))
+            engine.extend(dict(_step_all(engine, episodes, starts, chat, pool)))
         outcomes = list(pool.map(Episode.settle, episodes))
     return [
         Rollout(row, sample, conversation, episode, outcome)
@@ -152,12 +148,12 @@ def _step_all(
     engine: Engine,
     episodes: Sequence[Episode],
     starts: Sequence[Future[None]],
-    replies: ReplyTokens,
+    chat: ChatTokens,
     pool: ThreadPoolExecutor,
 ) -> Iterator[tuple[int, list[int]]]:
     """One turn of every live episode; yields the token ids that come back, for those that go on."""
     turns = engine.turn()
-    texts = [replies.text(turn.ids) for turn in turns]
+    texts = [chat.text(turn.ids) for turn in turns]
 
     def step(number: int, text: str) -> Reply:
         starts[number].result()
@@ -167,53 +163,10 @@ def _step_all(
     for turn, answer in zip(turns, answers, strict=True):
         if answer.is_done:
             continue
-        ids = replies.ids(answer.messages, is_cut=turn.is_cut)
+        ids = chat.reply(answer.messages, is_cut=turn.is_cut)
         # At least one token of the next turn must fit; otherwise settle() finds the episode truncated.
         if len(ids) < engine.room(turn.number):
             yield turn.number, ids
-
-
-class ReplyTokens:
-    """From the environment's messages to the token ids between two assistant turns, by the model's own template.
-
-    Args:
-        tokenizer: with a chat template that only appends.
-    """
-
-    def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer = tokenizer
-        self._end = tokenizer.eos_token
-        self._stub = [{"role": "user", "content": "."}, {"role": "assistant", "content": "."}]
-        self._before = self._render(self._stub, opens_turn=False)
-        self._known: dict[str, list[int]] = {}
-
-    def text(self, ids: Sequence[int]) -> str:
-        """What the policy wrote, without the token that ends its turn."""
-        own = ids[:-1] if ids and ids[-1] == self._tokenizer.eos_token_id else ids
-        text: str = self._tokenizer.decode(own, skip_special_tokens=False)
-        return text
-
-    def ids(self, messages: Sequence[Message], *, is_cut: bool) -> list[int]:
-        """Token ids from the end of the assistant's turn to the beginning of its next.
-
-        Args:
-            messages: what the environment said.
-            is_cut: the turn has no end token of its own, so one is put in (the environment's, not trained on).
-        """
-        key = json.dumps([is_cut, *messages])
-        if key not in self._known:
-            after = self._render([*self._stub, *map(dict, messages)], opens_turn=True)
-            if not after.startswith(self._before):
-                raise ValueError(
-                    "the model's chat template rewrites earlier turns; training needs one that only appends"
-                )
-            tail = self._before[self._before.rindex(self._end) + (0 if is_cut else len(self._end)) :]
-            self._known[key] = self._tokenizer(tail + after[len(self._before) :], add_special_tokens=False)["input_ids"]
-        return list(self._known[key])
-
-    def _render(self, messages: Sequence[Mapping[str, Any]], *, opens_turn: bool) -> str:
-        text: str = self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=opens_turn)
-        return text
 
 
 def _sample_numbers(rows: Sequence[TaskRow]) -> list[int]:

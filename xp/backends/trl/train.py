@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 from xp.backends.trl.config import TrainConfig
 from xp.backends.trl.process import quiet_trainer
 from xp.backends.trl.publish import publish_model
-from xp.backends.trl.tasks_view import load_tasks, trl_rows, within_limit
+from xp.backends.trl.tasks_view import trl_rows
 from xp.episode.metrics_file import MetricsFile
 from xp.episode.mix import Mix
 from xp.episode.recorder import Recorder
+from xp.episode.tokens import ChatTokens
 from xp.stage_program import run_stage
+from xp.tasks.load import load_tasks, within_limit
 from xp.tasks.schedule import schedule
 
 if TYPE_CHECKING:
@@ -34,7 +36,8 @@ def main(argv: Sequence[str]) -> None:
     quiet_trainer(config.common.num_threads)
     set_seed(config.common.sampling.seed)
     tokenizer = AutoTokenizer.from_pretrained(config.base_model)
-    kept = within_limit(Path(config.common.tasks), rows, tokenizer, config.common.sampling.max_prompt_tokens)
+    chat = ChatTokens(tokenizer, config.common.chat_template)
+    kept = within_limit(Path(config.common.tasks), rows, chat, config.common.sampling.max_prompt_tokens)
     order = schedule(
         kept, config.num_steps * config.prompts_per_step, seed=config.common.sampling.seed, shuffle=config.shuffle
     )
@@ -48,7 +51,7 @@ def main(argv: Sequence[str]) -> None:
         Recorder(trajectories, mix, config.common.upload_as, os.environ) as recorder,
     ):
         log = StepLog(config, MetricsFile(Path(config.common.metrics), "train", config.common.attempt))
-        rollouts = Rollouts(config, tokenizer, {row.task_id: row for row in order}, mix, log, recorder)
+        rollouts = Rollouts(config, chat, {row.task_id: row for row in order}, mix, log, recorder)
         trainer = _trainer(config, tokenizer, order, log, rollouts)
         checkpoint = latest_checkpoint(Path(config.grpo["output_dir"]))
         if checkpoint is not None:

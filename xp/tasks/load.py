@@ -1,0 +1,56 @@
+"""A run's tasks, as a trainer takes them: from a verified set, without the prompts that are too long for the model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from xp.episode.tokens import ChatTokens
+from xp.errors import ExitCode, XpError
+from xp.tasks.config import PrepareConfig
+from xp.tasks.row import TaskRow
+from xp.tasks.store import open_verified
+from xp.tasks.token_counts import count_tokens
+
+
+def load_tasks(directory: Path, stage_dir: Path, purpose: str) -> list[TaskRow]:
+    """The rows of a verified set.
+
+    Args:
+        directory: of the set.
+        stage_dir: holds `prepare.json`, what the set was asked for.
+        purpose: `train` or `held_out`.
+
+    Raises:
+        XpError: (TASKS) the set is missing, partial, damaged, or of another spec; the message says which field differs.
+    """
+    expected = PrepareConfig.from_json((stage_dir / "prepare.json").read_text())
+    task_set = open_verified(directory, expected)
+    rows = list(task_set.rows(purpose))
+    if not rows:
+        raise XpError(f"{directory} holds no {purpose} tasks; widen env.{purpose} in the spec", ExitCode.TASKS)
+    return rows
+
+
+def within_limit(directory: Path, rows: Sequence[TaskRow], chat: ChatTokens, max_tokens: int) -> list[TaskRow]:
+    """Leave out tasks whose prompt is longer than the limit, and say how many; raises XpError where none is left.
+
+    Args:
+        directory: of the task set; the counts are kept beside it.
+        chat: the policy's tokenizer.
+        max_tokens: the longest prompt that stays.
+    """
+    lengths = count_tokens(directory, rows, chat.digest(), lambda row: len(chat.prompt(row.messages, row.tools)))
+    kept = [row for row in rows if lengths[row.task_id] <= max_tokens]
+    if not kept:
+        raise XpError(
+            f"every one of {len(rows)} prompts is longer than training.max_prompt_tokens={max_tokens}"
+            f" (the shortest has {min(lengths.values())}); raise it",
+            ExitCode.TASKS,
+        )
+    print(
+        f"{len(kept)} of {len(rows)} tasks; prompts of {min(lengths.values())} to {max(lengths.values())} tokens,"
+        f" {len(rows) - len(kept)} left out as longer than {max_tokens}",
+        flush=True,
+    )
+    return kept
