@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Protocol
 
 from xp.job import Stage
@@ -51,11 +52,39 @@ class Refusal:
         return f"{self.field}: {self.reason}"
 
 
+class Fit(StrEnum):
+    """How well a backend carries a field of the spec."""
+
+    EXACT = "exact"
+    EMULATED = "emulated"
+    """The same meaning by other means, or with a difference that `note` names."""
+    UNSUPPORTED = "unsupported"
+    """Refused where it is set (`refusals`)."""
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What a backend makes of one field of a spec."""
+
+    fit: Fit
+    receives: str
+    """In the trainer's own words (`learning_rate=1e-06`), or the part of xp that carries it (`xp.episode`)."""
+    note: str = ""
+    """One sentence, where the fit is not exact."""
+
+
+MEANT = ("seed", "model", "algorithm", "training", "evaluation", "backend.parallel", "backend.engine")
+"""Sections whose every leaf field each backend must give a Meaning; the others mean the same everywhere."""
+
+
 class RenderModule(Protocol):
     """The control-plane half of a backend: xp.backends.<name>.render."""
 
     def refusals(self, spec: RunSpec) -> Sequence[Refusal]:
         """Everything in the spec that this backend cannot do."""
+
+    def meanings(self, spec: RunSpec) -> Mapping[str, Meaning]:
+        """Leaf field of the sections `MEANT` (as a key path) -> what becomes of it; the parity table is made of this."""
 
     def stages(self, spec: RunSpec, places: Places) -> tuple[Stage, ...]:
         """The stages that follow `prepare`, in order; raises XpError(PLAN) for what cannot be rendered."""
