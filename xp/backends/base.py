@@ -84,7 +84,7 @@ class RenderModule(Protocol):
         """Everything in the spec that this backend cannot do."""
 
     def meanings(self, spec: RunSpec) -> Mapping[str, Meaning]:
-        """Leaf field of the sections `MEANT` (as a key path) -> what becomes of it; the parity table is made of this."""
+        """Leaf field of the sections `MEANT` (as a key path) -> what becomes of it: the rows of the parity table."""
 
     def stages(self, spec: RunSpec, places: Places) -> tuple[Stage, ...]:
         """The stages that follow `prepare`, in order; raises XpError(PLAN) for what cannot be rendered."""
