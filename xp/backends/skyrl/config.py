@@ -1,0 +1,129 @@
+"""What SkyRL's stage programs read: frozen values written by render above the wall, standard library only."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the policy writes."""
+
+    temperature: float
+    """0: greedy."""
+    top_p: float
+    top_k: int | None
+    max_prompt_tokens: int
+    max_tokens_per_turn: int
+    max_response_tokens: int
+    """All turns of an episode, tool results included."""
+    seed: int
+
+
+@dataclass(frozen=True)
+class Common:
+    """What training and evaluation share. Paths are relative to the outputs root, the working directory."""
+
+    attempt: int
+    run: str
+    stage_dir: str
+    tasks: str
+    """Directory of the canonical task set."""
+    metrics: str
+    """The run's metrics.jsonl."""
+    num_threads: int
+    num_workers: int
+    """Processes that train."""
+    chat_template: Mapping[str, Any]
+    """Arguments of the chat template."""
+    sampling: Sampling
+    max_void_fraction: float
+    upload_as: str | None
+    """Run name under which trajectories are uploaded to OpenReward; None: they are not."""
+    rehearsal: bool
+    """No accelerator: SkyRL's own loop on the CPU, with a stand-in for vLLM."""
+    overrides: tuple[str, ...]
+    """Native `key.path=value`, for SkyRLTrainConfig.from_cli_overrides: all but the paths; see `native`."""
+    paths: Mapping[str, str]
+    """Native key -> path, relative like the others."""
+
+    def native(self, model: str, root: Path) -> list[str]:
+        """The complete overrides, with absolute paths: Ray's workers have working directories of their own.
+
+        Args:
+            model: a Hugging Face id, or a directory (absolute, or relative to `root`).
+            root: the outputs root.
+        """
+        directory = root / model
+        paths = {key: str(root / path) for key, path in self.paths.items()}
+        paths["trainer.policy.model.path"] = str(directory) if directory.is_dir() else model
+        return [*self.overrides, *(f"{key}={json.dumps(_value(key, path))}" for key, path in paths.items())]
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Input of xp.backends.skyrl.train."""
+
+    common: Common
+    base_model: str
+    model_dir: str
+    """Where the trained model goes, as a Hugging Face directory."""
+    train_data: str
+    """Parquet that the stage writes for SkyRL: `num_steps` x `prompts_per_step` rows in the order of training, which
+    is one epoch of SkyRL's; also in common.paths."""
+    held_out_data: str
+    """Parquet of held-out tasks that the stage writes; also in common.paths."""
+    num_steps: int
+    prompts_per_step: int
+    group_size: int
+    updates_per_rollout: int
+    """Optimizer updates per rollout step, all passes together."""
+    shuffle: bool
+    """Whether xp's order of tasks is a random one; SkyRL's own loader must not shuffle on top."""
+    mask_truncated: bool
+    evaluation_episodes: int
+    """Of an evaluation while training."""
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=2) + "\n"
+
+    @staticmethod
+    def from_json(text: str) -> TrainConfig:
+        value = json.loads(text)
+        return TrainConfig(**value | {"common": _common(value["common"])})
+
+
+@dataclass(frozen=True)
+class EvaluateConfig:
+    """Input of xp.backends.skyrl.evaluate."""
+
+    common: Common
+    models: Mapping[str, str]
+    """`before` and `after` -> model directory, in the order in which they are played."""
+    curve: str
+    """Where the reward curve goes (PNG)."""
+    num_episodes: int
+    batch_size: int
+    """Episodes played at the same time."""
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=2) + "\n"
+
+    @staticmethod
+    def from_json(text: str) -> EvaluateConfig:
+        value = json.loads(text)
+        return EvaluateConfig(**value | {"common": _common(value["common"])})
+
+
+def _value(key: str, path: str) -> str | list[str]:
+    """`data.train_data` and `data.val_data` are lists of files."""
+    return [path] if key.startswith("data.") else path
+
+
+def _common(value: dict[str, Any]) -> Common:
+    sampling = Sampling(**value["sampling"])
+    return Common(**value | {"sampling": sampling, "overrides": tuple(value["overrides"])})
