@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypedDict
+from typing import Any, Protocol, TypedDict, runtime_checkable
 
 
 class Message(TypedDict):
@@ -94,6 +94,14 @@ class Provider(Protocol):
         """Open a session; raises EnvFault."""
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class Describer(Protocol):
+    """A provider that reads a task's prompt and tools at once, for less than a session that a caller holds."""
+
+    def describe(self, task: Task) -> tuple[list[Message], tuple[ToolSpec, ...]]:
+        """The session's opening messages and tools; it is ended in the background. Raises EnvFault."""
 
 
 class EnvFault(Exception):

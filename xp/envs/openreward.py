@@ -79,17 +79,27 @@ class OpenRewardProvider:
         return [Task(self._config.name, split, index, spec) for index, spec in zip(indices, specs, strict=True)]
 
     def open(self, task: Task) -> OpenRewardSession:
-        checked_index(task)
         core = self._core()
+        return OpenRewardSession(core, self._in_slot(core, task, core.open(task)))
+
+    def describe(self, task: Task) -> tuple[list[Message], tuple[ToolSpec, ...]]:
+        """See xp.envs.base.Describer: one hop to the loop's thread and back, where a held session takes three."""
+        core = self._core()
+        return self._in_slot(core, task, core.describe(task))
+
+    def _in_slot(self, core: _Core, task: Task, work: Coroutine[Any, Any, T]) -> T:
+        """Open a session as soon as there may be one more; the slot is given back with the session."""
         limits = self._config.limits
-        if not core.slots.acquire(timeout=limits.episode_timeout_s):
-            raise DeadlineExceeded(f"{self!r}: {limits.max_sessions} sessions are open, and none was closed in time")
         try:
-            live = run(core.open(task), limits.create_timeout_s + SLACK_S)
+            checked_index(task)
+            if not core.slots.acquire(timeout=limits.episode_timeout_s):
+                raise DeadlineExceeded(
+                    f"{self!r}: {limits.max_sessions} sessions are open, and none was closed in time"
+                )
         except BaseException:
-            core.slots.release()
+            work.close()
             raise
-        return OpenRewardSession(core, live)
+        return run(work, limits.create_timeout_s + SLACK_S)
 
     def close(self) -> None:
         with self._lock:
@@ -141,7 +151,20 @@ class _Core:
         self._transport = transport
 
     async def open(self, task: Task) -> Live:
-        return await self.sessions.open(await self.catalog.env(), task)
+        """Within a slot, which is free again if there is no session."""
+        try:
+            return await self.sessions.open(await self.catalog.env(), task)
+        except BaseException:
+            self.slots.release()
+            raise
+
+    async def describe(self, task: Task) -> tuple[list[Message], tuple[ToolSpec, ...]]:
+        live = await self.open(task)
+        try:
+            tools, _ = await self.sessions.tools(live)
+        finally:
+            self.end_session(live)
+        return live.prompt, tools
 
     def end_session(self, live: Live) -> None:
         """On the loop's thread."""

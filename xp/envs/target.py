@@ -8,6 +8,7 @@ import ipaddress
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -90,6 +91,7 @@ def served_target(url: str, keys: Keys, config: EnvConfig, environ: Mapping[str,
     return Target(url, None, headers, _secrets_header(_secret_values(config, environ)), keys.server)
 
 
+@lru_cache(maxsize=256)
 def origin(url: str) -> str:
     """scheme://host:port of a URL, with the scheme's own port written out."""
     parts = urlsplit(url)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from xp.envs.base import EnvFault, EnvUnavailable, Message, Provider, Session, Task
+from xp.envs.base import Describer, EnvFault, EnvUnavailable, Message, Provider, Task, ToolSpec
 from xp.episode.prompt import opening_messages, tool_schemas
 from xp.errors import ExitCode, XpError
 from xp.tasks.config import MemberConfig
@@ -54,17 +54,23 @@ def hash_task(task: Task) -> str:
 
 
 def read_task(provider: Provider, task: Task, task_hash: str, system_prompt: str | None) -> Entry:
-    session: Session = provider.open(task)
-    try:
-        prompt, tools = session.prompt(), session.tools()
-    finally:
-        session.close()
+    prompt, tools = _describe(provider, task)
     messages = opening_messages(system_prompt, prompt, tools)
     if not messages:
         raise ValueError("the environment has no prompt for this task")
     clean = tuple(Message(role=_valid(message["role"]), content=_valid(message["content"])) for message in messages)
     schemas = json.dumps(tool_schemas(tools), sort_keys=True, ensure_ascii=True)
     return Entry(task.index, task_hash, clean, schemas)
+
+
+def _describe(provider: Provider, task: Task) -> tuple[list[Message], tuple[ToolSpec, ...]]:
+    if isinstance(provider, Describer):
+        return provider.describe(task)
+    session = provider.open(task)
+    try:
+        return session.prompt(), session.tools()
+    finally:
+        session.close()
 
 
 def _valid(text: str) -> str:
