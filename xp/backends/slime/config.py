@@ -1,0 +1,159 @@
+"""What Slime's stage programs read: frozen values written by render above the wall, standard library only."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Lengths that the rollout keeps itself; Slime's sampling parameters carry the rest."""
+
+    max_prompt_tokens: int
+    """Tasks with a longer prompt are left out of the view."""
+    max_tokens_per_turn: int
+    max_response_tokens: int
+    """All turns of an episode, tool results included."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command line of Slime's (or of its conversion's) and what of it depends on the machine."""
+
+    flags: tuple[str, ...]
+    """Everything after the program, in the pinned version's words."""
+    path_flags: tuple[str, ...]
+    """Flags whose last value is a path relative to the outputs root; the trainer runs elsewhere: make it absolute."""
+    model_flags: tuple[str, ...]
+    """Flags whose value is a Hugging Face id or directory: the trainer needs a local directory."""
+    environment: Mapping[str, str]
+    """Of the trainer's processes, in Ray's runtime environment; no secret."""
+    slime_path_variable: str
+    """Variable that holds the path of Slime's checkout."""
+    megatron_path_variable: str
+    """Variable that holds the path of Megatron-LM's checkout."""
+
+
+@dataclass(frozen=True)
+class Common:
+    """What training and evaluation share. Paths are relative to the outputs root, the working directory."""
+
+    attempt: int
+    run: str
+    stage_dir: str
+    tasks: str
+    """Directory of the canonical task set."""
+    metrics: str
+    """The run's metrics.jsonl."""
+    chat_template: Mapping[str, Any]
+    """Arguments of the chat template."""
+    limits: Limits
+    seed: int
+    """Of the order of tasks."""
+    max_void_fraction: float
+    upload_as: str | None
+    """Run name under which trajectories are uploaded to OpenReward; None: they are not."""
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Input of xp.backends.slime.train."""
+
+    common: Common
+    command: Command
+    base_model: str
+    """Hugging Face id or directory of the untrained policy."""
+    architecture: Mapping[str, Any]
+    """The network as the spec has it, to be compared with the model's config.json."""
+    prompts: str
+    """Value of --prompt-data: the program writes the task view there, num_steps x prompts_per_step lines."""
+    held_out: str | None
+    """Value of --eval-prompt-data, one line an episode; None: no evaluation while training."""
+    num_held_out: int
+    """Episodes of one evaluation, rounded up to whole rounds of the held-out tasks."""
+    checkpoints: str
+    """Value of --save and --load."""
+    exports: str
+    """Directory of the Hugging Face exports, `<exports>/<rollout id>`; the rollout id of step n is n - 1."""
+    tensorboard: str
+    """Directory of Slime's event files (TENSORBOARD_DIR)."""
+    model_dir: str
+    """Where the trained model goes, as a Hugging Face directory."""
+    num_steps: int
+    prompts_per_step: int
+    group_size: int
+    updates_per_step: int
+    keep_checkpoints: int
+    """Slime deletes none: older ones, with their exports, are removed once a newer one is whole."""
+    shuffle: bool
+    mask_truncated: bool
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=2) + "\n"
+
+    @staticmethod
+    def from_json(text: str) -> TrainConfig:
+        value = json.loads(text)
+        return TrainConfig(**value | {"common": _common(value["common"]), "command": _command(value["command"])})
+
+
+@dataclass(frozen=True)
+class ConvertConfig:
+    """Input of xp.backends.slime.convert: a Hugging Face directory becomes a Megatron checkpoint, once for all runs."""
+
+    stage_dir: str
+    command: Command
+    """Of tools/convert_hf_to_torch_dist.py; one process converts."""
+    base_model: str
+    architecture: Mapping[str, Any]
+    output_dir: str
+    """Megatron's checkpoint: written beside it, renamed when whole."""
+    manifest: Mapping[str, Any]
+    """Content of `<output_dir>/manifest.json`, written last: what it was made of."""
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=2) + "\n"
+
+    @staticmethod
+    def from_json(text: str) -> ConvertConfig:
+        value = json.loads(text)
+        return ConvertConfig(**value | {"command": _command(value["command"])})
+
+
+@dataclass(frozen=True)
+class EvaluateConfig:
+    """Input of xp.backends.slime.evaluate: Slime's own rollout plays the held-out tasks, without a trainer.
+
+    The command is of train.py with `--debug-rollout-only --num-rollout 0 --eval-interval 1`; it is run once a model.
+    """
+
+    common: Common
+    command: Command
+    """Its --hf-checkpoint is the first model; the program puts each model's directory there in turn."""
+    models: Mapping[str, str]
+    """`before` and `after` -> Hugging Face id or directory, in the order in which they are played."""
+    held_out: str
+    """Value of --eval-prompt-data: the program writes the view there, one line an episode."""
+    curve: str
+    """Where the reward curve goes (PNG)."""
+    num_episodes: int
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=2) + "\n"
+
+    @staticmethod
+    def from_json(text: str) -> EvaluateConfig:
+        value = json.loads(text)
+        return EvaluateConfig(**value | {"common": _common(value["common"]), "command": _command(value["command"])})
+
+
+def _common(value: dict[str, Any]) -> Common:
+    return Common(**value | {"limits": Limits(**value["limits"])})
+
+
+def _command(value: dict[str, Any]) -> Command:
+    words = {name: tuple(value[name]) for name in ("flags", "path_flags", "model_flags")}
+    return Command(**value | words)

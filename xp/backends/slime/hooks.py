@@ -1,0 +1,15 @@
+"""Functions of xp that Slime loads by name: what its command line says and what its processes import are one list."""
+
+from __future__ import annotations
+
+GENERATE = "xp.backends.slime.rollout.generate"
+"""--custom-generate-function-path: `async (args, sample, sampling_params, evaluation) -> Sample` plays one episode."""
+ADVANTAGES = "xp.backends.slime.advantages.post_process"
+"""--custom-reward-post-process-path: `(args, samples) -> (raw rewards, advantages)`, a void episode outside of its
+group's mean; divides by the group's standard deviation where args.grpo_std_normalization."""
+HAS_VARIANCE = "xp.backends.slime.advantages.has_variance"
+"""--dynamic-sampling-filter-path: `(args, group) -> DynamicFilterOutput`, over the group's valid episodes."""
+LOG_ROLLOUT = "xp.backends.slime.steps.log_rollout"
+"""--custom-rollout-log-function-path: `(rollout_id, args, samples, extra_metrics, rollout_time) -> bool`."""
+LOG_EVALUATION = "xp.backends.slime.steps.log_evaluation"
+"""--custom-eval-rollout-log-function-path: `(rollout_id, args, data, extra_metrics) -> bool`."""
