@@ -18,12 +18,12 @@ commands:
   prepare    run task preparation alone
   evaluate   play the held-out tasks with a run's model: run=RUN [checkpoint=STEP]
   tasks      look at the task store: list, show, verify, prune
-  runs       look at runs: list, show RUN, logs RUN, cancel RUN
+  runs       look at runs: list, show RUN, logs RUN, cancel RUN, compare [RUN ...]
 
 examples:
   python -m xp                                            learn small murder mysteries on this machine's CPU
   python -m xp seed=2 training.num_steps=30               the same, changed
-  python -m xp -m seed=1,2,3                              a sweep
+  python -m xp -m seed=1,2,3                              a sweep; the same again goes on where it was cut
   python -m xp plan training.group_size=16 --files        what would run, with every file
   python -m xp resume=RUN                                 go on from RUN's last checkpoint
 """
@@ -68,6 +68,7 @@ def _run(arguments: list[str]) -> int:
         is_sweep=options.multirun,
         with_files=options.files,
         as_json=options.json,
+        again=options.again,
     )
     if options.cfg:
         return commands.show_config(request)
@@ -99,6 +100,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--config-dir", action="append", default=[], metavar="DIR", help="your own group options")
     parser.add_argument("--files", action="store_true", help="plan: print the files of every stage too")
     parser.add_argument("--json", action="store_true", help="plan: the whole plan as JSON")
+    parser.add_argument("--again", action="store_true", help="-m: run the points that are done already, too")
     parser.add_argument("--debug", action="store_true", help="a traceback instead of one message")
     parser.add_argument("--version", action="version", version=f"xp {__version__}")
     return parser

@@ -10,6 +10,7 @@ from xp.compose import compose, compose_sweep, to_yaml
 from xp.errors import ExitCode, XpError
 from xp.plan import Plan, build_evaluation, build_plan, new_run_id
 from xp.resume import spec_to_resume, split_off
+from xp.spec import RunSpec
 from xp.stages.episode import user_modules
 
 
@@ -22,6 +23,7 @@ class Request:
     is_sweep: bool
     with_files: bool
     as_json: bool
+    again: bool
 
 
 def run(request: Request) -> int:
@@ -31,7 +33,7 @@ def run(request: Request) -> int:
 
 def prepare(request: Request) -> int:
     """Task preparation alone."""
-    return _dispatch_all(_plans(request), until="prepare")
+    return _dispatch_all(_plans(replace(request, again=True)), until="prepare")
 
 
 def evaluate(request: Request) -> int:
@@ -76,9 +78,10 @@ def tasks(arguments: Sequence[str]) -> int:
 
 
 def runs(arguments: Sequence[str]) -> int:
-    """Runs by their records: list them, show one, print its newest log, or stop it."""
+    """Runs by their records: list them, show one, print its newest log, stop it, or compare what they reached."""
     from xp.launchers.run_directory import cancel
-    from xp.show import show_log, show_record, show_records
+    from xp.leaderboard import as_csv, as_markdown, leaderboard
+    from xp.show import show_lines, show_log, show_record, show_records
 
     rest, outputs = _outputs_of(arguments)
     match list(rest):
@@ -90,8 +93,17 @@ def runs(arguments: Sequence[str]) -> int:
             show_log(outputs, outputs / "runs" / name)
         case ["cancel", name]:
             print(f"asked process {cancel(outputs / 'runs' / name)} to stop the run")
+        case ["compare", "--csv", *names]:
+            print(as_csv(leaderboard(outputs, names)), end="")
+        case ["compare", "--markdown", *names]:
+            print(as_markdown(leaderboard(outputs, names)), end="")
+        case ["compare", *names]:
+            show_lines(leaderboard(outputs, names))
         case _:
-            raise XpError("python -m xp runs list | show RUN | logs RUN | cancel RUN [outputs=DIR]")
+            raise XpError(
+                "python -m xp runs list | show RUN | logs RUN | cancel RUN | compare [--csv | --markdown] [RUN ...]"
+                " [outputs=DIR]"
+            )
     return ExitCode.OK
 
 
@@ -119,10 +131,21 @@ def _plans(request: Request) -> list[Plan]:
         resumed = spec_to_resume(given["resume"], overrides)
         return [build_plan(resumed.spec, resumed.run_id, resumed.attempt)]
     if request.is_sweep:
-        points = compose_sweep(overrides, request.config_dirs)
-        return [build_plan(point.spec, new_run_id(point.spec)) for point in points]
+        specs = [point.spec for point in compose_sweep(overrides, request.config_dirs)]
+        return _sweep_plans(specs, again=request.again)
     spec = compose(overrides, request.config_dirs)
     return [build_plan(spec, new_run_id(spec))]
+
+
+def _sweep_plans(specs: Sequence[RunSpec], *, again: bool) -> list[Plan]:
+    """All points are planned before the first one runs, so that an illegal one refuses the sweep."""
+    from xp.show import console
+    from xp.sweep import open_points
+
+    todo, left = open_points(specs, again=again)
+    for entry in left:
+        console().print(f"{entry.run_id}  is {entry.standing.value}, left alone (--again runs it anew)")
+    return [build_plan(point.spec, point.run_id or new_run_id(point.spec), point.attempt) for point in todo]
 
 
 def _dispatch_all(plans: Sequence[Plan], until: str | None) -> int:

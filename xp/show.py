@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from xp.errors import ExitCode, XpError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from xp.leaderboard import Line
     from xp.plan import Plan
     from xp.record import RunRecord
 
@@ -98,6 +100,25 @@ def show_records(outputs: Path) -> None:
         out.print(f"{record.run_id}  {_status(file.parent, record)}  {_held_out(file.parent)}", markup=False)
     if not files:
         out.print(f"no runs below {outputs / 'runs'}")
+
+
+def show_lines(lines: Sequence[Line]) -> None:
+    """The leaderboard."""
+    from dataclasses import fields
+
+    from rich.table import Table
+
+    from xp.leaderboard import Line, readable
+
+    if not lines:
+        console().print("no runs")
+        return
+    table = Table(box=None, pad_edge=False)
+    for field in fields(Line):
+        table.add_column(field.name, overflow="fold")
+    for line in lines:
+        table.add_row(*readable(line))
+    console().print(table)
 
 
 def show_record(run: Path) -> None:

@@ -1,0 +1,123 @@
+"""`python -m xp runs compare`: runs by their held-out reward, best first, as a table, CSV or Markdown."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from xp.errors import ExitCode, XpError
+from xp.record import RunRecord, read_record
+
+
+@dataclass(frozen=True)
+class Line:
+    """One run."""
+
+    run: str
+    env: str
+    model: str
+    algorithm: str
+    backend: str
+    seed: int
+    steps: int
+    before: float | None
+    """Held-out reward of the untrained model; None: not evaluated."""
+    after: float | None
+    stderr: float | None
+    """Of `after`."""
+    minutes: float
+    """From the first attempt's start to the last one's end, pauses between attempts left out."""
+    status: str
+
+
+def leaderboard(outputs: Path, names: Sequence[str]) -> list[Line]:
+    """Lines of the named runs, or of all; best first, runs without a result last.
+
+    Raises:
+        XpError: RUN_DIR where a named run does not exist.
+    """
+    runs = outputs / "runs"
+    directories = [runs / name for name in names] or [file.parent for file in sorted(runs.glob("*/run.json"))]
+    lines = [_line(directory) for directory in directories]
+    return sorted(lines, key=lambda line: (line.after is None, -(line.after or 0.0), line.run))
+
+
+def as_csv(lines: Sequence[Line]) -> str:
+    """With a header; numbers as they were measured."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([field.name for field in fields(Line)])
+    writer.writerows([["" if value is None else value for value in _values(line)] for line in lines])
+    return text.getvalue()
+
+
+def as_markdown(lines: Sequence[Line]) -> str:
+    """A table for a document; numbers rounded."""
+    head = [field.name for field in fields(Line)]
+    rows = [head, ["---"] * len(head), *(readable(line) for line in lines)]
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def readable(line: Line) -> list[str]:
+    """The line's cells, rounded for people."""
+    return [_readable(value) for value in _values(line)]
+
+
+def _readable(value: Any) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
+def _values(line: Line) -> list[Any]:
+    return [getattr(line, field.name) for field in fields(line)]
+
+
+def _line(directory: Path) -> Line:
+    import yaml
+
+    record = read_record(directory)
+    try:
+        spec = yaml.safe_load((directory / "spec.yaml").read_text())
+        results = _results(directory)
+        before, after = results.get("before", {}), results.get("after", {})
+        return Line(
+            run=record.run_id,
+            env="+".join(spec["env"]["members"]),
+            model=spec["model"]["name"],
+            algorithm=spec["algorithm"]["name"],
+            backend=spec["backend"]["name"],
+            seed=spec["seed"],
+            steps=spec["training"]["num_steps"],
+            before=before.get("reward_mean"),
+            after=after.get("reward_mean"),
+            stderr=after.get("reward_stderr"),
+            minutes=_minutes(record),
+            status=record.status.value,
+        )
+    except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError) as error:
+        raise XpError(f"{directory} cannot be compared: {type(error).__name__} {error}", ExitCode.RUN_DIR) from error
+
+
+def _results(directory: Path) -> dict[str, dict[str, Any]]:
+    """Of the newest attempt that has some; an evaluation of the trained model alone leaves `before` as it was."""
+    found: dict[str, dict[str, Any]] = {}
+    files = sorted(directory.glob("attempt_*/evaluate/evaluation.json"), key=lambda file: file.stat().st_mtime)
+    for file in files:
+        found |= json.loads(file.read_text())["results"]
+    return found
+
+
+def _minutes(record: RunRecord) -> float:
+    spans = [
+        datetime.fromisoformat(attempt.ended) - datetime.fromisoformat(attempt.started)
+        for attempt in record.attempts
+        if attempt.ended is not None
+    ]
+    return sum(span.total_seconds() for span in spans) / 60
