@@ -170,13 +170,12 @@ def _dispatch_all(plans: Sequence[Plan], until: str | None) -> int:
 
 def _dispatch(one: Plan, *, is_whole: bool) -> None:
     from xp.dispatch import dispatch
-    from xp.launchers.local import LocalLauncher
+    from xp.launchers.choice import make_launcher
     from xp.show import console, show_summary, title
 
     outputs = Path(one.spec.outputs)
     console().print(f"[bold]{one.run_id}[/bold]  {title(one)}")
-    launcher = LocalLauncher(grace_s=one.spec.launcher.grace_s)
-    record = dispatch(one, launcher, outputs, modules=user_modules(one.spec))
+    record = dispatch(one, make_launcher(one.spec.launcher), outputs, modules=user_modules(one.spec))
     if is_whole:
         show_summary(one, outputs, attempt=len(record.attempts))
 

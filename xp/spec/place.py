@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from xp.spec.section import Count, Name, Seconds, Section
 
@@ -27,13 +28,85 @@ class Hardware(Section):
 
 class LauncherName(StrEnum):
     LOCAL = "local"
+    """This machine."""
+    RAY = "ray"
+    """Ray Jobs on a cluster whose nodes see the outputs root."""
+    SLURM = "slurm"
+    """sbatch, on a cluster whose nodes see the outputs root."""
+    MODAL = "modal"
+    """Modal functions; the outputs root is a volume there."""
 
 
 class LauncherSpec(Section):
-    """Where it runs."""
+    """Where it runs. A field of another launcher is null: one that would be ignored is refused."""
 
     name: LauncherName
     grace_s: Seconds
     """Between TERM and KILL when a run is stopped."""
     max_restarts: Annotated[int, Field(ge=0)]
     """New attempts after an infrastructure failure; never after a fault of the user's."""
+    detach: bool
+    """Submit every stage and leave; `python -m xp runs` looks after the run from then on. Not for local."""
+    secrets_file: str | None
+    """Ray, Slurm: a 0600 JSON object (variable -> value) that lies on the nodes already; None: xp writes one a stage
+    below ~/.xp/secrets, which the nodes must see, for the life of the run."""
+    address: str | None
+    """Ray: the dashboard's URL; None: this machine's, http://127.0.0.1:8265, or the one that start_head starts."""
+    start_head: bool | None
+    """Ray: start a cluster of this machine for the run, on 127.0.0.1 alone, and stop it at the end."""
+    partition: str | None
+    """Slurm; None: the cluster's default."""
+    account: str | None
+    """Slurm: who pays; None: the user's default."""
+    time_limit_s: Annotated[int, Field(ge=60)] | None
+    """Slurm: of one stage's job; None: the partition's."""
+    requeue: bool | None
+    """Slurm: a stage that is preempted, or reaches its time limit, is queued again and goes on from its checkpoint."""
+    sbatch: dict[str, str] | None
+    """Slurm: further long options of sbatch, without dashes (`qos: high`)."""
+    app: Name | None
+    """Modal: the app's name; the run's and the stage's are appended."""
+    volume: Name | None
+    """Modal: the volume that is the outputs root."""
+    timeout_s: Annotated[int, Field(ge=60, le=86400)] | None
+    """Modal: of one stage."""
+    secret_name: Name | None
+    """Modal: the Modal Secret that holds the values of the run's secrets; None where a run has none."""
+
+    @model_validator(mode="after")
+    def _fields_of_this_launcher(self) -> LauncherSpec:
+        for field, owners in OWNERS.items():
+            value = getattr(self, field)
+            if value is not None and self.name not in owners:
+                whose = " and ".join(owner.value for owner in owners)
+                raise ValueError(f"{field} belongs to launcher={whose}; with launcher={self.name} it is null")
+            if value is None and self.name in owners and field in REQUIRED:
+                raise ValueError(f"{field} needs a value with launcher={self.name}")
+        if self.name is LauncherName.LOCAL and self.detach:
+            raise ValueError(
+                "detach: launcher=local runs the stages itself; use nohup, or another launcher"
+            )
+        if self.start_head and self.address is not None:
+            raise ValueError("address: start_head=true starts a cluster of its own; set one of the two")
+        if self.start_head and self.detach:
+            raise ValueError("detach: the head that start_head starts ends with the run; give the address of one")
+        return self
+
+
+OWNERS: Mapping[str, tuple[LauncherName, ...]] = {
+    "secrets_file": (LauncherName.RAY, LauncherName.SLURM),
+    "address": (LauncherName.RAY,),
+    "start_head": (LauncherName.RAY,),
+    "partition": (LauncherName.SLURM,),
+    "account": (LauncherName.SLURM,),
+    "time_limit_s": (LauncherName.SLURM,),
+    "requeue": (LauncherName.SLURM,),
+    "sbatch": (LauncherName.SLURM,),
+    "app": (LauncherName.MODAL,),
+    "volume": (LauncherName.MODAL,),
+    "timeout_s": (LauncherName.MODAL,),
+    "secret_name": (LauncherName.MODAL,),
+}
+"""Fields that not every launcher has."""
+REQUIRED = frozenset({"start_head", "requeue", "sbatch", "app", "volume", "timeout_s"})
+"""Fields that their launchers always have."""

@@ -1,0 +1,18 @@
+"""`launcher=NAME` -> the launcher."""
+
+from __future__ import annotations
+
+from xp.errors import ExitCode, XpError
+from xp.launchers.base import Launcher
+from xp.spec.place import LauncherName, LauncherSpec
+
+
+def make_launcher(spec: LauncherSpec) -> Launcher:
+    """The one that the spec names."""
+    match spec.name:
+        case LauncherName.LOCAL:
+            from xp.launchers.local import LocalLauncher
+
+            return LocalLauncher(spec.grace_s)
+        case _:
+            raise XpError(f"launcher={spec.name} is not built yet", ExitCode.PLAN)
