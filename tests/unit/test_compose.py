@@ -106,7 +106,7 @@ def test_a_users_option_of_a_taken_name_is_refused_not_ignored(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("target: [unclosed\n", "does not compose"),
+        ("target: [unclosed\n", "mine.yaml:3:1: YAML syntax"),
         ("target: ${oc.env:HOME}\nserve: null\n", "resolver"),
         ("_target_: os.system\n", "nothing is instantiated"),
         ("max_tuns: 3\n", "did you mean"),
