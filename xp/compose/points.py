@@ -123,7 +123,7 @@ def _point(chosen: Sequence[Override], config_dirs: tuple[Path, ...]) -> Point |
     spec = _validate(container, composed.env_name)
     if isinstance(spec, list):
         known = {fault.path for fault in faults}
-        faults += [fault for fault in spec if not any(_is_at_or_below(fault.path, path) for path in known)]
+        faults += [fault for fault in spec if not any(_are_related(fault.path, path) for path in known)]
     elif not faults and not composed.faults:
         return Point(tuple(o.input_line or "" for o in chosen), spec)
     return [*composed.faults, *_placed(faults, composed, config_dirs, {o.key_or_group for o in values})]
@@ -238,6 +238,10 @@ def _section(override: Override) -> str:
 
 def _is_at_or_below(path: str, above: str) -> bool:
     return path == above or path.startswith(f"{above}.")
+
+
+def _are_related(one: str, other: str) -> bool:
+    return _is_at_or_below(one, other) or _is_at_or_below(other, one)
 
 
 def _apply(container: dict[str, Any], override: Override) -> Iterator[Fault]:

@@ -1,0 +1,274 @@
+"""Reads a user's YAML file as data before Hydra does: where each value stands, and everything that is wrong with it.
+
+YAML 1.1 has readings that nobody means (`1:30` is 90, `010` is 8), ways to hurt (aliases that expand to gigabytes)
+and tags that name Python objects; Hydra adds `_target_` and resolvers. None of it is taken or imported.
+"""
+
+from __future__ import annotations
+
+import re
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+MAX_BYTES = 200_000
+MAX_NODES = 50_000
+"""Of a file after its aliases are expanded."""
+MAX_DEPTH = 32
+
+INTERPOLATION = re.compile(r"(?<!\\)(?:\\\\)*\$\{")
+PLAIN_INTERPOLATION = re.compile(r"\$\{\.*[A-Za-z_][\w-]*(\.[\w-]+)*\}")
+_INSTANTIATED = re.compile(r"_(target|recursive|partial|convert|args)_")
+_SEXAGESIMAL = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?")
+_OCTAL = re.compile(r"[-+]?0[0-7_]+")
+_STRING = "tag:yaml.org,2002:str"
+_MERGE = "tag:yaml.org,2002:merge"
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Where a value stands, as the user wrote it."""
+
+    file: Path
+    line: int
+    """From 1, as is `column`."""
+    column: int
+    raw: str
+    """The scalar's own text; empty for a list or a mapping."""
+    is_plain: bool = False
+    """Without quotes."""
+
+    @property
+    def place(self) -> str:
+        return f"{self.file}:{self.line}:{self.column}"
+
+
+@dataclass(frozen=True)
+class FileFault:
+    """What is wrong with a file, and where."""
+
+    place: str
+    text: str
+    is_fatal: bool = True
+    """The file's values cannot be used."""
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.text}"
+
+
+@dataclass
+class UserFile:
+    """One file, read."""
+
+    marks: dict[str, Mark] = field(default_factory=dict)
+    """Key path within the file -> its value's place; lists are leaves."""
+    faults: list[FileFault] = field(default_factory=list)
+
+
+def read_file(file: Path) -> UserFile:
+    """Everything that can be said of a file without composing it; never raises for what it holds."""
+    found = UserFile()
+    text = _text(file, found)
+    if text is None or not _is_well_formed(file, text, found):
+        return found
+    try:
+        node = yaml.compose(text, Loader=_LOADER)
+    except yaml.MarkedYAMLError as error:
+        found.faults.append(_syntax_fault(file, text, error))
+        return found
+    if not isinstance(node, yaml.MappingNode):
+        found.faults.append(FileFault(str(file), "holds no keys; an option is a mapping, `key: value` a line"))
+    elif _expanded(node, {}, set()) > MAX_NODES:
+        found.faults.append(FileFault(str(file), "its aliases expand to more than a configuration holds, or to itself"))
+    else:
+        _Walk(file, found).mapping(node, "")
+    return found
+
+
+def interpolation_fault(text: str) -> str | None:
+    """Why a text with `${...}` is not taken: only plain key paths are interpolated; None if it is fine."""
+    for match in INTERPOLATION.finditer(text):
+        if not PLAIN_INTERPOLATION.match(text, match.end() - 2):
+            if "}" not in text[match.end() :]:
+                return f"{_short(text)!r} is not closed; a reference is ${{key.path}}"
+            return f"{_short(text)!r} uses a resolver; name secrets under env.secrets, write other values out"
+    return None
+
+
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def _text(file: Path, found: UserFile) -> str | None:
+    try:
+        status = file.stat()
+        if not stat.S_ISREG(status.st_mode):
+            found.faults.append(FileFault(str(file), "is no regular file"))
+            return None
+        if status.st_size > MAX_BYTES:
+            size = f"{status.st_size / 1e6:.1f} MB" if status.st_size > 1e6 else f"{status.st_size / 1e3:.0f} kB"
+            found.faults.append(FileFault(str(file), f"is {size}; a configuration is at most {MAX_BYTES // 1000} kB"))
+            return None
+        return file.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        found.faults.append(FileFault(f"{file}:{line}", "is not UTF-8; save it as UTF-8 text"))
+    except OSError as error:
+        found.faults.append(FileFault(str(file), f"cannot be read: {error.strerror}"))
+    return None
+
+
+def _is_well_formed(file: Path, text: str, found: UserFile) -> bool:
+    """One pass over the events, before anything is built of them: syntax, tags, depth, number of documents."""
+    depth = documents = 0
+    try:
+        for event in yaml.parse(text, Loader=_LOADER):
+            place = _place(file, event.start_mark)
+            if (tag := getattr(event, "tag", None)) is not None:
+                found.faults.append(FileFault(place, f"the tag {tag} is not taken; write a plain value"))
+            if isinstance(event, yaml.DocumentStartEvent):
+                documents += 1
+                if documents > 1:
+                    found.faults.append(FileFault(place, "a second document begins here (`---`); a file holds one"))
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > MAX_DEPTH:
+                found.faults.append(FileFault(place, f"is nested more than {MAX_DEPTH} deep"))
+                return False
+    except yaml.MarkedYAMLError as error:
+        found.faults.append(_syntax_fault(file, text, error))
+    except yaml.reader.ReaderError as error:
+        line = text[: error.position].count("\n") + 1
+        found.faults.append(FileFault(f"{file}:{line}", f"holds the control character {ord_of(error):#04x}; remove it"))
+    return not found.faults
+
+
+def ord_of(error: yaml.reader.ReaderError) -> int:
+    """The character that YAML does not read."""
+    character = error.character
+    return ord(character) if isinstance(character, str) else int(character)
+
+
+def _syntax_fault(file: Path, text: str, error: yaml.MarkedYAMLError) -> FileFault:
+    mark, begin = error.problem_mark or error.context_mark, error.context_mark
+    problem = str(error.problem or error.context)
+    at = mark.index if mark is not None else 0
+    hint = "; indent with spaces, not with tabs" if text[at : at + 1] == "\t" else ""
+    if "mapping values are not allowed" in problem:
+        hint = "; quote a text that holds `: `, and indent keys of one section alike"
+    is_far = begin is not None and mark is not None and begin.line != mark.line
+    since = f" ({error.context} that begins in line {begin.line + 1})" if begin is not None and is_far else ""
+    return FileFault(_place(file, mark), f"YAML syntax: {problem}{since}{hint}")
+
+
+def _place(file: Path, mark: Any) -> str:
+    return f"{file}:{mark.line + 1}:{mark.column + 1}" if mark else str(file)
+
+
+def _expanded(node: yaml.Node, sizes: dict[int, int], open_nodes: set[int]) -> int:
+    """Number of nodes with aliases written out; more than MAX_NODES for a node that holds itself."""
+    if id(node) in open_nodes:
+        return MAX_NODES + 1
+    if id(node) not in sizes:
+        open_nodes.add(id(node))
+        sizes[id(node)] = 1 + sum(_expanded(child, sizes, open_nodes) for child in _children(node))
+        open_nodes.discard(id(node))
+    return sizes[id(node)]
+
+
+def _children(node: yaml.Node) -> Iterator[yaml.Node]:
+    if isinstance(node, yaml.SequenceNode):
+        yield from node.value
+    elif isinstance(node, yaml.MappingNode):
+        for pair in node.value:
+            yield from pair
+
+
+def _all_nodes(node: yaml.Node) -> Iterator[yaml.Node]:
+    yield node
+    for child in _children(node):
+        yield from _all_nodes(child)
+
+
+@dataclass
+class _Walk:
+    """One pass over the nodes of a file: marks of the leaves, and what is wrong with keys and values."""
+
+    file: Path
+    found: UserFile
+
+    def mapping(self, node: yaml.MappingNode, path: str) -> None:
+        seen: dict[str, yaml.Node] = {}
+        for key, value in node.value:
+            if key.tag == _MERGE:
+                for part in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+                    if isinstance(part, yaml.MappingNode):
+                        self.mapping(part, path)
+                continue
+            if key.tag != _STRING or not isinstance(key.value, str):
+                shown = key.value if isinstance(key.value, str) else "this key"
+                self._fault(key, f"YAML does not read {shown} as text; quote the key: '{shown}'")
+                continue
+            below = f"{path}.{key.value}" if path else key.value
+            if key.value in seen:
+                first = seen[key.value].start_mark.line + 1
+                self._fault(key, f"{below}: the key stands twice; first in line {first}")
+            seen[key.value] = key
+            if _INSTANTIATED.fullmatch(key.value):
+                reason = "nothing is instantiated from a configuration; name a class with provider"
+                self._fault(key, f"{below}: {reason}", is_fatal=False)
+            elif below == "hydra" or below.startswith("hydra."):
+                self._fault(key, f"{below}: Hydra's own settings are xp's; leave them out")
+            else:
+                self._value(value, below)
+
+    def _value(self, node: yaml.Node, path: str) -> None:
+        raw = node.value if isinstance(node, yaml.ScalarNode) else ""
+        is_plain = isinstance(node, yaml.ScalarNode) and not node.style
+        mark = node.start_mark
+        self.found.marks[path] = Mark(self.file, mark.line + 1, mark.column + 1, raw, is_plain)
+        if path == "defaults":
+            self._defaults(node)
+        if isinstance(node, yaml.MappingNode):
+            self.mapping(node, path)
+        elif isinstance(node, yaml.SequenceNode):
+            for index, child in enumerate(node.value):
+                self._value(child, f"{path}.{index}")
+        elif isinstance(node, yaml.ScalarNode):
+            self._scalar(node, path)
+
+    def _defaults(self, node: yaml.Node) -> None:
+        """A file's list of other files must not reach Hydra's own groups: its plugins would be imported."""
+        texts = [child for child in _all_nodes(node) if isinstance(child, yaml.ScalarNode)]
+        for text in texts:
+            if re.search(r"(^|[\s/])hydra(/|$)", text.value):
+                self._fault(text, f"defaults: {text.value}: Hydra's own settings are xp's; leave them out")
+
+    def _scalar(self, node: yaml.ScalarNode, path: str) -> None:
+        if not node.style and _SEXAGESIMAL.fullmatch(node.value) and node.tag != _STRING:
+            reason = f"YAML reads {node.value} as a number in base 60; write seconds as one number, or quote a text"
+            self._fault(node, f"{path}: {reason}", is_fatal=False)
+        elif not node.style and _OCTAL.fullmatch(node.value) and node.tag != _STRING:
+            reason = f"YAML reads {node.value} as an octal number; drop the leading zero, or quote a text"
+            self._fault(node, f"{path}: {reason}", is_fatal=False)
+        elif reason_of := interpolation_fault(node.value):
+            self._fault(node, f"{path}: {reason_of}", is_fatal=False)
+
+    def _fault(self, node: yaml.Node, text: str, *, is_fatal: bool = True) -> None:
+        self.found.faults.append(FileFault(_place(self.file, node.start_mark), text, is_fatal))
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def marks_under(marks: Mapping[str, Mark], package: str) -> dict[str, Mark]:
+    """The marks of a file as key paths of the whole configuration; a file's defaults list is no value."""
+    prefix = f"{package}." if package else ""
+    return {
+        f"{prefix}{path}": mark
+        for path, mark in marks.items()
+        if path != "defaults" and not path.startswith("defaults.")
+    }

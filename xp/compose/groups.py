@@ -1,0 +1,219 @@
+"""Composes the chosen options with Hydra; the values of the command line are not its affair."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from xp.compose.files import FileFault, read_file
+from xp.compose.values import KEPT_MISSING, MISSING
+from xp.errors import XpError
+from xp.faults import nearest
+from xp.known_names import option_alias
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+GROUPS = ("env", "model", "algorithm", "backend", "hardware", "launcher", "recipes")
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+ROOT = _PACKAGE if (_PACKAGE / "conf").is_dir() else _PACKAGE.parent
+"""Holds conf/ and recipes/: the checkout, or the package itself where it is installed."""
+
+SECTIONS: Mapping[str, tuple[str, ...]] = {
+    "env": ("env",),
+    "model": ("model",),
+    "algorithm": ("algorithm",),
+    "backend": ("backend",),
+    "hardware": ("hardware", "model", "backend"),
+    "launcher": ("launcher",),
+    "recipes": ("env", "model", "algorithm", "backend", "hardware", "launcher"),
+}
+"""Group -> sections that its options decide: while one of them is at fault, overrides of these cannot be judged."""
+
+
+@dataclass(frozen=True)
+class Composed:
+    """The options, merged and not yet resolved."""
+
+    container: dict[str, Any]
+    env_name: str
+    """What a single environment is called."""
+    chosen: tuple[tuple[str, str], ...]
+    """Group -> option, as asked for and as they exist."""
+    faults: tuple[str, ...] = ()
+    undecided: frozenset[str] = frozenset()
+    """Sections that stand in for those of a faulty option."""
+
+
+def options(group: str, config_dirs: Sequence[Path] = ()) -> list[str]:
+    """The options of a group, sorted; raises XpError if a user's directory offers one that exists already."""
+    found: dict[str, Path] = {}
+    twice = []
+    for directory in (
+        ROOT / "recipes" if group == "recipes" else ROOT / "conf" / group,
+        *(d / group for d in config_dirs),
+    ):
+        for file in sorted(directory.glob("*.yaml")):
+            if file.stem in found:
+                twice.append(f"{group}={file.stem} is offered twice: {found[file.stem]} and {file}; rename yours")
+            found[file.stem] = file
+    if twice:
+        raise XpError("\n".join(twice))
+    return sorted(name for name in found if not name.startswith("_"))
+
+
+@cache
+def compose_groups(groups: tuple[tuple[str, str], ...], config_dirs: tuple[Path, ...]) -> Composed:
+    """Compose the options; cached, since a sweep's points mostly share them. Faults are in the result."""
+    chosen, faults = _resolve(groups, config_dirs)
+    dropped = {group for group, _ in groups} - set(chosen)
+    while True:
+        found, container, env_name = _merge(chosen, config_dirs)
+        faults += [fault for fault in found if fault not in faults]
+        if container is not None:
+            undecided = {section for group in dropped for section in SECTIONS[group]}
+            return Composed(container, env_name, tuple(chosen.items()), tuple(faults), frozenset(undecided))
+        # Go on without what is at fault, so that the rest of the command line is judged too.
+        foreign = {group for group, option in chosen.items() if _is_users(group, option, config_dirs)} or set(chosen)
+        if not foreign:
+            raise XpError("\n".join(faults))
+        dropped |= foreign
+        chosen = {group: option for group, option in chosen.items() if group not in foreign}
+
+
+def merge_order(chosen: tuple[tuple[str, str], ...], config_dirs: tuple[Path, ...]) -> list[tuple[str, str]]:
+    """Config path and package of every file of a composition; a later one wins over an earlier one."""
+    from hydra import initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.types import RunMode
+
+    with initialize_config_dir(config_dir=str(ROOT / "conf"), version_base="1.3"):
+        loader = GlobalHydra.instance().config_loader()
+        found = loader.compute_defaults_list("config", _lines(dict(chosen), config_dirs, []), RunMode.RUN)
+    return [(one.config_path, one.package or "") for one in found.defaults if one.config_path is not None]
+
+
+def _resolve(groups: tuple[tuple[str, str], ...], config_dirs: tuple[Path, ...]) -> tuple[dict[str, str], list[str]]:
+    chosen: dict[str, str] = {}
+    faults: list[str] = []
+    for group, wanted in groups:
+        try:
+            legal = options(group, config_dirs)
+        except XpError as error:
+            faults += [line for line in str(error).splitlines() if line not in faults]
+            continue
+        name = option_alias(group, wanted, legal)
+        if name is None:
+            stray = "".join(_stray(group, wanted, config_dirs))
+            faults.append(
+                f"{group}={wanted}: no such option{nearest(wanted, legal)}; there are: {', '.join(legal)}{stray}"
+            )
+        elif wanted != "None":
+            chosen[group] = name
+    return chosen, faults
+
+
+def _stray(group: str, wanted: str, config_dirs: tuple[Path, ...]) -> Iterator[str]:
+    """Where the option may have been meant to be."""
+    for directory in config_dirs:
+        if (directory / group / f"{wanted}.yml").exists():
+            yield f"; {directory / group / wanted}.yml must end in .yaml"
+        for found in sorted(directory.glob(f"*/{wanted}.yaml")):
+            if found.parent.name not in (*GROUPS, group):
+                guess = nearest(found.parent.name, GROUPS)
+                yield f"; {found} lies in {found.parent.name}/, which is no group{guess}"
+        if (directory / f"{wanted}.yaml").exists():
+            yield f"; {directory / wanted}.yaml belongs into {directory / group}/"
+
+
+def _is_users(group: str, option: str, config_dirs: tuple[Path, ...]) -> bool:
+    return any((directory / group / f"{option}.yaml").exists() for directory in config_dirs)
+
+
+def _merge(chosen: dict[str, str], config_dirs: tuple[Path, ...]) -> tuple[list[str], dict[str, Any] | None, str]:
+    """Faults, the unresolved container (None if a fault leaves none) and the environment's name."""
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
+
+    reads: list[FileFault] = []
+    try:
+        config = _hydra(chosen, config_dirs, reads)
+        env_name = str(config.hydra.runtime.choices["env"])
+        OmegaConf.set_struct(config, False)
+        del config["hydra"]
+        container = cast("dict[str, Any]", OmegaConf.to_container(config, resolve=False))
+    except (HydraException, OmegaConfBaseException, YAMLError, ValueError, TypeError, AttributeError) as error:
+        faults = [str(fault) for fault in reads] or [f"the options do not compose: {_first_lines(error)}"]
+        return faults, None, ""
+    except RecursionError:
+        return ["the options do not compose: their defaults lists name each other in a circle"], None, ""
+    is_usable = not any(fault.is_fatal for fault in reads)
+    return [str(fault) for fault in reads], container if is_usable else None, env_name
+
+
+def _hydra(chosen: dict[str, str], config_dirs: tuple[Path, ...], reads: list[FileFault]) -> Any:
+    from hydra import compose, initialize_config_dir
+
+    with initialize_config_dir(config_dir=str(ROOT / "conf"), version_base="1.3"):
+        return compose("config", _lines(chosen, config_dirs, reads), return_hydra_config=True)
+
+
+def _lines(chosen: dict[str, str], config_dirs: tuple[Path, ...], reads: list[FileFault]) -> list[str]:
+    searchpath = [f"file://{ROOT}"]
+    if config_dirs:
+        _watch_user_files(reads)
+        searchpath += [f"xp-user://{directory.resolve()}" for directory in config_dirs]
+    quoted = ",".join(f"'{place}'" for place in searchpath)
+    return [f"hydra.searchpath=[{quoted}]", *(f"{group}='{option}'" for group, option in chosen.items())]
+
+
+def _watch_user_files(reads: list[FileFault]) -> None:
+    """Have Hydra read the user's files through `read_file`, which says what is wrong with them into `reads`."""
+    from hydra._internal.core_plugins.file_config_source import FileConfigSource
+    from hydra._internal.sources_registry import SourcesRegistry
+    from hydra.plugins.config_source import ConfigResult
+    from omegaconf import OmegaConf
+
+    class UserFiles(FileConfigSource):
+        into: list[FileFault]
+
+        @staticmethod
+        def scheme() -> str:
+            return "xp-user"
+
+        def load_config(self, config_path: str) -> ConfigResult:
+            file = Path(self.path) / self._normalize_file_name(config_path)
+            found = read_file(file)
+            type(self).into.extend(fault for fault in found.faults if fault not in type(self).into)
+            if any(fault.is_fatal for fault in found.faults):
+                # Empty in its place, so that the files beside it are read too.
+                place = f"{self.scheme()}://{self.path}"
+                return ConfigResult(self.provider, place, OmegaConf.create({}), {"package": None})
+            loaded = super().load_config(config_path)
+            loaded.config = OmegaConf.create(_kept_missing(OmegaConf.to_container(loaded.config)))
+            return loaded
+
+    UserFiles.into = reads
+    SourcesRegistry.instance().types["xp-user"] = UserFiles
+
+
+def _kept_missing(node: Any) -> Any:
+    """`???` as a text of our own: Hydra would keep the value of the file before, and the user asked for one."""
+    if isinstance(node, dict):
+        return {key: _kept_missing(child) for key, child in node.items()}
+    if isinstance(node, list):
+        return [_kept_missing(child) for child in node]
+    return KEPT_MISSING if node == MISSING else node
+
+
+def _first_lines(error: BaseException) -> str:
+    """Hydra's own words, without its search path and the invitation to `+`."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    kept = [line for line in lines if not line.startswith(("Search path", "Config search path", "provider=", "To "))]
+    return " ".join(kept[:2]) or type(error).__name__
