@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from operator import attrgetter
+from typing import Any, Protocol
 
 from xp.job import Stage
-from xp.spec import RunSpec
+from xp.spec import RunSpec, Section
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,20 @@ class Meaning:
 
 MEANT = ("seed", "model", "algorithm", "training", "evaluation", "backend.parallel", "backend.engine")
 """Sections whose every leaf field each backend must give a Meaning; the others mean the same everywhere."""
+
+
+def meant_fields(spec: RunSpec) -> Iterator[str]:
+    """Key path of every leaf field of the sections `MEANT`; a mapping of the user's own keys is one leaf."""
+    for section in MEANT:
+        yield from _leaves(section, attrgetter(section)(spec))
+
+
+def _leaves(path: str, value: Any) -> Iterator[str]:
+    if isinstance(value, Section):
+        for name in type(value).model_fields:
+            yield from _leaves(f"{path}.{name}", getattr(value, name))
+    else:
+        yield path
 
 
 class RenderModule(Protocol):
