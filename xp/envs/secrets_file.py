@@ -1,4 +1,4 @@
-"""Secrets of a process that did not inherit them: a file of mode 0600 whose name, not its content, is in the environment.
+"""Secrets of a process that did not inherit them: a 0600 file whose name, not its content, is in the environment.
 
 Ray keeps a job's environment in plain text; a launcher that goes through Ray writes this file and names it there.
 """

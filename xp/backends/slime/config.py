@@ -150,6 +150,39 @@ class EvaluateConfig:
         return EvaluateConfig(**value | {"common": _common(value["common"]), "command": _command(value["command"])})
 
 
+@dataclass(frozen=True)
+class WorkerConfig:
+    """What the functions that Slime loads by name need; written by the stage programs, read in Slime's processes."""
+
+    root: str
+    """The outputs root, absolute: Slime's processes run elsewhere."""
+    common: Common
+    phase: str
+    """`train`, or `evaluate/<model>`."""
+    group_size: int
+    num_steps: int
+    prompts_per_step: int
+    updates_per_step: int
+    mask_truncated: bool
+    checkpoints: str | None
+    """Where older checkpoints are removed; None: nowhere."""
+    exports: str | None
+    keep_checkpoints: int
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=2) + "\n"
+
+    @staticmethod
+    def from_json(text: str) -> WorkerConfig:
+        value = json.loads(text)
+        return WorkerConfig(**value | {"common": _common(value["common"])})
+
+
+WORKER_ATTRIBUTE = "xp_worker"
+"""Attribute of Slime's `args` with the absolute path of a WorkerConfig; the stage programs put it there by
+--custom-config-path, which is theirs alone."""
+
+
 def _common(value: dict[str, Any]) -> Common:
     return Common(**value | {"limits": Limits(**value["limits"])})
 

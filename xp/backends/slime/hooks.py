@@ -13,3 +13,6 @@ LOG_ROLLOUT = "xp.backends.slime.steps.log_rollout"
 """--custom-rollout-log-function-path: `(rollout_id, args, samples, extra_metrics, rollout_time) -> bool`."""
 LOG_EVALUATION = "xp.backends.slime.steps.log_evaluation"
 """--custom-eval-rollout-log-function-path: `(rollout_id, args, data, extra_metrics) -> bool`."""
+WATCH_TRAINING = "xp.backends.slime.steps.watch_training"
+"""--custom-megatron-init-path: `(args) -> None` lets xp overhear what the training process logs, at once and to the
+last step; Slime's event files come late and are never closed."""

@@ -7,7 +7,7 @@ before this file is written.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +29,24 @@ def slime_line(row: TaskRow) -> dict[str, Any]:
 
 def write_view(rows: Iterable[TaskRow], path: Path) -> int:
     """Write the JSONL file, whole or not at all; gives back the number of lines."""
+    return _write(map(slime_line, rows), path)
+
+
+def write_episodes(rows: Sequence[TaskRow], rounds: int, path: Path) -> int:
+    """As `write_view`, with every task once a round; the metadata's `sample` says which of its episodes a line is."""
+    lines = (
+        {**slime_line(row), METADATA_KEY: {**slime_line(row)[METADATA_KEY], "sample": number}}
+        for number in range(rounds)
+        for row in rows
+    )
+    return _write(lines, path)
+
+
+def _write(lines: Iterable[dict[str, Any]], path: Path) -> int:
     count = 0
+    path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
-        for row in rows:
-            file.write(json.dumps(slime_line(row), ensure_ascii=False) + "\n")
+        for line in lines:
+            file.write(json.dumps(line, ensure_ascii=False) + "\n")
             count += 1
     return count

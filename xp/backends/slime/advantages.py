@@ -1,0 +1,61 @@
+"""Advantages of a rollout step, a void episode outside of its group: Slime's own mean would count it as a reward."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import fmean, stdev
+from typing import Any
+
+from xp.backends.slime.worker import worker
+
+EPSILON = 1e-6
+"""Added to a group's standard deviation, as in Slime's own normalization (slime/ray/rollout.py)."""
+
+
+def post_process(args: Any, samples: Sequence[Any]) -> tuple[list[float], list[float]]:
+    """Slime's reward post-processing: GRPO's centred rewards (arXiv:2402.03300) over each group's valid episodes.
+
+    Args:
+        args: Slime's; `grpo_std_normalization` says whether they are divided by the group's standard deviation.
+        samples: of the whole step; those of one group share `group_index`.
+
+    Returns:
+        Raw rewards (not a number: void) and advantages (0: void), one each a sample.
+    """
+    groups: dict[Any, list[int]] = {}
+    for position, sample in enumerate(samples):
+        groups.setdefault(sample.group_index, []).append(position)
+    raw = [float(sample.reward) for sample in samples]
+    advantages = [0.0] * len(samples)
+    for positions in groups.values():
+        valid = [position for position in positions if not math.isnan(raw[position])]
+        own = centred([raw[position] for position in valid], by_std=args.grpo_std_normalization)
+        for position, advantage in zip(valid, own, strict=True):
+            advantages[position] = advantage
+    return raw, advantages
+
+
+def centred(rewards: Sequence[float], *, by_std: bool) -> list[float]:
+    """Rewards minus their mean, divided by their standard deviation (n - 1) where asked; one alone has none: 0."""
+    if len(rewards) < 2:
+        return [0.0] * len(rewards)
+    mean = fmean(rewards)
+    scale = stdev(rewards) + EPSILON if by_std else 1.0
+    return [(reward - mean) / scale for reward in rewards]
+
+
+def has_variance(args: Any, group: Sequence[Any]) -> Any:
+    """Slime's dynamic sampling filter: whether the valid episodes of a group differ in reward (arXiv:2503.14476).
+
+    Raises:
+        XpError: (UNHEALTHY) so many episodes of this step are void that it would be stopped; a filter that only left
+            such groups out would ask a failing environment for ever.
+    """
+    from slime.rollout.filter_hub.base_types import DynamicFilterOutput
+
+    worker(args).check_so_far()
+    rewards = [sample.reward for sample in group if not math.isnan(sample.reward)]
+    if len(rewards) > 1 and max(rewards) - min(rewards) > EPSILON:
+        return DynamicFilterOutput(keep=True)
+    return DynamicFilterOutput(keep=False, reason=f"zero_std_{rewards[0]:.1f}" if rewards else "void")

@@ -1,0 +1,55 @@
+"""Makes a Megatron checkpoint of a Hugging Face model: `python -m xp.backends.slime.convert <config.json>`."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from xp.atomic import sync_directory, write_atomically
+from xp.backends.slime.checkpoints import TRACKER
+from xp.backends.slime.config import ConvertConfig
+from xp.backends.slime.models import check_architecture, local_model
+from xp.backends.slime.program import absolute_flags, run_file
+from xp.backends.slime.sources import open_sources
+from xp.errors import ExitCode, XpError
+from xp.stage_program import run_stage
+
+PROGRAM = "tools/convert_hf_to_torch_dist.py"
+
+
+def main(argv: Sequence[str]) -> None:
+    """Convert beside the target, then rename; the manifest is written last and says that all of it is there."""
+    config = ConvertConfig.from_json(Path(argv[0]).read_text())
+    root, target = Path.cwd(), Path(config.output_dir).absolute()
+    check_architecture(local_model(config.base_model, root), config.architecture)
+    sources = open_sources(config.command)
+    staged = target.with_name(f".{target.name}.{os.getpid()}.part")
+    shutil.rmtree(staged, ignore_errors=True)
+    staged.mkdir(parents=True)
+    os.environ.update(config.command.environment)
+    try:
+        run_file(sources.program(PROGRAM), [*absolute_flags(config.command, root), "--save", str(staged)])
+        if not (staged / TRACKER).is_file():
+            raise XpError(f"{PROGRAM} ended without writing {TRACKER}", ExitCode.MISSING_OUTPUT)
+        _take_name(staged, target)
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)
+    write_atomically(target / "manifest.json", json.dumps(config.manifest, indent=2) + "\n")
+
+
+def _take_name(staged: Path, target: Path) -> None:
+    """A whole checkpoint that another run made meanwhile stays; what a killed one left goes."""
+    if (target / "manifest.json").is_file():
+        return
+    if target.exists():
+        shutil.rmtree(target)
+    staged.rename(target)
+    sync_directory(target.parent)
+
+
+if __name__ == "__main__":
+    sys.exit(run_stage(main, sys.argv[1:]))

@@ -1,0 +1,91 @@
+"""Plays the held-out tasks with each model on Slime's engines: `python -m xp.backends.slime.evaluate <config.json>`.
+
+It is Slime's train.py without training: the same router, engines and generate function as in a run.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from xp.backends.slime.config import Command, EvaluateConfig, WorkerConfig
+from xp.backends.slime.models import local_model
+from xp.backends.slime.program import run_train
+from xp.backends.slime.sources import open_sources
+from xp.backends.slime.steps import played_file
+from xp.backends.slime.tasks_view import write_episodes
+from xp.backends.slime.worker import played_from
+from xp.episode.curve import draw_curve
+from xp.episode.evaluation import evaluation_result, write_evaluation
+from xp.episode.metrics import Played, check_health, episode_metrics
+from xp.episode.metrics_file import MetricsFile
+from xp.episode.tokens import ChatTokens
+from xp.errors import ExitCode, XpError
+from xp.stage_program import run_stage
+from xp.tasks.load import load_tasks, within_limit
+
+
+def main(argv: Sequence[str]) -> None:
+    """Evaluate every model of the config, write evaluation.json and draw the reward curve."""
+    path = Path(argv[0]).absolute()
+    config = EvaluateConfig.from_json(path.read_text())
+    root = Path.cwd()
+    open_sources(config.command)
+    metrics = MetricsFile(Path(config.common.metrics), "evaluate", config.common.attempt)
+    results: dict[str, Any] = {}
+    for number, (name, model) in enumerate(config.models.items()):
+        played = _play(config, name, local_model(model, root), path.parent, root)
+        check_health(played, config.common.max_void_fraction)
+        results[name] = evaluation_result(played)
+        own = {f"evaluation/{name}/{key}": value for key, value in episode_metrics(played, 1).items()}
+        metrics.write(number, own)
+    write_evaluation(path.parent / "evaluation.json", config.models, results)
+    draw_curve(Path(config.common.metrics), results, Path(config.curve))
+
+
+def _play(config: EvaluateConfig, name: str, model: Path, stage: Path, root: Path) -> list[Played]:
+    from transformers import AutoTokenizer
+
+    chat = ChatTokens(AutoTokenizer.from_pretrained(model), config.common.chat_template)
+    tasks = Path(config.common.tasks)
+    rows = within_limit(tasks, load_tasks(tasks, stage, "held_out"), chat, config.common.limits.max_prompt_tokens)
+    write_episodes(rows, math.ceil(config.num_episodes / len(rows)), Path(config.held_out))
+    worker = worker_config(config, name, root)
+    run_train(with_model(config.command, model), worker)
+    file = played_file(worker)
+    if not file.is_file():
+        raise XpError(f"Slime ended without evaluating {name}", ExitCode.MISSING_OUTPUT)
+    return [played_from(value) for value in json.loads(file.read_text())]
+
+
+def worker_config(config: EvaluateConfig, name: str, root: Path) -> WorkerConfig:
+    """What Slime's processes read of it."""
+    return WorkerConfig(
+        root=str(root.absolute()),
+        common=config.common,
+        phase=f"evaluate/{name}",
+        group_size=1,
+        num_steps=1,
+        prompts_per_step=config.num_episodes,
+        updates_per_step=1,
+        mask_truncated=False,
+        checkpoints=None,
+        exports=None,
+        keep_checkpoints=1,
+    )
+
+
+def with_model(command: Command, model: Path) -> Command:
+    """The command with another model for the engines."""
+    flags = list(command.flags)
+    flags[flags.index("--hf-checkpoint") + 1] = str(model)
+    return replace(command, flags=tuple(flags))
+
+
+if __name__ == "__main__":
+    sys.exit(run_stage(main, sys.argv[1:]))

@@ -1,0 +1,80 @@
+"""Runs Slime's train.py on the mix of environments: `python -m xp.backends.slime.train <config.json>`."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from xp.backends.slime.checkpoints import choose_latest, prune
+from xp.backends.slime.config import TrainConfig, WorkerConfig
+from xp.backends.slime.models import check_architecture, local_model, publish_model
+from xp.backends.slime.program import run_train
+from xp.backends.slime.sources import open_sources
+from xp.backends.slime.tasks_view import write_episodes, write_view
+from xp.episode.tokens import ChatTokens
+from xp.stage_program import run_stage
+from xp.tasks.load import load_tasks, within_limit
+from xp.tasks.row import TaskRow
+from xp.tasks.schedule import schedule
+
+
+def main(argv: Sequence[str]) -> None:
+    """Train as the config file says, from the last whole checkpoint where there is one."""
+    path = Path(argv[0]).absolute()
+    config = TrainConfig.from_json(path.read_text())
+    root = Path.cwd()
+    open_sources(config.command)
+    model = local_model(config.base_model, root)
+    check_architecture(model, config.architecture)
+    write_views(config, path.parent, model)
+    latest = choose_latest(root / config.checkpoints)
+    if latest is not None:
+        print(f"going on from rollout step {latest + 1} of {config.num_steps}", flush=True)
+    os.environ["TENSORBOARD_DIR"] = str(root / config.tensorboard)
+    if latest is None or latest + 1 < config.num_steps:
+        run_train(config.command, worker_config(config, root))
+    publish_model(root / config.exports / str(config.num_steps - 1), root / config.model_dir)
+    prune(root / config.checkpoints, root / config.exports, config.keep_checkpoints)
+
+
+def write_views(config: TrainConfig, stage: Path, model: Path) -> None:
+    """Slime's prompt data in xp's order, and its held-out data where it evaluates while training."""
+    from transformers import AutoTokenizer
+
+    common = config.common
+    chat = ChatTokens(AutoTokenizer.from_pretrained(model), common.chat_template)
+    kept = _kept(config, stage, chat, "train")
+    num_prompts = config.num_steps * config.prompts_per_step
+    write_view(schedule(kept, num_prompts, seed=common.seed, shuffle=config.shuffle), Path(config.prompts))
+    if config.held_out is not None:
+        held_out = _kept(config, stage, chat, "held_out")
+        write_episodes(held_out, math.ceil(config.num_held_out / len(held_out)), Path(config.held_out))
+
+
+def worker_config(config: TrainConfig, root: Path) -> WorkerConfig:
+    """What Slime's processes read of it."""
+    return WorkerConfig(
+        root=str(root.absolute()),
+        common=config.common,
+        phase="train",
+        group_size=config.group_size,
+        num_steps=config.num_steps,
+        prompts_per_step=config.prompts_per_step,
+        updates_per_step=config.updates_per_step,
+        mask_truncated=config.mask_truncated,
+        checkpoints=config.checkpoints,
+        exports=config.exports,
+        keep_checkpoints=config.keep_checkpoints,
+    )
+
+
+def _kept(config: TrainConfig, stage: Path, chat: ChatTokens, purpose: str) -> list[TaskRow]:
+    tasks = Path(config.common.tasks)
+    return within_limit(tasks, load_tasks(tasks, stage, purpose), chat, config.common.limits.max_prompt_tokens)
+
+
+if __name__ == "__main__":
+    sys.exit(run_stage(main, sys.argv[1:]))
