@@ -17,6 +17,7 @@ commands:
   plan       show everything that would run, and run nothing
   prepare    run task preparation alone
   evaluate   play the held-out tasks with a run's model: run=RUN [checkpoint=STEP]
+  search     let Optuna choose within ranges: training.learning_rate='interval(1e-4,1e-3)' [--trials N]
   tasks      look at the task store: list, show, verify, prune
   runs       look at runs: list, show RUN, logs RUN, cancel RUN, compare [RUN ...]
 
@@ -69,6 +70,7 @@ def _run(arguments: list[str]) -> int:
         with_files=options.files,
         as_json=options.json,
         again=options.again,
+        trials=options.trials,
     )
     if options.cfg:
         return commands.show_config(request)
@@ -101,6 +103,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--files", action="store_true", help="plan: print the files of every stage too")
     parser.add_argument("--json", action="store_true", help="plan: the whole plan as JSON")
     parser.add_argument("--again", action="store_true", help="-m: run the points that are done already, too")
+    parser.add_argument("--trials", type=int, default=20, metavar="N", help="search: runs to start (20)")
     parser.add_argument("--debug", action="store_true", help="a traceback instead of one message")
     parser.add_argument("--version", action="version", version=f"xp {__version__}")
     return parser

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +25,7 @@ class Request:
     with_files: bool
     as_json: bool
     again: bool
+    trials: int
 
 
 def run(request: Request) -> int:
@@ -107,6 +109,23 @@ def runs(arguments: Sequence[str]) -> int:
     return ExitCode.OK
 
 
+def search(request: Request) -> int:
+    """Let Optuna look within the given ranges for what ends in the highest held-out reward, one run after the other."""
+    from xp.compose.search import search as run_trials
+    from xp.sweep import held_out_reward
+
+    digest = hashlib.sha256("\n".join(sorted(request.overrides)).encode()).hexdigest()[:12]
+    directory = _outputs_of(request.overrides)[1] / "searches" / digest
+
+    def reward(spec: RunSpec) -> float:
+        _dispatch_all(_sweep_plans([spec], again=request.again), until=None)
+        return held_out_reward(spec)
+
+    run_trials(request.overrides, request.config_dirs, directory, request.trials, reward)
+    print(f"the best of all trials: {directory / 'optimization_results.yaml'}")
+    return ExitCode.OK
+
+
 def show_config(request: Request) -> int:
     """The composed configuration as YAML."""
     print(to_yaml(compose(request.overrides, request.config_dirs)), end="")
@@ -118,6 +137,7 @@ COMMANDS: Mapping[str, Callable[..., int]] = {
     "plan": plan,
     "prepare": prepare,
     "evaluate": evaluate,
+    "search": search,
     "tasks": tasks,
     "runs": runs,
 }

@@ -13,7 +13,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from xp.errors import XpError
+from xp.errors import ExitCode, XpError
+from xp.leaderboard import leaderboard
 from xp.record import Status, is_held, read_record
 from xp.spec import RunSpec
 
@@ -93,6 +94,21 @@ def open_points(specs: Sequence[RunSpec], *, again: bool) -> tuple[list[Point], 
         else:
             left.append(entry)
     return todo, left
+
+
+def held_out_reward(spec: RunSpec) -> float:
+    """Of a spec's finished run, after training; raises XpError where there is none."""
+    outputs = Path(spec.outputs)
+    entry = ledger(outputs).get(spec_digest(spec.model_dump(mode="json")))
+    if entry is None or entry.standing is not Standing.DONE:
+        raise XpError(
+            "the run is not finished, so it has no held-out reward yet; a search needs a launcher that waits",
+            ExitCode.STAGE_FAILED,
+        )
+    reward = leaderboard(outputs, [entry.run_id])[0].after
+    if reward is None:
+        raise XpError(f"{entry.run_id} has no evaluation.json: its held-out reward is unknown", ExitCode.STAGE_FAILED)
+    return reward
 
 
 def _read(file: Path) -> tuple[str, Entry] | None:

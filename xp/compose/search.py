@@ -6,6 +6,7 @@ what they mean is decided by xp's own composition, as for any other command line
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
@@ -112,9 +113,13 @@ def _check_space(overrides: Sequence[str]) -> None:
 
 @contextmanager
 def _command_line(argv: list[str]) -> Iterator[None]:
-    """Hydra's front reads sys.argv."""
+    """Hydra's front reads sys.argv, and turns errors into its own message and exit unless it is told not to."""
     before, sys.argv = sys.argv, argv
+    full = os.environ.get("HYDRA_FULL_ERROR")
+    os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
         yield
     finally:
         sys.argv = before
+        if full is None:
+            del os.environ["HYDRA_FULL_ERROR"]
