@@ -130,7 +130,7 @@ def test_a_native_key_that_xp_does_not_render_passes_through() -> None:
     assert rendered["entropy_coef"] == 0.01
 
 
-@pytest.mark.parametrize("backend", ["skyrl", "slime"])
+@pytest.mark.parametrize("backend", ["slime"])
 def test_a_backend_that_is_not_built_refuses_with_one_sentence(backend: str) -> None:
     with pytest.raises(XpError) as caught:
         build_plan(compose([f"backend={backend}", "env=whodunit", "hardware=a100x4"]), "r")

@@ -106,6 +106,8 @@ class EvaluateConfig:
     """`before` and `after` -> model directory, in the order in which they are played."""
     curve: str
     """Where the reward curve goes (PNG)."""
+    held_out_data: str
+    """Parquet of held-out tasks that the stage writes; also in common.paths."""
     num_episodes: int
     batch_size: int
     """Episodes played at the same time."""

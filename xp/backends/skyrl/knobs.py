@@ -1,0 +1,302 @@
+"""Spec field -> SkyRL's keys: the one place where xp's words become those of SkyRLTrainConfig.
+
+Every knob that has meaning is written, whatever SkyRL's default; the keys are those of the pinned 0.3.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from xp.backends.skyrl.geometry import geometry, is_colocated, is_megatron
+from xp.backends.skyrl.tasks_view import ENV_CLASS
+from xp.episode.mix import LOCAL_CALLS
+from xp.spec import AdvantageScale, DType, ImportanceCorrection, LossAggregation, LrSchedule, RunSpec
+
+Keys = dict[str, Any]
+
+LOSS_REDUCTION = {
+    LossAggregation.TOKEN_MEAN: "token_mean",
+    LossAggregation.SEQUENCE_MEAN: "sequence_mean",
+    LossAggregation.CONSTANT: "seq_mean_token_sum_norm",
+}
+SCHEDULER = {
+    # Without warm-up updates it is constant from the start.
+    LrSchedule.CONSTANT: "constant_with_warmup",
+    LrSchedule.LINEAR: "linear",
+    LrSchedule.COSINE: "cosine",
+}
+MAX_SAMPLE_BATCHES = 30
+"""Batches that a step of dynamic sampling may draw before SkyRL stops the run: its own default."""
+
+OPTIMIZER = "trainer.policy.optimizer_config"
+ALGORITHM = "trainer.algorithm"
+ENGINE = "generator.inference_engine"
+MEGATRON = ("trainer.policy.megatron_config", "trainer.ref.megatron_config")
+FSDP = ("trainer.policy.fsdp_config", "trainer.ref.fsdp_config")
+
+
+def is_rehearsal(spec: RunSpec) -> bool:
+    """Whether SkyRL's loop runs on the CPU, with a stand-in for vLLM."""
+    return spec.hardware.accelerator == "cpu"
+
+
+def max_tokens(spec: RunSpec) -> int:
+    """Prompt and response of an episode together."""
+    return spec.training.max_prompt_tokens + spec.training.max_response_tokens
+
+
+KNOBS: Mapping[str, Callable[[RunSpec], Keys]] = {
+    "seed": lambda s: {"trainer.seed": s.seed},
+    "model.dtype": lambda s: _dtype(s),
+    "model.chat_template": lambda s: {"generator.chat_template_kwargs": s.model.chat_template},
+    "model.lora": lambda s: _lora(s),
+    "algorithm.estimator": lambda s: {f"{ALGORITHM}.advantage_estimator": s.algorithm.estimator.value},
+    "algorithm.advantage_scale": lambda s: {
+        f"{ALGORITHM}.grpo_norm_by_std": s.algorithm.advantage_scale is AdvantageScale.GROUP_STD
+    },
+    "algorithm.clip_low": lambda s: {f"{ALGORITHM}.eps_clip_low": s.algorithm.clip_low},
+    "algorithm.clip_high": lambda s: {f"{ALGORITHM}.eps_clip_high": s.algorithm.clip_high},
+    "algorithm.loss_aggregation": lambda s: _loss_aggregation(s),
+    "algorithm.kl_estimator": lambda s: {f"{ALGORITHM}.kl_estimator_type": s.algorithm.kl_estimator.value},
+    "algorithm.importance_correction": lambda s: {
+        f"{ALGORITHM}.off_policy_correction.tis_ratio_type": None
+        if s.algorithm.importance_correction is ImportanceCorrection.NONE
+        else s.algorithm.importance_correction.value
+    },
+    "algorithm.importance_cap": lambda s: {
+        f"{ALGORITHM}.off_policy_correction.token_tis_ratio_clip_high": s.algorithm.importance_cap,
+        f"{ALGORITHM}.off_policy_correction.sequence_tis_ratio_clip_high": s.algorithm.importance_cap,
+    },
+    "algorithm.dynamic_sampling": lambda s: {
+        f"{ALGORITHM}.dynamic_sampling.type": "filter" if s.algorithm.dynamic_sampling else None,
+        f"{ALGORITHM}.dynamic_sampling.max_sample_batches": MAX_SAMPLE_BATCHES,
+        # The view of the tasks is one epoch, num_steps batches long; resampled batches need more of it.
+        "trainer.epochs": MAX_SAMPLE_BATCHES if s.algorithm.dynamic_sampling else 1,
+    },
+    "training.num_steps": lambda s: {"trainer.max_training_steps": s.training.num_steps},
+    "training.prompts_per_step": lambda s: {"trainer.train_batch_size": s.training.prompts_per_step},
+    "training.group_size": lambda s: {"generator.n_samples_per_prompt": s.training.group_size},
+    "training.updates_per_step": lambda s: {"trainer.policy_mini_batch_size": geometry(s).mini_batch},
+    "training.passes_per_step": lambda s: {"trainer.update_epochs_per_batch": s.training.passes_per_step},
+    "training.micro_batch_size": lambda s: _micro_batch(s),
+    "training.max_tokens_per_micro_batch": lambda s: {
+        "trainer.max_tokens_per_microbatch": s.training.max_tokens_per_micro_batch or -1
+    },
+    "training.learning_rate": lambda s: {f"{OPTIMIZER}.lr": s.training.learning_rate},
+    "training.lr_schedule": lambda s: {f"{OPTIMIZER}.scheduler": SCHEDULER[s.training.lr_schedule]},
+    "training.warmup_updates": lambda s: {f"{OPTIMIZER}.num_warmup_steps": s.training.warmup_updates},
+    "training.weight_decay": lambda s: {f"{OPTIMIZER}.weight_decay": s.training.weight_decay},
+    # SkyRL has one list for both betas.
+    "training.adam_beta1": lambda s: {f"{OPTIMIZER}.adam_betas": [s.training.adam_beta1, s.training.adam_beta2]},
+    "training.adam_eps": lambda s: (
+        {f"{MEGATRON[0]}.optimizer_config_kwargs.adam_eps": s.training.adam_eps} if is_megatron(s) else {}
+    ),
+    "training.max_grad_norm": lambda s: {f"{OPTIMIZER}.max_grad_norm": s.training.max_grad_norm},
+    "training.kl_coef": lambda s: {
+        f"{ALGORITHM}.use_kl_loss": s.training.kl_coef > 0,
+        f"{ALGORITHM}.kl_loss_coef": s.training.kl_coef,
+    },
+    "training.entropy_coef": lambda s: {
+        f"{ALGORITHM}.use_entropy_loss": s.training.entropy_coef > 0,
+        f"{ALGORITHM}.entropy_loss_coef": s.training.entropy_coef,
+    },
+    "training.temperature": lambda s: {
+        "generator.sampling_params.temperature": s.training.temperature,
+        f"{ALGORITHM}.temperature": s.training.temperature,
+    },
+    "training.top_p": lambda s: _sampled("top_p", s.training.top_p),
+    "training.top_k": lambda s: _sampled("top_k", s.training.top_k or -1),
+    "training.max_tokens_per_turn": lambda s: _sampled("max_generate_length", s.training.max_tokens_per_turn),
+    # xp leaves out long prompts itself, by the tokens that the model sees; SkyRL's own filter is wide open.
+    "training.max_prompt_tokens": lambda s: {"trainer.max_prompt_length": max_tokens(s)},
+    # SkyRL compares prompt and response together; within them, xp's generator keeps an episode to its response limit.
+    "training.max_response_tokens": lambda s: {
+        "generator.max_input_length": max_tokens(s),
+        f"{ENGINE}.engine_init_kwargs.max_model_len": max_tokens(s),
+    },
+    "training.checkpoint_every": lambda s: {
+        "trainer.ckpt_interval": s.training.checkpoint_every,
+        "trainer.hf_save_interval": s.training.checkpoint_every,
+    },
+    "training.keep_checkpoints": lambda s: {"trainer.max_ckpts_to_keep": s.training.keep_checkpoints},
+    "training.gradient_checkpointing": lambda s: {"trainer.gradient_checkpointing": s.training.gradient_checkpointing},
+    "evaluation.temperature": lambda s: {"generator.eval_sampling_params.temperature": s.evaluation.temperature},
+    "evaluation.every": lambda s: {"trainer.eval_interval": s.evaluation.every or -1},
+    "evaluation.batch_size": lambda s: {"trainer.eval_batch_size": s.evaluation.batch_size},
+    "backend.parallel.strategy": lambda s: {"trainer.strategy": "megatron" if is_megatron(s) else "fsdp"},
+    "backend.parallel.tensor": lambda s: _megatron(s, "tensor_model_parallel_size", s.backend.parallel.tensor),
+    "backend.parallel.pipeline": lambda s: _megatron(s, "pipeline_model_parallel_size", s.backend.parallel.pipeline),
+    "backend.parallel.context": lambda s: _context(s),
+    "backend.parallel.expert": lambda s: (
+        _megatron(s, "expert_model_parallel_size", s.backend.parallel.expert)
+        # An expert is not split: tensor parallelism is for the rest of the network.
+        | _megatron(s, "expert_tensor_parallel_size", 1)
+    ),
+    "backend.parallel.offload_parameters": lambda s: _fsdp(s, 0, s.backend.parallel.offload_parameters),
+    "backend.parallel.offload_reference": lambda s: _fsdp(s, 1, s.backend.parallel.offload_reference),
+    "backend.parallel.offload_optimizer": lambda s: {
+        f"{OPTIMIZER}.offload_after_step": s.backend.parallel.offload_optimizer
+    },
+    "backend.engine.placement": lambda s: {"trainer.placement.colocate_all": is_colocated(s)},
+    "backend.engine.accelerators": lambda s: {f"{ENGINE}.num_engines": geometry(s).num_engines},
+    "backend.engine.tensor_parallel": lambda s: {f"{ENGINE}.tensor_parallel_size": s.backend.engine.tensor_parallel},
+    "backend.engine.memory_fraction": lambda s: {f"{ENGINE}.gpu_memory_utilization": s.backend.engine.memory_fraction},
+    "backend.engine.max_sequences": lambda s: {f"{ENGINE}.max_num_seqs": s.backend.engine.max_sequences},
+    "backend.engine.eager": lambda s: {f"{ENGINE}.enforce_eager": s.backend.engine.eager},
+    "backend.engine.prefix_caching": lambda s: {f"{ENGINE}.enable_prefix_caching": s.backend.engine.prefix_caching},
+    "hardware.accelerators_per_node": lambda s: {
+        **{f"trainer.placement.{role}_num_gpus_per_node": geometry(s).workers_per_node for role in ("policy", "ref")},
+        # Neither FlashAttention nor its packed layout is there without an accelerator.
+        "trainer.flash_attn": not is_rehearsal(s),
+        "trainer.remove_microbatch_padding": not is_rehearsal(s),
+        "trainer.use_expandable_segments": not is_rehearsal(s),
+    },
+    "hardware.num_nodes": lambda s: {
+        f"trainer.placement.{role}_num_nodes": geometry(s).num_nodes for role in ("policy", "ref")
+    },
+    "env.max_turns": lambda s: {
+        # SkyRL knows one bound and overwrites the environment's with it; each Episode ends at its own.
+        "generator.max_turns": max(member.max_turns for member in s.env.members.values()),
+        "environment.skyrl_gym.max_env_workers": _calls_at_once(s),
+    },
+    "name": lambda s: {"trainer.run_name": s.name},
+    "project": lambda s: {"trainer.project_name": s.project},
+}
+"""Spec field -> SkyRL's keys and their values."""
+
+FIXED: Mapping[str, Any] = {
+    "environment.env_class": ENV_CLASS,
+    # Metrics are xp's (metrics.jsonl): its own tracker takes the place of SkyRL's.
+    "trainer.logger": "console",
+    "trainer.enable_ray_gpu_monitor": False,
+    f"{ENGINE}.enable_ray_prometheus_stats": False,
+    "trainer.num_logger_eval_samples": -1,
+    "trainer.num_logger_train_samples": -1,
+    # Trajectories are xp's record of episodes; nothing of them is printed or dumped a second time.
+    "trainer.print_example_interval": -1,
+    "trainer.dump_data_batch": False,
+    "trainer.dump_eval_results": False,
+    # Evaluation before and after training is a stage of its own.
+    "trainer.eval_before_train": False,
+    # The view repeats the held-out tasks as often as they are played.
+    "generator.eval_n_samples_per_prompt": 1,
+    "trainer.resume_mode": "latest",
+    "data.dataloader.num_workers": 0,
+    f"{ALGORITHM}.policy_loss_type": "regular",
+    f"{ALGORITHM}.use_kl_in_reward": False,
+    f"{ALGORITHM}.advantage_batch_normalize": False,
+    f"{ALGORITHM}.zero_variance_filter": False,
+    f"{ALGORITHM}.off_policy_correction.sequence_mask_metric": None,
+    "trainer.critic.model.path": None,
+    "trainer.update_ref_every_epoch": False,
+    # Old log-probabilities come from the same micro-batches as the update's, so that the first ratio is exactly 1.
+    "trainer.recompute_old_logprobs_per_minibatch": True,
+    "trainer.fully_async.enabled": False,
+    "trainer.placement.colocate_policy_ref": True,
+    # Truncation is the Episode's word, not a missing end of turn; xp's generator masks such episodes itself.
+    "generator.apply_overlong_filtering": False,
+    "generator.zero_reward_on_non_stop": False,
+    # A turn ends at the end-of-turn token; each turn is a message of its own.
+    "generator.batched": False,
+    "generator.use_conversation_multi_turn": True,
+    "generator.append_eos_token_after_stop_str_in_multi_turn": True,
+    "generator.step_wise_trajectories": False,
+    # A custom template keeps only the last step's reward.
+    "generator.chat_template.name_or_path": None,
+    **{
+        f"generator.{sampling}.{key}": value
+        for sampling in ("sampling_params", "eval_sampling_params")
+        for key, value in {
+            "stop": None,
+            "min_p": 0.0,
+            "repetition_penalty": 1.0,
+            "logprobs": 1,
+            "additional_kwargs": None,
+        }.items()
+    },
+    # The one engine that SkyRL has, also in the rehearsal, where xp's stand-in answers behind its interface.
+    f"{ENGINE}.backend": "vllm",
+    f"{ENGINE}.run_engines_locally": True,
+    f"{ENGINE}.weight_sync_backend": "nccl",
+    f"{ENGINE}.pipeline_parallel_size": 1,
+    f"{ENGINE}.data_parallel_size": 1,
+    f"{ENGINE}.expert_parallel_size": 1,
+}
+"""SkyRL's keys that xp sets the same for every spec."""
+
+PATHS = (
+    "data.train_data",
+    "data.val_data",
+    "trainer.ckpt_path",
+    "trainer.export_path",
+    "trainer.log_path",
+    "trainer.policy.model.path",
+    "trainer.ref.model.path",
+    "trainer.policy.model.lora.lora_sync_path",
+)
+"""SkyRL's keys that hold places of the run; the stage's program makes them absolute."""
+
+
+def _dtype(spec: RunSpec) -> Keys:
+    is_bf16 = spec.model.dtype is DType.BFLOAT16
+    keys = {"trainer.bf16": is_bf16, f"{ENGINE}.model_dtype": spec.model.dtype.value}
+    if is_megatron(spec):
+        return keys
+    precision = {"param_dtype": "bf16" if is_bf16 else "fp32", "reduce_dtype": "fp32", "buffer_dtype": "fp32"}
+    return keys | {f"{place}.mixed_precision.{key}": value for place in FSDP for key, value in precision.items()}
+
+
+def _lora(spec: RunSpec) -> Keys:
+    """Rank 0 is off."""
+    place, lora = "trainer.policy.model.lora", spec.model.lora
+    if lora is None:
+        return {f"{place}.rank": 0}
+    return {
+        f"{place}.rank": lora.rank,
+        f"{place}.alpha": int(lora.alpha),
+        f"{place}.dropout": lora.dropout,
+        f"{place}.target_modules": "all-linear" if lora.target_modules is None else list(lora.target_modules),
+    }
+
+
+def _loss_aggregation(spec: RunSpec) -> Keys:
+    is_constant = spec.algorithm.loss_aggregation is LossAggregation.CONSTANT
+    return {
+        f"{ALGORITHM}.loss_reduction": LOSS_REDUCTION[spec.algorithm.loss_aggregation],
+        f"{ALGORITHM}.max_seq_len": spec.training.max_response_tokens if is_constant else None,
+    }
+
+
+def _micro_batch(spec: RunSpec) -> Keys:
+    """Both passes alike; 1 where episodes are packed by tokens, since SkyRL checks a number that it does not use."""
+    size = spec.training.micro_batch_size if spec.training.max_tokens_per_micro_batch is None else 1
+    return {"trainer.micro_train_batch_size_per_gpu": size, "trainer.micro_forward_batch_size_per_gpu": size}
+
+
+def _sampled(key: str, value: Any) -> Keys:
+    """For rollouts and evaluation alike: one evaluation key that is given resets all the others."""
+    return {f"generator.{sampling}.{key}": value for sampling in ("sampling_params", "eval_sampling_params")}
+
+
+def _megatron(spec: RunSpec, key: str, value: Any) -> Keys:
+    return {f"{place}.{key}": value for place in MEGATRON} if is_megatron(spec) else {}
+
+
+def _context(spec: RunSpec) -> Keys:
+    """Megatron's context parallelism; under FSDP2, Ulysses."""
+    ulysses = 1 if is_megatron(spec) else spec.backend.parallel.context
+    keys = {f"trainer.{role}.sequence_parallel_size": ulysses for role in ("policy", "ref")}
+    return keys | _megatron(spec, "context_parallel_size", spec.backend.parallel.context)
+
+
+def _fsdp(spec: RunSpec, role: int, is_offloaded: bool) -> Keys:
+    return {} if is_megatron(spec) else {f"{FSDP[role]}.cpu_offload": is_offloaded}
+
+
+def _calls_at_once(spec: RunSpec) -> int:
+    """Threads for the environments' calls: as many as sessions that may be open, few where xp serves them here."""
+    members = spec.env.members.values()
+    episodes = max(spec.training.prompts_per_step * spec.training.group_size, spec.evaluation.batch_size)
+    sessions = min(episodes, *(member.limits.max_sessions for member in members))
+    return min(LOCAL_CALLS, sessions) if all(member.serve for member in members) else sessions

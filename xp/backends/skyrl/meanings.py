@@ -1,0 +1,122 @@
+"""What each field of a spec means to SkyRL: the rows of the parity table, made from the knobs themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from xp.backends.base import Fit, Meaning, meant_fields
+from xp.backends.skyrl.geometry import is_colocated, is_megatron
+from xp.backends.skyrl.knobs import KNOBS, is_rehearsal
+from xp.backends.skyrl.overrides import assignment
+from xp.backends.skyrl.refusals import FSDP_ADAM_EPS, refusals
+from xp.spec import LossAggregation, RunSpec
+
+CARRIED: Mapping[str, str] = {
+    "model.name": "the run's record",
+    "model.path": "trainer.policy.model.path; the reference takes the same",
+    "model.build": "xp.bundled, in the model stage",
+    "model.dialect": "xp.episode",
+    "model.max_context_tokens": "checked against the longest episode when planning",
+    "model.architecture": "the model's own config.json",
+    "algorithm.name": "the run's record",
+    "algorithm.mask_truncated": "loss masks from xp.backends.skyrl.generator",
+    "training.adam_beta2": "trainer.policy.optimizer_config.adam_betas, with adam_beta1",
+    "training.shuffle": "xp.tasks.schedule; SkyRL's loader keeps the order",
+    "training.max_void_fraction": "xp.backends.skyrl.steps",
+    "evaluation.num_episodes": "rows of the held-out view, and the evaluate stage",
+    "evaluation.before_training": "the evaluate stage",
+    "backend.engine.name": "SkyRL's inference interface",
+}
+"""Fields that no key of SkyRL's carries, and what does."""
+
+ALSO: Mapping[str, str] = {
+    "model.chat_template": "xp.episode.tokens",
+    "training.max_prompt_tokens": "xp.tasks.load, which leaves longer prompts out",
+    "training.max_response_tokens": "xp.backends.skyrl.generator, which gives a turn what is left",
+}
+"""Fields that a key carries in part, and what does the rest."""
+
+DIFFERENT: Mapping[str, str] = {
+    "algorithm.dynamic_sampling": "A step that has drawn 30 batches without filling stops the run.",
+    "training.checkpoint_every": "SkyRL also writes each checkpoint as a Hugging Face model.",
+    "training.entropy_coef": "The bonus is a token mean per micro-batch, whatever the loss averages over.",
+    "evaluation.every": "SkyRL evaluates after the last step too.",
+}
+"""Rendered fields whose meaning differs in a detail wherever they are on."""
+
+
+def meanings(spec: RunSpec) -> Mapping[str, Meaning]:
+    """Leaf field (as a key path) -> what becomes of it."""
+    refused = {refusal.field: refusal.reason for refusal in refusals(spec)}
+    return {path: _meaning(spec, path, refused) for path in meant_fields(spec)}
+
+
+def _meaning(spec: RunSpec, path: str, refused: Mapping[str, str]) -> Meaning:
+    why = next((reason for field, reason in refused.items() if path == field or path.startswith(f"{field}.")), None)
+    if why is not None:
+        return Meaning(Fit.UNSUPPORTED, "refused", why)
+    receives, note = _receives(spec, path), _note(spec, path)
+    return Meaning(Fit.EMULATED if note else Fit.EXACT, receives, note)
+
+
+def _receives(spec: RunSpec, path: str) -> str:
+    if path == "training.adam_eps" and not is_megatron(spec):
+        return f"torch.optim.AdamW's own {FSDP_ADAM_EPS}"
+    owner = next((field for field in (*CARRIED, *KNOBS) if path == field or path.startswith(f"{field}.")), None)
+    assert owner is not None, path  # a test walks every field
+    if owner in CARRIED:
+        return CARRIED[owner]
+    keys = ", ".join(assignment(key, value) for key, value in KNOBS[owner](spec).items())
+    return "; ".join(part for part in (keys, ALSO.get(owner, "")) if part) or _without_keys(spec)
+
+
+def _without_keys(spec: RunSpec) -> str:
+    """What stands for a field that has keys under the other strategy only."""
+    if not is_megatron(spec):
+        return "nothing: FSDP2 shards over all accelerators"
+    return "SkyRL's own moves between the phases of colocated engines" if is_colocated(spec) else "nothing: off"
+
+
+def _note(spec: RunSpec, path: str) -> str:
+    """What is different about a field of this spec; empty where nothing is."""
+    training, has_kl = spec.training, spec.training.kl_coef > 0
+    notes = {
+        "model.dtype": (
+            not is_rehearsal(spec),
+            "Trained weights are kept in float32 and computed with in this type.",
+        ),
+        "algorithm.kl_estimator": (has_kl, "k3 is cut at 10, and its log-ratio at 20."),
+        "algorithm.importance_cap": (
+            spec.algorithm.importance_correction != "none",
+            "The ratio is that of the old policy to the engine's, and is never below its own value.",
+        ),
+        "training.kl_coef": (
+            has_kl and spec.algorithm.loss_aggregation is not LossAggregation.SEQUENCE_MEAN,
+            "The penalty is a mean over episodes of their token means, whatever the loss averages over.",
+        ),
+        "training.weight_decay": (
+            training.weight_decay > 0 and not is_megatron(spec),
+            "Biases and norms decay too.",
+        ),
+        "training.micro_batch_size": (
+            training.max_tokens_per_micro_batch is not None,
+            "Unused: episodes are packed by tokens.",
+        ),
+        "training.max_tokens_per_micro_batch": (
+            training.max_tokens_per_micro_batch is not None,
+            "An episode that is longer gets a micro-batch of its own.",
+        ),
+        "backend.engine.name": (is_rehearsal(spec), "xp's stand-in answers in vLLM's place."),
+        **{
+            f"backend.engine.{name}": (is_rehearsal(spec), "xp's stand-in for vLLM has no use for it.")
+            for name in ("memory_fraction", "max_sequences", "eager", "prefix_caching")
+        },
+        **{path: (_is_on(spec, path), note) for path, note in DIFFERENT.items()},
+    }
+    applies, note = notes.get(path, (False, ""))
+    return note if applies else ""
+
+
+def _is_on(spec: RunSpec, path: str) -> bool:
+    section, _, name = path.partition(".")
+    return bool(getattr(getattr(spec, section), name))

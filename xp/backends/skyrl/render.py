@@ -1,0 +1,150 @@
+"""RunSpec -> SkyRL: the stages of a run and what each of them reads; the words are in knobs.py."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from xp.backends.base import Places
+from xp.backends.skyrl.config import Common, EvaluateConfig, Sampling, TrainConfig
+from xp.backends.skyrl.geometry import geometry
+from xp.backends.skyrl.knobs import FIXED, KNOBS, is_rehearsal
+from xp.backends.skyrl.meanings import meanings
+from xp.backends.skyrl.overrides import assignment, flat
+from xp.backends.skyrl.refusals import refusals
+from xp.job import Job, Stage
+from xp.spec import RunSpec
+from xp.stages.episode import episode_config, episode_secrets
+from xp.stages.model import model_place, model_stage
+from xp.stages.needs import QUIET, cpu_environment, trainer_resources, trainer_runtime
+from xp.stages.prepare import prepare_config
+
+__all__ = ["checkpoint", "evaluation", "meanings", "refusals", "stages"]
+
+PACKAGES = ("skyrl", "skyrl_gym", "ray", "torch", "transformers", "openreward")
+ENGINE_PACKAGES = ("vllm", "flash_attn")
+"""Wanted where there are accelerators."""
+
+
+def native(spec: RunSpec) -> dict[str, Any]:
+    """Every key of SkyRLTrainConfig that xp sets, but the paths, and the user's own after them."""
+    rendered = dict(FIXED)
+    for knob in KNOBS.values():
+        rendered |= knob(spec)
+    return rendered | flat(spec.backend.overrides)
+
+
+def stages(spec: RunSpec, places: Places) -> tuple[Stage, ...]:
+    """model (where it is built) -> train -> evaluate."""
+    base_model = model_place(spec.model)
+    built = () if spec.model.build is None else (model_stage(spec, places),)
+    needs = ("prepare", *(stage.name for stage in built))
+    train = Stage("train", _train_job(spec, places, base_model), needs=needs)
+    before = {"before": base_model} if spec.evaluation.before_training else {}
+    return (*built, train, evaluation(spec, places, {**before, "after": places.model}, needs=("train",)))
+
+
+def evaluation(spec: RunSpec, places: Places, models: Mapping[str, str], needs: tuple[str, ...]) -> Stage:
+    """Play the held-out tasks with each of these models."""
+    here = places.stage("evaluate")
+    curve, data = f"{here}/reward_curve.png", f"{here}/held_out.parquet"
+    # SkyRL loads held-out tasks only where an evaluation has an interval.
+    keys = native(spec) | {"trainer.eval_interval": 1}
+    paths = {"data.val_data": data, "trainer.export_path": f"{here}/exports", "trainer.log_path": f"{here}/skyrl"}
+    config = EvaluateConfig(
+        common=_common(spec, places, "evaluate", spec.evaluation.temperature, keys, paths),
+        models=models,
+        curve=curve,
+        held_out_data=data,
+        num_episodes=spec.evaluation.num_episodes,
+        batch_size=spec.evaluation.batch_size,
+    )
+    outputs = (f"{here}/evaluation.json", curve)
+    return Stage("evaluate", _job(spec, here, "xp.backends.skyrl.evaluate", config.to_json(), outputs), needs=needs)
+
+
+def checkpoint(spec: RunSpec, places: Places, step: int) -> str:
+    """Directory of the checkpoint of a rollout step, as a Hugging Face model."""
+    del spec
+    return f"{_exports(places)}/global_step_{step}/policy"
+
+
+def _train_job(spec: RunSpec, places: Places, base_model: str) -> Job:
+    training, here = spec.training, places.stage("train")
+    train_data, held_out_data = f"{here}/train.parquet", f"{here}/held_out.parquet"
+    paths = {
+        "data.train_data": train_data,
+        "data.val_data": held_out_data,
+        "trainer.ckpt_path": places.checkpoints,
+        "trainer.export_path": _exports(places),
+        "trainer.log_path": f"{here}/skyrl",
+    } | ({} if spec.model.lora is None else {"trainer.policy.model.lora.lora_sync_path": f"{here}/adapters"})
+    config = TrainConfig(
+        common=_common(spec, places, "train", training.temperature, native(spec), paths),
+        base_model=base_model,
+        model_dir=places.model,
+        train_data=train_data,
+        held_out_data=held_out_data,
+        num_steps=training.num_steps,
+        prompts_per_step=training.prompts_per_step,
+        group_size=training.group_size,
+        updates_per_rollout=geometry(spec).updates_per_rollout,
+        shuffle=training.shuffle,
+        mask_truncated=spec.algorithm.mask_truncated,
+        evaluation_episodes=spec.evaluation.num_episodes,
+    )
+    # A large model's weights are several files: its config.json is there in any case.
+    outputs = (f"{places.model}/config.json", places.metrics)
+    return _job(spec, here, "xp.backends.skyrl.train", config.to_json(), outputs)
+
+
+def _exports(places: Places) -> str:
+    """Where SkyRL writes Hugging Face models, one for each checkpoint."""
+    return f"{places.checkpoints}/huggingface"
+
+
+def _common(
+    spec: RunSpec, places: Places, stage: str, temperature: float, keys: Mapping[str, Any], paths: Mapping[str, str]
+) -> Common:
+    training = spec.training
+    return Common(
+        attempt=places.attempt,
+        run=places.run,
+        stage_dir=places.stage(stage),
+        tasks=places.tasks,
+        metrics=places.metrics,
+        num_threads=spec.backend.num_threads,
+        num_workers=geometry(spec).num_workers,
+        chat_template=spec.model.chat_template,
+        sampling=Sampling(
+            temperature=temperature,
+            top_p=training.top_p,
+            top_k=training.top_k,
+            max_prompt_tokens=training.max_prompt_tokens,
+            max_tokens_per_turn=training.max_tokens_per_turn,
+            max_response_tokens=training.max_response_tokens,
+            seed=spec.seed,
+        ),
+        max_void_fraction=training.max_void_fraction,
+        upload_as=places.run.removeprefix("runs/") if spec.upload_rollouts else None,
+        rehearsal=is_rehearsal(spec),
+        overrides=tuple(assignment(key, value) for key, value in sorted(keys.items())),
+        paths=paths,
+    )
+
+
+def _job(spec: RunSpec, here: str, module: str, config: str, outputs: tuple[str, ...]) -> Job:
+    packages = PACKAGES if is_rehearsal(spec) else (*PACKAGES, *ENGINE_PACKAGES)
+    return Job(
+        argv=("python", "-m", module, f"{here}/config.json"),
+        files={
+            f"{here}/config.json": config,
+            f"{here}/episode.json": episode_config(spec).to_json(),
+            f"{here}/prepare.json": prepare_config(spec).to_json(),
+        },
+        outputs=outputs,
+        resources=trainer_resources(spec),
+        runtime=trainer_runtime(spec, packages),
+        env={**(cpu_environment(spec.backend.num_threads) if is_rehearsal(spec) else {}), **QUIET},
+        secrets=episode_secrets(spec),
+    )
