@@ -1,0 +1,103 @@
+"""Ray for one job: started here and ended with it, or joined where RAY_ADDRESS says so; it is told no secret."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from xp.errors import ExitCode, XpError
+
+UPSTREAM_SECRETS = (
+    "WANDB_API_KEY",
+    "MLFLOW_TRACKING_TOKEN",
+    "MLFLOW_TRACKING_URI",
+    "DAYTONA_API_KEY",
+    "MODAL_TOKEN_ID",
+    "MODAL_TOKEN_SECRET",
+)
+"""What SkyRL would copy into Ray's runtime environment, which Ray keeps in plain text; processes inherit them instead."""
+PREPARE = "xp.backends.skyrl.process.prepare_process"
+REHEARSE = "xp.backends.skyrl.rehearsal.stand_ins.prepare_process"
+REHEARSAL_CPUS = 6
+"""Ray's own count, which nothing is bound to: the trainer's task, each worker's share, and SkyRL's two registries."""
+CANCEL_PATIENCE_S = 4.0
+
+
+def run_in_ray(cfg: Any, task: Callable[..., Any], arguments: tuple[Any, ...], *, num_workers: int | None) -> Any:
+    """Run `task(cfg, *arguments)` in a process of Ray's, as SkyRL does, and wait for its result.
+
+    Args:
+        cfg: SkyRLTrainConfig.
+        task: a function of an importable module.
+        arguments: hold no secret.
+        num_workers: of the rehearsal, which pretends to so many accelerators; None: no rehearsal.
+
+    Raises:
+        XpError: the one that the task raised, or STAGE_FAILED with SkyRL's own error.
+    """
+    import ray
+
+    _start(cfg, num_workers)
+    running = ray.remote(num_cpus=1, max_retries=0)(task).remote(cfg, *arguments)
+    try:
+        return ray.get(running)
+    except ray.exceptions.RayTaskError as error:
+        raise _cause(error) from None
+    except BaseException:
+        _cancel(running)
+        raise
+    finally:
+        ray.shutdown()
+
+
+def _start(cfg: Any, num_workers: int | None) -> None:
+    """As SkyRL's initialize_ray, without secrets in the runtime environment and without another job's cluster."""
+    import ray
+    from skyrl.backends.skyrl_train.utils.ppo_utils import sync_registries
+    from skyrl.train.utils.utils import prepare_runtime_environment
+
+    variables = without_secrets(prepare_runtime_environment(cfg))
+    log = Path(cfg.trainer.log_path, f"workers-{time.strftime('%H%M%S')}.log")
+    log.parent.mkdir(parents=True, exist_ok=True)
+    # Read in the driver and in every worker: where SkyRL's workers and engines write instead of the screen.
+    variables["SKYRL_LOG_FILE"] = os.environ["SKYRL_LOG_FILE"] = str(log)
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
+    hook = PREPARE if num_workers is None else REHEARSE
+    pretended = {} if num_workers is None else {"num_gpus": num_workers, "num_cpus": REHEARSAL_CPUS + num_workers}
+    # `local`: ray.init() alone would join any cluster of this machine that it finds.
+    ray.init(
+        address=os.environ.get("RAY_ADDRESS", "local"),
+        runtime_env={"env_vars": variables, "worker_process_setup_hook": hook},
+        include_dashboard=False,
+        log_to_driver=True,
+        **pretended,
+    )
+    sync_registries()
+
+
+def without_secrets(variables: Mapping[str, str]) -> dict[str, str]:
+    """What may stand in Ray's records."""
+    return {name: value for name, value in variables.items() if name not in UPSTREAM_SECRETS}
+
+
+def _cause(error: Any) -> BaseException:
+    """The task's own XpError; anything else was printed by SkyRL with its traceback."""
+    found: BaseException = error
+    while (cause := getattr(found, "cause", None)) is not None:
+        found = cause
+    if isinstance(found, XpError):
+        return XpError(str(found), ExitCode(found.code))
+    return XpError(f"SkyRL failed: {type(found).__name__}: {found}\n{error}", ExitCode.STAGE_FAILED)
+
+
+def _cancel(running: Any) -> None:
+    """Let the task close its sessions; what is left is killed with Ray."""
+    import ray
+
+    with suppress(Exception, KeyboardInterrupt):
+        ray.cancel(running)
+        ray.wait([running], timeout=CANCEL_PATIENCE_S)

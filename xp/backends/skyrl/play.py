@@ -1,0 +1,79 @@
+"""An episode in SkyRL's agent loop: what that loop does not keep, so that all trainers see the same tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+from xp.envs.base import Message
+from xp.episode.episode import Episode
+from xp.episode.metrics import Played
+from xp.episode.tokens import ChatTokens
+from xp.episode.trajectory import Tokens, Trajectory, trajectory
+
+
+@dataclass(frozen=True)
+class ViewRow:
+    """A row of the data view, as SkyRL's loader hands it to the generator."""
+
+    task_id: str
+    env: str
+    split: str
+    index: int
+    tools: str
+    messages: tuple[Message, ...]
+
+    @staticmethod
+    def of(prompt: Sequence[Mapping[str, str]], extras: Mapping[str, Any]) -> ViewRow:
+        messages = tuple(Message(role=message["role"], content=message["content"]) for message in prompt)
+        names = ("task_id", "env", "split", "index", "tools")
+        return ViewRow(**{name: extras[name] for name in names}, messages=messages)
+
+
+@dataclass
+class Play:
+    """One episode while SkyRL's loop drives it."""
+
+    row: ViewRow
+    sample: int
+    """Which of the episodes of this task in this step, from 0."""
+    episode: Episode
+    prompt_ids: list[int]
+    room: int
+    """Tokens that the response may still take, the environment's included."""
+    generated: int = 0
+    observed: int = 0
+    reply_ids: list[int] = field(default_factory=list)
+    """What the next turn begins with."""
+    _is_cut: bool = False
+
+    def wrote(self, ids: Sequence[int], end_id: int) -> None:
+        """The policy wrote a turn."""
+        self._is_cut = not ids or ids[-1] != end_id
+        self.generated += len(ids)
+        self.room -= len(ids)
+
+    def hears(self, messages: Sequence[Message], chat: ChatTokens) -> bool:
+        """Take in what the environment said; False where no token of a next turn would fit behind it."""
+        ids = chat.reply(messages, is_cut=self._is_cut)
+        if len(ids) >= self.room:
+            return False
+        self.reply_ids = ids
+        self.observed += len(ids)
+        self.room -= len(ids)
+        return True
+
+    def played(self) -> Played:
+        return Played(self.row.env, self.row.task_id, self.episode.settle(), self.generated)
+
+    def trajectory(self, run: str, phase: str, step: int) -> Trajectory:
+        tokens = Tokens(len(self.prompt_ids), self.generated, self.observed)
+        return trajectory(
+            self.episode, self.row.messages, run=run, phase=phase, step=step, sample=self.sample, tokens=tokens
+        )
+
+
+CURRENT: ContextVar[Play | None] = ContextVar("CURRENT", default=None)
+"""The play of the agent loop that runs: each has an asyncio task, hence a context, of its own."""

@@ -1,0 +1,26 @@
+"""What every Python process of a SkyRL job needs before it imports SkyRL."""
+
+from __future__ import annotations
+
+import os
+import sys
+import typing
+
+VARIABLES = {
+    # Nobody asked for Ray's usage reports.
+    "RAY_USAGE_STATS_ENABLED": "0",
+    # SkyRL prints its whole configuration, and a few lines a step, at INFO.
+    "LOG_LEVEL": "WARNING",
+}
+"""Set where the environment does not say otherwise, before Ray starts: its processes inherit them."""
+
+
+def prepare_process() -> None:
+    """Make SkyRL importable and quiet; called first in the driver, and by Ray in each of its workers."""
+    for name, value in VARIABLES.items():
+        os.environ.setdefault(name, value)
+    if sys.version_info < (3, 12):
+        # skyrl 0.3.0 asks for Python 3.11, but puts a typing.TypedDict into a pydantic model, which 3.12 alone can do.
+        import typing_extensions
+
+        typing.TypedDict = typing_extensions.TypedDict  # type: ignore[misc, assignment]

@@ -1,0 +1,132 @@
+"""Samples one turn for a batch of prompts with a Hugging Face model, on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True)
+class Request:
+    """One turn that is wanted."""
+
+    ids: list[int]
+    max_tokens: int
+    temperature: float
+    """0: greedy."""
+    top_p: float
+    top_k: int
+    """-1: off."""
+
+
+@dataclass
+class Written:
+    """One turn, with the token that ends it where it has one."""
+
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    """Under the temperature, before top-p and top-k."""
+    is_ended: bool = False
+    text: str = ""
+    """Without special tokens, as vLLM gives it."""
+
+
+class Sampler:
+    """A model and its tokenizer.
+
+    Args:
+        directory: of the model.
+        seed: of the sampling.
+        num_threads: of torch.
+    """
+
+    def __init__(self, directory: str, seed: int, num_threads: int) -> None:
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        torch.set_num_threads(num_threads)
+        self._tokenizer = AutoTokenizer.from_pretrained(directory)
+        self._model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def take(self, weights: Path) -> None:
+        """Replace the weights by those of a safetensors file; raises RuntimeError where it holds other ones."""
+        from safetensors.torch import load_file
+
+        missing, unexpected = self._model.load_state_dict(load_file(weights), strict=False)
+        tied = set(getattr(self._model, "all_tied_weights_keys", {}) or {})
+        if unexpected or set(missing) - tied:
+            raise RuntimeError(f"{weights} is not of this model: {missing=}, {unexpected=}")
+
+    @torch.inference_mode()
+    def write(self, requests: Sequence[Request]) -> list[Written]:
+        """One turn for each request."""
+        written = [Written() for _ in requests]
+        end = self._tokenizer.eos_token_id
+        ids, attended = _padded([request.ids for request in requests], end)
+        positions = (attended.cumsum(-1) - 1).clamp(min=0)
+        cache = None
+        open_rows = set(range(len(requests)))
+        while True:
+            output = self._model(
+                input_ids=ids,
+                attention_mask=attended,
+                position_ids=positions,
+                past_key_values=cache,
+                use_cache=True,
+                logits_to_keep=1,
+            )
+            cache = output.past_key_values
+            tokens, logprobs = self._sample(output.logits[:, -1].float(), requests)
+            for row in sorted(open_rows):
+                one = written[row]
+                one.ids.append(tokens[row])
+                one.logprobs.append(logprobs[row])
+                one.is_ended = tokens[row] == end
+                if one.is_ended or len(one.ids) >= requests[row].max_tokens:
+                    open_rows.discard(row)
+            if not open_rows:
+                break
+            # Rows that are done go on unread.
+            ids = torch.tensor(tokens)[:, None]
+            attended = torch.cat([attended, attended.new_ones(len(requests), 1)], 1)
+            positions = positions[:, -1:] + 1
+        for one in written:
+            one.text = self._tokenizer.decode(one.ids, skip_special_tokens=True)
+        return written
+
+    def _sample(self, logits: Any, requests: Sequence[Request]) -> tuple[list[int], list[float]]:
+        temperatures = torch.tensor([request.temperature for request in requests])[:, None]
+        is_greedy = temperatures[:, 0] == 0
+        logprobs = torch.log_softmax(logits / torch.where(temperatures == 0, 1.0, temperatures), -1)
+        allowed = _truncated(logprobs, requests)
+        drawn = torch.multinomial(allowed.exp(), 1, generator=self._generator)[:, 0]
+        tokens = torch.where(is_greedy, logits.argmax(-1), drawn)
+        chosen = logprobs.gather(1, tokens[:, None])[:, 0]
+        return tokens.tolist(), chosen.tolist()
+
+
+def _truncated(logprobs: Any, requests: Sequence[Request]) -> Any:
+    """Minus infinity outside of each row's top k and nucleus."""
+    if all(request.top_k <= 0 and request.top_p >= 1 for request in requests):
+        return logprobs
+    ordered, index = logprobs.sort(-1, descending=True)
+    sizes = torch.tensor([request.top_k if request.top_k > 0 else logprobs.shape[-1] for request in requests])
+    shares = torch.tensor([request.top_p for request in requests])
+    before = ordered.exp().cumsum(-1) - ordered.exp()
+    outside = (torch.arange(logprobs.shape[-1])[None] >= sizes[:, None]) | (before >= shares[:, None])
+    return logprobs.masked_fill(outside.gather(1, index.argsort(-1)), -torch.inf)
+
+
+def _padded(sequences: Sequence[Sequence[int]], pad_id: int) -> tuple[Any, Any]:
+    """Token ids, padded on the left, and which of them are real."""
+    longest = max(map(len, sequences))
+    ids = torch.full((len(sequences), longest), pad_id)
+    attended = torch.zeros(len(sequences), longest, dtype=torch.long)
+    for row, sequence in enumerate(sequences):
+        ids[row, longest - len(sequence) :] = torch.tensor(sequence)
+        attended[row, longest - len(sequence) :] = 1
+    return ids, attended

@@ -1,0 +1,78 @@
+"""SkyRL's tracker: one line of metrics a rollout step, Outcomes' and SkyRL's own joined under xp's names."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tqdm import tqdm
+
+from xp.backends.skyrl.config import TrainConfig
+from xp.backends.skyrl.play import Play
+from xp.episode.metrics import Played, check_health, episode_metrics
+from xp.episode.metrics_file import MetricsFile
+from xp.episode.recorder import Recorder
+
+NAMES: Mapping[str, str] = {
+    "policy/final_loss": "training/loss",
+    "policy/grad_norm": "training/grad_norm",
+    "policy/policy_lr": "training/learning_rate",
+    "policy/policy_kl": "training/kl",
+    "policy/policy_entropy": "training/entropy",
+    "policy/loss_metrics/clip_ratio": "training/clip_fraction",
+    "policy/rollout_train_logprobs_abs_diff_mean": "training/logprob_gap",
+    "timing/step": "time/step_s",
+}
+"""SkyRL's name -> ours."""
+
+
+class StepLog:
+    """What SkyRL takes for its tracker.
+
+    Args:
+        config: of the run.
+        file: where lines go.
+        recorder: takes every trajectory.
+    """
+
+    def __init__(self, config: TrainConfig, file: MetricsFile, recorder: Recorder) -> None:
+        self._config, self._file, self._recorder = config, file, recorder
+        self._played: list[Played] = []
+        self._rollout_s = 0.0
+        self._tokens = 0
+        self._began = time.monotonic()
+        self._bar = tqdm(total=config.num_steps, desc="train", unit="step", mininterval=1.0, dynamic_ncols=True)
+
+    def episodes(self, plays: Sequence[Play], step: int, rollout_s: float) -> None:
+        """A batch was played; raises XpError(UNHEALTHY) where too much of it is void."""
+        for play in plays:
+            # SkyRL counts steps from 1, trajectories from 0.
+            self._recorder.write(play.trajectory(self._config.common.run, "train", step - 1))
+        played = [play.played() for play in plays]
+        check_health(played, self._config.common.max_void_fraction)
+        self._played += played
+        self._rollout_s += rollout_s
+
+    def log(self, data: Mapping[str, Any], step: int, commit: bool = False) -> None:
+        """SkyRL's hook: its own metrics of a step that is done."""
+        del commit
+        if "timing/step" not in data or not self._played:
+            return
+        self._tokens += sum(one.num_tokens for one in self._played)
+        own = {ours: float(data[name]) for name, ours in NAMES.items() if data.get(name) is not None}
+        episodes = episode_metrics(self._played, self._config.group_size)
+        line = {**episodes, **own, "training/tokens": float(self._tokens), "time/rollout_s": self._rollout_s}
+        self._file.write(step, line)
+        self._played, self._rollout_s = [], 0.0
+        self._bar.set_postfix(reward=f"{episodes.get('reward/avg_raw_reward', float('nan')):.3f}", refresh=False)
+        self._bar.update(step - self._bar.n)
+
+    def finish(self) -> None:
+        """SkyRL's hook: the run's last step is done."""
+        self._bar.close()
+
+    def log_exception(self, error: BaseException, step: int = 0) -> None:
+        """SkyRL's hook: nothing, since whoever started the task tells the error."""
+        del error, step
+        self._bar.close()

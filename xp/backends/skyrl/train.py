@@ -1,0 +1,68 @@
+"""Runs SkyRL's training on the mix of environments: `python -m xp.backends.skyrl.train <config.json>`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from xp.backends.skyrl.config import Common, TrainConfig
+from xp.backends.skyrl.process import prepare_process
+from xp.backends.skyrl.tasks_view import write_view
+from xp.episode.tokens import ChatTokens
+from xp.stage_program import run_stage
+from xp.tasks.load import load_tasks, within_limit
+from xp.tasks.schedule import schedule
+
+
+def main(argv: Sequence[str]) -> None:
+    """Train as the config file says; SkyRL goes on from the last complete checkpoint where there is one."""
+    path = Path(argv[0]).absolute()
+    config = TrainConfig.from_json(path.read_text())
+    prepare(config.common)
+    write_train_view(config, path.parent)
+
+    from xp.backends.skyrl.cluster import run_in_ray
+    from xp.backends.skyrl.experiment import train_in_task
+
+    cfg = native_config(config.common, config.base_model)
+    num_workers = config.common.num_workers if config.common.rehearsal else None
+    run_in_ray(cfg, train_in_task, (config, path.parent, Path.cwd()), num_workers=num_workers)
+
+
+def prepare(common: Common) -> None:
+    """Before anything of SkyRL is imported."""
+    prepare_process()
+    if common.rehearsal:
+        from xp.backends.skyrl.rehearsal import stand_ins
+
+        stand_ins.prepare_process()
+
+
+def write_train_view(config: TrainConfig, stage: Path) -> None:
+    """Every prompt of the training, in xp's order: one epoch of SkyRL's."""
+    from transformers import AutoTokenizer
+
+    common = config.common
+    directory = Path(common.tasks)
+    rows = load_tasks(directory, stage, "train")
+    chat = ChatTokens(AutoTokenizer.from_pretrained(config.base_model), common.chat_template)
+    kept = within_limit(directory, rows, chat, common.sampling.max_prompt_tokens)
+    num_prompts = config.num_steps * config.prompts_per_step
+    order = schedule(kept, num_prompts, seed=common.sampling.seed, shuffle=config.shuffle)
+    write_view(order, Path(config.train_data))
+
+
+def native_config(common: Common, model: str) -> Any:
+    """SkyRL's own configuration, parsed and checked by SkyRL."""
+    from skyrl.train.config import SkyRLTrainConfig
+    from skyrl.train.utils import validate_cfg
+
+    cfg = SkyRLTrainConfig.from_cli_overrides(common.native(model, Path.cwd()))
+    validate_cfg(cfg)
+    return cfg
+
+
+if __name__ == "__main__":
+    sys.exit(run_stage(main, sys.argv[1:]))
