@@ -15,11 +15,13 @@ from typing import Any
 
 import psutil
 
+from xp.compose import compose
 from xp.dispatch import dispatch
 from xp.errors import XpError
 from xp.job import Job, Resources, Runtime, Stage
 from xp.launchers.local import LocalLauncher
 from xp.record import RunRecord, read_record
+from xp.spec import LauncherSpec
 
 ROOT = Path(__file__).resolve().parent.parent
 CPU = Resources("cpu", 0, 1, 1, 1.0)
@@ -106,6 +108,12 @@ def run(one: FakePlan, outputs: Path, screen: list[str] | None = None, grace_s: 
     return dispatch(one, launcher, outputs, echo=texts.append, replan=one.at, restart_delay_s=0.0)  # type: ignore[arg-type]
 
 
+def launcher_spec(name: str, **changes: Any) -> LauncherSpec:
+    """A launcher's section as conf/launcher has it, changed."""
+    overrides = [f"launcher={name}", *(f"launcher.{key}={json.dumps(value)}" for key, value in changes.items())]
+    return compose(overrides, ()).launcher
+
+
 def statuses(outputs: Path, run_id: str = "run") -> dict[str, str]:
     """Of the stages of the last attempt, as they are on disk."""
     return {item.name: str(item.status) for item in read_record(outputs / "runs" / run_id).attempts[-1].stages}
@@ -188,6 +196,7 @@ __all__ = [
     "Supervisor",
     "eventually",
     "is_alive",
+    "launcher_spec",
     "plan",
     "run",
     "stage",

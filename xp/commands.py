@@ -195,7 +195,7 @@ def _dispatch(one: Plan, *, is_whole: bool) -> None:
 
     outputs = Path(one.spec.outputs)
     console().print(f"[bold]{one.run_id}[/bold]  {title(one)}")
-    record = dispatch(one, make_launcher(one.spec.launcher), outputs, modules=user_modules(one.spec))
+    record = dispatch(one, make_launcher(one.spec.launcher, outputs), outputs, modules=user_modules(one.spec))
     if is_whole:
         show_summary(one, outputs, attempt=len(record.attempts))
 

@@ -32,13 +32,20 @@ AWKWARD = {
 class LauncherContract:
     """The contract."""
 
+    start_s = 10.0
+    """How long a job may take to start and to end."""
+
     @pytest.fixture
     def launcher(self) -> Launcher:
         raise NotImplementedError
 
     @pytest.fixture
     def context(self, tmp_path: Path) -> Context:
-        made = Context("run", 1, tmp_path / "outputs", "runs/run/attempt_1")
+        return self.make_context(tmp_path)
+
+    @staticmethod
+    def make_context(tmp_path: Path, run_id: str = "run") -> Context:
+        made = Context(run_id, 1, tmp_path / "outputs", f"runs/{run_id}/attempt_1")
         copy_package(made.outputs / made.code)
         return made
 
@@ -66,11 +73,11 @@ class LauncherContract:
         heard: list[str] = []
         waiter = threading.Thread(target=lambda: launcher.wait(launch, heard.append))
         waiter.start()
-        eventually(lambda: "first" in "".join(heard))
+        eventually(lambda: "first" in "".join(heard), self.start_s)
         assert (context.outputs / launch.log).read_text() == "first\n"
         assert "last" not in "".join(heard)
         (context.outputs / "go").touch()
-        waiter.join(10)
+        waiter.join(self.start_s)
         assert (context.outputs / launch.log).read_text() == "first\nlast\n"
 
     def test_standard_error_is_in_the_log_too(self, launcher: Launcher, context: Context) -> None:
@@ -164,13 +171,13 @@ class LauncherContract:
         codes: list[int] = []
         waiter = threading.Thread(target=lambda: codes.append(launcher.wait(launch, heard.append)))
         waiter.start()
-        eventually(lambda: heard)
+        eventually(lambda: heard, self.start_s)
         began = time.monotonic()
         launcher.cancel(launch)
-        waiter.join(20)
+        waiter.join(2 * self.start_s)
         assert len(codes) == 1
         assert codes[0] != 0
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < self.start_s
 
     def test_the_copied_package_is_the_one_that_runs(self, launcher: Launcher, context: Context) -> None:
         launch = launcher.submit(stage("imports", "import xp; print(xp.__file__)"), context)

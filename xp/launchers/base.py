@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from xp.job import Stage
 from xp.secrets import Redactor
@@ -62,6 +62,10 @@ class Launcher(Protocol):
     @property
     def name(self) -> str: ...
 
+    @property
+    def is_here(self) -> bool:
+        """Whether this machine sees what the jobs see: interpreters, and the outputs root with what they write."""
+
     def check(self, stages: Sequence[Stage], context: Context) -> None:
         """Raise XpError(RUNTIME) for what these jobs need and this place has not; nothing of the run is created."""
 
@@ -73,3 +77,17 @@ class Launcher(Protocol):
 
     def cancel(self, launch: Launch, *, now: bool = False) -> None:
         """Ask the job to end, then everything that it started; returns at once, may be called from a signal handler."""
+
+    def close(self, context: Context) -> None:
+        """The attempt is over: end what was started for it alone, and remove its secrets."""
+
+
+@runtime_checkable
+class Detachable(Launcher, Protocol):
+    """A launcher whose jobs need nobody to wait for them. Its Launch is enough for another process to go on."""
+
+    def submit_all(self, stages: Sequence[tuple[Stage, Context]]) -> list[Launch]:
+        """Submit stages that follow each other, each only if all before it ended well."""
+
+    def poll(self, launch: Launch) -> int | None:
+        """The exit code; None while the job is queued or runs."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import select
 import subprocess
 import sys
 import time
@@ -20,11 +19,11 @@ from xp.launchers.base import Context, Echo, Launch
 from xp.launchers.files import write_files
 from xp.launchers.gpus import Gpus, claim
 from xp.launchers.log import LogStream, is_screen
+from xp.launchers.pipe import drain
 from xp.launchers.preflight import check_machine, interpreter, project
 from xp.record import now
 
 GUARD = Path(__file__).with_name("guard.py")
-IDLE_S = 0.2
 TREE_LOCK = ".tree.lock"
 TREE_PATIENCE_S = 10.0
 """How much longer than its grace an earlier attempt's tree may take to end."""
@@ -42,6 +41,7 @@ class LocalLauncher:
     """One process tree a stage. Only its guard ever signals it."""
 
     name = "local"
+    is_here = True
 
     def __init__(self, grace_s: float = 10.0, *, on_screen: bool | None = None) -> None:
         self._grace_s = grace_s
@@ -91,7 +91,7 @@ class LocalLauncher:
         running = self._running[launch.key]
         stream = LogStream(running.file, running.context.redactor, echo, on_screen=self._on_screen)
         try:
-            _follow(running.process, stream)
+            drain(running.process, stream)
             stream.close()
         except OSError as error:
             self.cancel(launch)
@@ -112,6 +112,9 @@ class LocalLauncher:
         assert process.stdin is not None
         with suppress(OSError):
             os.write(process.stdin.fileno(), b"K" if now else b"T")
+
+    def close(self, context: Context) -> None:
+        """Nothing outlives a stage; accelerators are kept for the next attempt."""
 
     def _hold_tree(self, context: Context) -> int:
         """A lock that is the tree's: a supervisor that was killed leaves it held until its job is gone."""
@@ -162,23 +165,6 @@ def sweep(key: str) -> None:
         with suppress(psutil.Error, OSError):
             if process.environ().get("XP_LAUNCH") == key:
                 process.kill()
-
-
-def _follow(process: subprocess.Popen[bytes], stream: LogStream) -> None:
-    """Read until the guard closes its end, or is gone while an orphan still holds it."""
-    assert process.stdout is not None
-    source = process.stdout.fileno()
-    while True:
-        ready, _, _ = select.select([source], [], [], IDLE_S)
-        if ready:
-            data = os.read(source, 65536)
-            if not data:
-                return
-            stream.feed(data)
-            continue
-        stream.idle()
-        if process.poll() is not None:
-            return
 
 
 def _screen() -> Mapping[str, str]:

@@ -60,6 +60,8 @@ class LauncherSpec(Section):
     """Slurm: who pays; None: the user's default."""
     time_limit_s: Annotated[int, Field(ge=60)] | None
     """Slurm: of one stage's job; None: the partition's."""
+    gres: str | None
+    """Slurm: what a GPU is called in --gres: `gpu`, `gpu:a100`."""
     requeue: bool | None
     """Slurm: a stage that is preempted, or reaches its time limit, is queued again and goes on from its checkpoint."""
     sbatch: dict[str, str] | None
@@ -83,9 +85,7 @@ class LauncherSpec(Section):
             if value is None and self.name in owners and field in REQUIRED:
                 raise ValueError(f"{field} needs a value with launcher={self.name}")
         if self.name is LauncherName.LOCAL and self.detach:
-            raise ValueError(
-                "detach: launcher=local runs the stages itself; use nohup, or another launcher"
-            )
+            raise ValueError("detach: launcher=local runs the stages itself; use nohup, or another launcher")
         if self.start_head and self.address is not None:
             raise ValueError("address: start_head=true starts a cluster of its own; set one of the two")
         if self.start_head and self.detach:
@@ -100,6 +100,7 @@ OWNERS: Mapping[str, tuple[LauncherName, ...]] = {
     "partition": (LauncherName.SLURM,),
     "account": (LauncherName.SLURM,),
     "time_limit_s": (LauncherName.SLURM,),
+    "gres": (LauncherName.SLURM,),
     "requeue": (LauncherName.SLURM,),
     "sbatch": (LauncherName.SLURM,),
     "app": (LauncherName.MODAL,),
@@ -108,5 +109,5 @@ OWNERS: Mapping[str, tuple[LauncherName, ...]] = {
     "secret_name": (LauncherName.MODAL,),
 }
 """Fields that not every launcher has."""
-REQUIRED = frozenset({"start_head", "requeue", "sbatch", "app", "volume", "timeout_s"})
+REQUIRED = frozenset({"start_head", "gres", "requeue", "sbatch", "app", "volume", "timeout_s"})
 """Fields that their launchers always have."""

@@ -1,0 +1,80 @@
+"""What launchers that hand jobs to a cluster have in common: the order, its secrets, and no second submission."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from xp.atomic import write_atomically
+from xp.errors import ExitCode, XpError
+from xp.job import Stage
+from xp.launchers import secrets_files
+from xp.launchers.base import Context
+from xp.launchers.files import write_files
+from xp.launchers.order import ORDER, make_order
+from xp.secrets import telling_values
+from xp.spec.place import LauncherSpec
+
+
+def place_order(stage: Stage, context: Context, spec: LauncherSpec, *, extra: Mapping[str, str], prints: bool) -> Path:
+    """Write a stage's files, its secrets and its order; returns the order.
+
+    Args:
+        stage: to be run.
+        context: where it belongs.
+        spec: the launcher's.
+        extra: secrets that nobody declared (`HF_TOKEN` of the user's shell), which the job would inherit here.
+        prints: whether the job's standard output is read.
+    """
+    write_files(stage.job.files, context.outputs)
+    values = {**extra, **context.secrets}
+    file = spec.secrets_file
+    if file is None and (written := secrets_files.write(context, stage.name, values)) is not None:
+        file = str(written)
+    order = make_order(
+        stage,
+        context,
+        root=str(context.outputs),
+        grace_s=spec.grace_s,
+        secrets_file=file if values or spec.secrets_file else None,
+        forgets_secrets=spec.detach and spec.secrets_file is None,
+        prints=prints,
+    )
+    path = context.outputs / order.directory / ORDER
+    write_atomically(path, order.to_json())
+    return path
+
+
+def inherited(context: Context) -> tuple[dict[str, str], dict[str, str]]:
+    """This process's environment without what is withheld: what a cluster may keep a record of, and what it may not."""
+    plain = {name: value for name, value in os.environ.items() if name not in context.withheld}
+    telling = set(telling_values(plain))
+    hidden = {name: value for name, value in plain.items() if value in telling or value in context.secrets.values()}
+    return {name: value for name, value in plain.items() if name not in hidden}, hidden
+
+
+def ask(argv: Sequence[str], *, timeout_s: float, environ: Mapping[str, str] | None = None) -> str:
+    """Run a cluster's own program and return what it printed.
+
+    Raises:
+        XpError: RUNTIME where it is absent, fails, or does not answer in time (`TimedOut`).
+    """
+    try:
+        run = subprocess.run(
+            list(argv), capture_output=True, text=True, timeout=timeout_s, check=True, env=environ, errors="replace"
+        )
+    except FileNotFoundError:
+        raise XpError(f"{argv[0]} is not on this machine's PATH; start xp where it is", ExitCode.RUNTIME) from None
+    except subprocess.TimeoutExpired:
+        raise TimedOut(f"{argv[0]} did not answer within {timeout_s:g} s", ExitCode.RUNTIME) from None
+    except subprocess.CalledProcessError as error:
+        said = (error.stderr or error.stdout).strip()
+        raise XpError(f"{shlex.join(argv[:1])} failed ({error.returncode}): {said}", ExitCode.RUNTIME) from None
+    return run.stdout
+
+
+class TimedOut(XpError):
+    """Nobody knows whether what was asked for was done."""

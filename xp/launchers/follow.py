@@ -1,0 +1,71 @@
+"""A job that runs elsewhere, seen through the files that it writes below the outputs root."""
+
+from __future__ import annotations
+
+import codecs
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from xp.launchers.base import Echo
+from xp.launchers.order import read_result
+
+LOOK_S = 0.3
+"""Between looks at the log and the result."""
+ASK_S = 3.0
+"""Between questions to the cluster."""
+PATIENCE_S = 10.0
+"""How long a result may take to be seen after the cluster called the job over (network filesystems)."""
+
+
+class Tail:
+    """The text that was added to a file since the last look."""
+
+    def __init__(self, file: Path, position: int = 0) -> None:
+        self._file = file
+        self._position = position
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def read(self) -> str:
+        """What is new; empty where the file is not there yet."""
+        try:
+            with self._file.open("rb") as file:
+                file.seek(self._position)
+                data = file.read()
+        except FileNotFoundError:
+            return ""
+        self._position += len(data)
+        return self._decoder.decode(data)
+
+
+def follow(directory: Path, ended: Callable[[], int | None], echo: Echo) -> int:
+    """Echo a stage's log until its result is there; returns the exit code.
+
+    Args:
+        directory: the stage's.
+        ended: asks the cluster: None while the job is queued or runs, else the code to assume where it left no result.
+        echo: takes the log's lines, which the job has redacted.
+    """
+    tail = Tail(directory / "log.txt")
+    asked = time.monotonic()
+    over: tuple[float, int] | None = None
+    while (result := read_result(directory)) is None:
+        echo_new(tail, echo)
+        now = time.monotonic()
+        if over is not None and now - over[0] > PATIENCE_S:
+            break
+        if over is None and now - asked >= ASK_S:
+            code = ended()
+            over, asked = None if code is None else (now, code), time.monotonic()
+        time.sleep(LOOK_S)
+    echo_new(tail, echo)
+    if result is not None:
+        return result.code
+    assert over is not None
+    return over[1]
+
+
+def echo_new(tail: Tail, echo: Echo) -> None:
+    """Echo what came since the last look."""
+    if text := tail.read():
+        echo(text)

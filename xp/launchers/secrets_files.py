@@ -1,0 +1,49 @@
+"""Values for jobs that do not inherit them: a 0600 file a stage, outside the outputs, as long as its attempt lives."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from xp.errors import ExitCode, XpError
+from xp.launchers.base import Context
+
+
+def directory() -> Path:
+    """Where the files lie; on a cluster, its nodes see the same home."""
+    return Path.home() / ".xp" / "secrets"
+
+
+def file_of(context: Context, stage: str) -> Path:
+    """The file of a stage; it may be there or not."""
+    return directory() / f"{context.run_id}.{context.attempt}.{stage}.json"
+
+
+def write(context: Context, stage: str, values: Mapping[str, str]) -> Path | None:
+    """Write the file that a stage's job reads; None where it needs none.
+
+    Raises:
+        XpError: RESOURCE where the outputs root holds the directory of secrets.
+    """
+    if not values:
+        return None
+    file = file_of(context, stage)
+    if file.is_relative_to(context.outputs.resolve()):
+        raise XpError(f"{file} would be below the outputs; choose outputs=DIR elsewhere", ExitCode.RESOURCE)
+    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    temporary = file.with_suffix(".part")
+    temporary.unlink(missing_ok=True)
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as out:
+        json.dump(dict(values), out)
+    temporary.replace(file)
+    return file
+
+
+def forget(context: Context) -> None:
+    """Remove every file of an attempt."""
+    for file in directory().glob(f"{context.run_id}.{context.attempt}.*"):
+        with suppress(OSError):
+            file.unlink()

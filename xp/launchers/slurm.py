@@ -1,0 +1,239 @@
+"""`launcher=slurm`: each stage is a batch job; the cluster's nodes see the outputs root and this Python.
+
+Everything is asked of Slurm's own programs, and nothing of its accounting, which not every cluster has: how a stage
+ended is in the file that the job itself writes last.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from xp.atomic import write_atomically
+from xp.errors import ExitCode, XpError
+from xp.job import Resources, Stage
+from xp.launchers import secrets_files
+from xp.launchers.base import Context, Echo, Launch
+from xp.launchers.cluster import TimedOut, ask, inherited, place_order
+from xp.launchers.follow import follow
+from xp.launchers.on_node import REQUEUE
+from xp.launchers.order import read_result
+from xp.launchers.preflight import check_machine
+from xp.record import now
+from xp.spec.place import LauncherSpec
+
+SUBMITTED = "submitted.json"
+"""The launch, once Slurm has given it a number."""
+SCRIPT = "job.sh"
+ANSWER_S = 60.0
+LOOKUPS = 5
+"""How often a job is looked for by its name after a submission that nobody confirmed."""
+WARNING_S = 60
+"""How long before the time limit a job that may be requeued is told."""
+
+ASSUMED = {
+    "CANCELLED": 128 + 2,
+    "OUT_OF_MEMORY": 128 + 9,
+    "TIMEOUT": 128 + 15,
+    "DEADLINE": 128 + 15,
+    "PREEMPTED": 128 + 15,
+    "NODE_FAIL": 128 + 15,
+    "BOOT_FAIL": 128 + 15,
+}
+"""State of a job that left no result -> exit code: a person's cancel is Ctrl-C, the rest is a machine that failed."""
+OVER = frozenset({"COMPLETED", "FAILED", *ASSUMED})
+
+BATCH = """\
+#!/bin/bash
+# {key}, as xp submitted it: {submitted}
+# The job's program and its environment are in order.json beside this file.
+export PYTHONPATH={code}${{PYTHONPATH:+:$PYTHONPATH}}
+{python} -m xp.launchers.on_node "$SLURM_JOB_ID" {order} &
+node=$!
+trap 'kill -TERM "$node"' TERM
+trap 'kill -USR1 "$node"' USR1
+while wait "$node"; code=$?; kill -0 "$node" 2>/dev/null; do :; done
+if [ "$code" = {requeue} ]; then scontrol requeue "$SLURM_JOB_ID"; fi
+exit "$code"
+"""
+
+
+class SlurmLauncher:
+    """One batch job a stage, submitted once whatever happens to the answer."""
+
+    name = "slurm"
+    is_here = True
+
+    def __init__(self, spec: LauncherSpec, outputs: Path) -> None:
+        self._spec = spec
+        self._outputs = outputs.absolute()
+
+    def check(self, stages: Sequence[Stage], context: Context) -> None:
+        """Slurm's programs, this Python's modules, and whether the cluster could ever run such jobs."""
+        for stage in stages:
+            if stage.job.resources.num_nodes > 1:
+                raise XpError(
+                    f"stage {stage.name} needs {stage.job.resources.num_nodes} nodes; launcher=slurm gives a stage one"
+                    " so far: choose a hardware option of one node",
+                    ExitCode.PLAN,
+                )
+        check_machine(stages)
+        plain, _ = inherited(context)
+        for resources in dict.fromkeys(stage.job.resources for stage in stages):
+            options = self._options(resources)
+            ask(["sbatch", "--test-only", *options, "--wrap=true"], timeout_s=ANSWER_S, environ=plain)
+
+    def submit(self, stage: Stage, context: Context) -> Launch:
+        return self._submit(stage, context, after=None)
+
+    def submit_all(self, stages: Sequence[tuple[Stage, Context]]) -> list[Launch]:
+        """Submit a chain: each job starts when the one before has ended with exit code 0, or is cancelled."""
+        launches: list[Launch] = []
+        for stage, context in stages:
+            launches.append(self._submit(stage, context, after=launches[-1] if launches else None))
+        return launches
+
+    def wait(self, launch: Launch, echo: Echo) -> int:
+        return follow((self._outputs / launch.log).parent, lambda: assumed_code(launch.native_id), echo)
+
+    def poll(self, launch: Launch) -> int | None:
+        """The exit code; None while the job is queued or runs."""
+        directory = (self._outputs / launch.log).parent
+        if (result := read_result(directory)) is not None:
+            return result.code
+        code = assumed_code(launch.native_id)
+        result = read_result(directory)
+        return code if result is None else result.code
+
+    def cancel(self, launch: Launch, *, now: bool = False) -> None:
+        argv = ["scancel", *(["--signal=KILL", "--full"] if now else []), launch.native_id]
+        subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def close(self, context: Context) -> None:
+        secrets_files.forget(context)
+
+    def _submit(self, stage: Stage, context: Context, after: Launch | None) -> Launch:
+        directory = (context.outputs / context.log(stage.name)).parent
+        if (known := _read_launch(directory / SUBMITTED)) is not None:
+            return known
+        name = job_name(context, stage)
+        native_id = _find(name) if (directory / SCRIPT).exists() else None
+        started = now()
+        if native_id is None:
+            native_id = self._hand_in(stage, context, name, after)
+        launch = Launch(self.name, context.key(stage.name), native_id, context.log(stage.name), started)
+        write_atomically(directory / SUBMITTED, json.dumps(asdict(launch), indent=2) + "\n")
+        return launch
+
+    def _hand_in(self, stage: Stage, context: Context, name: str, after: Launch | None) -> str:
+        plain, hidden = inherited(context)
+        order = place_order(stage, context, self._spec, extra=hidden, prints=False)
+        argv = [
+            "sbatch",
+            "--parsable",
+            f"--job-name={name}",
+            f"--output={str(order.parent).replace('%', '%%')}/slurm-%j.out",
+            "--open-mode=append",
+            f"--chdir={context.outputs}",
+            "--export=ALL",
+            *self._options(stage.job.resources),
+            *([f"--dependency=afterok:{after.native_id}", "--kill-on-invalid-dep=yes"] if after else []),
+            str(order.parent / SCRIPT),
+        ]
+        write_atomically(order.parent / SCRIPT, batch_script(context, stage, order, argv))
+        try:
+            answer = ask(argv, timeout_s=ANSWER_S, environ=plain).strip()
+        except TimedOut:
+            if (found := _find(name, LOOKUPS)) is None:
+                raise
+            return found
+        number = answer.partition(";")[0]
+        if re.fullmatch(r"[0-9]+", number):
+            return number
+        if (found := _find(name, LOOKUPS)) is None:
+            raise XpError(f"sbatch answered {answer[:200]!r} and no job is named {name}", ExitCode.RUNTIME)
+        return found
+
+    def _options(self, resources: Resources) -> list[str]:
+        spec = self._spec
+        options = {
+            "nodes": "1",
+            "ntasks": "1",
+            "cpus-per-task": str(resources.num_cpus),
+            "mem": f"{round(resources.memory_gb * 1024)}M",
+            "gres": f"{spec.gres}:{resources.num_accelerators}" if resources.num_accelerators else None,
+            "partition": spec.partition,
+            "account": spec.account,
+            "time": None if spec.time_limit_s is None else str(-(-spec.time_limit_s // 60)),
+            "signal": f"B:USR1@{WARNING_S}" if spec.requeue else None,
+        }
+        further = spec.sbatch or {}
+        if taken := sorted(name for name in further if options.get(name) is not None):
+            raise XpError(f"launcher.sbatch: xp sets {', '.join(taken)} itself, from the spec", ExitCode.CONFIG)
+        given = {name: value for name, value in {**options, **further}.items() if value is not None}
+        return [
+            *(f"--{name}={value}" for name, value in given.items()),
+            "--requeue" if spec.requeue else "--no-requeue",
+        ]
+
+
+def job_name(context: Context, stage: Stage) -> str:
+    """The name under which a stage is found again; the same for every submission of it."""
+    return f"xp-{context.run_id}-{context.attempt}-{stage.name}"
+
+
+def batch_script(context: Context, stage: Stage, order: Path, argv: Sequence[str]) -> str:
+    """What Slurm runs; every value that is not xp's own is quoted."""
+    return BATCH.format(
+        key=context.key(stage.name),
+        submitted=json.dumps(shlex.join(argv)),
+        code=shlex.quote(str(context.outputs / context.code)),
+        python=shlex.quote(sys.executable),
+        order=shlex.quote(str(order)),
+        requeue=REQUEUE,
+    )
+
+
+def assumed_code(native_id: str) -> int | None:
+    """What Slurm says of a job that left no result: None while it is queued or runs, or while nobody answers."""
+    try:
+        text = ask(["scontrol", "--oneliner", "show", "job", native_id], timeout_s=ANSWER_S)
+    except XpError as error:
+        return 128 + 15 if "Invalid job id" in str(error) else None
+    fields = dict(part.split("=", 1) for part in text.split() if "=" in part)
+    state = fields.get("JobState", "")
+    if state not in OVER:
+        return None
+    code, _, number = fields.get("ExitCode", "1:0").partition(":")
+    left = 128 + int(number) if number not in ("", "0") else int(code)
+    return ASSUMED.get(state, left or ExitCode.INTERNAL)
+
+
+def _find(name: str, times: int = 1) -> str | None:
+    """The newest job of this name, which Slurm remembers for a while after its end too."""
+    for turn in range(times):
+        if turn:
+            time.sleep(1.0)
+        try:
+            asked = ["squeue", "--noheader", "--states=all", f"--name={name}", f"--user={os.getuid()}", "--format=%i"]
+            found = ask(asked, timeout_s=ANSWER_S).split()
+        except XpError:
+            continue
+        if found:
+            return max(found, key=int)
+    return None
+
+
+def _read_launch(file: Path) -> Launch | None:
+    try:
+        return Launch(**json.loads(file.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return None
