@@ -1,6 +1,7 @@
 # `make help` lists the targets. Everything runs in .venv, which `make setup` makes.
 PYTHON ?= python3
 VENV ?= .venv
+SKYRL_VENV ?= .venv-skyrl
 # The CPU build, where pip needs to be told: make setup TORCH_INDEX_URL=https://download.pytorch.org/whl/cpu
 TORCH ?= torch==2.13.0
 TORCH_INDEX_URL ?=
@@ -48,6 +49,21 @@ test: setup check  ## Style, types, the wall, and every test that takes less tha
 test-slow: setup  ## The tests that take longer
 	$(BIN)/python -m pytest -m slow
 
+# SkyRL has a virtual environment of its own: its pins are not TRL's. torch first and by itself, then SkyRL without the
+# dependencies that want a GPU (requirements-skyrl.txt says which).
+$(SKYRL_VENV)/.done: requirements-skyrl.txt
+	$(PYTHON) -m venv $(SKYRL_VENV)
+	$(SKYRL_VENV)/bin/pip install --quiet $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) "$(TORCH)"
+	$(SKYRL_VENV)/bin/pip install --quiet --no-deps skyrl==0.3.0 skyrl-gym==0.4.0
+	$(SKYRL_VENV)/bin/pip install --quiet --requirement requirements-skyrl.txt
+	touch $@
+
+test-skyrl: $(SKYRL_VENV)/.done  ## What xp relies on in SkyRL, against the real package, in .venv-skyrl
+	$(SKYRL_VENV)/bin/python -m pytest tests/trainers/test_skyrl*.py
+
+rehearse-skyrl: setup $(SKYRL_VENV)/.done  ## SkyRL's whole training loop on this machine's CPU (ARGS="seed=2")
+	$(XP) backend=skyrl hardware=cpu backend.runtime.python=$(SKYRL_VENV)/bin/python env=whodunit_mini model=tiny $(ARGS)
+
 scorecard: setup  ## The reliability scorecard, n of 35
 	$(BIN)/python -m tests.scorecard
 
@@ -70,5 +86,5 @@ bench: setup  ## Measure the promises of docs/results.md on this machine
 clean:  ## Remove .venv and caches; outputs/ stays
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
-.PHONY: help setup demo plan test test-slow scorecard check format golden bench clean $(RECIPES) \
+.PHONY: help setup demo plan test test-slow test-skyrl rehearse-skyrl scorecard check format golden bench clean $(RECIPES) \
 	$(addprefix prepare-,$(RECIPES)) $(addprefix plan-,$(RECIPES))
