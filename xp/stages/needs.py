@@ -31,7 +31,8 @@ def trainer_resources(spec: RunSpec) -> Resources:
     hardware = spec.hardware
     return Resources(
         accelerator=hardware.accelerator,
-        num_accelerators=hardware.accelerators_per_node,
+        # On a CPU, accelerators_per_node counts processes.
+        num_accelerators=0 if hardware.accelerator == "cpu" else hardware.accelerators_per_node,
         num_nodes=hardware.num_nodes,
         num_cpus=hardware.num_cpus,
         memory_gb=hardware.memory_gb,
