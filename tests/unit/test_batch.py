@@ -1,0 +1,105 @@
+"""The batch algebra: what it proposes is legal, changes little, and is said with formula and source."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from xp.batch import Setting, arithmetic, batch_refusals, nearest_legal, setting_of
+from xp.batch.laws import SKYRL, SLIME, TRL, Tier, broken
+from xp.batch.refusals import spec_laws
+from xp.batch.setting import FIELDS
+from xp.compose import compose, options
+
+LAWS = {"trl": TRL, "skyrl": SKYRL, "slime": SLIME}
+
+
+def settings() -> st.SearchStrategy[Setting]:
+    default = setting_of(compose([]))
+    return st.builds(
+        lambda prompts, group, updates, micro, per_node: replace(
+            default, prompts=prompts, group=group, updates=updates, micro=micro, per_node=per_node
+        ),
+        st.integers(1, 40),
+        st.integers(2, 16),
+        st.integers(1, 8),
+        st.integers(1, 32),
+        st.sampled_from([1, 2, 3, 4, 8]),
+    )
+
+
+@pytest.mark.parametrize("backend", LAWS)
+@given(setting=settings())
+def test_every_proposal_is_legal_and_the_cheapest_comes_first(backend: str, setting: Setting) -> None:
+    laws = LAWS[backend]
+    found = nearest_legal(setting, laws)
+    numbers = {path: name for name, path in FIELDS.items()}
+    for proposal in found:
+        changed = replace(setting, **{numbers[path]: value for path, value in proposal.changes.items()})  # type: ignore[arg-type]
+        assert broken(changed, laws) == []
+    assert [one.cost for one in found] == sorted(one.cost for one in found)
+
+
+@pytest.mark.parametrize("backend", LAWS)
+@given(setting=settings())
+def test_there_is_always_a_way_out(backend: str, setting: Setting) -> None:
+    if broken(setting, LAWS[backend]):
+        assert nearest_legal(setting, LAWS[backend])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "field", "expected"),
+    [
+        (["training.micro_batch_size=24"], "training.micro_batch_size", "nearest legal: training.micro_batch_size=32"),
+        (["training.updates_per_step=3"], "training.updates_per_step", "the trainer would not refuse"),
+        (
+            ["backend=skyrl", "hardware=a100x4", "training.prompts_per_step=10"],
+            "training.micro_batch_size",
+            "10 / 1 x 4 / 4 by 4 (skyrl 0.3.0",
+        ),
+        (
+            ["backend=skyrl", "hardware=a100x4", "backend.engine.tensor_parallel=3"],
+            "backend.engine.tensor_parallel",
+            "backend.engine.tensor_parallel=4, or backend.engine.tensor_parallel=2",
+        ),
+        (
+            ["backend=skyrl", "hardware=a100x4", "backend.parallel.tensor=2"],
+            "backend.parallel.strategy",
+            "nearest legal: backend.parallel.tensor=1",
+        ),
+        (
+            ["backend=slime", "hardware=h200x8", "backend.parallel.strategy=megatron", "backend.parallel.tensor=3"],
+            "backend.parallel",
+            "8 by 3 x 1 x 1",
+        ),
+    ],
+)
+def test_an_illegal_setting_is_refused_with_numbers_source_and_way_out(
+    overrides: list[str], field: str, expected: str
+) -> None:
+    refusals = {refusal.field: refusal.reason for refusal in batch_refusals(compose(overrides))}
+    assert expected in refusals[field]
+
+
+def test_a_micro_batch_is_changed_before_the_experiment_is() -> None:
+    setting = setting_of(compose(["training.prompts_per_step=1024", "training.micro_batch_size=7"]))
+    assert list(nearest_legal(setting, TRL)[0].changes) == ["training.micro_batch_size"]
+
+
+def test_batches_are_not_judged_on_a_placement_that_does_not_exist() -> None:
+    spec = compose(["backend=skyrl", "hardware=a100x4", "backend.parallel.context=3", "training.micro_batch_size=7"])
+    assert {law.tier for law in broken(setting_of(spec), spec_laws(spec))} == {Tier.PLACEMENT}
+
+
+@pytest.mark.parametrize("recipe", options("recipes"))
+def test_every_recipe_is_legal(recipe: str) -> None:
+    assert batch_refusals(compose([f"recipes={recipe}"])) == []
+
+
+def test_the_arithmetic_multiplies_out() -> None:
+    lines = arithmetic(compose(["backend=skyrl", "hardware=a100x4", "env=whodunit"]))
+    assert lines[0] == "an update: 64 / 1 = 64 episodes over 4 data-parallel ranks, 4 micro-batches of 4 each"
+    assert lines[1] == "accelerators: 4 train (4 data-parallel ranks); 4 engines of 1 on the same 4"

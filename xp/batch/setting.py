@@ -1,0 +1,113 @@
+"""The numbers of a spec that must fit each other, in one frozen value that a search can vary."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from xp.spec import RunSpec
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How many of what; the fields that a user can change are named in `FIELDS`."""
+
+    prompts: int
+    """Tasks per rollout step."""
+    group: int
+    """Episodes per task."""
+    updates: int
+    """Optimizer updates per pass over a step's episodes."""
+    micro: int
+    """Episodes per data-parallel rank in one forward-backward."""
+    tensor: int
+    pipeline: int
+    context: int
+    expert: int
+    engine_tensor: int
+    """Accelerators per engine."""
+    engine_accelerators: int | None
+    """The engines' own; None: they take turns with training."""
+    num_nodes: int
+    per_node: int
+    """Accelerators per machine; a CPU without a count is one."""
+    is_packed: bool
+    """Micro-batches are filled by tokens; `micro` is not used."""
+    num_heads: int | None
+    """Of the model, where the spec knows its architecture; so the next four."""
+    num_kv_heads: int | None
+    num_layers: int | None
+    num_experts: int | None
+
+    @property
+    def accelerators(self) -> int:
+        return self.num_nodes * self.per_node
+
+    @property
+    def training(self) -> int:
+        """Accelerators that train."""
+        return self.accelerators - (self.engine_accelerators or 0)
+
+    @property
+    def generating(self) -> int:
+        """Accelerators that generate."""
+        return self.engine_accelerators or self.accelerators
+
+    @property
+    def model_parallel(self) -> int:
+        """Accelerators that hold one copy of the policy together, and see the same episodes."""
+        return self.tensor * self.pipeline * self.context
+
+    @property
+    def ranks(self) -> int:
+        """Data-parallel size; at least 1, so that a formula can be written down for a setting that has none."""
+        return max(1, self.training // self.model_parallel)
+
+    @property
+    def engines(self) -> int:
+        return max(1, self.generating // self.engine_tensor)
+
+    @property
+    def episodes(self) -> int:
+        """Of a rollout step."""
+        return self.prompts * self.group
+
+
+FIELDS: Mapping[str, str] = {
+    "micro": "training.micro_batch_size",
+    "updates": "training.updates_per_step",
+    "prompts": "training.prompts_per_step",
+    "group": "training.group_size",
+    "tensor": "backend.parallel.tensor",
+    "pipeline": "backend.parallel.pipeline",
+    "context": "backend.parallel.context",
+    "expert": "backend.parallel.expert",
+    "engine_tensor": "backend.engine.tensor_parallel",
+    "engine_accelerators": "backend.engine.accelerators",
+}
+"""Number of a Setting -> key of the spec."""
+
+
+def setting_of(spec: RunSpec) -> Setting:
+    """The numbers of a spec."""
+    training, parallel, engine = spec.training, spec.backend.parallel, spec.backend.engine
+    shape = spec.model.architecture or spec.model.build
+    return Setting(
+        prompts=training.prompts_per_step,
+        group=training.group_size,
+        updates=training.updates_per_step,
+        micro=training.micro_batch_size,
+        tensor=parallel.tensor,
+        pipeline=parallel.pipeline,
+        context=parallel.context,
+        expert=parallel.expert,
+        engine_tensor=engine.tensor_parallel,
+        engine_accelerators=engine.accelerators,
+        num_nodes=spec.hardware.num_nodes,
+        per_node=max(1, spec.hardware.accelerators_per_node),
+        is_packed=training.max_tokens_per_micro_batch is not None,
+        num_heads=shape.num_heads if shape else None,
+        num_kv_heads=shape.num_kv_heads if shape else None,
+        num_layers=shape.num_layers if shape else None,
+        num_experts=spec.model.architecture.num_experts if spec.model.architecture else None,
+    )
