@@ -28,7 +28,14 @@ print("CODE", code)
 
 
 @pytest.mark.parametrize(
-    "arguments", [["plan"], ["plan", "-m", "seed=1,2"], ["plan", "env=nonsense"], ["--cfg", "job"]]
+    "arguments",
+    [
+        ["plan"],
+        ["plan", "-m", "seed=1,2"],
+        ["plan", "env=nonsense"],
+        ["plan", "recipes=whodunit-skyrl"],
+        ["--cfg", "job"],
+    ],
 )
 def test_planning_imports_nothing_heavy_and_leaves_nothing_behind(tmp_path: Path, arguments: list[str]) -> None:
     done = subprocess.run(

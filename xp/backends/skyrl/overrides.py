@@ -60,7 +60,7 @@ def _faults(spec: RunSpec, key: str, value: Any, owners: Mapping[str, str]) -> I
         field = owners[rendered]
         yield f"xp renders {rendered} itself; {f'set {field}' if field else 'it is the same for every run'}"
     elif key in fields:
-        if not any(_is_a(value, name) for name in _kinds(fields[key]["type"])):
+        if not is_of_kind(value, fields[key]["type"]):
             yield f"SkyRL means a {fields[key]['type']} there and takes {value!r} without a word; write one"
     elif not any(_is_mapping(fields[own]["type"]) and key.startswith(f"{own}.") for own in fields):
         yield f"SkyRL {catalog_name(spec)} has no such key{nearest(key, fields)}"
@@ -86,6 +86,11 @@ def _overlap(one: str, other: str) -> bool:
 def _is_mapping(kind: str) -> bool:
     """Which SkyRL hands on as it is, whatever its keys."""
     return "dict" in _kinds(kind)
+
+
+def is_of_kind(value: Any, kind: str) -> bool:
+    """Whether a value is of a type as the catalog writes it."""
+    return any(_is_a(value, name) for name in _kinds(kind))
 
 
 def _kinds(kind: str) -> set[str]:

@@ -1,0 +1,113 @@
+"""What SkyRL cannot do is refused with the way out, and said in the same words in the parity table."""
+
+from __future__ import annotations
+
+import pytest
+
+from xp.backends.base import Fit, meant_fields
+from xp.backends.skyrl.meanings import meanings
+from xp.backends.skyrl.refusals import refusals
+from xp.backends.skyrl.render import native
+from xp.compose import compose
+
+SKYRL = ["env=whodunit", "backend=skyrl", "hardware=a100x4"]
+CPU = ["backend=skyrl", "hardware=cpu"]
+MEGATRON = [*SKYRL, "backend.parallel.strategy=megatron"]
+LORA = "model.lora={rank: 32, alpha: 64.0, dropout: 0.0, target_modules: null}"
+
+CASES = [
+    ([*SKYRL, "training.updates_per_step=3"], "the nearest that does is 2"),
+    ([*SKYRL, "training.micro_batch_size=3"], "training.micro_batch_size=2"),
+    ([*SKYRL, "training.prompts_per_step=3", "training.group_size=3"], "round down in silence"),
+    ([*SKYRL, "backend.engine.tensor_parallel=3"], "do not divide into engines of 3"),
+    ([*SKYRL, "backend.engine.tensor_parallel=8"], "does not fit the 4 accelerators of a node"),
+    ([*SKYRL, "backend.parallel.context=3"], "does not divide the 4 accelerators that train"),
+    ([*SKYRL, "backend.parallel.tensor=2"], "set 1, or strategy=megatron"),
+    ([*SKYRL, "backend.parallel.strategy=ddp"], "set fsdp2"),
+    ([*SKYRL, "backend.engine.name=sglang"], "set it to vllm"),
+    ([*SKYRL, "backend.engine.name=transformers"], "set it to vllm"),
+    ([*CPU, "backend.engine.name=vllm"], "set it to transformers"),
+    ([*CPU, "backend.parallel.strategy=megatron", "backend.parallel.offload_optimizer=true"], "not on hardware=cpu"),
+    ([*CPU, LORA], "need vLLM"),
+    ([*SKYRL, "algorithm.advantage_scale=batch_std"], "set group_std or none"),
+    ([*SKYRL, "training.adam_eps=1e-6"], "or backend.parallel.strategy=megatron"),
+    ([*MEGATRON, "training.lr_schedule=cosine"], "set constant, or backend.parallel.strategy=fsdp2"),
+    ([*MEGATRON, "backend.parallel.offload_parameters=true"], "set it to false"),
+    ([*MEGATRON, "backend.parallel.offload_optimizer=false"], "set true"),
+    ([*MEGATRON, "backend.parallel.expert=3"], "expert x pipeline = 3"),
+    ([*SKYRL, "model.dtype=float32"], "set bfloat16"),
+    ([*SKYRL, "training.max_response_tokens=32768"], "more than the 32768 tokens that model=qwen2.5-3b-instruct"),
+    ([*SKYRL, LORA, "backend.engine.eager=true"], "turns CUDA graphs on again"),
+    ([*SKYRL, LORA.replace("64.0", "64.5")], "takes a whole number"),
+    (
+        [*SKYRL, "backend.engine.placement=separate", "backend.engine.accelerators=2"],
+        "moves optimizer state only where",
+    ),
+    (
+        [
+            *SKYRL,
+            "backend.engine.placement=separate",
+            "backend.engine.accelerators=4",
+            "backend.parallel.offload_optimizer=false",
+        ],
+        "leave no equal share",
+    ),
+    ([*SKYRL, "backend.overrides.trainer.algorithm.kl_loss_coef=0.1"], "set training.kl_coef"),
+    ([*SKYRL, "backend.overrides.generator.sampling_params={top_p: 0.9}"], "itself; set training.top_p"),
+    ([*SKYRL, "backend.overrides.trainer.logger=wandb"], "the same for every run"),
+    ([*SKYRL, "backend.overrides.trainer.ckpt_path=/x"], "the same for every run"),
+    ([*SKYRL, "backend.overrides.trainer.logprob_chunk_size=1"], "did you mean trainer.logprobs_chunk_size?"),
+    ([*SKYRL, "backend.overrides.trainer.disable_fast_tokenizer=maybe"], "means a bool there"),
+    ([*SKYRL, "backend.overrides.trainer.vocab_entropy_chunk_size=64"], "SkyRL 0.3.0 has no such key"),
+]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"), CASES, ids=lambda value: value[-1] if isinstance(value, list) else ""
+)
+def test_what_skyrl_cannot_do_is_refused_with_the_way_out(overrides: list[str], expected: str) -> None:
+    assert expected in "\n".join(map(str, refusals(compose(overrides))))
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        SKYRL,
+        CPU,
+        [*MEGATRON, "backend.parallel.tensor=2"],
+        [*SKYRL, LORA],
+        ["recipes=whodunit-skyrl-lowmem"],
+        *(overrides for overrides, _ in CASES),
+    ],
+    ids=lambda overrides: overrides[-1],
+)
+def test_every_field_has_a_meaning_and_exactly_the_refused_ones_are_unsupported(overrides: list[str]) -> None:
+    spec = compose(overrides)
+    found = meanings(spec)
+    assert set(found) == set(meant_fields(spec))
+    for path, meaning in found.items():
+        assert meaning.receives, path
+        assert bool(meaning.note) == (meaning.fit is not Fit.EXACT), path
+    fields = {refusal.field for refusal in refusals(spec)}
+    unsupported = {path for path, meaning in found.items() if meaning.fit is Fit.UNSUPPORTED}
+    assert {path for path in found if any(path == f or path.startswith(f"{f}.") for f in fields)} == unsupported
+
+
+def test_a_difference_of_meaning_is_named() -> None:
+    found = meanings(compose([*SKYRL, "training.weight_decay=0.1"]))
+    assert "Biases and norms" in found["training.weight_decay"].note
+    assert "mean over episodes" in found["training.kl_coef"].note
+    assert found["training.learning_rate"].receives == "trainer.policy.optimizer_config.lr=1e-06"
+
+
+def test_a_native_key_that_xp_does_not_render_passes_through() -> None:
+    spec = compose(
+        [*SKYRL, "backend.overrides.generator.inference_engine.engine_init_kwargs.attention_backend=FLASHINFER"]
+    )
+    assert refusals(spec) == []
+    assert native(spec)["generator.inference_engine.engine_init_kwargs.attention_backend"] == "FLASHINFER"
+
+
+def test_a_key_that_only_main_has_passes_for_a_checkout_of_main() -> None:
+    overrides = ["env=whodunit", "hardware=a100x4", "backend.overrides.trainer.vocab_entropy_chunk_size=64"]
+    assert refusals(compose([*overrides, "backend=skyrl-main"])) == []

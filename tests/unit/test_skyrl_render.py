@@ -1,0 +1,315 @@
+"""RunSpec -> SkyRL: every knob is rendered in SkyRL's own unit, and the strings read back as the spec meant them."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from xp.backends.base import Places
+from xp.backends.skyrl.config import EvaluateConfig, TrainConfig
+from xp.backends.skyrl.geometry import geometry_refusals
+from xp.backends.skyrl.knobs import FIXED, KNOBS, PATHS
+from xp.backends.skyrl.overrides import assignment, catalog, is_of_kind
+from xp.backends.skyrl.render import checkpoint, native, refusals, stages
+from xp.compose import compose, options
+from xp.plan import build_plan
+from xp.spec import RunSpec
+
+PLACES = Places(run="runs/r", attempt=1, tasks="tasks/t")
+SKYRL = ["env=whodunit", "backend=skyrl", "hardware=a100x4"]
+RECIPES = [name for name in options("recipes") if compose([f"recipes={name}"]).backend.name == "skyrl"]
+MEGATRON = ["backend.parallel.strategy=megatron", "backend.parallel.tensor=2"]
+
+
+def train_config(*overrides: str) -> TrainConfig:
+    job = {stage.name: stage.job for stage in stages(compose(overrides), PLACES)}["train"]
+    return TrainConfig.from_json(job.files["runs/r/attempt_1/train/config.json"])
+
+
+def parsed(overrides: tuple[str, ...] | list[str]) -> dict[str, Any]:
+    """The strings as SkyRL reads them: OmegaConf's own command line, as key paths."""
+    from omegaconf import OmegaConf
+
+    config = OmegaConf.from_cli(list(overrides))
+    return {line.partition("=")[0]: OmegaConf.select(config, line.partition("=")[0]) for line in overrides}
+
+
+SEED = {
+    "trainer.policy.model.path": "Qwen/Qwen2.5-3B-Instruct",
+    "trainer.placement.policy_num_gpus_per_node": 4,
+    "trainer.placement.ref_num_gpus_per_node": 4,
+    "trainer.train_batch_size": 16,
+    "trainer.policy.optimizer_config.lr": 1.0e-6,
+    "trainer.algorithm.advantage_estimator": "grpo",
+    "trainer.algorithm.kl_loss_coef": 0.001,
+    "generator.inference_engine.num_engines": 4,
+    "generator.inference_engine.tensor_parallel_size": 1,
+    "generator.n_samples_per_prompt": 4,
+    "generator.max_turns": 10,
+    "generator.sampling_params.temperature": 1.0,
+    "generator.sampling_params.max_generate_length": 1024,
+    # From the example's text below its table.
+    "trainer.micro_forward_batch_size_per_gpu": 4,
+    "trainer.micro_train_batch_size_per_gpu": 4,
+    "trainer.ref.fsdp_config.cpu_offload": True,
+}
+"""The public example's table of defaults."""
+
+
+def test_the_plain_command_has_the_defaults_of_the_public_examples_table() -> None:
+    spec, config = compose(SKYRL), train_config(*SKYRL)
+    found = parsed(config.common.native(config.base_model, Path("/nowhere")))
+    assert {key: found[key] for key in SEED} == SEED
+    # The table's `fsdp2` is SkyRL's old word; its `trainer.max_prompt_length` is a filter that xp applies itself.
+    assert found["trainer.strategy"] == "fsdp"
+    assert spec.training.max_prompt_tokens == config.common.sampling.max_prompt_tokens == 2048
+    epochs, tasks = 3, spec.env.members["whodunit"].train.num_tasks
+    assert tasks == 50
+    assert found["trainer.max_training_steps"] == epochs * (tasks // found["trainer.train_batch_size"])
+    assert found["trainer.train_batch_size"] * found["generator.n_samples_per_prompt"] == 64
+
+
+def test_the_reference_recipe_is_the_public_run() -> None:
+    found = parsed(train_config("recipes=whodunit-skyrl").common.overrides)
+    expected = {
+        "trainer.max_training_steps": 18,
+        "trainer.policy.optimizer_config.max_grad_norm": 0.5,
+        "trainer.policy.optimizer_config.weight_decay": 0.01,
+        "trainer.max_ckpts_to_keep": 5,
+        "trainer.ckpt_interval": 20,
+        "generator.max_input_length": 4096 + 1024,
+        "generator.inference_engine.gpu_memory_utilization": 0.5,
+    }
+    assert {key: found[key] for key in expected} == expected
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_every_recipe_plans_on_a_laptop(recipe: str) -> None:
+    plan = build_plan(compose([f"recipes={recipe}"]), "r")
+    assert [stage.name for stage in plan.stages][-2:] == ["train", "evaluate"]
+
+
+@pytest.mark.parametrize("name", ["0.3.0", "main"])
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        *([f"recipes={recipe}"] for recipe in RECIPES),
+        ["backend=skyrl", "hardware=cpu"],
+        [*SKYRL, "model.lora={rank: 32, alpha: 64.0, dropout: 0.0, target_modules: null}"],
+        [*SKYRL, *MEGATRON],
+    ],
+    ids=str,
+)
+def test_every_rendered_key_is_one_of_the_wheels_and_of_mains_and_has_its_type(overrides: list[str], name: str) -> None:
+    fields = catalog(name)["fields"]
+    for key, value in native(compose(overrides)).items():
+        owner = next((own for own in fields if key == own or key.startswith(f"{own}.")), None)
+        assert owner is not None, key
+        assert owner != key or is_of_kind(value, fields[key]["type"]), (key, value)
+    assert set(PATHS) <= set(fields)
+
+
+@pytest.mark.parametrize("strategy", [[], MEGATRON])
+def test_no_two_knobs_render_one_key(strategy: list[str]) -> None:
+    spec = compose([*SKYRL, *strategy])
+    keys = [key for knob in KNOBS.values() for key in knob(spec)] + [*FIXED, *PATHS]
+    assert len(keys) == len(set(keys))
+
+
+def test_changing_a_field_changes_the_job() -> None:
+    def files(*overrides: str) -> str:
+        jobs = {stage.name: stage.job for stage in stages(compose([*SKYRL, *overrides]), PLACES)}
+        return json.dumps([dict(jobs[name].files) for name in ("train", "evaluate")], sort_keys=True)
+
+    base = files()
+    for override in (
+        "training.max_prompt_tokens=99",
+        "training.max_void_fraction=0.5",
+        "training.shuffle=false",
+        "training.adam_beta2=0.9",
+        "training.top_k=5",
+        "algorithm.mask_truncated=true",
+        "algorithm.importance_correction=token",
+        "evaluation.num_episodes=7",
+        "evaluation.temperature=0.5",
+        "model.chat_template.enable_thinking=false",
+        "env.max_turns=3",
+        "env.reward.reduction=last",
+        "seed=9",
+    ):
+        assert files(override) != base, override
+
+
+@st.composite
+def legal(draw: st.DrawFn) -> tuple[RunSpec, int]:
+    """A spec that is legal by construction, and its number of data-parallel processes."""
+    gpus = draw(st.sampled_from([1, 2, 4]))
+    is_megatron = draw(st.booleans())
+    share = draw(st.sampled_from([n for n in (1, 2, 4) if gpus % n == 0]))
+    engine = draw(st.sampled_from([n for n in (1, 2, 4) if gpus % n == 0]))
+    replicas = gpus // share
+    updates, micro = draw(st.integers(1, 4)), draw(st.integers(1, 4))
+    group = draw(st.integers(2, 6))
+    # The fewest prompts whose episodes divide over micro-batches and replicas, and multiples of it.
+    unit = replicas * micro // math.gcd(replicas * micro, group)
+    mini = unit * draw(st.integers(1, 3))
+    schedule = "constant" if is_megatron else draw(st.sampled_from(["constant", "linear", "cosine"]))
+    spec = compose(
+        [
+            "env=whodunit",
+            "backend=skyrl",
+            f"hardware=a100x{gpus}",
+            f"backend.parallel.strategy={'megatron' if is_megatron else 'fsdp2'}",
+            f"backend.parallel.{'tensor' if is_megatron else 'context'}={share}",
+            f"backend.engine.tensor_parallel={engine}",
+            f"training.prompts_per_step={mini * updates}",
+            f"training.updates_per_step={updates}",
+            f"training.passes_per_step={draw(st.integers(1, 3))}",
+            f"training.micro_batch_size={micro}",
+            f"training.group_size={group}",
+            f"training.num_steps={draw(st.integers(1, 50))}",
+            f"training.kl_coef={draw(st.sampled_from([0.0, 1e-6, 0.01]))}",
+            f"training.learning_rate={draw(st.sampled_from([1e-6, 3e-5, 0.0005]))}",
+            f"training.lr_schedule={schedule}",
+            f"training.warmup_updates={draw(st.integers(0, 5))}",
+            f"training.max_prompt_tokens={draw(st.integers(1, 4096))}",
+            f"training.max_response_tokens={draw(st.integers(1, 8192))}",
+            f"algorithm.clip_low={draw(st.sampled_from([0.1, 0.2]))}",
+            f"algorithm.clip_high={draw(st.sampled_from([0.2, 0.28]))}",
+            f"algorithm.loss_aggregation={draw(st.sampled_from(['token_mean', 'sequence_mean', 'constant']))}",
+            f"env.max_turns={draw(st.integers(1, 20))}",
+        ]
+    )
+    return spec, replicas
+
+
+@given(legal())
+def test_the_strings_read_back_as_the_experiment_that_the_spec_meant(drawn: tuple[RunSpec, int]) -> None:
+    spec, replicas = drawn
+    assert list(refusals(spec)) == []
+    found = parsed([assignment(key, value) for key, value in native(spec).items()])
+    training = spec.training
+
+    # SkyRL's own arithmetic (validate_batch_sizes), over the values that it would read.
+    workers = found["trainer.placement.policy_num_nodes"] * found["trainer.placement.policy_num_gpus_per_node"]
+    megatron = "trainer.policy.megatron_config"
+    split = found["trainer.policy.sequence_parallel_size"] * math.prod(
+        found.get(f"{megatron}.{name}_parallel_size", 1) for name in ("tensor_model", "pipeline_model", "context")
+    )
+    assert workers / split == replicas
+    batch, mini = found["trainer.train_batch_size"], found["trainer.policy_mini_batch_size"]
+    group = found["generator.n_samples_per_prompt"]
+    assert (batch, group) == (training.prompts_per_step, training.group_size)
+    assert batch / mini == training.updates_per_step
+    assert found["trainer.update_epochs_per_batch"] == training.passes_per_step
+    # What SkyRL divides with its remainder dropped has none.
+    assert mini * group % replicas == 0
+    assert mini * group // replicas % found["trainer.micro_train_batch_size_per_gpu"] == 0
+    engine = "generator.inference_engine"
+    assert found[f"{engine}.num_engines"] * found[f"{engine}.tensor_parallel_size"] == workers
+
+    algorithm = "trainer.algorithm"
+    assert found[f"{algorithm}.use_kl_loss"] is (training.kl_coef > 0)
+    assert found[f"{algorithm}.kl_loss_coef"] == training.kl_coef
+    assert (found[f"{algorithm}.eps_clip_low"], found[f"{algorithm}.eps_clip_high"]) == (
+        spec.algorithm.clip_low,
+        spec.algorithm.clip_high,
+    )
+    is_constant = found[f"{algorithm}.loss_reduction"] == "seq_mean_token_sum_norm"
+    assert is_constant == (spec.algorithm.loss_aggregation == "constant")
+    assert found[f"{algorithm}.max_seq_len"] == (training.max_response_tokens if is_constant else None)
+
+    optimizer = "trainer.policy.optimizer_config"
+    assert found[f"{optimizer}.lr"] == training.learning_rate
+    assert found[f"{optimizer}.scheduler"].removesuffix("_with_warmup") == training.lr_schedule.value
+    assert found[f"{optimizer}.num_warmup_steps"] == training.warmup_updates
+    # Steps until the schedule ends: the view has one epoch of num_steps batches.
+    assert found["trainer.max_training_steps"] * found["trainer.epochs"] == training.num_steps
+
+    # `validate_generator_cfg`: equal for one turn, at least as long for more; a longest episode fits the engine.
+    assert found["generator.max_turns"] == spec.env.members["whodunit"].max_turns
+    assert found["trainer.max_prompt_length"] == found["generator.max_input_length"]
+    longest = training.max_prompt_tokens + training.max_response_tokens
+    assert found["generator.max_input_length"] == found[f"{engine}.engine_init_kwargs.max_model_len"] == longest
+
+
+@given(st.integers(1, 40), st.integers(1, 6), st.integers(1, 6), st.integers(2, 6), st.sampled_from([1, 2, 4]))
+def test_whatever_skyrl_would_round_down_in_silence_is_refused(
+    prompts: int, updates: int, micro: int, group: int, gpus: int
+) -> None:
+    spec = compose(
+        [
+            "env=whodunit",
+            "backend=skyrl",
+            f"hardware=a100x{gpus}",
+            f"training.prompts_per_step={prompts}",
+            f"training.updates_per_step={updates}",
+            f"training.micro_batch_size={micro}",
+            f"training.group_size={group}",
+        ]
+    )
+    is_whole = prompts % updates == 0 and prompts // updates * group % (gpus * micro) == 0
+    assert (geometry_refusals(spec) == []) is is_whole
+
+
+def test_evaluation_sampling_is_rendered_whole() -> None:
+    keys = {key.rpartition(".")[2] for key in native(compose(SKYRL)) if "eval_sampling_params" in key}
+    fields = {
+        key.rpartition(".")[2] for key in catalog("0.3.0")["fields"] if key.startswith("generator.sampling_params.")
+    }
+    assert keys == fields
+
+
+def test_separate_engines_take_their_accelerators_from_training() -> None:
+    overrides = ["backend.engine.placement=separate", "backend.engine.accelerators=2"]
+    spec = compose([*SKYRL, *overrides, "backend.engine.tensor_parallel=2", "backend.parallel.offload_optimizer=false"])
+    assert refusals(spec) == []
+    found = native(spec)
+    assert found["trainer.placement.colocate_all"] is False
+    assert found["trainer.placement.policy_num_gpus_per_node"] == 2
+    assert found["generator.inference_engine.num_engines"] == 1
+
+
+def test_the_rehearsal_has_a_worker_for_each_process_of_the_cpu_and_no_flash_attention() -> None:
+    spec = compose(
+        ["backend=skyrl", "hardware=cpu", "hardware.accelerators_per_node=2", "training.micro_batch_size=32"]
+    )
+    assert refusals(spec) == []
+    found = native(spec)
+    assert found["trainer.placement.policy_num_gpus_per_node"] == found["generator.inference_engine.num_engines"] == 2
+    assert found["trainer.flash_attn"] is found["trainer.remove_microbatch_padding"] is False
+    assert found["trainer.policy.fsdp_config.mixed_precision.param_dtype"] == "fp32"
+    assert train_config("backend=skyrl", "hardware=cpu").common.rehearsal is True
+
+
+def test_a_mix_gives_skyrl_the_longest_of_its_members_turns() -> None:
+    assert native(compose(["recipes=whodunit-ctf-skyrl"]))["generator.max_turns"] == 20
+
+
+def test_dynamic_sampling_may_draw_more_batches_than_there_are_steps() -> None:
+    found = native(compose([*SKYRL, "algorithm.dynamic_sampling=true"]))
+    assert found["trainer.algorithm.dynamic_sampling.type"] == "filter"
+    assert found["trainer.epochs"] == found["trainer.algorithm.dynamic_sampling.max_sample_batches"]
+
+
+def test_no_path_of_the_plan_is_of_a_machine_and_the_program_makes_them_absolute() -> None:
+    config = train_config(*SKYRL)
+    assert all(not path.startswith("/") for path in config.common.paths.values())
+    found = parsed(config.common.native(config.base_model, Path("/out")))
+    assert found["data.train_data"] == ["/out/runs/r/attempt_1/train/train.parquet"]
+    assert found["trainer.ckpt_path"] == "/out/runs/r/checkpoints"
+    assert checkpoint(compose(SKYRL), PLACES, 20).startswith("runs/r/checkpoints/")
+
+
+def test_the_evaluation_stage_loads_held_out_tasks() -> None:
+    job = {stage.name: stage.job for stage in stages(compose(SKYRL), PLACES)}["evaluate"]
+    config = EvaluateConfig.from_json(job.files["runs/r/attempt_1/evaluate/config.json"])
+    assert parsed(config.common.overrides)["trainer.eval_interval"] > 0
+    assert list(config.models) == ["before", "after"]
+    assert config.common.paths["data.val_data"] == config.held_out_data
