@@ -105,6 +105,8 @@ class Backend(Section):
     commit: str | None
     """Of the trainer's sources, where the version does not say it."""
     runtime: RuntimeSpec
+    convert_model: bool
+    """Whether the model becomes the trainer's own checkpoint once, kept for all runs, instead of at every start."""
     parallel: Parallel
     engine: Engine
     num_threads: Count

@@ -53,6 +53,8 @@ class Build(Section):
 class Architecture(Section):
     """The network in the words of its config.json, for trainers that build it themselves and for plans of memory."""
 
+    model_type: Name
+    """Family: qwen2, qwen3, qwen3_moe."""
     hidden_size: Count
     num_layers: Count
     num_heads: Count

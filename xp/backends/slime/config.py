@@ -106,7 +106,9 @@ class ConvertConfig:
 
     stage_dir: str
     command: Command
-    """Of tools/convert_hf_to_torch_dist.py; one process converts."""
+    """Of tools/convert_hf_to_torch_dist.py."""
+    num_processes: int
+    """One an accelerator (torchrun); the tool spreads the layers over them."""
     base_model: str
     architecture: Mapping[str, Any]
     output_dir: str

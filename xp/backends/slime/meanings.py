@@ -1,0 +1,119 @@
+"""What each field of a spec means to Slime: the rows of the parity table, made from the knobs themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from xp.backends.base import MEANT, Fit, Meaning
+from xp.backends.slime.architecture import SHAPE
+from xp.backends.slime.flags import Flags, words
+from xp.backends.slime.geometry import is_colocated
+from xp.backends.slime.knobs import KNOBS
+from xp.spec import RunSpec, Section
+
+ROLLOUT = "xp.backends.slime.rollout"
+REFUSED = "refused where it is set"
+LEFT_OUT = "nothing: the flag is left out"
+
+CARRIED: Mapping[str, Meaning] = {
+    "model.name": Meaning(Fit.EXACT, "the run's record"),
+    "model.build": Meaning(Fit.UNSUPPORTED, REFUSED, "A model that is made on the spot has no flags for Megatron."),
+    "model.dialect": Meaning(Fit.EXACT, "xp.episode"),
+    "model.chat_template": Meaning(Fit.EXACT, "arguments of the chat template, in xp.episode.tokens"),
+    "model.lora": Meaning(Fit.UNSUPPORTED, REFUSED, "Slime has no adapters."),
+    "algorithm.name": Meaning(Fit.EXACT, "the run's record"),
+    "algorithm.mask_truncated": Meaning(Fit.EXACT, f"Sample.remove_sample, by {ROLLOUT}"),
+    "training.passes_per_step": Meaning(Fit.UNSUPPORTED, REFUSED, "Slime passes over a step's episodes once."),
+    "training.max_prompt_tokens": Meaning(Fit.EXACT, "xp.tasks.load leaves longer prompts out of the view"),
+    "training.keep_checkpoints": Meaning(
+        Fit.EMULATED, "xp.backends.slime.checkpoints", "Slime deletes none; xp does, once a newer one is whole."
+    ),
+    "training.shuffle": Meaning(Fit.EXACT, "xp.tasks.schedule; the view has xp's order"),
+    "training.max_void_fraction": Meaning(Fit.EXACT, "xp.backends.slime.steps"),
+    "evaluation.num_episodes": Meaning(Fit.EXACT, "lines of the held-out view"),
+    "evaluation.before_training": Meaning(Fit.EXACT, "the evaluate stage"),
+    "evaluation.batch_size": Meaning(
+        Fit.EMULATED, "--sglang-server-concurrency of the evaluate stage", "Rounded up to whole episodes an engine."
+    ),
+    "backend.parallel.strategy": Meaning(Fit.EXACT, "--train-backend megatron"),
+    "backend.parallel.offload_parameters": Meaning(Fit.UNSUPPORTED, REFUSED, "Megatron has no such thing."),
+    "backend.engine.name": Meaning(Fit.EXACT, "SGLang, Slime's only engine"),
+}
+"""Fields that no flag carries, and what does."""
+
+NOTES: Mapping[str, str] = {
+    "seed": "SGLang's sampling is seeded per engine, so that the same seed gives other episodes on other layouts.",
+    "algorithm.dynamic_sampling": "A dropped group draws a whole batch of fresh prompts; what is left over is lost.",
+    "training.weight_decay": "Biases and norms are excluded.",
+    "backend.engine.max_sequences": "Slime starts all episodes of a step at once; the engine queues what is over.",
+}
+"""Rendered fields whose meaning differs in a detail."""
+
+BESIDE: Mapping[str, str] = {
+    "training.max_tokens_per_turn": f"max_new_tokens of each turn, by {ROLLOUT}",
+    "training.max_response_tokens": ROLLOUT,
+    "algorithm.advantage_scale": "xp.backends.slime.advantages",
+    "evaluation.temperature": "the evaluate stage",
+}
+"""Rendered fields that a part of xp carries too."""
+
+
+def meanings(spec: RunSpec) -> Mapping[str, Meaning]:
+    """Leaf field (as a key path) -> what becomes of it."""
+    return {path: _meaning(spec, path) for path in _leaves(spec)}
+
+
+def _meaning(spec: RunSpec, path: str) -> Meaning:
+    for whole in ("model.build", "model.lora"):
+        if path.startswith(whole):
+            return CARRIED[whole]
+    if path.startswith("model.architecture"):
+        return Meaning(Fit.EXACT, _shape(spec, path.rpartition(".")[2]))
+    if path in CARRIED:
+        return CARRIED[path]
+    if path.startswith("backend.parallel.offload_"):
+        return _offload(spec, path)
+    parts = (_line(KNOBS[path](spec)), BESIDE.get(path, ""))
+    received = "; ".join(part for part in parts if part) or LEFT_OUT
+    note = NOTES.get(path, "")
+    return Meaning(Fit.EMULATED if note else Fit.EXACT, received, note)
+
+
+def _offload(spec: RunSpec, path: str) -> Meaning:
+    if path.endswith("offload_reference"):
+        is_same = spec.backend.parallel.offload_reference
+        note = "" if is_same else "Slime keeps the reference in the host's memory whatever this says."
+        return Meaning(Fit.EXACT if is_same else Fit.EMULATED, "the weights that Slime swaps in for its forward", note)
+    if spec.backend.parallel.offload_optimizer:
+        note = "The state stays in the host's memory, and Adam runs there too."
+        return Meaning(Fit.EMULATED, _line(KNOBS[path](spec)), note)
+    if is_colocated(spec):
+        note = "With the rest of training, it goes to the host while colocated engines generate."
+        return Meaning(Fit.EMULATED, "--colocate", note)
+    return Meaning(Fit.EXACT, LEFT_OUT)
+
+
+def _shape(spec: RunSpec, field: str) -> str:
+    shape = spec.model.architecture
+    return "Megatron's flags of the network" if shape is None else _line(SHAPE[field](shape)) or LEFT_OUT
+
+
+def _line(flags: Flags) -> str:
+    return " ".join(words(flags))
+
+
+def _leaves(spec: RunSpec) -> Iterator[str]:
+    for section in MEANT:
+        value: Any = spec
+        for name in section.split("."):
+            value = getattr(value, name)
+        yield from _paths(section, value)
+
+
+def _paths(path: str, value: Any) -> Iterator[str]:
+    if isinstance(value, Section):
+        for name in type(value).model_fields:
+            yield from _paths(f"{path}.{name}", getattr(value, name))
+    else:
+        yield path
