@@ -19,7 +19,7 @@ UPSTREAM_SECRETS = (
     "MODAL_TOKEN_ID",
     "MODAL_TOKEN_SECRET",
 )
-"""What SkyRL would copy into Ray's runtime environment, which Ray keeps in plain text; processes inherit them instead."""
+"""What SkyRL would copy into Ray's runtime environment, which Ray keeps in plain text; its processes inherit them."""
 PREPARE = "xp.backends.skyrl.process.prepare_process"
 REHEARSE = "xp.backends.skyrl.rehearsal.stand_ins.prepare_process"
 REHEARSAL_CPUS = 6

@@ -1,4 +1,4 @@
-"""Plays the held-out tasks with each model on SkyRL's own engine (`python -m xp.backends.skyrl.evaluate <config.json>`).
+"""Plays the held-out tasks with each model on SkyRL's engine (`python -m xp.backends.skyrl.evaluate <config.json>`).
 
 Each model has a Ray of its own, so that the first one's engines are gone when the second one's start.
 """
@@ -56,9 +56,7 @@ def _play(config: EvaluateConfig, name: str, directory: str, rows: Sequence[Task
     write_view(kept * math.ceil(config.num_episodes / len(kept)), Path(config.held_out_data))
     num_workers = common.num_workers if common.rehearsal else None
     cfg = native_config(common, directory)
-    played: list[Played] = run_in_ray(
-        cfg, evaluate_in_task, (config, name, stage, Path.cwd()), num_workers=num_workers
-    )
+    played: list[Played] = run_in_ray(cfg, evaluate_in_task, (config, name, stage, Path.cwd()), num_workers=num_workers)
     return played
 
 

@@ -41,13 +41,13 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
         self._plays: dict[tuple[str, int], Play] = {}
         self._slots = asyncio.Semaphore()
 
-    async def generate(self, input_batch: Any, *args: Any, **kwargs: Any) -> Any:
+    async def generate(self, input_batch: Any, disable_tqdm: bool = True) -> Any:
         """Play one batch; where one episode fails it, no other one keeps its session."""
         self._plays = {}
         # More episodes than sessions would fill SkyRL's thread pool with waiting, and no session would ever end.
         self._slots = asyncio.Semaphore(self._mix.max_sessions())
         try:
-            return await super().generate(input_batch, *args, **kwargs)
+            return await super().generate(input_batch, disable_tqdm=disable_tqdm)
         finally:
             for play in self._plays.values():
                 await self._run_in_executor_if_available(play.episode.settle)

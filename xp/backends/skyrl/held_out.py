@@ -57,12 +57,14 @@ async def _play(
     await client.wake_up()
     cfg = evaluation.cfg
     generator = evaluation.get_generator(cfg, evaluation.tokenizer, client)
-    sampling = get_sampling_params_for_backend(cfg.generator.inference_engine.backend, cfg.generator.eval_sampling_params)
+    sampling = get_sampling_params_for_backend(
+        cfg.generator.inference_engine.backend, cfg.generator.eval_sampling_params
+    )
     played = []
     with tqdm(total=len(evaluation.eval_dataset), desc=f"evaluate {name}", unit="episode") as bar:
         for batch in build_dataloader(cfg, evaluation.eval_dataset, is_train=False):
             wanted, _ = prepare_generator_input(batch, 1, sampling, ENV_CLASS, "eval", 0)
-            await generator.generate(wanted, disable_tqdm=True)
+            await generator.generate(wanted)
             for play in generator.plays(wanted):
                 recorder.write(play.trajectory(config.common.run, f"evaluate/{name}", 0))
                 played.append(play.played())

@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import sys
 import typing
+import warnings
 
 VARIABLES = {
     # Nobody asked for Ray's usage reports.
     "RAY_USAGE_STATS_ENABLED": "0",
-    # SkyRL prints its whole configuration, and a few lines a step, at INFO.
+    # SkyRL prints its whole configuration, and a few lines a step, at INFO; until its logging is set up, by loguru alone.
     "LOG_LEVEL": "WARNING",
+    "LOGURU_LEVEL": "WARNING",
+    "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
 }
 """Set where the environment does not say otherwise, before Ray starts: its processes inherit them."""
 
@@ -19,8 +23,10 @@ def prepare_process() -> None:
     """Make SkyRL importable and quiet; called first in the driver, and by Ray in each of its workers."""
     for name, value in VARIABLES.items():
         os.environ.setdefault(name, value)
+    # torchdata 0.11.0 calls a function that torch 2.13.0 has deprecated.
+    warnings.filterwarnings("ignore", message=".*set_vital.*", category=UserWarning)
     if sys.version_info < (3, 12):
         # skyrl 0.3.0 asks for Python 3.11, but puts a typing.TypedDict into a pydantic model, which 3.12 alone can do.
         import typing_extensions
 
-        typing.TypedDict = typing_extensions.TypedDict  # type: ignore[misc, assignment]
+        typing.TypedDict = typing_extensions.TypedDict

@@ -23,6 +23,11 @@ NAMES: Mapping[str, str] = {
     "policy/loss_metrics/clip_ratio": "training/clip_fraction",
     "policy/rollout_train_logprobs_abs_diff_mean": "training/logprob_gap",
     "timing/step": "time/step_s",
+    "timing/fwd_logprobs_values_reward": "time/logprobs_s",
+    "timing/train_critic_and_policy": "time/update_s",
+    "timing/sync_weights": "time/weight_sync_s",
+    "timing/save_checkpoints": "time/checkpoint_s",
+    "timing/save_hf_model": "time/export_s",
 }
 """SkyRL's name -> ours."""
 

@@ -61,9 +61,12 @@ class Sampler:
         if unexpected or set(missing) - tied:
             raise RuntimeError(f"{weights} is not of this model: {missing=}, {unexpected=}")
 
-    @torch.inference_mode()
     def write(self, requests: Sequence[Request]) -> list[Written]:
         """One turn for each request."""
+        with torch.inference_mode():
+            return self._write(requests)
+
+    def _write(self, requests: Sequence[Request]) -> list[Written]:
         written = [Written() for _ in requests]
         end = self._tokenizer.eos_token_id
         ids, attended = _padded([request.ids for request in requests], end)

@@ -1,4 +1,4 @@
-"""Stands in for the transfer of weights over CUDA's IPC or NCCL: from SkyRL's policy workers to the engine by a file."""
+"""Stands in for the transfer of weights over CUDA IPC or NCCL: from SkyRL's policy workers to the engine by a file."""
 
 from __future__ import annotations
 
