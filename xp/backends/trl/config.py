@@ -24,6 +24,29 @@ class Sampling:
 
 
 @dataclass(frozen=True)
+class Server:
+    """A vLLM server that a stage starts for itself, and stops."""
+
+    arguments: tuple[str, ...]
+    """Of `vllm serve`, after the model, without address and port."""
+    num_accelerators: int
+    """The last so many of the stage's are the server's."""
+    start_timeout_s: float
+    """From its start to its first answer: loading the weights, compiling."""
+
+
+@dataclass(frozen=True)
+class Lora:
+    """Low-rank adapters, in place of full training."""
+
+    rank: int
+    alpha: float
+    dropout: float
+    target_modules: tuple[str, ...] | None
+    """None: every linear layer but the head."""
+
+
+@dataclass(frozen=True)
 class Common:
     """What training and evaluation share. Paths are relative to the outputs root, the working directory."""
 
@@ -35,31 +58,37 @@ class Common:
     metrics: str
     """The run's metrics.jsonl."""
     num_threads: int
+    """Of one process."""
     dtype: str
+    """Computed in."""
     chat_template: Mapping[str, Any]
     """Arguments of the chat template."""
     sampling: Sampling
     max_void_fraction: float
     upload_as: str | None
     """Run name under which trajectories are uploaded to OpenReward; None: they are not."""
+    server: Server | None
+    """What generates; None: the training processes themselves, or the evaluation's own."""
 
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Input of xp.backends.trl.train."""
+    """Input of xp.backends.trl.train, and of xp.backends.trl.launch."""
 
     common: Common
     base_model: str
     model_dir: str
     """Where the trained model goes, as a Hugging Face directory."""
+    num_processes: int
     num_steps: int
     prompts_per_step: int
     group_size: int
     updates_per_rollout: int
     shuffle: bool
     mask_truncated: bool
+    lora: Lora | None
     grpo: Mapping[str, Any]
-    """Keyword arguments of trl.GRPOConfig, complete."""
+    """Keyword arguments of trl.GRPOConfig, complete but for the address of a server."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=2) + "\n"
@@ -67,7 +96,10 @@ class TrainConfig:
     @staticmethod
     def from_json(text: str) -> TrainConfig:
         value = json.loads(text)
-        return TrainConfig(**value | {"common": _common(value["common"])})
+        lora = value["lora"]
+        return TrainConfig(
+            **value | {"common": _common(value["common"]), "lora": None if lora is None else _lora(lora)}
+        )
 
 
 @dataclass(frozen=True)
@@ -93,4 +125,12 @@ class EvaluateConfig:
 
 
 def _common(value: dict[str, Any]) -> Common:
-    return Common(**value | {"sampling": Sampling(**value["sampling"])})
+    server = value["server"]
+    if server is not None:
+        server = Server(**server | {"arguments": tuple(server["arguments"])})
+    return Common(**value | {"sampling": Sampling(**value["sampling"]), "server": server})
+
+
+def _lora(value: dict[str, Any]) -> Lora:
+    modules = value["target_modules"]
+    return Lora(**value | {"target_modules": None if modules is None else tuple(modules)})

@@ -7,36 +7,13 @@ once, the rest of a prompt once for all episodes of its group.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from xp.backends.trl.config import Sampling
+from xp.backends.trl.conversation import Conversation, Turn
 from xp.backends.trl.kv_cache import buffer_cache
-
-
-@dataclass
-class Conversation:
-    """Token ids of one episode, as they grow."""
-
-    prompt_ids: list[int]
-    completion_ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    """Of each completion token under the sampling temperature; 0 where the environment wrote it."""
-    mask: list[int] = field(default_factory=list)
-    """1 where the policy wrote the token, 0 where the environment did."""
-
-
-@dataclass(frozen=True)
-class Turn:
-    """What the policy wrote in one turn."""
-
-    number: int
-    """Which conversation."""
-    ids: list[int]
-    is_cut: bool
-    """Whether a token limit ended it instead of the end-of-turn token."""
 
 
 class Engine:
@@ -68,6 +45,10 @@ class Engine:
         self._cache = buffer_cache(model.config.num_hidden_layers, capacity)
         with torch.inference_mode():
             self._logits = self._prefill(prompts)
+
+    def goes_on(self) -> bool:
+        """Whether a conversation is left; no other process waits for this one."""
+        return bool(self.live)
 
     def room(self, number: int) -> int:
         """Tokens that a conversation may still take."""
@@ -112,9 +93,7 @@ class Engine:
             conversation, reply = self.conversations[number], list(replies[number])
             # The last token that the policy wrote was sampled, but not fed yet.
             chunks.append([conversation.completion_ids[-1], *reply])
-            conversation.completion_ids += reply
-            conversation.logprobs += [0.0] * len(reply)
-            conversation.mask += [0] * len(reply)
+            conversation.observe(reply)
         self._logits = self._feed(chunks)
 
     def _prefill(self, prompts: Sequence[Sequence[int]]) -> torch.Tensor:
@@ -175,10 +154,7 @@ class Engine:
         for row, number in enumerate(self.live):
             if is_writing[row]:
                 written[row].append(tokens[row])
-                conversation = self.conversations[number]
-                conversation.completion_ids.append(tokens[row])
-                conversation.logprobs.append(logprobs[row])
-                conversation.mask.append(1)
+                self.conversations[number].write([tokens[row]], [logprobs[row]])
 
     def _select(self, rows: torch.Tensor) -> None:
         for layer in self._cache.layers:

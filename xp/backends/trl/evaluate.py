@@ -8,10 +8,13 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from xp.backends.trl.config import EvaluateConfig
+from xp.backends.trl.conversation import OpenEngine
+from xp.backends.trl.lora import whole_model
 from xp.backends.trl.process import quiet_trainer
 from xp.episode.curve import draw_curve
 from xp.episode.evaluation import evaluation_result, write_evaluation
@@ -20,7 +23,6 @@ from xp.episode.metrics_file import MetricsFile
 from xp.episode.mix import Mix
 from xp.episode.recorder import Recorder
 from xp.episode.tokens import ChatTokens
-from xp.errors import ExitCode, XpError
 from xp.stage_program import run_stage
 from xp.tasks.load import load_tasks, within_limit
 from xp.tasks.row import TaskRow
@@ -46,34 +48,57 @@ def main(argv: Sequence[str]) -> None:
 
 
 def _play(config: EvaluateConfig, name: str, directory: str, rows: Sequence[TaskRow], mix: Mix) -> list[Played]:
-    import torch
     from tqdm import tqdm
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoTokenizer
 
-    from xp.backends.trl.rollout import play
+    from xp.backends.trl.rollout import play_with, sample_numbers
 
-    if directory.startswith("runs/") and not Path(directory, "config.json").is_file():
-        raise XpError(f"there is no model at {directory}; did the run get that far?", ExitCode.RUN_DIR)
+    directory = whole_model(directory, Path(config.common.stage_dir) / f"{name}_model")
     chat = ChatTokens(AutoTokenizer.from_pretrained(directory), config.common.chat_template)
-    model = AutoModelForCausalLM.from_pretrained(directory, dtype=getattr(torch, config.common.dtype)).eval()
     limit = config.common.sampling.max_prompt_tokens
     kept = within_limit(Path(config.common.tasks), rows, chat, limit)
     todo = kept * math.ceil(config.num_episodes / len(kept))
-    generator = torch.Generator().manual_seed(config.common.sampling.seed)
+    numbered = list(zip(todo, sample_numbers([row.task_id for row in todo]), strict=True))
     played: list[Played] = []
     file = Path(config.common.stage_dir) / "trajectories" / f"{name}.jsonl"
     upload_as = config.common.upload_as
     with (
+        _engine(config, directory, chat) as open_engine,
         Recorder(file, mix, upload_as, os.environ) as recorder,
         tqdm(total=len(todo), desc=f"evaluate {name}", unit="episode") as bar,
     ):
         for start in range(0, len(todo), config.batch_size):
-            batch = todo[start : start + config.batch_size]
-            for rollout in play(model, chat, batch, mix, config.common.sampling, generator):
+            batch = numbered[start : start + config.batch_size]
+            for rollout in play_with(open_engine, chat, batch, mix):
                 recorder.write(rollout.trajectory(config.common.run, f"evaluate/{name}", 0))
                 played.append(rollout.played())
             bar.update(len(batch))
     return played
+
+
+@contextmanager
+def _engine(config: EvaluateConfig, directory: str, chat: ChatTokens) -> Iterator[OpenEngine]:
+    """The backend's own: a vLLM server on all of the stage's accelerators, or this process on the CPU."""
+    common = config.common
+    if common.server is None:
+        import torch
+        from transformers import AutoModelForCausalLM
+
+        from xp.backends.trl.engine import Engine
+
+        model = AutoModelForCausalLM.from_pretrained(directory, dtype=getattr(torch, common.dtype)).eval()
+        generator = torch.Generator().manual_seed(common.sampling.seed)
+        yield lambda prompts: Engine(model, prompts, chat.end_id, common.sampling, generator)
+        return
+    from xp.backends.trl.completions import ServerWriter
+    from xp.backends.trl.server import running, split_devices
+    from xp.backends.trl.writing import WritingEngine
+
+    log = Path(common.stage_dir) / "vllm.log"
+    devices, _ = split_devices(common.server.num_accelerators, 0)
+    with running(common.server, directory, devices, log) as url:
+        writer = ServerWriter(url, common.sampling, str(log))
+        yield lambda prompts: WritingEngine(writer, prompts, chat.end_id, common.sampling)
 
 
 if __name__ == "__main__":

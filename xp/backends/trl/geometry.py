@@ -22,11 +22,13 @@ class Geometry:
     """Optimizer updates per rollout step, all passes together."""
     max_steps: int
     """Optimizer updates of the whole run."""
+    episodes_per_process: int
+    """Of one rollout step."""
 
 
 def world_size(spec: RunSpec) -> int:
-    """Number of training processes: one on a CPU, else one per accelerator."""
-    return max(1, spec.hardware.accelerators_per_node) * spec.hardware.num_nodes
+    """Number of training processes: one on a plain CPU, else one per accelerator that is not the engines' own."""
+    return max(1, spec.hardware.accelerators_per_node - (spec.backend.engine.accelerators or 0))
 
 
 def geometry(spec: RunSpec) -> Geometry:
@@ -40,6 +42,7 @@ def geometry(spec: RunSpec) -> Geometry:
         gradient_accumulation_steps=episodes // per_update,
         updates_per_rollout=updates,
         max_steps=training.num_steps * updates,
+        episodes_per_process=episodes // world_size(spec),
     )
 
 

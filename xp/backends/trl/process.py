@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import warnings
+
+from xp.backends.trl.ranks import Ranks
 
 
 def quiet_trainer(num_threads: int) -> None:
@@ -14,3 +18,18 @@ def quiet_trainer(num_threads: int) -> None:
     logging.disable_progress_bar()
     # TRL 1.16.0 asks transformers 5.23.0 by the old name of activation checkpointing.
     warnings.filterwarnings("ignore", message=".*gradient_checkpointing.*", category=FutureWarning)
+
+
+def quiet_rank() -> None:
+    """What every rank would print, the first one prints; errors come from all."""
+    sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+
+
+def leave_group(ranks: Ranks) -> None:
+    """End the process group when all ranks are done with it."""
+    if ranks.count == 1:
+        return
+    import torch.distributed
+
+    ranks.wait()
+    torch.distributed.destroy_process_group()

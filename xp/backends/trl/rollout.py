@@ -6,12 +6,12 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from xp.backends.trl.config import Sampling, TrainConfig
-from xp.backends.trl.engine import Conversation, Engine
+from xp.backends.trl.conversation import Conversation, OpenEngine, TurnEngine
+from xp.backends.trl.generation import Generation
+from xp.backends.trl.ranks import Ranks
 from xp.backends.trl.steps import StepLog
 from xp.backends.trl.tasks_view import TASK_ID
 from xp.episode.episode import Episode
@@ -22,6 +22,9 @@ from xp.episode.recorder import Recorder
 from xp.episode.tokens import ChatTokens
 from xp.episode.trajectory import Tokens, Trajectory, trajectory
 from xp.tasks.row import TaskRow
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,8 @@ class Rollouts:
         rows: task id -> row.
         mix: the environments.
         log: takes the step's Outcomes; raises where too many are void.
-        recorder: takes every trajectory.
+        recorder: takes every trajectory of this process.
+        ranks: the training processes; each plays its share of a step.
     """
 
     def __init__(
@@ -66,9 +70,12 @@ class Rollouts:
         mix: Mix,
         log: StepLog,
         recorder: Recorder,
+        ranks: Ranks,
     ) -> None:
         self._config, self._chat, self._rows = config, chat, rows
-        self._mix, self._log, self._recorder = mix, log, recorder
+        self._mix, self._log, self._recorder, self._ranks = mix, log, recorder, ranks
+        server_log = f"{config.common.stage_dir}/vllm.log"
+        self._generation = Generation(config.common.sampling, chat.end_id, ranks, server_log)
 
     def __call__(self, prompts: list[list[dict[str, Any]]], trainer: Any) -> dict[str, list[Any]]:
         """Play one episode for each prompt (a group's prompts are repeated already).
@@ -78,13 +85,14 @@ class Rollouts:
         """
         began = time.monotonic()
         step = trainer.state.global_step // self._config.updates_per_rollout
-        rows = [self._rows[prompt[0][TASK_ID]] for prompt in prompts]
-        generator = torch.Generator().manual_seed(hash((self._config.common.sampling.seed, step)) % 2**63)
-        model = trainer.accelerator.unwrap_model(trainer.model)
-        rollouts = play(model, self._chat, rows, self._mix, self._config.common.sampling, generator)
+        ids = [prompt[0][TASK_ID] for prompt in prompts]
+        numbered = list(zip([self._rows[task_id] for task_id in ids], self._sample_numbers(ids), strict=True))
+        with self._generation.step(trainer, step) as open_engine:
+            rollouts = play_with(open_engine, self._chat, numbered, self._mix)
         for rollout in rollouts:
             self._recorder.write(rollout.trajectory(self._config.common.run, "train", step))
-        self._log.episodes([rollout.played() for rollout in rollouts], time.monotonic() - began)
+        shares = self._ranks.gather([rollout.played() for rollout in rollouts])
+        self._log.episodes([one for share in shares for one in share], time.monotonic() - began)
         return {
             "prompt_ids": [rollout.conversation.prompt_ids for rollout in rollouts],
             "completion_ids": [rollout.conversation.completion_ids for rollout in rollouts],
@@ -92,6 +100,13 @@ class Rollouts:
             "env_mask": [self._mask(rollout) for rollout in rollouts],
             "settled": [rollout.outcome.reward for rollout in rollouts],
         }
+
+    def _sample_numbers(self, task_ids: Sequence[str]) -> list[int]:
+        """A group may lie on several ranks."""
+        shares = self._ranks.gather(task_ids)
+        before = sum(len(share) for share in shares[: self._ranks.number])
+        numbers = sample_numbers([task_id for share in shares for task_id in share])
+        return numbers[before : before + len(task_ids)]
 
     def _mask(self, rollout: Rollout) -> list[int]:
         is_left_out = self._config.mask_truncated and rollout.outcome.status is Status.TRUNCATED
@@ -107,24 +122,38 @@ def play(
     sampling: Sampling,
     generator: torch.Generator,
 ) -> list[Rollout]:
-    """Play one episode for each row, in lock-step, in waves of as many as may have sessions open at the same time."""
-    was_training = model.training
-    model.eval()
-    numbered = list(zip(rows, _sample_numbers(rows), strict=True))
+    """Play one episode for each row with a model of this process."""
+    from xp.backends.trl.engine import Engine
+
+    numbered = list(zip(rows, sample_numbers([row.task_id for row in rows]), strict=True))
+    return play_with(lambda prompts: Engine(model, prompts, chat.end_id, sampling, generator), chat, numbered, mix)
+
+
+def play_with(
+    open_engine: OpenEngine, chat: ChatTokens, numbered: Sequence[tuple[TaskRow, int]], mix: Mix
+) -> list[Rollout]:
+    """Play one episode for each row, in lock-step, in waves of as many as may have sessions open at the same time.
+
+    Args:
+        numbered: each row with the number of its sample.
+    """
     size = mix.max_sessions()
     waves = [numbered[start : start + size] for start in range(0, len(numbered), size)]
-    rollouts = [one for wave in waves for one in _play_wave(model, chat, wave, mix, sampling, generator)]
-    model.train(was_training)
-    return rollouts
+    return [one for wave in waves for one in _play_wave(open_engine, chat, wave, mix)]
+
+
+def sample_numbers(task_ids: Sequence[str]) -> list[int]:
+    """How many of the same came before."""
+    seen: dict[str, int] = {}
+    numbers = []
+    for task_id in task_ids:
+        numbers.append(seen.get(task_id, 0))
+        seen[task_id] = numbers[-1] + 1
+    return numbers
 
 
 def _play_wave(
-    model: Any,
-    chat: ChatTokens,
-    numbered: Sequence[tuple[TaskRow, int]],
-    mix: Mix,
-    sampling: Sampling,
-    generator: torch.Generator,
+    open_engine: OpenEngine, chat: ChatTokens, numbered: Sequence[tuple[TaskRow, int]], mix: Mix
 ) -> list[Rollout]:
     """The environment's calls of a turn are in flight together; sessions open while the model writes its first turn."""
     rows = [row for row, _ in numbered]
@@ -132,8 +161,8 @@ def _play_wave(
     episodes = [mix.episode(row) for row in rows]
     with ThreadPoolExecutor(min(mix.calls_at_once(), len(rows))) as pool:
         starts = [pool.submit(episode.start) for episode in episodes]
-        engine = Engine(model, [prompts[row.task_id] for row in rows], chat.end_id, sampling, generator)
-        while engine.live:
+        engine = open_engine([prompts[row.task_id] for row in rows])
+        while engine.goes_on():
             engine.extend(dict(_step_all(engine, episodes, starts, chat, pool)))
         outcomes = list(pool.map(Episode.settle, episodes))
     return [
@@ -145,7 +174,7 @@ def _play_wave(
 
 
 def _step_all(
-    engine: Engine,
+    engine: TurnEngine,
     episodes: Sequence[Episode],
     starts: Sequence[Future[None]],
     chat: ChatTokens,
@@ -167,12 +196,3 @@ def _step_all(
         # At least one token of the next turn must fit; otherwise settle() finds the episode truncated.
         if len(ids) < engine.room(turn.number):
             yield turn.number, ids
-
-
-def _sample_numbers(rows: Sequence[TaskRow]) -> list[int]:
-    seen: dict[str, int] = {}
-    numbers = []
-    for row in rows:
-        numbers.append(seen.get(row.task_id, 0))
-        seen[row.task_id] = numbers[-1] + 1
-    return numbers

@@ -31,19 +31,26 @@ class StepLog:
 
     Args:
         config: of the run.
-        file: where lines go.
+        file: where lines go; None in a process that leaves them to another.
     """
 
-    def __init__(self, config: TrainConfig, file: MetricsFile) -> None:
+    def __init__(self, config: TrainConfig, file: MetricsFile | None) -> None:
         self._config = config
         self._file = file
         self._episodes: dict[str, float] = {}
         self._updates: list[dict[str, float]] = []
         self._began = time.monotonic()
-        self._bar = tqdm(total=config.num_steps, desc="train", unit="step", mininterval=1.0, dynamic_ncols=True)
+        self._bar = tqdm(
+            total=config.num_steps,
+            desc="train",
+            unit="step",
+            mininterval=1.0,
+            dynamic_ncols=True,
+            disable=file is None,
+        )
 
     def episodes(self, played: Sequence[Played], rollout_s: float) -> None:
-        """A rollout step was played; raises XpError(UNHEALTHY) where too much of it is void."""
+        """A rollout step was played, on all ranks together; raises XpError(UNHEALTHY) where too much of it is void."""
         check_health(played, self._config.common.max_void_fraction)
         self._episodes = {**episode_metrics(played, self._config.group_size), "time/rollout_s": rollout_s}
 
@@ -57,7 +64,8 @@ class StepLog:
         training = {name: fmean(update[name] for update in self._updates if name in update) for name in sorted(names)}
         now = time.monotonic()
         line = {**self._episodes, **training, "time/step_s": now - self._began}
-        self._file.write(step, line)
+        if self._file is not None:
+            self._file.write(step, line)
         self._began, self._updates = now, []
         self._bar.set_postfix(reward=f"{self._episodes.get('reward/avg_raw_reward', float('nan')):.3f}", refresh=False)
         self._bar.update(step - self._bar.n)

@@ -1,16 +1,20 @@
-"""Runs TRL's GRPOTrainer on the mix of environments: `python -m xp.backends.trl.train <config.json>`."""
+"""Runs TRL's GRPOTrainer on the mix of environments: `python -m xp.backends.trl.train <config.json>`.
+
+Under torchrun every rank runs this program; the first one writes the run's metrics and the trained model.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from xp.backends.trl.config import TrainConfig
-from xp.backends.trl.process import quiet_trainer
-from xp.backends.trl.publish import publish_model
+from xp.backends.trl.config import Lora, TrainConfig
+from xp.backends.trl.process import leave_group, quiet_rank, quiet_trainer
+from xp.backends.trl.publish import publish_model, trained_model
+from xp.backends.trl.ranks import Ranks
 from xp.backends.trl.tasks_view import trl_rows
 from xp.episode.metrics_file import MetricsFile
 from xp.episode.mix import Mix
@@ -24,11 +28,17 @@ if TYPE_CHECKING:
     from xp.backends.trl.rollout import Rollouts
     from xp.backends.trl.steps import StepLog
 
+SERVER_URL = "XP_TRL_SERVER_URL"
+GROUP_PORT = "XP_TRL_GROUP_PORT"
+
 
 def main(argv: Sequence[str]) -> None:
     """Train as the config file says, from the last complete checkpoint where there is one."""
     path = Path(argv[0])
     config = TrainConfig.from_json(path.read_text())
+    ranks = Ranks()
+    if not ranks.is_main:
+        quiet_rank()
     rows = load_tasks(Path(config.common.tasks), path.parent, "train")
 
     from transformers import AutoTokenizer, set_seed
@@ -45,40 +55,96 @@ def main(argv: Sequence[str]) -> None:
     from xp.backends.trl.rollout import Rollouts
     from xp.backends.trl.steps import StepLog
 
-    trajectories = path.parent / "trajectories" / "train.jsonl"
     with (
         Mix.from_file(path.with_name("episode.json"), os.environ) as mix,
-        Recorder(trajectories, mix, config.common.upload_as, os.environ) as recorder,
+        Recorder(_trajectories(path.parent, ranks), mix, config.common.upload_as, os.environ) as recorder,
     ):
-        log = StepLog(config, MetricsFile(Path(config.common.metrics), "train", config.common.attempt))
-        rollouts = Rollouts(config, chat, {row.task_id: row for row in order}, mix, log, recorder)
-        trainer = _trainer(config, tokenizer, order, log, rollouts)
+        metrics = MetricsFile(Path(config.common.metrics), "train", config.common.attempt)
+        log = StepLog(config, metrics if ranks.is_main else None)
+        rollouts = Rollouts(config, chat, {row.task_id: row for row in order}, mix, log, recorder, ranks)
+        trainer = make_trainer(config, os.environ, tokenizer, order, log, rollouts)
         checkpoint = latest_checkpoint(Path(config.grpo["output_dir"]))
         if checkpoint is not None:
             print(f"going on from {checkpoint}", flush=True)
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
         log.finish()
-    publish_model(trainer.model, tokenizer, Path(config.model_dir))
+    model, weights = trained_model(trainer)
+    if ranks.is_main:
+        publish_model(model, tokenizer, Path(config.model_dir), weights)
+    leave_group(ranks)
 
 
-def _trainer(config: TrainConfig, tokenizer: Any, order: Sequence[Any], log: StepLog, rollouts: Rollouts) -> Any:
-    import torch
+def make_trainer(
+    config: TrainConfig,
+    environ: Mapping[str, str],
+    tokenizer: Any,
+    order: Sequence[Any],
+    log: StepLog,
+    rollouts: Rollouts,
+) -> Any:
+    """The GRPOTrainer of this process."""
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, PrinterCallback
     from trl import GRPOConfig, GRPOTrainer
 
-    model = AutoModelForCausalLM.from_pretrained(config.base_model, dtype=getattr(torch, config.common.dtype))
+    # First: it makes the process group, by which only one rank reads the weights under FSDP2.
+    args = GRPOConfig(**config.grpo, **_server(environ))
+    shard_on_cpu(args.distributed_state, environ)
+    model = AutoModelForCausalLM.from_pretrained(config.base_model, dtype=loaded_dtype(config))
     trainer = GRPOTrainer(
         model=model,
-        args=GRPOConfig(**config.grpo),
+        args=args,
         processing_class=tokenizer,
         train_dataset=Dataset.from_list(trl_rows(order)),
         rollout_func=rollouts,
         reward_funcs=settled_reward,
         callbacks=[log.callback()],
+        peft_config=None if config.lora is None else peft_config(config.lora),
     )
     trainer.remove_callback(PrinterCallback)
+    keep_float32(trainer)
     return trainer
+
+
+def loaded_dtype(config: TrainConfig) -> Any:
+    """Trained weights are float32: an update of 1e-6 is lost in bfloat16. Frozen ones are as they are computed with."""
+    import torch
+
+    return torch.float32 if config.lora is None else getattr(torch, config.common.dtype)
+
+
+def peft_config(lora: Lora) -> Any:
+    """As peft takes it; the head has none, which TRL refuses."""
+    from peft import LoraConfig
+
+    return LoraConfig(
+        task_type="CAUSAL_LM",
+        r=lora.rank,
+        lora_alpha=lora.alpha,
+        lora_dropout=lora.dropout,
+        target_modules="all-linear" if lora.target_modules is None else list(lora.target_modules),
+    )
+
+
+def shard_on_cpu(state: Any, environ: Mapping[str, str]) -> None:
+    """Let FSDP2 shard on CPUs as on accelerators; accelerate 1.15 leaves the model whole there, without a word."""
+    from accelerate.utils import DistributedType
+
+    if environ.get("ACCELERATE_USE_FSDP") == "true" and state.distributed_type is DistributedType.MULTI_CPU:
+        state.distributed_type = DistributedType.MULTI_GPU
+
+
+def keep_float32(trainer: Any) -> None:
+    """Under FSDP2, reduce gradients and hand out log-probabilities in float32; accelerate 1.15 would in bfloat16."""
+    plugin: Any = getattr(trainer.accelerator.state, "fsdp_plugin", None)
+    if plugin is None or plugin.mixed_precision_policy is None:
+        return
+    import torch
+    from torch.distributed.fsdp import MixedPrecisionPolicy
+
+    plugin.mixed_precision_policy = MixedPrecisionPolicy(
+        param_dtype=plugin.mixed_precision_policy.param_dtype, reduce_dtype=torch.float32, output_dtype=torch.float32
+    )
 
 
 def settled_reward(settled: list[float | None], **_: Any) -> list[float | None]:
@@ -90,6 +156,19 @@ def latest_checkpoint(directory: Path) -> Path | None:
     """The newest checkpoint that is whole. TRL writes trainer_state.json last, so a torn one has none."""
     whole = [path for path in directory.glob("checkpoint-*") if (path / "trainer_state.json").is_file()]
     return max(whole, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
+
+
+def _server(environ: Mapping[str, str]) -> dict[str, Any]:
+    """Where xp.backends.trl.launch started a vLLM server, if it did."""
+    if SERVER_URL not in environ:
+        return {}
+    return {"vllm_server_base_url": environ[SERVER_URL], "vllm_group_port": int(environ[GROUP_PORT])}
+
+
+def _trajectories(directory: Path, ranks: Ranks) -> Path:
+    """One file a process."""
+    suffix = "" if ranks.is_main else f".rank_{ranks.number}"
+    return directory / "trajectories" / f"train{suffix}.jsonl"
 
 
 if __name__ == "__main__":

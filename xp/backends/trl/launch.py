@@ -1,0 +1,64 @@
+"""Starts training on several processes, and the vLLM server beside them where the engines have their own accelerators.
+
+    python -m xp.backends.trl.launch <config.json> [<accelerate.yaml>]
+
+The processes are `accelerate launch --config_file <accelerate.yaml> -m xp.backends.trl.train <config.json>`; the exit
+code is that of the first one that failed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from xp.backends.trl import train
+from xp.backends.trl.config import TrainConfig
+from xp.backends.trl.server import free_port, running, split_devices
+from xp.stage_program import run_stage
+
+
+def main(argv: Sequence[str]) -> None:
+    """Train as the config file says; raises SystemExit with a process's own code."""
+    path, *accelerate = argv
+    config = TrainConfig.from_json(Path(path).read_text())
+    with ExitStack() as stack:
+        if config.common.server is not None:
+            _serve(stack, config)
+        if accelerate:
+            _launch(accelerate[0], path)
+        else:
+            train.main([path])
+
+
+def _serve(stack: ExitStack, config: TrainConfig) -> None:
+    """A server on the accelerators behind those that train."""
+    server = config.common.server
+    assert server is not None
+    own, served = split_devices(config.num_processes, server.num_accelerators)
+    log = Path(config.common.stage_dir) / "vllm.log"
+    os.environ[train.SERVER_URL] = stack.enter_context(running(server, config.base_model, served, log))
+    os.environ[train.GROUP_PORT] = str(free_port())
+    os.environ["CUDA_VISIBLE_DEVICES"] = own
+
+
+def _launch(config_file: str, path: str) -> None:
+    from accelerate.commands.launch import launch_command, launch_command_parser
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+    words = ["--config_file", config_file, "-m", "xp.backends.trl.train", path]
+    try:
+        launch_command(launch_command_parser().parse_args(words))
+    except ChildFailedError as error:
+        _, failure = error.get_first_failure()
+        code = failure.exitcode
+        raise SystemExit(code if code >= 0 else 128 - code) from None
+    except SignalException as error:
+        raise SystemExit(128 + error.sigval) from None
+
+
+if __name__ == "__main__":
+    sys.exit(run_stage(main, sys.argv[1:]))

@@ -1,0 +1,35 @@
+"""The training processes of one stage, as torchrun numbers them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class Ranks:
+    """Which of the training processes this one is; without torchrun, the only one."""
+
+    def __init__(self) -> None:
+        self.number = int(os.environ.get("RANK", "0"))
+        self.count = int(os.environ.get("WORLD_SIZE", "1"))
+
+    @property
+    def is_main(self) -> bool:
+        return self.number == 0
+
+    def gather(self, own: Sequence[T]) -> list[list[T]]:
+        """What every rank has, in their order; all ranks must call it."""
+        if self.count == 1:
+            return [list(own)]
+        import torch.distributed
+
+        shares: list[list[T]] = [[] for _ in range(self.count)]
+        torch.distributed.all_gather_object(shares, list(own))
+        return shares
+
+    def wait(self) -> None:
+        """Until all ranks are here."""
+        self.gather([])
