@@ -58,6 +58,7 @@ time.sleep(90)
 @dataclass(frozen=True)
 class Limits:
     max_restarts: int = 0
+    detach: bool = False
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 from xp.atomic import write_atomically
 from xp.errors import ExitCode, XpError
 from xp.job import Runtime, Stage
-from xp.launchers.base import Echo, Launch, Launcher
+from xp.launchers.base import Context, Detachable, Echo, Launch, Launcher
+from xp.launchers.detached import live
 from xp.launchers.exits import exit_code, is_restartable, reason
 from xp.launchers.files import copy_modules, copy_package
 from xp.launchers.log import last_lines, write_to_screen
+from xp.launchers.outputs import State, missing, states
 from xp.launchers.provenance import provenance
 from xp.launchers.ready import Ready, context_of, make_ready
 from xp.launchers.run_directory import hold, resource_errors, resume_command
@@ -74,7 +76,7 @@ def dispatch(
         for restart in range(max_restarts + 1):
             attempt = _Attempt(plan, launcher, outputs, ready, echo, signals)
             try:
-                return attempt.run()
+                return attempt.leave() if plan.spec.launcher.detach else attempt.run()
             except XpError as error:
                 if restart == max_restarts or not attempt.is_restartable:
                     raise
@@ -116,16 +118,42 @@ class _Attempt:
             with suppress(XpError):  # the first error is the one to tell
                 self._save(close_attempt(self._record, Status.INTERRUPTED if is_stopped else Status.FAILED))
             raise
+        finally:
+            self._launcher.close(self._context)
         self._save(close_attempt(self._record, Status.SUCCEEDED))
+        return self._record
+
+    def leave(self) -> RunRecord:
+        """Submit every stage, each to start after the one before, and wait for none."""
+        launcher = self._launcher
+        assert isinstance(launcher, Detachable)  # LauncherSpec: local does not detach
+        self._open()
+        try:
+            self._fill()
+            todo = [stage for stage in self._plan.stages if not self._is_cached(stage)]
+            with resource_errors(self._outputs / self._context.directory):
+                launches = launcher.submit_all([(stage, self._context_of(stage)) for stage in todo])
+        except BaseException:
+            with suppress(XpError):
+                self._save(close_attempt(self._record, Status.FAILED))
+            launcher.close(self._context)
+            raise
+        for stage, launch in zip(todo, launches, strict=True):
+            self._update(stage, **_on_record(launch))
+            self._echo(f"xp: {stage.name}: submitted as {launch.launcher} job {launch.native_id}\n")
+        if not launches:
+            self._save(close_attempt(self._record, Status.SUCCEEDED))
         return self._record
 
     def _open(self) -> None:
         """Put the attempt on record, before its directory: a number is never given out twice."""
         plan = self._plan
-        earlier = read_record(self._run) if plan.attempt > 1 else RunRecord(plan.run_id, Status.PENDING, ())
+        earlier = _earlier(self._run, plan)
         names = tuple(sorted({*earlier.secrets, *self._ready.secrets}))
         origin = provenance(tuple(plan.spec.backend.pins), _trainer_runtime(plan))
-        record = begin_attempt(replace(earlier, secrets=names), [stage.name for stage in plan.stages], origin)
+        stages = [stage.name for stage in plan.stages]
+        is_detached = plan.spec.launcher.detach
+        record = begin_attempt(replace(earlier, secrets=names), stages, origin, is_detached=is_detached)
         with resource_errors(self._run):
             if plan.attempt == 1:
                 write_atomically(self._run / "spec.yaml", _yaml(plan.spec.model_dump(mode="json")))
@@ -141,13 +169,10 @@ class _Attempt:
             copy_modules(self._ready.modules, directory / "code")
 
     def _stage(self, stage: Stage) -> None:
-        if stage.done is not None and not self._missing(stage):
-            self._update(stage, status=Status.CACHED)
-            self._echo(f"xp: {stage.name}: done before, skipped\n")
+        if self._is_cached(stage):
             return
-        context = replace(
-            self._context, secrets={name: self._ready.secrets[source] for name, source in stage.job.secrets.items()}
-        )
+        before = states(self._outputs, _promised(stage))
+        context = self._context_of(stage)
         with resource_errors(self._outputs / context.directory):
             launch = self._launcher.submit(stage, context)
         with self._signals.stopping(self._launcher, launch):
@@ -157,31 +182,43 @@ class _Attempt:
             except BaseException:
                 self._launcher.cancel(launch)
                 raise
-        self._finish(stage, launch, code)
+        self._finish(stage, launch, code, before)
 
-    def _finish(self, stage: Stage, launch: Launch, code: int) -> None:
-        missing = self._missing(stage) if code == 0 else []
+    def _context_of(self, stage: Stage) -> Context:
+        """With the secrets of this stage alone."""
+        secrets = {name: self._ready.secrets[source] for name, source in stage.job.secrets.items()}
+        return replace(self._context, secrets=secrets)
+
+    def _is_cached(self, stage: Stage) -> bool:
+        """Whether the stage's content-addressed result is there; says so, and puts it on record."""
+        is_there = all(states(self._outputs, _promised(stage)).values())
+        if stage.done is None or not is_there or not self._launcher.is_here:
+            return False
+        self._update(stage, status=Status.CACHED)
+        self._echo(f"xp: {stage.name}: done before, skipped\n")
+        return True
+
+    def _finish(self, stage: Stage, launch: Launch, code: int, before: Mapping[str, State]) -> None:
+        run = f"runs/{self._plan.run_id}"
+        is_over = code == 0 and self._launcher.is_here  # elsewhere the job looks for itself
+        absent = missing(self._outputs, _promised(stage), before, run) if is_over else []
         ending: dict[str, Any] = {"exit_code": code, "ended": now()}
         if self._signals.number is not None:  # whatever the code: a program may tidy up and exit 0 half-way
             self._update(stage, status=Status.INTERRUPTED, **ending)
             self._signals.check()
-        if code == 0 and not missing:
+        if code == 0 and not absent:
             self._update(stage, status=Status.SUCCEEDED, **ending)
             return
         self._update(stage, status=Status.FAILED, **ending)
         self.is_restartable = is_restartable(code)
-        raise self._failure(stage, launch, code, missing)
+        raise self._failure(stage, launch, code, absent)
 
-    def _failure(self, stage: Stage, launch: Launch, code: int, missing: Sequence[str]) -> XpError:
+    def _failure(self, stage: Stage, launch: Launch, code: int, absent: Sequence[str]) -> XpError:
         log = self._outputs / launch.log
-        what = f"stage {stage.name} failed: {reason(code, missing)}"
+        what = f"stage {stage.name} failed: {reason(code, absent)}"
         tail = "".join(f"\n  | {line}" for line in last_lines(log, TAIL))
         text = f"{what}{tail}\nlog: {log}\nresume: {resume_command(self._plan.run_id, self._outputs)}"
-        return XpError(self._context.redactor.redact(text), exit_code(code, missing))
-
-    def _missing(self, stage: Stage) -> list[str]:
-        promised = [*stage.job.outputs, *([stage.done] if stage.done else [])]
-        return [name for name in dict.fromkeys(promised) if not (self._outputs / name).exists()]
+        return XpError(self._context.redactor.redact(text), exit_code(code, absent))
 
     def _update(self, stage: Stage, **changes: Any) -> None:
         self._save(update_stage(self._record, stage.name, **changes))
@@ -190,6 +227,24 @@ class _Attempt:
         self._record = record
         with resource_errors(self._run):
             write_record(self._run, record)
+
+
+def _earlier(run: Path, plan: Plan) -> RunRecord:
+    """What is on record before this attempt; raises XpError(RUN_DIR) where a cluster still has the last one's jobs."""
+    if plan.attempt == 1:
+        return RunRecord(plan.run_id, Status.PENDING, ())
+    record = read_record(run)
+    if jobs := [launch.native_id for launch in live(run, record)]:
+        raise XpError(
+            f"{plan.run_id}: job {', '.join(jobs)} of its last attempt is queued or runs;"
+            f" wait for it, or end it: python -m xp runs cancel {plan.run_id}",
+            ExitCode.RUN_DIR,
+        )
+    return record
+
+
+def _promised(stage: Stage) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*stage.job.outputs, *([stage.done] if stage.done else []))))
 
 
 def _mirror(plan: Plan, run: Path, ready: Ready, echo: Echo) -> Mirror:

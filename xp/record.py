@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -79,7 +80,9 @@ class AttemptRecord:
     provenance: Provenance
     stages: tuple[StageRecord, ...]
     supervisor: int | None = None
-    """Process id of whoever follows it; true only while the run is held."""
+    """Process id of whoever follows it, true only while the run is held; None: nobody does, the launcher was left."""
+    host: str | None = None
+    """The machine of that process."""
 
 
 @dataclass(frozen=True)
@@ -110,12 +113,17 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-def begin_attempt(record: RunRecord, stages: Sequence[str], provenance: Provenance) -> RunRecord:
+def begin_attempt(
+    record: RunRecord, stages: Sequence[str], provenance: Provenance, *, is_detached: bool = False
+) -> RunRecord:
     """Add an attempt with all stages pending; one that a killed supervisor left open is closed as interrupted."""
     if record.attempts and record.attempts[-1].status is Status.RUNNING:
         record = close_attempt(record, Status.INTERRUPTED)
     pending = tuple(StageRecord(name) for name in stages)
-    attempt = AttemptRecord(len(record.attempts) + 1, Status.RUNNING, now(), None, provenance, pending, os.getpid())
+    supervisor, host = (None, None) if is_detached else (os.getpid(), platform.node())
+    attempt = AttemptRecord(
+        len(record.attempts) + 1, Status.RUNNING, now(), None, provenance, pending, supervisor, host
+    )
     return replace(record, status=Status.RUNNING, attempts=(*record.attempts, attempt))
 
 

@@ -54,6 +54,7 @@ def spec_to_resume(run: str, overrides: Sequence[str]) -> Resumed:
     """
     import yaml
 
+    from xp.launchers.run_directory import is_unborn
     from xp.record import read_record
 
     values = parse_assignments(overrides)
@@ -66,7 +67,8 @@ def spec_to_resume(run: str, overrides: Sequence[str]) -> Resumed:
     faults = [fault for key, value in values.items() if (fault := _change(container, key, value))]
     if faults:
         raise XpError("\n".join(faults))
-    return Resumed(directory.name, len(read_record(directory).attempts) + 1, from_container(container))
+    earlier = 0 if is_unborn(directory) else len(read_record(directory).attempts)
+    return Resumed(directory.name, earlier + 1, from_container(container))
 
 
 def _change(container: dict[str, Any], key: str, value: Any) -> str | None:

@@ -25,6 +25,7 @@ class FakeLauncher:
     """Plays each stage by a function and remembers what it was asked."""
 
     name = "fake"
+    is_here = True
 
     def __init__(self, play: Play | Sequence[int] = (), refusal: XpError | None = None) -> None:
         codes = iter(() if callable(play) else play)
@@ -51,6 +52,8 @@ class FakeLauncher:
         return self._play(*self._waiting[launch.key])
 
     def cancel(self, launch: Launch, *, now: bool = False) -> None: ...
+
+    def close(self, context: Context) -> None: ...
 
 
 def go(one: FakePlan, outputs: Path, launcher: FakeLauncher | None = None, **options: Any) -> RunRecord:
@@ -192,6 +195,42 @@ def test_a_manifest_without_its_data_is_no_cache(tmp_path: Path) -> None:
     launcher = FakeLauncher(play)
     go(plan(stage("a", "", done="manifest", outputs=("data",))), tmp_path, launcher)
     assert launcher.submitted == ["run/1/a"]
+
+
+@pytest.mark.parametrize("left", [(), (".lock",), (".lock", "spec.yaml"), ("spec.yaml", ".run.json.77.tmp")])
+@pytest.mark.scorecard(1)
+def test_a_directory_whose_supervisor_was_killed_before_its_first_record_is_used(
+    tmp_path: Path, left: tuple[str, ...]
+) -> None:
+    run = tmp_path / "runs/run"
+    run.mkdir(parents=True)
+    for name in left:
+        (run / name).write_text("half")
+    assert go(plan(stage("a", "")), tmp_path).status is Status.SUCCEEDED
+    assert "launcher" in (run / "spec.yaml").read_text()
+
+
+def test_a_directory_that_holds_anything_else_is_not_used(tmp_path: Path) -> None:
+    (tmp_path / "runs/run/notes").mkdir(parents=True)
+    assert failing(plan(stage("a", "")), tmp_path).code == ExitCode.RUN_DIR
+
+
+def test_outputs_of_an_earlier_attempt_are_not_those_of_this_one(tmp_path: Path) -> None:
+    def write(one: Stage, context: Context) -> int:
+        (context.outputs / "runs/run/model").write_text("trained")
+        return 9
+
+    train = stage("train", "", outputs=("runs/run/model",))
+    failing(plan(train), tmp_path, FakeLauncher(write))
+    error = failing(plan(train).at(2), tmp_path)  # exits 0 and writes nothing
+    assert error.code == ExitCode.MISSING_OUTPUT
+    record = go(plan(train).at(3), tmp_path, FakeLauncher(lambda one, context: write(one, context) - 9))
+    assert record.status is Status.SUCCEEDED
+
+
+def test_a_result_that_runs_share_may_have_been_there(tmp_path: Path) -> None:
+    (tmp_path / "tasks").write_text("of another run")
+    assert go(plan(stage("prepare", "", outputs=("tasks",))), tmp_path).status is Status.SUCCEEDED
 
 
 def test_a_run_directory_that_exists_is_never_used_again(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def carry_out(order: Order, job: str, ending: Ending) -> int:
     if order.forgets_secrets and order.secrets_file is not None:
         Path(order.secrets_file).unlink(missing_ok=True)
     write_atomically(directory / RESULT, json.dumps(asdict(result), indent=2) + "\n")
-    return code or (ExitCode.MISSING_OUTPUT if absent else ExitCode.OK)
+    return result.exit_code
 
 
 class Ending:

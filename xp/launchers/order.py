@@ -69,6 +69,11 @@ class Result:
     ended: str
     """UTC, ISO 8601."""
 
+    @property
+    def exit_code(self) -> int:
+        """Of the stage as a whole."""
+        return self.code or (ExitCode.MISSING_OUTPUT if self.missing else ExitCode.OK)
+
 
 def make_order(
     stage: Stage,

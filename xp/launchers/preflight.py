@@ -32,7 +32,7 @@ def check_machine(stages: Sequence[Stage]) -> None:
     for stage in stages:
         if stage.job.resources.num_nodes > 1:
             raise XpError(
-                f"stage {stage.name} needs {stage.job.resources.num_nodes} nodes and has one here; the"
+                f"stage {stage.name} needs {stage.job.resources.num_nodes} nodes and launcher=local has this one; the"
                 " plan is fine: choose a launcher that has them, or a smaller hardware option",
                 ExitCode.RUNTIME,
             )

@@ -54,6 +54,12 @@ def make_ready(plan: Plan, launcher: Launcher, outputs: Path, modules: Sequence[
         tracker_keys=check_trackers(plan.spec.tracking),
         modules=locate_modules(modules),
     )
+    if plan.spec.launcher.detach and plan.spec.tracking:
+        raise XpError(
+            f"tracking={','.join(plan.spec.tracking)} needs a process that stays, and launcher.detach=true leaves;"
+            " set one of the two otherwise",
+            ExitCode.PLAN,
+        )
     launcher.check(plan.stages, context_of(plan, outputs, ready))
     return ready
 

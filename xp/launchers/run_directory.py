@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import os
+import platform
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from xp.atomic import TEMPORARY
 from xp.errors import ExitCode, XpError
 from xp.record import LOCK, is_held, read_record
+
+SPEC = "spec.yaml"
 
 
 def check_run_directory(run: Path, attempt: int) -> None:
     if attempt == 1:
-        if os.path.lexists(run):
+        if os.path.lexists(run) and not is_unborn(run):
             raise XpError(
                 f"{run} exists and is not used again; resume it with `{resume_command(run.name, run.parent.parent)}`,"
                 " or start a new run",
@@ -24,6 +28,13 @@ def check_run_directory(run: Path, attempt: int) -> None:
     there = len(read_record(run).attempts)
     if there != attempt - 1:
         raise XpError(f"{run} has {there} attempts, so attempt_{attempt} cannot be next", ExitCode.RUN_DIR)
+
+
+def is_unborn(run: Path) -> bool:
+    """Whether a supervisor was killed after it made this directory and before its first record: nothing has run."""
+    if run.is_symlink() or not run.is_dir():
+        return False
+    return all(path.name in (LOCK, SPEC) or path.name.endswith(TEMPORARY) for path in run.iterdir())
 
 
 def check_writable(outputs: Path) -> None:
@@ -46,15 +57,14 @@ def hold(run: Path, attempt: int) -> Iterator[None]:
             try:
                 run.mkdir()
             except FileExistsError:
-                check_run_directory(run, attempt)
+                check_run_directory(run, attempt)  # another supervisor may have been quicker
         lock = FileLock(run / LOCK)
         try:
             lock.acquire(timeout=1 if attempt == 1 else 0)
         except Timeout:
             raise XpError(f"{run.name} is running already: another process holds {run}", ExitCode.RUN_DIR) from None
     try:
-        if attempt > 1:
-            check_run_directory(run, attempt)  # again: another supervisor may have come and gone
+        check_run_directory(run, attempt)  # again: another supervisor may have come and gone
         yield
     finally:
         lock.release()
@@ -67,11 +77,14 @@ def cancel(run: Path) -> int:
         XpError: RUN_DIR where nothing runs it.
     """
     record = read_record(run)
-    supervisor = record.attempts[-1].supervisor if record.attempts else None
-    if supervisor is None or not is_held(run):
+    attempt = record.attempts[-1] if record.attempts else None
+    if attempt is None or attempt.supervisor is None or not is_held(run):
         raise XpError(f"{run.name} is not running; its record says: {record.status}", ExitCode.RUN_DIR)
-    os.kill(supervisor, signal.SIGTERM)
-    return supervisor
+    if attempt.host != platform.node():
+        whose = f"process {attempt.supervisor} of {attempt.host}"
+        raise XpError(f"{run.name} is run by {whose}: stop it there", ExitCode.RUN_DIR)
+    os.kill(attempt.supervisor, signal.SIGTERM)
+    return attempt.supervisor
 
 
 @contextmanager

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 
 from xp.errors import ExitCode, XpError
@@ -19,7 +19,7 @@ def directory() -> Path:
 
 def file_of(context: Context, stage: str) -> Path:
     """The file of a stage; it may be there or not."""
-    return directory() / f"{context.run_id}.{context.attempt}.{stage}.json"
+    return directory() / context.run_id / f"{context.attempt}.{stage}.json"
 
 
 def write(context: Context, stage: str, values: Mapping[str, str]) -> Path | None:
@@ -43,7 +43,5 @@ def write(context: Context, stage: str, values: Mapping[str, str]) -> Path | Non
 
 
 def forget(context: Context) -> None:
-    """Remove every file of an attempt."""
-    for file in directory().glob(f"{context.run_id}.{context.attempt}.*"):
-        with suppress(OSError):
-            file.unlink()
+    """Remove every file of the run."""
+    shutil.rmtree(directory() / context.run_id, ignore_errors=True)

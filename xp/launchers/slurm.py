@@ -108,10 +108,10 @@ class SlurmLauncher:
         """The exit code; None while the job is queued or runs."""
         directory = (self._outputs / launch.log).parent
         if (result := read_result(directory)) is not None:
-            return result.code
+            return result.exit_code
         code = assumed_code(launch.native_id)
         result = read_result(directory)
-        return code if result is None else result.code
+        return code if result is None else result.exit_code
 
     def cancel(self, launch: Launch, *, now: bool = False) -> None:
         argv = ["scancel", *(["--signal=KILL", "--full"] if now else []), launch.native_id]
