@@ -41,9 +41,13 @@ def divides(part: int, whole: int) -> bool:
     return part > 0 and whole % part == 0
 
 
+def _fits(part: int, whole: int) -> bool:
+    return divides(part, whole) or divides(whole, part)
+
+
 TRL_CONFIG = "trl 1.16.0, GRPOConfig.__post_init__"
 SKYRL_BATCHES = "skyrl 0.3.0, train/utils/utils.py validate_batch_sizes"
-SLIME_SCHEDULE = "slime 0.3.1, slime/utils/dp_schedule.py build_dp_schedule"
+MEGATRON_MICRO_BATCHES = "Megatron-Core, num_microbatches_calculator.py, which slime 0.3.1 sets up in any case"
 SLIME_ARGUMENTS = "slime 0.3.1, slime/utils/arguments.py slime_validate_args"
 
 
@@ -92,8 +96,8 @@ MEGATRON = (
     Law(
         Tier.PLACEMENT,
         "backend.parallel.tensor",
-        "the model's attention heads and key-value heads divide by tensor",
-        lambda s: s.num_heads is None or (divides(s.tensor, s.num_heads) and divides(s.tensor, s.num_kv_heads or 1)),
+        "the model's attention heads divide by tensor, and its key-value heads are a multiple or a divisor of it",
+        lambda s: s.num_heads is None or (divides(s.tensor, s.num_heads) and _fits(s.tensor, s.num_kv_heads or 1)),
         lambda s: f"{s.num_heads} and {s.num_kv_heads} by {s.tensor}",
         "Megatron-Core, TransformerConfig.__post_init__",
     ),
@@ -110,7 +114,8 @@ MEGATRON = (
         "backend.parallel.expert",
         "the accelerators that train divide by expert x pipeline, and the model's experts by expert",
         lambda s: (
-            divides(s.expert * s.pipeline, s.training) and (not s.num_experts or divides(s.expert, s.num_experts))
+            divides(s.expert * s.pipeline, s.training)
+            and (s.num_heads is None or divides(s.expert, s.num_experts or 1))
         ),
         lambda s: f"{s.training} by {s.expert} x {s.pipeline}, {s.num_experts or 'no'} experts by {s.expert}",
         "Megatron-Core, parallel_state.initialize_model_parallel",
@@ -230,6 +235,14 @@ SKYRL = (
 SLIME = (
     *_placement(SLIME_ARGUMENTS),
     Law(
+        Tier.PLACEMENT,
+        "backend.engine.accelerators",
+        "the accelerators that train are whole nodes, or part of one",
+        lambda s: s.training <= s.per_node or divides(s.per_node, s.training),
+        lambda s: f"{s.training} of {s.num_nodes} x {s.per_node}",
+        "slime 0.3.1, --actor-num-nodes x --actor-num-gpus-per-node",
+    ),
+    Law(
         *WHOLE_UPDATES,
         "prompts_per_step x group_size divides by updates_per_step",
         lambda s: divides(s.updates, s.episodes),
@@ -240,27 +253,18 @@ SLIME = (
     Law(
         Tier.BATCH,
         "training.prompts_per_step",
-        "an update has at least one episode for each data-parallel rank",
-        lambda s: s.episodes // s.updates >= s.ranks,
-        lambda s: f"{s.episodes} / {s.updates} >= {s.ranks}",
-        SLIME_SCHEDULE,
+        "an update's episodes divide by the data-parallel size, packed micro-batches or not",
+        lambda s: divides(s.ranks, s.episodes // s.updates),
+        lambda s: f"{s.episodes} / {s.updates} by {s.ranks}",
+        MEGATRON_MICRO_BATCHES,
     ),
     Law(
         Tier.MICRO,
         "training.micro_batch_size",
-        "an update's micro-batches divide by the data-parallel size",
-        lambda s: s.is_packed or divides(s.ranks, -(-(s.episodes // s.updates) // s.micro)),
-        lambda s: f"{s.episodes} / {s.updates} / {s.micro}, rounded up, by {s.ranks}",
-        SLIME_SCHEDULE,
-    ),
-    Law(
-        Tier.MICRO,
-        "training.micro_batch_size",
-        "an update's episodes divide by micro_batch_size",
-        lambda s: s.is_packed or divides(s.micro, s.episodes // s.updates),
-        lambda s: f"{s.episodes} / {s.updates} by {s.micro}",
-        SLIME_SCHEDULE,
-        "the last micro-batch is smaller than the others, so that one rank does less than its share",
+        "an update's episodes of one rank divide by micro_batch_size",
+        lambda s: s.is_packed or divides(s.micro, s.episodes // s.updates // s.ranks),
+        lambda s: f"{s.episodes} / {s.updates} / {s.ranks} by {s.micro}",
+        MEGATRON_MICRO_BATCHES,
     ),
 )
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from xp.backends.base import Refusal
 from xp.backends.slime.architecture import architecture_flags, architecture_refusals
 from xp.backends.slime.flags import Flags, catalog, fault, given
-from xp.backends.slime.geometry import geometry_refusals
 from xp.backends.slime.knobs import FIXED, KNOBS
+from xp.batch import batch_refusals
 from xp.spec import AdvantageScale, DType, EngineName, ImportanceCorrection, LossAggregation, RunSpec, Strategy
 
 PLACED: Mapping[str, str] = {
@@ -52,7 +52,7 @@ def refusals(spec: RunSpec) -> list[Refusal]:
     """Everything in the spec that this backend cannot do."""
     found = [*_place(spec), *_model(spec), *_mathematics(spec), *_lengths(spec)]
     # The arithmetic is about the layouts that are left.
-    return found or [*geometry_refusals(spec), *_overrides(spec)]
+    return found or [*batch_refusals(spec), *_overrides(spec)]
 
 
 def _place(spec: RunSpec) -> Iterator[Refusal]:
