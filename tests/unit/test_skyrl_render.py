@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from xp.backends.base import Places
 from xp.backends.skyrl.config import EvaluateConfig, TrainConfig
-from xp.backends.skyrl.geometry import geometry_refusals
 from xp.backends.skyrl.knobs import FIXED, KNOBS, PATHS
 from xp.backends.skyrl.overrides import assignment, catalog, is_of_kind
 from xp.backends.skyrl.render import checkpoint, native, refusals, stages
@@ -237,25 +236,6 @@ def test_the_strings_read_back_as_the_experiment_that_the_spec_meant(drawn: tupl
     assert found["trainer.max_prompt_length"] == found["generator.max_input_length"]
     longest = training.max_prompt_tokens + training.max_response_tokens
     assert found["generator.max_input_length"] == found[f"{engine}.engine_init_kwargs.max_model_len"] == longest
-
-
-@given(st.integers(1, 40), st.integers(1, 6), st.integers(1, 6), st.integers(2, 6), st.sampled_from([1, 2, 4]))
-def test_whatever_skyrl_would_round_down_in_silence_is_refused(
-    prompts: int, updates: int, micro: int, group: int, gpus: int
-) -> None:
-    spec = compose(
-        [
-            "env=whodunit",
-            "backend=skyrl",
-            f"hardware=a100x{gpus}",
-            f"training.prompts_per_step={prompts}",
-            f"training.updates_per_step={updates}",
-            f"training.micro_batch_size={micro}",
-            f"training.group_size={group}",
-        ]
-    )
-    is_whole = prompts % updates == 0 and prompts // updates * group % (gpus * micro) == 0
-    assert (geometry_refusals(spec) == []) is is_whole
 
 
 def test_evaluation_sampling_is_rendered_whole() -> None:

@@ -14,7 +14,8 @@ from types import ModuleType
 from typing import Any
 
 
-def main() -> None:
+def make(directory: Path) -> Path:
+    """Write the catalog of the importable SkyRL; gives back the file, whose name says which it is."""
     import skyrl
     from skyrl.train.config import config
 
@@ -26,7 +27,9 @@ def main() -> None:
         "class": "SkyRLTrainConfig",
         "fields": dict(sorted(fields(config.SkyRLTrainConfig))),
     }
-    Path(__file__).with_name(f"catalog_{name}.json").write_text(json.dumps(catalog, indent=1) + "\n")
+    file = directory / f"catalog_{name}.json"
+    file.write_text(json.dumps(catalog, indent=1) + "\n")
+    return file
 
 
 def flavour(config: ModuleType, version: str) -> str:
@@ -64,4 +67,7 @@ def _default(field: dataclasses.Field[Any]) -> str | None:
 
 
 if __name__ == "__main__":
-    main()
+    from xp.backends.skyrl.process import prepare_process
+
+    prepare_process()
+    print(make(Path(__file__).parent))

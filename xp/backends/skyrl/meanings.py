@@ -52,7 +52,7 @@ def meanings(spec: RunSpec) -> Mapping[str, Meaning]:
 
 
 def _meaning(spec: RunSpec, path: str, refused: Mapping[str, str]) -> Meaning:
-    why = next((reason for field, reason in refused.items() if path == field or path.startswith(f"{field}.")), None)
+    why = refused.get("model.lora" if path.startswith("model.lora.") else path) or refused.get(path)
     if why is not None:
         return Meaning(Fit.UNSUPPORTED, "refused", why)
     receives, note = _receives(spec, path), _note(spec, path)

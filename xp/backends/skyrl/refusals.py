@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from xp.backends.base import Refusal
-from xp.backends.skyrl.geometry import geometry_refusals, is_colocated, is_megatron
+from xp.backends.skyrl.geometry import is_colocated, is_megatron
 from xp.backends.skyrl.knobs import is_rehearsal, max_tokens
 from xp.backends.skyrl.overrides import override_refusals
+from xp.batch import batch_refusals
 from xp.spec import AdvantageScale, DType, EngineName, LrSchedule, RunSpec, Strategy
 
 FSDP_ADAM_EPS = 1e-8
@@ -17,8 +18,8 @@ FSDP_ADAM_EPS = 1e-8
 def refusals(spec: RunSpec) -> list[Refusal]:
     """Everything in the spec that this backend cannot do."""
     found = [*_placement(spec), *_engine(spec), *_training(spec), *_lora(spec)]
-    # The arithmetic is about the layouts that are left.
-    return [*found, *([] if found else geometry_refusals(spec)), *([] if found else override_refusals(spec))]
+    # The arithmetic, and which keys are rendered, are about the layouts that are left.
+    return found or [*batch_refusals(spec), *override_refusals(spec)]
 
 
 def _placement(spec: RunSpec) -> Iterator[Refusal]:
@@ -26,11 +27,6 @@ def _placement(spec: RunSpec) -> Iterator[Refusal]:
     if parallel.strategy is Strategy.DDP:
         yield Refusal("backend.parallel.strategy", "SkyRL has no ddp; set fsdp2, which has the same mathematics")
     if not is_megatron(spec):
-        for name in ("tensor", "pipeline", "expert"):
-            if getattr(parallel, name) > 1:
-                yield Refusal(
-                    f"backend.parallel.{name}", "FSDP2 shards over all accelerators; set 1, or strategy=megatron"
-                )
         return
     if parallel.offload_parameters:
         yield Refusal(
@@ -72,18 +68,13 @@ def _engine(spec: RunSpec) -> Iterator[Refusal]:
             "backend.parallel.offload_optimizer",
             "SkyRL moves optimizer state only where engines are colocated; set it to false",
         )
-    if engine.tensor_parallel > max(1, spec.hardware.accelerators_per_node):
-        yield Refusal(
-            "backend.engine.tensor_parallel",
-            f"an engine of {engine.tensor_parallel} does not fit the {spec.hardware.accelerators_per_node} accelerators"
-            " of a node; lower it",
-        )
     shape = spec.model.architecture
-    for field, share in (("engine.tensor_parallel", engine.tensor_parallel), ("parallel.context", parallel.context)):
-        if shape is not None and shape.num_heads % share:
-            yield Refusal(
-                f"backend.{field}", f"{share} does not divide the {shape.num_heads} heads of model={spec.model.name}"
-            )
+    if shape is not None and not is_megatron(spec) and shape.num_heads % parallel.context:
+        yield Refusal(
+            "backend.parallel.context",
+            f"Ulysses shares out attention heads, and {parallel.context} does not divide the {shape.num_heads} of"
+            f" model={spec.model.name}; set a divisor",
+        )
 
 
 def _training(spec: RunSpec) -> Iterator[Refusal]:

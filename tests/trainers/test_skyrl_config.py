@@ -1,0 +1,156 @@
+"""What xp renders for SkyRL, read by the real SkyRLTrainConfig and checked by the real validate_cfg."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
+
+from xp.backends.base import Places
+from xp.backends.skyrl.config import EvaluateConfig, TrainConfig
+from xp.backends.skyrl.process import prepare_process
+from xp.backends.skyrl.render import stages
+from xp.compose import compose, options
+
+PLACES = Places(run="runs/r", attempt=1, tasks="tasks/t")
+ROOT = Path("/outputs")
+RECIPES = [name for name in options("recipes") if compose([f"recipes={name}"]).backend.name == "skyrl"]
+SKYRL = ["env=whodunit", "backend=skyrl", "hardware=a100x4"]
+VARIANTS = {
+    **{recipe: [f"recipes={recipe}"] for recipe in RECIPES},
+    "the plain command": SKYRL,
+    "rehearsal": ["backend=skyrl", "hardware=cpu"],
+    "lora": [*SKYRL, "model.lora={rank: 32, alpha: 64.0, dropout: 0.05, target_modules: [q_proj, v_proj]}"],
+    "separate": [
+        *SKYRL,
+        "backend.engine.placement=separate",
+        "backend.engine.accelerators=2",
+        "backend.parallel.offload_optimizer=false",
+    ],
+    "the other mathematics": [
+        *SKYRL,
+        "algorithm.advantage_scale=none",
+        "algorithm.loss_aggregation=constant",
+        "algorithm.importance_correction=sequence",
+        "algorithm.dynamic_sampling=true",
+        "training.kl_coef=0.0",
+        "training.entropy_coef=0.01",
+        "training.lr_schedule=cosine",
+        "training.updates_per_step=2",
+        "training.micro_batch_size=8",
+        "training.passes_per_step=2",
+        "training.top_k=20",
+        "training.max_tokens_per_micro_batch=8192",
+        "backend.parallel.context=2",
+    ],
+}
+
+
+@pytest.fixture(autouse=True)
+def _importable() -> None:
+    prepare_process()
+
+
+def stage_config(overrides: list[str], stage: str) -> Any:
+    kind = {"train": TrainConfig, "evaluate": EvaluateConfig}[stage]
+    job = {one.name: one.job for one in stages(compose(overrides), PLACES)}[stage]
+    return kind.from_json(job.files[f"runs/r/attempt_1/{stage}/config.json"])
+
+
+def read(overrides: list[str]) -> Any:
+    """The training's configuration, through SkyRL's own parser and checks."""
+    from skyrl.train.config import SkyRLTrainConfig
+    from skyrl.train.utils import validate_cfg
+
+    config = stage_config(overrides, "train")
+    cfg = SkyRLTrainConfig.from_cli_overrides(config.common.native(config.base_model, ROOT))
+    validate_cfg(cfg)
+    return cfg
+
+
+@pytest.mark.parametrize("overrides", VARIANTS.values(), ids=VARIANTS)
+def test_skyrl_takes_it_and_counts_as_the_spec_meant(overrides: list[str]) -> None:
+    spec, cfg = compose(overrides), read(overrides)
+    training, trainer, generator = spec.training, cfg.trainer, cfg.generator
+    assert trainer.train_batch_size * generator.n_samples_per_prompt == training.prompts_per_step * training.group_size
+    assert trainer.train_batch_size / trainer.policy_mini_batch_size == training.updates_per_step
+    assert trainer.update_epochs_per_batch == training.passes_per_step
+    assert trainer.max_training_steps == training.num_steps
+    assert trainer.policy.optimizer_config.lr == training.learning_rate
+    assert trainer.policy.optimizer_config.adam_betas == [training.adam_beta1, training.adam_beta2]
+    assert (trainer.algorithm.use_kl_loss, trainer.algorithm.kl_loss_coef) == (training.kl_coef > 0, training.kl_coef)
+    assert (trainer.algorithm.eps_clip_low, trainer.algorithm.eps_clip_high) == (
+        spec.algorithm.clip_low,
+        spec.algorithm.clip_high,
+    )
+    assert trainer.algorithm.temperature == generator.sampling_params.temperature == training.temperature
+    assert generator.sampling_params.max_generate_length == training.max_tokens_per_turn
+    assert generator.eval_sampling_params.max_generate_length == training.max_tokens_per_turn
+    assert generator.eval_sampling_params.temperature == spec.evaluation.temperature
+    assert generator.max_input_length == training.max_prompt_tokens + training.max_response_tokens
+    assert generator.inference_engine.engine_init_kwargs == {"max_model_len": generator.max_input_length}
+    assert trainer.seed == spec.seed
+    assert trainer.logger == "console"
+
+
+def test_nested_and_listed_values_arrive_as_what_they_are() -> None:
+    cfg = read(VARIANTS["lora"])
+    lora = cfg.trainer.policy.model.lora
+    assert (lora.rank, lora.alpha, lora.dropout, lora.target_modules) == (32, 64, 0.05, ["q_proj", "v_proj"])
+    assert lora.lora_sync_path == "/outputs/runs/r/attempt_1/train/adapters"
+    assert cfg.data.train_data == ["/outputs/runs/r/attempt_1/train/train.parquet"]
+    assert cfg.trainer.policy.fsdp_config.mixed_precision.param_dtype == "bf16"
+
+
+def test_the_other_mathematics_arrive_too() -> None:
+    algorithm = read(VARIANTS["the other mathematics"]).trainer.algorithm
+    assert algorithm.grpo_norm_by_std is False
+    assert (algorithm.loss_reduction, algorithm.max_seq_len) == ("seq_mean_token_sum_norm", 8192)
+    correction = algorithm.off_policy_correction
+    assert (correction.tis_ratio_type, correction.sequence_tis_ratio_clip_high) == ("sequence", 2.0)
+    assert algorithm.dynamic_sampling.type == "filter"
+    assert (algorithm.use_entropy_loss, algorithm.entropy_loss_coef) == (True, 0.01)
+
+
+@pytest.mark.parametrize("overrides", VARIANTS.values(), ids=VARIANTS)
+def test_skyrl_takes_the_evaluations_configuration(overrides: list[str]) -> None:
+    from skyrl.train.config import SkyRLTrainConfig
+    from skyrl.train.utils.utils import validate_generator_cfg
+
+    config = stage_config(overrides, "evaluate")
+    for model in config.models.values():
+        cfg = SkyRLTrainConfig.from_cli_overrides(config.common.native(model, ROOT))
+        validate_generator_cfg(cfg)
+        assert cfg.trainer.policy.model.path == model
+
+
+def test_what_xp_refuses_skyrl_would_round_down_or_refuse_itself() -> None:
+    """The silent one is why xp asks: 16 prompts of 4 over 3 processes leave one episode over, and SkyRL passes it."""
+    cfg = read(SKYRL)
+    cfg.trainer.placement.policy_num_gpus_per_node = cfg.trainer.placement.ref_num_gpus_per_node = 3
+    cfg.generator.inference_engine.num_engines = 3
+    cfg.trainer.micro_train_batch_size_per_gpu = 1
+
+    from skyrl.train.utils import validate_cfg
+
+    validate_cfg(cfg)
+
+
+@pytest.fixture(scope="module")
+def remade(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    prepare_process()
+    from xp.backends.skyrl.make_catalog import make
+
+    return make(tmp_path_factory.mktemp("catalog"))
+
+
+def test_the_catalog_is_the_installed_skyrls(remade: Path) -> None:
+    import xp.backends.skyrl
+
+    committed = Path(xp.backends.skyrl.__file__).with_name(remade.name)
+    assert committed.is_file(), f"no catalog of this SkyRL: {remade.name}"
+    assert json.loads(remade.read_text()) == json.loads(committed.read_text())
