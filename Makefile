@@ -50,11 +50,11 @@ test-slow: setup  ## The tests that take longer
 	$(BIN)/python -m pytest -m slow
 
 # SkyRL has a virtual environment of its own: its pins are not TRL's. torch first and by itself, then SkyRL without the
-# dependencies that want a GPU (requirements-skyrl.txt says which).
+# dependencies that want a GPU (requirements-skyrl.txt says which); of trl the tests read a chat template.
 $(SKYRL_VENV)/.done: requirements-skyrl.txt
 	$(PYTHON) -m venv $(SKYRL_VENV)
 	$(SKYRL_VENV)/bin/pip install --quiet $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) "$(TORCH)"
-	$(SKYRL_VENV)/bin/pip install --quiet --no-deps skyrl==0.3.0 skyrl-gym==0.4.0
+	$(SKYRL_VENV)/bin/pip install --quiet --no-deps skyrl==0.3.0 skyrl-gym==0.4.0 trl==1.16.0
 	$(SKYRL_VENV)/bin/pip install --quiet --requirement requirements-skyrl.txt
 	touch $@
 
