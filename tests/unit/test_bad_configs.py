@@ -1,6 +1,6 @@
 """Every file of tests/bad_configs is refused in the words that its head comment promises, and nothing comes of it.
 
-A file says `# run:` (the command line), `# at:` (where it lies in the --config-dir) and `# says:` (parts of the message).
+A file says `# run:` (the command line), `# at:` (its place in the --config-dir) and `# says:` (parts of the message).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -52,3 +53,130 @@ def test_25_a_bad_file_is_refused_in_the_words_it_promises(
         assert part in message
     assert "Traceback" not in message
     assert tree(tmp_path) == before
+
+
+def big(target: Path) -> None:
+    target.write_text("# nothing but comments\n" * 450_000)
+
+
+def pipe(target: Path) -> None:
+    os.mkfifo(target)
+
+
+def latin_1(target: Path) -> None:
+    target.write_bytes("defaults: [_base, _self_]\nsystem_prompt: Köln\n".encode("latin-1"))
+
+
+def dangling(target: Path) -> None:
+    target.symlink_to(target.with_name("gone"))
+
+
+def in_a_circle(target: Path) -> None:
+    target.symlink_to(target)
+
+
+def nested(target: Path) -> None:
+    target.write_text("[" * 50_000)
+
+
+@pytest.mark.scorecard(25)
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (big, "mine.yaml: is 10.3 MB; a configuration is at most 200 kB"),
+        (pipe, "mine.yaml: is no regular file"),
+        (latin_1, "mine.yaml:2: is not UTF-8"),
+        (Path.mkdir, "mine.yaml: is no regular file"),
+        (dangling, "mine.yaml: cannot be read: No such file"),
+        (in_a_circle, "mine.yaml: cannot be read"),
+        (nested, "is nested more than 32 deep"),
+    ],
+)
+def test_25_what_is_no_text_file_is_refused(
+    make: Callable[[Path], None], expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "env").mkdir()
+    make(tmp_path / "env" / "mine.yaml")
+    assert main(["plan", "env=mine", "--config-dir", str(tmp_path)]) == 2
+    assert expected in capsys.readouterr().err
+
+
+AUDITED = """
+import resource, sys
+seen = []
+def audit(event, arguments):
+    if event == "open" and isinstance(arguments[1], str) and set(arguments[1]) & set("wax+"):
+        seen.append(f"open {arguments[0]}")
+    if event.startswith(("socket.", "subprocess.", "os.system", "os.mkdir", "os.rename", "os.exec", "os.posix_spawn")):
+        seen.append(event)
+sys.addaudithook(audit)
+before = set(sys.modules)
+from xp.__main__ import main
+code = main(sys.argv[1:])
+print("CODE", code)
+print("SEEN", [name for name in seen if ".pyc" not in name])
+print("LOADED", sorted({"torch", "trl", "ray", "joblib", "optuna", "openreward"} & set(sys.modules)))
+"""
+
+
+@pytest.mark.scorecard(25)
+@pytest.mark.parametrize(
+    "name", ["python_tag", "target_nested", "resolver_env", "alias_bomb", "defaults_of_hydra", "big"]
+)
+def test_25_a_real_process_opens_no_socket_writes_no_file_and_imports_nothing(name: str, tmp_path: Path) -> None:
+    run = "env=mine"
+    if name == "big":
+        (tmp_path / "env").mkdir()
+        big(tmp_path / "env" / "mine.yaml")
+    else:
+        file = next(file for file in FILES if file.stem == name)
+        run = head(file, "run")[0]
+        lay(file, tmp_path)
+    before = tree(tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-B", "-c", AUDITED, "plan", *shlex.split(run), "--config-dir", str(tmp_path)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.splitlines() == ["CODE 2", "SEEN []", "LOADED []"]
+    assert "Traceback" not in done.stderr
+    assert tree(tmp_path) == before
+
+
+@pytest.mark.scorecard(25)
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (["-m", "seed=range(1,5,0)"], "a sweep lists its values"),
+        (["-m", "seed=interval(0,1)"], "a sweep lists its values"),
+        (["-m", "seed=1,1"], "seed=1,1: 1 is given twice"),
+        (["-m", "seed=choice()"], "empty choice"),
+        (["-m", "seed=range(0,1000000000)"], "more than 1,000 points"),
+        (["-m", "seed=range(0,100)", "training.num_steps=range(1,100)"], "more than 1,000 points"),
+        (["-m", "env=echo,nosuch"], "env=nosuch: no such option"),
+        (["-m", "seed=1,x", "training.group_size=1,2"], "training.group_size=1: should be greater"),
+        (["env=[echo,whodunit]"], "one option is chosen; -m env=a,b sweeps"),
+        (["env=null"], "env=NAME chooses an option"),
+        (["model={path: x}"], "model=NAME chooses an option"),
+        (["env@env.members.x=echo"], "packages (@)"),
+        (["env/sub=echo"], "sub-groups (/)"),
+        (["enviroment=echo"], "did you mean env"),
+        (["hydra.run.dir=/tmp/x"], "write it as key=value"),
+        (["hydra/launcher=joblib"], "write it as key=value"),
+        (["training.num_steps=1e3"], "write 1000"),
+        (["seed='1'"], "write 1 without quotes"),
+        (["env.limits.call_timeout_s=1:30"], "env.limits.call_timeout_s=1:30: should be a valid number"),
+        (["env.reward.reduction=summ"], "(did you mean sum?)"),
+        (["env.train.shuffle=no"], "write true or false"),
+        (["name='a b'"], "name=a b: String should match pattern"),
+        (["training=grpo"], "training=grpo: should be an object"),
+        (["env=nosuch", "model=nosuch", "seed=x"], "seed=x: should be a valid integer"),
+    ],
+)
+def test_25_a_bad_command_line_is_refused(
+    overrides: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", *overrides]) == 2
+    assert expected in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -186,6 +187,10 @@ def _watch_user_files(reads: list[FileFault]) -> None:
         @staticmethod
         def scheme() -> str:
             return "xp-user"
+
+        def is_config(self, config_path: str) -> bool:
+            # Whatever has the name: what it is and why it cannot be read is for read_file to say.
+            return os.path.lexists(Path(self.path) / self._normalize_file_name(config_path))
 
         def load_config(self, config_path: str) -> ConfigResult:
             file = Path(self.path) / self._normalize_file_name(config_path)

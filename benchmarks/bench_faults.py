@@ -1,0 +1,38 @@
+"""How long it takes to refuse each file of tests/bad_configs, as a process of its own: wall clock and CPU seconds."""
+
+from __future__ import annotations
+
+import re
+import resource
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+FILES = sorted((Path(__file__).parents[1] / "tests/bad_configs").glob("*.yaml"))
+
+
+def main() -> None:
+    """Print the median and the slowest."""
+    found = sorted((_seconds(file), file.stem) for file in FILES)
+    wall = [seconds[1] for seconds, _ in found]
+    (cpu, slowest), name = found[-1]
+    print(f"{len(FILES)} bad files: median {found[len(found) // 2][0][0]:.2f} s CPU, slowest {cpu:.2f} s CPU ({name})")
+    print(f"by the wall clock: median {sorted(wall)[len(wall) // 2]:.2f} s, slowest {max(wall):.2f} s (bar: 2 s)")
+
+
+def _seconds(file: Path) -> tuple[float, float]:
+    """CPU and wall-clock seconds of one refusal."""
+    head = dict(re.findall(r"^# (run|at): (.*)$", file.read_text(), flags=re.MULTILINE))
+    with tempfile.TemporaryDirectory() as directory:
+        target = Path(directory) / head["at"]
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(file.read_bytes())
+        before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+        command = [sys.executable, "-m", "xp", "plan", *shlex.split(head["run"]), "--config-dir", directory]
+        done = subprocess.run(command, cwd=directory, capture_output=True, check=False)
+        after, wall = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter() - start
+    assert done.returncode == 2, file
+    return (after.ru_utime - before.ru_utime) + (after.ru_stime - before.ru_stime), wall
