@@ -8,17 +8,20 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import Any
 
 from xp.envs.base import Message
+
+_TURN = "[xp: a turn]"
+"""Stands for what the policy wrote, in a dialogue that shows what a template puts after it."""
 
 
 class ChatTokens:
     """A tokenizer with its chat template and the arguments that the run gives it.
 
     Args:
-        tokenizer: a Hugging Face tokenizer whose chat template only appends.
+        tokenizer: a Hugging Face tokenizer. Where its chat template rewrites earlier turns (Qwen3's takes thinking out
+            of them), the policy reads them as they were written all the same.
         arguments: of the template, such as `enable_thinking`.
     """
 
@@ -28,7 +31,7 @@ class ChatTokens:
         self._end = tokenizer.eos_token
         self.end_id: int = tokenizer.eos_token_id
         """The token that ends a turn."""
-        self._stub = [{"role": "user", "content": "."}, {"role": "assistant", "content": "."}]
+        self._stub = [{"role": "user", "content": "."}, {"role": "assistant", "content": _TURN}]
         self._known: dict[str, list[int]] = {}
 
     def digest(self) -> str:
@@ -65,21 +68,17 @@ class ChatTokens:
         """
         key = json.dumps([is_cut, *messages])
         if key not in self._known:
-            after = self._render([*self._stub, *map(dict, messages)], opens_turn=True)
-            if not after.startswith(self._before):
-                raise ValueError(
-                    "the model's chat template rewrites earlier turns; training needs one that only appends"
-                )
-            tail = self._before[self._before.rindex(self._end) + (0 if is_cut else len(self._end)) :]
-            self._known[key] = self._tokenizer(tail + after[len(self._before) :], add_special_tokens=False)["input_ids"]
+            rendered = self._render([*self._stub, *map(dict, messages)])
+            tail = rendered[rendered.index(_TURN) + len(_TURN) :]
+            if not tail.startswith(self._end):
+                raise ValueError(f"the model's chat template does not end an assistant's turn with {self._end}")
+            self._known[key] = self._tokenizer(tail if is_cut else tail[len(self._end) :], add_special_tokens=False)[
+                "input_ids"
+            ]
         return list(self._known[key])
 
-    @cached_property
-    def _before(self) -> str:
-        return self._render(self._stub, opens_turn=False)
-
-    def _render(self, messages: Sequence[Mapping[str, Any]], *, opens_turn: bool) -> str:
+    def _render(self, messages: Sequence[Mapping[str, Any]]) -> str:
         text: str = self._tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=opens_turn, **self._arguments
+            messages, tokenize=False, add_generation_prompt=True, **self._arguments
         )
         return text

@@ -1,0 +1,60 @@
+"""Between messages and tokens: what comes after a turn, by the chat templates that the models really have."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tiny import tokenizer_and_model
+from xp.envs.base import Message
+from xp.episode.tokens import ChatTokens
+
+
+def tokenizer_with(template: str) -> Any:
+    import trl
+
+    tokenizer = copy.deepcopy(tokenizer_and_model()[0])
+    tokenizer.chat_template = (Path(trl.__file__).parent / "chat_templates" / f"{template}.jinja").read_text()
+    return tokenizer
+
+
+@pytest.mark.parametrize("template", ["qwen2_5", "qwen3", "qwen3_instruct_2507"])
+@pytest.mark.parametrize("role", ["tool", "user"])
+def test_a_reply_opens_the_next_turn_whatever_the_template_does_to_earlier_ones(template: str, role: str) -> None:
+    tokenizer = tokenizer_with(template)
+    chat = ChatTokens(tokenizer)
+    text = tokenizer.decode(chat.reply([Message(role=role, content="found it")], is_cut=False))
+    assert text.startswith("\n<|im_start|>user\n")
+    assert "found it" in text
+    assert text.endswith("<|im_end|>\n<|im_start|>assistant\n")
+
+
+def test_a_cut_turn_is_ended_by_the_environment() -> None:
+    chat = ChatTokens(tokenizer_with("qwen3"))
+    message = [Message(role="tool", content="found it")]
+    assert chat.reply(message, is_cut=True) == [chat.end_id, *chat.reply(message, is_cut=False)]
+
+
+def test_without_thinking_every_turn_begins_after_an_empty_thought() -> None:
+    tokenizer = tokenizer_with("qwen3")
+    chat = ChatTokens(tokenizer, {"enable_thinking": False})
+    opening = "<|im_start|>assistant\n<think>\n\n</think>\n\n"
+    assert tokenizer.decode(chat.prompt([Message(role="user", content="hi")], "[]")).endswith(opening)
+    assert tokenizer.decode(chat.reply([Message(role="tool", content="found")], is_cut=False)).endswith(opening)
+
+
+def test_where_a_template_only_appends_the_parts_are_the_whole() -> None:
+    tokenizer = tokenizer_with("qwen2_5")
+    chat = ChatTokens(tokenizer)
+    opening = [Message(role="user", content="where?")]
+    said = [Message(role="assistant", content="there"), Message(role="tool", content="no")]
+    parts = [
+        *chat.prompt(opening, "[]"),
+        *tokenizer("there", add_special_tokens=False)["input_ids"],
+        chat.end_id,
+        *chat.reply(said[1:], is_cut=False),
+    ]
+    assert tokenizer.decode(parts) == tokenizer.decode(chat.prompt([*opening, *said], "[]"))
