@@ -25,7 +25,7 @@ setup: $(VENV)/.done  ## Make .venv with everything that a run and the tests nee
 $(VENV)/.done: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) "$(TORCH)"
-	$(BIN)/pip install --quiet -e ".[trl,tensorboard,wandb,optuna,ray,modal,dev]"
+	$(BIN)/pip install --quiet -e ".[trl,openenv,math,tensorboard,wandb,optuna,ray,modal,dev]"
 	touch $@
 
 demo: setup  ## Train the embedded default on this machine's CPU, in minutes

@@ -9,6 +9,7 @@ import pytest
 
 from tests.contracts.provider_suite import ProviderSuite, lent
 from tests.ors_server import COUNTER, QUIZ, rules, running
+from tests.unit.test_envs_graded import graded
 from xp.envs.base import Provider
 from xp.envs.load import load_provider
 from xp.errors import XpError
@@ -56,6 +57,19 @@ class TestWithATerminalTool(TestServed):
         assert session.takes_answer
         assert session.answer("42").reward == 1.0
         session.close()
+
+
+class TestGraded(ProviderSuite):
+    """Rows and a grader, without a server."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def provider(cls) -> Iterator[Provider]:
+        yield from lent(load_provider(graded("Higher"), {}))
+
+    @pytest.fixture
+    def closed(self) -> Provider:
+        return load_provider(graded("equals"), {})
 
 
 @pytest.mark.parametrize("name", ["no.such.module:Class", "xp.envs.base:Nothing", "gym"])

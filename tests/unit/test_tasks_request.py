@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fake_session import LIMITS, RULES
-from xp.episode.config import EnvConfig, OnNoToolCall, Reduction, RewardRule
+from xp.episode.config import Dialect, EnvConfig, OnNoToolCall, Reduction, RewardRule
 from xp.errors import XpError
 from xp.tasks.config import MemberConfig, PrepareConfig, Selection
 from xp.tasks.request import canonical_request, differing_fields, request_key, source_digest, with_sources
@@ -27,7 +27,18 @@ MEMBER = MemberConfig(
 )
 CONFIG = PrepareConfig({"a": MEMBER}, allow_missing_fraction=0.0, concurrency=8)
 
-MATTERS: dict[str, Any] = {"provider": "p:P", "target": "Org/Other", "serve": "m:C", "variant": "hard"}
+MATTERS: dict[str, Any] = {
+    "provider": "p:P",
+    "target": "Org/Other",
+    "serve": "m:C",
+    "variant": "hard",
+    "image": "echo-env:latest",
+    "grader": "m:grade",
+    "env_class": "gsm8k",
+    "rows": "m:rows.jsonl",
+    "num_seeds": 2,
+    "dialect": Dialect.ACTION,
+}
 DOES_NOT_MATTER: dict[str, Any] = {
     "max_turns": 99,
     "reward": RewardRule(Reduction.LAST, -1.0, 0.0, 1.0),
@@ -36,8 +47,9 @@ DOES_NOT_MATTER: dict[str, Any] = {
     "secrets": ("OPENAI_API_KEY",),
     "allowed_origins": ("https://example.org",),
     "reward_fn": "my_rewards:shape",
+    "python": "/opt/env/bin/python",
 }
-HAS_ONE_VALUE_ONLY_OR_IS_THE_KEY = {"name", "on_malformed_call", "tool_calls_per_turn", "dialect"}
+HAS_ONE_VALUE_ONLY_OR_IS_THE_KEY = {"name", "on_malformed_call", "tool_calls_per_turn"}
 
 
 def key(config: PrepareConfig = CONFIG, **changes: Any) -> str:

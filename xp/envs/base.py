@@ -55,6 +55,8 @@ class ToolResult:
     finished: bool = False
     is_call_error: bool = False
     """The call itself was wrong (unknown tool, bad arguments): the model's fault, shown to it as `text`."""
+    awaits_reply: bool = False
+    """A plain message was answered, and the conversation goes on: only where a session takes plain messages."""
 
 
 class Session(Protocol):
@@ -67,7 +69,7 @@ class Session(Protocol):
 
     @property
     def takes_answer(self) -> bool:
-        """Whether the final plain message is to be handed in by `answer` (an ORS terminal tool)."""
+        """Whether a plain message is to be handed in by `answer`: the final one, or each one of a conversation."""
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult: ...
 

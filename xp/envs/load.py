@@ -11,7 +11,7 @@ from xp.errors import XpError
 
 
 def load_provider(config: EnvConfig, environ: Mapping[str, str]) -> Provider:
-    """`openreward` is xp.envs.openreward; `pkg.mod:Class` is that class, called with the same two arguments.
+    """`openreward`, `openenv` and `local` are xp's own; `pkg.mod:Class` is that class, called with the same arguments.
 
     Raises:
         XpError: there is no such provider.
@@ -20,9 +20,20 @@ def load_provider(config: EnvConfig, environ: Mapping[str, str]) -> Provider:
         from xp.envs.openreward import OpenRewardProvider
 
         return OpenRewardProvider(config, environ)
+    if config.provider == "openenv":
+        from xp.envs.openenv import OpenEnvProvider
+
+        return OpenEnvProvider(config, environ)
+    if config.provider == "local":
+        from xp.envs.graded import GradedProvider
+
+        return GradedProvider(config, environ)
     module, colon, name = config.provider.partition(":")
     if not colon:
-        raise XpError(f"environment {config.name}: provider {config.provider!r} is neither openreward nor module:Class")
+        raise XpError(
+            f"environment {config.name}: provider {config.provider!r} is none of openreward, openenv and local,"
+            " and no module:Class"
+        )
     try:
         factory = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:

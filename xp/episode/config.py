@@ -44,6 +44,8 @@ class Dialect(StrEnum):
     """How the model writes a tool call (xp.episode.tool_calls has one parser for each)."""
 
     HERMES = "hermes"
+    ACTION = "action"
+    """`<action>...</action>` around the argument of the environment's only tool, or around its arguments as JSON."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ class EnvConfig:
     target: str | None
     """`Org/Name` in the catalog, or the URL of a server."""
     serve: str | None
-    """`module:Class` of an ORS environment that xp serves itself on 127.0.0.1."""
+    """`module:Class` of an environment that xp serves itself on 127.0.0.1."""
     variant: str | None
     """Which environment of the server; None: the only one, or the name's last part."""
     max_turns: int
@@ -97,6 +99,18 @@ class EnvConfig:
     """Origins (scheme://host[:port]) beside the catalog's own that may receive the API key and the secrets."""
     reward_fn: str | None = None
     """`module:function` from the settled Outcome to its reward; None: the rule's reward stands."""
+    image: str | None = None
+    """Docker image of a server that the provider starts."""
+    python: str | None = None
+    """Interpreter that runs `serve`; None: this one."""
+    grader: str | None = None
+    """`module:function` or `module:Class` that scores answers."""
+    env_class: str | None = None
+    """Name of an environment in skyrl_gym's registry."""
+    rows: str | None = None
+    """`package:file.jsonl` or `module:function`: the tasks; None: the grader's own."""
+    num_seeds: int = 1
+    """Reset seeds for each row."""
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from xp.envs.base import DeadlineExceeded, EnvFault, Message, Session, Task, ToolResult
-from xp.episode.config import EnvConfig, OnMalformedCall, OnNoToolCall, ToolCallsPerTurn
+from xp.episode.config import Dialect, EnvConfig, OnMalformedCall, OnNoToolCall, ToolCallsPerTurn
+from xp.episode.dialects import FORMS, PARSERS
 from xp.episode.outcome import Outcome, Reply, Status
 from xp.episode.replay import Attempt, Call, call_name
 from xp.episode.rewards import reduce_rewards
 from xp.episode.shaping import Shape, shaped
-from xp.episode.tool_calls import FORMS, PARSERS, Malformed, ParsedCall, without_thinking
+from xp.episode.tool_calls import Malformed, ParsedCall, without_thinking
 
 NUDGE: Final = "Your message held no tool call. Go on by calling one of the tools."
 
@@ -118,11 +119,12 @@ class Episode:
             self.open_s = time.monotonic() - began
 
     def _take(self, text: str) -> Turn:
-        calls = PARSERS[self._rules.dialect](text)
-        taken = calls[:1] if self._rules.tool_calls_per_turn is ToolCallsPerTurn.FIRST else calls
+        calls: tuple[ParsedCall, ...] = ()
         results: list[ToolResult] = []
         messages: list[Message] = []
         try:
+            calls = PARSERS[self._rules.dialect](text, self._attempt.tools)
+            taken = calls[:1] if self._rules.tool_calls_per_turn is ToolCallsPerTurn.FIRST else calls
             if taken:
                 self._take_calls(taken, results, messages)
             else:
@@ -132,6 +134,7 @@ class Episode:
         return Turn(text, calls, tuple(results), tuple(messages), 0.0)
 
     def _take_calls(self, calls: tuple[ParsedCall, ...], results: list[ToolResult], messages: list[Message]) -> None:
+        role = "user" if self._rules.dialect is Dialect.ACTION else "tool"
         for call in calls:
             if isinstance(call, Malformed):
                 self._num_malformed += 1
@@ -139,12 +142,12 @@ class Episode:
                     self._status = Status.STOPPED
                     return
                 form = FORMS[self._rules.dialect]
-                messages.append(Message(role="tool", content=f"Error: {call.fault}. Write a call as\n{form}"))
+                messages.append(Message(role=role, content=f"Error: {call.fault}. Write a call as\n{form}"))
                 continue
             self._num_tool_calls += 1
             result = self._perform(Call(call))
             results.append(result)
-            messages.append(Message(role="tool", content=result.text))
+            messages.append(Message(role=role, content=result.text))
             if result.finished:
                 self._status = Status.FINISHED
                 return
@@ -154,8 +157,9 @@ class Episode:
         if self._attempt.takes_answer():
             result = self._perform(Call(answer))
             results.append(result)
-            messages.append(Message(role="tool", content=result.text))
-            self._status = Status.FINISHED if result.finished else Status.STOPPED
+            messages.append(Message(role="user" if result.awaits_reply else "tool", content=result.text))
+            if result.finished or not result.awaits_reply:
+                self._status = Status.FINISHED if result.finished else Status.STOPPED
         elif self._rules.on_no_tool_call is OnNoToolCall.NUDGE:
             messages.append(Message(role="user", content=NUDGE))
         else:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
-from xp.envs.base import DeadlineExceeded, EnvFault, Session, ToolResult, UnsafeOrigin
+from xp.envs.base import DeadlineExceeded, EnvFault, Session, ToolResult, ToolSpec, UnsafeOrigin
 from xp.episode.tool_calls import ToolCall
 
 T = TypeVar("T")
@@ -53,6 +53,9 @@ class Attempt:
 
     def takes_answer(self) -> bool:
         return self._persist(lambda session: session.takes_answer, float("inf"))
+
+    def tools(self) -> tuple[ToolSpec, ...]:
+        return self._persist(lambda session: session.tools(), float("inf"))
 
     def close(self) -> None:
         session, self._session = self._session, None

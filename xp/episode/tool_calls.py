@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
-
-from xp.episode.config import Dialect
 
 OPEN: Final = "<tool_call>"
 CLOSE: Final = "</tool_call>"
@@ -56,12 +54,12 @@ def parse_hermes(text: str) -> tuple[ParsedCall, ...]:
             continue
         # An opening tag ends an unclosed call too, but a doubled one opens a single call.
         if body is not None and (piece == CLOSE or body.strip()):
-            calls.append(_parse_call(body))
+            calls.append(parse_call(body))
         body = "" if piece == OPEN else None
         if len(calls) == MAX_CALLS:
             return (*calls, Malformed(f"more than {MAX_CALLS} tool calls stand in one message"))
     if body is not None:
-        calls.append(_parse_call(body))
+        calls.append(parse_call(body))
     return tuple(calls)
 
 
@@ -80,12 +78,8 @@ def without_thinking(text: str) -> str:
     return "".join([*kept, text[position:]])
 
 
-PARSERS: Mapping[Dialect, Callable[[str], tuple[ParsedCall, ...]]] = {Dialect.HERMES: parse_hermes}
-FORMS: Mapping[Dialect, str] = {Dialect.HERMES: HERMES_FORM}
-"""How a call is written in each dialect, for the message that tells the model."""
-
-
-def _parse_call(body: str) -> ParsedCall:
+def parse_call(body: str) -> ParsedCall:
+    """A call from its JSON object with `name` and `arguments`."""
     if len(body) > MAX_CALL_CHARS:
         return Malformed(f"the tool call is longer than {MAX_CALL_CHARS} characters")
     try:
@@ -107,9 +101,7 @@ def _call_of(value: Any) -> ParsedCall:
         return Malformed('the tool call has no "name" that is a string')
     if isinstance(arguments, str):
         # Some models write the arguments as a JSON string, the way OpenAI's API carries them.
-        inner = (
-            _parse_call(f'{{"name": "_", "arguments": {arguments}}}') if arguments.lstrip().startswith("{") else None
-        )
+        inner = parse_call(f'{{"name": "_", "arguments": {arguments}}}') if arguments.lstrip().startswith("{") else None
         arguments = inner.arguments if isinstance(inner, ToolCall) else arguments
     if not isinstance(arguments, dict):
         return Malformed('"arguments" of the tool call is not a JSON object')

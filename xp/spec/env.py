@@ -6,8 +6,21 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from xp.episode.config import OnMalformedCall, OnNoToolCall, Reduction, ToolCallsPerTurn
-from xp.spec.section import Count, EnvVarName, ModulePath, Name, Seconds, Section
+from xp.episode.config import Dialect, OnMalformedCall, OnNoToolCall, Reduction, ToolCallsPerTurn
+from xp.spec.section import Count, EnvVarName, ModulePath, Name, RowsPath, Seconds, Section
+
+PROVIDER_FIELDS = {
+    "openreward": ("target", "serve", "python", "variant"),
+    "openenv": ("target", "serve", "image", "python", "rows"),
+    "local": ("grader", "env_class", "rows"),
+}
+"""Fields that mean something to a provider of xp's own; a user's provider may read any."""
+ADDRESSES = {
+    "openreward": {"target": "a catalog name or a URL", "serve": "package.module:Class"},
+    "openenv": {"target": "a URL", "serve": "package.module:Class or :app", "image": "a Docker image"},
+    "local": {"grader": "package.module:Class or :function", "env_class": "registered in skyrl_gym"},
+}
+"""What exactly one of must be given."""
 
 
 class Selection(Section):
@@ -66,11 +79,23 @@ class EnvMember(Section):
     """One environment of the mix."""
 
     provider: str
-    """`openreward`, or `package.module:Class` of your own provider."""
+    """`openreward`, `openenv`, `local`, or `package.module:Class` of your own provider."""
     target: str | None
-    """`Org/Name` in the OpenReward catalog, or the URL of an ORS server."""
+    """`Org/Name` in the OpenReward catalog, or the URL of an ORS or OpenEnv server."""
     serve: ModulePath | None
-    """`package.module:Class` of an ORS environment that xp serves itself on 127.0.0.1."""
+    """`package.module:Class` of an ORS or OpenEnv environment (or `:app`) that xp serves itself on 127.0.0.1."""
+    image: str | None
+    """Docker image of an OpenEnv server, started on this machine's loopback."""
+    python: str | None
+    """Interpreter that runs `serve`, where its packages are not the trainer's; None: the stage's own."""
+    grader: ModulePath | None
+    """provider local: `package.module:function`, (answer, row) -> reward, or a class with `grade` or `step`."""
+    env_class: Name | None
+    """provider local: an environment that skyrl_gym has registered, as the grader."""
+    rows: RowsPath | None
+    """Tasks of providers local and openenv: `package:file.jsonl`, or `package.module:function` that returns them."""
+    num_seeds: Count
+    """provider openenv: reset seeds for each row; a task is a row with one of them."""
     variant: str | None
     """Which environment of the server; None: its first."""
     train: Selection
@@ -85,6 +110,8 @@ class EnvMember(Section):
     on_no_tool_call: OnNoToolCall
     on_malformed_call: OnMalformedCall
     tool_calls_per_turn: ToolCallsPerTurn
+    dialect: Dialect | None
+    """How a call is written here; None: as the model does."""
     system_prompt: str | None
     """Put before the environment's own prompt; None: no system message."""
     limits: EnvLimits
@@ -94,9 +121,25 @@ class EnvMember(Section):
     """Origins beside the catalog's that may receive the API key and the secrets."""
 
     @model_validator(mode="after")
+    def _fields_of_the_provider(self) -> EnvMember:
+        own = PROVIDER_FIELDS.get(self.provider)
+        for provider, names in PROVIDER_FIELDS.items():
+            for name in names:
+                if own is not None and name not in own and getattr(self, name) is not None:
+                    raise ValueError(f"{name} belongs to provider={provider}; this environment's is {self.provider}")
+        return self
+
+    @model_validator(mode="after")
     def _one_address(self) -> EnvMember:
-        if self.provider == "openreward" and (self.target is None) == (self.serve is None):
-            raise ValueError("give exactly one of target (a catalog name or a URL) and serve (package.module:Class)")
+        ways = ADDRESSES.get(self.provider, {})
+        if ways and sum(getattr(self, name) is not None for name in ways) != 1:
+            raise ValueError("give exactly one of " + " and ".join(f"{name} ({what})" for name, what in ways.items()))
+        if self.target is not None and "://" not in self.target and self.provider == "openenv":
+            raise ValueError(f"target {self.target!r} is no URL; OpenEnv has no catalog: give the URL of a server")
+        if self.provider == "openenv" and self.rows is None:
+            raise ValueError("provider=openenv needs rows, the prompts of its tasks (package:file.jsonl)")
+        if self.python is not None and self.serve is None:
+            raise ValueError("python says what runs `serve`, and serve is null")
         return self
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from xp.episode.config import EnvConfig, EpisodeConfig, Limits, RewardRule
 from xp.errors import ExitCode, XpError
 from xp.spec import EnvMember, RunSpec
+from xp.tasks.request import is_found
 
 CATALOG_KEY = "OPENREWARD_API_KEY"
 
@@ -27,11 +28,17 @@ def env_config(name: str, member: EnvMember, spec: RunSpec) -> EnvConfig:
         on_no_tool_call=member.on_no_tool_call,
         on_malformed_call=member.on_malformed_call,
         tool_calls_per_turn=member.tool_calls_per_turn,
-        dialect=spec.model.dialect,
+        dialect=member.dialect or spec.model.dialect,
         limits=Limits(**member.limits.model_dump()),
         secrets=tuple(member.secrets),
         allowed_origins=member.allowed_origins,
         reward_fn=member.reward_fn,
+        image=member.image,
+        python=member.python,
+        grader=member.grader,
+        env_class=member.env_class,
+        rows=member.rows,
+        num_seeds=member.num_seeds,
     )
 
 
@@ -57,8 +64,8 @@ def user_modules(spec: RunSpec) -> tuple[str, ...]:
     named = [
         name
         for member in spec.env.members.values()
-        for name in (member.serve, member.provider, member.reward_fn)
-        if name
+        for name in (member.serve, member.provider, member.reward_fn, member.grader, member.rows)
+        if name and (name != member.serve or member.python is None or is_found(name))
     ]
     tops = {name.partition(":")[0].partition(".")[0] for name in named if ":" in name}
     return tuple(sorted(tops - {"xp"}))
@@ -66,4 +73,4 @@ def user_modules(spec: RunSpec) -> tuple[str, ...]:
 
 def needs_catalog_key(member: EnvMember) -> bool:
     """Whether the environment is in the OpenReward catalog, which wants an account."""
-    return member.target is not None and "://" not in member.target
+    return member.provider == "openreward" and member.target is not None and "://" not in member.target

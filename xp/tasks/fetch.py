@@ -190,7 +190,7 @@ class Fetcher:
                 break
             try:
                 with self._gates[task.env]:
-                    return read_task(provider, task, task_hash, member.system_prompt)
+                    return read_task(provider, task, task_hash, member)
             except XpError:
                 raise
             except EnvUnavailable as error:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from xp.envs.base import Describer, EnvFault, EnvUnavailable, Message, Provider, Task, ToolSpec
+from xp.episode.config import Dialect
 from xp.episode.prompt import opening_messages, tool_schemas
 from xp.errors import ExitCode, XpError
 from xp.tasks.config import MemberConfig
@@ -53,13 +54,15 @@ def hash_task(task: Task) -> str:
     return digest_of(task.spec or {"split": task.split, "index": task.index})
 
 
-def read_task(provider: Provider, task: Task, task_hash: str, system_prompt: str | None) -> Entry:
+def read_task(provider: Provider, task: Task, task_hash: str, member: MemberConfig) -> Entry:
     prompt, tools = _describe(provider, task)
-    messages = opening_messages(system_prompt, prompt, tools)
+    messages = opening_messages(member.system_prompt, prompt, tools)
     if not messages:
         raise ValueError("the environment has no prompt for this task")
     clean = tuple(Message(role=_valid(message["role"]), content=_valid(message["content"])) for message in messages)
-    schemas = json.dumps(tool_schemas(tools), sort_keys=True, ensure_ascii=True)
+    # A chat template that is given tools tells the model to write calls in the template's own way.
+    shown = () if member.env.dialect is Dialect.ACTION else tools
+    schemas = json.dumps(tool_schemas(shown), sort_keys=True, ensure_ascii=True)
     return Entry(task.index, task_hash, clean, schemas)
 
 

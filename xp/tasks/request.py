@@ -13,7 +13,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any
 
-from xp.episode.config import EnvConfig
+from xp.episode.config import Dialect, EnvConfig
 from xp.errors import ExitCode, XpError
 from xp.tasks.config import MemberConfig, PrepareConfig, Selection
 
@@ -49,13 +49,24 @@ def canonical_json(value: Any) -> str:
 
 
 def _canonical_member(member: MemberConfig) -> dict[str, Any]:
-    """Left out on purpose: limits, rewards, turns, dialect, secrets, origins. They change episodes, not tasks.
+    """Left out on purpose: limits, rewards, turns, secrets, origins, `python`. They change episodes, not tasks.
+
+    A text dialect keeps the tools out of the rows. What few environments have is named where it is there, so that the
+    keys of the others stay what they were.
 
     The weight is a column of the rows, so it is part of what determines them.
     """
     env, train, held_out = member.env, member.train, member.held_out
     shared = held_out is not None and held_out.split == train.split
-    return {
+    rare = {
+        "image": env.image,
+        "grader": env.grader,
+        "env_class": env.env_class,
+        "rows": env.rows,
+        "num_seeds": env.num_seeds if env.num_seeds > 1 else None,
+        "text_actions": True if env.dialect is Dialect.ACTION else None,
+    }
+    return {name: value for name, value in rare.items() if value is not None} | {
         "provider": env.provider,
         "target": env.target,
         "serve": env.serve,
@@ -108,7 +119,7 @@ def with_sources(config: PrepareConfig, path: Sequence[str] | None = None) -> Pr
 
 
 def source_digest(env: EnvConfig, path: Sequence[str] | None = None) -> str | None:
-    """Digest of the local code behind an environment (`serve`, or a provider `module:Class`), without running it.
+    """Digest of the local code and rows behind an environment (whatever of it is `module:name`), without running it.
 
     A module within a package counts with all the files of its own package, a top-level module alone.
 
@@ -116,10 +127,17 @@ def source_digest(env: EnvConfig, path: Sequence[str] | None = None) -> str | No
         env: the environment.
         path: where modules are looked for; None: `sys.path`.
     """
-    named = [name for name in (env.serve, env.provider) if name is not None and ":" in name]
+    named = [name for name in (env.serve, env.provider, env.grader, env.rows) if name is not None and ":" in name]
+    if env.python is not None and env.serve is not None and not is_found(env.serve, path):
+        named.remove(env.serve)
     if not named:
         return None
     return digest_of([_module_digest(name.partition(":")[0], path) for name in named])
+
+
+def is_found(name: str, path: Sequence[str] | None = None) -> bool:
+    """Whether this interpreter finds the module of `module:name`; another one (`python`) may have it for itself."""
+    return _find_module(name.partition(":")[0], path) is not None
 
 
 def _module_digest(module: str, path: Sequence[str] | None) -> str:

@@ -1,0 +1,52 @@
+"""Graders as users write them: the three shapes, and what goes wrong with them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def rows() -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    return {"train": [{"prompt": f"Say {n}.", "answer": str(n)} for n in range(9)], "test": [{"prompt": "?"}]}
+
+
+def equals(answer: str, row: Mapping[str, Any]) -> bool:
+    return answer == row["answer"]
+
+
+def raises(answer: str, row: Mapping[str, Any]) -> float:
+    raise KeyError(answer + row["answer"])
+
+
+def hangs(answer: str, row: Mapping[str, Any]) -> float:
+    del answer, row
+    time.sleep(60)
+    return 0.0
+
+
+def says_nan(answer: str, row: Mapping[str, Any]) -> float:
+    del answer, row
+    return float("nan")
+
+
+NOT_A_GRADER = 3
+
+
+class Higher:
+    """In the manner of SkyRL-Gym's BaseTextEnv: guess the number, with a hint after each guess."""
+
+    def __init__(self, env_config: Mapping[str, Any], extras: Mapping[str, Any]) -> None:
+        del env_config
+        assert "prompt" not in extras
+        self._secret = int(extras["answer"])
+
+    def init(self, prompt: list[dict[str, str]]) -> tuple[list[dict[str, str]], dict[str, Any]]:
+        return [{"role": "system", "content": "Guess."}, *prompt], {}
+
+    def step(self, action: str) -> dict[str, Any]:
+        guess = int(action)
+        is_right = guess == self._secret
+        hint = "higher" if guess < self._secret else "lower"
+        observations = [] if is_right else [{"role": "user", "content": hint}]
+        return {"observations": observations, "reward": float(is_right), "done": is_right, "metadata": {}}

@@ -1,0 +1,67 @@
+"""The environments that xp grades itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from xp.environments import gsm8k
+from xp.environments.multiply import Multiply
+from xp.errors import XpError
+
+
+@pytest.mark.parametrize(
+    ("answer", "reward"),
+    [(r"It is \boxed{42}.", 1.0), (r"\boxed{41}, no: \boxed{ 42 }", 1.0), ("42", 0.0), (r"\boxed{420}", 0.0)],
+)
+def test_multiply_wants_the_product_in_the_last_box(answer: str, reward: float) -> None:
+    assert Multiply().grade(answer, {"answer": "42"}) == reward
+
+
+def test_the_answers_of_multiply_are_right_and_not_in_its_prompts() -> None:
+    for row in Multiply().rows()["test"]:
+        one, other = map(int, row["prompt"][-1]["content"].split(" * "))
+        assert row["answer"] == str(one * other)
+        assert row["answer"] not in row["prompt"][-1]["content"].split() or 1 in (one, other)
+
+
+@pytest.mark.parametrize(
+    ("answer", "reward"),
+    [
+        ("6*3=18\n#### 18", 1.0),
+        ("#### $1,018.00", 0.0),
+        ("#### 7\nNo. #### 18.", 1.0),
+        (r"\boxed{18}", 1.0),
+        ("18", 0.0),
+        ("####", 0.0),
+    ],
+)
+def test_gsm8k_takes_the_number_after_the_last_mark(answer: str, reward: float) -> None:
+    assert gsm8k.grade(answer, {"answer": "18"}) == reward
+
+
+def test_gsm8k_compares_numbers_not_texts() -> None:
+    assert gsm8k.grade("#### $1,018.0", {"answer": "1,018"}) == 1.0
+
+
+def test_math_verify_takes_an_answer_however_it_is_written() -> None:
+    pytest.importorskip("math_verify", reason="math-verify is not installed (extra math)")
+    assert gsm8k.grade_by_math_verify(r"so it is $\frac{36}{2}$", {"answer": "18"}) == 1.0
+    assert gsm8k.grade_by_math_verify(r"$\boxed{19}$", {"answer": "18"}) == 0.0
+
+
+def test_the_made_set_is_the_same_everywhere_and_does_not_tell_its_answers() -> None:
+    made = gsm8k.made()
+    assert made == gsm8k.made()
+    assert {split: len(rows) for split, rows in made.items()} == gsm8k.NUM_MADE
+    assert all(row["answer"] not in str(row["prompt"]).replace(".", " ").split() for row in made["test"])
+
+
+def test_the_public_set_without_a_network_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+
+    def unreachable(*_: object, **__: object) -> None:
+        raise ConnectionError("no network")
+
+    monkeypatch.setattr(datasets, "load_dataset", unreachable)
+    with pytest.raises(XpError, match="env=gsm8k_mini"):
+        gsm8k.hub()

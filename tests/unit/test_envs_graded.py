@@ -1,0 +1,136 @@
+"""Tasks that are rows, scored by a Python function."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.fake_session import with_limits
+from tests.ors_server import rules
+from xp.envs.base import DeadlineExceeded, Message, ProtocolError, Task, ToolCrashed
+from xp.envs.graded import GradedProvider
+from xp.episode.config import EnvConfig
+from xp.episode.episode import Episode
+from xp.episode.outcome import Outcome, Status
+from xp.errors import XpError
+
+MODULE = "tests.envs_under_test.graders"
+
+
+def graded(grader: str, **changes: object) -> EnvConfig:
+    return rules(provider="local", grader=f"{MODULE}:{grader}", **{"rows": f"{MODULE}:rows", **changes})
+
+
+def play(config: EnvConfig, index: int, *turns: str) -> tuple[Outcome, list[Message]]:
+    provider = GradedProvider(config, {})
+    episode = Episode(Task("x", "train", index), lambda: provider.open(Task("x", "train", index)), config)
+    said = [message for text in turns for message in episode.step(text).messages]
+    return episode.settle(), said
+
+
+def test_a_function_scores_the_final_message() -> None:
+    outcome, _ = play(graded("equals"), 3, "<think>3? 4?</think> 3")
+    assert (outcome.status, outcome.reward) == (Status.FINISHED, 1.0)
+    assert play(graded("equals"), 3, "4")[0].reward == 0.0
+
+
+def test_an_environment_with_steps_is_a_conversation_whose_rewards_are_summed() -> None:
+    outcome, said = play(graded("Higher"), 5, "3", "7", "5")
+    assert [message["content"] for message in said] == ["higher", "lower"]
+    assert {message["role"] for message in said} == {"user"}
+    assert (outcome.status, outcome.reward, outcome.num_turns) == (Status.FINISHED, 1.0, 3)
+
+
+def test_a_conversation_that_runs_out_of_turns_is_truncated() -> None:
+    assert play(replace(graded("Higher"), max_turns=2), 5, "3", "4")[0].status is Status.TRUNCATED
+
+
+def test_its_opening_is_what_the_environment_makes_of_the_prompt() -> None:
+    session = GradedProvider(graded("Higher"), {}).open(Task("x", "train", 5))
+    assert [message["content"] for message in session.prompt()] == ["Guess.", "Say 5."]
+
+
+@pytest.mark.parametrize(
+    ("grader", "fault"), [("raises", ToolCrashed), ("hangs", DeadlineExceeded), ("says_nan", ProtocolError)]
+)
+def test_a_grader_that_fails_makes_the_episode_void_never_zero(grader: str, fault: type[Exception]) -> None:
+    config = with_limits(graded(grader), call_timeout_s=0.2, retries_per_episode=0)
+    outcome, _ = play(config, 1, "1")
+    assert (outcome.status, outcome.reward) == (Status.VOID, None)
+    assert fault.__name__ in (outcome.void_reason or "")
+
+
+def test_the_reason_names_the_line_of_the_users_code() -> None:
+    outcome, _ = play(with_limits(graded("raises"), retries_per_episode=0), 1, "1")
+    assert "graders.py" in (outcome.void_reason or "")
+
+
+def test_what_is_no_grader_is_refused() -> None:
+    with pytest.raises(XpError, match="grade"):
+        GradedProvider(graded("NOT_A_GRADER"), {})
+
+
+def test_a_grader_without_rows_says_where_they_may_come_from() -> None:
+    with pytest.raises(XpError, match=r"env\.rows"):
+        GradedProvider(graded("equals", rows=None), {}).splits()
+
+
+def test_a_tool_call_where_there_are_no_tools_is_told_and_the_session_goes_on() -> None:
+    config = graded("equals")
+    outcome, said = play(config, 3, '<tool_call>{"name": "f", "arguments": {}}</tool_call>', "3")
+    assert "no tools" in said[0]["content"]
+    assert outcome.reward == 1.0
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty package `lent_rows` of a user's."""
+    folder = tmp_path / "lent_rows"
+    folder.mkdir()
+    (folder / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    yield folder
+    sys.modules.pop("lent_rows", None)
+
+
+def test_rows_of_a_file_belong_to_the_split_that_they_name(package: Path) -> None:
+    lines = [{"prompt": "a", "answer": "1"}, {"prompt": "b", "answer": "2", "split": "test"}]
+    (package / "rows.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
+    provider = GradedProvider(graded("equals", rows="lent_rows:rows.jsonl"), {})
+    assert provider.splits() == ("train", "test")
+    assert provider.tasks("test", [0])[0].spec["answer"] == "2"
+
+
+def test_rows_of_a_parquet_file_are_read_as_skyrl_writes_them(package: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    row = {"prompt": [{"role": "user", "content": "a"}], "reward_spec": {"method": "rule", "ground_truth": "1"}}
+    pq.write_table(pa.Table.from_pylist([row]), package / "rows.parquet")
+    provider = GradedProvider(graded("equals", rows="lent_rows:rows.parquet"), {})
+    assert provider.tasks("train", [0])[0].spec["reward_spec"]["ground_truth"] == "1"
+
+
+@pytest.mark.parametrize(("text", "fault"), [("{", "line 1"), ('{"answer": 1}', "row 0"), ('{"prompt": []}', "row 0")])
+def test_a_bad_file_of_rows_is_named_with_its_place(package: Path, text: str, fault: str) -> None:
+    (package / "rows.jsonl").write_text(text)
+    with pytest.raises(XpError, match=fault):
+        GradedProvider(graded("equals", rows="lent_rows:rows.jsonl"), {}).splits()
+
+
+def test_a_file_that_is_not_there_is_named(package: Path) -> None:
+    with pytest.raises(XpError, match=r"none\.jsonl"):
+        GradedProvider(graded("equals", rows=f"{package.name}:none.jsonl"), {}).splits()
+
+
+def test_the_version_changes_with_the_rows(package: Path) -> None:
+    versions = set()
+    for answer in "12":
+        (package / "rows.jsonl").write_text(json.dumps({"prompt": "a", "answer": answer}))
+        versions.add(GradedProvider(graded("equals", rows="lent_rows:rows.jsonl"), {}).version())
+    assert len(versions) == 2

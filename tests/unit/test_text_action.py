@@ -1,0 +1,76 @@
+"""The dialect of text environments."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.fake_session import RULES, TASK, FakeSession
+from xp.envs.base import ToolResult, ToolSpec
+from xp.episode.config import Dialect
+from xp.episode.episode import Episode
+from xp.episode.text_action import parse_action
+from xp.episode.tool_calls import Malformed, ToolCall
+
+
+def tool(**properties: str) -> ToolSpec:
+    schema = {name: {"type": kind} for name, kind in properties.items()}
+    return ToolSpec("step", "", {"type": "object", "properties": schema, "required": list(properties)})
+
+
+def parsed(text: str, *tools: ToolSpec) -> Any:
+    return parse_action(text, lambda: tools)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "value"),
+    [
+        ("<action>hello world</action>", "string", "hello world"),
+        ("I say <action> hi ", "string", "hi"),
+        ("<action>a</action><action>b</action>", "string", "b"),
+        ("<think><action>a</action></think><action>b</action>", "string", "b"),
+        ("<action>3</action>", "integer", 3),
+        ("<action>2.5</action>", "number", 2.5),
+        ("<action>[1, 2]</action>", "array", [1, 2]),
+        ('<action>{"it": "x"}</action>', "string", "x"),
+        ('<action>{"other": "x"}</action>', "string", '{"other": "x"}'),
+    ],
+)
+def test_the_action_is_the_only_argument_of_the_only_tool(text: str, kind: str, value: Any) -> None:
+    assert parsed(text, tool(it=kind)) == (ToolCall("step", {"it": value}),)
+
+
+def test_several_arguments_are_written_as_json() -> None:
+    two = tool(x="integer", y="integer")
+    assert parsed('<action>{"x": 1, "y": 2}</action>', two) == (ToolCall("step", {"x": 1, "y": 2}),)
+    assert isinstance(parsed("<action>1</action>", two)[0], Malformed)
+
+
+@pytest.mark.parametrize("text", ["no action", "<think><action>x</action></think>", ""])
+def test_a_turn_without_an_action_asks_nobody(text: str) -> None:
+    def never() -> tuple[ToolSpec, ...]:
+        raise AssertionError
+
+    assert parse_action(text, never) == ()
+
+
+def test_an_action_among_several_tools_is_malformed() -> None:
+    assert isinstance(parsed("<action>x</action>", tool(a="string"), tool(b="string"))[0], Malformed)
+
+
+@given(st.text(), st.sampled_from(["string", "integer", "number", "array", "object", "boolean", "null"]))
+def test_no_text_makes_it_raise(text: str, kind: str) -> None:
+    for body in (text, f"<action>{text}", f"<action>{text}</action>", '<action>{"it": ' + text):
+        assert isinstance(parsed(body, tool(it=kind)), tuple)
+
+
+def test_an_episode_in_this_dialect_answers_as_the_user() -> None:
+    session = FakeSession(lambda name, calls: ToolResult(f"{name} {calls}", 1.0))
+    session.tools = lambda: (tool(text="string"),)  # type: ignore[method-assign]
+    episode = Episode(TASK, lambda: session, replace(RULES, dialect=Dialect.ACTION))
+    assert episode.step("<action>hi</action>").messages[0]["role"] == "user"
+    assert episode.settle().reward == 1.0

@@ -1,0 +1,101 @@
+"""Grade-school mathematics: the public GSM8K set from the Hugging Face hub, or a small made one that needs no network.
+
+Grading follows the set's own convention: the answer is the number after the last `####`; `\\boxed{}` is taken too.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal, InvalidOperation
+from typing import Any, Final
+
+from xp.errors import ExitCode, XpError
+
+DATASET: Final = "openai/gsm8k"
+INSTRUCTION: Final = 'Let\'s think step by step and output the final answer after "####".'
+NUM_MADE: Final = {"train": 256, "test": 64}
+_FINAL: Final = re.compile(r"(?:####\s*|\\boxed\{\s*)\$?(-?[\d.,]*\d)")
+
+Row = Mapping[str, Any]
+
+
+def grade(answer: str, row: Row) -> float:
+    """1 if the last final number equals the row's, else 0."""
+    found = _FINAL.findall(answer)
+    return float(bool(found) and _number(found[-1]) == _number(row["answer"]))
+
+
+def grade_by_math_verify(answer: str, row: Row) -> float:
+    """1 if math-verify holds the answer for equal to the row's, however it is written, else 0; needs math-verify."""
+    from math_verify import parse, verify
+
+    # Its own time-outs are signals, which only a main thread may set; xp's limit is env.limits.call_timeout_s.
+    gold, given = (parse(text, parsing_timeout=None) for text in (row["answer"], answer.replace("####", "")))
+    return float(bool(verify(gold, given, timeout_seconds=None)))
+
+
+def hub() -> Mapping[str, Sequence[Row]]:
+    """The public set: 7,473 problems to train on and 1,319 to test on, from the hub or its cache on this machine.
+
+    Raises:
+        XpError: it can be had from neither.
+    """
+    try:
+        from datasets import load_dataset
+
+        return {split: [_row(each) for each in load_dataset(DATASET, "main", split=split)] for split in NUM_MADE}
+    except Exception as error:
+        raise XpError(
+            f"{DATASET} could not be had from the hub ({type(error).__name__}: {str(error)[:200]})\n"
+            "take env=gsm8k_mini, a small made set, or fetch it where there is a network: HF_HOME says where it lies",
+            ExitCode.ENVIRONMENT,
+        ) from error
+
+
+def made() -> Mapping[str, Sequence[Row]]:
+    """Word problems of one to two steps, the same everywhere and always."""
+    return {split: [_made(split, number) for number in range(count)] for split, count in NUM_MADE.items()}
+
+
+def _row(found: Mapping[str, str]) -> Row:
+    return {
+        "prompt": f"{found['question']} {INSTRUCTION}",
+        "answer": found["answer"].rpartition("####")[2].strip(),
+    }
+
+
+def _number(text: str) -> Decimal | None:
+    try:
+        return Decimal(text.replace(",", "").rstrip("."))
+    except InvalidOperation:
+        return None
+
+
+def _made(split: str, number: int) -> Row:
+    draw = random.Random(f"{split}/{number}")
+    question, answer = draw.choice(_STORIES)(draw)
+    return {"prompt": f"{question} {INSTRUCTION}", "answer": str(answer)}
+
+
+def _shop(draw: random.Random) -> tuple[str, int]:
+    count, price, paid = draw.randint(2, 9), draw.randint(2, 9), draw.randint(81, 99)
+    return (
+        f"Ana buys {count} pens at ${price} each and pays with ${paid}. How much is her change?",
+        paid - count * price,
+    )
+
+
+def _herd(draw: random.Random) -> tuple[str, int]:
+    cows, hens = draw.randint(2, 20), draw.randint(2, 20)
+    return f"A farm has {cows} cows and {hens} hens. How many legs do they have in all?", 4 * cows + 2 * hens
+
+
+def _road(draw: random.Random) -> tuple[str, int]:
+    speed, hours, left = draw.randint(30, 90), draw.randint(2, 5), draw.randint(10, 60)
+    text = f"A train runs {hours} hours at {speed} km/h and then has {left} km to go. How long is the way in km?"
+    return text, speed * hours + left
+
+
+_STORIES: Final[Sequence[Callable[[random.Random], tuple[str, int]]]] = (_shop, _herd, _road)

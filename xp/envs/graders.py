@@ -1,0 +1,110 @@
+"""The three shapes of a grader, each as a conversation: a function, a class with `grade`, a class with `step`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from xp.envs.base import Message, ProtocolError, ToolResult
+from xp.envs.rows import PROMPT, Row, attribute, messages_of
+from xp.episode.config import EnvConfig
+from xp.errors import ExitCode, XpError
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """One episode with a grader."""
+
+    opening: Sequence[Message]
+    take: Callable[[str], ToolResult]
+    """A plain message in, what the grader says of it out."""
+    close: Callable[[], None]
+
+
+Begin = Callable[[Row], Conversation]
+
+
+def conversations_of(config: EnvConfig) -> tuple[Any, Begin]:
+    """The grader (whose `rows` may be the tasks) and what begins a conversation on a row.
+
+    Raises:
+        XpError: it cannot be loaded, or has none of the three shapes.
+    """
+    if config.grader is None:
+        return None, _stepped(lambda row: _registered(config, row))
+    grader: Any = attribute(config.grader)
+    is_class = inspect.isclass(grader)
+    if is_class:
+        if callable(getattr(grader, "step", None)):
+            return grader, _stepped(lambda row: grader(env_config={}, extras=_without_prompt(row)))
+        if callable(getattr(grader, "grade", None)):
+            made = grader()
+            return made, _graded(made.grade)
+    elif callable(grader):
+        return grader, _graded(grader)
+    raise XpError(
+        f"environment {config.name}: grader {config.grader} is neither a function (answer, row) -> reward, nor a class"
+        " with a method `grade(answer, row)`, nor one with `step(text)`",
+        ExitCode.CONFIG,
+    )
+
+
+def _graded(grade: Callable[[str, Row], Any]) -> Begin:
+    """One answer, one reward."""
+
+    def begin(row: Row) -> Conversation:
+        return Conversation(messages_of(row), lambda answer: _verdict(grade(answer, row)), lambda: None)
+
+    return begin
+
+
+def _verdict(reward: Any) -> ToolResult:
+    return ToolResult("graded", _number(reward), finished=True)
+
+
+def _stepped(make: Callable[[Row], Any]) -> Begin:
+    """SkyRL-Gym's BaseTextEnv: `init(prompt)`, then `step(text)` until it says `done`."""
+
+    def begin(row: Row) -> Conversation:
+        env = make(row)
+        opening = messages_of(row)
+        if callable(getattr(env, "init", None)):
+            opening, _ = env.init(opening)
+        return Conversation(opening, lambda text: _step(env.step(text)), getattr(env, "close", lambda: None))
+
+    return begin
+
+
+def _step(output: Mapping[str, Any]) -> ToolResult:
+    if not isinstance(output, Mapping) or not {"observations", "reward", "done"} <= output.keys():
+        raise ProtocolError("step() of the grader must return a mapping with observations, reward and done")
+    text = "\n\n".join(str(message["content"]) for message in output["observations"])
+    is_done = bool(output["done"])
+    return ToolResult(text, _number(output["reward"]), finished=is_done, awaits_reply=not is_done)
+
+
+def _number(reward: Any) -> float | None:
+    """Raises ProtocolError for what is no number."""
+    if reward is None:
+        return None
+    try:
+        return float(reward)
+    except (TypeError, ValueError):
+        raise ProtocolError(f"the grader's reward is {reward!r}, not a number") from None
+
+
+def _registered(config: EnvConfig, row: Row) -> Any:
+    try:
+        import skyrl_gym
+    except ImportError as error:
+        raise XpError(
+            f"environment {config.name}: env_class={config.env_class} needs the package skyrl-gym ({error})",
+            ExitCode.RUNTIME,
+        ) from error
+    return skyrl_gym.make(config.env_class, env_config={}, extras=_without_prompt(row))
+
+
+def _without_prompt(row: Row) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name != PROMPT}

@@ -1,0 +1,125 @@
+"""Tasks as rows: from a file beside a module, or from a function, to prompts and what a grader reads."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any, Final
+
+from xp.envs.base import Message
+from xp.errors import ExitCode, XpError
+
+Row = Mapping[str, Any]
+Rows = Mapping[str, Sequence[Row]]
+"""Split -> rows."""
+
+PROMPT: Final = "prompt"
+SPLIT: Final = "split"
+DEFAULT_SPLIT: Final = "train"
+
+
+def load_rows(name: str) -> Rows:
+    """The rows of `package:file.jsonl`, `package:file.parquet` or `package.module:function`.
+
+    A row of a file belongs to the split that its `split` says, `train` without it; a function returns the mapping
+    from split to rows itself.
+
+    Raises:
+        XpError: there is nothing of that name, or a row has no prompt.
+    """
+    module, _, what = name.partition(":")
+    if "." in what:
+        return checked(_by_split(_read(_resource(module, what), name)), name)
+    return checked(attribute(name)(), name)
+
+
+def attribute(name: str) -> Any:
+    """What `module:name` names; raises XpError if there is nothing."""
+    module, _, what = name.partition(":")
+    try:
+        return getattr(importlib.import_module(module), what)
+    except (ImportError, AttributeError) as error:
+        raise XpError(f"{name} cannot be loaded: {error}", ExitCode.CONFIG) from error
+
+
+def checked(rows: Any, name: str) -> Rows:
+    """The rows, if each has a prompt; raises XpError otherwise."""
+    if not isinstance(rows, Mapping) or not all(isinstance(split, str) for split in rows):
+        raise XpError(f"rows {name}: not a mapping from the name of a split to its rows", ExitCode.CONFIG)
+    for split, members in rows.items():
+        for number, row in enumerate(members):
+            if not isinstance(row, Mapping) or not _is_prompt(row.get(PROMPT)):
+                raise XpError(
+                    f"rows {name}: row {number} of split {split} has no {PROMPT} that is a text or a list of"
+                    " {role, content}",
+                    ExitCode.CONFIG,
+                )
+    return rows
+
+
+def messages_of(row: Row) -> list[Message]:
+    """The row's prompt as chat messages; a text is what the user says."""
+    prompt = row[PROMPT]
+    if isinstance(prompt, str):
+        return [Message(role="user", content=prompt)]
+    return [Message(role=message["role"], content=message["content"]) for message in prompt]
+
+
+def _is_prompt(prompt: Any) -> bool:
+    if isinstance(prompt, str):
+        return bool(prompt)
+    return bool(prompt) and all(
+        isinstance(message, Mapping)
+        and isinstance(message.get("role"), str)
+        and isinstance(message.get("content"), str)
+        for message in prompt
+    )
+
+
+def _resource(module: str, file: str) -> Traversable:
+    try:
+        found = files(module) / file
+    except ImportError as error:
+        raise XpError(f"rows {module}:{file}: {error}", ExitCode.CONFIG) from error
+    if not found.is_file():
+        raise XpError(f"rows {module}:{file}: there is no {file} in {found}", ExitCode.CONFIG)
+    return found
+
+
+def _read(file: Traversable, name: str) -> list[Any]:
+    kind = file.name.rpartition(".")[2]
+    try:
+        return list(_READERS[kind](file))
+    except ValueError as error:
+        raise XpError(f"rows {name}: {error}", ExitCode.CONFIG) from error
+
+
+def _jsonl(file: Traversable) -> Iterator[Any]:
+    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
+        if line.strip():
+            try:
+                yield json.loads(line)
+            except ValueError as error:
+                raise ValueError(f"line {number} is not JSON: {error}") from None
+
+
+def _parquet(file: Traversable) -> Iterator[Any]:
+    import pyarrow.parquet as pq
+
+    assert isinstance(file, Path)
+    yield from pq.read_table(file).to_pylist()
+
+
+_READERS: Final[Mapping[str, Callable[[Traversable], Iterator[Any]]]] = {"jsonl": _jsonl, "parquet": _parquet}
+
+
+def _by_split(rows: Sequence[Any]) -> Rows:
+    splits: dict[str, list[Any]] = {}
+    for row in rows:
+        split = row.get(SPLIT, DEFAULT_SPLIT) if isinstance(row, Mapping) else DEFAULT_SPLIT
+        splits.setdefault(split, []).append(row)
+    return splits

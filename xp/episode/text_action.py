@@ -1,0 +1,60 @@
+"""The dialect of text environments: `<action>...</action>` holds what the environment's only tool takes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from xp.envs.base import ToolSpec
+from xp.episode.tool_calls import MAX_CALL_CHARS, Malformed, ParsedCall, ToolCall, parse_call, without_thinking
+
+FORM: Final = "<action>...</action>"
+_ACTION: Final = re.compile(r"<action>(.*?)(?:</action>|\Z)", re.DOTALL)
+_READ: Final[Mapping[str, Callable[[str], Any]]] = {"integer": int, "number": float}
+
+
+def parse_action(text: str, tools: Callable[[], Sequence[ToolSpec]]) -> tuple[ParsedCall, ...]:
+    """The turn's last action as one call; empty when there is none.
+
+    Args:
+        text: what the model wrote; what stands in `<think>` is not an action.
+        tools: asked only where there is an action; raises EnvFault.
+    """
+    found = _ACTION.findall(without_thinking(text))
+    if not found:
+        return ()
+    if len(found[-1]) > MAX_CALL_CHARS:
+        return (Malformed(f"the action is longer than {MAX_CALL_CHARS} characters"),)
+    return (_call_of(found[-1].strip(), tools()),)
+
+
+def _call_of(body: str, tools: Sequence[ToolSpec]) -> ParsedCall:
+    if len(tools) != 1:
+        names = ", ".join(tool.name for tool in tools) or "none"
+        return Malformed(f"an action needs an environment with exactly one tool; this one has: {names}")
+    tool = tools[0]
+    properties: Mapping[str, Any] = tool.parameters.get("properties", {})
+    if body.startswith("{"):
+        call = parse_call(json.dumps({"name": tool.name, "arguments": body}))
+        if isinstance(call, ToolCall) and set(call.arguments) <= set(properties):
+            return call
+    wanted = list(tool.parameters.get("required") or properties)
+    if not wanted and not body:
+        return ToolCall(tool.name, {})
+    if len(wanted) != 1:
+        return Malformed(f"the action must be a JSON object with {', '.join(wanted) or 'no keys'}")
+    return _single(tool.name, wanted[0], properties.get(wanted[0], {}), body)
+
+
+def _single(tool: str, name: str, schema: Mapping[str, Any], body: str) -> ParsedCall:
+    kind = schema.get("type", "string")
+    if kind == "string":
+        return ToolCall(tool, {name: body.encode("utf-8", "replace").decode()})
+    try:
+        value = _READ.get(kind, json.loads)(body)
+        json.dumps(value, allow_nan=False)
+    except (ValueError, RecursionError):
+        return Malformed(f"the action must be of type {kind}")
+    return ToolCall(tool, {name: value})
