@@ -68,14 +68,16 @@ class Trainer:
 
 @dataclass(frozen=True)
 class FakeSpec:
-    launcher: Limits = Limits()
+    launcher: Any = Limits()
     backend: Trainer = Trainer()
     tracking: tuple[str, ...] = ()
     project: str = "tests"
 
     def model_dump(self, *, mode: str) -> dict[str, Any]:
         assert mode == "json"
-        return json.loads(json.dumps(asdict(self)))
+        whole = {"tracking": list(self.tracking), "project": self.project, "backend": asdict(self.backend)}
+        section = self.launcher
+        return whole | {"launcher": asdict(section) if isinstance(section, Limits) else section.model_dump(mode="json")}
 
 
 @dataclass(frozen=True)
@@ -86,10 +88,15 @@ class FakePlan:
     spec: FakeSpec = FakeSpec()
 
     def to_json(self) -> str:
-        return json.dumps({"run_id": self.run_id, "stages": [asdict(stage) for stage in self.stages]})
+        stages = [asdict(stage) for stage in self.stages]
+        return json.dumps({"run_id": self.run_id, "spec": self.spec.model_dump(mode="json"), "stages": stages})
 
     def at(self, attempt: int) -> FakePlan:
         return replace(self, attempt=attempt)
+
+    def by(self, launcher: LauncherSpec) -> FakePlan:
+        """The same, with a real launcher's section."""
+        return replace(self, spec=replace(self.spec, launcher=launcher))
 
 
 def stage(name: str, code: str, *arguments: str, done: str | None = None, **job: Any) -> Stage:

@@ -19,7 +19,7 @@ commands:
   evaluate   play the held-out tasks with a run's model: run=RUN [checkpoint=STEP]
   search     let Optuna choose within ranges: training.learning_rate='interval(1e-4,1e-3)' [--trials N]
   tasks      look at the task store: list, show, verify, prune
-  runs       look at runs: list, show RUN, logs RUN, cancel RUN, compare [RUN ...]
+  runs       look at runs: list, show RUN, logs RUN, cancel RUN, resume RUN, compare [RUN ...]
 
 examples:
   python -m xp                                            learn small murder mysteries on this machine's CPU

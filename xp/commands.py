@@ -10,6 +10,7 @@ from pathlib import Path
 from xp.compose import compose, compose_sweep, to_yaml
 from xp.errors import ExitCode, XpError
 from xp.plan import Plan, build_evaluation, build_plan, new_run_id
+from xp.record import Status
 from xp.resume import spec_to_resume, split_off
 from xp.spec import RunSpec
 from xp.stages.episode import user_modules
@@ -80,21 +81,24 @@ def tasks(arguments: Sequence[str]) -> int:
 
 
 def runs(arguments: Sequence[str]) -> int:
-    """Runs by their records: list them, show one, print its newest log, stop it, or compare what they reached."""
-    from xp.launchers.run_directory import cancel
+    """Runs by their records: list, show one, follow its log, stop it, go on with it, or compare what they reached."""
     from xp.leaderboard import as_csv, as_markdown, leaderboard
-    from xp.show import show_lines, show_log, show_record, show_records
+    from xp.runs import cancel, logs, show, show_all
+    from xp.show import show_lines
 
     rest, outputs = _outputs_of(arguments)
     match list(rest):
         case [] | ["list"]:
-            show_records(outputs)
+            show_all(outputs)
         case ["show", name]:
-            show_record(outputs / "runs" / name)
+            show(outputs / "runs" / name)
         case ["logs", name]:
-            show_log(outputs, outputs / "runs" / name)
+            logs(outputs, outputs / "runs" / name)
         case ["cancel", name]:
-            print(f"asked process {cancel(outputs / 'runs' / name)} to stop the run")
+            print(cancel(outputs / "runs" / name))
+        case ["resume", name, *overrides]:
+            resumed = spec_to_resume(name, [*overrides, f"outputs={outputs}"])
+            return _dispatch_all([build_plan(resumed.spec, resumed.run_id, resumed.attempt)], until=None)
         case ["compare", "--csv", *names]:
             print(as_csv(leaderboard(outputs, names)), end="")
         case ["compare", "--markdown", *names]:
@@ -103,8 +107,8 @@ def runs(arguments: Sequence[str]) -> int:
             show_lines(leaderboard(outputs, names))
         case _:
             raise XpError(
-                "python -m xp runs list | show RUN | logs RUN | cancel RUN | compare [--csv | --markdown] [RUN ...]"
-                " [outputs=DIR]"
+                "python -m xp runs list | show RUN | logs RUN | cancel RUN | resume RUN [key=value ...]"
+                " | compare [--csv | --markdown] [RUN ...] [outputs=DIR]"
             )
     return ExitCode.OK
 
@@ -196,7 +200,11 @@ def _dispatch(one: Plan, *, is_whole: bool) -> None:
     outputs = Path(one.spec.outputs)
     console().print(f"[bold]{one.run_id}[/bold]  {title(one)}")
     record = dispatch(one, make_launcher(one.spec.launcher, outputs), outputs, modules=user_modules(one.spec))
-    if is_whole:
+    if record.status is Status.RUNNING:
+        console().print(
+            f"left to {one.spec.launcher.name}; python -m xp runs show|logs|cancel {one.run_id}", markup=False
+        )
+    elif is_whole:
         show_summary(one, outputs, attempt=len(record.attempts))
 
 

@@ -8,14 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from xp.errors import ExitCode, XpError
-
 if TYPE_CHECKING:
     from rich.console import Console
 
     from xp.leaderboard import Line
     from xp.plan import Plan
-    from xp.record import RunRecord
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -89,19 +86,6 @@ def show_summary(plan: Plan, outputs: Path, attempt: int) -> None:
     out.print(f"  everything    {run}  (run.json, spec.yaml, metrics.jsonl, attempt_{attempt}/*/log.txt)")
 
 
-def show_records(outputs: Path) -> None:
-    """Every run below the outputs root, oldest first."""
-    from xp.record import read_record
-
-    out = console()
-    files = sorted((outputs / "runs").glob("*/run.json"), key=lambda path: path.parent.stat().st_ctime)
-    for file in files:
-        record = read_record(file.parent)
-        out.print(f"{record.run_id}  {_status(file.parent, record)}  {_held_out(file.parent)}", markup=False)
-    if not files:
-        out.print(f"no runs below {outputs / 'runs'}")
-
-
 def show_lines(lines: Sequence[Line]) -> None:
     """The leaderboard."""
     from dataclasses import fields
@@ -119,45 +103,6 @@ def show_lines(lines: Sequence[Line]) -> None:
     for line in lines:
         table.add_row(*readable(line))
     console().print(table)
-
-
-def show_record(run: Path) -> None:
-    """One run's stages, with exit codes and times; raises XpError(RUN_DIR) where there is no such run."""
-    from xp.record import read_record, table
-
-    record = read_record(run)
-    out = console()
-    out.print(table(record), markup=False)
-    if _status(run, record) == KILLED:
-        out.print(f"its supervisor was killed; go on with: python -m xp resume={run.name}")
-
-
-def show_log(outputs: Path, run: Path) -> None:
-    """The log of the stage that ran last."""
-    from xp.record import read_record
-
-    logs = [stage.log for attempt in read_record(run).attempts for stage in attempt.stages if stage.log]
-    if not logs:
-        raise XpError(f"{run.name} has no log: no stage of it has started", ExitCode.RUN_DIR)
-    print((outputs / logs[-1]).read_text(errors="replace"), end="")
-
-
-KILLED = "killed"
-
-
-def _status(run: Path, record: RunRecord) -> str:
-    """What the record says, unless it says `running` and nobody runs it any more."""
-    from xp.record import Status, is_held
-
-    return KILLED if record.status is Status.RUNNING and not is_held(run) else record.status.value
-
-
-def _held_out(run: Path) -> str:
-    found = sorted(run.glob("attempt_*/evaluate/evaluation.json"), key=lambda path: path.stat().st_mtime)
-    if not found:
-        return "-"
-    results = json.loads(found[-1].read_text())["results"]
-    return " -> ".join(f"{results[name]['reward_mean']:.3f}" for name in ("before", "after") if name in results)
 
 
 def _reward(result: dict[str, Any]) -> str:

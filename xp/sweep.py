@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from xp.errors import ExitCode, XpError
+from xp.launchers.detached import current
 from xp.leaderboard import leaderboard
-from xp.record import Status, is_held, read_record
+from xp.record import Status, is_held
 from xp.spec import RunSpec
 
 INCIDENTAL = ("outputs", "project", "tracking", "upload_rollouts", "preparation", "launcher")
@@ -115,7 +116,7 @@ def _read(file: Path) -> tuple[str, Entry] | None:
     import yaml
 
     try:
-        record = read_record(file.parent)
+        record = current(file.parent)
         spec = yaml.load(file.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except (XpError, OSError, yaml.YAMLError):
         return None  # not a run that could be gone on with
@@ -124,5 +125,6 @@ def _read(file: Path) -> tuple[str, Entry] | None:
     if record.status is Status.SUCCEEDED:
         standing = Standing.DONE
     else:
-        standing = Standing.RUNNING if is_held(file.parent) else Standing.CUT
+        is_left = record.status is Status.RUNNING and record.attempts[-1].supervisor is None  # to a cluster
+        standing = Standing.RUNNING if is_left or is_held(file.parent) else Standing.CUT
     return spec_digest(spec), Entry(standing, record.run_id, len(record.attempts))

@@ -1,15 +1,15 @@
-"""`launcher=slurm` against a real Slurm of one node: tests/slurm/setup.sh makes one, as root, from Debian's packages."""
+"""`launcher=slurm` against a real Slurm of one node, which tests/slurm/setup.sh makes as root."""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.contracts.test_launcher import LauncherContract
+from tests.detaching import DetachingContract
 from tests.launching import launcher_spec
 from xp.launchers.base import Context, Launcher
 from xp.launchers.slurm import SlurmLauncher
@@ -33,12 +33,12 @@ pytestmark = [
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Secrets files of a test lie in a home of its own, which the one node sees."""
     made = tmp_path / "home"
     made.mkdir()
     monkeypatch.setenv("HOME", str(made))
-    yield made
+    return made
 
 
 class TestSlurmLauncher(LauncherContract):
@@ -53,3 +53,13 @@ class TestSlurmLauncher(LauncherContract):
     @pytest.fixture
     def context(self, tmp_path: Path) -> Context:
         return self.make_context(tmp_path)
+
+
+class TestDetachedSlurm(DetachingContract):
+    """`launcher=slurm launcher.detach=true`."""
+
+    name = "slurm"
+
+    @pytest.fixture
+    def launcher(self, outputs: Path) -> Launcher:
+        return SlurmLauncher(launcher_spec("slurm", grace_s=1.0, detach=True), outputs)

@@ -216,7 +216,7 @@ def test_a_directory_that_holds_anything_else_is_not_used(tmp_path: Path) -> Non
 
 
 def test_outputs_of_an_earlier_attempt_are_not_those_of_this_one(tmp_path: Path) -> None:
-    def write(one: Stage, context: Context) -> int:
+    def write(_: Stage, context: Context) -> int:
         (context.outputs / "runs/run/model").write_text("trained")
         return 9
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 
 from xp.launchers.base import Context, Detachable, Launch
@@ -22,6 +23,9 @@ from xp.record import (
 from xp.spec.place import LauncherSpec
 
 ENDED = (Status.SUCCEEDED, Status.CACHED, Status.FAILED, Status.INTERRUPTED)
+
+STOPPED = {128 + signal.SIGINT: Status.INTERRUPTED, 128 + signal.SIGTERM: Status.INTERRUPTED}
+"""Exit codes of a stage that was stopped."""
 
 
 def current(run: Path) -> RunRecord:
@@ -97,10 +101,10 @@ def _asked(record: RunRecord, launcher: Detachable, run: Path) -> RunRecord:
         if code is None:
             has_begun = (run.parent.parent / str(stage.log)).with_name(CLAIM).exists()
             return update_stage(record, stage.name, status=Status.RUNNING if has_begun else Status.PENDING)
-        status = Status.FAILED if code else Status.SUCCEEDED
+        status = STOPPED.get(code, Status.FAILED) if code else Status.SUCCEEDED
         record = update_stage(record, stage.name, status=status, exit_code=code, ended=now())
         if code:
-            return close_attempt(record, Status.FAILED)
+            return close_attempt(record, status)
     return close_attempt(record, Status.SUCCEEDED)
 
 

@@ -1,0 +1,120 @@
+"""What every launcher that can leave must do beside the contract: nothing but the record is needed to go on."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.launching import FakePlan, eventually, launcher_spec, plan, stage, statuses
+from xp import runs
+from xp.dispatch import dispatch
+from xp.errors import ExitCode, XpError
+from xp.launchers import detached, secrets_files
+from xp.launchers.base import Launcher
+from xp.record import Status, read_record
+
+WAITS = "import os, time\nprint('first', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.05)\nprint('last')"
+
+
+class DetachingContract:
+    """The contract of `launcher.detach=true`."""
+
+    start_s = 30.0
+    name: str
+
+    @pytest.fixture
+    def outputs(self, tmp_path: Path) -> Path:
+        return tmp_path / "outputs"
+
+    @pytest.fixture
+    def launcher(self, outputs: Path) -> Launcher:
+        raise NotImplementedError
+
+    @pytest.fixture
+    def options(self) -> dict[str, Any]:
+        """Of the launcher's section."""
+        return {}
+
+    def leave(self, one: FakePlan, launcher: Launcher, outputs: Path, options: dict[str, Any]) -> Path:
+        """Submit and come back; returns the run's directory."""
+        spec = launcher_spec(self.name, detach=True, grace_s=1.0, **options)
+        record = dispatch(one.by(spec), launcher, outputs, echo=lambda _: None)  # type: ignore[arg-type]
+        assert record.status is Status.RUNNING
+        return outputs / "runs" / one.run_id
+
+    def end(self, run: Path) -> Status:
+        eventually(lambda: detached.current(run).status is not Status.RUNNING, 3 * self.start_s)
+        return read_record(run).status
+
+    def test_stages_follow_each_other_without_a_supervisor(
+        self, outputs: Path, launcher: Launcher, options: dict[str, Any], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        first = stage("a", WAITS + "\nopen('x', 'w').write('from a')", outputs=("x",))
+        second = stage("b", "open('y', 'w').write(open('x').read() + ' and b')", outputs=("y",))
+        run = self.leave(plan(first, second), launcher, outputs, options)
+        eventually(lambda: "first" in _text(run / "attempt_1/a/log.txt"), self.start_s)
+        assert runs.status(run, detached.current(run)) == "running"
+        assert statuses(outputs) == {"a": "running", "b": "pending"}
+        (outputs / "go").touch()
+        runs.logs(outputs, run)
+        assert "first\nlast\n" in capsys.readouterr().out
+        assert self.end(run) is Status.SUCCEEDED
+        assert (outputs / "y").read_text() == "from a and b"
+        runs.show(run)
+        assert "succeeded" in capsys.readouterr().out
+
+    def test_a_failed_stage_ends_the_run_and_the_next_one_never_starts(
+        self, outputs: Path, launcher: Launcher, options: dict[str, Any]
+    ) -> None:
+        stages = (stage("a", "raise SystemExit(7)"), stage("b", "open('ran', 'w')"))
+        run = self.leave(plan(*stages), launcher, outputs, options)
+        assert self.end(run) is Status.FAILED
+        assert read_record(run).attempts[-1].stages[0].exit_code == ExitCode.ENVIRONMENT
+        time.sleep(2)
+        assert not (outputs / "ran").exists()
+
+    def test_missing_outputs_are_a_failure_there_too(
+        self, outputs: Path, launcher: Launcher, options: dict[str, Any]
+    ) -> None:
+        run = self.leave(plan(stage("a", "pass", outputs=("x",))), launcher, outputs, options)
+        assert self.end(run) is Status.FAILED
+        assert read_record(run).attempts[-1].stages[0].exit_code == ExitCode.MISSING_OUTPUT
+
+    def test_cancel_ends_it_and_a_resume_is_refused_until_then(
+        self, outputs: Path, launcher: Launcher, options: dict[str, Any]
+    ) -> None:
+        one = plan(stage("a", WAITS), stage("b", "open('ran', 'w')"))
+        run = self.leave(one, launcher, outputs, options)
+        eventually(lambda: "first" in _text(run / "attempt_1/a/log.txt"), self.start_s)
+        spec = launcher_spec(self.name, detach=True, grace_s=1.0, **options)
+        with pytest.raises(XpError, match="runs cancel run") as caught:
+            dispatch(one.at(2).by(spec), launcher, outputs, echo=lambda _: None)  # type: ignore[arg-type]
+        assert caught.value.code == ExitCode.RUN_DIR
+        assert "interrupted" in runs.cancel(run)
+        assert not (outputs / "ran").exists()
+        (outputs / "go").touch()
+        dispatch(one.at(2).by(spec), launcher, outputs, echo=lambda _: None)  # type: ignore[arg-type]
+        assert self.end(run) is Status.SUCCEEDED
+        assert [attempt.status for attempt in read_record(run).attempts] == [Status.INTERRUPTED, Status.SUCCEEDED]
+
+    def test_a_secret_lives_as_long_as_its_stage_may_run(
+        self, outputs: Path, launcher: Launcher, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("MY_KEY", 'XPCANARY/"1" $(touch pwned)\nline')
+        code = "import os\nassert len(os.environ['KEY']) == 32, len(os.environ['KEY'])\n" + WAITS
+        run = self.leave(plan(stage("a", code, secrets={"KEY": "MY_KEY"})), launcher, outputs, options)
+        eventually(lambda: "first" in _text(run / "attempt_1/a/log.txt"), self.start_s)
+        files = list(secrets_files.directory().rglob("*.json"))
+        assert [file.stat().st_mode & 0o777 for file in files] == [0o600]
+        (outputs / "go").touch()
+        assert self.end(run) is Status.SUCCEEDED
+        assert not list(secrets_files.directory().rglob("*"))
+        written = b"".join(path.read_bytes() for path in outputs.rglob("*") if path.is_file())
+        assert b"XPCANARY" not in written
+
+
+def _text(file: Path) -> str:
+    return file.read_text() if file.exists() else ""
