@@ -1,0 +1,123 @@
+"""What Slime cannot do, and flags that it would ignore, are refused with the field and the way out."""
+
+from __future__ import annotations
+
+import pytest
+
+from xp.backends.base import Places
+from xp.backends.slime.flags import catalog, words
+from xp.backends.slime.render import refusals, train_flags
+from xp.compose import compose
+from xp.errors import ExitCode, XpError
+from xp.plan import build_plan
+
+SLIME = ["env=whodunit", "backend=slime", "hardware=h200x8", "model=qwen3-30b-a3b"]
+
+
+def found(*overrides: str) -> str:
+    return "\n".join(map(str, refusals(compose([*SLIME, *overrides]))))
+
+
+@pytest.mark.parametrize(
+    ("override", "field", "way_out"),
+    [
+        ("hardware=cpu", "hardware", "make rehearse-slime"),
+        ("backend.parallel.strategy=fsdp2", "backend.parallel.strategy", "backend=skyrl or trl"),
+        ("backend.parallel.strategy=ddp", "backend.parallel.strategy", "set megatron"),
+        ("backend.parallel.offload_parameters=true", "backend.parallel.offload_parameters", "offload_optimizer=true"),
+        ("backend.engine.name=vllm", "backend.engine.name", "use backend=skyrl for vllm"),
+        ("model.architecture=null", "model.architecture", "write it into the model's file"),
+        ("model.architecture.model_type=gemma3", "model.architecture.model_type", "qwen2, qwen3, qwen3_moe"),
+        ("model.architecture.rope_theta=10000.5", "model.architecture.rope_theta", "whole number"),
+        ("model.dtype=float32", "model.dtype", "set bfloat16"),
+        ("algorithm.advantage_scale=batch_std", "algorithm.advantage_scale", "group_std or none"),
+        ("algorithm.loss_aggregation=constant", "algorithm.loss_aggregation", "token_mean or sequence_mean"),
+        ("algorithm.importance_correction=sequence", "algorithm.importance_correction", "token or none"),
+        ("training.passes_per_step=2", "training.passes_per_step", "updates_per_step higher"),
+        ("training.top_p=0.9", "training.top_p", "set it to 1"),
+        ("training.warmup_updates=100", "training.warmup_updates", "set 99 at most"),
+        ("training.max_response_tokens=40000", "training.max_response_tokens", "lower one of them"),
+        ("training.updates_per_step=3", "training.updates_per_step", "nearest legal"),
+        ("training.micro_batch_size=3", "training.micro_batch_size", "nearest legal"),
+        ("backend.parallel.expert=3", "backend.parallel.expert", "nearest legal"),
+        ("backend.parallel.tensor=3", "backend.parallel", "nearest legal"),
+        ("backend.engine.tensor_parallel=3", "backend.engine.tensor_parallel", "nearest legal"),
+    ],
+)
+def test_what_slime_cannot_do_is_refused_with_the_way_out(override: str, field: str, way_out: str) -> None:
+    refused = {refusal.field: refusal.reason for refusal in refusals(compose([*SLIME, override]))}
+    assert way_out in refused[field]
+
+
+def test_a_dense_model_has_no_experts_to_spread() -> None:
+    assert "backend.parallel.expert" in found("model=qwen3-4b", "backend.parallel.expert=2")
+
+
+def test_packed_micro_batches_still_want_whole_shares() -> None:
+    overrides = ["training.max_tokens_per_micro_batch=8192", "training.prompts_per_step=3", "training.group_size=4"]
+    assert "divide by the data-parallel size, packed micro-batches or not" in found(*overrides)
+
+
+def test_training_takes_equally_many_accelerators_of_each_node() -> None:
+    apart = ["backend.engine.placement=separate", "hardware.num_nodes=2", "backend.engine.accelerators=4"]
+    assert "whole nodes, or part of one" in found(*apart)
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("gradient-checkpointing=true", "knows no such flag and would ignore it"),
+        ("eps-clip-highh=0.3", "did you mean eps-clip-high?"),
+        ("sglang-log-levl=info", "did you mean sglang-log-level?"),
+        ("eps-clip-high=0.3", "set algorithm.clip_high"),
+        ("use-tis=true", "set algorithm.importance_correction"),
+        ("use-kl-loss=true", "set training.kl_coef"),
+        ("attention-dropout=0.1", "it has the same value for every run"),
+        ("num-layers=4", "set model.architecture"),
+        ("load=elsewhere", "set model.path"),
+        ("ref-load=elsewhere", "set model.path"),
+        ("persistent-save-interval=5", "as --save-interval; set training.checkpoint_every"),
+        ("use-wandb=true", "set tracking=[wandb]"),
+        ("wandb-key=abc", "a key belongs into the environment"),
+        ("custom-rm-path=my.rm", "the reward is the Outcome's"),
+        ("rollout-shuffle=true", "set training.shuffle"),
+        ("fp16=true", "set model.dtype"),
+        ("update-weight-transport=carrier-pigeon", "'carrier-pigeon' is none of nccl, disk"),
+        ("update-weight-buffer-size=big", "'big' is no int"),
+        ("use-fault-tolerance=3", "it takes no value, and has 3; give true"),
+        ("use-fault-tolerance=false", "leave it out"),
+        ("update-weight-buffer-size=[1,2]", "it takes 1 value, and has 2"),
+    ],
+)
+def test_a_flag_that_is_not_the_users_or_not_slimes_is_refused(override: str, expected: str) -> None:
+    key, _, value = override.partition("=")
+    text = found(f"backend.overrides={{{key}: {value}}}")
+    assert f"backend.overrides.{key}" in text
+    assert expected in text
+
+
+def test_a_flag_that_xp_does_not_write_passes_through() -> None:
+    overrides = "{use-fault-tolerance: true, balance-data: true, sglang-log-level: info, rollout-stop: ['a', 'b']}"
+    spec = compose([*SLIME, f"backend.overrides={overrides}"])
+    assert refusals(spec) == []
+    line = " ".join(words(train_flags(spec, Places("runs/r", 1, "tasks/t"))))
+    assert line.endswith("--use-fault-tolerance --balance-data --sglang-log-level info --rollout-stop a b")
+
+
+def test_a_flag_may_be_given_on_the_command_line_by_its_own_name() -> None:
+    spec = compose([*SLIME, "backend.overrides.sglang-log-level=info"])
+    assert spec.backend.overrides == {"sglang-log-level": "info"}
+
+
+def test_a_refused_plan_is_one_message_with_every_reason() -> None:
+    with pytest.raises(XpError) as caught:
+        build_plan(compose([*SLIME, "training.top_p=0.5", "training.passes_per_step=2"]), "r")
+    assert caught.value.code is ExitCode.PLAN
+    assert len(str(caught.value).splitlines()) == 2
+
+
+def test_the_catalog_says_of_each_flag_where_it_is_from() -> None:
+    origins = {flag.origin for flag in catalog().flags.values()}
+    assert origins == {"slime", "megatron", "sglang"}
+    assert catalog().flags["--attention-backend"].choices == ("flash", "fused", "unfused", "local", "auto")
+    assert catalog().flags["--colocate"].nargs == 0

@@ -1,0 +1,328 @@
+"""RunSpec -> Slime: every knob is rendered in the pinned version's words, and the line reads back as the spec meant."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.slime_parser import is_on, parse
+from xp.backends.base import MEANT, Fit, Places
+from xp.backends.slime.architecture import SHAPE
+from xp.backends.slime.config import ConvertConfig, EvaluateConfig, TrainConfig
+from xp.backends.slime.flags import catalog, fault, words
+from xp.backends.slime.knobs import FIXED, KNOBS
+from xp.backends.slime.meanings import CARRIED
+from xp.backends.slime.refusals import PLACED, TAKEN
+from xp.backends.slime.render import checkpoint, meanings, refusals, stages, train_flags
+from xp.compose import compose, options
+from xp.plan import build_plan
+from xp.spec import RunSpec
+
+PLACES = Places(run="runs/r", attempt=1, tasks="tasks/t")
+SLIME = ["env=whodunit", "backend=slime", "hardware=h200x8", "model=qwen3-30b-a3b"]
+DENSE = ["env=whodunit", "backend=slime", "hardware=h100x8", "model=qwen3-4b"]
+RECIPES = [name for name in options("recipes") if compose([f"recipes={name}"]).backend.name == "slime"]
+MODELS = ["qwen2.5-1.5b-instruct", "qwen2.5-3b-instruct", "qwen2.5-7b-instruct", "qwen3-4b", "qwen3-30b-a3b"]
+
+
+def line(spec: RunSpec) -> dict[str, Any]:
+    return parse(words(train_flags(spec, PLACES)))
+
+
+def configs(*overrides: str) -> dict[str, str]:
+    """Stage -> its config.json."""
+    made = stages(compose(overrides), PLACES)
+    return {stage.name: stage.job.files[f"runs/r/attempt_1/{stage.name}/config.json"] for stage in made}
+
+
+def test_the_command_of_the_readme_plans_without_a_gpu_and_without_the_trainer() -> None:
+    code = (
+        "import sys; from xp.__main__ import main; main(['plan', *sys.argv[1:]]);"
+        "print([m for m in ('torch', 'ray', 'sglang', 'transformers', 'slime') if m in sys.modules])"
+    )
+    run = subprocess.run([sys.executable, "-c", code, *SLIME], capture_output=True, text=True, timeout=60)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.splitlines()[-1] == "[]"
+    assert "python -m xp.backends.slime.train" in run.stdout
+
+
+def test_every_leaf_of_the_meant_sections_has_a_meaning_and_every_knob_is_one_of_them() -> None:
+    found = meanings(compose(SLIME))
+    assert all(meaning.receives for meaning in found.values())
+    assert all(meaning.note for meaning in found.values() if meaning.fit is not Fit.EXACT)
+    assert set(KNOBS) <= set(found)
+    assert all(path.startswith(MEANT) for path in KNOBS)
+    assert not set(KNOBS) & set(CARRIED), "rendered and carried at once"
+    assert {f"model.architecture.{name}" for name in SHAPE} <= set(found)
+
+
+UNSUPPORTED = {
+    "model.lora": "model.lora={rank: 8, alpha: 16.0, dropout: 0.0, target_modules: null}",
+    "model.build": "model=tiny",
+    "training.passes_per_step": "training.passes_per_step=2",
+    "backend.parallel.offload_parameters": "backend.parallel.offload_parameters=true",
+}
+
+
+def test_what_is_unsupported_is_refused_where_it_is_set() -> None:
+    said = {path for path, meaning in meanings(compose(SLIME)).items() if meaning.fit is Fit.UNSUPPORTED}
+    assert said == set(UNSUPPORTED)
+    for path, override in UNSUPPORTED.items():
+        assert path in {refusal.field for refusal in refusals(compose([*SLIME, override]))}, override
+
+
+def test_every_flag_that_xp_writes_refuses_or_places_is_one_of_the_pinned_version() -> None:
+    spec = compose([*SLIME, "evaluation.every=5", "algorithm.dynamic_sampling=true"])
+    known = catalog().flags
+    assert set(train_flags(spec, PLACES)) <= set(known)
+    assert set(PLACED) | set(TAKEN) <= set(known)
+    assert [fault(name, values) for name, values in train_flags(spec, PLACES).items() if values is not None] == [
+        None for values in train_flags(spec, PLACES).values() if values is not None
+    ]
+
+
+def test_no_two_fields_write_one_flag_or_two_flags_one_attribute() -> None:
+    spec = compose([*SLIME, "evaluation.every=5"])
+    names = [*FIXED, *(name for knob in KNOBS.values() for name in knob(spec))]
+    assert spec.model.architecture is not None
+    names += [name for field in SHAPE.values() for name in field(spec.model.architecture)]
+    assert len(names) == len(set(names))
+    dests = [catalog().flags[name].dest for name in names]
+    assert len(dests) == len(set(dests))
+
+
+def test_the_options_file_names_what_the_catalog_was_made_from() -> None:
+    backend = compose(SLIME).backend
+    assert backend.commit == catalog().slime
+    assert backend.pins["sglang"] == catalog().sglang
+    assert len(catalog().flags) > 1400
+
+
+@st.composite
+def legal(draw: st.DrawFn) -> RunSpec:
+    is_sparse = draw(st.booleans())
+    tensor, context = draw(st.sampled_from([(1, 1), (2, 1), (4, 1), (2, 2), (1, 4), (4, 2)]))
+    updates, micro, share = draw(st.integers(1, 3)), draw(st.integers(1, 4)), draw(st.integers(1, 3))
+    group = draw(st.integers(2, 6))
+    episodes = updates * micro * share * 8 // (tensor * context)
+    prompts = episodes if episodes % group else episodes // group
+    kl, cap = draw(st.sampled_from([0.0, 0.01])), draw(st.sampled_from(["null", "6000"]))
+    steps = draw(st.integers(1, 50))
+    return compose(
+        [
+            *(SLIME if is_sparse else DENSE),
+            f"backend.parallel.tensor={tensor}",
+            f"backend.parallel.context={context}",
+            f"backend.parallel.expert={draw(st.sampled_from([1, 2, 4, 8])) if is_sparse else 1}",
+            f"backend.parallel.offload_optimizer={draw(st.booleans())}",
+            f"backend.engine.tensor_parallel={draw(st.sampled_from([1, 2, 4, 8]))}",
+            f"backend.engine.eager={draw(st.booleans())}",
+            f"backend.engine.prefix_caching={draw(st.booleans())}",
+            f"training.prompts_per_step={prompts}",
+            f"training.group_size={group}",
+            f"training.updates_per_step={updates}",
+            f"training.micro_batch_size={micro}",
+            f"training.max_tokens_per_micro_batch={cap}",
+            f"training.num_steps={steps}",
+            f"training.warmup_updates={draw(st.integers(0, steps * updates - 1))}",
+            f"training.lr_schedule={draw(st.sampled_from(['constant', 'linear', 'cosine']))}",
+            f"training.learning_rate={draw(st.floats(1e-7, 1e-3))}",
+            f"training.kl_coef={kl}",
+            f"training.entropy_coef={draw(st.sampled_from([0.0, 0.001]))}",
+            f"training.top_k={draw(st.sampled_from(['null', '50']))}",
+            f"training.gradient_checkpointing={draw(st.booleans())}",
+            f"algorithm.advantage_scale={draw(st.sampled_from(['group_std', 'none']))}",
+            f"algorithm.loss_aggregation={draw(st.sampled_from(['token_mean', 'sequence_mean']))}",
+            f"algorithm.kl_estimator={draw(st.sampled_from(['k1', 'k2', 'k3']))}",
+            f"algorithm.importance_correction={draw(st.sampled_from(['none', 'token']))}",
+            f"algorithm.dynamic_sampling={draw(st.booleans())}",
+            f"evaluation.every={draw(st.sampled_from(['null', '5']))}",
+        ]
+    )
+
+
+@settings(max_examples=20, deadline=None)
+@given(legal())
+def test_the_line_reads_back_as_the_spec_meant(spec: RunSpec) -> None:
+    assert refusals(spec) == []
+    found, training, algorithm = line(spec), spec.training, spec.algorithm
+    assert found["rollout_batch_size"] == training.prompts_per_step
+    assert found["n_samples_per_prompt"] == training.group_size
+    assert found["num_rollout"] == training.num_steps
+    assert found["lr"] == training.learning_rate
+    assert found["lr_decay_style"] == training.lr_schedule
+    assert found["lr_warmup_iters"] == training.warmup_updates
+    assert found["rollout_top_k"] == (training.top_k or -1)
+    assert found["eps_clip"] == algorithm.clip_low
+    assert found["kl_loss_coef"] == training.kl_coef
+    assert is_on(found, "--use-kl-loss") == (training.kl_coef > 0)
+    assert is_on(found, "--calculate-per-token-loss") == (algorithm.loss_aggregation == "token_mean")
+    assert is_on(found, "--disable-grpo-std-normalization") == (algorithm.advantage_scale == "none")
+    assert is_on(found, "--use-tis") == (algorithm.importance_correction == "token")
+    assert ("dynamic_sampling_filter_path" in found) == algorithm.dynamic_sampling
+    assert found.get("eval_interval") == spec.evaluation.every
+    assert ("recompute_granularity" in found) == training.gradient_checkpointing
+    assert is_on(found, "--sglang-disable-cuda-graph") == spec.backend.engine.eager
+    assert is_on(found, "--sglang-disable-radix-cache") != spec.backend.engine.prefix_caching
+
+
+@settings(max_examples=20, deadline=None)
+@given(legal())
+def test_the_line_keeps_the_rules_of_slime_and_of_megatron(spec: RunSpec) -> None:
+    found = line(spec)
+    world = found["actor_num_nodes"] * found["actor_num_gpus_per_node"]
+    tensor, context = found["tensor_model_parallel_size"], found["context_parallel_size"]
+    ranks, left = divmod(world, tensor * found["pipeline_model_parallel_size"] * context)
+    assert left == 0
+    # slime_validate_args: the two ways to say how large an update is must agree, and no episode be left over.
+    episodes = found["rollout_batch_size"] * found["n_samples_per_prompt"]
+    assert found["global_batch_size"] * found["num_steps_per_rollout"] == episodes
+    # num_microbatches_calculator.py, whether micro-batches are packed or not.
+    assert found["global_batch_size"] % (found["micro_batch_size"] * ranks) == 0
+    if is_on(found, "--use-dynamic-batch-size"):
+        assert found["max_tokens_per_gpu"] == spec.training.max_tokens_per_micro_batch
+    # arguments.py: sequence parallelism wants tensor parallelism, and a sequence splits into twice the context ranks.
+    assert is_on(found, "--sequence-parallel") == (tensor > 1)
+    assert found["seq_length"] % (2 * context) == 0
+    assert found["num_attention_heads"] % tensor == 0
+    expert = found["expert_model_parallel_size"]
+    assert world % (expert * found["expert_tensor_parallel_size"] * found["pipeline_model_parallel_size"]) == 0
+    assert expert == 1 or found["num_experts"] % expert == 0
+    if is_on(found, "--optimizer-cpu-offload"):
+        assert is_on(found, "--use-precision-aware-optimizer")
+    # optimizer_param_scheduler.py.
+    assert found["lr_warmup_iters"] < found["num_rollout"] * found["num_steps_per_rollout"]
+    assert found["rollout_num_gpus"] % found["rollout_num_gpus_per_engine"] == 0
+    assert found["over_sampling_batch_size"] >= found["rollout_batch_size"]
+    assert found["rollout_temperature"] > 0
+
+
+def test_what_megatron_would_add_of_its_own_is_always_set() -> None:
+    found = line(compose(SLIME))
+    assert (found["attention_dropout"], found["hidden_dropout"]) == (0.0, 0.0)
+    assert (found["lr_decay_style"], found["min_lr"], found["weight_decay"]) == ("constant", 0.0, 0.0)
+    assert found["moe_aux_loss_coeff"] == [0.0]
+    assert found["kl_loss_type"] == "k3"
+    assert (found["seed"], found["rollout_seed"]) == (1, 1)
+
+
+def test_engines_of_their_own_leave_the_rest_to_training() -> None:
+    apart = ["backend.engine.placement=separate", "backend.engine.accelerators=4"]
+    found = line(compose([*SLIME, *apart]))
+    assert not is_on(found, "--colocate")
+    assert (found["actor_num_nodes"], found["actor_num_gpus_per_node"], found["rollout_num_gpus"]) == (1, 4, 4)
+    found = line(compose([*SLIME, "hardware.num_nodes=2", "backend.engine.accelerators=8", apart[0]]))
+    assert (found["actor_num_nodes"], found["actor_num_gpus_per_node"], found["rollout_num_gpus"]) == (1, 8, 8)
+
+
+def test_a_run_goes_on_from_its_own_checkpoints_and_starts_from_the_model() -> None:
+    spec = compose(SLIME)
+    found, config = line(spec), TrainConfig.from_json(configs(*SLIME)["train"])
+    assert found["load"] == found["save"] == config.checkpoints == "runs/r/checkpoints"
+    assert found["ref_load"] == found["hf_checkpoint"] == "Qwen/Qwen3-30B-A3B"
+    assert config.command.model_flags == ("--hf-checkpoint", "--ref-load")
+    assert set(config.command.path_flags) == {"--prompt-data", "--load", "--save", "--save-hf"}
+    # Slime counts rollouts from 0.
+    assert found["save_hf"].format(rollout_id=19) == checkpoint(spec, PLACES, 20) == "runs/r/exports/19"
+    resumed = compose([*SLIME, "training.num_steps=300"])
+    assert is_on(line(resumed), "--override-opt-param-scheduler")
+
+
+def test_a_converted_model_is_made_once_and_is_where_training_starts() -> None:
+    plan = build_plan(compose([*SLIME, "backend.convert_model=true"]), "r")
+    convert, train = plan.stages[1], plan.stages[2]
+    assert (convert.name, train.needs) == ("convert", ("prepare", "convert"))
+    made = ConvertConfig.from_json(convert.job.files["runs/r/attempt_1/convert/config.json"])
+    assert convert.done == f"{made.output_dir}/manifest.json"
+    assert made.manifest["slime"] == catalog().slime
+    command = TrainConfig.from_json(train.job.files["runs/r/attempt_1/train/config.json"]).command
+    assert command.flags[command.flags.index("--ref-load") + 1] == made.output_dir
+    assert "--ref-load" in command.path_flags
+    assert command.model_flags == ("--hf-checkpoint",)
+    parsed = parse(made.command.flags)
+    assert (parsed["save"], parsed["num_layers"]) == (made.output_dir, 48)
+    other = build_plan(compose([*DENSE, "backend.convert_model=true"]), "r").stages[1]
+    assert other.done != convert.done
+
+
+def test_evaluation_starts_engines_without_a_trainer_and_plays_once() -> None:
+    config = EvaluateConfig.from_json(configs(*SLIME, "evaluation.temperature=0.0")["evaluate"])
+    found = parse(config.command.flags)
+    assert is_on(found, "--debug-rollout-only")
+    assert (found["num_rollout"], found["eval_interval"], found["eval_temperature"]) == (0, 1, 0.0)
+    assert found["eval_prompt_data"] == ["held_out", config.held_out]
+    assert {"load", "save", "ref_load", "prompt_data"}.isdisjoint(found)
+    assert list(config.models) == ["before", "after"]
+    # 128 episodes at once on 8 engines.
+    assert found["sglang_server_concurrency"] == 16
+
+
+def test_secrets_stay_names() -> None:
+    for stage in build_plan(compose(SLIME), "r").stages:
+        assert set(stage.job.secrets) == {"OPENREWARD_API_KEY"}
+        assert "OPENREWARD_API_KEY" not in " ".join([*stage.job.argv, *stage.job.files.values()])
+
+
+def test_the_recipe_has_the_public_examples_defaults() -> None:
+    spec = compose(["recipes=whodunit-slime"])
+    found, member = line(spec), spec.env.members["whodunit"]
+    assert found["hf_checkpoint"] == "Qwen/Qwen3-30B-A3B"
+    assert found["lr"] == 1e-5
+    assert found["n_samples_per_prompt"] == 16
+    assert found["rollout_batch_size"] == 32
+    assert found["rollout_max_response_len"] == 4096
+    assert found["max_tokens_per_gpu"] == 8192
+    assert found["rollout_temperature"] == 1.0
+    assert (found["num_rollout"], found["save_interval"], found["num_steps_per_rollout"]) == (3000, 10, 1)
+    assert not is_on(found, "--use-kl-loss")
+    assert (member.max_turns, member.reward.reduction, member.reward.nonterminal) == (20, "sum", 0.0)
+
+
+def test_the_recipe_of_two_environments_rewards_each_in_its_own_way() -> None:
+    members = compose(["recipes=whodunit-gsm8k-slime"]).env.members
+    assert {name: (one.reward.reduction, one.max_turns) for name, one in members.items()} == {
+        "whodunit": ("sum", 20),
+        "gsm8k": ("mean", 10),
+    }
+    assert members["gsm8k"].target == "MATH/GSM8K"
+
+
+def test_the_recipe_of_long_episodes_is_the_public_examples_override() -> None:
+    found = line(compose(["recipes=whodunit-slime-cp"]))
+    assert (found["context_parallel_size"], found["kl_loss_coef"]) == (2, 0.01)
+    assert is_on(found, "--use-kl-loss")
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_recipe_of_slime_plans_and_reads_back(recipe: str) -> None:
+    plan = build_plan(compose([f"recipes={recipe}"]), "r")
+    assert [stage.name for stage in plan.stages] == ["prepare", "train", "evaluate"]
+    assert line(plan.spec)["rollout_batch_size"] == plan.spec.training.prompts_per_step
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_every_model_of_ours_has_the_flags_of_its_family(model: str) -> None:
+    spec = compose([*SLIME[:3], f"model={model}"])
+    found, shape = line(spec), spec.model.architecture
+    assert shape is not None
+    assert refusals(spec) == []
+    assert found["kv_channels"] == shape.head_dim
+    assert is_on(found, "--add-qkv-bias") == model.startswith("qwen2.5")
+    assert is_on(found, "--qk-layernorm") == model.startswith("qwen3")
+    assert found["rotary_base"] == 1_000_000
+    assert ("num_experts" in found) == ("a3b" in model)
+
+
+def test_an_architecture_that_is_not_the_models_is_refused_where_its_config_is_at_hand(tmp_path: Path) -> None:
+    config = {"model_type": "qwen3_moe", "num_hidden_layers": 48, "rope_parameters": {"rope_theta": 10000.0}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    found = "\n".join(map(str, refusals(compose([*SLIME, f"model.path={tmp_path}"]))))
+    assert "rope_theta is 1000000.0, and config.json has rope_theta=10000.0" in found
+    assert "num_layers" not in found
