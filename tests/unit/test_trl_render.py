@@ -3,85 +3,152 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xp.backends.base import Places
-from xp.backends.trl.geometry import geometry, geometry_refusals
-from xp.backends.trl.render import FIXED, KNOBS, catalog, grpo_config, refusals, stages
+from xp.backends.base import MEANT, Fit, Places
+from xp.backends.trl.config import EvaluateConfig, TrainConfig
+from xp.backends.trl.geometry import geometry, geometry_refusals, world_size
+from xp.backends.trl.knobs import FIXED, KNOBS, catalog
+from xp.backends.trl.meanings import meanings
+from xp.backends.trl.render import checkpoint, grpo_config, refusals, stages
 from xp.compose import compose
-from xp.errors import ExitCode, XpError
-from xp.plan import build_plan
+from xp.job import Job
 from xp.spec import RunSpec
 
 PLACES = Places(run="runs/r", attempt=1, tasks="tasks/t")
+GPUS = ("hardware=a100x4", "model=qwen3-4b")
+LORA = "model.lora={rank: 8, alpha: 16.0, dropout: 0.0, target_modules: null}"
+SEPARATE = (*GPUS, "backend.engine.placement=separate", "backend.engine.accelerators=2")
 
-ELSEWHERE = {
-    "name": "run directory",
-    "outputs": "launcher",
-    "project": "tracking",
-    "tracking": "tracking",
-    "algorithm.name": "records",
-    "algorithm.estimator": "only grpo exists",
-    "algorithm.mask_truncated": "xp.backends.trl.rollout",
-    "algorithm.dynamic_sampling": "refused",
-    "training.max_prompt_tokens": "xp.tasks.load",
-    "training.max_tokens_per_turn": "xp.backends.trl.engine",
-    "training.max_void_fraction": "xp.backends.trl.steps",
-    "training.shuffle": "xp.tasks.schedule",
+
+def jobs(*overrides: str) -> Mapping[str, Job]:
+    return {stage.name: stage.job for stage in stages(compose(overrides), PLACES)}
+
+
+def train_config(*overrides: str) -> TrainConfig:
+    return TrainConfig.from_json(jobs(*overrides)["train"].files["runs/r/attempt_1/train/config.json"])
+
+
+def refused(*overrides: str) -> str:
+    return "\n".join(map(str, refusals(compose(overrides))))
+
+
+@pytest.mark.parametrize("overrides", [(), GPUS, SEPARATE, ("model=qwen2.5-3b-instruct", LORA)])
+def test_every_field_that_must_mean_something_does(overrides: tuple[str, ...]) -> None:
+    spec = compose(overrides)
+    found = meanings(spec)
+    assert set(found) == set(leaves(spec))
+    for path, meaning in found.items():
+        assert meaning.receives, path
+        assert bool(meaning.note) == (meaning.fit is not Fit.EXACT), path
+
+
+def leaves(spec: RunSpec) -> list[str]:
+    """Of the sections that MEANT names, found in the JSON form; a chat template's arguments are one field."""
+    paths: list[str] = []
+
+    def walk(path: str, value: Any) -> None:
+        if isinstance(value, dict) and path != "model.chat_template":
+            for name, one in value.items():
+                walk(f"{path}.{name}", one)
+        else:
+            paths.append(path)
+
+    dumped = spec.model_dump(mode="json")
+    for section in MEANT:
+        value = dumped
+        for name in section.split("."):
+            value = value[name]
+        walk(section, value)
+    return paths
+
+
+SET = {
+    "algorithm.dynamic_sampling": "true",
+    "training.max_tokens_per_micro_batch": "4096",
+    "evaluation.every": "5",
+    "backend.parallel.tensor": "2",
+    "backend.parallel.pipeline": "2",
+    "backend.parallel.context": "2",
+    "backend.parallel.expert": "2",
+    "backend.engine.eager": "true",
+    "backend.engine.prefix_caching": "false",
 }
-"""Fields of these sections that no GRPOConfig key carries, and what does."""
+"""Fields that TRL (with colocated engines) does not support -> a value that means something."""
 
 
-def test_every_field_of_the_experiment_is_rendered_or_carried_by_a_named_part() -> None:
-    fields = {f"algorithm.{name}" for name in type(compose([]).algorithm).model_fields}
-    fields |= {f"training.{name}" for name in type(compose([]).training).model_fields}
-    assert fields - set(KNOBS) == {name for name in ELSEWHERE if "." in name}
+def test_what_is_called_unsupported_is_what_is_refused() -> None:
+    unsupported = {path for path, meaning in meanings(compose(GPUS)).items() if meaning.fit is Fit.UNSUPPORTED}
+    assert unsupported == set(SET)
+    assert refusals(compose(GPUS)) == []
+    for path, value in SET.items():
+        assert path in refused(*GPUS, f"{path}={value}"), path
 
 
-def test_every_rendered_key_is_a_field_of_the_pinned_grpo_config() -> None:
-    assert set(grpo_config(compose([]), PLACES)) <= set(catalog())
-
-
-def test_no_two_knobs_render_one_key() -> None:
-    spec = compose([])
+@pytest.mark.parametrize("overrides", [(), GPUS, SEPARATE])
+def test_every_rendered_key_is_a_field_of_the_pinned_grpo_config_and_has_one_owner(overrides: tuple[str, ...]) -> None:
+    spec = compose(overrides)
+    assert set(grpo_config(spec, PLACES)) <= set(catalog())
     keys = [key for knob in KNOBS.values() for key in knob(spec)] + list(FIXED)
     assert len(keys) == len(set(keys))
 
 
+CHANGES = (
+    "training.max_prompt_tokens=99",
+    "training.max_tokens_per_turn=9",
+    "training.max_void_fraction=0.5",
+    "training.shuffle=false",
+    "training.adam_beta2=0.9",
+    "training.top_k=5",
+    "training.entropy_coef=0.1",
+    "algorithm.mask_truncated=true",
+    "algorithm.importance_correction=token",
+    "env.max_turns=3",
+    "env.reward.reduction=last",
+    "env.limits.episode_timeout_s=77.0",
+    "seed=9",
+    "model.dtype=float32",
+    LORA,
+    "model.chat_template.enable_thinking=false",
+    "backend.parallel.strategy=ddp",
+    "backend.parallel.offload_parameters=true",
+    "backend.engine.memory_fraction=0.3",
+    "backend.engine.tensor_parallel=2",
+)
+
+
 def test_changing_a_field_changes_the_job() -> None:
     def files(*overrides: str) -> str:
-        job = {stage.name: stage.job for stage in stages(compose(overrides), PLACES)}["train"]
-        return json.dumps(dict(job.files), sort_keys=True)
+        return json.dumps(dict(jobs(*GPUS, *overrides)["train"].files), sort_keys=True)
 
     base = files()
-    for override in (
-        "training.max_prompt_tokens=99",
-        "training.max_tokens_per_turn=9",
-        "training.max_void_fraction=0.5",
-        "training.shuffle=false",
-        "algorithm.mask_truncated=true",
-        "training.adam_beta2=0.9",
-        "training.top_k=5",
-        "env.max_turns=3",
-        "env.reward.reduction=last",
-        "seed=9",
-    ):
-        assert files(override) != base, override
+    same = [change for change in CHANGES if files(change) == base]
+    assert same == []
+
+
+@pytest.mark.parametrize(
+    "change", ["backend.engine.max_sequences=64", "backend.engine.eager=true", "backend.engine.prefix_caching=false"]
+)
+def test_a_server_is_told_what_a_colocated_engine_cannot_be(change: str) -> None:
+    assert train_config(*SEPARATE, change).common.server != train_config(*SEPARATE).common.server
 
 
 def legal(draw: st.DrawFn) -> RunSpec:
-    micro = draw(st.integers(1, 8))
-    accumulation = draw(st.integers(1, 4))
-    updates = draw(st.integers(1, 4))
+    processes = draw(st.integers(1, 4))
+    micro, accumulation, updates = draw(st.integers(1, 8)), draw(st.integers(1, 4)), draw(st.integers(1, 4))
     group = draw(st.integers(2, 8))
-    episodes = micro * accumulation * updates
-    # The smallest multiple of all three that is a whole number of groups.
+    episodes = micro * accumulation * updates * processes
+    # The smallest multiple of all that is a whole number of groups.
     prompts = episodes if episodes % group else episodes // group
     return compose(
         [
+            f"hardware.accelerators_per_node={processes}",
             f"training.micro_batch_size={micro}",
             f"training.updates_per_step={updates}",
             f"training.group_size={group}",
@@ -101,10 +168,13 @@ def test_the_batch_arithmetic_says_what_the_spec_meant(data: st.DataObject) -> N
     episodes = training.prompts_per_step * training.group_size
     assert rendered["generation_batch_size"] == episodes
     assert rendered["generation_batch_size"] // rendered["num_generations"] == training.prompts_per_step
-    per_update = rendered["per_device_train_batch_size"] * rendered["gradient_accumulation_steps"]
-    assert episodes // per_update == training.updates_per_step
+    at_once = rendered["per_device_train_batch_size"] * world_size(spec)
+    assert episodes % at_once == 0
+    assert episodes // (at_once * rendered["gradient_accumulation_steps"]) == training.updates_per_step
     assert rendered["max_steps"] == training.num_steps * training.updates_per_step * training.passes_per_step
     assert rendered["save_steps"] == training.checkpoint_every * geometry(spec).updates_per_rollout
+    last = checkpoint(spec, PLACES, training.num_steps)
+    assert last == f"runs/r/checkpoints/checkpoint-{rendered['max_steps']}"
 
 
 @pytest.mark.parametrize(
@@ -112,31 +182,137 @@ def test_the_batch_arithmetic_says_what_the_spec_meant(data: st.DataObject) -> N
     [
         (["training.micro_batch_size=24"], "training.micro_batch_size=16"),
         (["training.updates_per_step=3"], "do not divide by updates_per_step"),
-        (["algorithm.dynamic_sampling=true"], "does not resample"),
+        (["hardware.accelerators_per_node=3"], "do not divide by updates_per_step x processes = 3"),
         (["algorithm.kl_estimator=k1", "training.kl_coef=0.1"], "k3 estimator only"),
+        (["algorithm.importance_correction=token"], "no gap to correct; set none"),
         (["backend.overrides.beta=0.1"], "set training.kl_coef"),
         (["backend.overrides.bett=0.1"], "did you mean beta?"),
         (["backend.overrides.report_to=wandb"], "same value for every run"),
-        (["hardware=a100x4"], "hardware"),
+        (["backend.overrides.vllm_server_base_url=http://x"], "set backend.engine.placement"),
+        (["backend.engine.name=vllm"], "vllm wants a GPU; set transformers on hardware=cpu"),
         (["training.max_response_tokens=800"], "more than the 1024 tokens that model=tiny can take"),
+        ([*GPUS, "backend.engine.name=sglang"], "set vllm"),
+        ([*GPUS, "backend.engine.name=transformers"], "set vllm"),
+        ([*GPUS, "hardware.num_nodes=2"], "one process tree on one machine"),
+        ([*GPUS, "backend.parallel.strategy=megatron"], "set fsdp2 or ddp, or backend=skyrl"),
+        ([*GPUS, "backend.parallel.offload_reference=true"], "backend.parallel.offload_parameters=true too"),
+        ([*GPUS, "backend.parallel.strategy=ddp", "backend.parallel.offload_parameters=true"], "only strategy=fsdp2"),
+        ([*GPUS, LORA], "set ddp with model.lora"),
+        ([*GPUS, "backend.engine.tensor_parallel=3"], "3 does not divide the 4 accelerators that generate"),
+        ([*GPUS, "backend.engine.max_sequences=8"], "set 16 or more"),
+        ([*SEPARATE, "backend.engine.accelerators=4"], "leave none to train on"),
+        ([*SEPARATE, "backend.engine.tensor_parallel=4"], "4 does not divide the 2 accelerators that generate"),
     ],
 )
 def test_what_trl_cannot_do_is_refused_with_the_way_out(overrides: list[str], expected: str) -> None:
-    assert expected in "\n".join(map(str, refusals(compose(overrides))))
+    assert expected in refused(*overrides)
 
 
 def test_a_native_key_that_xp_does_not_render_passes_through() -> None:
-    rendered = grpo_config(compose(["backend.overrides.entropy_coef=0.01"]), PLACES)
-    assert rendered["entropy_coef"] == 0.01
-
-
-@pytest.mark.parametrize("backend", ["slime"])
-def test_a_backend_that_is_not_built_refuses_with_one_sentence(backend: str) -> None:
-    with pytest.raises(XpError) as caught:
-        build_plan(compose([f"backend={backend}", "env=whodunit", "hardware=a100x4"]), "r")
-    assert caught.value.code is ExitCode.PLAN
-    assert len(str(caught.value).splitlines()) == 1
+    rendered = grpo_config(compose(["backend.overrides.delta=4.0"]), PLACES)
+    assert rendered["delta"] == 4.0
 
 
 def test_a_warm_up_is_not_lost_under_a_constant_schedule() -> None:
     assert grpo_config(compose(["training.warmup_updates=5"]), PLACES)["lr_scheduler_type"] == "constant_with_warmup"
+
+
+@pytest.mark.parametrize(
+    ("correction", "expected"),
+    [
+        ("none", {"vllm_importance_sampling_correction": False}),
+        (
+            "token",
+            {
+                "vllm_importance_sampling_correction": True,
+                "vllm_importance_sampling_mode": "token_truncate",
+                "vllm_importance_sampling_clip_max": 3.5,
+                "vllm_importance_sampling_clip_min": None,
+            },
+        ),
+        (
+            "sequence",
+            {
+                "vllm_importance_sampling_correction": True,
+                "vllm_importance_sampling_mode": "sequence_truncate",
+                "vllm_importance_sampling_clip_max": 3.5,
+                "vllm_importance_sampling_clip_min": None,
+            },
+        ),
+    ],
+)
+def test_the_importance_correction_is_said_and_never_trls_default(correction: str, expected: dict[str, Any]) -> None:
+    spec = compose([*GPUS, f"algorithm.importance_correction={correction}", "algorithm.importance_cap=3.5"])
+    rendered = grpo_config(spec, PLACES)
+    assert {key: value for key, value in rendered.items() if "vllm_importance" in key} == expected
+
+
+def test_one_process_on_a_cpu_is_trls_own_program() -> None:
+    job = jobs()["train"]
+    assert job.argv == ("python", "-m", "xp.backends.trl.train", "runs/r/attempt_1/train/config.json")
+    assert not [path for path in job.files if path.endswith("accelerate.yaml")]
+    assert job.resources.num_accelerators == 0
+
+
+@pytest.mark.parametrize(
+    ("strategy", "kind"), [("ddp", "MULTI_GPU"), ("fsdp2", "FSDP")], ids=["whole copies", "sharded"]
+)
+def test_several_processes_are_launched_by_accelerate_with_a_file_of_their_own(strategy: str, kind: str) -> None:
+    job = jobs(*GPUS, f"backend.parallel.strategy={strategy}")["train"]
+    here = "runs/r/attempt_1/train"
+    assert job.argv == ("python", "-m", "xp.backends.trl.launch", f"{here}/config.json", f"{here}/accelerate.yaml")
+    config = yaml.safe_load(job.files[f"{here}/accelerate.yaml"])
+    assert (config["distributed_type"], config["num_processes"], config["mixed_precision"]) == (kind, 4, "bf16")
+    assert ("fsdp_config" in config) == (strategy == "fsdp2")
+
+
+def test_offloading_reaches_accelerates_file() -> None:
+    job = jobs(*GPUS, "backend.parallel.offload_parameters=true")["train"]
+    config = yaml.safe_load(job.files["runs/r/attempt_1/train/accelerate.yaml"])
+    assert config["fsdp_config"]["fsdp_offload_params"] is True
+    assert config["fsdp_config"]["fsdp_version"] == 2
+
+
+def test_engines_of_their_own_leave_the_rest_of_the_accelerators_to_training() -> None:
+    config = train_config(*SEPARATE, "backend.engine.tensor_parallel=2")
+    assert config.num_processes == 2
+    assert config.grpo["vllm_mode"] == "server"
+    server = config.common.server
+    assert server is not None
+    assert server.num_accelerators == 2
+    words = " ".join(server.arguments)
+    for part in (
+        "--tensor-parallel-size 2 --data-parallel-size 1",
+        "--gpu-memory-utilization 0.5",
+        f"--max-model-len {2048 + 8192}",
+        '--weight-transfer-config {"backend": "nccl"}',
+        "--logprobs-mode processed_logprobs",
+    ):
+        assert part in words
+
+
+def test_evaluation_plays_on_all_accelerators_and_takes_no_weights() -> None:
+    text = jobs(*SEPARATE)["evaluate"].files["runs/r/attempt_1/evaluate/config.json"]
+    server = EvaluateConfig.from_json(text).common.server
+    assert server is not None
+    assert server.num_accelerators == 4
+    assert "--data-parallel-size 4" in " ".join(server.arguments)
+    assert "--weight-transfer-config" not in server.arguments
+
+
+def test_a_rank_waits_as_long_as_anothers_episodes_may_take() -> None:
+    overrides = (*GPUS, "env.limits.episode_timeout_s=100.0", "env.limits.max_sessions=8")
+    # Sixteen episodes a process, eight at a time.
+    assert grpo_config(compose(overrides), PLACES)["ddp_timeout"] == 1800 + 2 * 100
+
+
+def test_what_the_job_needs_is_checked_before_the_start() -> None:
+    assert jobs()["train"].runtime.packages == ("torch", "transformers", "trl", "openreward")
+    assert jobs("hardware=a100x1", "model=qwen3-4b", LORA)["train"].runtime.packages[-2:] == ("vllm", "peft")
+
+
+def test_the_programs_read_what_was_written() -> None:
+    config = train_config("hardware=a100x1", "model=qwen3-4b", LORA.replace("null", "[q_proj, v_proj]"))
+    assert config.lora is not None
+    assert config.lora.target_modules == ("q_proj", "v_proj")
+    assert TrainConfig.from_json(config.to_json()) == config

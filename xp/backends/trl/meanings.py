@@ -29,6 +29,7 @@ CARRIED: Mapping[str, Meaning] = {
     "model.lora.target_modules": Meaning(Fit.EXACT, "LoraConfig.target_modules, null being all-linear"),
     "algorithm.name": Meaning(Fit.EXACT, "the run's record"),
     "algorithm.estimator": Meaning(Fit.EXACT, "GRPOTrainer's own"),
+    "algorithm.importance_cap": Meaning(Fit.EXACT, "nothing: there is no correction to cap"),
     "algorithm.mask_truncated": Meaning(Fit.EXACT, f"env_mask from {ROLLOUT}"),
     "algorithm.dynamic_sampling": Meaning(Fit.UNSUPPORTED, REFUSED, "GRPOTrainer does not resample groups."),
     "training.max_tokens_per_micro_batch": Meaning(
@@ -55,7 +56,7 @@ CARRIED: Mapping[str, Meaning] = {
         Fit.EMULATED, "fsdp_offload_params", "FSDP2 offloads the reference together with the policy."
     ),
 }
-"""Fields that no key of GRPOConfig carries, and what does."""
+"""Fields that no key of GRPOConfig carries, for this spec or for any, and what does."""
 
 DIFFERENT: Mapping[str, tuple[str, str]] = {
     "model.dtype": (
@@ -86,19 +87,18 @@ def _meaning(spec: RunSpec, path: str) -> Meaning:
         return Meaning(Fit.EXACT, _strategy(spec))
     if path.startswith("backend.engine."):
         return _engine(spec, path)
-    if path in CARRIED:
+    rendered = _rendered(spec, path)
+    if path in CARRIED and not rendered:
         return CARRIED[path]
-    received = _rendered(spec, path)
-    also, note = DIFFERENT.get(path, ("", ""))
-    receives = "; ".join(part for part in (received, also) if part)
+    also, note = DIFFERENT.get(path, (CARRIED[path].receives if path in CARRIED else "", ""))
+    receives = "; ".join(part for part in (rendered, also) if part)
     return Meaning(Fit.EMULATED if note else Fit.EXACT, receives, note)
 
 
 def _engine(spec: RunSpec, path: str) -> Meaning:
     name = path.rpartition(".")[2]
-    received = _rendered(spec, path)
-    if received:
-        return Meaning(Fit.EXACT, received)
+    if rendered := _rendered(spec, path):
+        return Meaning(Fit.EXACT, rendered)
     if spec.backend.engine.name is EngineName.TRANSFORMERS:
         return Meaning(Fit.EXACT, "nothing: the policy itself generates")
     if not is_colocated(spec):
