@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 SKYRL_VENV ?= .venv-skyrl
+SLIME_VENV ?= .venv-slime
 # The CPU build, where pip needs to be told: make setup TORCH_INDEX_URL=https://download.pytorch.org/whl/cpu
 TORCH ?= torch==2.13.0
 TORCH_INDEX_URL ?=
@@ -58,11 +59,33 @@ $(SKYRL_VENV)/.done: requirements-skyrl.txt
 	$(SKYRL_VENV)/bin/pip install --quiet --requirement requirements-skyrl.txt
 	touch $@
 
+# With SKYRL_PATH, a checkout takes the place of the wheel.
+SKYRL_PYTHON := $(if $(SKYRL_PATH),PYTHONPATH=$(SKYRL_PATH):$(SKYRL_PATH)/skyrl-gym )$(SKYRL_VENV)/bin/python
+
 test-skyrl: $(SKYRL_VENV)/.done  ## What xp relies on in SkyRL, against the real package, in .venv-skyrl
-	$(SKYRL_VENV)/bin/python -m pytest tests/trainers/test_skyrl*.py
+	$(SKYRL_PYTHON) -m pytest tests/trainers/test_skyrl*.py
 
 rehearse-skyrl: setup $(SKYRL_VENV)/.done  ## SkyRL's whole training loop on this machine's CPU (ARGS="seed=2")
 	$(XP) backend=skyrl hardware=cpu backend.runtime.python=$(SKYRL_VENV)/bin/python env=whodunit_mini model=tiny $(ARGS)
+
+# So is Slime; Slime itself and Megatron-LM are checkouts, given by SLIME_PATH and MEGATRON_PATH.
+$(SLIME_VENV)/.done: requirements-slime.txt
+	$(PYTHON) -m venv $(SLIME_VENV)
+	$(SLIME_VENV)/bin/pip install --quiet $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) "$(TORCH)"
+	$(SLIME_VENV)/bin/pip install --quiet --no-deps sglang==0.5.15.post1 sglang-router==0.3.2 triton trl==1.16.0
+	echo "$(TORCH)" > $(SLIME_VENV)/constraints.txt
+	$(SLIME_VENV)/bin/pip install --quiet --constraint $(SLIME_VENV)/constraints.txt --requirement requirements-slime.txt
+	touch $@
+
+# Without the checkouts the tests say so and are skipped.
+SLIME_PYTHON := SLIME_ACCELERATOR=none-here CUDA_DEVICE_MAX_CONNECTIONS=1 OMP_NUM_THREADS=1 \
+	PYTHONPATH=$(CURDIR)/tests/trainers/slime_stand_ins:$(MEGATRON_PATH):$(SLIME_PATH) $(SLIME_VENV)/bin/python
+
+test-slime: $(SLIME_VENV)/.done  ## xp inside Slime's own code, in .venv-slime (SLIME_PATH, MEGATRON_PATH: checkouts)
+	$(SLIME_PYTHON) -m pytest -m "not slow" tests/trainers/test_slime*.py tests/unit/test_slime*.py
+
+rehearse-slime: $(SLIME_VENV)/.done  ## Slime's real train.py, Ray and router on this machine's CPU, without training
+	$(SLIME_PYTHON) -m pytest -m slow tests/trainers/test_slime*.py
 
 scorecard: setup  ## The reliability scorecard, n of 35
 	$(BIN)/python -m tests.scorecard
@@ -77,6 +100,10 @@ format: setup  ## Let ruff mend what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+catalogs: setup $(SKYRL_VENV)/.done  ## Remake the lists of native keys of TRL and SkyRL (SKYRL_PATH=checkout: of main)
+	$(BIN)/python -m xp.backends.trl.make_catalog
+	$(SKYRL_PYTHON) -m xp.backends.skyrl.make_catalog
+
 golden: setup  ## Rewrite the golden plans; review the diff
 	XP_GOLDEN=write $(BIN)/python -m pytest -q tests/golden
 
@@ -86,5 +113,5 @@ bench: setup  ## Measure the promises of docs/results.md on this machine
 clean:  ## Remove .venv and caches; outputs/ stays
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
-.PHONY: help setup demo plan test test-slow test-skyrl rehearse-skyrl scorecard check format golden bench clean $(RECIPES) \
+.PHONY: help setup demo plan test test-slow test-skyrl rehearse-skyrl test-slime rehearse-slime scorecard check format catalogs golden bench clean $(RECIPES) \
 	$(addprefix prepare-,$(RECIPES)) $(addprefix plan-,$(RECIPES))
