@@ -1,0 +1,146 @@
+"""The real SkyRLGymGenerator over fake sessions, with an engine that says what a script says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tests.tiny import tokenizer_and_model
+from xp.backends.base import Places
+from xp.backends.skyrl.config import TrainConfig
+from xp.backends.skyrl.process import prepare_process
+from xp.backends.skyrl.render import stages
+from xp.backends.skyrl.tasks_view import ENV_CLASS, skyrl_row
+from xp.compose import compose
+from xp.episode.tokens import ChatTokens
+from xp.tasks.row import TaskRow
+
+prepare_process()
+
+PLACES = Places(run="runs/r", attempt=1, tasks="tasks/t")
+REHEARSAL = ("backend=skyrl", "hardware=cpu")
+
+
+def train_config(*overrides: str) -> TrainConfig:
+    """As the control plane renders it for the rehearsal."""
+    train = next(stage for stage in stages(compose([*REHEARSAL, *overrides]), PLACES) if stage.name == "train")
+    return TrainConfig.from_json(train.job.files["runs/r/attempt_1/train/config.json"])
+
+
+def native(config: TrainConfig, root: Path = Path("/outputs")) -> Any:
+    """SkyRLTrainConfig, parsed and checked by SkyRL."""
+    from skyrl.train.config import SkyRLTrainConfig
+    from skyrl.train.utils import validate_cfg
+
+    cfg = SkyRLTrainConfig.from_cli_overrides(config.common.native(config.base_model, root))
+    validate_cfg(cfg)
+    return cfg
+
+
+class ScriptedClient:
+    """Says a script's turns in every session, each with the token that ends it.
+
+    Args:
+        texts: one a turn.
+        faults: session -> what its first request raises.
+    """
+
+    model_name = "scripted"
+
+    def __init__(self, texts: Sequence[str], faults: Mapping[str, Exception] | None = None) -> None:
+        self._texts, self._faults = texts, faults or {}
+        self._turns: Counter[str] = Counter()
+        self.asked: list[dict[str, Any]] = []
+        """Prompt ids and sampling parameters of each request."""
+
+    async def generate(self, input_batch: Any, model: str | None = None) -> Any:
+        (session,), (prompt,) = input_batch["session_ids"], input_batch["prompt_token_ids"]
+        self.asked.append({"ids": list(prompt), **input_batch["sampling_params"]})
+        await asyncio.sleep(0)
+        if session in self._faults:
+            raise self._faults[session]
+        tokenizer, _ = tokenizer_and_model()
+        text = self._texts[self._turns[session]]
+        self._turns[session] += 1
+        ids = [*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
+        ids = ids[: input_batch["sampling_params"]["max_tokens"]]
+        return {
+            "responses": [tokenizer.decode(ids, skip_special_tokens=True)],
+            "response_ids": [ids],
+            "stop_reasons": ["stop" if ids[-1] == tokenizer.eos_token_id else "length"],
+            "response_logprobs": [[-0.5] * len(ids)],
+        }
+
+    async def finish_session(self, session_id: str) -> None: ...
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What came of a batch."""
+
+    output: dict[str, Any]
+    plays: list[Any]
+    """xp's record of each episode."""
+
+
+@cache
+def _registered() -> None:
+    from xp.backends.skyrl.experiment import register_environment
+
+    register_environment()
+
+
+def generator(client: Any, mix: Any, config: TrainConfig, **changes: Any) -> Any:
+    """XpGenerator as the experiment makes it.
+
+    Args:
+        changes: fields of SkyRL's GeneratorConfig.
+    """
+    from xp.backends.skyrl.generator import XpGenerator
+
+    _registered()
+    cfg = native(config)
+    tokenizer, _ = tokenizer_and_model()
+    parts = {
+        "generator_cfg": replace(cfg.generator, **changes),
+        "skyrl_gym_cfg": cfg.environment.skyrl_gym,
+        "inference_engine_client": client,
+        "tokenizer": tokenizer,
+        "policy_model_name": "policy",
+    }
+    return XpGenerator(parts, ChatTokens(tokenizer), mix, config.common.sampling, config.mask_truncated)
+
+
+def request(rows: Sequence[TaskRow], group_size: int, config: TrainConfig) -> Any:
+    """SkyRL's own input of a generation, from rows of the view."""
+    from skyrl.backends.skyrl_train.inference_servers.engine_utils import get_sampling_params_for_backend
+    from skyrl.train.generators.utils import prepare_generator_input
+
+    views = [skyrl_row(row) for row in rows]
+    prompts = [
+        {
+            "prompt": view.pop("prompt"),
+            "env_class": view.pop("env_class"),
+            "env_extras": view,
+            "uid": str(number),
+        }
+        for number, view in enumerate(views)
+    ]
+    sampling = get_sampling_params_for_backend("vllm", native(config).generator.sampling_params)
+    wanted, _ = prepare_generator_input(prompts, group_size, sampling, ENV_CLASS, "train", 1)
+    return wanted
+
+
+def play(
+    client: Any, mix: Any, rows: Sequence[TaskRow], config: TrainConfig, group_size: int = 1, **changes: Any
+) -> Batch:
+    """Play a batch through SkyRL's own loop."""
+    made = generator(client, mix, config, **changes)
+    wanted = request(rows, group_size, config)
+    output = asyncio.run(made.generate(wanted))
+    return Batch(output, made.plays(wanted))

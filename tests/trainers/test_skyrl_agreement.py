@@ -1,0 +1,32 @@
+"""The agreement suite's scripts through SkyRL's own loop: it needs SkyRL's environment, the other drivers xp's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
+
+from tests.contracts.test_agreement import ROW, SCRIPTS, FakeMix, Played, Script, bare, dialogue
+from tests.tiny import tokenizer_and_model
+from tests.trainers.skyrl_parts import ScriptedClient, play, train_config
+from xp.episode.outcome import Status
+
+ROOMY = train_config("training.max_tokens_per_turn=200", "training.max_response_tokens=600")
+
+
+def under_skyrl(script: Script) -> Played:
+    mix: Any = FakeMix(script.rules)
+    batch = play(ScriptedClient(script.texts), mix, [ROW], ROOMY)
+    (ids,), (mask,) = batch.output["response_ids"], batch.output["loss_masks"]
+    trained = [token for token, is_trained in zip(ids, mask, strict=True) if is_trained]
+    return Played(batch.plays[0].episode.settle(), dialogue(mix.episodes[0]), tokenizer_and_model()[0].decode(trained))
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
+def test_skyrls_loop_agrees_with_the_bare_episode(script: Script) -> None:
+    expected, found = bare(script), under_skyrl(script)
+    assert found.outcome == expected.outcome
+    assert found.messages == expected.messages
+    assert found.trained == ("" if expected.outcome.status is Status.VOID else expected.trained)

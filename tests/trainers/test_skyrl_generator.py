@@ -1,0 +1,175 @@
+"""The traps of SkyRL's agent loop, each through the real loop: every test fails where xp's handling is taken out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
+
+from tests.contracts.test_agreement import ROW, FakeMix, grade
+from tests.fake_session import RULES, FakeSession, call
+from tests.tiny import tokenizer_and_model
+from tests.trainers.skyrl_parts import ScriptedClient, generator, play, request, train_config
+from xp.envs.base import Task
+from xp.episode.config import EnvConfig, OnNoToolCall
+from xp.episode.episode import Episode
+from xp.episode.outcome import Status
+from xp.episode.tokens import ChatTokens
+from xp.tasks.row import TaskRow
+
+ROOMY = train_config("training.max_tokens_per_turn=200", "training.max_response_tokens=600")
+NO_RETRY = replace(RULES, limits=replace(RULES.limits, retries_per_episode=0))
+OTHER = replace(ROW, task_id="fake/train/1", index=1)
+
+
+class CountedMix:
+    """Fake sessions, of which no more may be open at the same time than the mix allows."""
+
+    def __init__(self, rules: EnvConfig, max_sessions: int = 64, respond: Callable[..., Any] = grade) -> None:
+        self._rules, self._max_sessions, self._respond = rules, max_sessions, respond
+        self.sessions: list[FakeSession] = []
+        self.most_open = 0
+
+    def episode(self, row: TaskRow) -> Episode:
+        return Episode(Task(row.env, row.split, row.index), self._open, self._rules)
+
+    def max_sessions(self) -> int:
+        return self._max_sessions
+
+    def num_open(self) -> int:
+        return sum(session.num_closed == 0 for session in self.sessions)
+
+    def _open(self) -> FakeSession:
+        self.sessions.append(FakeSession(self._respond))
+        self.most_open = max(self.most_open, self.num_open())
+        return self.sessions[-1]
+
+
+def test_the_reward_is_whole_when_skyrl_leaves_its_loop_before_the_last_step() -> None:
+    """SkyRL breaks on length before `env.step`: a reward that waits for the last step would be lost."""
+    mix: Any = CountedMix(RULES)
+    prompt = len(ChatTokens(tokenizer_and_model()[0]).prompt(ROW.messages, ROW.tools))
+    batch = play(ScriptedClient([call("move")] * 9), mix, [ROW], ROOMY, max_input_length=prompt + 60)
+    outcome = batch.plays[0].episode.settle()
+    assert batch.output["stop_reasons"] == ["length"]
+    assert 0 < outcome.num_turns < 5
+    assert outcome.status is Status.TRUNCATED
+    assert sum(batch.output["rewards"][0]) == batch.output["rewards"][0][-1] == outcome.reward
+    assert outcome.reward == pytest.approx(0.1 * outcome.num_turns)
+    assert mix.num_open() == 0
+
+
+def test_pass_at_n_sees_a_reward_that_was_earned_before_the_last_turn() -> None:
+    """SkyRL's pass@n reads the last token's reward alone."""
+    from skyrl.train.generators.utils import get_metrics_from_generator_output
+
+    mix: Any = FakeMix(RULES)
+    batch = play(ScriptedClient([call("move"), "I give up."]), mix, [ROW], ROOMY, 2)
+    metrics = get_metrics_from_generator_output(batch.output, ["0", "0"])
+    assert metrics["pass_at_n"] == 1.0
+    assert metrics["avg_score"] == pytest.approx(0.1)
+
+
+def test_an_episode_keeps_its_own_turn_limit_whatever_skyrl_passes() -> None:
+    mix: Any = FakeMix(replace(RULES, max_turns=3))
+    batch = play(ScriptedClient([call("look")] * 9), mix, [ROW], ROOMY, max_turns=50)
+    outcome = batch.plays[0].episode.settle()
+    assert (outcome.num_turns, outcome.status) == (3, Status.TRUNCATED)
+
+
+def test_an_outage_is_void_and_the_others_of_its_batch_play_on() -> None:
+    answers = iter([False, True] * 8)
+
+    def respond(name: str, done_before: int) -> Any:
+        return grade("down" if name == "win" and next(answers) else name, done_before)
+
+    mix: Any = CountedMix(NO_RETRY, respond=respond)
+    batch = play(ScriptedClient([call("win")]), mix, [ROW], ROOMY, 4)
+    rewards = [sum(one) for one in batch.output["rewards"]]
+    is_void = [reason == "void" for reason in batch.output["stop_reasons"]]
+    assert sorted(rewards) == [0.0, 0.0, 1.0, 1.0]
+    for reward, void, mask in zip(rewards, is_void, batch.output["loss_masks"], strict=True):
+        assert void == (reward == 0.0) == (not any(mask))
+    assert mix.num_open() == 0
+
+
+def test_no_session_outlives_a_batch_that_failed() -> None:
+    """SkyRL lets the first exception out, closes no environment, and leaves its other loops where they are."""
+    mix: Any = CountedMix(RULES)
+    client = ScriptedClient([call("move")] * 9, faults={"1_0": RuntimeError("the engine is gone")})
+    with pytest.raises(RuntimeError, match="the engine is gone"):
+        play(client, mix, [ROW, OTHER], ROOMY, 2)
+    assert mix.sessions
+    assert mix.num_open() == 0
+
+
+@pytest.mark.timeout(60)
+def test_more_episodes_than_sessions_wait_for_their_turn() -> None:
+    """All of SkyRL's threads would wait for a session that only they could end."""
+    mix: Any = CountedMix(RULES, max_sessions=2)
+    batch = play(ScriptedClient([call("look"), call("win")]), mix, [ROW, OTHER], ROOMY, 8)
+    assert [sum(one) for one in batch.output["rewards"]] == [1.0] * 16
+    assert mix.most_open <= 2
+    assert len(mix.sessions) == 16
+
+
+def test_the_prompt_is_the_one_that_other_trainers_read_tools_included() -> None:
+    tools = '[{"type": "function", "function": {"name": "move", "description": "", "parameters": {}}}]'
+    row, client = replace(ROW, tools=tools), ScriptedClient([call("win")])
+    batch = play(client, FakeMix(RULES), [row], ROOMY)
+    expected = ChatTokens(tokenizer_and_model()[0]).prompt(row.messages, tools)
+    assert batch.output["prompt_token_ids"] == [client.asked[0]["ids"]] == [expected]
+    assert "move" in tokenizer_and_model()[0].decode(expected)
+
+
+def test_a_turn_that_was_cut_is_ended_by_the_environments_own_token() -> None:
+    config = train_config("training.max_tokens_per_turn=5", "training.max_response_tokens=600")
+    client = ScriptedClient(["a rather long turn that says nothing at all", call("win")])
+    mix: Any = FakeMix(replace(RULES, on_no_tool_call=OnNoToolCall.NUDGE, max_turns=2))
+    batch = play(client, mix, [ROW], config)
+    tokenizer, _ = tokenizer_and_model()
+    second = client.asked[1]["ids"]
+    (prompt,) = batch.output["prompt_token_ids"]
+    assert second[len(prompt) + 5] == tokenizer.eos_token_id
+    assert batch.output["loss_masks"][0][:6] == [1] * 5 + [0]
+
+
+def test_a_response_stays_within_its_limit_and_the_last_turn_gets_what_is_left() -> None:
+    config = train_config("training.max_tokens_per_turn=200", "training.max_response_tokens=90")
+    client = ScriptedClient([call("look")] * 9)
+    batch = play(client, FakeMix(RULES), [ROW], config)
+    outcome = batch.plays[0].episode.settle()
+    (prompt,), (ids,) = batch.output["prompt_token_ids"], batch.output["response_ids"]
+    assert [one["max_tokens"] for one in client.asked] == [90 - (len(one["ids"]) - len(prompt)) for one in client.asked]
+    assert len(ids) <= 90
+    assert outcome.status is Status.TRUNCATED
+
+
+@pytest.mark.parametrize("is_masked", [False, True])
+def test_truncated_episodes_leave_the_loss_where_the_spec_says_so_but_keep_their_reward(is_masked: bool) -> None:
+    config = train_config(
+        "training.max_tokens_per_turn=200", f"algorithm.mask_truncated={is_masked}", "training.max_response_tokens=600"
+    )
+    batch = play(ScriptedClient([call("move")] * 9), FakeMix(RULES), [ROW], config)
+    assert any(batch.output["loss_masks"][0]) is not is_masked
+    assert sum(batch.output["rewards"][0]) == pytest.approx(0.5)
+
+
+def test_special_tokens_inside_a_turn_reach_the_episode_as_they_were_written() -> None:
+    """SkyRL hands over the engine's text, from which special tokens are gone: another call than the model wrote."""
+    mix: Any = FakeMix(RULES)
+    text = call("look", where="<|im_start|>")
+    play(ScriptedClient([text, call("win")]), mix, [ROW], ROOMY)
+    assert mix.episodes[0].turns[0].text == text
+
+
+def test_the_same_task_twice_in_a_batch_is_two_groups() -> None:
+    made = generator(ScriptedClient([call("win")]), FakeMix(RULES), ROOMY)
+    wanted = request([ROW, ROW], 2, ROOMY)
+    asyncio.run(made.generate(wanted))
+    assert [(one.row.task_id, one.sample) for one in made.plays(wanted)] == [(ROW.task_id, 0), (ROW.task_id, 1)] * 2

@@ -1,0 +1,168 @@
+"""SkyRL's own trainer, loader and estimators around xp's parts, without Ray."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
+
+from tests.contracts.test_agreement import ROW
+from tests.tiny import tokenizer_and_model
+from tests.trainers.skyrl_parts import native, train_config
+from xp.backends.skyrl.config import TrainConfig
+from xp.backends.skyrl.play import ViewRow
+from xp.backends.skyrl.tasks_view import write_view
+from xp.envs.base import Message
+from xp.episode.metrics import Played
+from xp.episode.metrics_file import MetricsFile, read_metrics
+from xp.episode.outcome import Outcome, Status
+from xp.errors import ExitCode, XpError
+
+SMALL = ("training.prompts_per_step=2", "training.group_size=4", "training.micro_batch_size=4")
+ROWS = [replace(ROW, task_id=f"fake/train/{index}", index=index) for index in range(12)]
+
+
+def dataset(path: Path) -> Any:
+    from skyrl.train.dataset import PromptDataset
+
+    write_view(ROWS, path)
+    return PromptDataset([str(path)], tokenizer_and_model()[0], 820, 1)
+
+
+def trainer(path: Path, config: TrainConfig, tracker: Any = None, **changes: Any) -> Any:
+    from xp.backends.skyrl.trainer import XpTrainer
+
+    cfg = native(config)
+    for key, value in changes.items():
+        setattr(cfg.trainer.algorithm, key, value)
+    made = XpTrainer(cfg, tracker, tokenizer_and_model()[0], dataset(path / "train.parquet"), None, None)
+    made.dispatch = SimpleNamespace(get_lcm_dp_size=lambda: 1)
+    return made
+
+
+def test_the_prepared_view_loads_in_skyrls_own_dataset_with_everything_an_episode_needs(tmp_path: Path) -> None:
+    found = dataset(tmp_path / "train.parquet")
+    prompt, env_class, extras, _ = found[3]
+    assert len(found) == len(ROWS)
+    assert env_class == "xp"
+    assert ViewRow.of(prompt, extras) == ViewRow(
+        "fake/train/3", "fake", "train", 3, "[]", (Message(role="user", content="play"),)
+    )
+
+
+def test_tasks_come_in_xps_order_where_skyrls_loader_would_shuffle_them(tmp_path: Path) -> None:
+    from skyrl.train.utils.trainer_utils import build_dataloader
+
+    made = trainer(tmp_path, train_config(*SMALL, "training.prompts_per_step=4", "training.num_steps=3"))
+    order = [one["env_extras"]["task_id"] for batch in made.train_dataloader for one in batch]
+    assert order == [row.task_id for row in ROWS]
+    assert made.total_training_steps == 3
+    shuffled = build_dataloader(made.cfg, made.train_dataset, is_train=True)
+    assert [one["env_extras"]["task_id"] for batch in shuffled for one in batch] != order
+
+
+def output(rewards: list[float | None]) -> dict[str, Any]:
+    """SkyRL's record of one episode of three tokens for each reward; None is void."""
+    num = len(rewards)
+    return {
+        "prompt_token_ids": [[10, 11]] * num,
+        "response_ids": [[20, 40, 21]] * num,
+        "rewards": [[0.0, 0.0, reward or 0.0] for reward in rewards],
+        "loss_masks": [[0, 0, 0] if reward is None else [1, 0, 1] for reward in rewards],
+        "stop_reasons": ["void" if reward is None else "stop" for reward in rewards],
+        "rollout_logprobs": None,
+    }
+
+
+def advantages(path: Path, rewards: list[float | None], uids: list[str], **changes: Any) -> list[float]:
+    """Through SkyRL's own conversion and estimators; the first token's, which all of an episode's share."""
+    made = trainer(path, train_config(*SMALL), **changes)
+    generated, uids = made.postprocess_generator_output(output(rewards), uids)
+    data = made.convert_to_training_input(generated, uids)
+    data["values"] = None
+    found: list[float] = made.compute_advantages_and_returns(data)["advantages"][:, 0].tolist()
+    return found
+
+
+UIDS = ["0"] * 4 + ["1"] * 4
+
+
+def test_a_void_episode_leaves_its_groups_baseline(tmp_path: Path) -> None:
+    import torch
+
+    found = advantages(tmp_path, [1.0, None, 0.0, 0.5, 0.2, 0.2, 0.2, 0.2], UIDS)
+    scored = torch.tensor([1.0, 0.0, 0.5])
+    expected = ((scored - scored.mean()) / (scored.std() + 1e-6)).tolist()
+    assert [found[0], found[2], found[3]] == pytest.approx(expected, abs=1e-5)
+    assert found[1] == 0.0
+    assert found[4:] == pytest.approx([0.0] * 4, abs=1e-4)
+
+
+@pytest.mark.parametrize("estimator", ["grpo", "rloo", "maxrl"])
+def test_void_episodes_have_no_advantage_under_any_estimator(tmp_path: Path, estimator: str) -> None:
+    found = advantages(tmp_path, [None, None, None, None, 1.0, None, None, 0.0], UIDS, advantage_estimator=estimator)
+    assert [found[at] for at in (0, 1, 2, 3, 5, 6)] == [0.0] * 6
+    assert found[4] > 0 > found[7]
+
+
+def test_the_minibatches_are_cut_by_prompt_as_if_nothing_were_void(tmp_path: Path) -> None:
+    config = train_config(*SMALL, "training.updates_per_step=2")
+    made = trainer(tmp_path, config)
+    generated, uids = made.postprocess_generator_output(output([1.0, None, 0.0, 0.5, 0.2, 0.2, None, 0.2]), UIDS)
+    data = made.convert_to_training_input(generated, uids)
+    assert data.metadata["policy_mini_batch_boundaries"] == [(0, 4), (4, 8)]
+
+
+class Recorded:
+    def __init__(self) -> None:
+        self.records: list[Any] = []
+
+    def write(self, record: Any) -> None:
+        self.records.append(record)
+
+
+def episode(reward: float | None) -> Any:
+    status = Status.VOID if reward is None else Status.FINISHED
+    played = Played("a", "a/train/0", Outcome(status, reward, (), 1, 1, 0, "down" if reward is None else None), 5)
+    return SimpleNamespace(played=lambda: played, trajectory=lambda run, phase, step: (run, phase, step))
+
+
+def step_log(path: Path, *overrides: str) -> tuple[Any, Recorded]:
+    from xp.backends.skyrl.steps import StepLog
+
+    recorded: Any = Recorded()
+    return StepLog(train_config(*overrides), MetricsFile(path / "metrics.jsonl", "train", 1), recorded), recorded
+
+
+def test_a_step_with_too_many_void_episodes_stops_the_run_with_its_own_code(tmp_path: Path) -> None:
+    log, recorded = step_log(tmp_path, "training.max_void_fraction=0.25")
+    with pytest.raises(XpError, match="2 of 4 episodes are void") as caught:
+        log.episodes([episode(1.0), episode(1.0), episode(None), episode(None)], 1, 1.0)
+    assert caught.value.code is ExitCode.UNHEALTHY
+    assert len(recorded.records) == 4
+
+
+def test_a_step_is_one_line_under_xps_names(tmp_path: Path) -> None:
+    log, recorded = step_log(tmp_path, "training.group_size=2", "training.micro_batch_size=4")
+    log.episodes([episode(1.0), episode(0.0)], 1, 2.5)
+    log.log({"policy/final_loss": 0.5, "policy/grad_norm": 0.1, "timing/step": 3.0, "reward/avg_raw_reward": 9.0}, 1)
+    (line,) = read_metrics(tmp_path / "metrics.jsonl", "train")
+    assert line["reward/avg_raw_reward"] == 0.5
+    assert line["reward/avg_pass_at_2"] == 1.0
+    assert (line["training/loss"], line["training/grad_norm"]) == (0.5, 0.1)
+    assert (line["time/rollout_s"], line["time/step_s"]) == (2.5, 3.0)
+    assert [step for _, _, step in recorded.records] == [0, 0]
+
+
+def test_batches_that_dynamic_sampling_threw_away_are_in_the_steps_line(tmp_path: Path) -> None:
+    log, _ = step_log(tmp_path, "training.group_size=2", "training.micro_batch_size=4")
+    log.episodes([episode(0.0), episode(0.0)], 1, 1.0)
+    log.episodes([episode(1.0), episode(0.0)], 1, 1.0)
+    log.log({"timing/step": 3.0}, 1)
+    (line,) = read_metrics(tmp_path / "metrics.jsonl", "train")
+    assert (line["episodes/num"], line["reward/avg_raw_reward"], line["time/rollout_s"]) == (4.0, 0.25, 2.0)
