@@ -78,8 +78,6 @@ class TrainConfig:
     """Value of --save and --load."""
     exports: str
     """Directory of the Hugging Face exports, `<exports>/<rollout id>`; the rollout id of step n is n - 1."""
-    tensorboard: str
-    """Directory of Slime's event files (TENSORBOARD_DIR)."""
     model_dir: str
     """Where the trained model goes, as a Hugging Face directory."""
     num_steps: int

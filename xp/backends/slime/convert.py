@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from xp.atomic import sync_directory, write_atomically
 from xp.backends.slime.checkpoints import TRACKER
 from xp.backends.slime.config import ConvertConfig
 from xp.backends.slime.models import check_architecture, local_model
-from xp.backends.slime.program import absolute_flags, run_file
+from xp.backends.slime.program import absolute_flags
 from xp.backends.slime.sources import open_sources
 from xp.errors import ExitCode, XpError
 from xp.stage_program import run_stage
@@ -26,19 +28,31 @@ def main(argv: Sequence[str]) -> None:
     config = ConvertConfig.from_json(Path(argv[0]).read_text())
     root, target = Path.cwd(), Path(config.output_dir).absolute()
     check_architecture(local_model(config.base_model, root), config.architecture)
-    sources = open_sources(config.command)
     staged = target.with_name(f".{target.name}.{os.getpid()}.part")
     shutil.rmtree(staged, ignore_errors=True)
     staged.mkdir(parents=True)
-    os.environ.update(config.command.environment)
     try:
-        run_file(sources.program(PROGRAM), [*absolute_flags(config.command, root), "--save", str(staged)])
+        _convert(config, root, staged)
         if not (staged / TRACKER).is_file():
             raise XpError(f"{PROGRAM} ended without writing {TRACKER}", ExitCode.MISSING_OUTPUT)
         _take_name(staged, target)
     finally:
         shutil.rmtree(staged, ignore_errors=True)
     write_atomically(target / "manifest.json", json.dumps(config.manifest, indent=2) + "\n")
+
+
+def _convert(config: ConvertConfig, root: Path, staged: Path) -> None:
+    """Run the tool, one process an accelerator."""
+    program = open_sources(config.command).program(PROGRAM)
+    words = list(config.command.flags)
+    words[words.index("--save") + 1] = str(staged)
+    flags = absolute_flags(replace(config.command, flags=tuple(words)), root)
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={config.num_processes}"]
+    code = subprocess.run(
+        [sys.executable, *launcher, str(program), *flags], env={**os.environ, **config.command.environment}, check=False
+    ).returncode
+    if code:
+        raise XpError(f"{PROGRAM} ended with {code}; its reason stands above", ExitCode.STAGE_FAILED)
 
 
 def _take_name(staged: Path, target: Path) -> None:

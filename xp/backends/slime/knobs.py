@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 from xp.backends.slime.flags import Flags, switch, value
 from xp.backends.slime.geometry import geometry, is_colocated, num_engines
-from xp.backends.slime.hooks import ADVANTAGES, GENERATE, HAS_VARIANCE, LOG_EVALUATION, LOG_ROLLOUT
+from xp.backends.slime.hooks import ADVANTAGES, GENERATE, HAS_VARIANCE, LOG_EVALUATION, LOG_ROLLOUT, WATCH_TRAINING
 from xp.backends.slime.tasks_view import INPUT_KEY, METADATA_KEY, TOOL_KEY
 from xp.spec import AdvantageScale, ImportanceCorrection, LossAggregation, RunSpec
 
@@ -145,9 +145,9 @@ FIXED: Flags = {
     "--tool-key": (TOOL_KEY,),
     "--custom-generate-function-path": (GENERATE,),
     "--custom-reward-post-process-path": (ADVANTAGES,),
-    # Metrics are xp's: the rollout's by this function, the update's from the event files.
+    # Metrics are xp's: the rollout's by the first function, the update's by the second.
     "--custom-rollout-log-function-path": (LOG_ROLLOUT,),
-    "--use-tensorboard": (),
+    "--custom-megatron-init-path": (WATCH_TRAINING,),
 }
 """Flags that xp sets the same for every spec."""
 

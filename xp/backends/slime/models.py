@@ -9,24 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from xp.backends.slime.hf_config import mismatches
 from xp.errors import ExitCode, XpError
-
-KEYS: Mapping[str, str] = {
-    "hidden_size": "hidden_size",
-    "num_layers": "num_hidden_layers",
-    "num_heads": "num_attention_heads",
-    "num_kv_heads": "num_key_value_heads",
-    "head_dim": "head_dim",
-    "intermediate_size": "intermediate_size",
-    "vocab_size": "vocab_size",
-    "rope_theta": "rope_theta",
-    "norm_eps": "rms_norm_eps",
-    "tied_embeddings": "tie_word_embeddings",
-    "num_experts": "num_experts",
-    "experts_per_token": "num_experts_per_tok",
-    "expert_intermediate_size": "moe_intermediate_size",
-}
-"""Field of model.architecture -> key of config.json; one that config.json leaves out is not compared."""
 
 
 def local_model(name: str, root: Path) -> Path:
@@ -57,14 +41,7 @@ def local_model(name: str, root: Path) -> Path:
 
 def check_architecture(model: Path, architecture: Mapping[str, Any]) -> None:
     """Compare the spec with the model's own config.json; raises XpError(PLAN) with every field that differs."""
-    config = json.loads((model / "config.json").read_text())
-    config = {**config, **(config.get("rope_parameters") or {})}
-    differing = [
-        f"{field} is {config[key]!r} there and {architecture[field]!r} in the spec"
-        for field, key in KEYS.items()
-        if architecture.get(field) is not None and config.get(key) is not None and config[key] != architecture[field]
-    ]
-    if differing:
+    if differing := mismatches(architecture, json.loads((model / "config.json").read_text())):
         raise XpError(f"model.architecture is not that of {model}: {'; '.join(differing)}", ExitCode.PLAN)
 
 

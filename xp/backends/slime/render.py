@@ -97,7 +97,6 @@ def _train_job(spec: RunSpec, places: Places) -> Job:
         num_held_out=spec.evaluation.num_episodes,
         checkpoints=places.checkpoints,
         exports=_exports(places),
-        tensorboard=f"{here}/tensorboard",
         model_dir=places.model,
         num_steps=training.num_steps,
         prompts_per_step=training.prompts_per_step,
@@ -125,7 +124,7 @@ def _evaluation_flags(spec: RunSpec, here: str) -> Flags:
         "--debug-rollout-only": (),
         "--num-rollout": value(0),
         "--sglang-server-concurrency": value(episodes_per_engine(spec, spec.evaluation.batch_size)),
-        "--use-tensorboard": None,
+        "--custom-megatron-init-path": None,
         "--save-interval": None,
         "--use-kl-loss": None,
     }

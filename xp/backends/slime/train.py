@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,7 +32,6 @@ def main(argv: Sequence[str]) -> None:
     latest = choose_latest(root / config.checkpoints)
     if latest is not None:
         print(f"going on from rollout step {latest + 1} of {config.num_steps}", flush=True)
-    os.environ["TENSORBOARD_DIR"] = str(root / config.tensorboard)
     if latest is None or latest + 1 < config.num_steps:
         run_train(config.command, worker_config(config, root))
     publish_model(root / config.exports / str(config.num_steps - 1), root / config.model_dir)

@@ -1,0 +1,197 @@
+"""A small HTTP server that speaks SGLang's /generate, for a machine without a GPU: not SGLang.
+
+Real: the parameters (SGLang's own SamplingParams and request fields, so that an unknown name is refused as there) and
+the log-probabilities (of a real, tiny model). Not real: batching, prefix caches, weights that change, everything else.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import json
+import random
+import threading
+from collections.abc import Callable, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Protocol
+
+Says = Callable[[list[int]], list[int] | None]
+"""From the context to the ids that the policy writes whole (its end token included); None: it samples."""
+
+
+class Policy(Protocol):
+    """What writes."""
+
+    def write(self, ids: list[int], params: Any, is_aborted: Callable[[], bool]) -> tuple[list[int], list[float], str]:
+        """Ids, their log-probabilities, and the finish reason (`stop`, `length`, `abort`)."""
+
+
+class TinyPolicy:
+    """A real model on the CPU; `says` puts words into its mouth, whose log-probabilities are then the model's own.
+
+    Args:
+        model: a small causal language model.
+        end_id: the token that ends a turn.
+        says: the words; None: it samples.
+    """
+
+    def __init__(self, model: Any, end_id: int, says: Says | None = None) -> None:
+        self._model, self._end_id, self._says = model, end_id, says
+        self._lock = threading.Lock()
+
+    def write(self, ids: list[int], params: Any, is_aborted: Callable[[], bool]) -> tuple[list[int], list[float], str]:
+        said = self._says(ids) if self._says else None
+        if said is not None:
+            cut = said[: params.max_new_tokens]
+            return cut, self.logprobs(ids, cut, params.temperature), "stop" if cut == said else "length"
+        return self._sample(ids, params, is_aborted)
+
+    def logprobs(self, ids: Sequence[int], written: Sequence[int], temperature: float) -> list[float]:
+        """Of each written token, given all before it."""
+        import torch
+
+        with self._lock, torch.inference_mode():
+            logits = self._model(input_ids=torch.tensor([[*ids, *written]])).logits[0].float()
+        rows = torch.log_softmax(logits / temperature, -1)[len(ids) - 1 : -1]
+        found: list[float] = rows.gather(1, torch.tensor(written)[:, None])[:, 0].tolist()
+        return found
+
+    def _sample(
+        self, ids: list[int], params: Any, is_aborted: Callable[[], bool]
+    ) -> tuple[list[int], list[float], str]:
+        import torch
+
+        written: list[int] = []
+        logprobs: list[float] = []
+        while len(written) < params.max_new_tokens:
+            if is_aborted():
+                return written, logprobs, "abort"
+            with self._lock, torch.inference_mode():
+                logits = self._model(input_ids=torch.tensor([[*ids, *written]])).logits[0, -1].float()
+            row = torch.log_softmax(logits / params.temperature, -1)
+            token = int(torch.multinomial(row.exp(), 1))
+            written.append(token)
+            logprobs.append(float(row[token]))
+            if token == self._end_id:
+                return written, logprobs, "stop"
+        return written, logprobs, "length"
+
+
+class FakeSglang:
+    """Serves one policy on 127.0.0.1; use it as a context manager."""
+
+    def __init__(self, policy: Policy, decode: Callable[[list[int]], str]) -> None:
+        self.policy, self.decode = policy, decode
+        self.requests: list[dict[str, Any]] = []
+        """Bodies of all /generate requests."""
+        self.faults: list[int] = []
+        """HTTP statuses that the next requests are answered with."""
+        self.broken: list[Exception] = []
+        """Faults of this server's own: the test that caused them is wrong."""
+        self.aborted = threading.Event()
+        self._server = _Server(("127.0.0.1", 0), _handler(self))
+        self.port: int = self._server.server_address[1]
+
+    def __enter__(self) -> FakeSglang:
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        if self.broken:
+            raise self.broken[0]
+
+    def generate(self, body: dict[str, Any]) -> dict[str, Any]:
+        """As SGLang answers; raises TypeError for a name that it does not know."""
+        from sglang.srt.sampling.sampling_params import SamplingParams
+
+        if unknown := set(body) - request_fields():
+            raise TypeError(f"/generate has no {sorted(unknown)}")
+        params = SamplingParams(**body["sampling_params"])
+        ids = list(body["input_ids"])
+        self.requests.append(body)
+        written, logprobs, finish = self.policy.write(ids, params, self.aborted.is_set)
+        rows = [[logprob, token, None] for token, logprob in zip(written, logprobs, strict=True)]
+        finish_reason: dict[str, Any] = {"type": finish}
+        meta = {
+            "id": str(random.random()),
+            "finish_reason": finish_reason,
+            "prompt_tokens": len(ids),
+            "completion_tokens": len(written),
+            "cached_tokens": 0,
+            "weight_version": "default",
+            "output_token_logprobs": rows if body["return_logprob"] else None,
+        }
+        return {"text": self.decode(written), "meta_info": meta, "output_ids": written}
+
+    def answer(self, path: str, body: dict[str, Any]) -> Any:
+        """Everything that Slime and its router ask besides."""
+        if path == "/abort_request":
+            self.aborted.set()
+            return {}
+        return {
+            "/server_info": {"tp_size": 1, "pp_size": 1, "dp_size": 1, "enable_memory_saver": False, **body},
+            "/get_server_info": {"tp_size": 1, "pp_size": 1, "dp_size": 1, "enable_memory_saver": False},
+            "/v1/loads": {"loads": []},
+            "/workers": {"workers": [{"url": f"http://127.0.0.1:{self.port}"}]},
+        }.get(path, {})
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that went away in the middle."""
+
+
+@functools.cache
+def request_fields() -> frozenset[str]:
+    """Names that SGLang's GenerateReqInput has, read from its source: importing it wants CUDA kernels."""
+    spec = find_spec("sglang")
+    assert spec is not None
+    assert spec.origin is not None
+    tree = ast.parse(Path(spec.origin).with_name("srt").joinpath("managers/io_struct.py").read_text())
+    (request,) = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "GenerateReqInput"]
+    fields = [
+        node.target.id for node in request.body if isinstance(node, ast.AnnAssign) if isinstance(node.target, ast.Name)
+    ]
+    return frozenset(fields)
+
+
+def _handler(server: FakeSglang) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            self._send(200, server.answer(self.path.partition("?")[0], {}))
+
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or b"{}")
+            if self.path != "/generate":
+                self._send(200, server.answer(self.path, {}))
+            elif server.faults:
+                self._send(server.faults.pop(0), {"error": "as the test asked"})
+            else:
+                try:
+                    self._send(200, server.generate(body))
+                except TypeError as error:
+                    self._send(400, {"error": {"message": str(error)}})
+                except Exception as error:
+                    server.broken.append(error)
+                    self._send(500, {"error": {"message": repr(error)}})
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+        def _send(self, status: int, value: Any) -> None:
+            data = json.dumps(value).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+    return Handler

@@ -1,0 +1,169 @@
+"""What tests of Slime share: whether its real code is here, its real arguments, a tiny policy and a worker of xp."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tiny import tokenizer_and_model
+from tests.trainers.fake_sglang import FakeSglang, Says, TinyPolicy
+from xp.backends.slime import hooks
+from xp.backends.slime.config import WORKER_ATTRIBUTE, Common, Limits, WorkerConfig
+from xp.backends.slime.tasks_view import INPUT_KEY, METADATA_KEY, TOOL_KEY
+from xp.backends.slime.worker import Worker
+from xp.tasks.row import TaskRow
+
+IS_HERE = (
+    os.environ.get("SLIME_ACCELERATOR") == "none-here"
+    and find_spec("sglang") is not None
+    and all(os.environ.get(name) for name in ("SLIME_PATH", "MEGATRON_PATH"))
+)
+needs_slime = pytest.mark.skipif(
+    not IS_HERE,
+    reason="Slime's own code is not here: make test-slime SLIME_PATH=/its/checkout MEGATRON_PATH=/that/of/Megatron-LM",
+)
+
+LIMITS = Limits(max_prompt_tokens=700, max_tokens_per_turn=60, max_response_tokens=400)
+
+
+def worker_config(root: Path, limits: Limits = LIMITS, **changes: Any) -> WorkerConfig:
+    """A stage's, for groups of four."""
+    common = Common(
+        attempt=1,
+        run="runs/r",
+        stage_dir="runs/r/attempt_1/train",
+        tasks="tasks/t",
+        metrics="runs/r/metrics.jsonl",
+        chat_template={},
+        limits=limits,
+        seed=1,
+        max_void_fraction=0.5,
+        upload_as=None,
+    )
+    fields: dict[str, Any] = {
+        "root": str(root),
+        "common": common,
+        "phase": "train",
+        "group_size": 4,
+        "num_steps": 2,
+        "prompts_per_step": 2,
+        "updates_per_step": 1,
+        "mask_truncated": False,
+        "checkpoints": None,
+        "exports": None,
+        "keep_checkpoints": 1,
+    }
+    (root / common.stage_dir).mkdir(parents=True, exist_ok=True)
+    return WorkerConfig(**fields | changes)
+
+
+def tiny_directory(root: Path) -> Path:
+    """The tiny model as a Hugging Face directory."""
+    directory = root / "models" / "tiny"
+    tokenizer, model = tokenizer_and_model()
+    model.save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    return directory
+
+
+def slime_arguments(model: Path, *more: str) -> Any:
+    """Slime's real parser and validation on a command line for rollouts alone."""
+    from slime.utils.arguments import parse_args
+
+    flags = [
+        *("--hf-checkpoint", str(model), "--debug-rollout-only", "--rollout-num-gpus", "1"),
+        *("--rollout-num-gpus-per-engine", "1", "--num-rollout", "2", "--rollout-batch-size", "2"),
+        *("--n-samples-per-prompt", "4", "--global-batch-size", "8", "--rollout-temperature", "1.0"),
+        *("--rollout-max-response-len", "60", "--input-key", INPUT_KEY, "--metadata-key", METADATA_KEY),
+        *("--tool-key", TOOL_KEY, "--custom-generate-function-path", hooks.GENERATE),
+        *("--custom-reward-post-process-path", hooks.ADVANTAGES, "--custom-rollout-log-function-path"),
+        *(hooks.LOG_ROLLOUT, "--advantage-estimator", "grpo", *more),
+    ]
+    return parsed(flags, parse_args)
+
+
+def parsed(flags: Sequence[str], parse: Any) -> Any:
+    """What a parser makes of a command line; it reads sys.argv."""
+    before = sys.argv
+    sys.argv = ["train.py", *flags]
+    try:
+        return parse()
+    finally:
+        sys.argv = before
+
+
+@contextmanager
+def engine(args: Any, says: Says | None = None) -> Iterator[FakeSglang]:
+    """The fake engine with the tiny model behind it, where Slime's client looks for its router."""
+    from slime.rollout.sglang_rollout import GenerateState
+    from slime.utils import http_utils
+    from slime.utils.misc import SingletonMeta
+
+    tokenizer, model = tokenizer_and_model()
+    SingletonMeta._instances.pop(GenerateState, None)
+    http_utils._http_client = None
+    with FakeSglang(TinyPolicy(model, tokenizer.eos_token_id, says), tokenizer.decode) as server:
+        args.sglang_router_ip, args.sglang_router_port = "127.0.0.1", server.port
+        http_utils.init_http_client(args)
+        yield server
+
+
+def put_worker(args: Any, config: WorkerConfig, mix: Any, recorder: Any) -> Worker:
+    """A worker with fake environments, where Slime's arguments lead to it."""
+    from xp.backends.slime import worker
+
+    path = f"{config.root}/worker.json"
+    setattr(args, WORKER_ATTRIBUTE, path)
+    worker._workers[path] = Worker(config, mix, recorder)
+    return worker._workers[path]
+
+
+def group_of(row: TaskRow, size: int, group_index: int = 0) -> list[Any]:
+    """Fresh samples of one task, as Slime's data source makes them."""
+    from slime.utils.types import Sample
+
+    from xp.backends.slime.tasks_view import slime_line
+
+    samples = []
+    for number in range(size):
+        line = slime_line(row)
+        metadata = {**line[METADATA_KEY], "tools": line[TOOL_KEY]}
+        index = group_index * size + number
+        samples.append(Sample(prompt=line[INPUT_KEY], metadata=metadata, index=index, group_index=group_index))
+    return samples
+
+
+def written_by_policy(sample: Any) -> list[int]:
+    """The token ids of a sample that the loss may see."""
+    response = sample.tokens[len(sample.tokens) - sample.response_length :]
+    return [token for token, mask in zip(response, sample.loss_mask, strict=True) if mask]
+
+
+def detective(chooser: Any) -> Says:
+    """Plays the bundled mysteries by words: one interview, then an accusation drawn by `chooser`."""
+    tokenizer, _ = tokenizer_and_model()
+    from xp.bundled.mystery import ROOMS, SUSPECTS, WEAPONS
+
+    def says(ids: list[int]) -> list[int]:
+        text = tokenizer.decode(ids)
+        named = [name for name in SUSPECTS if name in text]
+        if "<tool_response>" not in text.rpartition("<|im_start|>user")[2]:
+            call = f'{{"name": "interview", "arguments": {{"suspect": "{named[0]}"}}}}'
+        else:
+            rooms = [room for room in ROOMS if re.search(re.escape(room), text)]
+            call = (
+                f'{{"name": "accuse", "arguments": {{"suspect": "{chooser.choice(named)}",'
+                f' "weapon": "{chooser.choice(WEAPONS)}", "room": "{chooser.choice(rooms)}"}}}}'
+            )
+        ids = tokenizer(f"<tool_call>\n{call}\n</tool_call>", add_special_tokens=False)["input_ids"]
+        return [*ids, tokenizer.eos_token_id]
+
+    return says

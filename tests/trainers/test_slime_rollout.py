@@ -1,0 +1,429 @@
+"""xp's functions inside Slime's real rollout: its samples, its generate_and_rm, its conversion to training data."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import random
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.contracts.test_agreement import NO_RETRY, ROW, SCRIPTS, FakeMix, Played, Script, bare, dialogue
+from tests.fake_session import call
+from tests.tiny import tokenizer_and_model
+from tests.trainers.slime_setup import (
+    LIMITS,
+    detective,
+    engine,
+    group_of,
+    needs_slime,
+    put_worker,
+    slime_arguments,
+    tiny_directory,
+    worker_config,
+    written_by_policy,
+)
+from xp.backends.slime.config import WORKER_ATTRIBUTE, Limits
+from xp.backends.slime.worker import read_played
+from xp.compose import compose
+from xp.envs.base import EnvUnavailable, Task, ToolResult
+from xp.episode.episode import Episode
+from xp.episode.mix import Mix
+from xp.episode.outcome import Status
+from xp.episode.trajectory import Trajectory, read_trajectories
+from xp.errors import ExitCode, XpError
+from xp.stages.episode import episode_config
+from xp.tasks.config import Purpose
+from xp.tasks.row import TaskRow
+
+pytestmark = needs_slime
+
+
+class Kept:
+    """A recorder in memory."""
+
+    def __init__(self) -> None:
+        self.records: list[Trajectory] = []
+
+    def write(self, record: Trajectory) -> None:
+        self.records.append(record)
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def arguments(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Slime's arguments; its accelerator and its parsers are imported once."""
+    return slime_arguments(tiny_directory(tmp_path_factory.mktemp("slime")))
+
+
+@pytest.fixture
+def args(arguments: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    from slime.utils import http_utils
+
+    # Slime repeats a failed request sixty times, once a second.
+    monkeypatch.setattr(http_utils.post, "__defaults__", (1, None))
+    own = SimpleNamespace(**vars(arguments))
+    own.xp_root = tmp_path
+    return own
+
+
+def play_group(args: Any, group: list[Any]) -> list[Any]:
+    """Slime's own function for a group, on its own event loop and with its own sampling parameters."""
+    from slime.rollout.sglang_rollout import GenerateState, generate_and_rm_group
+    from slime.utils.async_utils import run as run_on_slimes_loop
+
+    async def run() -> Any:
+        return await generate_and_rm_group(args, group, GenerateState(args).sampling_params.copy())
+
+    return list(run_on_slimes_loop(run()))
+
+
+def says_script(script: Script) -> Any:
+    """The script's turns, one after another; the number of turns so far is read off the context."""
+    tokenizer, _ = tokenizer_and_model()
+
+    def says(ids: list[int]) -> list[int]:
+        text = tokenizer.decode(ids)
+        number = text.count("<|im_start|>assistant") - 1
+        return [*tokenizer(script.texts[number], add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
+
+    return says
+
+
+def play_script(args: Any, script: Script, size: int = 1, **changes: Any) -> tuple[list[Any], FakeMix, Kept]:
+    mix, kept = FakeMix(script.rules), Kept()
+    limits = changes.pop("limits", Limits(400, 200, 2000))
+    put_worker(args, worker_config(args.xp_root, limits, **changes), mix, kept)
+    with engine(args, says_script(script)):
+        return play_group(args, group_of(ROW, size)), mix, kept
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
+def test_slime_agrees_with_the_bare_episode(args: Any, script: Script) -> None:
+    (sample,), mix, _ = play_script(args, script)
+    found = Played(
+        read_played(sample.metadata).outcome,
+        dialogue(mix.episodes[0]),
+        tokenizer_and_model()[0].decode(written_by_policy(sample)),
+    )
+    assert found == bare(script)
+
+
+def test_reward_status_and_mask_follow_the_outcome(args: Any) -> None:
+    from slime.utils.types import Sample
+
+    expected = {
+        Status.FINISHED: Sample.Status.COMPLETED,
+        Status.STOPPED: Sample.Status.COMPLETED,
+        Status.TRUNCATED: Sample.Status.TRUNCATED,
+        Status.VOID: Sample.Status.FAILED,
+    }
+    for script in SCRIPTS:
+        (sample,), _, _ = play_script(args, script)
+        outcome = read_played(sample.metadata).outcome
+        assert sample.status is expected[outcome.status]
+        assert math.isnan(sample.reward) if outcome.reward is None else sample.reward == outcome.reward
+        assert sample.remove_sample is (outcome.status is Status.VOID)
+        assert len(sample.loss_mask) == len(sample.rollout_log_probs) == sample.response_length > 0
+        assert all(type(token) is int for token in sample.tokens)
+
+
+def test_truncated_episodes_leave_the_loss_where_the_run_says_so(args: Any) -> None:
+    (runs_out,) = [script for script in SCRIPTS if script.name == "runs out of turns"]
+    (sample,), _, _ = play_script(args, runs_out, mask_truncated=True)
+    assert sample.remove_sample is True
+    assert sample.reward == 0.5
+
+
+@pytest.fixture
+def whodunit(args: Any) -> Iterator[Any]:
+    """The real local ORS server of the bundled mysteries, as the run's episode.json names it."""
+    config = worker_config(args.xp_root)
+    stage = args.xp_root / config.common.stage_dir
+    (stage / "episode.json").write_text(episode_config(compose([])).to_json())
+    (args.xp_root / "worker.json").write_text(config.to_json())
+    setattr(args, WORKER_ATTRIBUTE, str(args.xp_root / "worker.json"))
+    yield args
+    from xp.backends.slime.worker import worker
+
+    worker(args).mix.close()
+
+
+def mystery(index: int, mix: Mix) -> TaskRow:
+    from xp.bundled.mystery import TOOLS, generate_case
+    from xp.envs.base import Message
+    from xp.episode.prompt import tool_schemas
+
+    del mix
+    prompt = Message(role="user", content=generate_case("train", index).prompt)
+    tools = json.dumps(tool_schemas(TOOLS), sort_keys=True)
+    name = next(iter(compose([]).env.members))
+    return TaskRow(f"{name}/train/{index}", name, Purpose.TRAIN, "train", index, "h", (prompt,), tools, 1.0)
+
+
+def test_a_real_environment_is_played_through_and_every_token_is_where_it_belongs(whodunit: Any) -> None:
+    from xp.backends.slime.worker import worker
+
+    own = worker(whodunit)
+    groups = [group_of(mystery(index, own.mix), 4, index) for index in range(4)]
+    with engine(whodunit, detective(random.Random(5))) as server:
+        samples = [sample for group in groups for sample in play_group(whodunit, group)]
+        assert {body["sampling_params"]["max_new_tokens"] for body in server.requests} == {LIMITS.max_tokens_per_turn}
+        assert all(set(body) == {"input_ids", "sampling_params", "return_logprob"} for body in server.requests)
+        for sample in samples:
+            _check_tokens(sample, server.policy)
+    assert {read_played(sample.metadata).outcome.status for sample in samples} == {Status.FINISHED}
+    assert {read_played(sample.metadata).outcome.num_turns for sample in samples} == {2}
+    assert len({sample.reward for sample in samples}) > 1
+    records = read_trajectories(next((whodunit.xp_root / "runs").rglob("trajectories/train.jsonl"))).records
+    assert [record["outcome"]["reward"] for record in records].count(None) == 0
+    assert sorted(record["sample"] for record in records) == sorted([0, 1, 2, 3] * 4)
+    assert all(record["tokens"]["generated"] > 0 < record["tokens"]["observed"] for record in records)
+
+
+def _check_tokens(sample: Any, policy: Any) -> None:
+    """Turn by turn: the log-probs are the real model's for just these ids, and the environment's part has none."""
+    tokenizer, _ = tokenizer_and_model()
+    start = len(sample.tokens) - sample.response_length
+    position = 0
+    turns = 0
+    while position < sample.response_length:
+        end = position
+        while end < sample.response_length and sample.loss_mask[end] == sample.loss_mask[position]:
+            end += 1
+        ids = sample.tokens[start + position : start + end]
+        if sample.loss_mask[position]:
+            expected = policy.logprobs(sample.tokens[: start + position], ids, 1.0)
+            assert sample.rollout_log_probs[position:end] == pytest.approx(expected, abs=1e-4)
+            assert ids[-1] == tokenizer.eos_token_id
+            turns += 1
+        else:
+            assert set(sample.rollout_log_probs[position:end]) == {0.0}
+            assert "<tool_response>" in tokenizer.decode(ids)
+        position = end
+    assert turns == read_played(sample.metadata).outcome.num_turns
+
+
+def test_a_model_that_samples_is_cut_at_the_limits_and_stays_aligned(args: Any) -> None:
+    put_worker(args, worker_config(args.xp_root, Limits(400, 12, 30)), FakeMix(NO_RETRY), Kept())
+    with engine(args) as server:
+        (sample,) = play_group(args, group_of(ROW, 1))
+        _check_cut(sample, server.policy)
+    assert sample.response_length <= 30
+
+
+def _check_cut(sample: Any, policy: Any) -> None:
+    start = len(sample.tokens) - sample.response_length
+    own = policy.logprobs(sample.tokens[:start], sample.tokens[start : start + sum(sample.loss_mask[:12])], 1.0)
+    assert sample.rollout_log_probs[: len(own)] == pytest.approx(own, abs=1e-4)
+
+
+def test_an_episode_ends_where_the_next_turn_has_no_room(args: Any) -> None:
+    (scores,) = [script for script in SCRIPTS if script.name == "scores on the way"]
+    tokenizer, _ = tokenizer_and_model()
+    turn = len(tokenizer(scores.texts[0], add_special_tokens=False)["input_ids"]) + 1
+    (sample,), _, _ = play_script(args, scores, limits=Limits(400, 200, turn + 3))
+    outcome = read_played(sample.metadata).outcome
+    assert (outcome.status, outcome.num_turns, outcome.reward) == (Status.TRUNCATED, 1, 0.1)
+    assert sample.response_length == turn
+
+
+def test_a_void_episode_leaves_its_group_and_slimes_training_data(args: Any) -> None:
+    """Slime's own conversion of the samples, with xp's advantages in it."""
+    rewards = {0: "win", 1: "down", 2: "lose", 3: "win"}
+    started: list[int] = []
+
+    def says(ids: list[int]) -> list[int]:
+        del ids
+        started.append(len(started))
+        tokenizer, _ = tokenizer_and_model()
+        text = call(rewards[started[-1] % 4])
+        return [*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
+
+    mix = FakeMix(NO_RETRY)
+    put_worker(args, worker_config(args.xp_root), mix, Kept())
+    with engine(args, says):
+        groups = [play_group(args, group_of(ROW, 4, number)) for number in range(2)]
+    samples = [sample for group in groups for sample in group]
+    data = converted(args, samples)
+    for group, own in zip((samples[:4], samples[4:]), (data["rewards"][:4], data["rewards"][4:]), strict=True):
+        valid = [reward for reward in (sample.reward for sample in group) if not math.isnan(reward)]
+        assert sorted(valid) == [0.0, 1.0, 1.0]
+        mean, std = 2 / 3, math.sqrt(1 / 3)
+        expected = [0.0 if math.isnan(sample.reward) else (sample.reward - mean) / (std + 1e-6) for sample in group]
+        assert own == pytest.approx(expected)
+    for sample, mask, total in zip(samples, data["loss_masks"], data["rollout_mask_sums"], strict=True):
+        assert (sum(mask) == 0) is math.isnan(sample.reward)
+        assert total == sum(mask)
+    assert all(
+        len(one) == length for one, length in zip(data["rollout_log_probs"], data["response_lengths"], strict=True)
+    )
+    assert all(math.isfinite(advantage) for advantage in data["rewards"])
+
+
+def converted(args: Any, samples: list[Any]) -> dict[str, Any]:
+    """Slime's `_convert_samples_to_train_data`, of the class behind its Ray actor."""
+    from slime.ray.rollout import RolloutManager
+    from slime.utils.misc import load_function
+
+    plain = RolloutManager.__ray_metadata__.modified_class
+    manager = object.__new__(plain)
+    manager.args = args
+    manager.custom_reward_post_process_func = load_function(args.custom_reward_post_process_path)
+    manager.custom_convert_samples_to_train_data_func = None
+    data: dict[str, Any] = manager._convert_samples_to_train_data(samples)
+    return data
+
+
+def test_an_episode_that_is_void_before_its_first_token_has_one_that_is_not_trained_on(args: Any) -> None:
+    class Refusing(FakeMix):
+        def episode(self, row: Any) -> Episode:
+            def open_session() -> Any:
+                raise EnvUnavailable("refused")
+
+            return Episode(Task(row.env, row.split, row.index), open_session, NO_RETRY)
+
+    put_worker(args, worker_config(args.xp_root), Refusing(NO_RETRY), Kept())
+    with engine(args, lambda _: []):
+        (sample,) = play_group(args, group_of(ROW, 1))
+    assert read_played(sample.metadata).outcome.status is Status.VOID
+    assert (sample.loss_mask, sample.rollout_log_probs) == ([0], [0.0])
+
+
+def test_a_failing_engine_ends_the_run_and_not_the_episode(args: Any) -> None:
+    import httpx
+
+    mix, kept = FakeMix(NO_RETRY), Kept()
+    put_worker(args, worker_config(args.xp_root), mix, kept)
+    with engine(args, lambda _: []) as server:
+        server.faults.append(500)
+        with pytest.raises(httpx.HTTPStatusError):
+            play_group(args, group_of(ROW, 1))
+    assert kept.records == []
+    assert mix.episodes[0].settle().status is Status.TRUNCATED  # settled, so its session is closed
+
+
+def test_a_sampling_parameter_that_sglang_does_not_know_is_refused(args: Any) -> None:
+    import httpx
+    from slime.rollout.sglang_rollout import GenerateState, generate_and_rm
+
+    put_worker(args, worker_config(args.xp_root), FakeMix(NO_RETRY), Kept())
+
+    async def run() -> Any:
+        params = {**GenerateState(args).sampling_params, "include_stop_str_in_output": True}
+        return await generate_and_rm(args, group_of(ROW, 1)[0], params)
+
+    with engine(args, lambda _: []), pytest.raises(httpx.HTTPStatusError, match="400"):
+        asyncio.run(run())
+
+
+def test_an_aborted_episode_is_closed_has_no_reward_and_can_be_played_again(args: Any) -> None:
+    from slime.rollout.sglang_rollout import GenerateState
+    from slime.utils.types import Sample
+
+    mix, kept = FakeMix(NO_RETRY), Kept()
+    put_worker(args, worker_config(args.xp_root), mix, kept)
+    tokenizer, _ = tokenizer_and_model()
+    with engine(args) as server:
+        server.aborted.set()
+        (sample,) = play_group(args, group_of(ROW, 1))
+        assert sample.status is Sample.Status.ABORTED
+        assert sample.reward is None
+        assert kept.records == []
+        server.aborted.clear()
+        GenerateState(args).reset()
+        server.policy._says = lambda _: [*tokenizer(call("win"))["input_ids"], tokenizer.eos_token_id]  # type: ignore[attr-defined]
+        (again,) = play_group(args, [sample])
+    assert (again.status, again.reward) == (Sample.Status.COMPLETED, 1.0)
+    assert len(again.loss_mask) == again.response_length
+
+
+class Slow(FakeMix):
+    """Sessions that block for a while in every call, and count themselves."""
+
+    def __init__(self, sessions: int) -> None:
+        super().__init__(NO_RETRY)
+        self._sessions = sessions
+        self._lock = threading.Lock()
+        self.open = self.most = 0
+
+    def max_sessions(self) -> int:
+        return self._sessions
+
+    def calls_at_once(self) -> int:
+        return self._sessions
+
+    def episode(self, row: Any) -> Episode:
+        return Episode(Task(row.env, row.split, row.index), self._open, NO_RETRY)
+
+    def _open(self) -> Any:
+        with self._lock:
+            self.open += 1
+            self.most = max(self.most, self.open)
+        time.sleep(0.3)
+        mix = self
+
+        class Session:
+            takes_answer = False
+
+            def call(self, name: str, arguments: Any) -> ToolResult:
+                del name, arguments
+                time.sleep(0.3)
+                return ToolResult("won", 1.0, finished=True)
+
+            def close(self) -> None:
+                with mix._lock:
+                    mix.open -= 1
+
+        return Session()
+
+
+def test_slow_environments_never_block_the_event_loop_and_sessions_are_bounded(args: Any) -> None:
+    from slime.rollout.sglang_rollout import GenerateState, generate_and_rm_group
+
+    mix = Slow(sessions=3)
+    put_worker(args, worker_config(args.xp_root), mix, Kept())
+    tokenizer, _ = tokenizer_and_model()
+    said = [*tokenizer(call("win"), add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
+    gaps: list[float] = []
+
+    async def beat() -> None:
+        last = time.monotonic()
+        while True:
+            await asyncio.sleep(0.01)
+            gaps.append(time.monotonic() - last)
+            last = time.monotonic()
+
+    async def run() -> Any:
+        heart = asyncio.create_task(beat())
+        done = await generate_and_rm_group(args, group_of(ROW, 9), GenerateState(args).sampling_params.copy())
+        heart.cancel()
+        return done
+
+    with engine(args, lambda _: said):
+        samples = asyncio.run(run())
+    assert [sample.reward for sample in samples] == [1.0] * 9
+    assert mix.most == 3
+    assert max(gaps) < 0.25
+
+
+def test_a_failing_environment_stops_dynamic_sampling_instead_of_asking_for_ever(args: Any) -> None:
+    from xp.backends.slime.advantages import has_variance
+
+    (outage,) = [script for script in SCRIPTS if script.name == "meets an outage"]
+    group, _, _ = play_script(args, outage, size=4)
+    assert has_variance(args, group).keep is False
+    with engine(args, says_script(outage)):
+        again = play_group(args, group_of(ROW, 4, 1))
+    with pytest.raises(XpError, match="the environment is failing") as caught:
+        has_variance(args, again)
+    assert caught.value.code is ExitCode.UNHEALTHY
