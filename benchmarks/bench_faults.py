@@ -18,7 +18,7 @@ def main() -> None:
     """Print the median and the slowest."""
     found = sorted((_seconds(file), file.stem) for file in FILES)
     wall = [seconds[1] for seconds, _ in found]
-    (cpu, slowest), name = found[-1]
+    (cpu, _), name = found[-1]
     print(f"{len(FILES)} bad files: median {found[len(found) // 2][0][0]:.2f} s CPU, slowest {cpu:.2f} s CPU ({name})")
     print(f"by the wall clock: median {sorted(wall)[len(wall) // 2]:.2f} s, slowest {max(wall):.2f} s (bar: 2 s)")
 

@@ -2,21 +2,62 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from xp.compose.files import Mark, marks_under, read_file
-from xp.compose.groups import ROOT, merge_order
+from xp.compose.groups import GROUPS, ROOT, compose_groups, merge_order
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where one value comes from."""
+
+    override: str | None
+    """The override that set it, as it was typed; None: a file did."""
+    marks: tuple[Mark, ...]
+    """Every place in a file that says it, the one that counts last."""
 
 
 @cache
-def file_marks(chosen: tuple[tuple[str, str], ...], config_dirs: tuple[Path, ...]) -> dict[str, Mark]:
-    """Key path of the configuration -> where its value stands: the last file in merge order that says it."""
-    marks: dict[str, Mark] = {}
+def file_history(chosen: tuple[tuple[str, str], ...], config_dirs: tuple[Path, ...]) -> dict[str, tuple[Mark, ...]]:
+    """Key path of the configuration -> the places that say its value, in merge order."""
+    history: dict[str, tuple[Mark, ...]] = {}
     for config_path, package in merge_order(chosen, config_dirs):
         for directory in (ROOT / "conf", ROOT, *config_dirs):
             file = directory / f"{config_path}.yaml"
             if file.is_file():
-                marks |= marks_under(read_file(file).marks, package)
+                for path, mark in marks_under(read_file(file).marks, package).items():
+                    history[path] = (*history.get(path, ()), mark)
                 break
-    return marks
+    return history
+
+
+def file_marks(chosen: tuple[tuple[str, str], ...], config_dirs: tuple[Path, ...]) -> dict[str, Mark]:
+    """Key path of the configuration -> where its value stands: the last file in merge order that says it."""
+    return {path: marks[-1] for path, marks in file_history(chosen, config_dirs).items()}
+
+
+def origin_of(path: str, overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -> Origin:
+    """Where the value at a key path comes from; the overrides are legal ones of a single run."""
+    given = [text.partition("=") for text in overrides]
+    groups = tuple((key, option) for key, _, option in given if key in GROUPS)
+    composed = compose_groups(groups, tuple(config_dirs))
+    history = file_history(composed.chosen, tuple(config_dirs))
+    setters = [text for text in overrides if _sets(text.partition("=")[0], path)]
+    return Origin(setters[-1] if setters else None, _said_at(path, history))
+
+
+def _sets(key: str, path: str) -> bool:
+    return key not in GROUPS and (path == key or path.startswith(f"{key}."))
+
+
+def _said_at(path: str, history: Mapping[str, tuple[Mark, ...]]) -> tuple[Mark, ...]:
+    """Places of the key itself, or of the nearest section above it that is one value (`chat_template: {...}`)."""
+    while path:
+        if path in history:
+            return history[path]
+        path = path.rpartition(".")[0]
+    return ()
