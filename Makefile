@@ -107,11 +107,14 @@ catalogs: setup $(SKYRL_VENV)/.done  ## Remake the lists of native keys of TRL a
 golden: setup  ## Rewrite the golden plans; review the diff
 	XP_GOLDEN=write $(BIN)/python -m pytest -q tests/golden
 
+docs: setup  ## Rewrite the docs that are made from the code (docs/parity.md)
+	$(BIN)/python -m xp.parity
+
 bench: setup  ## Measure the promises of docs/results.md on this machine
 	$(BIN)/python -m benchmarks $(ARGS)
 
 clean:  ## Remove .venv and caches; outputs/ stays
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
-.PHONY: help setup demo plan test test-slow test-skyrl rehearse-skyrl test-slime rehearse-slime scorecard check format catalogs golden bench clean $(RECIPES) \
+.PHONY: help docs setup demo plan test test-slow test-skyrl rehearse-skyrl test-slime rehearse-slime scorecard check format catalogs golden bench clean $(RECIPES) \
 	$(addprefix prepare-,$(RECIPES)) $(addprefix plan-,$(RECIPES))

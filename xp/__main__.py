@@ -18,6 +18,8 @@ commands:
   prepare    run task preparation alone
   evaluate   play the held-out tasks with a run's model: run=RUN [checkpoint=STEP]
   search     let Optuna choose within ranges: training.learning_rate='interval(1e-4,1e-3)' [--trials N]
+  parity     what each backend receives of every field of a spec
+  explain    one key: its value, where it comes from, what it means, what each backend makes of it
   tasks      look at the task store: list, show, verify, prune
   runs       look at runs: list, show RUN, logs RUN, cancel RUN, resume RUN, compare [RUN ...]
 

@@ -130,6 +130,33 @@ def search(request: Request) -> int:
     return ExitCode.OK
 
 
+def parity(request: Request) -> int:
+    """What each backend receives of every field."""
+    from xp.parity import lines, refused, rows, specs_of
+
+    specs = specs_of(request.overrides, request.config_dirs)
+    print("\n".join(lines(rows(specs))))
+    for name, reasons in refused(specs).items():
+        print(f"{name} refuses this spec: {'; '.join(reasons)}")
+    return ExitCode.OK
+
+
+def explain(request: Request) -> int:
+    """Value, origin, meaning and rendering of keys: `explain KEY ... [overrides]`."""
+    from xp.explain import explain as explained
+    from xp.parity import specs_of
+
+    keys = [text for text in request.overrides if "=" not in text]
+    overrides = [text for text in request.overrides if "=" in text]
+    if not keys:
+        raise XpError("explain takes a key: python -m xp explain algorithm.kl_estimator [overrides]")
+    spec = compose(overrides, request.config_dirs)
+    specs = specs_of(overrides, request.config_dirs)
+    for key in keys:
+        print("\n".join(explained(key, spec, specs, overrides, request.config_dirs)))
+    return ExitCode.OK
+
+
 def show_config(request: Request) -> int:
     """The composed configuration as YAML."""
     print(to_yaml(compose(request.overrides, request.config_dirs)), end="")
@@ -142,6 +169,8 @@ COMMANDS: Mapping[str, Callable[..., int]] = {
     "prepare": prepare,
     "evaluate": evaluate,
     "search": search,
+    "parity": parity,
+    "explain": explain,
     "tasks": tasks,
     "runs": runs,
 }

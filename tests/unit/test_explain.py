@@ -1,0 +1,110 @@
+"""`explain` and `parity`: values with their true origin, and what each backend makes of them."""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from xp.__main__ import main
+from xp.compose import ROOT, compose, origin_of
+from xp.compose.files import Mark
+from xp.explain import explain, fields_of
+from xp.parity import specs_of
+
+
+def parsed(mark: Mark) -> Any:
+    """What OmegaConf reads of the scalar at a place."""
+    from omegaconf import OmegaConf
+
+    quote = "" if mark.is_plain else "'"
+    return OmegaConf.create(f"value: {quote}{mark.raw}{quote}").value
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        [],
+        ["recipes=quickstart"],
+        ["env=whodunit", "hardware=a100x4"],
+        ["env=ctf", "model=qwen3-30b-a3b", "hardware=h200x8", "backend=slime", "seed=7"],
+        ["hardware=cpu", "model=qwen3-4b", "backend=skyrl", "training.top_k=20"],
+    ],
+)
+def test_the_place_that_is_named_says_the_value(overrides: list[str]) -> None:
+    checked = 0
+    for path, field in fields_of(compose(overrides)).items():
+        origin = origin_of(path, overrides)
+        if origin.override is not None:
+            continue
+        mark = origin.marks[-1]
+        line = mark.file.read_text().splitlines()[mark.line - 1]
+        if mark.raw:
+            assert mark.raw in line
+            assert parsed(mark) == (field.value.value if hasattr(field.value, "value") else field.value), path
+            checked += 1
+    assert checked > 100
+
+
+def test_an_override_comes_before_the_files_and_they_are_told_too() -> None:
+    overrides = ["training.learning_rate=1e-5"]
+    origin = origin_of("training.learning_rate", overrides)
+    assert origin.override == "training.learning_rate=1e-5"
+    assert [mark.file.relative_to(ROOT).as_posix() for mark in origin.marks] == [
+        "conf/model/_base.yaml",
+        "conf/model/tiny.yaml",
+    ]
+
+
+def test_a_users_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "env").mkdir()
+    file = tmp_path / "env" / "mine.yaml"
+    file.write_text("defaults: [_base, _self_]\nserve: a.b:C\nmax_turns: 3\n")
+    mark = origin_of("env.max_turns", ["env=mine"], [tmp_path]).marks[-1]
+    assert mark.place == f"{file}:3:12"
+
+
+def test_explain_says_value_origin_meaning_and_every_backend() -> None:
+    spec, specs = compose([]), specs_of([])
+    text = "\n".join(explain("algorithm.kl_estimator", spec, specs, []))
+    assert text.startswith("algorithm.kl_estimator = k3\n  from   conf/algorithm/_base.yaml:")
+    for part in ("Form of the penalty", "k1, k2, k3", "--kl-loss-type k3", "trainer.algorithm.kl_estimator_type=k3"):
+        assert part in text
+
+
+def test_explain_of_a_section_lists_its_fields(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "env.reward"]) == 0
+    assert "env.reward.reduction = sum  sum, mean, max, min or last." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [("algorithm.kl_estimatr", "did you mean algorithm.kl_estimator?"), ("beta", "in xp: training.kl_coef")],
+)
+def test_explain_of_a_key_that_is_none_names_the_nearest(
+    key: str, expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["explain", key]) == 2
+    assert expected in capsys.readouterr().err
+
+
+def test_explain_says_what_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "algorithm.dynamic_sampling", "algorithm.dynamic_sampling=true"]) == 0
+    assert "refused: " in capsys.readouterr().out
+
+
+def test_every_field_has_words(capsys: pytest.CaptureFixture[str]) -> None:
+    for section in ("training", "algorithm", "evaluation", "backend", "hardware", "env", "model"):
+        assert main(["explain", section]) == 0
+    silent = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  ") and "  " not in line[2:]]
+    assert silent == []
+
+
+def test_parity_prints_every_backend_for_every_field(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["parity", "env=whodunit", "hardware=a100x4"]) == 0
+    out = capsys.readouterr().out
+    spec = compose(["env=whodunit", "hardware=a100x4"])
+    assert f"training.learning_rate = {attrgetter('training.learning_rate')(spec)}" in out
+    assert out.count("\n  trl ") == out.count("\n  skyrl ") == out.count("\n  slime ")
