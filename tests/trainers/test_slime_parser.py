@@ -1,0 +1,159 @@
+"""Slime's real parser and validation take what xp renders, and read it as the spec meant it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.trainers.slime_setup import needs_slime, parsed
+from xp.backends.base import Places
+from xp.backends.slime.config import Command, EvaluateConfig, TrainConfig
+from xp.backends.slime.hf_config import NAMES
+from xp.backends.slime.program import absolute_flags
+from xp.backends.slime.render import stages
+from xp.compose import compose, options
+from xp.spec import AdvantageScale, LossAggregation, RunSpec
+
+pytestmark = needs_slime
+
+PLACES = Places(run="runs/r", attempt=1, tasks="tasks/t")
+RECIPES = [name for name in options("recipes") if "slime" in name]
+
+
+def command(spec: RunSpec, name: str) -> Command:
+    job = next(stage.job for stage in stages(spec, PLACES) if stage.name == name)
+    text = job.files[f"runs/r/attempt_1/{name}/config.json"]
+    return (TrainConfig if name == "train" else EvaluateConfig).from_json(text).command
+
+
+def parse(spec: RunSpec, name: str, root: Path) -> Any:
+    """Slime's `parse_args` on the rendered command line, with a model directory that has no weights."""
+    from slime.utils.arguments import parse_args
+
+    architecture = spec.model.architecture
+    assert architecture is not None
+    assert spec.model.path is not None
+    fields = architecture.model_dump(mode="json")
+    model = root / spec.model.path
+    model.mkdir(parents=True, exist_ok=True)
+    config = {theirs: fields[ours] for theirs, ours in NAMES.items() if fields.get(ours) is not None}
+    (model / "config.json").write_text(json.dumps({**config, "norm_topk_prob": True, "decoder_sparse_step": 1}))
+    for stage in ("train", "evaluate"):
+        held_out = root / f"runs/r/attempt_1/{stage}/held_out.jsonl"
+        held_out.parent.mkdir(parents=True, exist_ok=True)
+        held_out.touch()
+    return parsed(absolute_flags(command(spec, name), root), parse_args)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_slime_takes_every_recipe_and_counts_as_the_spec_meant(recipe: str, tmp_path: Path) -> None:
+    spec = compose([f"recipes={recipe}"])
+    args = parse(spec, "train", tmp_path)
+    training, algorithm, parallel = spec.training, spec.algorithm, spec.backend.parallel
+    assert (args.rollout_batch_size, args.n_samples_per_prompt) == (training.prompts_per_step, training.group_size)
+    assert args.global_batch_size * training.updates_per_step == training.prompts_per_step * training.group_size
+    assert args.num_rollout == training.num_steps
+    assert (args.lr, args.lr_decay_style, args.weight_decay) == (
+        training.learning_rate,
+        training.lr_schedule,
+        training.weight_decay,
+    )
+    assert (args.adam_beta1, args.adam_beta2, args.adam_eps) == (
+        training.adam_beta1,
+        training.adam_beta2,
+        training.adam_eps,
+    )
+    assert (args.clip_grad, args.lr_warmup_iters) == (training.max_grad_norm, training.warmup_updates)
+    assert (args.eps_clip, args.eps_clip_high) == (algorithm.clip_low, algorithm.clip_high)
+    assert args.use_kl_loss is (training.kl_coef > 0)
+    assert (args.kl_loss_coef, args.kl_coef, args.kl_loss_type) == (training.kl_coef, 0.0, algorithm.kl_estimator)
+    assert args.entropy_coef == training.entropy_coef
+    assert args.grpo_std_normalization is (algorithm.advantage_scale is not AdvantageScale.NONE)
+    assert args.calculate_per_token_loss is (algorithm.loss_aggregation is LossAggregation.TOKEN_MEAN)
+    assert (args.attention_dropout, args.hidden_dropout) == (0.0, 0.0)
+    assert (args.rollout_temperature, args.rollout_top_p) == (training.temperature, training.top_p)
+    assert args.rollout_top_k == (training.top_k or -1)
+    assert args.rollout_max_response_len == training.max_tokens_per_turn
+    assert args.save_interval == training.checkpoint_every
+    assert (args.tensor_model_parallel_size, args.pipeline_model_parallel_size) == (parallel.tensor, parallel.pipeline)
+    assert (args.context_parallel_size, args.expert_model_parallel_size) == (parallel.context, parallel.expert)
+    assert args.use_dynamic_batch_size is (training.max_tokens_per_micro_batch is not None)
+    assert args.max_tokens_per_gpu == training.max_tokens_per_micro_batch
+    assert args.colocate is (spec.backend.engine.placement == "colocated")
+    assert args.rollout_num_gpus_per_engine == spec.backend.engine.tensor_parallel
+    assert args.sglang_mem_fraction_static == spec.backend.engine.memory_fraction
+    assert (args.recompute_granularity == "full") is training.gradient_checkpointing
+    assert (args.seed, args.rollout_seed) == (spec.seed, spec.seed)
+    assert (args.bf16, args.fp16) == (True, False)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_run_starts_from_the_model_and_goes_on_from_its_checkpoint(recipe: str, tmp_path: Path) -> None:
+    spec = compose([f"recipes={recipe}"])
+    checkpoints = tmp_path / "runs/r/checkpoints"
+    first = parse(spec, "train", tmp_path)
+    assert first.save == str(checkpoints)
+    assert first.load == first.ref_load == first.hf_checkpoint == str(tmp_path / str(spec.model.path))
+    assert first.start_rollout_id == 0
+    checkpoints.mkdir(parents=True)
+    (checkpoints / "latest_checkpointed_iteration.txt").write_text("9")
+    again = parse(spec, "train", tmp_path)
+    assert again.load == str(checkpoints)
+    assert again.start_rollout_id is None  # Megatron's checkpoint says it.
+    assert (again.no_load_optim, again.finetune) in ((None, False), (False, False))
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_an_evaluation_starts_engines_and_no_trainer(recipe: str, tmp_path: Path) -> None:
+    spec = compose([f"recipes={recipe}", "evaluation.temperature=0.5"])
+    args = parse(spec, "evaluate", tmp_path)
+    assert args.debug_rollout_only is True
+    assert (args.num_rollout, args.eval_interval) == (0, 1)
+    (data,) = args.eval_datasets
+    assert (data.name, data.path) == ("held_out", str(tmp_path / "runs/r/attempt_1/evaluate/held_out.jsonl"))
+    assert (data.n_samples_per_eval_prompt, data.temperature) == (1, 0.5)
+    assert data.max_response_len == spec.training.max_tokens_per_turn
+    assert args.rollout_num_gpus == spec.hardware.accelerators_per_node * spec.hardware.num_nodes
+
+
+@pytest.mark.parametrize(
+    ("overrides", "dest", "value"),
+    [
+        (["algorithm.advantage_scale=none"], "grpo_std_normalization", False),
+        (["algorithm.loss_aggregation=sequence_mean"], "calculate_per_token_loss", False),
+        (["algorithm.clip_high=0.28"], "eps_clip_high", 0.28),
+        (["algorithm.importance_correction=token", "algorithm.importance_cap=3.0"], "tis_clip", 3.0),
+        (["algorithm.importance_correction=token"], "use_tis", True),
+        (["training.lr_schedule=cosine"], "lr_decay_style", "cosine"),
+        (["training.updates_per_step=2"], "num_steps_per_rollout", 2),
+        (["training.top_k=20"], "rollout_top_k", 20),
+        (["evaluation.every=5"], "eval_interval", 5),
+        (["backend.overrides.log-probs-chunk-size=1024"], "log_probs_chunk_size", 1024),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else None,
+)
+def test_what_a_spec_changes_reaches_slime(overrides: list[str], dest: str, value: Any, tmp_path: Path) -> None:
+    args = parse(compose(["recipes=whodunit-slime-4b", *overrides]), "train", tmp_path)
+    assert getattr(args, dest) == value
+
+
+def test_dynamic_sampling_uses_xps_filter(tmp_path: Path) -> None:
+    from slime.utils.misc import load_function
+
+    from xp.backends.slime.advantages import has_variance
+
+    args = parse(compose(["recipes=whodunit-slime-4b", "algorithm.dynamic_sampling=true"]), "train", tmp_path)
+    assert load_function(args.dynamic_sampling_filter_path) is has_variance
+
+
+def test_every_hook_is_a_function_that_slime_can_load() -> None:
+    from slime.utils.misc import load_function
+
+    from xp.backends.slime import hooks
+
+    paths = [path for name, path in vars(hooks).items() if name.isupper()]
+    assert len(paths) == 6
+    assert all(callable(load_function(path)) for path in paths)
