@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +13,9 @@ import pytest
 from tests.tiny import tokenizer_and_model
 from xp.backends.base import Places
 from xp.backends.trl.config import TrainConfig
-from xp.backends.trl.render import catalog, grpo_config, stages
+from xp.backends.trl.geometry import world_size
+from xp.backends.trl.knobs import catalog
+from xp.backends.trl.render import grpo_config, stages
 from xp.backends.trl.train import latest_checkpoint, settled_reward
 from xp.compose import compose, options
 from xp.episode.metrics import Played
@@ -21,24 +26,36 @@ from xp.errors import ExitCode, XpError
 PLACES = Places(run="runs/r", attempt=1, tasks="tasks/t")
 
 
+def is_trl(recipe: str) -> bool:
+    return compose([f"recipes={recipe}"]).backend.name == "trl"
+
+
 def train_config(*overrides: str) -> TrainConfig:
     train = next(stage for stage in stages(compose(overrides), PLACES) if stage.name == "train")
     return TrainConfig.from_json(train.job.files["runs/r/attempt_1/train/config.json"])
 
 
-@pytest.mark.parametrize("recipe", options("recipes"))
+@pytest.mark.parametrize("recipe", [name for name in options("recipes") if is_trl(name)])
 def test_trl_takes_every_recipe_and_counts_as_the_spec_meant(recipe: str, tmp_path: Path) -> None:
-    from trl import GRPOConfig
-
-    spec = compose([f"recipes={recipe}"])
-    args = GRPOConfig(**grpo_config(spec, PLACES) | {"output_dir": str(tmp_path)})
+    program = [sys.executable, "-m", "tests.trainers.trl_args", recipe, str(tmp_path)]
+    done = subprocess.run(program, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    args, spec = json.loads(done.stdout.splitlines()[-1]), compose([f"recipes={recipe}"])
     training = spec.training
-    assert args.generation_batch_size == training.prompts_per_step * training.group_size
-    assert args.num_generations == training.group_size
-    updates = args.num_iterations * args.steps_per_generation / args.gradient_accumulation_steps
+    assert args["world_size"] == world_size(spec)
+    assert args["generation_batch_size"] == training.prompts_per_step * training.group_size
+    assert args["num_generations"] == training.group_size
+    updates = args["num_iterations"] * args["steps_per_generation"] / args["gradient_accumulation_steps"]
     assert updates == training.updates_per_step * training.passes_per_step
-    assert (args.beta, args.learning_rate) == (training.kl_coef, training.learning_rate)
-    assert args.max_steps == training.num_steps * updates
+    assert (args["beta"], args["learning_rate"]) == (training.kl_coef, training.learning_rate)
+    assert args["max_steps"] == training.num_steps * updates
+    assert args["mixed_precision"] == ("bf16" if spec.model.dtype == "bfloat16" else "no")
+    assert args["use_vllm"] == (spec.backend.engine.name == "vllm")
+    # GRPOConfig must not have changed what was rendered.
+    rendered = grpo_config(spec, PLACES)
+    left_alone = set(rendered) - {"output_dir", "use_cpu", "report_to", "lr_scheduler_type", "fp16", "seed"}
+    changed = {name for name in left_alone if args[name] != rendered[name] and str(args[name]) != str(rendered[name])}
+    assert changed <= {"save_strategy", "logging_strategy", "eval_strategy"}
 
 
 def test_the_catalog_is_the_installed_grpo_configs() -> None:

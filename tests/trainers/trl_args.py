@@ -1,0 +1,41 @@
+"""Builds the GRPOConfig of a recipe as the first of its processes would, without the others: prints it as JSON.
+
+python -m tests.trainers.trl_args RECIPE OUTPUT_DIR
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+from xp.backends.base import Places
+from xp.backends.trl.geometry import world_size
+from xp.backends.trl.render import grpo_config
+from xp.compose import compose
+
+
+def main(recipe: str, output_dir: str) -> None:
+    spec = compose([f"recipes={recipe}"])
+    processes = world_size(spec)
+    if processes > 1:
+        import torch.distributed
+        from torch.testing._internal.distributed.fake_pg import FakeStore
+
+        os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": str(processes)}
+        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+        torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=processes)
+    from trl import GRPOConfig
+
+    rendered = grpo_config(spec, Places(run="runs/r", attempt=1, tasks="tasks/t"))
+    # The device alone is this machine's.
+    args = GRPOConfig(**rendered | {"output_dir": output_dir, "use_cpu": True})
+    print(json.dumps({name: getattr(args, name) for name in rendered} | derived(args), default=str))
+
+
+def derived(args: object) -> dict[str, object]:
+    return {name: getattr(args, name) for name in ("world_size", "steps_per_generation", "mixed_precision")}
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
