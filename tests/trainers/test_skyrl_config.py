@@ -92,7 +92,7 @@ def test_skyrl_takes_it_and_counts_as_the_spec_meant(overrides: list[str]) -> No
     assert generator.eval_sampling_params.max_generate_length == training.max_tokens_per_turn
     assert generator.eval_sampling_params.temperature == spec.evaluation.temperature
     assert generator.max_input_length == training.max_prompt_tokens + training.max_response_tokens
-    assert generator.inference_engine.engine_init_kwargs == {"max_model_len": generator.max_input_length}
+    assert generator.inference_engine.engine_init_kwargs["max_model_len"] == generator.max_input_length
     assert trainer.seed == spec.seed
     assert trainer.logger == "console"
 

@@ -218,6 +218,8 @@ FIXED: Mapping[str, Any] = {
     # The one engine that SkyRL has, also in the rehearsal, where xp's stand-in answers behind its interface.
     f"{ENGINE}.backend": "vllm",
     f"{ENGINE}.run_engines_locally": True,
+    # vLLM's default is before temperature, and the trainer's log-probabilities are after it.
+    f"{ENGINE}.engine_init_kwargs.logprobs_mode": "processed_logprobs",
     f"{ENGINE}.weight_sync_backend": "nccl",
     f"{ENGINE}.pipeline_parallel_size": 1,
     f"{ENGINE}.data_parallel_size": 1,

@@ -44,6 +44,8 @@ DIFFERENT: Mapping[str, str] = {
 }
 """Rendered fields whose meaning differs in a detail wherever they are on."""
 
+CUT = "The engine's log-probabilities are those after the cut, the trainer's those before it."
+
 
 def meanings(spec: RunSpec) -> Mapping[str, Meaning]:
     """Leaf field (as a key path) -> what becomes of it."""
@@ -86,10 +88,6 @@ def _note(spec: RunSpec, path: str) -> str:
             "Trained weights are kept in float32 and computed with in this type.",
         ),
         "algorithm.kl_estimator": (has_kl, "k3 is cut at 10, and its log-ratio at 20."),
-        "algorithm.importance_cap": (
-            spec.algorithm.importance_correction != "none",
-            "The ratio is that of the old policy to the engine's, and is never below its own value.",
-        ),
         "training.kl_coef": (
             has_kl and spec.algorithm.loss_aggregation is not LossAggregation.SEQUENCE_MEAN,
             "The penalty is a mean over episodes of their token means, whatever the loss averages over.",
@@ -106,6 +104,8 @@ def _note(spec: RunSpec, path: str) -> str:
             training.max_tokens_per_micro_batch is not None,
             "An episode that is longer gets a micro-batch of its own.",
         ),
+        "training.top_p": (training.top_p < 1, CUT),
+        "training.top_k": (training.top_k is not None, CUT),
         "backend.engine.name": (is_rehearsal(spec), "xp's stand-in answers in vLLM's place."),
         **{
             f"backend.engine.{name}": (is_rehearsal(spec), "xp's stand-in for vLLM has no use for it.")
