@@ -97,7 +97,8 @@ KNOBS: Mapping[str, Callable[[RunSpec], Flags]] = {
     "backend.parallel.context": lambda s: {"--context-parallel-size": value(s.backend.parallel.context)},
     "backend.parallel.expert": lambda s: {
         "--expert-model-parallel-size": value(s.backend.parallel.expert),
-        "--expert-tensor-parallel-size": value(1),
+        # Experts that are not spread by number are split like everything else.
+        "--expert-tensor-parallel-size": value(1 if s.backend.parallel.expert > 1 else s.backend.parallel.tensor),
     },
     "backend.parallel.offload_optimizer": lambda s: _offload(s),
     "backend.engine.placement": lambda s: {

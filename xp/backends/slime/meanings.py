@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
 
-from xp.backends.base import MEANT, Fit, Meaning
+from xp.backends.base import Fit, Meaning, meant_fields
 from xp.backends.slime.architecture import SHAPE
 from xp.backends.slime.flags import Flags, words
 from xp.backends.slime.geometry import is_colocated
 from xp.backends.slime.knobs import KNOBS
-from xp.spec import RunSpec, Section
+from xp.spec import RunSpec
 
 ROLLOUT = "xp.backends.slime.rollout"
 REFUSED = "refused where it is set"
@@ -61,7 +60,7 @@ BESIDE: Mapping[str, str] = {
 
 def meanings(spec: RunSpec) -> Mapping[str, Meaning]:
     """Leaf field (as a key path) -> what becomes of it."""
-    return {path: _meaning(spec, path) for path in _leaves(spec)}
+    return {path: _meaning(spec, path) for path in meant_fields(spec)}
 
 
 def _meaning(spec: RunSpec, path: str) -> Meaning:
@@ -101,19 +100,3 @@ def _shape(spec: RunSpec, field: str) -> str:
 
 def _line(flags: Flags) -> str:
     return " ".join(words(flags))
-
-
-def _leaves(spec: RunSpec) -> Iterator[str]:
-    for section in MEANT:
-        value: Any = spec
-        for name in section.split("."):
-            value = getattr(value, name)
-        yield from _paths(section, value)
-
-
-def _paths(path: str, value: Any) -> Iterator[str]:
-    if isinstance(value, Section):
-        for name in type(value).model_fields:
-            yield from _paths(f"{path}.{name}", getattr(value, name))
-    else:
-        yield path
