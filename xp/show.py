@@ -24,9 +24,11 @@ def console(*, stderr: bool = False) -> Console:
 
 def show_plan(plan: Plan, outputs: Path, *, with_files: bool) -> None:
     """Everything that would run, and nothing of it run."""
+    from xp.memory import memory_lines
+
     out = console()
     out.print(f"[bold]{title(plan)}[/bold]")
-    for line in arithmetic(plan):
+    for line in (*arithmetic(plan), *memory_lines(plan.spec)):
         out.print(f"  {line}")
     for stage in plan.stages:
         there = " (there already)" if stage.done is not None and (outputs / stage.done).exists() else ""
@@ -55,7 +57,9 @@ def title(plan: Plan) -> str:
 
 
 def arithmetic(plan: Plan) -> list[str]:
-    """The batch geometry in words."""
+    """The batch geometry in words; the second line is the size of the run."""
+    from xp.batch import arithmetic as batch_arithmetic
+
     training = plan.spec.training
     episodes = training.prompts_per_step * training.group_size
     updates = training.updates_per_step * training.passes_per_step
@@ -64,6 +68,7 @@ def arithmetic(plan: Plan) -> list[str]:
         f" {updates} optimizer update{'s' if updates > 1 else ''} of {episodes // training.updates_per_step}",
         f"the run: {training.num_steps} steps = {training.num_steps * episodes:,} episodes,"
         f" {training.num_steps * updates:,} updates at learning rate {training.learning_rate:g}",
+        *batch_arithmetic(plan.spec),
         f"held out: {plan.spec.evaluation.num_episodes} episodes"
         + (" before and after training" if plan.spec.evaluation.before_training else " after training"),
     ]
