@@ -33,6 +33,8 @@ class Runtime:
     image: str | None = None
     packages: tuple[str, ...] = ()
     """Modules that must be importable there, checked before the start."""
+    install: str | None = None
+    """What makes such a Python, in words; None: `pip install` of the modules' names does."""
 
 
 @dataclass(frozen=True)

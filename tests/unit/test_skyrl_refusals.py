@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from xp.backends.base import Fit, meant_fields
+from xp.backends.base import Fit, Places, meant_fields
 from xp.backends.skyrl.meanings import meanings
 from xp.backends.skyrl.refusals import refusals
-from xp.backends.skyrl.render import native
+from xp.backends.skyrl.render import native, stages
 from xp.compose import compose
+from xp.errors import ExitCode, XpError
+from xp.launchers.preflight import check_machine
 
 SKYRL = ["env=whodunit", "backend=skyrl", "hardware=a100x4"]
 CPU = ["backend=skyrl", "hardware=cpu"]
@@ -109,3 +111,17 @@ def test_a_native_key_that_xp_does_not_render_passes_through() -> None:
 def test_a_key_that_only_main_has_passes_for_a_checkout_of_main() -> None:
     overrides = ["env=whodunit", "hardware=a100x4", "backend.overrides.trainer.vocab_entropy_chunk_size=64"]
     assert refusals(compose([*overrides, "backend=skyrl-main"])) == []
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [(SKYRL, '"skyrl[fsdp]==0.3.0"'), (MEGATRON, '"skyrl[megatron]==0.3.0"'), (CPU, "make .venv-skyrl/.done")],
+    ids=["fsdp2", "megatron", "rehearsal"],
+)
+def test_a_python_without_skyrl_is_told_how_to_make_one_that_has_it(overrides: list[str], expected: str) -> None:
+    places = Places(run="runs/r", attempt=1, tasks="tasks/t")
+    train = [stage for stage in stages(compose(overrides), places) if stage.name == "train"]
+    with pytest.raises(XpError) as caught:
+        check_machine(train)
+    assert caught.value.code is ExitCode.RUNTIME
+    assert expected in str(caught.value)

@@ -41,10 +41,12 @@ def check_machine(stages: Sequence[Stage]) -> None:
             modules.setdefault(name.partition(".")[0], stage.name)
     for python, modules in wanted.items():
         found, _, _ = probe(python, tuple(modules), ())
-        if missing := [name for name in modules if not found[name]]:
+        if missing := [module for module in modules if not found[module]]:
+            name = modules[missing[0]]
+            install = next(stage.job.runtime.install for stage in stages if stage.name == name)
             raise XpError(
-                f"stage {modules[missing[0]]} needs {', '.join(missing)}, which {python} cannot import;"
-                f" install: {python} -m pip install {' '.join(missing)}",
+                f"stage {name} needs {', '.join(missing)}, which {python} cannot import;"
+                f" {install or f'install: {python} -m pip install ' + ' '.join(missing)}",
                 ExitCode.RUNTIME,
             )
 

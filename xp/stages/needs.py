@@ -45,7 +45,7 @@ def host_resources(spec: RunSpec) -> Resources:
     return Resources("cpu", 0, 1, num_cpus=min(hardware.num_cpus, 4), memory_gb=min(hardware.memory_gb, 8.0))
 
 
-def trainer_runtime(spec: RunSpec, packages: Sequence[str]) -> Runtime:
-    """The Python that holds the trainer."""
+def trainer_runtime(spec: RunSpec, packages: Sequence[str], install: str | None = None) -> Runtime:
+    """The Python that holds the trainer; `install`: what makes one, where pip and the packages' names do not."""
     runtime = spec.backend.runtime
-    return Runtime(runtime.python, runtime.project_env, runtime.image, tuple(packages))
+    return Runtime(runtime.python, runtime.project_env, runtime.image, tuple(packages), install)

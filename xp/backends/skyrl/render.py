@@ -7,7 +7,7 @@ from typing import Any
 
 from xp.backends.base import Places
 from xp.backends.skyrl.config import Common, EvaluateConfig, Sampling, TrainConfig
-from xp.backends.skyrl.geometry import geometry
+from xp.backends.skyrl.geometry import geometry, is_megatron
 from xp.backends.skyrl.knobs import FIXED, KNOBS, is_rehearsal
 from xp.backends.skyrl.meanings import meanings
 from xp.backends.skyrl.overrides import assignment, flat
@@ -24,6 +24,19 @@ __all__ = ["checkpoint", "evaluation", "meanings", "refusals", "stages"]
 PACKAGES = ("skyrl", "skyrl_gym", "ray", "torch", "transformers", "openreward")
 ENGINE_PACKAGES = ("vllm", "flash_attn")
 """Wanted where there are accelerators."""
+
+
+def _install(spec: RunSpec) -> str:
+    """SkyRL's pins are not those of xp's own environment, nor of its tests."""
+    if is_rehearsal(spec):
+        return "make .venv-skyrl/.done and backend.runtime.python=.venv-skyrl/bin/python (make rehearse-skyrl is both)"
+    extra = "megatron" if is_megatron(spec) else "fsdp"
+    if spec.backend.runtime.project_env is not None:
+        return f"uv sync --extra {extra} in the checkout, and pip install openreward into its .venv"
+    return (
+        f'make one of its own: python3.12 -m venv VENV && VENV/bin/pip install "skyrl[{extra}]==0.3.0" openreward,'
+        " then backend.runtime.python=VENV/bin/python (docs/backends/skyrl.md)"
+    )
 
 
 def native(spec: RunSpec) -> dict[str, Any]:
@@ -144,7 +157,7 @@ def _job(spec: RunSpec, here: str, module: str, config: str, outputs: tuple[str,
         },
         outputs=outputs,
         resources=trainer_resources(spec),
-        runtime=trainer_runtime(spec, packages),
+        runtime=trainer_runtime(spec, packages, _install(spec)),
         env={**(cpu_environment(spec.backend.num_threads) if is_rehearsal(spec) else {}), **QUIET},
         secrets=episode_secrets(spec),
     )
