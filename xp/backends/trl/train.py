@@ -68,9 +68,9 @@ def main(argv: Sequence[str]) -> None:
             print(f"going on from {checkpoint}", flush=True)
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
         log.finish()
-    model, weights = trained_model(trainer)
+    model = trained_model(trainer)
     if ranks.is_main:
-        publish_model(model, tokenizer, Path(config.model_dir), weights)
+        publish_model(model, tokenizer, Path(config.model_dir))
     leave_group(ranks)
 
 

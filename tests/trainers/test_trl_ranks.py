@@ -1,0 +1,110 @@
+"""Training on two real processes over gloo, launched by accelerate: whole copies (DDP) and shards (FSDP2)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tiny import tokenizer_and_model
+from xp.backends.base import Places
+from xp.backends.trl.config import TrainConfig
+from xp.backends.trl.render import stages
+from xp.compose import compose
+
+pytestmark = pytest.mark.integration
+
+SPEC = (
+    *("training.num_steps=4", "training.prompts_per_step=2", "training.group_size=4", "training.passes_per_step=2"),
+    *("training.checkpoint_every=2", "training.learning_rate=0.0001", "training.warmup_updates=0"),
+    *("training.shuffle=false", "training.max_tokens_per_turn=12", "training.max_response_tokens=300"),
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    found: dict[str, Any]
+    weights: dict[str, Any]
+
+
+def run(directory: Path, processes: int, strategy: str) -> Run:
+    """Two steps, a new trainer that resumes from their checkpoint, two more; then what only several ranks show."""
+    from safetensors.torch import load_file
+
+    overrides = [
+        *SPEC,
+        f"hardware.accelerators_per_node={processes}",
+        f"backend.parallel.strategy={strategy}",
+        f"training.micro_batch_size={8 // max(1, processes)}",
+    ]
+    root = str(directory)
+    job = next(
+        stage.job for stage in stages(compose(overrides), Places(root, 1, f"{root}/tasks")) if stage.name == "train"
+    )
+    files = {Path(path).name: text for path, text in job.files.items()}
+    tokenizer, model = tokenizer_and_model()
+    model.save_pretrained(directory / "base")
+    tokenizer.save_pretrained(directory / "base")
+    config = replace(TrainConfig.from_json(files["config.json"]), base_model=f"{root}/base")
+    (directory / "config.json").write_text(config.to_json())
+    words = ["-m", "tests.trainers.trl_ranks", f"{root}/config.json", f"{root}/result.json"]
+    if processes > 1:
+        (directory / "accelerate.yaml").write_text(files["accelerate.yaml"])
+        launch = ["-m", "accelerate.commands.launch", "--config_file", f"{root}/accelerate.yaml"]
+        words = [*launch, *words]
+    environ = {**os.environ, **job.env, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, *words], env=environ, capture_output=True, text=True, timeout=280, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return Run(json.loads((directory / "result.json").read_text()), load_file(f"{config.model_dir}/model.safetensors"))
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return run(tmp_path_factory.mktemp("alone"), 0, "fsdp2")
+
+
+@pytest.fixture(scope="module", params=["ddp", "fsdp2"])
+def together(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return run(tmp_path_factory.mktemp(request.param), 2, request.param)
+
+
+def test_two_processes_take_the_losses_of_one_and_a_resumed_run_those_of_a_whole_one(alone: Run, together: Run) -> None:
+    import torch
+
+    assert len(alone.found["losses"]) == len(together.found["losses"]) == 8
+    torch.testing.assert_close(
+        torch.tensor(together.found["losses"]), torch.tensor(alone.found["losses"]), rtol=1e-3, atol=1e-5
+    )
+    torch.testing.assert_close(
+        torch.tensor(together.found["grad_norms"]), torch.tensor(alone.found["grad_norms"]), rtol=1e-3, atol=1e-5
+    )
+    assert min(alone.found["grad_norms"]) > 0
+    assert together.weights.keys() == alone.weights.keys()
+    for name, weights in together.weights.items():
+        torch.testing.assert_close(weights, alone.weights[name], rtol=1e-2, atol=1e-3)
+
+
+def test_fsdp2_shards_and_ddp_does_not(together: Run, request: pytest.FixtureRequest) -> None:
+    strategy = request.node.callspec.params["together"]
+    assert together.found["parameters"] == (["DTensor"] if strategy == "fsdp2" else ["Parameter"])
+
+
+def test_ranks_whose_episodes_have_different_numbers_of_turns_all_come_to_the_end(together: Run) -> None:
+    first, second = together.found["uneven_lengths"]
+    assert max(first) <= 12 < min(second)
+    assert together.found["uneven_masks"] == [first, second]
+    assert json.loads(together.found["uneven_metrics"])["episodes/num"] == 8
+
+
+def test_too_many_void_episodes_on_one_rank_stop_all_of_them_with_one_message(together: Run) -> None:
+    (first,), (second,) = together.found["health"]
+    assert first == second
+    assert first.startswith("UNHEALTHY: 4 of 8 episodes are void")

@@ -1,0 +1,159 @@
+"""What one rank of several does in tests/trainers/test_trl_ranks.py; the first rank writes what all of them saw.
+
+accelerate launch ... -m tests.trainers.trl_ranks CONFIG RESULT
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tests.contracts.test_agreement import FakeMix
+from tests.fake_session import RULES, with_limits
+from xp.backends.trl.config import TrainConfig
+from xp.backends.trl.process import leave_group, quiet_trainer
+from xp.backends.trl.publish import publish_model, trained_model
+from xp.backends.trl.ranks import Ranks
+from xp.backends.trl.rollout import Rollouts, sample_numbers
+from xp.backends.trl.steps import StepLog
+from xp.backends.trl.tasks_view import TASK_ID
+from xp.backends.trl.train import latest_checkpoint, make_trainer
+from xp.envs.base import EnvUnavailable, Message
+from xp.episode.config import EnvConfig, OnNoToolCall
+from xp.episode.metrics_file import MetricsFile
+from xp.episode.recorder import Recorder
+from xp.episode.tokens import ChatTokens
+from xp.errors import XpError
+from xp.tasks.config import Purpose
+from xp.tasks.row import TaskRow
+
+
+def row(number: int) -> TaskRow:
+    task_id, opening = f"fake/train/{number}", (Message(role="user", content=f"play {number}"),)
+    return TaskRow(task_id, "fake", Purpose.TRAIN, "train", number, "h", opening, "[]", 1.0)
+
+
+ROWS = [row(number) for number in range(32)]
+
+
+class Scripted:
+    """Completions and rewards that depend on the task and the sample alone, on however many ranks."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        self._ranks = ranks
+
+    def __call__(self, prompts: list[list[dict[str, Any]]], trainer: Any) -> dict[str, list[Any]]:
+        end = trainer.processing_class.eos_token_id
+        numbers = [int(prompt[0][TASK_ID].rpartition("/")[2]) for prompt in prompts]
+        shares = self._ranks.gather([str(number) for number in numbers])
+        before = sum(len(share) for share in shares[: self._ranks.number])
+        samples = sample_numbers([one for share in shares for one in share])[before : before + len(prompts)]
+        pairs = list(zip(numbers, samples, strict=True))
+        completions = [[20 + task, *range(60, 62 + sample + task % 3), end] for task, sample in pairs]
+        return {
+            "prompt_ids": [[10, 11, 12 + task] for task, _ in pairs],
+            "completion_ids": completions,
+            "logprobs": [[0.0] * len(one) for one in completions],
+            "env_mask": [[1] * len(one) for one in completions],
+            "settled": [
+                None if (task, sample) == (1, 1) else (task * 7 + sample * 3) % 5 / 4 for task, sample in pairs
+            ],
+        }
+
+
+def main(path: str, result: str) -> None:
+    config = TrainConfig.from_json(Path(path).read_text())
+    ranks = Ranks()
+    quiet_trainer(1)
+    from transformers import AutoTokenizer
+
+    chat = ChatTokens(tokenizer := AutoTokenizer.from_pretrained(config.base_model))
+    found: dict[str, Any] = {}
+    for num_steps in (2, config.num_steps):
+        trainer = train(config, num_steps, tokenizer, Scripted(ranks), ranks)
+        found |= told(trainer)
+    if config.num_processes > 1:
+        found |= {f"uneven_{name}": value for name, value in uneven(config, trainer, chat, ranks).items()}
+        found["health"] = health(config, trainer, chat, ranks)
+    model = trained_model(trainer)
+    if ranks.is_main:
+        publish_model(model, tokenizer, Path(config.model_dir))
+        Path(result).write_text(json.dumps(found))
+    leave_group(ranks)
+
+
+def train(config: TrainConfig, num_steps: int, tokenizer: Any, rollouts: Any, ranks: Ranks) -> Any:
+    """On from the last checkpoint to so many steps."""
+    config = replace(config, grpo={**config.grpo, "max_steps": num_steps * config.updates_per_rollout})
+    log = StepLog(config, MetricsFile(Path(config.common.metrics), "train", 1) if ranks.is_main else None)
+    trainer = make_trainer(config, os.environ, tokenizer, ROWS, log, rollouts)
+    checkpoint = latest_checkpoint(Path(config.grpo["output_dir"]))
+    trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    return trainer
+
+
+def told(trainer: Any) -> dict[str, Any]:
+    lines = [line for line in trainer.state.log_history if "loss" in line]
+    shards = {type(parameter).__name__ for parameter in trainer.model.parameters()}
+    return {
+        "losses": [line["loss"] for line in lines],
+        "grad_norms": [line["grad_norm"] for line in lines],
+        "parameters": sorted(shards),
+    }
+
+
+def uneven(config: TrainConfig, trainer: Any, chat: ChatTokens, ranks: Ranks) -> Mapping[str, Any]:
+    """Episodes of the untrained policy, nudged for one turn on the first rank and for four on the second."""
+    rules = replace(RULES, on_no_tool_call=OnNoToolCall.NUDGE, max_turns=1 + 3 * ranks.number)
+    output = played(config, trainer, chat, ranks, rules)
+    masks = [len(mask) for mask in output["env_mask"]]
+    return {
+        "lengths": ranks.gather([len(ids) for ids in output["completion_ids"]]),
+        "masks": ranks.gather(masks),
+        "metrics": Path(config.common.metrics).read_text().splitlines()[-1] if ranks.is_main else "",
+    }
+
+
+def health(config: TrainConfig, trainer: Any, chat: ChatTokens, ranks: Ranks) -> list[list[str]]:
+    """What each rank raises when the environment is down for the second one alone."""
+    rules = replace(with_limits(RULES, retries_per_episode=0), on_no_tool_call=OnNoToolCall.NUDGE)
+    try:
+        played(config, trainer, chat, ranks, rules, is_down=ranks.number == 1)
+    except XpError as error:
+        return ranks.gather([f"{error.code.name}: {error}"])
+    return ranks.gather(["nothing"])
+
+
+def played(
+    config: TrainConfig, trainer: Any, chat: ChatTokens, ranks: Ranks, rules: EnvConfig, *, is_down: bool = False
+) -> dict[str, list[Any]]:
+    mix: Any = DownMix(rules) if is_down else FakeMix(rules)
+    log = StepLog(config, MetricsFile(Path(config.common.metrics), "uneven", 1) if ranks.is_main else None)
+    own = ROWS[4 * ranks.number :][:4]
+    with Recorder(Path(config.common.stage_dir) / f"rank_{ranks.number}.jsonl", mix, None, os.environ) as recorder:
+        rollouts = Rollouts(config, chat, {row.task_id: row for row in ROWS}, mix, log, recorder, ranks)
+        output = rollouts([[{TASK_ID: row.task_id}] for row in own], trainer)
+    log.update(config.updates_per_rollout, {"loss": 0.0})
+    return output
+
+
+class DownMix(FakeMix):
+    """No session opens."""
+
+    def episode(self, row: TaskRow) -> Any:
+        from xp.envs.base import Task
+        from xp.episode.episode import Episode
+
+        def refuse() -> Any:
+            raise EnvUnavailable("refused")
+
+        return Episode(Task(row.env, row.split, row.index), refuse, self._rules)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
