@@ -110,6 +110,13 @@ def test_void_episodes_have_no_advantage_under_any_estimator(tmp_path: Path, est
     assert found[4] > 0 > found[7]
 
 
+def test_an_episode_that_is_alone_in_its_group_has_no_advantage(tmp_path: Path) -> None:
+    """SkyRL gives a group of one a baseline of 0, so that the raw reward would be its advantage."""
+    found = advantages(tmp_path, [None, 0.7, None, None, 1.0, 0.0, 1.0, 0.0], UIDS)
+    assert found[:4] == [0.0] * 4
+    assert found[4] > 0 > found[5]
+
+
 def test_the_minibatches_are_cut_by_prompt_as_if_nothing_were_void(tmp_path: Path) -> None:
     config = train_config(*SMALL, "training.updates_per_step=2")
     made = trainer(tmp_path, config)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,6 +36,14 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         steps = len(self.train_dataloader) * trainer.epochs
         self.total_training_steps = min(steps, trainer.max_training_steps or steps)
 
+    def build_models(self, PolicyWorker: Any, CriticWorker: Any, RefWorker: Any) -> None:  # noqa: N803
+        """With xp's policy worker under FSDP."""
+        if self.cfg.trainer.strategy == "fsdp":
+            from xp.backends.skyrl.workers import TiedPolicyWorker
+
+            PolicyWorker = TiedPolicyWorker  # noqa: N806
+        super().build_models(PolicyWorker, CriticWorker, RefWorker)
+
     async def generate(self, input_batch: Any) -> Any:
         """Play a step's episodes and log their Outcomes; raises XpError(UNHEALTHY) where too many are void."""
         began = time.monotonic()
@@ -51,5 +60,11 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         """Void episodes form a group of their own, of zeros: whatever the estimator, their advantage is zero."""
         uids: Sequence[str] = data.metadata["uids"]
         is_void = data.metadata.pop(IS_VOID)
-        data.metadata["uids"] = [f"{uid}/{VOID}" if void else uid for uid, void in zip(uids, is_void, strict=True)]
+        groups = [f"{uid}/{VOID}" if void else uid for uid, void in zip(uids, is_void, strict=True)]
+        sizes = Counter(groups)
+        for row, group in enumerate(groups):
+            if sizes[group] == 1:
+                # SkyRL's baseline of a group of one is 0: its whole reward would be its advantage.
+                data["rewards"][row] = 0.0
+        data.metadata["uids"] = groups
         return super().compute_advantages_and_returns(data)
