@@ -79,6 +79,12 @@ def test_sixteen_bytes_a_parameter_spread_over_all_accelerators() -> None:
     assert found["weights"] + found["gradients"] + found["optimizer"] == pytest.approx(16 * 3_085_938_688 / 4)
 
 
+def test_slime_splits_the_experts_that_it_does_not_spread() -> None:
+    split, spread = (estimate(compose([*SLIME, f"backend.parallel.expert={n}"])).training for n in (1, 8))
+    assert split["weights"] == pytest.approx(2 * 30_532_122_624 / 4)
+    assert spread["weights"] < split["weights"]
+
+
 def test_the_kv_cache_is_that_of_the_published_shape() -> None:
     spec = compose([*SKYRL])
     # 36 layers x 2 key-value heads x 128 x (key and value) x 2 bytes = 36,864 bytes a token.
@@ -87,7 +93,12 @@ def test_the_kv_cache_is_that_of_the_published_shape() -> None:
 
 
 @pytest.mark.parametrize(
-    "overrides", [TRL, (*SKYRL, "model=qwen2.5-7b-instruct", "training.micro_batch_size=16"), SLIME]
+    "overrides",
+    [
+        TRL,
+        (*SKYRL, "model=qwen2.5-7b-instruct", "training.micro_batch_size=16"),
+        (*SLIME, "backend.parallel.tensor=1"),
+    ],
 )
 def test_every_lever_makes_it_fit(overrides: tuple[str, ...]) -> None:
     found = fit(compose(overrides))

@@ -91,7 +91,7 @@ def _states(spec: RunSpec, shape: Architecture | Build, weights: Weights, settin
     strategy = spec.backend.parallel.strategy
     if strategy is Strategy.MEGATRON:
         dense = weights.dense / (setting.tensor * setting.pipeline)
-        copies = setting.training // (setting.expert * setting.pipeline)
+        copies = setting.training // (_expert_ways(spec, setting) * setting.pipeline)
         sharded = 12 * (dense / setting.ranks + (held - dense) / copies)
         states = {"weights": 2 * held, "gradients": 4 * held, "optimizer": sharded}
     elif lora is not None:
@@ -119,7 +119,13 @@ def _held(spec: RunSpec, weights: Weights, setting: Setting) -> float:
             return weights.total / setting.training
         case Strategy.MEGATRON:
             dense = weights.dense / (setting.tensor * setting.pipeline)
-            return dense + experts / (setting.expert * setting.pipeline)
+            return dense + experts / (_expert_ways(spec, setting) * setting.pipeline)
+
+
+def _expert_ways(spec: RunSpec, setting: Setting) -> int:
+    """Accelerators that share one layer's experts: Slime splits each expert where they are not spread by number."""
+    splits = spec.backend.name is BackendName.SLIME and setting.expert == 1
+    return setting.tensor if splits else setting.expert
 
 
 def _in_training(spec: RunSpec, states: Mapping[str, float]) -> dict[str, float]:
