@@ -109,6 +109,12 @@ def test_a_flag_may_be_given_on_the_command_line_by_its_own_name() -> None:
     assert spec.backend.overrides == {"sglang-log-level": "info"}
 
 
+@pytest.mark.parametrize("backend", [["backend=trl", "hardware=a100x2"], ["backend=skyrl", "hardware=a100x4"]])
+def test_only_slime_has_a_checkpoint_of_its_own_to_convert_to(backend: list[str]) -> None:
+    with pytest.raises(XpError, match=r"backend\.convert_model: .*set it to false"):
+        build_plan(compose(["env=whodunit", *backend, "backend.convert_model=true"]), "r")
+
+
 def test_a_refused_plan_is_one_message_with_every_reason() -> None:
     with pytest.raises(XpError) as caught:
         build_plan(compose([*SLIME, "training.top_p=0.5", "training.passes_per_step=2"]), "r")

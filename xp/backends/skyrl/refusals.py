@@ -24,6 +24,8 @@ def refusals(spec: RunSpec) -> list[Refusal]:
 
 def _placement(spec: RunSpec) -> Iterator[Refusal]:
     parallel = spec.backend.parallel
+    if spec.backend.convert_model:
+        yield Refusal("backend.convert_model", "SkyRL loads the Hugging Face model itself; set it to false")
     if parallel.strategy is Strategy.DDP:
         yield Refusal("backend.parallel.strategy", "SkyRL has no ddp; set fsdp2, which has the same mathematics")
     if not is_megatron(spec):

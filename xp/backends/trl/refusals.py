@@ -34,6 +34,8 @@ def _place(spec: RunSpec) -> Iterator[Refusal]:
             f"a job of backend=trl is one process tree on one machine, not {hardware.num_nodes}; choose a hardware"
             " option with num_nodes=1, or backend=skyrl or slime, which spread over machines",
         )
+    if spec.backend.convert_model:
+        yield Refusal("backend.convert_model", "TRL trains the Hugging Face model itself; set it to false")
     is_cpu = hardware.accelerator == "cpu"
     if is_cpu and engine.name is not EngineName.TRANSFORMERS:
         yield Refusal("backend.engine.name", f"{engine.name} wants a GPU; set transformers on hardware=cpu")
