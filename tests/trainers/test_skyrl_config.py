@@ -126,6 +126,7 @@ def test_skyrl_takes_the_evaluations_configuration(overrides: list[str]) -> None
         cfg = SkyRLTrainConfig.from_cli_overrides(config.common.native(model, ROOT))
         validate_generator_cfg(cfg)
         assert cfg.trainer.policy.model.path == model
+        assert cfg.trainer.policy.model.lora.rank == 0
 
 
 def test_what_xp_refuses_skyrl_would_round_down_or_refuse_itself() -> None:

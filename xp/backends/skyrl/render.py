@@ -26,6 +26,9 @@ ENGINE_PACKAGES = ("vllm", "flash_attn")
 """Wanted where there are accelerators."""
 
 
+LORA = "trainer.policy.model.lora."
+
+
 def _install(spec: RunSpec) -> str:
     """SkyRL's pins are not those of xp's own environment, nor of its tests."""
     if is_rehearsal(spec):
@@ -61,8 +64,9 @@ def evaluation(spec: RunSpec, places: Places, models: Mapping[str, str], needs: 
     """Play the held-out tasks with each of these models."""
     here = places.stage("evaluate")
     curve, data = f"{here}/reward_curve.png", f"{here}/held_out.parquet"
-    # SkyRL loads held-out tasks only where an evaluation has an interval.
-    keys = native(spec) | {"trainer.eval_interval": 1}
+    # SkyRL loads held-out tasks only where an evaluation has an interval; the models have whole weights.
+    keys = {key: value for key, value in native(spec).items() if not key.startswith(LORA)}
+    keys |= {"trainer.eval_interval": 1, f"{LORA}rank": 0}
     paths = {"data.val_data": data, "trainer.export_path": f"{here}/exports", "trainer.log_path": f"{here}/skyrl"}
     config = EvaluateConfig(
         common=_common(spec, places, "evaluate", spec.evaluation.temperature, keys, paths),

@@ -5,11 +5,14 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from skyrl.train.trainer import RayPPOTrainer
 
+from xp.backends.skyrl.adapters import merge_adapter
 from xp.backends.skyrl.generator import VOID
+from xp.backends.skyrl.publish import prune_exports
 from xp.backends.skyrl.steps import StepLog
 
 IS_VOID = "xp_is_void"
@@ -43,6 +46,13 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
 
             PolicyWorker = TiedPolicyWorker  # noqa: N806
         super().build_models(PolicyWorker, CriticWorker, RefWorker)
+
+    def save_models(self) -> None:
+        """A Hugging Face model of whole weights beside each checkpoint that is kept."""
+        super().save_models()
+        exports, checkpoints = Path(self.cfg.trainer.export_path), Path(self.cfg.trainer.ckpt_path)
+        merge_adapter(exports / f"global_step_{self.global_step}" / "policy")
+        prune_exports(exports, checkpoints)
 
     async def generate(self, input_batch: Any) -> Any:
         """Play a step's episodes and log their Outcomes; raises XpError(UNHEALTHY) where too many are void."""
