@@ -117,14 +117,18 @@ print(json.dumps(answers))
 SLIME_PROGRAM = """
 import json, sys
 from types import SimpleNamespace as N
+from megatron.core.num_microbatches_calculator import ConstantNumMicroBatchesCalculator
 from slime.utils.dp_schedule import build_dp_schedule
 answers = []
 for s in json.load(sys.stdin):
     episodes = s["prompts"] * s["group"]
-    args = N(use_dynamic_batch_size=False, max_tokens_per_gpu=None, micro_batch_size=s["micro"], balance_data=False,
-             balance_by_flops=False)
+    packed, micro = s["is_packed"], 1 if s["is_packed"] else s["micro"]
+    args = N(use_dynamic_batch_size=packed, max_tokens_per_gpu=30 if packed else None, micro_batch_size=micro,
+             balance_data=False, balance_by_flops=False)
     parallel = {"dp_size": s["per_node"], "cp_size": 1, "vpp_size": 1, "microbatch_group_size_per_vp_stage": 1}
     try:
+        # As slime/backends/megatron_utils/initialize.py sets it up on every rank.
+        ConstantNumMicroBatchesCalculator(episodes // s["updates"], micro, s["per_node"], False, 0)
         build_dp_schedule(args, total_lengths=[10] * episodes, train_parallel_config=parallel,
                           global_batch_size=episodes // s["updates"], rollout_indices=list(range(episodes)))
         answers.append(None)
@@ -159,8 +163,10 @@ def test_skyrl_agrees() -> None:
 def test_slime_agrees() -> None:
     import sys
 
-    checkout = os.environ.get("SLIME_PATH")
-    if not checkout:
-        pytest.skip("Slime is not here: give SLIME_PATH, a checkout of THUDM/slime")
-    found = settings(seed=3)
-    check(found, SLIME, ask(Path(sys.executable), SLIME_PROGRAM, found, PYTHONPATH=checkout))
+    slime, megatron = os.environ.get("SLIME_PATH"), os.environ.get("MEGATRON_PATH")
+    if not slime or not megatron:
+        pytest.skip(
+            "Slime is not here: give SLIME_PATH and MEGATRON_PATH, checkouts of THUDM/slime and its Megatron-LM"
+        )
+    found = [replace(setting, is_packed=number % 3 == 0) for number, setting in enumerate(settings(seed=3))]
+    check(found, SLIME, ask(Path(sys.executable), SLIME_PROGRAM, found, PYTHONPATH=f"{slime}:{megatron}"))

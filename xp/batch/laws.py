@@ -254,7 +254,7 @@ SLIME = (
         Tier.BATCH,
         "training.prompts_per_step",
         "an update's episodes divide by the data-parallel size, packed micro-batches or not",
-        lambda s: divides(s.ranks, s.episodes // s.updates),
+        lambda s: s.episodes >= s.updates and divides(s.ranks, s.episodes // s.updates),
         lambda s: f"{s.episodes} / {s.updates} by {s.ranks}",
         MEGATRON_MICRO_BATCHES,
     ),
