@@ -10,7 +10,7 @@ import warnings
 VARIABLES = {
     # Nobody asked for Ray's usage reports.
     "RAY_USAGE_STATS_ENABLED": "0",
-    # SkyRL prints its whole configuration, and some lines a step, at INFO; before it sets up its own logging, by loguru.
+    # SkyRL prints its whole configuration, and a few lines a step, at INFO. Until it sets up logging, loguru's counts.
     "LOG_LEVEL": "WARNING",
     "LOGURU_LEVEL": "WARNING",
     "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",

@@ -61,6 +61,13 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         self.tracker.episodes(self.generator.plays(input_batch), self.global_step, time.monotonic() - began)
         return output
 
+    async def eval(self, vllm_metrics_scraper: Any = None) -> dict[str, float]:
+        """Held-out episodes of the policy as it is; nothing for SkyRL's log, since xp has its own line for them."""
+        del vllm_metrics_scraper
+        batches = self.generator.held_out(self.eval_dataloader, self.cfg, self.global_step)
+        self.tracker.held_out([play async for plays in batches for play in plays], self.global_step)
+        return {}
+
     def convert_to_training_input(self, generator_output: Any, uids: Any) -> Any:
         data = super().convert_to_training_input(generator_output, uids)
         data.metadata[IS_VOID] = [reason == VOID for reason in generator_output["stop_reasons"]]

@@ -1,0 +1,62 @@
+"""A real Ray, started as a job starts it: what its processes know, what its records say, and how it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
+
+from tests.trainers.skyrl_parts import native, train_config
+from tests.trainers.skyrl_tasks import crash, fail, look_around
+from xp.backends.skyrl.cluster import run_in_ray, without_secrets
+from xp.errors import ExitCode, XpError
+
+HALVES = {"WANDB_API_KEY": "4f1c-canary-of-wandb", "CLUE_STORE_TOKEN": "77ab-canary-of-clues"}
+MARKER = "5d2e-marker-that-may-be-seen"
+
+
+@pytest.fixture(autouse=True)
+def secrets(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name, half in HALVES.items():
+        monkeypatch.setenv(name, f"secret-{half}")
+    # SkyRL copies this one into Ray's runtime environment; it is no secret.
+    monkeypatch.setenv("NCCL_NET_PLUGIN", MARKER)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    # As the launcher sets it for a job.
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    yield
+
+
+def test_secrets_reach_the_task_and_none_of_rays_records(tmp_path: Path) -> None:
+    cfg = native(train_config(), tmp_path)
+    # Pieces, put together over there: Ray keeps the arguments of tasks.
+    wanted = [[half[:10], half[10:]] for half in (*HALVES.values(), MARKER)]
+    variables, found = run_in_ray(cfg, look_around, (list(HALVES), wanted), num_workers=1)
+    assert variables == {name: f"secret-{half}" for name, half in HALVES.items()}
+    assert [line for line in found if MARKER in line], "the search finds what is there"
+    assert [line for line in found if MARKER not in line] == []
+
+
+def test_skyrl_would_have_put_them_there(tmp_path: Path) -> None:
+    from skyrl.train.utils.utils import prepare_runtime_environment
+
+    variables = prepare_runtime_environment(native(train_config(), tmp_path))
+    assert HALVES["WANDB_API_KEY"] in str(variables)
+    assert HALVES["WANDB_API_KEY"] not in str(without_secrets(variables))
+    assert without_secrets(variables)["NCCL_NET_PLUGIN"] == MARKER
+
+
+def test_a_fault_of_the_users_keeps_its_message_and_code(tmp_path: Path) -> None:
+    with pytest.raises(XpError) as caught:
+        run_in_ray(native(train_config(), tmp_path), fail, (), num_workers=1)
+    assert (str(caught.value), caught.value.code) == ("too much of it is void", ExitCode.UNHEALTHY)
+
+
+def test_a_fault_of_skyrls_is_told_with_its_traceback(tmp_path: Path) -> None:
+    with pytest.raises(XpError, match="SkyRL failed: ValueError: a fault of SkyRL's") as caught:
+        run_in_ray(native(train_config(), tmp_path), crash, (), num_workers=1)
+    assert caught.value.code is ExitCode.STAGE_FAILED
+    assert "skyrl_tasks.py" in str(caught.value)
