@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -57,6 +58,32 @@ class TestWithATerminalTool(TestServed):
         assert session.takes_answer
         assert session.answer("42").reward == 1.0
         session.close()
+
+
+class TestOpenEnv(ProviderSuite):
+    """An OpenEnv environment that xp serves itself."""
+
+    config = rules(
+        provider="openenv",
+        serve="tests.envs_under_test.openenv_counter:Counter",
+        rows="tests.envs_under_test.openenv_counter:rows",
+        num_seeds=4,
+    )
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def provider(cls) -> Iterator[Provider]:
+        yield from lent(load_provider(cls.config, os.environ))
+
+    @pytest.fixture
+    def closed(self) -> Provider:
+        return load_provider(self.config, os.environ)
+
+
+class TestOpenEnvWithMcpTools(TestOpenEnv):
+    """An OpenEnv environment whose actions are calls of MCP tools."""
+
+    config = replace(TestOpenEnv.config, serve="tests.envs_under_test.openenv_counter:Tools")
 
 
 class TestGraded(ProviderSuite):

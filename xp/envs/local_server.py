@@ -9,8 +9,10 @@ import json
 import os
 import secrets
 import select
+import site
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -31,14 +33,26 @@ class LocalServer:
         serve: `module:Class` of an environment of the openreward SDK.
         environ: the child's environment variables; the OpenReward key stays out of it.
         log: where the child's output goes; None: nowhere.
+        kind: what `serve` is of: `openreward` or `openenv`.
+        python: the interpreter that serves; it must have uvicorn and the environment's packages. None: this one.
     """
 
-    def __init__(self, serve: str, environ: Mapping[str, str] | None = None, log: Path | None = None) -> None:
+    def __init__(
+        self,
+        serve: str,
+        environ: Mapping[str, str] | None = None,
+        log: Path | None = None,
+        *,
+        kind: str = "openreward",
+        python: str | None = None,
+    ) -> None:
         self.serve = serve
+        self._kind = kind
+        self._python = python
         self.url = ""
         token = secrets.token_hex(32)
         self.keys = Keys.of(token)
-        self._environ = _child_environ(os.environ if environ is None else environ, token)
+        self._environ = _child_environ(os.environ if environ is None else environ, token, python is not None)
         self._log = log
         self._process: subprocess.Popen[bytes] | None = None
         self._owner = os.getpid()
@@ -89,12 +103,15 @@ class LocalServer:
     ) -> None:
         self.stop()
 
+    def _program(self) -> list[str]:
+        return [os.path.expanduser(self._python or sys.executable), "-m", "xp.envs.serve"]
+
     def _spawn(self) -> int:
         reading, writing = os.pipe()
         try:
             with _opened(self._log) as log:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", "xp.envs.serve", self.serve, str(writing), str(os.getpid())],
+                    [*self._program(), self._kind, self.serve, str(writing), str(os.getpid())],
                     env=self._environ,
                     stdin=subprocess.DEVNULL,
                     stdout=log,
@@ -127,8 +144,14 @@ def _first_line(fd: int) -> dict[str, object]:
     return report
 
 
-def _child_environ(environ: Mapping[str, str], token: str) -> dict[str, str]:
-    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+def _child_environ(environ: Mapping[str, str], token: str, is_foreign: bool) -> dict[str, str]:
+    """Another interpreter gets xp and the user's own modules, and its libraries from where it is installed."""
+    own = {os.path.realpath(place) for place in (*site.getsitepackages(), sysconfig.get_paths()["stdlib"])}
+    entries = [os.path.realpath(entry or os.getcwd()) for entry in sys.path]
+    if is_foreign:
+        entries = [entry for entry in entries if not any(Path(entry).is_relative_to(place) for place in own)]
+        entries = [entry for entry in entries if not entry.endswith(".zip")]
+    path = os.pathsep.join(entries)
     kept = {name: value for name, value in environ.items() if name != "OPENREWARD_API_KEY"}
     quiet = {"OPENREWARD_DISABLE_UPDATE_CHECK": "1", "OPENREWARD_LOG_LEVEL": "WARNING"}
     return {**kept, **quiet, "PYTHONPATH": path, TOKEN_VARIABLE: token}

@@ -131,7 +131,9 @@ class OpenRewardProvider:
                 if self._target is None:
                     assert self._config.serve is not None
                     log = self._environ.get(LOG_VARIABLE)
-                    self._server = LocalServer(self._config.serve, self._environ, Path(log) if log else None)
+                    self._server = LocalServer(
+                        self._config.serve, self._environ, Path(log) if log else None, python=self._config.python
+                    )
                     self._server.start()
                     atexit.unregister(self._server.stop)  # _close_all ends the sessions first, then the server.
                     self._target = served_target(self._server.url, self._server.keys, self._config, self._environ)

@@ -28,7 +28,7 @@ GRACE_S: Final = 5.0
 
 
 class Guard:
-    """Asks every request for the client's key and puts the server's proof on every answer."""
+    """Asks every request and WebSocket for the client's key and puts the server's proof on every answer."""
 
     def __init__(self, app: App, keys: Keys) -> None:
         self._app = app
@@ -36,30 +36,33 @@ class Guard:
         self._proof = (PROOF_HEADER.lower().encode(), keys.server.encode())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
         given = next((value for name, value in scope["headers"] if name == b"x-api-key"), b"")
         if not hmac.compare_digest(given, self._key):
+            if scope["type"] == "websocket":
+                await send({"type": "websocket.close", "code": 1008})
+                return
             await send({"type": "http.response.start", "status": 401, "headers": []})
             await send({"type": "http.response.body", "body": b""})
             return
 
         async def send_with_proof(message: MutableMapping[str, Any]) -> None:
-            if message["type"] == "http.response.start":
+            if message["type"] in ("http.response.start", "websocket.accept"):
                 message["headers"] = [*message.get("headers", ()), self._proof]
             await send(message)
 
         await self._app(scope, receive, send_with_proof)
 
 
-def main(serve: str, report_fd: int, parent: int) -> None:
+def main(kind: str, serve: str, report_fd: int, parent: int) -> None:
     """Serve `module:Class` until SIGTERM or the parent's end; the port goes to `report_fd` as one line of JSON."""
     _die_with(parent)
     keys = Keys.of(os.environ.pop(TOKEN_VARIABLE))
     with os.fdopen(report_fd, "w") as report:
         try:
-            app = Guard(_app(serve), keys)
+            app = Guard(_app(kind, serve), keys)
             listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
         except Exception as error:
             report.write(json.dumps({"error": f"{type(error).__name__}: {error}"}) + "\n")
@@ -68,12 +71,18 @@ def main(serve: str, report_fd: int, parent: int) -> None:
     _run(app, listener)
 
 
-def _app(serve: str) -> App:
-    from openreward.environments import Server
-
+def _app(kind: str, serve: str) -> App:
     module, _, name = serve.partition(":")
     environment = getattr(importlib.import_module(module), name)
-    app: App = Server([environment]).app
+    app: App
+    if kind == "openenv":
+        from xp.envs.openenv_app import app_of
+
+        app = app_of(environment)
+    else:
+        from openreward.environments import Server
+
+        app = Server([environment]).app
     return app
 
 
@@ -100,4 +109,4 @@ def _die_with(parent: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))

@@ -20,6 +20,8 @@ from xp.errors import ExitCode, XpError
 
 DEFAULT_URL = "https://openreward.ai"
 API_KEY = "OPENREWARD_API_KEY"
+HOST_TOKEN = "HF_TOKEN"
+"""Of a private Hugging Face space."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,26 @@ def remote_target(config: EnvConfig, environ: Mapping[str, str]) -> Target:
     if is_url:
         return Target(url, None, headers, _secrets_header(secrets))
     return Target(url, name, headers, _catalog_secrets(secrets, key or "", url, api_url))
+
+
+def openenv_target(config: EnvConfig, environ: Mapping[str, str]) -> Target:
+    """The target of an OpenEnv server at a URL; the one secret that has a place there is a token of its host.
+
+    Raises:
+        XpError: a secret is missing, has no place, or would go to an origin that is not allowed.
+    """
+    url = (config.target or "").rstrip("/")
+    values = _secret_values(config, environ)
+    if strange := sorted(set(values) - {HOST_TOKEN}):
+        raise XpError(f"environment {config.name}: an OpenEnv server takes no secrets but {HOST_TOKEN}, not {strange}")
+    is_allowed = is_loopback(url) or origin(url) in {origin(allowed) for allowed in config.allowed_origins}
+    if values and not (is_allowed and (url.startswith("https://") or is_loopback(url))):
+        raise XpError(
+            f"environment {config.name}: {HOST_TOKEN} would go to {origin(url)}, which is not allowed.\n"
+            "Add it to allowed_origins of the environment if you trust that server; https only."
+        )
+    headers = {"Authorization": f"Bearer {values[HOST_TOKEN]}"} if values else {}
+    return Target(url, None, headers, {})
 
 
 def api_target(environ: Mapping[str, str]) -> Target:

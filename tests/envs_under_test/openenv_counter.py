@@ -1,0 +1,100 @@
+"""Small OpenEnv environments with the properties that break clients: slowness, faults, one session, MCP tools."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from fastmcp import FastMCP
+from openenv.core.env_server.interfaces import Environment
+from openenv.core.env_server.mcp_environment import MCPEnvironment
+from openenv.core.env_server.types import Action, Observation, State
+
+
+class Add(Action):
+    """Add to the count."""
+
+    amount: int
+    wait_s: float = 0.0
+
+
+class Count(Observation):
+    count: int = 0
+
+
+class Counter(Environment[Add, Count, State]):
+    """Counts from the reset's seed; 13 is a fault of its own, 100 the end, 66 a reward that is no number."""
+
+    SUPPORTS_CONCURRENT_SESSIONS = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def reset(self, seed: int | None = None, episode_id: str | None = None, start: int = 0, **_: Any) -> Count:
+        del episode_id
+        self.count = start + (seed or 0)
+        return Count(count=self.count)
+
+    def step(self, action: Add, timeout_s: float | None = None, **_: Any) -> Count:
+        del timeout_s
+        time.sleep(action.wait_s)
+        if action.amount == 13:
+            raise RuntimeError("thirteen")
+        self.count += action.amount
+        reward = float("nan") if action.amount == 66 else float(action.amount)
+        return Count(count=self.count, reward=reward, done=self.count >= 100)
+
+    @property
+    def state(self) -> State:
+        return State(step_count=self.count)
+
+
+class Lonely(Counter):
+    """One session at a time."""
+
+    SUPPORTS_CONCURRENT_SESSIONS = False
+
+
+class Tools(MCPEnvironment):
+    """Acts by MCP tools."""
+
+    SUPPORTS_CONCURRENT_SESSIONS = True
+
+    def __init__(self) -> None:
+        server = FastMCP("tools")
+
+        @server.tool
+        def say(text: str) -> str:
+            """Say it back."""
+            return text
+
+        @server.tool
+        def fail() -> str:
+            """Raise."""
+            raise RuntimeError("it broke")
+
+        super().__init__(server)
+
+    def reset(self, seed: int | None = None, episode_id: str | None = None, **_: Any) -> Observation:
+        del seed, episode_id
+        return Observation(done=False)
+
+    def _step_impl(self, action: Action, timeout_s: float | None = None, **_: Any) -> Observation:
+        del timeout_s
+        raise ValueError(f"unknown action {type(action).__name__}")
+
+    @property
+    def state(self) -> State:
+        return State()
+
+
+class Unnamed(Environment):  # type: ignore[type-arg]
+    """Says nothing of its models."""
+
+
+def rows() -> dict[str, list[dict[str, Any]]]:
+    return {
+        "train": [{"prompt": "{observation}"}, {"prompt": "Go.", "reset": {"start": 50}}],
+        "test": [{"prompt": "?"}],
+    }

@@ -1,0 +1,252 @@
+"""OpenEnv environments on OpenEnv's own server, in real processes."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import stat
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from tests.fake_session import RULES, with_limits
+from tests.ors_server import rules
+from xp.envs.base import DeadlineExceeded, EnvUnavailable, ProtocolError, SessionLost, Task, ToolCrashed, UnsafeOrigin
+from xp.envs.local_server import LocalServer
+from xp.envs.openenv import OpenEnvProvider
+from xp.episode.config import Dialect, EnvConfig
+from xp.episode.episode import Episode
+from xp.episode.outcome import Outcome, Status
+from xp.errors import XpError
+
+pytestmark = pytest.mark.integration
+MODULE = "tests.envs_under_test.openenv_counter"
+
+
+def counter(name: str = "Counter", **changes: Any) -> EnvConfig:
+    common = {"serve": f"{MODULE}:{name}", "rows": f"{MODULE}:rows", "num_seeds": 4}
+    return rules(provider="openenv", **{**common, **changes})
+
+
+@pytest.fixture(scope="module")
+def provider() -> Iterator[OpenEnvProvider]:
+    found = OpenEnvProvider(counter(), os.environ)
+    yield found
+    found.close()
+
+
+def task(index: int = 0, split: str = "train") -> Task:
+    return Task("x", split, index)
+
+
+def test_tasks_are_rows_times_reset_seeds_and_the_reset_shows_in_the_prompt(provider: OpenEnvProvider) -> None:
+    assert provider.num_tasks("train") == 8
+    sessions = [provider.open(task(index)) for index in (0, 3, 4, 7)]
+    assert [session.prompt()[0]["content"] for session in sessions] == ['{"count": 0}', '{"count": 3}', "Go.", "Go."]
+    assert [session.call("step", {"amount": 0}).text for session in sessions[2:]] == ['{"count": 50}', '{"count": 53}']
+    for session in sessions:
+        session.close()
+
+
+def test_a_step_gives_text_reward_and_end(provider: OpenEnvProvider) -> None:
+    session = provider.open(task())
+    assert [tool.name for tool in session.tools()] == ["step"]
+    first, last = session.call("step", {"amount": 7}), session.call("step", {"amount": 93})
+    assert (first.reward, first.finished, last.reward, last.finished) == (7.0, False, 93.0, True)
+    session.close()
+
+
+def test_wrong_arguments_are_the_models_fault_and_the_session_goes_on(provider: OpenEnvProvider) -> None:
+    session = provider.open(task())
+    assert "amount" in session.call("step", {"amount": "many"}).text
+    assert session.call("step", {"amount": 1}).reward == 1.0
+    session.close()
+
+
+def test_a_fault_of_the_environments_own_is_no_score(provider: OpenEnvProvider) -> None:
+    session = provider.open(task())
+    with pytest.raises(ToolCrashed, match="thirteen"):
+        session.call("step", {"amount": 13})
+    session.close()
+
+
+def test_after_a_time_out_the_late_answer_is_never_taken_for_the_next_ones() -> None:
+    found = OpenEnvProvider(with_limits(counter(), call_timeout_s=0.5), os.environ)
+    session = found.open(task())
+    with pytest.raises(DeadlineExceeded):
+        session.call("step", {"amount": 1, "wait_s": 1.0})
+    time.sleep(1.0)  # The late answer is on its way by now.
+    with pytest.raises(SessionLost):
+        session.call("step", {"amount": 2})
+    session.close()
+    again = found.open(task())
+    assert again.call("step", {"amount": 2}).text == '{"count": 2}'
+    found.close()
+
+
+def test_openenvs_own_client_at_the_pin_is_not_shifted_by_a_time_out() -> None:
+    """The fault of versions before 0.5.0, which the pin leaves behind."""
+    from openenv.core.generic_client import GenericEnvClient
+
+    async def play() -> int:
+        with LocalServer(f"{MODULE}:Counter", kind="openenv") as server:
+            headers = {"X-API-Key": server.keys.client}
+            client = GenericEnvClient(server.url, message_timeout_s=0.5, headers=headers)
+            await client.reset()
+            with pytest.raises(asyncio.TimeoutError):
+                await client.step({"amount": 1, "wait_s": 1.0})
+            await asyncio.sleep(1.0)
+            await client.reset()
+            count = (await client.step({"amount": 2})).observation["count"]
+            await client.close()
+            return int(count)
+
+    assert asyncio.run(play()) == 2
+
+
+def test_an_environment_for_one_session_says_what_to_set_when_there_are_two() -> None:
+    found = OpenEnvProvider(with_limits(counter("Lonely"), create_timeout_s=3.0), os.environ)
+    session = found.open(task())
+    with pytest.raises((EnvUnavailable, DeadlineExceeded), match=r"max_sessions|in time"):
+        found.open(task())
+    session.close()
+    found.open(task()).close()
+    found.close()
+
+
+def test_a_session_outlives_the_servers_pings_while_nobody_asks(provider: OpenEnvProvider) -> None:
+    session = provider.open(task())
+    time.sleep(3.0)
+    assert session.call("step", {"amount": 1}).reward == 1.0
+    session.close()
+
+
+def test_mcp_tools_are_the_tools() -> None:
+    found = OpenEnvProvider(counter("Tools"), os.environ)
+    session = found.open(task())
+    assert {tool.name for tool in session.tools()} == {"say", "fail"}
+    assert session.call("say", {"text": "hi"}).text == "hi"
+    assert session.call("say", {}).is_call_error
+    assert session.call("shout", {}).is_call_error
+    session.close()
+    found.close()
+
+
+@functools.cache
+def bundled(name: str) -> OpenEnvProvider:
+    """One server for all tests of an environment; it ends with the process."""
+    module = f"openenv_{name}"
+    return OpenEnvProvider(
+        rules(
+            provider="openenv",
+            serve=f"xp.environments.{module}:{name.capitalize()}",
+            rows=f"xp.environments:{name}.jsonl",
+        ),
+        os.environ,
+    )
+
+
+def play(name: str, index: int, *turns: str) -> Outcome:
+    config = replace(RULES, dialect=Dialect.ACTION)
+    episode = Episode(task(index), lambda: bundled(name).open(task(index)), config)
+    for text in turns:
+        episode.step(text)
+    return episode.settle()
+
+
+def test_the_echo_environment_wants_the_tasks_word() -> None:
+    assert play("echo", 0, "<action>hallo</action>", "<action>hello</action>").step_rewards == (0.0, 1.0)
+
+
+def test_the_coding_environment_is_done_when_the_tests_pass() -> None:
+    wrong, right = "def double(n): return n", "def double(n): return 2 * n"
+    outcome = play("coding", 0, f"<action>{wrong}</action>", f"<action>{right}</action>")
+    assert (outcome.status, outcome.step_rewards) == (Status.FINISHED, (0.0, 1.0))
+
+
+@pytest.mark.parametrize(
+    "cheat",
+    [
+        "import os; print('passed', flush=True); os._exit(0)",
+        "raise SystemExit(0)",
+        "while True: pass",
+        "x = ' ' * 10**10",
+        "import os; print(os.environ.get('HOME') == '/root'); raise SystemExit",
+    ],
+)
+def test_a_program_that_does_not_reach_its_tests_has_passed_none(cheat: str) -> None:
+    outcome = play("coding", 0, f"<action>{cheat}</action>")
+    assert (outcome.status is not Status.VOID, outcome.reward) == (True, 0.0)
+
+
+def test_strangers_get_neither_an_answer_nor_a_session() -> None:
+    async def ask(url: str) -> tuple[int, str]:
+        async with aiohttp.ClientSession() as client:
+            async with client.get(f"{url}/schema") as response:
+                status = response.status
+            try:
+                await client.ws_connect(f"{url}/ws")
+            except aiohttp.WSServerHandshakeError as error:
+                return status, str(error.status)
+            return status, "open"
+
+    with LocalServer(f"{MODULE}:Counter", kind="openenv") as server:
+        assert asyncio.run(ask(server.url)) == (401, "403")
+
+
+def test_a_server_without_the_proof_is_not_the_one_that_was_started() -> None:
+    """Somebody else listens on the port of a server that has died."""
+    found = OpenEnvProvider(counter(), os.environ)
+    found.open(task()).close()
+    core = found._core()
+    core._target = type(core._target)(core._target.url, None, core._target.headers, {}, "another proof")
+    core._client = None
+    with pytest.raises(UnsafeOrigin):
+        found.open(task())
+    found.close()
+
+
+def test_a_class_that_names_no_models_is_refused_with_the_way_out() -> None:
+    with pytest.raises(XpError, match="YourAction"):
+        OpenEnvProvider(counter("Unnamed"), os.environ).open(task())
+
+
+def test_another_interpreter_serves_what_needs_other_packages(tmp_path: Path) -> None:
+    """A stand-in for a virtual environment: a program that notes that it was used and then is this interpreter."""
+    other = tmp_path / "python"
+    other.write_text(
+        f'#!/bin/sh\ntouch {tmp_path}/used\nPYTHONPATH="$PYTHONPATH:{":".join(sys.path)}" exec {sys.executable} "$@"\n'
+    )
+    other.chmod(other.stat().st_mode | stat.S_IXUSR)
+    found = OpenEnvProvider(counter(python=str(other)), os.environ)
+    found.open(task()).close()
+    found.close()
+    assert (tmp_path / "used").exists()
+
+
+def test_a_container_is_started_used_and_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """docker is a stand-in here, that names a server of this test's as the container's port."""
+    log = tmp_path / "calls"
+    with LocalServer(f"{MODULE}:Counter", kind="openenv") as server:
+        docker = tmp_path / "docker"
+        address = server.url.removeprefix("http://")
+        docker.write_text(f'#!/bin/sh\necho "$@" >> {log}\ncase $1 in run) echo abc;; port) echo {address};; esac\n')
+        docker.chmod(docker.stat().st_mode | stat.S_IXUSR)
+        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+        monkeypatch.setattr("xp.envs.image_server._is_healthy", lambda url: url == server.url)
+        found = OpenEnvProvider(counter(serve=None, image="counter:1"), {})
+        with pytest.raises(
+            (EnvUnavailable, ProtocolError)
+        ):  # The stand-in's server wants a key that no container does.
+            found.open(task())
+        found.close()
+    calls = log.read_text().splitlines()
+    assert [call.split()[0] for call in calls] == ["run", "port", "rm"]
+    assert "127.0.0.1::8000" in calls[0]

@@ -1,0 +1,220 @@
+"""OpenEnv environments at a URL, served here or in a container: rows times reset seeds are tasks, steps tool calls."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import threading
+import weakref
+from collections.abc import Coroutine, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Protocol, TypeVar
+
+from xp.envs.base import (
+    DeadlineExceeded,
+    EnvUnavailable,
+    Message,
+    ProtocolError,
+    SessionLost,
+    Task,
+    ToolResult,
+    ToolSpec,
+)
+from xp.envs.image_server import ImageServer
+from xp.envs.local_server import LocalServer, source_version
+from xp.envs.loop import current_loop, run
+from xp.envs.openenv_core import Core
+from xp.envs.openenv_socket import Socket
+from xp.envs.rows import Row, load_rows, messages_of
+from xp.envs.target import Target, openenv_target
+from xp.episode.config import EnvConfig
+from xp.errors import XpError
+from xp.tasks.request import digest_of
+
+T = TypeVar("T")
+
+OBSERVATION: Final = "{observation}"
+"""In a row's prompt: what the environment showed at the reset."""
+RESET: Final = "reset"
+"""Of a row: arguments of the reset, beside its seed."""
+LOG_VARIABLE: Final = "XP_SERVE_LOG"
+SLACK_S: Final = 30.0
+
+
+class Server(Protocol):
+    """What a provider has started and must stop."""
+
+    def stop(self) -> None: ...
+
+
+class OpenEnvProvider:
+    """See xp.envs.base.Provider.
+
+    Args:
+        config: the environment; `target`, `serve` or `image` says where it is, `rows` what its tasks are.
+        environ: where a token for the server is; the environment variables of one that is served here.
+    """
+
+    def __init__(self, config: EnvConfig, environ: Mapping[str, str]) -> None:
+        if config.rows is None:
+            raise XpError(f"environment {config.name}: an OpenEnv environment needs rows, the prompts of its tasks")
+        self._config = config
+        self._environ = dict(environ)
+        self._rows = load_rows(config.rows)
+        self._lock = threading.Lock()
+        self._server: Server | None = None
+        self._target = openenv_target(config, environ) if config.target else None
+        self._cores: dict[int, Core] = {}
+        self._is_closed = False
+        _providers.add(self)
+
+    def __repr__(self) -> str:
+        return f"OpenEnvProvider({self._config.name!r})"
+
+    def version(self) -> str:
+        rows = digest_of({split: [dict(row) for row in rows] for split, rows in self._rows.items()})[:16]
+        if self._config.serve is not None:
+            return f"{source_version(self._config.serve)}, rows {rows}"
+        schema = run(self._core().schema(), self._config.limits.create_timeout_s + SLACK_S)
+        return f"schema {digest_of(schema)[:16]}, rows {rows}"
+
+    def splits(self) -> tuple[str, ...]:
+        return tuple(self._rows)
+
+    def num_tasks(self, split: str) -> int:
+        return len(self._split(split)) * self._config.num_seeds
+
+    def tasks(self, split: str, indices: Sequence[int]) -> list[Task]:
+        """Raises ValueError for an index outside of the split."""
+        size = self.num_tasks(split)
+        if wrong := [index for index in indices if not 0 <= index < size]:
+            raise ValueError(f"split {split!r} has tasks 0 to {size - 1}, not {wrong[:5]}")
+        return [Task(self._config.name, split, index, self._spec(split, index)) for index in indices]
+
+    def open(self, task: Task) -> OpenEnvSession:
+        size = self.num_tasks(task.split)
+        if not 0 <= task.index < size:
+            raise ProtocolError(f"task {task.id}: split {task.split!r} has tasks 0 to {size - 1}")
+        core, limits = self._core(), self._config.limits
+        if not core.slots.acquire(timeout=limits.episode_timeout_s):
+            raise DeadlineExceeded(f"{self!r}: {limits.max_sessions} sessions are open, and none was closed in time")
+        try:
+            spec = self._spec(task.split, task.index)
+            socket, seen = run(core.open(spec[RESET]), limits.create_timeout_s + SLACK_S)
+        except BaseException:
+            core.slots.release()
+            raise
+        return OpenEnvSession(core, socket, opening(spec["row"], seen))
+
+    def close(self) -> None:
+        with self._lock:
+            core = self._cores.get(os.getpid())
+            server, self._server = self._server, None
+            self._is_closed = True
+        if core is not None:
+            run(core.close(), 60.0)
+        if server is not None:
+            server.stop()
+
+    def _split(self, split: str) -> Sequence[Row]:
+        if split not in self._rows:
+            raise ProtocolError(f"{self!r}: there is no split {split!r}, only {', '.join(self._rows)}")
+        return self._rows[split]
+
+    def _spec(self, split: str, index: int) -> dict[str, Any]:
+        """A task: the row, and the arguments of its reset. All seeds of a row stand together."""
+        number, seed = divmod(index, self._config.num_seeds)
+        row = dict(self._split(split)[number])
+        return {"row": row, RESET: {"seed": seed, **row.get(RESET, {})}}
+
+    def _core(self) -> Core:
+        """This process's half: sockets do not survive a fork."""
+        if self._is_closed:
+            raise EnvUnavailable(f"{self!r} is closed")
+        core = self._cores.get(os.getpid())
+        if core is None:
+            target = self._reach()
+            core = self._cores.setdefault(os.getpid(), Core(target, self._config))
+        return core
+
+    def _reach(self) -> Target:
+        with self._lock:
+            if self._target is None:
+                config, log = self._config, self._environ.get(LOG_VARIABLE)
+                if config.image is not None:
+                    container = ImageServer(config.image, config.limits.create_timeout_s)
+                    container.start()
+                    self._server, self._target = container, Target(container.url, None, {}, {})
+                else:
+                    assert config.serve is not None
+                    place = Path(log) if log else None
+                    server = LocalServer(config.serve, self._environ, place, kind="openenv", python=config.python)
+                    server.start()
+                    atexit.unregister(server.stop)  # _close_all ends the sessions first, then the server.
+                    headers = {"X-API-Key": server.keys.client}
+                    self._server, self._target = server, Target(server.url, None, headers, {}, server.keys.server)
+        return self._target
+
+
+def opening(row: Row, seen: ToolResult) -> list[Message]:
+    """The row's prompt, with what the environment showed at its reset in place of `{observation}`."""
+    return [
+        Message(role=message["role"], content=message["content"].replace(OBSERVATION, seen.text))
+        for message in messages_of(row)
+    ]
+
+
+class OpenEnvSession:
+    """See xp.envs.base.Session; opened by OpenEnvProvider.open."""
+
+    def __init__(self, core: Core, socket: Socket, prompt: list[Message]) -> None:
+        self._core = core
+        self._socket = socket
+        self._prompt = prompt
+        self._is_closed = False
+
+    def prompt(self) -> list[Message]:
+        return list(self._prompt)
+
+    def tools(self) -> tuple[ToolSpec, ...]:
+        return self._run(self._core.tools(self._socket), self._core.limits.create_timeout_s)
+
+    @property
+    def takes_answer(self) -> bool:
+        return False
+
+    def call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
+        return self._run(self._core.call(self._socket, name, arguments), self._core.limits.call_timeout_s)
+
+    def answer(self, text: str) -> ToolResult:
+        del text
+        raise ProtocolError("an OpenEnv environment takes no plain answer")
+
+    def close(self) -> None:
+        """Returns at once; the server is told in the background."""
+        if self._is_closed or self._core.pid != os.getpid():
+            return
+        self._is_closed = True
+        _start(self._core.end(self._socket))
+
+    def _run(self, work: Coroutine[Any, Any, T], limit_s: float) -> T:
+        if self._is_closed or self._core.pid != os.getpid():
+            work.close()
+            raise SessionLost("the session is closed, or was opened before this process was forked")
+        return run(work, limit_s + SLACK_S)
+
+
+def _start(work: Coroutine[Any, Any, None]) -> None:
+    asyncio.run_coroutine_threadsafe(work, current_loop())
+
+
+_providers: weakref.WeakSet[OpenEnvProvider] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """Sessions and servers that are still there at the end; a forked child leaves its parent's alone."""
+    for provider in list(_providers):
+        if not provider._is_closed:
+            provider.close()

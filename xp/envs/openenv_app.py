@@ -1,0 +1,51 @@
+"""In the server's process: from an OpenEnv environment class, or an app of its author's, to what is served."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from typing import Any, Final
+
+MAX_SESSIONS: Final = 1024
+"""Of a class that says it can; the client's own limit (env.limits.max_sessions) is what counts."""
+
+
+def app_of(found: Any) -> Any:
+    """The ASGI app of `module:name`: an app as it is, a class of `openenv.core.env_server.Environment` with its models.
+
+    Raises:
+        TypeError: it is neither, or its models cannot be told from its type parameters.
+    """
+    from openenv.core.env_server.http_server import create_fastapi_app
+    from openenv.core.env_server.interfaces import Environment
+    from starlette.applications import Starlette
+
+    if isinstance(found, Starlette):
+        return found
+    if not inspect.isclass(found) or not issubclass(found, Environment):
+        raise TypeError(f"{found!r} is neither an app nor a class of openenv's Environment")
+    environment: Any = found
+    action, observation = _models(environment)
+    sessions = MAX_SESSIONS if environment.SUPPORTS_CONCURRENT_SESSIONS else 1
+    return create_fastapi_app(environment, action, observation, max_concurrent_envs=sessions)
+
+
+def _models(environment: type) -> tuple[type, type]:
+    """Action and observation of `class Mine(Environment[Action, Observation, State])`, or of its `step`."""
+    from openenv.core.env_server.mcp_environment import MCPEnvironment
+    from openenv.core.env_server.mcp_types import CallToolAction, CallToolObservation
+
+    for base in environment.__mro__:
+        for origin in getattr(base, "__orig_bases__", ()):
+            given = [each for each in typing.get_args(origin) if inspect.isclass(each)]
+            if len(given) >= 2:
+                return given[0], given[1]
+    if issubclass(environment, MCPEnvironment):
+        return CallToolAction, CallToolObservation
+    hints = typing.get_type_hints(environment.step)  # type: ignore[attr-defined]
+    action, observation = hints.get("action"), hints.get("return")
+    if inspect.isclass(action) and inspect.isclass(observation):
+        return action, observation
+    raise TypeError(
+        f"{environment.__name__} names no models: derive it from Environment[YourAction, YourObservation, State]"
+    )

@@ -1,0 +1,133 @@
+"""One session of an OpenEnv server: a WebSocket on which one question is answered at a time, and never a late one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+import aiohttp
+
+from xp.envs.base import DeadlineExceeded, ProtocolError, ResponseLost, SessionLost, UnsafeOrigin
+from xp.envs.local_keys import PROOF_HEADER
+from xp.envs.ors_faults import translated
+from xp.envs.ors_http import MAX_CALL_BYTES
+from xp.envs.target import Target, origin
+from xp.envs.wire import parse_json
+
+CLOSE_S: Final = 5.0
+_ENDS: Final = (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSING, aiohttp.WSMsgType.CLOSED, aiohttp.WSMsgType.ERROR)
+
+
+def client_of(target: Target) -> aiohttp.ClientSession:
+    """The client of one server; every answer must carry the proof where the server is our own."""
+
+    async def check(_session: Any, _context: Any, seen: aiohttp.TraceRequestEndParams) -> None:
+        if target.proof is not None and seen.response.headers.get(PROOF_HEADER) != target.proof:
+            seen.response.close()
+            raise UnsafeOrigin(f"{origin(target.url)} is no longer the server that this run started")
+
+    trace = aiohttp.TraceConfig()
+    trace.on_request_end.append(check)
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0),
+        timeout=aiohttp.ClientTimeout(total=None),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        trust_env=not target.is_loopback,
+        trace_configs=[trace],
+        headers=dict(target.headers),
+    )
+
+
+async def connect(client: aiohttp.ClientSession, target: Target, deadline: float) -> Socket:
+    """A fresh session; raises EnvFault."""
+    what = f"{target.url}/ws"
+    try:
+        async with asyncio.timeout_at(deadline), translated(what):
+            connection = await client.ws_connect(what, max_msg_size=MAX_CALL_BYTES, compress=0)
+    except TimeoutError:
+        raise DeadlineExceeded(f"{what}: no connection in time") from None
+    return Socket(connection, what)
+
+
+class Socket:
+    """An open session. Every coroutine runs on the process's loop and raises EnvFault only.
+
+    Frames are read all the time, since the server's pings are answered by reading. After a question that was not
+    answered in time the session is over: its answer may still come, and would be taken for the next one's.
+    """
+
+    def __init__(self, connection: aiohttp.ClientWebSocketResponse, what: str) -> None:
+        self._connection = connection
+        self._what = what
+        self._inbox: asyncio.Queue[str | None] = asyncio.Queue()
+        self._lost: str | None = None
+        self._reader = asyncio.get_running_loop().create_task(self._read())
+
+    async def ask(self, kind: str, data: Mapping[str, Any], deadline: float) -> tuple[str, Any]:
+        """Send one message and wait for its answer: type and data.
+
+        Args:
+            deadline: on the loop's clock.
+        """
+        if self._lost is not None:
+            raise SessionLost(f"{self._what}: {self._lost}")
+        try:
+            async with asyncio.timeout_at(deadline):
+                text = await self._exchange(kind, data)
+        except TimeoutError:
+            self._give_up("an earlier call was not answered in time")
+            raise DeadlineExceeded(f"{self._what}: no answer to {kind} in time") from None
+        except BaseException:
+            self._give_up("an earlier call was cut off")
+            raise
+        reply = parse_json(text, self._what)
+        if not isinstance(reply, Mapping) or not isinstance(reply.get("type"), str):
+            raise ProtocolError(f"{self._what}: the answer to {kind} has no type")
+        return reply["type"], reply.get("data")
+
+    async def close(self) -> None:
+        """End the session on the server, as far as it listens."""
+        self._lost = self._lost or "it is closed"
+        self._reader.cancel()
+        with suppress(Exception):
+            async with asyncio.timeout(CLOSE_S):
+                await self._connection.send_str('{"type": "close"}')
+                await self._connection.close()
+
+    async def _exchange(self, kind: str, data: Mapping[str, Any]) -> str:
+        if not self._inbox.empty() and self._inbox.get_nowait() is not None:
+            raise ProtocolError(f"{self._what}: the server spoke without being asked")
+        try:
+            message = json.dumps({"type": kind, "data": dict(data)}, ensure_ascii=False, allow_nan=False)
+        except (ValueError, TypeError, RecursionError) as error:
+            raise ProtocolError(f"{self._what}: {kind} cannot be written as JSON ({type(error).__name__})") from None
+        with suppress(aiohttp.ClientError, ConnectionError):
+            await self._connection.send_str(message)  # A server that refuses the session says so before it hangs up.
+        answer = await self._inbox.get()
+        if answer is None:
+            raise ResponseLost(f"{self._what}: the connection ended before the answer to {kind}")
+        return answer
+
+    async def _read(self) -> None:
+        while True:
+            try:
+                message = await self._connection.receive()
+            except (aiohttp.ClientError, ConnectionError):
+                break
+            if message.type is aiohttp.WSMsgType.TEXT:
+                self._inbox.put_nowait(message.data)
+            elif message.type in _ENDS:
+                break
+        self._inbox.put_nowait(None)
+
+    def _give_up(self, why: str) -> None:
+        self._lost = self._lost or why
+        _closing.add(ending := asyncio.get_running_loop().create_task(self.close()))
+        ending.add_done_callback(_closing.discard)
+
+
+_closing: set[asyncio.Task[None]] = set()
+"""Keeps what nobody waits for from being collected."""
