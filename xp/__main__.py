@@ -20,6 +20,7 @@ commands:
   search     let Optuna choose within ranges: training.learning_rate='interval(1e-4,1e-3)' [--trials N]
   parity     what each backend receives of every field of a spec
   explain    one key: its value, where it comes from, what it means, what each backend makes of it
+  doctor     hold this machine against a plan: versions, accelerators, secrets, disk, launcher, template, environments
   tasks      look at the task store: list, show, verify, prune
   runs       look at runs: list, show RUN, logs RUN, cancel RUN, resume RUN, compare [RUN ...]
 

@@ -157,6 +157,17 @@ def explain(request: Request) -> int:
     return ExitCode.OK
 
 
+def doctor(request: Request) -> int:
+    """Hold this machine against the plan; the exit code is that of the first fault."""
+    from xp.doctor import examine, exit_code
+
+    findings = []
+    for finding in examine(compose(request.overrides, request.config_dirs)):
+        print(finding, flush=True)
+        findings.append(finding)
+    return exit_code(findings)
+
+
 def show_config(request: Request) -> int:
     """The composed configuration as YAML."""
     print(to_yaml(compose(request.overrides, request.config_dirs)), end="")
@@ -171,6 +182,7 @@ COMMANDS: Mapping[str, Callable[..., int]] = {
     "search": search,
     "parity": parity,
     "explain": explain,
+    "doctor": doctor,
     "tasks": tasks,
     "runs": runs,
 }
@@ -228,7 +240,9 @@ def _dispatch(one: Plan, *, is_whole: bool) -> None:
 
     outputs = Path(one.spec.outputs)
     console().print(f"[bold]{one.run_id}[/bold]  {title(one)}")
-    record = dispatch(one, make_launcher(one.spec.launcher, outputs), outputs, modules=user_modules(one.spec))
+    record = dispatch(
+        one, make_launcher(one.spec.launcher, outputs, one.spec.backend.pins), outputs, modules=user_modules(one.spec)
+    )
     if record.status is Status.RUNNING:
         console().print(
             f"left to {one.spec.launcher.name}; python -m xp runs show|logs|cancel {one.run_id}", markup=False

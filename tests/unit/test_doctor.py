@@ -1,0 +1,174 @@
+"""The doctor: every fault of a machine is a line with the way out, and the exit code of the first."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.tiny import tokenizer_and_model
+from xp.__main__ import main
+from xp.compose import compose
+from xp.doctor import exit_code
+from xp.doctor.finding import Finding, Verdict, fault, ok
+from xp.doctor.machine import accelerators, disk, host, versions
+from xp.doctor.reach import environments, launcher, secrets
+from xp.doctor.template import chat_template
+from xp.episode.template_check import examine
+from xp.errors import ExitCode
+from xp.plan import build_plan
+
+
+def only(findings: list[Finding]) -> Finding:
+    assert len(findings) == 1
+    return findings[0]
+
+
+def stages(*overrides: str):  # type: ignore[no-untyped-def]
+    return build_plan(compose(overrides), "r").stages
+
+
+def test_versions_are_held_against_the_pins() -> None:
+    findings = list(versions(compose(["backend.pins={trl: 1.16.0, transformers: 9.9.9, no-such-package: 0.0.1}"]), ()))
+    said = {finding.text.split()[0]: finding for finding in findings if finding.subject == "version"}
+    assert said["trl"].verdict is Verdict.OK
+    assert "xp's rendering was proven with 9.9.9" in said["transformers"].text
+    assert "pip install 'transformers==9.9.9'" in said["transformers"].text
+    assert "is not installed" in said["no-such-package"].text
+
+
+def test_xps_own_python_is_not_made_into_the_trainers() -> None:
+    overrides = ["backend=skyrl", "env=whodunit", "hardware=a100x4"]
+    faults = [f for f in versions(compose(overrides), stages(*overrides)) if f.verdict is Verdict.FAULT]
+    assert "make one of its own" in only(faults).text
+
+
+def test_an_interpreter_that_is_not_there_is_a_fault() -> None:
+    finding = only(list(versions(compose(["backend.runtime.python=/no/such/python"]), ())))
+    assert (finding.verdict, finding.code) == (Verdict.FAULT, ExitCode.RUNTIME)
+
+
+def nvidia_smi(directory: Path, rows: str) -> None:
+    program = directory / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\nprintf '{rows}'\n")
+    program.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("rows", "verdict", "expected"),
+    [
+        ("", Verdict.FAULT, "the plan needs 2 x a100-80gb and nvidia-smi shows no GPU"),
+        ("NVIDIA A100-SXM4-80GB, 81920\\n", Verdict.FAULT, "nvidia-smi shows 1 GPUs"),
+        ("NVIDIA H100 80GB HBM3, 81559\\n" * 2, Verdict.FAULT, "this is NVIDIA H100"),
+        ("NVIDIA A100-SXM4-40GB, 40960\\n" * 2, Verdict.FAULT, "43 GB and hardware.accelerator_memory_gb is 80"),
+        ("NVIDIA A100-SXM4-80GB, 81920\\n" * 2, Verdict.OK, "NVIDIA A100-SXM4-80GB, 86 GB"),
+    ],
+)
+def test_accelerators_are_held_against_the_hardware(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: str, verdict: Verdict, expected: str
+) -> None:
+    nvidia_smi(tmp_path, rows)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    finding = next(iter(accelerators(compose(["env=whodunit", "hardware=a100x2"]))))
+    assert finding.verdict is verdict
+    assert expected in finding.text
+
+
+def test_the_host_is_held_against_the_hardware() -> None:
+    assert only(list(host(compose(["hardware.num_cpus=1", "hardware.memory_gb=0.1"])))).verdict is Verdict.OK
+    assert "9999 cores" in only(list(host(compose(["hardware.num_cpus=9999"])))).text
+
+
+def test_a_disk_that_is_too_small_is_a_fault(tmp_path: Path) -> None:
+    assert only(list(disk(compose([]), tmp_path / "not" / "yet"))).verdict is Verdict.OK
+    spec = compose(["env=whodunit", "hardware=a100x4", "training.keep_checkpoints=100000"])
+    finding = only(list(disk(spec, tmp_path)))
+    assert (finding.verdict, finding.code) == (Verdict.FAULT, ExitCode.RESOURCE)
+    assert "lower training.keep_checkpoints" in finding.text
+
+
+def test_a_secret_is_named_and_never_shown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    overrides = ["env.secrets.token.from_env=MY_TOKEN"]
+    monkeypatch.delenv("MY_TOKEN", raising=False)
+    finding = only(list(secrets(compose(overrides), stages(*overrides))))
+    assert (finding.verdict, finding.code) == (Verdict.FAULT, ExitCode.SECRET)
+    monkeypatch.setenv("MY_TOKEN", "sesame-sesame")
+    finding = only(list(secrets(compose(overrides), stages(*overrides))))
+    assert finding.verdict is Verdict.OK
+    assert "sesame" not in str(finding)
+
+
+def test_the_launcher_says_what_it_cannot_start(tmp_path: Path) -> None:
+    overrides = ["backend.runtime.python=/no/such/python"]
+    finding = only(list(launcher(compose(overrides), stages(*overrides), tmp_path)))
+    assert "/no/such/python is no executable" in finding.text
+
+
+def test_an_environment_that_does_not_answer_is_a_fault() -> None:
+    spec = compose(["env.serve=null", "env.target=http://127.0.0.1:9"])
+    finding = only(list(environments(spec)))
+    assert (finding.verdict, finding.code) == (Verdict.FAULT, ExitCode.ENVIRONMENT)
+
+
+@pytest.mark.integration
+def test_an_environment_answers_and_a_split_that_it_has_not_is_named() -> None:
+    finding = only(list(environments(compose(["env=echo"]))))
+    assert finding.verdict is Verdict.OK
+    finding = only(list(environments(compose(["env=echo", "env.train.split=nosuch"]))))
+    assert "has no split nosuch" in finding.text
+
+
+def test_a_template_that_only_appends_is_told_from_one_that_rewrites() -> None:
+    tokenizer, _ = tokenizer_and_model()
+    assert examine(tokenizer, {}) == {"fault": "", "only_appends": True}
+    import copy
+
+    rewriting = copy.deepcopy(tokenizer)
+    # As Qwen3's does: what was thought in an earlier turn is taken out.
+    rewriting.chat_template = tokenizer.chat_template.replace(
+        "message.content", "message.content.split('</think>')[-1]"
+    )
+    assert rewriting.chat_template != tokenizer.chat_template
+    assert examine(rewriting, {})["only_appends"] is False
+
+
+def test_a_template_that_does_not_end_a_turn_is_a_fault() -> None:
+    import copy
+
+    tokenizer = copy.deepcopy(tokenizer_and_model()[0])
+    tokenizer.chat_template = "{% for message in messages %}{{ message['content'] }}\n{% endfor %}"
+    assert "does not end an assistant's turn" in examine(tokenizer, {})["fault"]
+
+
+def test_a_tokenizer_that_is_not_here_is_no_fault(tmp_path: Path) -> None:
+    assert only(list(chat_template(compose([]), tmp_path))).verdict is Verdict.UNKNOWN
+
+
+@pytest.mark.integration
+def test_a_tokenizer_that_is_here_is_looked_at_in_the_trainers_python(tmp_path: Path) -> None:
+    tokenizer_and_model()[0].save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen3"}))
+    finding = only(list(chat_template(compose(["model.build=null", f"model.path={tmp_path}"]), tmp_path)))
+    assert (finding.verdict, "only appends" in finding.text) == (Verdict.OK, True), finding
+
+
+def test_the_exit_code_is_the_first_faults() -> None:
+    findings = [ok("a", ""), fault("b", "", ExitCode.SECRET), fault("c", "", ExitCode.RUNTIME)]
+    assert exit_code(findings) is ExitCode.SECRET
+    assert exit_code(findings[:1]) is ExitCode.OK
+
+
+@pytest.mark.integration
+def test_the_command_goes_on_after_a_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("OPENREWARD_API_KEY", raising=False)
+    assert main(["doctor", "env=echo", "training.micro_batch_size=7", "upload_rollouts=true"]) == ExitCode.PLAN
+    out = capsys.readouterr().out
+    assert "FAULT plan" in out
+    assert "FAULT secret" in out
+    assert "ok    environment" in out
+    assert list(tmp_path.iterdir()) == []

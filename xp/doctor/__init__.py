@@ -1,0 +1,42 @@
+"""Holds this machine against a spec: everything that a launch would trip over, each with the way out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from xp.doctor.finding import Finding, Verdict, fault_of, ok
+from xp.doctor.machine import accelerators, disk, host, versions
+from xp.doctor.reach import environments, launcher, secrets, trackers
+from xp.doctor.template import chat_template
+from xp.errors import ExitCode, XpError
+from xp.job import Stage
+from xp.plan import build_plan
+from xp.spec import RunSpec
+
+__all__ = ["Finding", "Verdict", "examine", "exit_code"]
+
+
+def examine(spec: RunSpec) -> Iterator[Finding]:
+    """Look at one thing after the other; slow ones (an interpreter, a server) come last."""
+    outputs = Path(spec.outputs)
+    stages: tuple[Stage, ...] = ()
+    try:
+        stages = build_plan(spec, run_id="doctor").stages
+        yield ok("plan", f"{' -> '.join(stage.name for stage in stages)}")
+    except XpError as error:
+        yield fault_of("plan", error)
+    yield from secrets(spec, stages)
+    yield from trackers(spec)
+    yield from accelerators(spec)
+    yield from host(spec)
+    yield from disk(spec, outputs)
+    yield from versions(spec, stages)
+    yield from launcher(spec, stages, outputs)
+    yield from chat_template(spec, outputs)
+    yield from environments(spec)
+
+
+def exit_code(findings: list[Finding]) -> ExitCode:
+    """Of the first fault; OK where there is none."""
+    return next((one.code for one in findings if one.verdict is Verdict.FAULT), ExitCode.OK)

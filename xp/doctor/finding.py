@@ -1,0 +1,47 @@
+"""One line of the doctor's report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from xp.errors import ExitCode, XpError
+
+
+class Verdict(StrEnum):
+    OK = "ok"
+    FAULT = "FAULT"
+    UNKNOWN = "?"
+    """It could not be looked at from here; the line says why."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was looked at, and what was found."""
+
+    subject: str
+    verdict: Verdict
+    text: str
+    """With the way out, where it is a fault."""
+    code: ExitCode = ExitCode.RUNTIME
+    """Of the process, where it is a fault."""
+
+    def __str__(self) -> str:
+        return f"{self.verdict:5} {self.subject:12} {self.text}"
+
+
+def ok(subject: str, text: str) -> Finding:
+    return Finding(subject, Verdict.OK, text)
+
+
+def unknown(subject: str, text: str) -> Finding:
+    return Finding(subject, Verdict.UNKNOWN, text)
+
+
+def fault(subject: str, text: str, code: ExitCode = ExitCode.RUNTIME) -> Finding:
+    return Finding(subject, Verdict.FAULT, text, code)
+
+
+def fault_of(subject: str, error: XpError) -> Finding:
+    """An error that already says what, where and how."""
+    return Finding(subject, Verdict.FAULT, str(error).replace("\n", "; "), error.code)

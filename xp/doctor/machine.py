@@ -1,0 +1,149 @@
+"""Versions against pins, accelerators and host against the hardware option, disk against what a run writes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from xp.doctor.finding import Finding, fault, fault_of, ok, unknown
+from xp.errors import ExitCode, XpError
+from xp.job import Stage
+from xp.launchers.preflight import interpreter, probe, project
+from xp.memory import weights_of
+from xp.memory.estimate import shape_of
+from xp.spec import LauncherName, RunSpec
+from xp.stages.needs import trainer_runtime
+
+GB = 1e9
+
+
+def versions(spec: RunSpec, stages: Sequence[Stage]) -> Iterator[Finding]:
+    """The trainer's Python, and the pinned packages in it; a checkout against its pinned commit."""
+    runtime = trainer_runtime(spec, ())
+    try:
+        python = interpreter(runtime)
+        _, found, version = probe(python, (), tuple(spec.backend.pins))
+        checkout = project(runtime)
+    except XpError as error:
+        yield fault_of("python", error)
+        return
+    yield ok("python", f"{python}, {version}")
+    install = next((stage.job.runtime.install for stage in stages if stage.name == "train"), None)
+    differing = {package: pin for package, pin in spec.backend.pins.items() if _differs(found[package], pin)}
+    if differing and python == sys.executable and install:
+        # xp's own Python is not to be turned into the trainer's.
+        wanted = ", ".join(f"{package} {pin}" for package, pin in differing.items())
+        yield fault("version", f"this is xp's own Python and has not {wanted}; {install}")
+        differing, found = {}, {}
+    for package, pin in spec.backend.pins.items():
+        if package in differing:
+            there = f"is {found[package]}" if found[package] else "is not installed"
+            way_out = f"{python} -m pip install '{package}=={pin}'"
+            yield fault("version", f"{package} {there}, and xp's rendering was proven with {pin}; {way_out}")
+        elif package in found:
+            yield ok("version", f"{package} {found[package]}, as pinned")
+    if checkout is not None and spec.backend.commit is not None:
+        yield _commit(checkout, spec.backend.commit)
+
+
+def _differs(there: str | None, pin: str) -> bool:
+    """A local label (`2.13.0+cpu`) is no difference."""
+    return there is None or there.partition("+")[0] != pin
+
+
+def _commit(checkout: Path, pin: str) -> Finding:
+    run = subprocess.run(
+        ["git", "-C", str(checkout), "rev-parse", "HEAD"], capture_output=True, text=True, check=False, timeout=30
+    )
+    there = run.stdout.strip()
+    if not there:
+        return unknown("version", f"{checkout} is no git checkout: its commit cannot be compared with {pin[:9]}")
+    if not there.startswith(pin) and not pin.startswith(there):
+        return fault("version", f"{checkout} is at {there[:9]}, pinned is {pin[:9]}; git -C {checkout} checkout {pin}")
+    return ok("version", f"{checkout} is at {there[:9]}, as pinned")
+
+
+def accelerators(spec: RunSpec) -> Iterator[Finding]:
+    """Kind, number and memory of this machine's GPUs; on a cluster the scheduler finds them."""
+    hardware = spec.hardware
+    if hardware.accelerator == "cpu":
+        return
+    if spec.launcher.name is not LauncherName.LOCAL:
+        yield unknown("accelerators", f"launcher={spec.launcher.name} finds {hardware.accelerator} elsewhere")
+        return
+    there = _gpus()
+    wanted = f"{hardware.accelerators_per_node} x {hardware.accelerator}"
+    if len(there) < hardware.accelerators_per_node:
+        shown = f"{len(there)} GPUs" if there else "no GPU"
+        way_out = "start it where they are, choose a smaller hardware option, or a launcher that has them"
+        yield fault("accelerators", f"the plan needs {wanted} and nvidia-smi shows {shown}; {way_out}")
+        return
+    family = hardware.accelerator.partition("-")[0].lower()
+    for name, memory_gb in there[: hardware.accelerators_per_node]:
+        if family not in name.lower():
+            yield fault("accelerators", f"the plan needs {wanted} and this is {name}; choose the hardware option of it")
+        elif memory_gb < 0.9 * hardware.accelerator_memory_gb:
+            text = f"{name} has {memory_gb:.0f} GB and hardware.accelerator_memory_gb is"
+            yield fault("accelerators", f"{text} {hardware.accelerator_memory_gb:g}; set it to what there is")
+        else:
+            yield ok("accelerators", f"{name}, {memory_gb:.0f} GB")
+
+
+def _gpus() -> list[tuple[str, float]]:
+    """Name and memory in GB of every GPU that nvidia-smi shows."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return []
+    query = [program, "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
+    try:
+        run = subprocess.run(query, capture_output=True, text=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return []
+    rows = [line.rsplit(",", 1) for line in run.stdout.splitlines() if "," in line]
+    return [(name.strip(), float(memory) * 1024**2 / GB) for name, memory in rows if memory.strip().isdigit()]
+
+
+def host(spec: RunSpec) -> Iterator[Finding]:
+    """Cores and memory of this machine, where the run is here."""
+    if spec.launcher.name is not LauncherName.LOCAL:
+        return
+    import psutil
+
+    cores, memory_gb = os.cpu_count() or 1, psutil.virtual_memory().total / GB
+    wanted = f"hardware={spec.hardware.name} says {spec.hardware.num_cpus} cores and {spec.hardware.memory_gb:g} GB"
+    text = f"{cores} cores, {memory_gb:.0f} GB of memory"
+    if memory_gb < spec.hardware.memory_gb or cores < spec.hardware.num_cpus:
+        yield fault("host", f"{text}, and {wanted}; choose another hardware option, or set what there is")
+    else:
+        yield ok("host", f"{text} ({wanted})")
+
+
+def disk(spec: RunSpec, outputs: Path) -> Iterator[Finding]:
+    """Free space against the model, its checkpoints (with Adam's state) and the download."""
+    place = outputs.absolute()
+    while not place.exists():
+        place = place.parent
+    free = shutil.disk_usage(place).free
+    shape = shape_of(spec)
+    if shape is None:
+        yield unknown(
+            "disk", f"{free / GB:.0f} GB free at {place}; model.architecture says not what a checkpoint takes"
+        )
+        return
+    parameters = weights_of(shape).total
+    # Weights in four bytes and Adam's two moments; the trained model and the download in two.
+    need = parameters * (12 * (spec.training.keep_checkpoints + 1) + 2 + 2) + GB
+    text = f"{free / GB:.0f} GB free at {place}, and the run writes up to {need / GB:.0f} GB"
+    if free < need:
+        way_out = "make room, set outputs=DIR, or lower training.keep_checkpoints"
+        yield fault(
+            "disk", f"{text} ({spec.training.keep_checkpoints} checkpoints are kept); {way_out}", ExitCode.RESOURCE
+        )
+    elif not os.access(place, os.W_OK):
+        yield fault("disk", f"{place} cannot be written; set outputs=DIR", ExitCode.RESOURCE)
+    else:
+        yield ok("disk", text)

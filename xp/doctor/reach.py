@@ -1,0 +1,99 @@
+"""What lies outside of this machine or of xp: secrets, trackers, the launcher, the environments."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from xp.doctor.finding import Finding, fault, fault_of, ok
+from xp.envs.base import EnvFault
+from xp.envs.load import load_provider
+from xp.errors import ExitCode, XpError
+from xp.job import Stage
+from xp.launchers.base import Context
+from xp.launchers.choice import make_launcher
+from xp.secrets import resolve
+from xp.spec import EnvMember, RunSpec
+from xp.stages.episode import env_config, episode_secrets
+from xp.tracking.base import check_trackers
+
+PATIENCE_S = 20.0
+"""For each question to an environment."""
+
+
+def secrets(spec: RunSpec, stages: Sequence[Stage]) -> Iterator[Finding]:
+    """Whether each declared secret has a value; its value is neither kept nor shown."""
+    names = {source for stage in stages for source in stage.job.secrets.values()}
+    try:
+        names |= set(episode_secrets(spec).values())
+    except XpError as error:
+        yield fault_of("secret", error)
+    for name in sorted(names):
+        try:
+            resolve([name])
+            yield ok("secret", f"{name} has a value")
+        except XpError as error:
+            yield fault_of("secret", error)
+
+
+def trackers(spec: RunSpec) -> Iterator[Finding]:
+    """Whether each tracker is installed and has its key."""
+    for name in spec.tracking:
+        try:
+            check_trackers([name.value])
+            yield ok("tracker", name.value)
+        except XpError as error:
+            yield fault_of("tracker", error)
+
+
+def launcher(spec: RunSpec, stages: Sequence[Stage], outputs: Path) -> Iterator[Finding]:
+    """The launcher's own check of the stages: programs, modules, nodes, accelerators, whether a cluster answers."""
+    if not stages:
+        return
+    context = Context(run_id="doctor", attempt=1, outputs=outputs.absolute(), directory="runs/doctor/attempt_1")
+    try:
+        make_launcher(spec.launcher, outputs.absolute()).check(stages, context)
+        yield ok("launcher", f"{spec.launcher.name} takes every stage")
+    except XpError as error:
+        yield fault_of("launcher", error)
+
+
+def environments(spec: RunSpec) -> Iterator[Finding]:
+    """Whether each environment answers, and has the splits that the spec names."""
+    for name, member in spec.env.members.items():
+        config = env_config(name, member, spec)
+        limits = replace(config.limits, create_timeout_s=PATIENCE_S, call_timeout_s=PATIENCE_S, max_attempts=1)
+        try:
+            provider = load_provider(replace(config, limits=limits), os.environ)
+        except XpError as error:
+            yield fault_of("environment", error)
+            continue
+        try:
+            splits = provider.splits()
+            counts = {split: provider.num_tasks(split) for split in _wanted(member) if split in splits}
+            yield _verdict(name, member, splits, counts)
+        except XpError as error:
+            yield fault_of("environment", error)
+        except EnvFault as error:
+            way_out = "is the server up, the address right, the network open?"
+            yield fault("environment", f"{name} does not answer: {error}; {way_out}", ExitCode.ENVIRONMENT)
+        finally:
+            provider.close()
+
+
+def _wanted(member: EnvMember) -> list[str]:
+    """The splits that a run reads; a held-out share of the training split is not one of its own."""
+    return list(dict.fromkeys([member.train.split, *([] if member.held_out.fraction else [member.held_out.split])]))
+
+
+def _verdict(name: str, member: EnvMember, splits: Sequence[str], counts: dict[str, int]) -> Finding:
+    missing = [split for split in _wanted(member) if split not in splits]
+    if missing:
+        way_out = "set env.train.split and env.held_out.split (or held_out.fraction)"
+        text = f"{name} has no split {', '.join(missing)}; it has {', '.join(splits)}; {way_out}"
+        return fault("environment", text, ExitCode.ENVIRONMENT)
+    return ok(
+        "environment", f"{name} answers: {', '.join(f'{count} tasks in {split}' for split, count in counts.items())}"
+    )

@@ -1,0 +1,64 @@
+"""Whether the model's chat template only appends over turns, where its tokenizer is on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from xp.compose import ROOT
+from xp.doctor.finding import Finding, fault, ok, unknown
+from xp.errors import ExitCode, XpError
+from xp.launchers.preflight import interpreter
+from xp.spec import RunSpec
+from xp.stages.model import model_place
+from xp.stages.needs import QUIET, trainer_runtime
+
+PROGRAM = "xp.episode.template_check"
+
+
+def chat_template(spec: RunSpec, outputs: Path) -> Iterator[Finding]:
+    """Ask the trainer's own transformers, offline."""
+    place = _local_model(model_place(spec.model), outputs)
+    if place is None:
+        where = model_place(spec.model)
+        yield unknown("template", f"the tokenizer of {where} is not on this machine; it is looked at once it is")
+        return
+    try:
+        python = interpreter(trainer_runtime(spec, ()))
+    except XpError:
+        yield unknown("template", "there is no Python with transformers to ask")
+        return
+    done = subprocess.run(
+        [python, "-m", PROGRAM, place, json.dumps(dict(spec.model.chat_template))],
+        env={**os.environ, **QUIET, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    if done.returncode:
+        yield unknown("template", f"{python} could not read {place}: {(done.stderr.strip().splitlines() or ['?'])[-1]}")
+        return
+    answer = json.loads(done.stdout.splitlines()[-1])
+    if answer["fault"]:
+        yield fault("template", f"{place}: {answer['fault']}; choose a model whose template ends a turn", ExitCode.PLAN)
+    elif answer["only_appends"]:
+        yield ok("template", f"{place}: a turn more only appends tokens")
+    else:
+        yield ok(
+            "template", f"{place}: the template rewrites earlier turns; episodes keep what was written, as trained"
+        )
+
+
+def _local_model(name: str, outputs: Path) -> str | None:
+    """Directory of a model that is here: a path, a built one below the outputs root, or Hugging Face's cache."""
+    for place in (Path(name), outputs / name):
+        if (place / "config.json").is_file():
+            return str(place.absolute())
+    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache/huggingface")
+    hub = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
+    found = sorted((hub / f"models--{name.replace('/', '--')}" / "snapshots").glob("*/tokenizer_config.json"))
+    return str(found[-1].parent) if found else None
