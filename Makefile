@@ -100,9 +100,10 @@ format: setup  ## Let ruff mend what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-catalogs: setup $(SKYRL_VENV)/.done  ## Remake the lists of native keys of TRL and SkyRL (SKYRL_PATH=checkout: of main)
+catalogs: setup $(SKYRL_VENV)/.done $(SLIME_VENV)/.done  ## Remake the lists of native keys (SKYRL_PATH: of its main; SLIME_PATH, MEGATRON_PATH: of Slime)
 	$(BIN)/python -m xp.backends.trl.make_catalog
 	$(SKYRL_PYTHON) -m xp.backends.skyrl.make_catalog
+	$(if $(SLIME_PATH),$(SLIME_PYTHON) -m xp.backends.slime.make_catalog)
 
 golden: setup  ## Rewrite the golden plans; review the diff
 	XP_GOLDEN=write $(BIN)/python -m pytest -q tests/golden

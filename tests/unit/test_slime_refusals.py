@@ -82,7 +82,7 @@ def test_training_takes_equally_many_accelerators_of_each_node() -> None:
         ("custom-rm-path=my.rm", "the reward is the Outcome's"),
         ("rollout-shuffle=true", "set training.shuffle"),
         ("fp16=true", "set model.dtype"),
-        ("update-weight-transport=carrier-pigeon", "'carrier-pigeon' is none of nccl, disk"),
+        ("update-weight-transport=carrier-pigeon", "'carrier-pigeon' is none of disk, nccl"),
         ("update-weight-buffer-size=big", "'big' is no int"),
         ("use-fault-tolerance=3", "it takes no value, and has 3; give true"),
         ("use-fault-tolerance=false", "leave it out"),
@@ -125,5 +125,5 @@ def test_a_refused_plan_is_one_message_with_every_reason() -> None:
 def test_the_catalog_says_of_each_flag_where_it_is_from() -> None:
     origins = {flag.origin for flag in catalog().flags.values()}
     assert origins == {"slime", "megatron", "sglang"}
-    assert catalog().flags["--attention-backend"].choices == ("flash", "fused", "unfused", "local", "auto")
+    assert catalog().flags["--attention-backend"].choices == ("auto", "flash", "fused", "local", "unfused")
     assert catalog().flags["--colocate"].nargs == 0

@@ -83,7 +83,7 @@ def _flag(origin: str, option: str, action: argparse.Action) -> dict[str, Any]:
         "dest": None if action.dest == option[2:].replace("-", "_") else action.dest,
         "type": None if action.type is None else getattr(action.type, "__name__", str(action.type)),
         "nargs": action.nargs,
-        "choices": None if action.choices is None else [_word(choice) for choice in action.choices],
+        "choices": None if action.choices is None else sorted(map(_word, action.choices)),
         "default": _plain(action.default),
     }
     return {key: value for key, value in flag.items() if value is not None}
