@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import signal
@@ -12,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import psutil
 
@@ -163,6 +165,13 @@ class Supervisor:
         return self.process.returncode, output
 
 
+def forms(secret: str) -> set[str]:
+    """What a secret with the word XPCANARY in it may look like in a log, a file or an argument."""
+    whole = {secret, *secret.splitlines()}
+    encoded = {base64.b64encode(secret.encode()).decode()[:24], quote(secret), json.dumps(secret)[1:-1]}
+    return whole | encoded | {"XPCANARY"}
+
+
 def is_alive(pid: int) -> bool:
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
@@ -203,6 +212,7 @@ __all__ = [
     "Runtime",
     "Supervisor",
     "eventually",
+    "forms",
     "is_alive",
     "launcher_spec",
     "plan",

@@ -60,6 +60,7 @@ def logs(outputs: Path, run: Path) -> None:
     tails: dict[Path, Tail] = {}
     while True:
         is_over = status(run, record) != Status.RUNNING
+        detached.fetch(run, record)
         for file in _logs(outputs, record)[first:]:
             write_to_screen(tails.setdefault(file, Tail(file)).read())
         if is_over:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import struct
 import subprocess
@@ -11,12 +10,11 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import quote
 
 import psutil
 import pytest
 
-from tests.launching import ROOT, Supervisor, eventually, plan, run, stage, statuses
+from tests.launching import ROOT, Supervisor, eventually, forms, plan, run, stage, statuses
 from xp.errors import ExitCode, XpError
 from xp.launchers.local import LocalLauncher
 from xp.record import Status, read_record
@@ -103,7 +101,7 @@ raise RuntimeError("cannot log in with " + key)
     assert len(argv) >= 3  # the guard, the job and its child
     written = b"\n".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     for text in (written.decode(errors="replace"), "".join(screen), str(caught.value), "\n".join(argv)):
-        for form in _forms(CANARY):
+        for form in forms(CANARY):
             assert form not in text
     assert "cannot log in with" in str(caught.value)
     assert "MY_KEY" in (tmp_path / "runs/run/run.json").read_text()
@@ -210,12 +208,6 @@ def _watch_argv(seen: set[str], is_over: threading.Event) -> None:
                 seen.add(" ".join(process.cmdline()))
             except psutil.Error:
                 continue
-
-
-def _forms(secret: str) -> set[str]:
-    whole = {secret, *secret.splitlines()}
-    encoded = {base64.b64encode(secret.encode()).decode()[:24], quote(secret), json.dumps(secret)[1:-1]}
-    return whole | encoded | {"XPCANARY"}
 
 
 def _read_wandb(file: Path) -> tuple[list[float], str]:

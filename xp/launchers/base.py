@@ -91,3 +91,6 @@ class Detachable(Launcher, Protocol):
 
     def poll(self, launch: Launch) -> int | None:
         """The exit code; None while the job is queued or runs."""
+
+    def fetch(self, launch: Launch) -> None:
+        """Where `is_here` is false: bring what the job has written so far of its log and its small results."""

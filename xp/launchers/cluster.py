@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shlex
 import subprocess
@@ -46,6 +47,12 @@ def place_order(stage: Stage, context: Context, spec: LauncherSpec, *, extra: Ma
     path = context.outputs / order.directory / ORDER
     write_atomically(path, order.to_json())
     return path
+
+
+def identity(stage: Stage, context: Context) -> str:
+    """The name under which a cluster knows a stage: the same for every submission of it, and for no other stage's."""
+    place = hashlib.sha256(str(context.outputs).encode()).hexdigest()[:8]
+    return f"xp-{context.run_id}-{context.attempt}-{stage.name}-{place}"
 
 
 def inherited(context: Context) -> tuple[dict[str, str], dict[str, str]]:

@@ -50,6 +50,7 @@ def current(run: Path) -> RunRecord:
         if updated != record:
             write_record(run, updated)
         if updated.status is not Status.RUNNING:
+            fetch(run, updated)
             launcher.close(context_of(run, updated))
         return updated
     finally:
@@ -65,13 +66,23 @@ def live(run: Path, record: RunRecord) -> list[Launch]:
     return [launch for launch in launches if launcher.poll(launch) is None]
 
 
+def fetch(run: Path, record: RunRecord) -> None:
+    """Bring the logs and small results of the last attempt here, where they are elsewhere."""
+    launcher = detachable(run, record)
+    if launcher is None or launcher.is_here:
+        return
+    for stage in record.attempts[-1].stages:
+        if stage.native_id is not None:
+            launcher.fetch(_launch(record, stage))
+
+
 def stop(run: Path, record: RunRecord) -> list[str]:
     """Ask the cluster to end a run's jobs, the last ones first; returns what it calls them."""
     launcher, found = detachable(run, record), live(run, record)
     assert launcher is not None or not found
     for launch in reversed(found):
         launcher.cancel(launch)  # type: ignore[union-attr]
-    return [launch.native_id for launch in found]
+    return list(dict.fromkeys(launch.native_id for launch in found))
 
 
 def detachable(run: Path, record: RunRecord) -> Detachable | None:
@@ -99,7 +110,7 @@ def _asked(record: RunRecord, launcher: Detachable, run: Path) -> RunRecord:
             return close_attempt(record, Status.INTERRUPTED)
         code = launcher.poll(_launch(record, stage))
         if code is None:
-            has_begun = (run.parent.parent / str(stage.log)).with_name(CLAIM).exists()
+            has_begun = not launcher.is_here or (run.parent.parent / str(stage.log)).with_name(CLAIM).exists()
             return update_stage(record, stage.name, status=Status.RUNNING if has_begun else Status.PENDING)
         status = STOPPED.get(code, Status.FAILED) if code else Status.SUCCEEDED
         record = update_stage(record, stage.name, status=status, exit_code=code, ended=now())

@@ -38,12 +38,13 @@ class Tail:
         return self._decoder.decode(data)
 
 
-def follow(directory: Path, ended: Callable[[], int | None], echo: Echo) -> int:
+def follow(directory: Path, ended: Callable[[], int | None], explain: Callable[[], str], echo: Echo) -> int:
     """Echo a stage's log until its result is there; returns the exit code.
 
     Args:
         directory: the stage's.
         ended: asks the cluster: None while the job is queued or runs, else the code to assume where it left no result.
+        explain: what the cluster has to say about a job that left no result; goes to the log.
         echo: takes the log's lines, which the job has redacted.
     """
     tail = Tail(directory / "log.txt")
@@ -62,6 +63,11 @@ def follow(directory: Path, ended: Callable[[], int | None], echo: Echo) -> int:
     if result is not None:
         return result.code
     assert over is not None
+    text = explain().strip()
+    if text:
+        with (directory / "log.txt").open("a", encoding="utf-8") as log:
+            log.write(f"{text}\n")
+        echo_new(tail, echo)
     return over[1]
 
 

@@ -124,7 +124,8 @@ def _run(order: Order, root: Path, file: BinaryIO, ending: Ending) -> int:
     """Run the program to its end, its output redacted into the log; returns its exit code."""
     held = dict(os.environ) | ({"XP_SECRETS_FILE": order.secrets_file} if order.secrets_file else {})
     secrets = {name: value for name, value in with_secrets(held).items() if held.get(name) != value}
-    redactor = Redactor([*secrets.values(), *telling_values(os.environ)])
+    there = [held[name] for name in order.secrets if held.get(name)]
+    redactor = Redactor([*secrets.values(), *there, *telling_values(os.environ)])
     stream = LogStream(file, redactor, write_to_screen if order.prints else lambda _: None, on_screen=False)
     argv = [interpreter(order.runtime) if part == "python" and not at else part for at, part in enumerate(order.argv)]
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -40,6 +41,8 @@ class Order:
     runtime: Runtime
     secrets_file: str | None
     """0600, variable -> value; None: the variables are in the environment already."""
+    secrets: tuple[str, ...]
+    """Names of the variables, for the redactor."""
     forgets_secrets: bool
     """Nobody waits for the end of the run: the node removes the secrets file when the stage is over."""
     grace_s: float
@@ -54,7 +57,7 @@ class Order:
         """Read what `to_json` wrote."""
         value = json.loads(text)
         runtime = Runtime(**value["runtime"] | {"packages": tuple(value["runtime"]["packages"])})
-        lists = {name: tuple(value[name]) for name in ("argv", "outputs")}
+        lists = {name: tuple(value[name]) for name in ("argv", "outputs", "secrets")}
         return Order(**value | lists | {"runtime": runtime})
 
 
@@ -106,6 +109,7 @@ def make_order(
         done=stage.done,
         runtime=job.runtime,
         secrets_file=secrets_file,
+        secrets=tuple(sorted(job.secrets)),
         forgets_secrets=forgets_secrets,
         grace_s=grace_s,
         prints=prints,
@@ -133,6 +137,9 @@ def claim(file: Path, job: str, before: Mapping[str, State]) -> Mapping[str, Sta
         os.link(temporary, file)  # whole and only once, on a network filesystem too
     except FileExistsError:
         pass
+    except OSError:  # no links on this filesystem
+        with suppress(FileExistsError), file.open("x", encoding="utf-8") as taking:
+            taking.write(temporary.read_text(encoding="utf-8"))
     finally:
         temporary.unlink()
     taken = json.loads(file.read_text(encoding="utf-8"))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import platform
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 from xp import __version__
+from xp.errors import XpError
 from xp.job import Runtime
 from xp.launchers.files import PACKAGE
 from xp.launchers.preflight import interpreter, probe
@@ -16,7 +18,10 @@ from xp.record import Provenance
 def provenance(packages: Sequence[str], runtime: Runtime) -> Provenance:
     """Ask git about xp's checkout and the job's interpreter about packages."""
     commit, is_dirty = checkout_state(PACKAGE.parent)
-    _, versions, python = probe(interpreter(runtime), (), tuple(packages))
+    try:
+        _, versions, python = probe(interpreter(runtime), (), tuple(packages))
+    except XpError:  # a cluster's interpreter, which preflight does not ask for here
+        versions, python = {}, platform.python_version()
     return Provenance(__version__, python, commit, is_dirty, dict(versions))
 
 

@@ -22,7 +22,7 @@ from xp.errors import ExitCode, XpError
 from xp.job import Resources, Stage
 from xp.launchers import secrets_files
 from xp.launchers.base import Context, Echo, Launch
-from xp.launchers.cluster import TimedOut, ask, inherited, place_order
+from xp.launchers.cluster import TimedOut, ask, identity, inherited, place_order
 from xp.launchers.follow import follow
 from xp.launchers.on_node import REQUEUE
 from xp.launchers.order import read_result
@@ -102,7 +102,8 @@ class SlurmLauncher:
         return launches
 
     def wait(self, launch: Launch, echo: Echo) -> int:
-        return follow((self._outputs / launch.log).parent, lambda: assumed_code(launch.native_id), echo)
+        directory = (self._outputs / launch.log).parent
+        return follow(directory, lambda: assumed_code(launch.native_id), lambda: _said(directory), echo)
 
     def poll(self, launch: Launch) -> int | None:
         """The exit code; None while the job is queued or runs."""
@@ -112,6 +113,9 @@ class SlurmLauncher:
         code = assumed_code(launch.native_id)
         result = read_result(directory)
         return code if result is None else result.exit_code
+
+    def fetch(self, launch: Launch) -> None:
+        """The job's files are below the outputs root."""
 
     def cancel(self, launch: Launch, *, now: bool = False) -> None:
         argv = ["scancel", *(["--signal=KILL", "--full"] if now else []), launch.native_id]
@@ -124,7 +128,7 @@ class SlurmLauncher:
         directory = (context.outputs / context.log(stage.name)).parent
         if (known := _read_launch(directory / SUBMITTED)) is not None:
             return known
-        name = job_name(context, stage)
+        name = identity(stage, context)
         native_id = _find(name) if (directory / SCRIPT).exists() else None
         started = now()
         if native_id is None:
@@ -185,11 +189,6 @@ class SlurmLauncher:
         ]
 
 
-def job_name(context: Context, stage: Stage) -> str:
-    """The name under which a stage is found again; the same for every submission of it."""
-    return f"xp-{context.run_id}-{context.attempt}-{stage.name}"
-
-
 def batch_script(context: Context, stage: Stage, order: Path, argv: Sequence[str]) -> str:
     """What Slurm runs; every value that is not xp's own is quoted."""
     return BATCH.format(
@@ -230,6 +229,11 @@ def _find(name: str, times: int = 1) -> str | None:
         if found:
             return max(found, key=int)
     return None
+
+
+def _said(directory: Path) -> str:
+    """What Slurm itself wrote about a stage's jobs."""
+    return "".join(file.read_text(errors="replace") for file in sorted(directory.glob("slurm-*.out")))
 
 
 def _read_launch(file: Path) -> Launch | None:

@@ -1,0 +1,131 @@
+"""Stands in for Modal's cloud and command: runs a generated app's functions here, by the real client's `.local()`.
+
+    modal_cloud.py STATE COMMAND...
+
+STATE is a directory: `volume/` is the volume, `secrets.json` the Modal Secrets, `apps/` one directory an app. What a
+container would see below /outputs, /xp/code and /xp/orders is found where it lies on this machine. FAIL in STATE holds
+the name of a fault: `exit` (nonzero), `garbage` (an answer that says nothing), `accepts` (takes it, never answers).
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+
+
+def main(state: Path, argv: list[str]) -> int:
+    apps = state / "apps"
+    apps.mkdir(parents=True, exist_ok=True)
+    (state / "volume").mkdir(exist_ok=True)
+    match argv:
+        case ["run", "--detach", "--quiet", file]:
+            return submit(state, apps, Path(file))
+        case ["work", app, file]:
+            return work(state, Path(app), Path(file))
+        case ["app", "list", "--json"]:
+            print(json.dumps([json.loads((app / "app.json").read_text()) for app in sorted(apps.iterdir())]))
+        case ["app", "logs", app, "--follow"]:
+            tail(apps / app)
+        case ["app", "stop", "--yes", app]:
+            os.killpg(int((apps / app / "pid").read_text()), signal.SIGTERM)
+        case ["volume", "get", _, name, "-"] if (state / "volume" / name).is_file():
+            sys.stdout.buffer.write((state / "volume" / name).read_bytes())
+        case ["volume", "ls", "--json", _, name] if (state / "volume" / name).is_dir():
+            rows = [{"filename": f"{name}/{one.name}", "type": "file"} for one in (state / "volume" / name).iterdir()]
+            print(json.dumps(rows))
+        case _:
+            print(f"no such thing: {argv}", file=sys.stderr)
+            return 1
+    return 0
+
+
+def submit(state: Path, apps: Path, file: Path) -> int:
+    fault = (state / "FAIL").read_text() if (state / "FAIL").exists() else ""
+    if fault == "exit":
+        print("Token missing", file=sys.stderr)
+        return 1
+    if fault == "garbage":
+        print("<html>")
+        return 0
+    number = len(list(apps.iterdir())) + 1
+    app = apps / f"ap-{number}"
+    app.mkdir()
+    name = ast.literal_eval(re.search(r"modal\.App\((.*)\)", file.read_text()).group(1))  # type: ignore[union-attr]
+    tell(app, name, "ephemeral (detached)")
+    with (app / "log").open("wb") as log:
+        worker = subprocess.Popen(
+            [sys.executable, __file__, str(state), "work", str(app), str(file)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env=container_environment(),
+        )
+    (app / "pid").write_text(str(worker.pid))
+    if fault == "accepts":
+        time.sleep(60)
+    print(f"xp-submitted ap-{number} fc-{number}", flush=True)
+    return 0
+
+
+def work(state: Path, app: Path, file: Path) -> int:
+    """The containers, one after the other."""
+    name = json.loads((app / "app.json").read_text())["description"]
+    stopped: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: stopped.append(number))
+    text = file.read_text()
+    for local, remote in re.findall(r"\.add_local_\w+\((.*), ('/xp/.*')\)", text):
+        place = ast.literal_eval(local)
+        if place.endswith(".json"):
+            order = json.loads(Path(place).read_text()) | {"root": str(state / "volume")}
+            (app / Path(ast.literal_eval(remote)).name).write_text(json.dumps(order))
+        else:
+            text = text.replace("'/xp/code'", repr(place))
+    text = text.replace("/xp/orders", str(app)).replace('["python", "-m"', f'["{sys.executable}", "-m"')
+    warnings.simplefilter("ignore")  # .local() sees no volume
+    space: dict[str, object] = {"__name__": "modal_app"}
+    os.environ.update(json.loads((state / "secrets.json").read_text()) if (state / "secrets.json").exists() else {})
+    exec(compile(text, str(file), "exec"), space)
+    for key in [key for key in space if key.startswith("stage_")]:
+        if space[key].local() or stopped:  # type: ignore[attr-defined]
+            break
+    tell(app, name, "stopped")
+    return 0
+
+
+def container_environment() -> dict[str, str]:
+    """A container has nothing of the user's shell."""
+    return {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+
+
+def tail(app: Path) -> None:
+    position, is_over = 0, False
+    while True:
+        with (app / "log").open("rb") as log:
+            log.seek(position)
+            data = log.read()
+        position += len(data)
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+        if is_over:
+            return
+        is_over = json.loads((app / "app.json").read_text())["state"] == "stopped"
+        time.sleep(0.05)
+
+
+def tell(app: Path, name: str, state: str) -> None:
+    whole = {"app_id": app.name, "description": name, "state": state}
+    (app / "app.part").write_text(json.dumps(whole))
+    (app / "app.part").rename(app / "app.json")
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2:]))

@@ -1,0 +1,237 @@
+"""`launcher=modal`: each stage is a function of a generated app; the outputs root is a volume.
+
+Everything goes through Modal's own command. The call is spawned, so that it outlives the client, and how it ended is a
+file on the volume: a call that a client waits for would be cancelled with the client.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from xp.atomic import write_atomically
+from xp.errors import ExitCode, XpError
+from xp.job import Stage
+from xp.launchers import modal_app
+from xp.launchers.base import Context, Echo, Launch
+from xp.launchers.cluster import TimedOut, ask, identity, inherited
+from xp.launchers.files import write_files
+from xp.launchers.log import LogStream
+from xp.launchers.order import ORDER, RESULT, make_order
+from xp.launchers.pipe import drain
+from xp.record import now
+from xp.secrets import Redactor
+from xp.spec.place import LauncherSpec
+
+SUBMITTED = "submitted.json"
+ANSWER_S = 120.0
+SUBMIT_S = 3600.0
+"""The first submission builds the image."""
+ASK_S = 10.0
+QUIET_S = 15.0
+"""How long the last lines of a log may take after the result is there."""
+
+
+class ModalLauncher:
+    """One app a stage; one for all stages of a run that is left to Modal."""
+
+    name = "modal"
+    is_here = False
+
+    def __init__(self, spec: LauncherSpec, outputs: Path, pins: Mapping[str, str]) -> None:
+        self._spec = spec
+        self._outputs = outputs.absolute()
+        self._pins = pins
+        self._redactor = Redactor()
+
+    def check(self, stages: Sequence[Stage], context: Context) -> None:
+        """Modal's client, and whether Modal has what the stages need; nobody is asked over the network."""
+        del context
+        if _program() is None:
+            raise XpError(
+                f"launcher=modal needs Modal's client: {sys.executable} -m pip install modal==1.6.4, then modal setup",
+                ExitCode.RUNTIME,
+            )
+        for stage in stages:
+            modal_app.check_job(stage.name, stage.job, self._spec)
+
+    def submit(self, stage: Stage, context: Context) -> Launch:
+        return self._submit([(stage, context)], context.outputs / context.directory / stage.name)[0]
+
+    def submit_all(self, stages: Sequence[tuple[Stage, Context]]) -> list[Launch]:
+        """One app whose functions follow each other."""
+        if not stages:
+            return []
+        context = stages[0][1]
+        return self._submit(stages, context.outputs / context.directory)
+
+    def wait(self, launch: Launch, echo: Echo) -> int:
+        """Follow Modal's log of the app until the result is on the volume, then bring the small results here."""
+        log = self._outputs / launch.log
+        log.parent.mkdir(parents=True, exist_ok=True)
+        command = [*_modal(), "app", "logs", launch.native_id, "--follow"]
+        logs = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        with log.open("ab") as file:
+            stream = LogStream(file, self._redactor, echo, on_screen=False)
+            reader = threading.Thread(target=drain, args=(logs, stream), daemon=True)
+            reader.start()
+            try:
+                while (code := self.poll(launch)) is None:
+                    time.sleep(ASK_S)
+                reader.join(QUIET_S)
+            finally:
+                logs.terminate()
+                logs.wait()
+                reader.join(QUIET_S)
+            stream.close()
+        self._bring(launch, leave=("log.txt",))  # written here from Modal's own log
+        return code
+
+    def poll(self, launch: Launch) -> int | None:
+        """The exit code; None while the app runs, or while nobody answers."""
+        directory = str(Path(launch.log).parent)
+        if (text := self._read(f"{directory}/{RESULT}")) is not None:
+            with suppress(ValueError, KeyError, TypeError):
+                result: dict[str, Any] = json.loads(text)
+                return int(result["code"]) or (ExitCode.MISSING_OUTPUT if result["missing"] else ExitCode.OK)
+        state = self._state(launch.native_id)
+        if state is None or "stopped" not in state:
+            return None
+        return 128 + 15 if self._read(f"{directory}/{RESULT}") is None else self.poll(launch)
+
+    def cancel(self, launch: Launch, *, now: bool = False) -> None:
+        """Modal stops an app in one way."""
+        del now
+        subprocess.Popen(
+            [*_modal(), "app", "stop", "--yes", launch.native_id],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+    def close(self, context: Context) -> None:
+        """The values are in Modal's Secret, which is the user's."""
+
+    def fetch(self, launch: Launch) -> None:
+        self._bring(launch)
+
+    def _bring(self, launch: Launch, leave: Sequence[str] = ()) -> None:
+        """Copy what lies in a stage's directory on the volume, and the run's metrics, to this machine."""
+        directory = Path(launch.log).parent
+        run = Path(*directory.parts[:2])
+        for name in (*self._names(str(directory)), f"{run}/metrics.jsonl"):
+            place = self._outputs / name
+            if place.name in (ORDER, modal_app.APP_FILE, SUBMITTED, *leave):
+                continue
+            if (text := self._read(name, binary=True)) is not None:
+                place.parent.mkdir(parents=True, exist_ok=True)
+                place.write_bytes(text)
+
+    def _submit(self, stages: Sequence[tuple[Stage, Context]], directory: Path) -> list[Launch]:
+        stage, context = stages[0]
+        self._redactor = context.redactor
+        if (directory / SUBMITTED).exists():
+            known = json.loads((directory / SUBMITTED).read_text(encoding="utf-8"))
+            return [Launch(**one) for one in known]
+        name = f"{self._spec.app}-{identity(stage, context)}"
+        file = directory / modal_app.APP_FILE
+        if not file.exists() or (native_id := self._find(name)) is None:
+            parts = [self._part(one, its) for one, its in stages]
+            title = f"{', '.join(part.stage for part in parts)} of {context.run_id}, attempt {context.attempt}"
+            write_atomically(file, modal_app.app_text(title, name, parts, self._spec, self._pins))
+            native_id = self._hand_in(file, name, context)
+        started = now()
+        launches = [Launch(self.name, its.key(one.name), native_id, its.log(one.name), started) for one, its in stages]
+        write_atomically(directory / SUBMITTED, json.dumps([asdict(launch) for launch in launches], indent=2) + "\n")
+        return launches
+
+    def _part(self, stage: Stage, context: Context) -> modal_app.Part:
+        write_files(stage.job.files, context.outputs)  # the run's directory is complete here too
+        order = make_order(
+            stage,
+            context,
+            root=modal_app.MOUNT,
+            grace_s=self._spec.grace_s,
+            secrets_file=None,
+            prints=True,
+            brings_files=True,
+        )
+        path = context.outputs / order.directory / ORDER
+        write_atomically(path, order.to_json())
+        return modal_app.Part(stage.name, stage.job, path, context.outputs / context.code)
+
+    def _hand_in(self, file: Path, name: str, context: Context) -> str:
+        plain, hidden = inherited(context)
+        tokens = {key: value for key, value in hidden.items() if key.startswith("MODAL_")}
+        try:
+            answer = ask(
+                [*_modal(), "run", "--detach", "--quiet", str(file)], timeout_s=SUBMIT_S, environ=plain | tokens
+            )
+        except TimedOut:
+            if (found := self._find(name)) is None:
+                raise
+            return found
+        match = re.search(r"^xp-submitted (ap-\S+) ", answer, re.MULTILINE)
+        if match is None and (found := self._find(name)) is not None:
+            return found
+        if match is None:
+            raise XpError(f"modal run printed no app: {answer.strip()[-300:]!r}", ExitCode.RUNTIME)
+        return match.group(1)
+
+    def _find(self, name: str) -> str | None:
+        """An app of this name that runs, or did lately."""
+        for app in self._apps():
+            if app.get("description") == name:
+                return app.get("app_id")
+        return None
+
+    def _state(self, native_id: str) -> str | None:
+        for app in self._apps():
+            if app.get("app_id") == native_id:
+                return app.get("state")
+        return None
+
+    def _apps(self) -> list[dict[str, str]]:
+        with suppress(XpError, ValueError, AttributeError):
+            found = json.loads(ask([*_modal(), "app", "list", "--json"], timeout_s=ANSWER_S))
+            return [{key.lower().replace(" ", "_"): str(value) for key, value in app.items()} for app in found]
+        return []
+
+    def _names(self, directory: str) -> list[str]:
+        """Files of a directory of the volume."""
+        with suppress(XpError, ValueError, AttributeError):
+            found = json.loads(
+                ask([*_modal(), "volume", "ls", "--json", str(self._spec.volume), directory], timeout_s=ANSWER_S)
+            )
+            rows = [{key.lower(): str(value) for key, value in row.items()} for row in found]
+            return [row["filename"] for row in rows if row.get("type") == "file"]
+        return []
+
+    def _read(self, name: str, *, binary: bool = False) -> Any:
+        """A file of the volume; None where it is not there, or nobody answers."""
+        argv = [*_modal(), "volume", "get", str(self._spec.volume), name, "-"]
+        try:
+            run = subprocess.run(argv, capture_output=True, timeout=ANSWER_S, stdin=subprocess.DEVNULL)
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        if run.returncode != 0:
+            return None
+        return run.stdout if binary else run.stdout.decode(errors="replace")
+
+
+def _program() -> str | None:
+    return shutil.which("modal") or shutil.which("modal", path=str(Path(sys.executable).parent))
+
+
+def _modal() -> list[str]:
+    return [_program() or "modal"]

@@ -1,0 +1,212 @@
+"""Stages -> the text of a Modal app: what launcher=modal submits, written so that a person can read and rerun it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from xp.errors import ExitCode, XpError
+from xp.job import Job, Resources
+from xp.spec.place import LauncherSpec
+
+APP_FILE = "modal_app.py"
+MOUNT = "/outputs"
+"""Where a container sees the volume: its outputs root."""
+CODE = "/xp/code"
+ORDERS = "/xp/orders"
+
+GPUS = {
+    "t4": "T4",
+    "l4": "L4",
+    "a10g": "A10",
+    "l40s": "L40S",
+    "a100-40gb": "A100-40GB",
+    "a100-80gb": "A100-80GB",
+    "h100": "H100!",  # without the mark Modal may give an H200, which is another experiment
+    "h200": "H200",
+    "b200": "B200",
+}
+"""xp's names -> Modal's (modal.com/docs/guide/gpu); its client takes any word, and only its server refuses one."""
+MAX_GPUS = {"A10": 4}
+"""Per container; 8 of any other."""
+
+HEAD = '''\
+"""{title}, as xp submitted it: modal run --detach {file}"""
+
+import os
+import subprocess
+
+import modal
+
+app = modal.App({app})
+outputs = modal.Volume.from_name({volume}, create_if_missing=True)
+
+
+def carry_out(stage: str) -> int:
+    """Run a stage's order; how it ended is in result.json beside its log on the volume."""
+    job = modal.current_function_call_id() or "local"
+    if not modal.is_local():
+        outputs.reload()
+    argv = ["python", "-m", "xp.launchers.on_node", job, f"{orders}/{{stage}}.json"]
+    code = subprocess.run(argv, check=False, env={{**os.environ, "PYTHONPATH": {code}}}).returncode
+    if not modal.is_local():
+        outputs.commit()
+    return code
+'''
+
+FUNCTION = """
+
+@app.function(
+    image={image}
+    .add_local_dir({local_code}, {code})
+    .add_local_file({local_order}, {order}),
+    gpu={gpu},
+    cpu={cpu},
+    memory={memory_mb},
+    timeout={timeout_s},
+    volumes={{{mount}: outputs}},
+    secrets={secrets},
+)
+def {function}() -> int:
+    return carry_out({stage})
+"""
+
+ALONE = """
+
+@app.local_entrypoint()
+def main() -> None:
+    call = {function}.spawn()
+    print("xp-submitted", app.app_id, call.object_id)
+"""
+
+CHAIN = """
+
+@app.function(image=modal.Image.debian_slim(), timeout={timeout_s})
+def whole_run() -> int:
+    for stage in ({functions},):
+        if code := stage.remote():
+            return code
+    return 0
+
+
+@app.local_entrypoint()
+def main() -> None:
+    call = whole_run.spawn()
+    print("xp-submitted", app.app_id, call.object_id)
+"""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A stage of the app."""
+
+    stage: str
+    job: Job
+    order: Path
+    """On this machine."""
+    code: Path
+    """Parent of the copied package, on this machine."""
+
+
+def app_text(title: str, name: str, parts: Sequence[Part], spec: LauncherSpec, pins: Mapping[str, str]) -> str:
+    """The app of one stage, or of several that follow each other.
+
+    Raises:
+        XpError: PLAN, SECRET as `check_job` does.
+    """
+    names = [function_name(part.stage) for part in parts]
+    head = HEAD.format(
+        title=title,
+        file=APP_FILE,
+        app=quoted(name),
+        volume=quoted(str(spec.volume)),
+        orders=ORDERS,
+        code=quoted(CODE),
+    )
+    functions = [_function(part, spec, pins) for part in parts]
+    if len(parts) == 1:
+        return "".join([head, *functions, ALONE.format(function=names[0])])
+    return "".join([head, *functions, CHAIN.format(functions=", ".join(names), timeout_s=spec.timeout_s)])
+
+
+def check_job(stage: str, job: Job, spec: LauncherSpec) -> None:
+    """Raise XpError for what Modal lacks: PLAN for nodes and accelerators, SECRET for secrets without a name there."""
+    if job.resources.num_nodes > 1:
+        raise XpError(
+            f"stage {stage} needs {job.resources.num_nodes} nodes; launcher=modal gives a stage one container:"
+            " choose a hardware option of one node",
+            ExitCode.PLAN,
+        )
+    gpu_string(job.resources)
+    if job.runtime.python is not None or (job.runtime.project is not None and job.runtime.image is None):
+        raise XpError(
+            f"stage {stage}: backend.runtime.python and project_env name places of this machine; for launcher=modal"
+            " name an image that holds the trainer: backend.runtime.image=...",
+            ExitCode.PLAN,
+        )
+    if job.secrets and spec.secret_name is None:
+        names = ", ".join(sorted(job.secrets))
+        raise XpError(
+            f"stage {stage} needs the secrets {names}: make a Modal Secret of these names"
+            " (modal secret create NAME --from-dotenv .env) and set launcher.secret_name=NAME",
+            ExitCode.SECRET,
+        )
+
+
+def gpu_string(resources: Resources) -> str | None:
+    """Modal's word for a stage's accelerators; raises XpError(PLAN) for one that it has not."""
+    if resources.accelerator == "cpu" or not resources.num_accelerators:
+        return None
+    gpu = GPUS.get(resources.accelerator)
+    if gpu is None:
+        raise XpError(
+            f"hardware.accelerator={resources.accelerator}: launcher=modal has {', '.join(GPUS)}", ExitCode.PLAN
+        )
+    if resources.num_accelerators > (most := MAX_GPUS.get(gpu, 8)):
+        raise XpError(
+            f"hardware: Modal gives a container at most {most} {gpu}, not {resources.num_accelerators}", ExitCode.PLAN
+        )
+    return f"{gpu}:{resources.num_accelerators}"
+
+
+def function_name(stage: str) -> str:
+    """A stage's name as a Python name."""
+    return "stage_" + re.sub(r"\W", "_", stage)
+
+
+def quoted(text: str) -> str:
+    """A Python literal of a text, on one line whatever is in it."""
+    return ascii(text)
+
+
+def _function(part: Part, spec: LauncherSpec, pins: Mapping[str, str]) -> str:
+    resources = part.job.resources
+    gpu = gpu_string(resources)
+    required = sorted(part.job.secrets)
+    secrets = f"[modal.Secret.from_name({quoted(str(spec.secret_name))}, required_keys={required!r})]"
+    return FUNCTION.format(
+        image=_image(part.job, pins),
+        local_code=quoted(str(part.code)),
+        code=quoted(CODE),
+        local_order=quoted(str(part.order)),
+        order=quoted(f"{ORDERS}/{part.stage}.json"),
+        gpu=None if gpu is None else quoted(gpu),
+        cpu=float(resources.num_cpus),
+        memory_mb=round(resources.memory_gb * 1024),
+        timeout_s=spec.timeout_s,
+        mount=quoted(MOUNT),
+        secrets=secrets if required else [],
+        function=function_name(part.stage),
+        stage=quoted(part.stage),
+    )
+
+
+def _image(job: Job, pins: Mapping[str, str]) -> str:
+    """The image that the backend names; without one, a slim one with the stage's packages, pinned where they are."""
+    if job.runtime.image is not None:
+        return f"modal.Image.from_registry({quoted(job.runtime.image)})"
+    wanted = dict.fromkeys(name.partition(".")[0].replace("_", "-") for name in job.runtime.packages)
+    packages = [f"{name}=={pins[name]}" if name in pins else name for name in wanted]
+    return f'modal.Image.debian_slim(python_version="3.11").pip_install({", ".join(map(quoted, packages))})'

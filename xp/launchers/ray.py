@@ -1,0 +1,268 @@
+"""`launcher=ray`: each stage is a Ray job, by the official client, on nodes that see the outputs root.
+
+The package that the run copied travels as the job's working directory, so that Ray's own workers import it too. A job
+that needs the module `ray` asks the cluster for its accelerators itself (placement groups), so nothing is reserved for
+it; for any other, Ray sets them aside. Nothing secret goes into a runtime environment, which Ray keeps in plain text.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import shlex
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from xp.errors import ExitCode, XpError
+from xp.job import Job, Stage
+from xp.launchers import secrets_files
+from xp.launchers.base import Context, Echo, Launch
+from xp.launchers.cluster import identity, inherited, place_order
+from xp.launchers.follow import follow
+from xp.launchers.gpus import Gpus, claim
+from xp.launchers.order import Order, read_result
+from xp.launchers.preflight import check_machine
+from xp.launchers.ray_head import RayHead, is_loopback
+from xp.record import now
+from xp.spec.place import LauncherSpec
+
+HERE = "http://127.0.0.1:8265"
+"""Where Ray's dashboard listens unless told otherwise."""
+LOST_S = 300.0
+"""A cluster that has not answered for so long is gone, and its jobs with it."""
+
+
+class RayLauncher:
+    """One Ray job a stage; one for all stages of a run that is left to the cluster."""
+
+    name = "ray"
+    is_here = True
+
+    def __init__(self, spec: LauncherSpec, outputs: Path) -> None:
+        self._spec = spec
+        self._outputs = outputs.absolute()
+        self._head: RayHead | None = None
+        self._gpus = Gpus()
+        self._num_cpus = 1
+        self._answered = time.monotonic()
+
+    def check(self, stages: Sequence[Stage], context: Context) -> None:
+        """The client; here, the jobs' modules; on a cluster, that it answers and is large enough."""
+        try:
+            import ray.job_submission  # noqa: F401
+        except ImportError:
+            raise XpError(
+                f"launcher=ray needs Ray's client: {sys.executable} -m pip install 'ray[default]==2.56.0'",
+                ExitCode.RUNTIME,
+            ) from None
+        if not is_loopback(self._address):
+            self._check_secrets(stages)
+        else:
+            check_machine([stage for stage in stages if stage.job.resources.num_nodes == 1])
+        for stage in stages:
+            if stage.job.resources.num_nodes > 1 and not asks_itself(stage.job):
+                raise XpError(
+                    f"stage {stage.name} needs {stage.job.resources.num_nodes} nodes, and a Ray job's program is on"
+                    " one: choose a backend that asks Ray for workers (skyrl, slime), or hardware of one node",
+                    ExitCode.PLAN,
+                )
+        self._num_cpus = max((stage.job.resources.num_cpus for stage in stages), default=1)
+        if self._spec.start_head:
+            wanted = max((stage.job.resources for stage in stages), key=lambda one: one.num_accelerators, default=None)
+            self._gpus.release()
+            if wanted is not None and wanted.num_accelerators and wanted.accelerator != "cpu":
+                self._gpus = claim(wanted.num_accelerators, wanted.accelerator)
+        else:
+            self._check_cluster(stages)
+        del context
+
+    def submit(self, stage: Stage, context: Context) -> Launch:
+        return self._submit([(stage, context)])[0]
+
+    def submit_all(self, stages: Sequence[tuple[Stage, Context]]) -> list[Launch]:
+        """One job that runs the stages one after the other: Ray has no order among jobs."""
+        return self._submit(stages) if stages else []
+
+    def wait(self, launch: Launch, echo: Echo) -> int:
+        directory = (self._outputs / launch.log).parent
+        return follow(directory, lambda: self._ended(launch), lambda: self._said(launch), echo)
+
+    def poll(self, launch: Launch) -> int | None:
+        """The exit code; None while the job is queued or runs."""
+        directory = (self._outputs / launch.log).parent
+        if (result := read_result(directory)) is not None:
+            return result.exit_code
+        code = self._ended(launch)
+        result = read_result(directory)
+        return code if result is None else result.exit_code
+
+    def fetch(self, launch: Launch) -> None:
+        """The job's files are below the outputs root."""
+
+    def cancel(self, launch: Launch, *, now: bool = False) -> None:
+        """Ray sends TERM, then KILL after the grace; asked from a thread, for its client waits."""
+        if now and self._head is not None:
+            self._head.kill()
+            return
+        threading.Thread(target=self._stop, args=(launch.native_id,), daemon=False).start()
+
+    def close(self, context: Context) -> None:
+        secrets_files.forget(context)
+        if self._head is not None:
+            self._head.stop()
+            self._head = None
+
+    @property
+    def _address(self) -> str:
+        return self._spec.address or HERE
+
+    def _client(self) -> Any:
+        from ray.job_submission import JobSubmissionClient
+
+        logging.getLogger("ray").setLevel(logging.WARNING)
+        if self._head is not None:
+            return JobSubmissionClient(self._head.address, headers={"Authorization": f"Bearer {self._head.token}"})
+        return JobSubmissionClient(self._address)
+
+    def _submit(self, stages: Sequence[tuple[Stage, Context]]) -> list[Launch]:
+        stage, context = stages[0]
+        plain, hidden = inherited(context)
+        if self._spec.start_head and (self._head is None or not self._head.is_alive):
+            cpus = max(os.cpu_count() or 1, self._num_cpus)
+            self._head = RayHead(num_cpus=cpus, gpus=self._gpus.names, environ=plain)
+        native_id = identity(stage, context)
+        client = self._client()
+        if _info(client, native_id) is None:
+            orders = [self._order(one, its, hidden if is_loopback(self._address) else {}) for one, its in stages]
+            self._hand_in(client, native_id, [one.job for one, _ in stages], orders, context)
+        started = now()
+        return [Launch(self.name, its.key(one.name), native_id, its.log(one.name), started) for one, its in stages]
+
+    def _order(self, stage: Stage, context: Context, hidden: dict[str, str]) -> Path:
+        return place_order(stage, context, self._spec, extra=hidden, prints=True)
+
+    def _hand_in(
+        self, client: Any, native_id: str, jobs: Sequence[Job], orders: Sequence[Path], context: Context
+    ) -> None:
+        first = Order.from_json(orders[0].read_text(encoding="utf-8"))
+        python = sys.executable if is_loopback(self._address) else "python"
+        variables = {
+            **(dict(jobs[0].env) if len(jobs) == 1 else {}),
+            **({"XP_SECRETS_FILE": first.secrets_file} if first.secrets_file and len(jobs) == 1 else {}),
+            **{name: os.environ[name] for job in jobs if (name := job.runtime.project or "") in os.environ},
+            "RAY_JOB_STOP_WAIT_TIME_S": str(math.ceil(self._spec.grace_s) + 2),
+            "RAY_OVERRIDE_JOB_RUNTIME_ENV": "1",
+        }
+        try:
+            client.submit_job(
+                entrypoint=shlex.join([python, "-m", "xp.launchers.on_node", native_id, *map(str, orders)]),
+                submission_id=native_id,
+                runtime_env={"working_dir": str(context.outputs / context.code), "env_vars": variables},
+                **self._reservation(jobs),
+            )
+        except Exception as error:  # the client raises RuntimeError for whatever the server says
+            if self._is_taken(client, native_id):
+                return
+            said = str(error).strip().splitlines() or [type(error).__name__]
+            raise XpError(f"Ray did not take the job {native_id}: {said[-1]}", ExitCode.RUNTIME) from None
+
+    def _reservation(self, jobs: Sequence[Job]) -> dict[str, Any]:
+        """What Ray sets aside for the program of these jobs."""
+        needs = [job.resources for job in jobs if not asks_itself(job)]
+        gpus = max((one.num_accelerators for one in needs if one.accelerator != "cpu"), default=0)
+        memory_gb = 0.0 if self._spec.start_head else max((one.memory_gb for one in needs), default=0.0)
+        return {
+            "entrypoint_num_cpus": max((one.num_cpus for one in needs), default=1),
+            "entrypoint_num_gpus": gpus,
+            "entrypoint_memory": int(memory_gb * 2**30),
+        }
+
+    def _is_taken(self, client: Any, native_id: str) -> bool:
+        """Whether a submission that failed was accepted all the same."""
+        for turn in range(5):
+            with suppress(Exception):
+                return _info(client, native_id) is not None
+            time.sleep(turn)
+        return False
+
+    def _check_secrets(self, stages: Sequence[Stage]) -> None:
+        names = sorted({name for stage in stages for name in stage.job.secrets})
+        if names and self._spec.secrets_file is None:
+            raise XpError(
+                f"{', '.join(names)}: Ray keeps what it is given in plain text, so a cluster elsewhere needs the values"
+                " on its nodes: write a JSON object (name -> value) there, chmod 600, and name it:"
+                " launcher.secrets_file=/path/on/the/nodes.json",
+                ExitCode.SECRET,
+            )
+
+    def _check_cluster(self, stages: Sequence[Stage]) -> None:
+        """Raise XpError(RUNTIME) for a cluster that does not answer, or could never run a stage."""
+        try:
+            status = self._client()._do_request("GET", "/api/cluster_status").json()["data"]["clusterStatus"]
+            usage = status["loadMetricsReport"]["usage"]
+        except Exception as error:
+            raise XpError(
+                f"no Ray cluster answers at {self._address} ({type(error).__name__}); start one, or set"
+                " launcher.start_head=true",
+                ExitCode.RUNTIME,
+            ) from None
+        for stage in stages:
+            needs = stage.job.resources
+            wanted = {"CPU": needs.num_cpus * needs.num_nodes}
+            if needs.accelerator != "cpu":
+                wanted["GPU"] = needs.num_accelerators * needs.num_nodes
+            for name, count in wanted.items():
+                there = int(usage.get(name, (0, 0))[1])
+                if there < count:
+                    raise XpError(
+                        f"stage {stage.name} needs {count} {name}s and the Ray cluster at {self._address} has {there};"
+                        " choose a smaller hardware option, or a larger cluster",
+                        ExitCode.RUNTIME,
+                    )
+
+    def _ended(self, launch: Launch) -> int | None:
+        try:
+            info = _info(self._client(), launch.native_id)
+        except Exception:  # no answer is no news, for a while
+            is_lost = time.monotonic() - self._answered > LOST_S
+            return 128 + 15 if is_lost or (self._head is not None and not self._head.is_alive) else None
+        self._answered = time.monotonic()
+        if info is None:
+            return 128 + 15  # the cluster was started anew and knows nothing of it
+        if not info.status.is_terminal():
+            return None
+        if str(info.status) == "STOPPED":
+            return 128 + 15
+        code: int = info.driver_exit_code or ExitCode.INTERNAL
+        return code if code > 0 else 128 - code
+
+    def _said(self, launch: Launch) -> str:
+        with suppress(Exception):
+            info = _info(self._client(), launch.native_id)
+            return "" if info is None else str(info.message)
+        return ""
+
+    def _stop(self, native_id: str) -> None:
+        with suppress(Exception):
+            self._client().stop_job(native_id)
+
+
+def asks_itself(job: Job) -> bool:
+    """Whether a job's program takes its accelerators from Ray by itself."""
+    return "ray" in job.runtime.packages
+
+
+def _info(client: Any, native_id: str) -> Any | None:
+    """What Ray knows of a job; None: nothing."""
+    try:
+        return client.get_job_info(native_id)
+    except RuntimeError as error:
+        if "404" in str(error) or "does not exist" in str(error):
+            return None
+        raise

@@ -1,0 +1,125 @@
+"""A Ray cluster of this machine for one run: on 127.0.0.1, for whoever has its token, and gone with the supervisor."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from xp.errors import ExitCode, XpError
+
+GUARD = Path(__file__).with_name("guard.py")
+START_S = 120.0
+GRACE_S = 10.0
+
+
+class RayHead:
+    """Started at once; `stop` ends it, and so does the end of this process."""
+
+    def __init__(self, *, num_cpus: int, gpus: tuple[str, ...], environ: Mapping[str, str]) -> None:
+        # Short: Ray's sockets lie below it, and a socket's path may have 107 bytes.
+        self._directory = Path(tempfile.mkdtemp(prefix="xp-ray-", dir="/tmp"))
+        self.token = secrets.token_hex(16)
+        token = self._directory / "token"
+        token.touch(mode=0o600)
+        token.write_text(self.token)
+        dashboard, client, agent = free_ports(3)
+        self.address = f"http://127.0.0.1:{dashboard}"
+        command = [
+            *(sys.executable, "-c", "from ray.scripts.scripts import main; main()"),
+            *("start", "--head", "--block", "--disable-usage-stats", "--port=0"),
+            *("--min-worker-port=0", "--max-worker-port=0", f"--temp-dir={self._directory}"),
+            *("--node-ip-address=127.0.0.1", "--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard}"),
+            *(f"--ray-client-server-port={client}", f"--dashboard-agent-listen-port={agent}"),
+            *(f"--num-cpus={num_cpus}", f"--num-gpus={len(gpus)}"),
+        ]
+        variables = {
+            **environ,
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN_PATH": str(token),
+            # Without it Ray takes 127.0.0.1 for a mistake, and listens on the address that others can reach.
+            "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+            **({"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {}),
+        }
+        self._log = self._directory / "head.log"
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-E", "-P", str(GUARD), str(GRACE_S), *command],
+                env=variables,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self._wait()
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def kill(self) -> None:
+        """End every process of it without waiting for any; `stop` is still to be called."""
+        assert self._process.stdin is not None
+        with suppress(OSError):
+            os.write(self._process.stdin.fileno(), b"K")
+
+    def stop(self) -> None:
+        """End every process of the cluster and remove its files."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(2 * GRACE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _wait(self) -> None:
+        """Until its dashboard can take a job; raises XpError(RUNTIME) with Ray's own words."""
+        end = time.monotonic() + START_S
+        while time.monotonic() < end and self.is_alive:
+            if self._answers():
+                return
+            time.sleep(0.3)
+        said = self._log.read_text(errors="replace")[-2000:]
+        self.stop()
+        raise XpError(f"launcher.start_head: Ray did not start within {START_S:g} s:\n{said}", ExitCode.RUNTIME)
+
+    def _answers(self) -> bool:
+        import urllib.request
+
+        request = urllib.request.Request(
+            f"{self.address}/nodes?view=summary", headers={"Authorization": f"Bearer {self.token}"}
+        )
+        try:
+            with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=5) as answer:
+                return b'"raylet"' in answer.read() and answer.status == 200
+        except OSError:
+            return False
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of 127.0.0.1 that nobody listens on now."""
+    held = [socket.socket() for _ in range(count)]
+    try:
+        for one in held:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in held]
+    finally:
+        for one in held:
+            one.close()
+
+
+def is_loopback(address: str) -> bool:
+    """Whether a URL is of this machine."""
+    from urllib.parse import urlsplit
+
+    host = urlsplit(address).hostname or ""
+    return host in ("localhost", "::1") or host.startswith("127.")
