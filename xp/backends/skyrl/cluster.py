@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -68,6 +69,7 @@ def _start(cfg: Any, num_workers: int | None) -> None:
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     hook = PREPARE if num_workers is None else REHEARSE
     pretended = {} if num_workers is None else {"num_gpus": num_workers, "num_cpus": REHEARSAL_CPUS + num_workers}
+    terminate = signal.getsignal(signal.SIGTERM)
     # `local`: ray.init() alone would join any cluster of this machine that it finds.
     ray.init(
         address=os.environ.get("RAY_ADDRESS", "local"),
@@ -76,6 +78,8 @@ def _start(cfg: Any, num_workers: int | None) -> None:
         log_to_driver=True,
         **pretended,
     )
+    # Ray's own handler kills its processes on the spot, with their sessions open.
+    signal.signal(signal.SIGTERM, terminate)
     sync_registries()
 
 
