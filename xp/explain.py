@@ -11,7 +11,7 @@ from typing import Any
 from xp.compose import ROOT, Origin, origin_of
 from xp.errors import XpError
 from xp.faults import nearest
-from xp.known_names import foreign_hint
+from xp.native_names import hint as native_hint
 from xp.parity import refused, rows
 from xp.spec import BackendName, RunSpec, Section
 
@@ -47,7 +47,7 @@ def explain(
     fields = fields_of(spec)
     below = [field for field in fields.values() if field.path.startswith(f"{path}.")]
     if path not in fields and not below:
-        hint = foreign_hint(path)
+        hint = native_hint(path)
         raise XpError(f"{path}: no such key{f'; {hint}' if hint else nearest(path, fields)}")
     if path not in fields:
         yield f"{path}: {_section_meaning(spec, path)}"

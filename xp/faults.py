@@ -75,7 +75,7 @@ def _one(error: Any, path: str, loc: Sequence[int | str], schema: Any, types: Se
     if error["type"] == "extra_forbidden":
         legal = _fields(schema, loc[:-1])
         guess = nearest(str(loc[-1]), legal)
-        return Fault(path, f"{path}: unknown key{guess}; legal here: {', '.join(legal)}")
+        return Fault(path, f"{path}: unknown key{guess}{_native(path, value)}; legal here: {', '.join(legal)}")
     if error["type"] == "missing":
         return Fault(path, f"{path}: has no value; set it")
     if error["type"] == "value_error":
@@ -86,6 +86,14 @@ def _one(error: Any, path: str, loc: Sequence[int | str], schema: Any, types: Se
     else:
         message = f"{error['msg'].removeprefix('Input ')}{_way_out(error, value)}"
     return Fault(path, f"{path}={_shown(value)}: {message}", value, wants_text=types[0] == "string_type")
+
+
+def _native(path: str, value: Any) -> str:
+    """xp's words for keys of a trainer's own configuration that were put into a file."""
+    from xp.native_names import hint
+
+    found = [f"{key} is {word}" for key in all_paths(value, path) if (word := hint(key))]
+    return f"; {', '.join(found[:5])}" if found else ""
 
 
 def _way_out(error: Any, value: Any) -> str:

@@ -15,7 +15,7 @@ from xp.compose.groups import GROUPS, Composed, compose_groups
 from xp.compose.values import resolve_values
 from xp.errors import XpError
 from xp.faults import Fault, explain_invalid, explain_unknown_key
-from xp.known_names import foreign_hint
+from xp.native_names import hint as native_hint
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
@@ -164,7 +164,7 @@ def _parse(overrides: Sequence[str]) -> tuple[list[Override], list[str]]:
         try:
             override = parser.parse_override(text)
         except HydraException as error:
-            hint = foreign_hint(text)
+            hint = native_hint(text)
             faults.append(f"{text}: {hint or 'an override is written key=value'} ({str(error).splitlines()[0]})")
             continue
         fault = _shape_fault(override)
@@ -258,12 +258,12 @@ def _apply(container: dict[str, Any], override: Override) -> Iterator[Fault]:
         if isinstance(node, dict) and part not in node and FREE_FORM.match(path):
             node[part] = {}
         if not isinstance(node, dict) or part not in node:
-            yield Fault(path, explain_unknown_key(path, ".".join(parts[:depth]), node, foreign_hint(path), GROUPS))
+            yield Fault(path, explain_unknown_key(path, ".".join(parts[:depth]), node, native_hint(path), GROUPS))
             return
         node = node[part]
     last = parts[-1]
     if not isinstance(node, dict) or (last not in node and not FREE_FORM.match(path)):
-        yield Fault(path, explain_unknown_key(path, ".".join(parts[:-1]), node, foreign_hint(path), GROUPS))
+        yield Fault(path, explain_unknown_key(path, ".".join(parts[:-1]), node, native_hint(path), GROUPS))
     elif isinstance(value, dict) and isinstance(node.get(last), dict):
         node[last] = {**node[last], **value}
     else:
