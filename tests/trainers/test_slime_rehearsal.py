@@ -1,0 +1,188 @@
+"""xp's stage programs drive Slime's real train.py with real Ray and the real router; only engines and training are not.
+
+The engine is the fake one with a tiny real model; GPUs are numbers that Ray is told. `make rehearse-slime`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tiny import tokenizer_and_model
+from tests.trainers.fake_sglang import FakeSglang, TinyPolicy
+from tests.trainers.slime_setup import detective, needs_slime, tiny_directory
+from xp.backends.base import Places
+from xp.backends.slime.config import Command, EvaluateConfig, TrainConfig
+from xp.backends.slime.render import stages
+from xp.compose import compose
+from xp.job import Job
+from xp.launchers.files import write_files
+from xp.spec import RunSpec
+from xp.stages.prepare import prepare_stage, task_set_place
+
+pytestmark = [needs_slime, pytest.mark.slow, pytest.mark.timeout(1200)]
+
+STEPS, PROMPTS, GROUP = 2, 2, 4
+
+
+def spec_of(model: Path) -> RunSpec:
+    """The bundled mysteries with the tiny model on two pretended GPUs."""
+    config = json.loads((model / "config.json").read_text())
+    names = {
+        "hidden_size": "hidden_size",
+        "num_layers": "num_hidden_layers",
+        "num_heads": "num_attention_heads",
+        "num_kv_heads": "num_key_value_heads",
+        "head_dim": "head_dim",
+        "intermediate_size": "intermediate_size",
+        "vocab_size": "vocab_size",
+    }
+    return compose(
+        [
+            *("backend=slime", "env=whodunit_mini", "hardware=a100x2", "model=qwen3-4b", f"model.path={model}"),
+            *(f"model.architecture.{ours}={config[theirs]}" for ours, theirs in names.items()),
+            *("model.architecture.rope_theta=10000.0", "model.max_context_tokens=1024"),
+            *("training.max_prompt_tokens=700", "training.max_tokens_per_turn=60", "training.max_response_tokens=300"),
+            *(f"training.num_steps={STEPS}", f"training.prompts_per_step={PROMPTS}", f"training.group_size={GROUP}"),
+            *(
+                "training.micro_batch_size=1",
+                "training.kl_coef=0",
+                "env.train.num_tasks=16",
+                "env.held_out.num_tasks=4",
+            ),
+            *("evaluation.num_episodes=8", "env.limits.max_sessions=16"),
+        ]
+    )
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[FakeSglang]:
+    tokenizer, model = tokenizer_and_model()
+    policy = TinyPolicy(model, tokenizer.eos_token_id, detective(random.Random(3)))
+    with FakeSglang(policy, tokenizer.decode) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RunSpec, Places]:
+    """Outputs with a task set, made by the real `prepare` stage."""
+    root = tmp_path_factory.mktemp("outputs")
+    spec = spec_of(tiny_directory(root))
+    places = Places(run="runs/r", attempt=1, tasks=task_set_place(spec))
+    run(prepare_stage(spec, places).job, root)
+    return root, spec, places
+
+
+def run(job: Job, root: Path, code: int = 0) -> str:
+    """Run a job's program as a launcher would; two GPUs and eight CPUs are what Ray believes to have."""
+    write_files(job.files, root)
+    argv = [sys.executable if word == "python" else word for word in job.argv]
+    paths = [str(Path.cwd()), *os.environ["PYTHONPATH"].split(os.pathsep)]
+    environ = {
+        **os.environ,
+        **job.env,
+        "PYTHONPATH": os.pathsep.join(str(Path(path).absolute()) for path in paths if path),
+        "RAY_OVERRIDE_RESOURCES": json.dumps({"CPU": 8, "GPU": 2}),
+        "XP_TEST_SECRET": "canary-of-the-rehearsal",
+    }
+    done = subprocess.run(argv, cwd=root, env=environ, capture_output=True, text=True, timeout=1100, check=False)
+    said = done.stdout + done.stderr
+    assert done.returncode == code, said[-6000:]
+    return said
+
+
+def rehearsed(job: Job, engine: FakeSglang, more: Sequence[str]) -> Job:
+    """The same job, but on an engine that is there already."""
+    name = next(path for path in job.files if path.endswith("/config.json"))
+    kind = TrainConfig if name.endswith("train/config.json") else EvaluateConfig
+    config: Any = kind.from_json(job.files[name])
+    command: Command = config.command
+    flags = (*command.flags, "--rollout-external-engine-addrs", f"127.0.0.1:{engine.port}", *more)
+    config = replace(config, command=replace(command, flags=flags))
+    return replace(job, files={**job.files, name: config.to_json()})
+
+
+def job_of(spec: RunSpec, places: Places, name: str) -> Job:
+    return next(stage.job for stage in stages(spec, places) if stage.name == name)
+
+
+def test_slimes_own_loop_plays_the_mysteries_and_converts_them_to_training_data(
+    prepared: tuple[Path, RunSpec, Places], engine: FakeSglang
+) -> None:
+    root, spec, places = prepared
+    # What a training would have exported at the end.
+    export = root / "runs/r/exports" / str(STEPS - 1)
+    export.mkdir(parents=True)
+    for file in (root / "models/tiny").iterdir():
+        (export / file.name).write_bytes(file.read_bytes())
+    dump = root / "dump-{rollout_id}.pt"
+    more = ("--debug-rollout-only", "--save-debug-rollout-data", str(dump))
+    said = run(rehearsed(job_of(spec, places, "train"), engine, more), root)
+    assert "canary-of-the-rehearsal" not in said
+
+    lines = [json.loads(line) for line in (root / "runs/r/metrics.jsonl").read_text().splitlines()]
+    assert [(line["stage"], line["step"]) for line in lines] == [("train", 1), ("train", 2)]
+    assert all(line["episodes/num"] == PROMPTS * GROUP and line["episodes/void"] == 0.0 for line in lines)
+    assert all(line["environment/turns"] == 2.0 and line[f"reward/avg_pass_at_{GROUP}"] >= 0 for line in lines)
+    trajectories = [json.loads(line) for line in next(root.rglob("trajectories/train.jsonl")).read_text().splitlines()]
+    assert sorted(one["step"] for one in trajectories) == sorted([0, 1] * PROMPTS * GROUP)
+
+    view = [json.loads(line) for line in next(root.rglob("train/tasks.jsonl")).read_text().splitlines()]
+    assert len(view) == STEPS * PROMPTS
+    played = {(one["step"], one["index"]) for one in trajectories}
+    assert played == {(at // PROMPTS, line["metadata"]["index"]) for at, line in enumerate(view)}
+
+    for rollout_id in range(STEPS):
+        _check_conversion(Path(str(dump).format(rollout_id=rollout_id)), root)
+    assert (root / "runs/r/model/model.safetensors").is_file()
+
+
+def _check_conversion(dump: Path, root: Path) -> None:
+    """Slime's own conversion of the samples that its loop has dumped."""
+    import torch
+    from slime.utils.types import Sample
+
+    from tests.trainers.slime_setup import slime_arguments
+    from tests.trainers.test_slime_rollout import converted
+
+    args = slime_arguments(root / "models/tiny")
+    samples = [Sample.from_dict(value) for value in torch.load(dump, weights_only=False)["samples"]]
+    assert len(samples) == PROMPTS * GROUP
+    data = converted(args, samples)
+    for start in range(0, len(samples), GROUP):
+        own = data["rewards"][start : start + GROUP]
+        raw = [sample.reward for sample in samples[start : start + GROUP]]
+        assert sum(own) == pytest.approx(0.0, abs=1e-5)
+        assert (max(own) - min(own) > 0) is (max(raw) - min(raw) > 0)
+    lengths = data["response_lengths"]
+    assert [len(mask) for mask in data["loss_masks"]] == [len(one) for one in data["rollout_log_probs"]] == lengths
+    assert all(0 < sum(mask) < length for mask, length in zip(data["loss_masks"], lengths, strict=True))
+
+
+def test_held_out_tasks_are_played_with_both_models_by_slimes_own_rollout(
+    prepared: tuple[Path, RunSpec, Places], engine: FakeSglang
+) -> None:
+    root, spec, places = prepared
+    model = root / "runs/r/model"
+    if not model.exists():
+        model.symlink_to(root / "models/tiny")
+    run(rehearsed(job_of(spec, places, "evaluate"), engine, ()), root)
+    found = json.loads(next(root.rglob("evaluate/evaluation.json")).read_text())
+    assert list(found["results"]) == ["before", "after"]
+    for name in ("before", "after"):
+        result = found["results"][name]
+        assert (result["num_scored"], result["num_void"], result["statuses"]) == (8, 0, {"finished": 8})
+        records = [json.loads(line) for line in next(root.rglob(f"trajectories/{name}.jsonl")).read_text().splitlines()]
+        assert sorted((one["index"], one["sample"]) for one in records) == sorted(
+            (index, sample) for index in {one["index"] for one in records} for sample in (0, 1)
+        )
+    assert next(root.rglob("evaluate/reward_curve.png")).stat().st_size > 1000
