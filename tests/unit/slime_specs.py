@@ -1,0 +1,54 @@
+"""Random specs that Slime can run, for tests of its rendering."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from xp.compose import compose
+from xp.spec import RunSpec
+
+SLIME = ["env=whodunit", "backend=slime", "hardware=h200x8", "model=qwen3-30b-a3b"]
+DENSE = ["env=whodunit", "backend=slime", "hardware=h100x8", "model=qwen3-4b"]
+
+
+@st.composite
+def legal(draw: st.DrawFn) -> RunSpec:
+    is_sparse = draw(st.booleans())
+    tensor, context = draw(st.sampled_from([(1, 1), (2, 1), (4, 1), (2, 2), (1, 4), (4, 2)]))
+    updates, micro, share = draw(st.integers(1, 3)), draw(st.integers(1, 4)), draw(st.integers(1, 3))
+    group = draw(st.integers(2, 6))
+    episodes = updates * micro * share * 8 // (tensor * context)
+    prompts = episodes if episodes % group else episodes // group
+    kl, cap = draw(st.sampled_from([0.0, 0.01])), draw(st.sampled_from(["null", "6000"]))
+    steps = draw(st.integers(1, 50))
+    return compose(
+        [
+            *(SLIME if is_sparse else DENSE),
+            f"backend.parallel.tensor={tensor}",
+            f"backend.parallel.context={context}",
+            f"backend.parallel.expert={draw(st.sampled_from([1, 2, 4, 8])) if is_sparse else 1}",
+            f"backend.parallel.offload_optimizer={draw(st.booleans())}",
+            f"backend.engine.tensor_parallel={draw(st.sampled_from([1, 2, 4, 8]))}",
+            f"backend.engine.eager={draw(st.booleans())}",
+            f"backend.engine.prefix_caching={draw(st.booleans())}",
+            f"training.prompts_per_step={prompts}",
+            f"training.group_size={group}",
+            f"training.updates_per_step={updates}",
+            f"training.micro_batch_size={micro}",
+            f"training.max_tokens_per_micro_batch={cap}",
+            f"training.num_steps={steps}",
+            f"training.warmup_updates={draw(st.integers(0, steps * updates - 1))}",
+            f"training.lr_schedule={draw(st.sampled_from(['constant', 'linear', 'cosine']))}",
+            f"training.learning_rate={draw(st.floats(1e-7, 1e-3))}",
+            f"training.kl_coef={kl}",
+            f"training.entropy_coef={draw(st.sampled_from([0.0, 0.001]))}",
+            f"training.top_k={draw(st.sampled_from(['null', '50']))}",
+            f"training.gradient_checkpointing={draw(st.booleans())}",
+            f"algorithm.advantage_scale={draw(st.sampled_from(['group_std', 'none']))}",
+            f"algorithm.loss_aggregation={draw(st.sampled_from(['token_mean', 'sequence_mean']))}",
+            f"algorithm.kl_estimator={draw(st.sampled_from(['k1', 'k2', 'k3']))}",
+            f"algorithm.importance_correction={draw(st.sampled_from(['none', 'token']))}",
+            f"algorithm.dynamic_sampling={draw(st.booleans())}",
+            f"evaluation.every={draw(st.sampled_from(['null', '5']))}",
+        ]
+    )
