@@ -1,0 +1,54 @@
+"""Random legal specs, rendered for TRL and read back by the real GRPOConfig, mean what they meant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tests.trainers.same_meaning import Meant, differences, random_specs
+from xp.backends.base import Places
+from xp.backends.trl.geometry import world_size
+from xp.backends.trl.render import grpo_config
+from xp.spec import RunSpec
+
+PLACES = Places(run="runs/r", attempt=1, tasks="tasks/t")
+AGGREGATION = {"dapo": "token_mean", "grpo": "sequence_mean", "dr_grpo": "constant"}
+SCHEDULE = {"constant_with_warmup": "constant"}
+
+
+def read(spec: RunSpec, directory: Path) -> Meant:
+    from trl import GRPOConfig
+
+    class OfSeveral(GRPOConfig):  # type: ignore[misc]
+        world_size = property(lambda _: world_size(spec))
+
+    here: dict[str, Any] = {"output_dir": str(directory), "use_cpu": True, "bf16": False, "optim": "adamw_torch"}
+    args = OfSeveral(**grpo_config(spec, PLACES) | here)
+    updates = args.num_iterations * args.steps_per_generation / args.gradient_accumulation_steps
+    return Meant(
+        prompts_per_step=args.generation_batch_size // args.num_generations,
+        group_size=args.num_generations,
+        episodes_per_update=args.per_device_train_batch_size * args.gradient_accumulation_steps * world_size(spec),
+        updates_per_step=updates,
+        num_steps=int(args.max_steps / updates),
+        learning_rate=args.learning_rate,
+        lr_schedule=SCHEDULE.get(args.lr_scheduler_type.value, args.lr_scheduler_type.value),
+        warmup_updates=int(args.warmup_steps),
+        weight_decay=args.weight_decay,
+        adam=(args.adam_beta1, args.adam_beta2),
+        max_grad_norm=args.max_grad_norm,
+        kl_coef=args.beta,
+        entropy_coef=args.entropy_coef,
+        clip=(args.epsilon, args.epsilon_high),
+        loss_aggregation=AGGREGATION[args.loss_type],
+        is_scaled_by_group=args.scale_rewards == "group",
+        temperature=args.temperature,
+        top_k=args.top_k or None,
+        checkpoint_every=int(args.save_steps / updates),
+        seed=args.seed,
+    )
+
+
+def test_random_specs_mean_the_same_to_grpo_config(tmp_path: Path) -> None:
+    for spec in random_specs("trl", count=25):
+        assert differences(spec, read(spec, tmp_path)) == {}
