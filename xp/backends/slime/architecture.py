@@ -80,6 +80,7 @@ def architecture_refusals(spec: RunSpec) -> Iterator[Refusal]:
         yield Refusal(
             "model.build", f"Slime trains a model that has a Hugging Face directory; choose one, not {model.name}"
         )
+        return
     if shape is None:
         yield Refusal(
             "model.architecture",

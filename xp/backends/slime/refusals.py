@@ -50,6 +50,14 @@ TAKEN: Mapping[str, str] = {
 
 def refusals(spec: RunSpec) -> list[Refusal]:
     """Everything in the spec that this backend cannot do."""
+    if spec.hardware.accelerator == "cpu":
+        return [
+            Refusal(
+                "hardware",
+                "Slime trains on GPUs only: choose hardware=h100x8 or the like; `make rehearse-slime` plays its"
+                " rollouts on a CPU, where checkouts of Slime and Megatron-LM are given",
+            )
+        ]
     found = [*_place(spec), *_model(spec), *_mathematics(spec), *_lengths(spec)]
     # The arithmetic is about the layouts that are left.
     return found or [*batch_refusals(spec), *_overrides(spec)]
@@ -57,13 +65,6 @@ def refusals(spec: RunSpec) -> list[Refusal]:
 
 def _place(spec: RunSpec) -> Iterator[Refusal]:
     parallel, engine = spec.backend.parallel, spec.backend.engine
-    if spec.hardware.accelerator == "cpu":
-        yield Refusal(
-            "hardware",
-            "Slime trains on GPUs only: choose hardware=h100x8 or the like; `make rehearse-slime` plays its rollouts on"
-            " a CPU, where checkouts of Slime and Megatron-LM are given",
-        )
-        return
     if parallel.strategy is not Strategy.MEGATRON:
         yield Refusal(
             "backend.parallel.strategy",
