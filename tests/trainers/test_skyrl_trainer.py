@@ -166,6 +166,19 @@ def test_a_step_is_one_line_under_xps_names(tmp_path: Path) -> None:
     assert [step for _, _, step in recorded.records] == [0, 0]
 
 
+def test_an_evaluation_while_training_has_a_line_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    log, recorded = step_log(tmp_path, "evaluation.every=2")
+    metrics = tmp_path / train_config().common.metrics
+    metrics.parent.mkdir(parents=True)
+    log.held_out([episode(1.0), episode(0.0)], 2)
+    (line,) = read_metrics(metrics, "evaluate_during")
+    assert (line["step"], line["evaluation/during/reward/avg_raw_reward"]) == (2, 0.5)
+    assert [phase for _, phase, _ in recorded.records] == ["evaluate/during"] * 2
+    with pytest.raises(XpError, match="1 of 2 episodes are void"):
+        log.held_out([episode(1.0), episode(None)], 4)
+
+
 def test_batches_that_dynamic_sampling_threw_away_are_in_the_steps_line(tmp_path: Path) -> None:
     log, _ = step_log(tmp_path, "training.group_size=2", "training.micro_batch_size=4")
     log.episodes([episode(0.0), episode(0.0)], 1, 1.0)

@@ -85,8 +85,8 @@ class TrainConfig:
     shuffle: bool
     """Whether xp's order of tasks is a random one; SkyRL's own loader must not shuffle on top."""
     mask_truncated: bool
-    evaluation_episodes: int
-    """Of an evaluation while training."""
+    evaluation_episodes: int | None
+    """Of an evaluation while training; None: there is none."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=2) + "\n"

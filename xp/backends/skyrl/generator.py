@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
+from skyrl.backends.skyrl_train.inference_servers.engine_utils import get_sampling_params_for_backend
 from skyrl.train.generators.skyrl_gym_generator import SkyRLGymGenerator
+from skyrl.train.generators.utils import prepare_generator_input
 
 from xp.backends.skyrl.config import Sampling
 from xp.backends.skyrl.env import CHAT, PLAY
 from xp.backends.skyrl.play import CURRENT, Play, ViewRow
+from xp.backends.skyrl.tasks_view import ENV_CLASS
 from xp.episode.mix import Mix
 from xp.episode.outcome import Status
 from xp.episode.tokens import ChatTokens
@@ -51,6 +54,21 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
         finally:
             for play in self._plays.values():
                 await self._run_in_executor_if_available(play.episode.settle)
+
+    async def held_out(self, loader: Any, cfg: Any, step: int) -> AsyncIterator[list[Play]]:
+        """Play a view of held-out tasks with the sampling of evaluations, a batch at a time.
+
+        Args:
+            loader: of the view.
+            cfg: SkyRLTrainConfig.
+            step: of the training, for SkyRL's ids.
+        """
+        engine = cfg.generator.inference_engine.backend
+        sampling = get_sampling_params_for_backend(engine, cfg.generator.eval_sampling_params)
+        for batch in loader:
+            wanted, _ = prepare_generator_input(batch, 1, sampling, ENV_CLASS, "eval", step)
+            await self.generate(wanted)
+            yield self.plays(wanted)
 
     def plays(self, input_batch: Any) -> list[Play]:
         """Of the last batch, in its order."""

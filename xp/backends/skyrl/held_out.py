@@ -7,14 +7,11 @@ import os
 from pathlib import Path
 from typing import Any
 
-from skyrl.backends.skyrl_train.inference_servers.engine_utils import get_sampling_params_for_backend
-from skyrl.train.generators.utils import prepare_generator_input
 from skyrl.train.utils.trainer_utils import build_dataloader
 from tqdm import tqdm
 
 from xp.backends.skyrl.config import EvaluateConfig
 from xp.backends.skyrl.experiment import XpExperiment, register_environment
-from xp.backends.skyrl.tasks_view import ENV_CLASS
 from xp.envs.secrets_file import environment
 from xp.episode.metrics import Played
 from xp.episode.mix import Mix
@@ -57,16 +54,12 @@ async def _play(
     await client.wake_up()
     cfg = evaluation.cfg
     generator = evaluation.get_generator(cfg, evaluation.tokenizer, client)
-    sampling = get_sampling_params_for_backend(
-        cfg.generator.inference_engine.backend, cfg.generator.eval_sampling_params
-    )
     played = []
     with tqdm(total=len(evaluation.eval_dataset), desc=f"evaluate {name}", unit="episode") as bar:
-        for batch in build_dataloader(cfg, evaluation.eval_dataset, is_train=False):
-            wanted, _ = prepare_generator_input(batch, 1, sampling, ENV_CLASS, "eval", 0)
-            await generator.generate(wanted)
-            for play in generator.plays(wanted):
+        loader = build_dataloader(cfg, evaluation.eval_dataset, is_train=False)
+        async for plays in generator.held_out(loader, cfg, 0):
+            for play in plays:
                 recorder.write(play.trajectory(config.common.run, f"evaluate/{name}", 0))
                 played.append(play.played())
-            bar.update(len(batch))
+            bar.update(len(plays))
     return played

@@ -108,7 +108,7 @@ def _train_job(spec: RunSpec, places: Places, base_model: str) -> Job:
         updates_per_rollout=geometry(spec).updates_per_rollout,
         shuffle=training.shuffle,
         mask_truncated=spec.algorithm.mask_truncated,
-        evaluation_episodes=spec.evaluation.num_episodes,
+        evaluation_episodes=None if spec.evaluation.every is None else spec.evaluation.num_episodes,
     )
     # A large model's weights are several files: its config.json is there in any case.
     outputs = (f"{places.model}/config.json", places.metrics)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
@@ -58,6 +59,16 @@ class StepLog:
         check_health(played, self._config.common.max_void_fraction)
         self._played += played
         self._rollout_s += rollout_s
+
+    def held_out(self, plays: Sequence[Play], step: int) -> None:
+        """An evaluation while training was played; raises XpError(UNHEALTHY) where too much of it is void."""
+        common = self._config.common
+        for play in plays:
+            self._recorder.write(play.trajectory(common.run, "evaluate/during", step))
+        played = [play.played() for play in plays]
+        check_health(played, common.max_void_fraction)
+        own = {f"evaluation/during/{name}": value for name, value in episode_metrics(played, 1).items()}
+        MetricsFile(Path(common.metrics), "evaluate_during", common.attempt).write(step, own)
 
     def log(self, data: Mapping[str, Any], step: int, commit: bool = False) -> None:
         """SkyRL's hook: its own metrics of a step that is done."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from xp.backends.skyrl.tasks_view import write_view
 from xp.episode.tokens import ChatTokens
 from xp.stage_program import run_stage
 from xp.tasks.load import load_tasks, within_limit
+from xp.tasks.row import TaskRow
 from xp.tasks.schedule import schedule
 
 
@@ -21,7 +23,7 @@ def main(argv: Sequence[str]) -> None:
     path = Path(argv[0]).absolute()
     config = TrainConfig.from_json(path.read_text())
     prepare(config.common)
-    write_train_view(config, path.parent)
+    write_views(config, path.parent)
 
     from xp.backends.skyrl.cluster import run_in_ray
     from xp.backends.skyrl.experiment import train_in_task
@@ -40,18 +42,28 @@ def prepare(common: Common) -> None:
         stand_ins.prepare_process()
 
 
-def write_train_view(config: TrainConfig, stage: Path) -> None:
-    """Every prompt of the training, in xp's order: one epoch of SkyRL's."""
+def write_views(config: TrainConfig, stage: Path) -> None:
+    """Every prompt of the training, in xp's order: one epoch of SkyRL's; and of an evaluation while training."""
     from transformers import AutoTokenizer
 
     common = config.common
     directory = Path(common.tasks)
-    rows = load_tasks(directory, stage, "train")
     chat = ChatTokens(AutoTokenizer.from_pretrained(config.base_model), common.chat_template)
-    kept = within_limit(directory, rows, chat, common.sampling.max_prompt_tokens)
+
+    def kept(purpose: str) -> list[TaskRow]:
+        rows = load_tasks(directory, stage, purpose)
+        return within_limit(directory, rows, chat, common.sampling.max_prompt_tokens)
+
     num_prompts = config.num_steps * config.prompts_per_step
-    order = schedule(kept, num_prompts, seed=common.sampling.seed, shuffle=config.shuffle)
+    order = schedule(kept("train"), num_prompts, seed=common.sampling.seed, shuffle=config.shuffle)
     write_view(order, Path(config.train_data))
+    if config.evaluation_episodes is not None:
+        write_view(whole_rounds(kept("held_out"), config.evaluation_episodes), Path(config.held_out_data))
+
+
+def whole_rounds(rows: Sequence[TaskRow], num_episodes: int) -> list[TaskRow]:
+    """Every held-out task as often as it is played: at least `num_episodes` in all."""
+    return [*rows] * math.ceil(num_episodes / len(rows))
 
 
 def native_config(common: Common, model: str) -> Any:
