@@ -1,0 +1,250 @@
+"""xp's rollout under TRL against TRL's own environment_factory with OpenRewardSpec: the same policy, server and batch.
+
+    python -m benchmarks.bench_rollout [--rounds 5] [--steps 3] [--threads 2] [--outputs DIR]
+
+Both train in this process, in turns, on GRPOConfigs that differ in nothing but the tool loop; a rollout is
+everything that GRPOTrainer does to get scored completions, a training step is the rest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+os.environ.setdefault("OPENREWARD_DISABLE_UPDATE_CHECK", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+from xp.backends.base import Places
+from xp.backends.trl.config import TrainConfig
+from xp.backends.trl.render import stages
+from xp.compose import compose
+from xp.stages.model import model_place
+
+SPEC = ("training.num_steps=99", "training.learning_rate=1.0e-6", "training.warmup_updates=0")
+MIN_RATIO = 1.5
+
+
+@dataclass
+class Timed:
+    """What one way of playing took, one entry a step."""
+
+    rollout_s: list[float] = field(default_factory=list)
+    training_s: list[float] = field(default_factory=list)
+    turns: list[float] = field(default_factory=list)
+    tokens: list[float] = field(default_factory=list)
+    """Of the policy, per episode."""
+
+
+class Bench:
+    """A policy, a server of the environment, and what both ways need.
+
+    Args:
+        directory: of runs and of the model.
+        steps: rollout steps per round; the first is not counted.
+    """
+
+    def __init__(self, directory: Path, steps: int) -> None:
+        self.directory, self.steps = directory, steps
+        self.spec = compose(list(SPEC))
+        places = Places(str(directory / "run"), 1, str(directory / "tasks"))
+        made = {stage.name: stage.job for stage in stages(self.spec, places)}
+        self.base = directory / model_place(self.spec.model)
+        if not (self.base / "manifest.json").is_file():
+            self._make_model(made["model"].files, made["model"].env)
+        train = {Path(path).name: text for path, text in made["train"].files.items()}
+        self.config = TrainConfig.from_json(train["config.json"])
+        self.episode_json = train["episode.json"]
+        self.episodes = self.config.prompts_per_step * self.config.group_size
+        from transformers import AutoTokenizer
+
+        self.tokenizer = AutoTokenizer.from_pretrained(self.base)
+
+    def arguments(self, **other: Any) -> Any:
+        from trl import GRPOConfig
+
+        updates = self.steps * self.config.updates_per_rollout
+        given = {**self.config.grpo, "output_dir": str(self.directory / "trl"), "max_steps": updates}
+        return GRPOConfig(**given | {"save_strategy": "no", **other})
+
+    def model(self) -> Any:
+        from transformers import AutoModelForCausalLM
+
+        return AutoModelForCausalLM.from_pretrained(self.base)
+
+    def _make_model(self, files: Any, env: Any) -> None:
+        print("making the model first (kept with --outputs)", flush=True)
+        for path, text in files.items():
+            (self.directory / path).parent.mkdir(parents=True, exist_ok=True)
+            (self.directory / path).write_text(text)
+        program = [sys.executable, "-m", "xp.bundled.tiny_model", next(iter(files))]
+        subprocess.run(program, cwd=self.directory, env={**os.environ, **env, "PYTHONPATH": os.getcwd()}, check=True)
+
+
+def timed(trainer_class: Any, into: Timed) -> Any:
+    """A GRPOTrainer that notes how long its parts take."""
+
+    class TimedTrainer(trainer_class):  # type: ignore[misc]
+        ended = 0.0
+
+        def _generate_and_score_completions(self, inputs: Any) -> Any:
+            began = time.perf_counter()
+            if self.ended:
+                into.training_s.append(began - self.ended)
+            output = super()._generate_and_score_completions(inputs)
+            self.ended = time.perf_counter()
+            into.rollout_s.append(self.ended - began)
+            mask = output["completion_mask"] * output.get("tool_mask", 1)
+            into.tokens.append(float(mask.sum()) / len(mask))
+            return output
+
+        def train(self) -> None:
+            super().train()
+            into.training_s.append(time.perf_counter() - self.ended)
+
+    return TimedTrainer
+
+
+def play_ours(bench: Bench, mix: Any, rows: list[Any]) -> Timed:
+    """xp's rollout function, as xp.backends.trl.train gives it to TRL."""
+    from datasets import Dataset
+    from trl import GRPOTrainer
+
+    from xp.backends.trl.ranks import Ranks
+    from xp.backends.trl.rollout import Rollouts
+    from xp.backends.trl.steps import StepLog
+    from xp.backends.trl.tasks_view import trl_rows
+    from xp.backends.trl.train import settled_reward
+    from xp.episode.recorder import Recorder
+    from xp.episode.tokens import ChatTokens
+
+    found, chat = Timed(), ChatTokens(bench.tokenizer)
+
+    class Log(StepLog):
+        def episodes(self, played: Any, rollout_s: float) -> None:
+            super().episodes(played, rollout_s)
+            found.turns.append(fmean(one.outcome.num_turns for one in played))
+
+    with Recorder(bench.directory / "trajectories.jsonl", mix, None, os.environ) as recorder:
+        log = Log(bench.config, None)
+        trainer = timed(GRPOTrainer, found)(
+            model=bench.model(),
+            args=bench.arguments(),
+            processing_class=bench.tokenizer,
+            train_dataset=Dataset.from_list(trl_rows(rows)),
+            rollout_func=Rollouts(bench.config, chat, {row.task_id: row for row in rows}, mix, log, recorder, Ranks()),
+            reward_funcs=settled_reward,
+        )
+        trainer.train()
+    return found
+
+
+def play_theirs(bench: Bench, server: Any, num_tasks: int) -> Timed:
+    """OpenRewardSpec and the trainer's own tool loop, as TRL's documentation shows them."""
+    from trl import GRPOTrainer
+    from trl.experimental.openreward import OpenRewardSpec
+
+    found = Timed()
+    os.environ["OPENREWARD_API_URL"] = os.environ["OPENREWARD_SESSION_URL"] = server.url
+    spec = OpenRewardSpec(server.url, num_tasks=num_tasks, api_key=server.keys.client, include_metadata=False)
+
+    def reward(environments: Any, **_: Any) -> list[float]:
+        found.turns.append(fmean(len(one.rewards) for one in environments))
+        return [one.reward or 0.0 for one in environments]
+
+    max_turns = next(iter(bench.spec.env.members.values())).max_turns
+    trainer = timed(GRPOTrainer, found)(
+        model=bench.model(),
+        args=bench.arguments(max_tool_calling_iterations=max_turns - 1),
+        processing_class=bench.tokenizer,
+        train_dataset=spec.train_dataset,
+        environment_factory=spec.environment_factory,
+        reward_funcs=reward,
+    )
+    trainer.train()
+    for environment in trainer.environments:
+        environment._close()
+    return found
+
+
+def rows_of(mix: Any, num_tasks: int) -> list[Any]:
+    """The first tasks of the split, as TRL's own integration takes them."""
+    from xp.envs.base import Task
+    from xp.tasks.config import Purpose
+    from xp.tasks.row import TaskRow
+
+    (name, provider), *_ = mix._providers.items()
+    described = [provider.describe(Task(name, "train", index)) for index in range(num_tasks)]
+    return [
+        TaskRow(f"{name}/train/{n}", name, Purpose.TRAIN, "train", n, "h", tuple(messages), _tools(tools), 1.0)
+        for n, (messages, tools) in enumerate(described)
+    ]
+
+
+def _tools(tools: Any) -> str:
+    from xp.episode.prompt import tool_schemas
+
+    return json.dumps(tool_schemas(tools))
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Print both ways' medians and the ratio of their episodes per second."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--outputs", type=Path, default=None)
+    options = parser.parse_args(argv or [])
+
+    from xp.backends.trl.process import quiet_trainer
+    from xp.episode.config import EpisodeConfig
+    from xp.episode.mix import Mix
+
+    quiet_trainer(options.threads)
+    with tempfile.TemporaryDirectory() as temporary:
+        bench = Bench((options.outputs or Path(temporary)).absolute(), options.steps)
+        with Mix(EpisodeConfig.from_json(bench.episode_json), os.environ) as mix:
+            rows = rows_of(mix, bench.config.prompts_per_step * options.steps)
+            server = next(iter(mix._providers.values())).server  # type: ignore[attr-defined]
+            rounds = []
+            for _ in range(options.rounds):
+                ours, theirs = play_ours(bench, mix, rows), play_theirs(bench, server, len(rows))
+                rounds.append((ours, theirs))
+                _print_round(ours, theirs)
+            _print_result(bench, rounds)
+
+
+def _print_round(ours: Timed, theirs: Timed) -> None:
+    for name, one in (("xp", ours), ("TRL", theirs)):
+        print(
+            f"  {name:4} rollout {median(one.rollout_s[1:]):.2f} s, training {median(one.training_s[1:]):.2f} s,"
+            f" {fmean(one.turns):.1f} turns and {fmean(one.tokens):.0f} tokens an episode",
+            flush=True,
+        )
+
+
+def _print_result(bench: Bench, rounds: list[tuple[Timed, Timed]]) -> None:
+    ours = [s for one, _ in rounds for s in one.rollout_s[1:]]
+    theirs = [s for _, one in rounds for s in one.rollout_s[1:]]
+    ratios = [median(b.rollout_s[1:]) / median(a.rollout_s[1:]) for a, b in rounds]
+    training = [median(b.training_s[1:]) / median(a.training_s[1:]) for a, b in rounds]
+    print(
+        f"episodes/s in rollouts of {bench.episodes}: xp {bench.episodes / median(ours):.1f}, TRL"
+        f" {bench.episodes / median(theirs):.1f}: {median(ratios):.2f} times (rounds"
+        f" {', '.join(f'{ratio:.2f}' for ratio in ratios)}; bar {MIN_RATIO})\n"
+        f"training step: TRL's takes {median(training):.2f} times xp's (rounds"
+        f" {', '.join(f'{ratio:.2f}' for ratio in training)})"
+    )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

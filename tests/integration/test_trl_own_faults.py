@@ -1,0 +1,182 @@
+"""What TRL's own OpenReward integration gets wrong (1.16.0), and xp's episodes under TRL do right: one test for each.
+
+Elsewhere: an outage is void and never text for the model (tests/reliability/test_calls.py), a killed server costs one
+deadline and not one a session (test_sessions.py), a forked process builds its own way (test_resources.py), an idle
+session is kept alive and a server's second environment is reached by its name (test_sessions.py, test_catalog.py), an
+unscored episode leaves the baseline (tests/trainers/test_trl.py).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from tests.fake_session import call
+from tests.ors_server import Effects, rules, running
+from tests.tiny import tokenizer_and_model
+from xp.backends.trl.config import Sampling
+from xp.backends.trl.conversation import Conversation, Turn
+from xp.backends.trl.rollout import Rollout, play_with
+from xp.backends.trl.tasks_view import trl_rows
+from xp.envs.base import Message, Task
+from xp.episode.config import EpisodeConfig
+from xp.episode.mix import Mix
+from xp.episode.outcome import Status
+from xp.episode.tokens import ChatTokens
+from xp.tasks.config import Purpose
+from xp.tasks.row import TaskRow
+
+pytestmark = pytest.mark.integration
+AWKWARD = "tests.envs_under_test.awkward:Awkward"
+OTHER = "tests.envs_under_test.awkward:Other"
+SAMPLING = Sampling(1.0, 1.0, None, 400, max_tokens_per_turn=200, max_response_tokens=2000, seed=1)
+
+
+class Script:
+    """An engine that says the same texts in every conversation; what it is asked beyond them is a test's failure."""
+
+    def __init__(self, prompts: Sequence[Sequence[int]], texts: Sequence[str]) -> None:
+        self.conversations = [Conversation(list(prompt)) for prompt in prompts]
+        self.live = list(range(len(prompts)))
+        self._texts = iter(texts)
+
+    def goes_on(self) -> bool:
+        return bool(self.live)
+
+    def room(self, number: int) -> int:
+        return SAMPLING.max_response_tokens - len(self.conversations[number].completion_ids)
+
+    def turn(self) -> list[Turn]:
+        tokenizer, _ = tokenizer_and_model()
+        ids = [*tokenizer(next(self._texts), add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
+        for number in self.live:
+            self.conversations[number].write(ids, [0.0] * len(ids))
+        return [Turn(number, ids, False) for number in self.live]
+
+    def extend(self, replies: Any) -> None:
+        self.live = [number for number in self.live if number in replies]
+        for number in self.live:
+            self.conversations[number].observe(list(replies[number]))
+
+
+def row(env: str, split: str, index: int) -> TaskRow:
+    opening = (Message(role="user", content="play"),)
+    return TaskRow(f"{env}/{split}/{index}", env, Purpose.TRAIN, split, index, "h", opening, "[]", 1.0)
+
+
+def mix_of(**changes: Any) -> Mix:
+    """On the servers of tests.ors_server, by their URL and key."""
+    key = running(AWKWARD).server.keys.client
+    config = rules(name="awkward", target=running(AWKWARD).server.url, variant="awkward", **changes)
+    return Mix(EpisodeConfig({"awkward": config}), {**os.environ, "OPENREWARD_API_KEY": key})
+
+
+def played(mix: Mix, rows: Sequence[TaskRow], *texts: str) -> list[Rollout]:
+    chat = ChatTokens(tokenizer_and_model()[0])
+    return play_with(lambda prompts: Script(prompts, texts), chat, [(one, 0) for one in rows], mix)
+
+
+def test_finished_ends_an_episode() -> None:
+    with mix_of() as mix:
+        (rollout,) = played(mix, [row("awkward", "train", 0)], call("leave"))
+    assert (rollout.outcome.status, rollout.outcome.reward) == (Status.FINISHED, 1.0)
+
+
+def test_no_session_outlives_its_episode() -> None:
+    effects = Effects(running(AWKWARD).effects)
+    with mix_of() as mix:
+        played(mix, [row("awkward", "train", n) for n in range(6)], call("reward"), "enough")
+        end = time.monotonic() + 10
+        while effects.count("teardown") < 6 and time.monotonic() < end:
+            time.sleep(0.05)
+    assert (effects.count("init"), effects.count("teardown")) == (6, 6)
+
+
+def test_the_calls_of_a_turn_are_in_flight_together() -> None:
+    with mix_of() as mix:
+        rows = [row("awkward", "train", n) for n in range(8)]
+        played(mix, rows, "warm up")
+        began = time.monotonic()
+        played(mix, rows, call("rest"), "rested")
+        took = time.monotonic() - began
+    # One after another they take 2.6 s.
+    assert took < 2.0
+
+
+def test_evaluation_opens_tasks_of_the_split_that_it_was_asked_for() -> None:
+    with mix_of() as mix:
+        provider = mix._providers["awkward"]
+        described = [provider.open(Task("awkward", split, 0)) for split in ("train", "test")]
+        texts = [session.prompt()[0]["content"] for session in described]
+        for session in described:
+            session.close()
+    assert texts == ["a task of train", "a task of test"]
+
+
+def test_tools_may_have_the_names_that_a_rollout_uses_for_itself() -> None:
+    with mix_of() as mix:
+        (rollout,) = played(mix, [row("awkward", "train", 0)], call("reset"), call("reward"), "enough")
+    assert rollout.outcome.step_rewards == (0.2, 0.3)
+
+
+def test_a_schema_keeps_its_choices_its_items_and_its_defaults() -> None:
+    with mix_of() as mix:
+        session = mix._providers["awkward"].open(Task("awkward", "train", 0))
+        (move,) = [tool for tool in session.tools() if tool.name == "move"]
+        session.close()
+    properties = move.parameters["properties"]
+    assert properties["direction"]["enum"] == ["north", "south"]
+    assert properties["steps"]["items"]["type"] == "integer"
+    assert properties["quietly"]["default"] is True
+    assert move.parameters["required"] == ["direction", "steps"]
+
+
+def test_an_argument_that_was_left_out_is_not_sent_as_null() -> None:
+    with mix_of() as mix:
+        said = call("move", direction="north", steps=[1, 2])
+        (rollout,) = played(mix, [row("awkward", "train", 0)], said, "enough")
+    assert rollout.episode.turns[0].results[0].text == "north 3 True"
+
+
+def test_task_specs_without_a_common_shape_reach_no_table_of_the_trainer() -> None:
+    from datasets import Dataset
+
+    rows = [row("awkward", "train", n) for n in range(8)]
+    dataset = Dataset.from_list(trl_rows(rows))
+    assert dataset.column_names == ["prompt"]
+    with mix_of() as mix:
+        assert {one.outcome.status for one in played(mix, rows, call("leave"))} == {Status.FINISHED}
+
+
+def test_two_servers_in_one_run_are_two_servers() -> None:
+    members = {"awkward": rules(name="awkward", serve=AWKWARD), "other": rules(name="other", serve=OTHER)}
+    with Mix(EpisodeConfig(members), os.environ) as mix:
+        found = {}
+        for name in members:
+            session = mix._providers[name].open(Task(name, "train", 0))
+            found[name] = session.prompt()[0]["content"]
+            session.close()
+    assert found == {"awkward": "a task of train", "other": "another environment"}
+
+
+def test_an_environment_that_the_server_does_not_have_is_a_fault_and_not_its_first_one() -> None:
+    from xp.envs.base import EnvFault
+    from xp.errors import XpError
+
+    key = running(AWKWARD).server.keys.client
+    config = rules(name="ghost", target=running(AWKWARD).server.url, variant="ghost")
+    with Mix(EpisodeConfig({"ghost": config}), {**os.environ, "OPENREWARD_API_KEY": key}) as mix:
+        with pytest.raises((EnvFault, XpError)):
+            mix._providers["ghost"].open(Task("ghost", "train", 0))
+
+
+def test_a_proxy_of_the_shells_is_not_asked_for_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    with mix_of(max_attempts=1, retries_per_episode=0) as mix:
+        (rollout,) = played(mix, [row("awkward", "train", 0)], call("leave"))
+    assert rollout.outcome.status is Status.FINISHED

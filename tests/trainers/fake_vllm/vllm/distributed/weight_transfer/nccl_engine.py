@@ -1,0 +1,6 @@
+class NCCLTrainerSendWeightsArgs:
+    pass
+
+
+class NCCLWeightTransferEngine:
+    pass

@@ -1,0 +1,45 @@
+"""`vllm serve` as far as xp goes: health, and completions that write the prompt's last token and the end token.
+
+The model's name decides what is wrong with it: `dies` ends before it answers, `silent` never answers.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200 if self.path == "/health" else 404)
+        self.end_headers()
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        ids = [asked["prompt"][-1], 2][: asked["max_tokens"]]
+        choice = {"token_ids": ids, "logprobs": {"token_logprobs": [-0.5] * len(ids)}}
+        body = json.dumps({"choices": [choice]}).encode()
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def main(model: str, port: int) -> None:
+    print(json.dumps({"argv": sys.argv[1:], "devices": os.environ["CUDA_VISIBLE_DEVICES"]}), flush=True)
+    if Path(model).name == "dies":
+        sys.exit("no kernel for this GPU")
+    if Path(model).name == "silent":
+        time.sleep(600)
+    ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
+
+
+if __name__ == "__main__":
+    assert sys.argv[1] == "serve"
+    main(sys.argv[2], int(sys.argv[sys.argv.index("--port") + 1]))

@@ -1,0 +1,75 @@
+"""The program that starts the others: the code of a rank that failed is the stage's, and TERM leaves nobody behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from xp.backends.base import Places
+from xp.backends.trl.config import TrainConfig
+from xp.backends.trl.render import stages
+from xp.compose import compose
+
+pytestmark = pytest.mark.integration
+FAKE = Path(__file__).parent / "fake_vllm"
+
+
+def launched(directory: Path, *overrides: str, base_model: str = "none") -> subprocess.Popen[str]:
+    """The train stage's own command, with the files that the plan holds."""
+    root = str(directory)
+    job = next(
+        stage.job for stage in stages(compose(overrides), Places(root, 1, f"{root}/tasks")) if stage.name == "train"
+    )
+    for path, text in job.files.items():
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        if path.endswith("/config.json"):
+            text = replace(TrainConfig.from_json(text), base_model=base_model).to_json()
+        Path(path).write_text(text)
+    environ = {**os.environ, **job.env, "PYTHONPATH": f"{FAKE}{os.pathsep}{os.getcwd()}"}
+    return subprocess.Popen(
+        [sys.executable, *job.argv[1:]], env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
+def test_a_fault_of_the_ranks_is_the_stages_and_has_no_traceback(strategy: str, tmp_path: Path) -> None:
+    two = ("hardware.accelerators_per_node=2", "training.micro_batch_size=32", f"backend.parallel.strategy={strategy}")
+    process = launched(tmp_path, *two)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 6  # ExitCode.TASKS: there is no task set
+    assert "xp: " in errors
+    assert "Traceback" not in errors
+
+
+def test_term_ends_a_server_that_is_still_coming_up(tmp_path: Path) -> None:
+    separate = ("hardware=a100x2", "model=tiny", "backend.engine.placement=separate", "backend.engine.accelerators=1")
+    process = launched(tmp_path, *separate, base_model="silent")
+    log = tmp_path / "attempt_1/train/vllm.log"
+    told = _first_line(log)
+    assert told["devices"] == "1"
+    server = next(one for one in psutil.Process(process.pid).children(recursive=True) if "serve" in one.cmdline())
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert "Traceback" not in errors
+    assert not server.is_running() or server.status() == psutil.STATUS_ZOMBIE
+
+
+def _first_line(log: Path) -> dict[str, Any]:
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        if log.is_file() and log.read_text().endswith("\n"):
+            found: dict[str, Any] = json.loads(log.read_text().splitlines()[0])
+            return found
+        time.sleep(0.2)
+    raise AssertionError("the server never started")

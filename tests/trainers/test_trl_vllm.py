@@ -1,0 +1,236 @@
+"""vLLM under TRL where no GPU is: TRL's own engine code and weight sync for real, vLLM itself played by a stand-in.
+
+The stand-in (tests/trainers/fake_vllm) proves the order of calls and the sums, and nothing about vLLM; tests/gpu does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import yaml
+
+from tests.tiny import tokenizer_and_model
+from xp.backends.base import Places
+from xp.backends.trl.completions import ServerWriter
+from xp.backends.trl.config import Sampling, Server, TrainConfig
+from xp.backends.trl.render import stages
+from xp.backends.trl.server import running, split_devices
+from xp.backends.trl.writing import Request, WritingEngine
+from xp.compose import compose
+from xp.errors import ExitCode, XpError
+
+FAKE = Path(__file__).parent / "fake_vllm"
+SAMPLING = Sampling(0.8, 0.9, None, 100, max_tokens_per_turn=5, max_response_tokens=12, seed=1)
+
+
+def colocated(directory: Path, processes: int, *overrides: str) -> dict[str, Any]:
+    """Two steps of a rendered GPU spec on this machine's CPU."""
+    root = str(directory)
+    spec = compose(
+        [
+            *("hardware=a100x2", f"hardware.accelerators_per_node={processes}", "model=tiny"),
+            *("training.num_steps=2", "training.prompts_per_step=2", "training.group_size=4"),
+            *(f"training.micro_batch_size={8 // processes}", "training.learning_rate=0.01", "training.shuffle=false"),
+            *("training.warmup_updates=0", "training.max_tokens_per_turn=6", "training.max_response_tokens=300"),
+            *("algorithm.importance_correction=token", *overrides),
+        ]
+    )
+    job = next(stage.job for stage in stages(spec, Places(root, 1, f"{root}/tasks")) if stage.name == "train")
+    files = {Path(path).name: text for path, text in job.files.items()}
+    tokenizer, model = tokenizer_and_model()
+    model.save_pretrained(directory / "base")
+    tokenizer.save_pretrained(directory / "base")
+    config = TrainConfig.from_json(files["config.json"])
+    on_cpu = {**config.grpo, "use_cpu": True, "optim": "adamw_torch", "save_strategy": "no"}
+    (directory / "config.json").write_text(replace(config, base_model=f"{root}/base", grpo=on_cpu).to_json())
+    words = ["-m", "tests.trainers.trl_colocated", f"{root}/config.json", f"{root}/result.json"]
+    if processes > 1:
+        (directory / "accelerate.yaml").write_text(
+            yaml.safe_dump(yaml.safe_load(files["accelerate.yaml"]) | {"use_cpu": True})
+        )
+        words = ["-m", "accelerate.commands.launch", "--config_file", f"{root}/accelerate.yaml", *words]
+    environ = {**os.environ, **job.env, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{FAKE}{os.pathsep}{os.getcwd()}"}
+    done = subprocess.run(
+        [sys.executable, *words], env=environ, capture_output=True, text=True, timeout=280, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found: dict[str, Any] = json.loads((directory / "result.json").read_text())
+    return found
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("processes", "overrides"),
+    [
+        (1, ()),
+        (1, ("model.lora={rank: 4, alpha: 8.0, dropout: 0.0, target_modules: null}",)),
+        (2, ("backend.engine.tensor_parallel=2", "backend.parallel.strategy=ddp")),
+        (2, ("backend.parallel.strategy=fsdp2",)),
+    ],
+    ids=["alone", "with adapters", "one engine on two ranks", "an engine on each of two shards"],
+)
+def test_a_colocated_engine_writes_with_the_weights_of_the_step(
+    processes: int, overrides: tuple[str, ...], tmp_path: Path
+) -> None:
+    found = colocated(tmp_path, processes, *overrides)
+    first, second = found["lines"]
+    for line in (first, second):
+        # What the engine said of its tokens, the trainer says too: the weights are the same, and no token is misplaced.
+        assert line["sampling/sampling_logp_difference/max"] < 1e-3
+        assert line["sampling/importance_sampling_ratio/mean"] == pytest.approx(1.0, abs=1e-3)
+    for calls in found["calls"]:
+        # Awake for all turns of a rollout, asleep while the policy learns.
+        assert calls.count("wake kv_cache") == 2
+        assert calls.count("load") == 2
+        assert calls[0] == calls[-1] == "sleep"
+    if "backend.engine.tensor_parallel=2" in overrides:
+        # The first rank has one turn and the second more: both take part in all.
+        asked = [call for call in found["calls"][0] if call.startswith("generate")]
+        assert asked[0] == "generate 8"
+        assert asked[1] in ("generate 4", "generate 3")
+        assert asked.count("generate 8") == 2
+        assert found["calls"][0] == found["calls"][1]
+
+
+def test_trl_hands_the_engine_what_the_spec_said(tmp_path: Path) -> None:
+    given = colocated(tmp_path, 1, "backend.engine.memory_fraction=0.4")["given"]
+    assert given["gpu_memory_utilization"] == "0.4"
+    assert given["max_model_len"] == str(400 + 300)
+    assert given["max_num_seqs"] == "8"
+    assert given["logprobs_mode"] == "processed_logprobs"
+
+
+class Answers(BaseHTTPRequestHandler):
+    """Answers /v1/completions as the test says."""
+
+    asked: ClassVar[list[dict[str, Any]]] = []
+    replies: ClassVar[list[tuple[int, Any]]] = []
+    """Status and body, one a request; when they are used up, the prompt's last token and the end."""
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.asked.append(asked)
+        ids = [asked["prompt"][-1], 2]
+        choice = {"token_ids": ids, "logprobs": {"token_logprobs": [-0.25, -0.5]}}
+        status, body = self.replies.pop(0) if self.replies else (200, {"choices": [choice]})
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(json.dumps(body).encode())
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def writer() -> Iterator[ServerWriter]:
+    Answers.asked, Answers.replies = [], []
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield ServerWriter(f"http://127.0.0.1:{server.server_port}", SAMPLING, "vllm.log", pause_s=0.01)
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_server_gets_token_ids_and_says_all_of_the_sampling(writer: ServerWriter) -> None:
+    (first, second) = writer.write([Request([7, 8], 3), Request([9], 4)])
+    assert (list(first.ids), list(first.logprobs)) == ([8, 2], [-0.25, -0.5])
+    assert list(second.ids) == [9, 2]
+    asked = next(one for one in Answers.asked if one["prompt"] == [7, 8])
+    assert asked == {
+        "model": "policy",
+        "prompt": [7, 8],
+        "max_tokens": 3,
+        "n": 1,
+        "temperature": 0.8,
+        "top_p": 0.9,
+        "top_k": 0,
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
+        "logprobs": 0,
+        "return_token_ids": True,
+    }
+
+
+def test_an_engine_over_a_server_keeps_ids_log_probabilities_and_masks_together(writer: ServerWriter) -> None:
+    engine = WritingEngine(writer, [[5], [6]], 2, SAMPLING)
+    assert engine.goes_on()
+    assert [(turn.number, turn.ids, turn.is_cut) for turn in engine.turn()] == [(0, [5, 2], False), (1, [6, 2], False)]
+    engine.extend({1: [30, 31]})
+    assert [turn.number for turn in engine.turn()] == [1]
+    engine.extend({})
+    assert not engine.goes_on()
+    conversation = engine.conversations[1]
+    assert conversation.completion_ids == [6, 2, 30, 31, 31, 2]
+    assert conversation.mask == [1, 1, 0, 0, 1, 1]
+    assert conversation.logprobs == [-0.25, -0.5, 0.0, 0.0, -0.25, -0.5]
+    # The second turn was asked for what was left of the whole: twelve, of which four were used.
+    assert [one["max_tokens"] for one in Answers.asked] == [5, 5, 5]
+    assert engine.room(1) == 6
+
+
+def test_a_server_that_hiccups_is_asked_again(writer: ServerWriter) -> None:
+    Answers.replies = [(503, {}), (200, {"choices": []})]
+    with pytest.raises(XpError, match="no token ids and log-probabilities"):
+        writer.write([Request([7], 3)])
+    Answers.replies = [(503, {})]
+    assert list(writer.write([Request([7], 3)])[0].ids) == [7, 2]
+
+
+def test_a_refused_request_is_not_repeated_and_a_dead_server_ends_the_stage(writer: ServerWriter) -> None:
+    Answers.replies = [(400, {"message": "too long"})]
+    with pytest.raises(XpError, match=r"400.*too long.*its log is vllm.log") as caught:
+        writer.write([Request([7], 3)])
+    assert caught.value.code is ExitCode.STAGE_FAILED
+    assert len(Answers.asked) == 1
+    with pytest.raises(XpError, match="the vLLM server failed"):
+        ServerWriter("http://127.0.0.1:9", SAMPLING, "vllm.log", pause_s=0.01).write([Request([7], 3)])
+
+
+def served(monkeypatch: pytest.MonkeyPatch, model: str, log: Path, timeout_s: float = 30.0) -> Any:
+    monkeypatch.setenv("PYTHONPATH", str(FAKE))
+    return running(Server(("--max-num-seqs", "4"), 2, timeout_s), model, "2,3", log)
+
+
+def test_a_server_is_started_on_its_own_accelerators_and_gone_afterwards(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    log = tmp_path / "vllm.log"
+    with served(monkeypatch, "some/model", log) as url:
+        writer = ServerWriter(url, SAMPLING, str(log))
+        assert list(writer.write([Request([7, 8], 3)])[0].ids) == [8, 2]
+    told = json.loads(log.read_text().splitlines()[0])
+    assert told["devices"] == "2,3"
+    assert told["argv"][:2] == ["serve", "some/model"]
+    assert told["argv"][-2:] == ["--max-num-seqs", "4"]
+    with pytest.raises(XpError, match="the vLLM server failed"):
+        ServerWriter(url, SAMPLING, str(log), pause_s=0.01).write([Request([7], 3)])
+
+
+def test_a_server_that_does_not_come_up_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with pytest.raises(XpError, match=r"ended with 1; .*no kernel for this GPU") as caught:
+        served(monkeypatch, "dies", tmp_path / "a.log").__enter__()
+    assert caught.value.code is ExitCode.RUNTIME
+    began = time.monotonic()
+    with pytest.raises(XpError, match="did not answer within 3 s"):
+        served(monkeypatch, "silent", tmp_path / "b.log", 3.0).__enter__()
+    assert time.monotonic() - began < 20
+
+
+def test_accelerators_are_split_between_training_and_the_engines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
+    assert split_devices(3, 1) == ("4,5,6", "7")
+    with pytest.raises(XpError, match="has 4"):
+        split_devices(4, 1)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert split_devices(2, 2) == ("0,1", "2,3")

@@ -1,0 +1,56 @@
+"""One rank of training with a colocated engine, for tests/trainers/test_trl_vllm.py: the first writes what all saw.
+
+accelerate launch ... -m tests.trainers.trl_colocated CONFIG RESULT
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tests.contracts.test_agreement import FakeMix
+from tests.fake_session import RULES
+from tests.trainers.trl_ranks import ROWS
+from xp.backends.trl.config import TrainConfig
+from xp.backends.trl.process import leave_group, quiet_trainer
+from xp.backends.trl.ranks import Ranks
+from xp.backends.trl.rollout import Rollouts
+from xp.backends.trl.steps import StepLog
+from xp.backends.trl.train import make_trainer
+from xp.episode.config import OnNoToolCall
+from xp.episode.recorder import Recorder
+from xp.episode.tokens import ChatTokens
+
+
+def main(path: str, result: str) -> None:
+    """The untrained policy is nudged: the first rank's episodes have one turn, the second's three."""
+    config = TrainConfig.from_json(Path(path).read_text())
+    ranks = Ranks()
+    quiet_trainer(1)
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(config.base_model)
+    rules = replace(RULES, on_no_tool_call=OnNoToolCall.NUDGE, max_turns=1 + 2 * ranks.number)
+    mix: Any = FakeMix(rules)
+    log = StepLog(config, None)
+    with Recorder(Path(config.common.stage_dir) / f"rank_{ranks.number}.jsonl", mix, None, os.environ) as recorder:
+        rows = {row.task_id: row for row in ROWS}
+        rollouts = Rollouts(config, ChatTokens(tokenizer), rows, mix, log, recorder, ranks)
+        trainer = make_trainer(config, os.environ, tokenizer, ROWS, log, rollouts)
+        trainer.train()
+    import vllm
+
+    calls = ranks.gather([call for engine in vllm.LLM.made for call in engine.log])  # type: ignore[attr-defined]
+    if ranks.is_main:
+        lines = [line for line in trainer.state.log_history if "loss" in line]
+        given = {name: str(value) for name, value in vllm.LLM.made[0].given.items()}  # type: ignore[attr-defined]
+        Path(result).write_text(json.dumps({"lines": lines, "calls": calls, "given": given}))
+    leave_group(ranks)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
