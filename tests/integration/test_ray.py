@@ -111,7 +111,7 @@ def test_a_head_of_its_own_listens_on_loopback_keeps_no_secret_and_ends_with_the
     with pytest.raises(XpError) as caught:
         dispatch(one.by(spec), launcher, outputs, echo=screen.append)  # type: ignore[arg-type]
     watcher.join()
-    assert seen.fault is None, seen.fault
+    assert seen.fault is None, (seen.fault, str(caught.value))
     assert "cannot log in with" in str(caught.value)
     assert "workers import /tmp/xp-ray-" in "".join(screen)
     assert seen.listening

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
+import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.contracts.test_launcher import LauncherContract
 from tests.detaching import DetachingContract
-from tests.launching import launcher_spec
+from tests.launching import eventually, launcher_spec, plan, stage
+from xp.dispatch import dispatch
+from xp.errors import ExitCode, XpError
+from xp.job import Resources, Stage
 from xp.launchers.base import Context, Launcher
-from xp.launchers.slurm import SlurmLauncher
+from xp.launchers.slurm import SlurmLauncher, assumed_code
 
 SETUP = Path(__file__).parent.parent / "slurm" / "setup.sh"
 
@@ -63,3 +69,89 @@ class TestDetachedSlurm(DetachingContract):
     @pytest.fixture
     def launcher(self, outputs: Path) -> Launcher:
         return SlurmLauncher(launcher_spec("slurm", grace_s=1.0, detach=True), outputs)
+
+
+def test_a_stage_that_is_preempted_is_queued_again_and_goes_on_with_its_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_KEY", "XPCANARY preempted")
+    code = """
+import os, sys, time
+assert os.environ["KEY"] == "XPCANARY " + "preempted"
+begun = open("begun", "a"); begun.write(os.environ.get("SLURM_RESTART_COUNT", "0")); begun.close()
+while open("begun").read() != "01": time.sleep(0.05)
+open("result", "w").write("done")
+"""
+    spec = launcher_spec("slurm", grace_s=1.0)
+    outputs = tmp_path / "outputs"
+    launcher = SlurmLauncher(spec, outputs)
+    one = plan(stage("train", code, secrets={"KEY": "MY_KEY"}, outputs=("result",)))
+    codes: list[str] = []
+    runner = threading.Thread(
+        target=lambda: codes.append(dispatch(one.by(spec), launcher, outputs, echo=lambda _: None).status)  # type: ignore[arg-type]
+    )
+    runner.start()
+    eventually(lambda: (outputs / "begun").exists(), 30)
+    native_id = json.loads((outputs / "runs/run/attempt_1/train/submitted.json").read_text())[0]["native_id"]
+    subprocess.run(["scontrol", "requeue", native_id], check=True)  # as preemption does
+    runner.join(150)
+    assert codes == ["succeeded"]
+    assert (outputs / "result").read_text() == "done"
+
+
+@pytest.mark.slow
+def test_a_stage_that_reaches_its_time_limit_is_told_and_queued_again(tmp_path: Path) -> None:
+    code = """
+import os, signal, sys, time
+def save(*_):
+    open("checkpoint", "w").close()
+    sys.exit(143)
+signal.signal(signal.SIGTERM, save)
+while not os.path.exists("checkpoint"): time.sleep(0.05)
+print("goes on")
+"""
+    launcher = SlurmLauncher(launcher_spec("slurm", grace_s=1.0, time_limit_s=60), tmp_path / "outputs")
+    context = LauncherContract.make_context(tmp_path)
+    launch = launcher.submit(stage("train", code), context)
+    assert launcher.wait(launch, lambda _: None) == 0
+    assert "goes on" in (context.outputs / launch.log).read_text()
+
+
+def test_what_no_node_could_ever_run_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    launcher = SlurmLauncher(launcher_spec("slurm"), tmp_path / "outputs")
+    large = replace(stage("train", "pass").job, resources=Resources("h100", 9, 1, 1, 1.0))
+    with pytest.raises(XpError, match="Requested node configuration is not available") as caught:
+        launcher.check([Stage("train", large)], Context("run", 1, tmp_path / "outputs", "runs/run/attempt_1"))
+    assert caught.value.code == ExitCode.RUNTIME
+    wrong = SlurmLauncher(launcher_spec("slurm", partition="no-such"), tmp_path / "outputs")
+    with pytest.raises(XpError, match="invalid partition"):
+        wrong.check([stage("train", "pass")], Context("run", 1, tmp_path / "outputs", "runs/run/attempt_1"))
+    assert not (tmp_path / "outputs").exists()
+
+
+def test_a_stage_has_the_gpus_of_its_hardware(tmp_path: Path) -> None:
+    launcher = SlurmLauncher(launcher_spec("slurm"), tmp_path / "outputs")
+    context = LauncherContract.make_context(tmp_path)
+    job = replace(
+        stage("gpus", "import os; print(os.environ['SLURM_GPUS_ON_NODE'])").job,
+        resources=Resources("h100", 4, 1, 2, 1.0),
+    )
+    launch = launcher.submit(Stage("gpus", job), context)
+    assert launcher.wait(launch, lambda _: None) == 0
+    assert (context.outputs / launch.log).read_text() == "4\n"
+
+
+def test_a_second_submission_that_slipped_through_leaves_the_stage_alone(tmp_path: Path) -> None:
+    context = LauncherContract.make_context(tmp_path)
+    once = stage("once", "open('count', 'a').write('x'); import time; time.sleep(1)")
+    launcher = SlurmLauncher(launcher_spec("slurm"), context.outputs)
+    first = launcher.submit(once, context)
+    script = context.outputs / "runs/run/attempt_1/once/job.sh"
+    other = subprocess.run(
+        ["sbatch", "--parsable", f"--output={tmp_path}/other.out", script], capture_output=True, text=True
+    )
+    assert launcher.wait(first, lambda _: None) == 0
+    eventually(lambda: assumed_code(other.stdout.strip()) is not None, 30)
+    assert assumed_code(other.stdout.strip()) == ExitCode.RUN_DIR
+    assert "leaves it alone" in (tmp_path / "other.out").read_text()
+    assert (context.outputs / "count").read_text() == "x"

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shlex
 import subprocess
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from xp.atomic import write_atomically
 from xp.errors import ExitCode, XpError
 from xp.job import Stage
 from xp.launchers import secrets_files
-from xp.launchers.base import Context
+from xp.launchers.base import Context, Launch
 from xp.launchers.files import write_files
 from xp.launchers.order import ORDER, make_order
 from xp.secrets import telling_values
 from xp.spec.place import LauncherSpec
+
+SUBMITTED = "submitted.json"
 
 
 def place_order(stage: Stage, context: Context, spec: LauncherSpec, *, extra: Mapping[str, str], prints: bool) -> Path:
@@ -47,6 +51,19 @@ def place_order(stage: Stage, context: Context, spec: LauncherSpec, *, extra: Ma
     path = context.outputs / order.directory / ORDER
     write_atomically(path, order.to_json())
     return path
+
+
+def read_launches(directory: Path) -> list[Launch] | None:
+    """What was handed in from a directory; None: nothing, as far as anybody knows."""
+    try:
+        return [Launch(**one) for one in json.loads((directory / SUBMITTED).read_text(encoding="utf-8"))]
+    except FileNotFoundError:
+        return None
+
+
+def write_launches(directory: Path, launches: Sequence[Launch]) -> None:
+    """Put on record what the cluster has taken."""
+    write_atomically(directory / SUBMITTED, json.dumps([asdict(launch) for launch in launches], indent=2) + "\n")
 
 
 def identity(stage: Stage, context: Context) -> str:

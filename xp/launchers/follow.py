@@ -16,6 +16,8 @@ ASK_S = 3.0
 """Between questions to the cluster."""
 PATIENCE_S = 10.0
 """How long a result may take to be seen after the cluster called the job over (network filesystems)."""
+STOPPED_S = 2.0
+"""The same, of a job that was stopped and leaves none."""
 
 
 class Tail:
@@ -53,7 +55,7 @@ def follow(directory: Path, ended: Callable[[], int | None], explain: Callable[[
     while (result := read_result(directory)) is None:
         echo_new(tail, echo)
         now = time.monotonic()
-        if over is not None and now - over[0] > PATIENCE_S:
+        if over is not None and now - over[0] > (STOPPED_S if over[1] > 128 else PATIENCE_S):
             break
         if over is None and now - asked >= ASK_S:
             code = ended()

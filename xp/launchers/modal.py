@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from xp.errors import ExitCode, XpError
 from xp.job import Stage
 from xp.launchers import modal_app
 from xp.launchers.base import Context, Echo, Launch
-from xp.launchers.cluster import TimedOut, ask, identity, inherited
+from xp.launchers.cluster import SUBMITTED, TimedOut, ask, identity, inherited, read_launches, write_launches
 from xp.launchers.files import write_files
 from xp.launchers.log import LogStream
 from xp.launchers.order import ORDER, RESULT, make_order
@@ -33,7 +32,6 @@ from xp.record import now
 from xp.secrets import Redactor
 from xp.spec.place import LauncherSpec
 
-SUBMITTED = "submitted.json"
 ANSWER_S = 120.0
 SUBMIT_S = 3600.0
 """The first submission builds the image."""
@@ -140,9 +138,8 @@ class ModalLauncher:
     def _submit(self, stages: Sequence[tuple[Stage, Context]], directory: Path) -> list[Launch]:
         stage, context = stages[0]
         self._redactor = context.redactor
-        if (directory / SUBMITTED).exists():
-            known = json.loads((directory / SUBMITTED).read_text(encoding="utf-8"))
-            return [Launch(**one) for one in known]
+        if (known := read_launches(directory)) is not None:
+            return known
         name = f"{self._spec.app}-{identity(stage, context)}"
         file = directory / modal_app.APP_FILE
         if not file.exists() or (native_id := self._find(name)) is None:
@@ -152,7 +149,7 @@ class ModalLauncher:
             native_id = self._hand_in(file, name, context)
         started = now()
         launches = [Launch(self.name, its.key(one.name), native_id, its.log(one.name), started) for one, its in stages]
-        write_atomically(directory / SUBMITTED, json.dumps([asdict(launch) for launch in launches], indent=2) + "\n")
+        write_launches(directory, launches)
         return launches
 
     def _part(self, stage: Stage, context: Context) -> modal_app.Part:

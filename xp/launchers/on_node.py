@@ -3,9 +3,10 @@
     python -m xp.launchers.on_node JOB ORDER...
 
 JOB is what the cluster calls this job. An order that another job has claimed is left alone, so that a submission that
-arrives twice runs once; the same job claims it again when it was requeued. USR1 asks for that: the program gets TERM
-and its grace, no result is written, and the exit code is REQUEUE. Otherwise it is the code of the last order run. Only
-the standard library and parts of xp that need no more are imported: this runs in whatever Python the node has.
+arrives twice runs once; the same job claims it again when it was requeued. TERM and USR1 end the program, after its
+grace by KILL, and no result is written, for the cluster may run the job again; USR1 asks it to, by the exit code
+REQUEUE. Otherwise the exit code is that of the last order run. Only the standard library and parts of xp that need no
+more are imported: this runs in whatever Python the node has.
 """
 
 from __future__ import annotations
@@ -76,8 +77,8 @@ def carry_out(order: Order, job: str, ending: Ending) -> int:
             code = _run(order, root, file, ending)
     run = "/".join(order.directory.split("/")[:2])
     absent = missing(root, order.outputs, before, run) if code == 0 else []
-    if ending.requeues and (code or absent):
-        return REQUEUE
+    if ending.is_asked and (code or absent):  # cancelled or preempted: the cluster knows which, and may run it again
+        return REQUEUE if ending.requeues else code or ExitCode.TERMINATED
     result = Result(code, tuple(absent), now())
     if order.forgets_secrets and order.secrets_file is not None:
         Path(order.secrets_file).unlink(missing_ok=True)

@@ -23,7 +23,7 @@ from xp.errors import ExitCode, XpError
 from xp.job import Job, Stage
 from xp.launchers import secrets_files
 from xp.launchers.base import Context, Echo, Launch
-from xp.launchers.cluster import identity, inherited, place_order
+from xp.launchers.cluster import identity, inherited, place_order, read_launches, write_launches
 from xp.launchers.follow import follow
 from xp.launchers.gpus import Gpus, claim
 from xp.launchers.order import Order, read_result
@@ -132,6 +132,9 @@ class RayLauncher:
 
     def _submit(self, stages: Sequence[tuple[Stage, Context]]) -> list[Launch]:
         stage, context = stages[0]
+        directory = (context.outputs / context.log(stage.name)).parent
+        if (known := read_launches(directory)) is not None:
+            return known
         plain, hidden = inherited(context)
         if self._spec.start_head and (self._head is None or not self._head.is_alive):
             cpus = max(os.cpu_count() or 1, self._num_cpus)
@@ -142,7 +145,9 @@ class RayLauncher:
             orders = [self._order(one, its, hidden if is_loopback(self._address) else {}) for one, its in stages]
             self._hand_in(client, native_id, [one.job for one, _ in stages], orders, context)
         started = now()
-        return [Launch(self.name, its.key(one.name), native_id, its.log(one.name), started) for one, its in stages]
+        launches = [Launch(self.name, its.key(one.name), native_id, its.log(one.name), started) for one, its in stages]
+        write_launches(directory, launches)
+        return launches
 
     def _order(self, stage: Stage, context: Context, hidden: dict[str, str]) -> Path:
         return place_order(stage, context, self._spec, extra=hidden, prints=True)

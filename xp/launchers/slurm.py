@@ -14,7 +14,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 from xp.atomic import write_atomically
@@ -22,7 +21,7 @@ from xp.errors import ExitCode, XpError
 from xp.job import Resources, Stage
 from xp.launchers import secrets_files
 from xp.launchers.base import Context, Echo, Launch
-from xp.launchers.cluster import TimedOut, ask, identity, inherited, place_order
+from xp.launchers.cluster import TimedOut, ask, identity, inherited, place_order, read_launches, write_launches
 from xp.launchers.follow import follow
 from xp.launchers.on_node import REQUEUE
 from xp.launchers.order import read_result
@@ -30,8 +29,6 @@ from xp.launchers.preflight import check_machine
 from xp.record import now
 from xp.spec.place import LauncherSpec
 
-SUBMITTED = "submitted.json"
-"""The launch, once Slurm has given it a number."""
 SCRIPT = "job.sh"
 ANSWER_S = 60.0
 LOOKUPS = 5
@@ -126,15 +123,15 @@ class SlurmLauncher:
 
     def _submit(self, stage: Stage, context: Context, after: Launch | None) -> Launch:
         directory = (context.outputs / context.log(stage.name)).parent
-        if (known := _read_launch(directory / SUBMITTED)) is not None:
-            return known
+        if (known := read_launches(directory)) is not None:
+            return known[0]
         name = identity(stage, context)
         native_id = _find(name) if (directory / SCRIPT).exists() else None
         started = now()
         if native_id is None:
             native_id = self._hand_in(stage, context, name, after)
         launch = Launch(self.name, context.key(stage.name), native_id, context.log(stage.name), started)
-        write_atomically(directory / SUBMITTED, json.dumps(asdict(launch), indent=2) + "\n")
+        write_launches(directory, [launch])
         return launch
 
     def _hand_in(self, stage: Stage, context: Context, name: str, after: Launch | None) -> str:
@@ -234,10 +231,3 @@ def _find(name: str, times: int = 1) -> str | None:
 def _said(directory: Path) -> str:
     """What Slurm itself wrote about a stage's jobs."""
     return "".join(file.read_text(errors="replace") for file in sorted(directory.glob("slurm-*.out")))
-
-
-def _read_launch(file: Path) -> Launch | None:
-    try:
-        return Launch(**json.loads(file.read_text(encoding="utf-8")))
-    except FileNotFoundError:
-        return None
