@@ -37,7 +37,7 @@ ALSO: Mapping[str, str] = {
 """Fields that a key carries in part, and what does the rest."""
 
 DIFFERENT: Mapping[str, str] = {
-    "algorithm.dynamic_sampling": "A step that has drawn 30 batches without filling stops the run.",
+    "algorithm.dynamic_sampling": "A step that draws 30 batches without filling stops the run; a void episode counts as reward 0 there.",
     "training.checkpoint_every": "SkyRL also writes each checkpoint as a Hugging Face model.",
     "training.entropy_coef": "The bonus is a token mean per micro-batch, whatever the loss averages over.",
     "evaluation.every": "SkyRL evaluates after the last step too.",
@@ -106,6 +106,10 @@ def _note(spec: RunSpec, path: str) -> str:
         ),
         "training.top_p": (training.top_p < 1, CUT),
         "training.top_k": (training.top_k is not None, CUT),
+        "backend.parallel.offload_reference": (
+            has_kl and is_colocated(spec) and not spec.backend.parallel.offload_reference,
+            "While colocated engines generate, SkyRL moves it there in any case.",
+        ),
         "backend.engine.name": (is_rehearsal(spec), "xp's stand-in answers in vLLM's place."),
         **{
             f"backend.engine.{name}": (is_rehearsal(spec), "xp's stand-in for vLLM has no use for it.")
