@@ -23,11 +23,16 @@ CHECKOUTS = {"slime": "SLIME_PATH", "megatron": "MEGATRON_PATH"}
 def main() -> None:
     for variable in CHECKOUTS.values():
         sys.path.insert(0, os.environ[variable])
-    flags = dict(sorted((_sglang_flags() | _training_flags() | _early_flags()).items()))
+    flags = all_flags()
     pins = {"slime": _commit("slime"), "megatron": _commit("megatron"), "sglang": importlib.metadata.version("sglang")}
     head = json.dumps(pins, indent=1).removesuffix("\n}")
     body = ",\n".join(f"  {json.dumps(name)}: {json.dumps(flag)}" for name, flag in flags.items())
     Path(__file__).with_name("catalog.json").write_text(f'{head},\n "flags": {{\n{body}\n }}\n}}\n')
+
+
+def all_flags() -> dict[str, dict[str, Any]]:
+    """Every flag that one of the parsers knows, by name; wants the checkouts on the path."""
+    return dict(sorted((_sglang_flags() | _training_flags() | _early_flags()).items()))
 
 
 def _training_flags() -> dict[str, dict[str, Any]]:

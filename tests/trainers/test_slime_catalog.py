@@ -1,0 +1,30 @@
+"""The committed list of Slime's flags is what the parsers of these checkouts say."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.trainers.slime_setup import needs_slime
+from xp.backends.slime import make_catalog
+from xp.backends.slime.flags import catalog
+
+pytestmark = needs_slime
+
+
+def is_pinned() -> bool:
+    """Whether the checkout says that it is the catalog's commit; a copy without history is taken at its word."""
+    asked = ["git", "-C", os.environ["SLIME_PATH"], "rev-parse", "HEAD"]
+    said = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
+    return said in ("", catalog().slime)
+
+
+def test_the_catalog_is_what_the_parsers_say() -> None:
+    if not is_pinned():
+        pytest.skip(f"SLIME_PATH is not at {catalog().slime[:8]}")
+    committed = json.loads(Path(make_catalog.__file__).with_name("catalog.json").read_text())["flags"]
+    assert make_catalog.all_flags() == committed
