@@ -37,7 +37,7 @@ ALSO: Mapping[str, str] = {
 """Fields that a key carries in part, and what does the rest."""
 
 DIFFERENT: Mapping[str, str] = {
-    "algorithm.dynamic_sampling": "A step that draws 30 batches without filling stops the run; a void episode counts as reward 0 there.",
+    "algorithm.dynamic_sampling": "A step that draws 30 batches without filling stops the run; void counts as 0 there.",
     "training.checkpoint_every": "SkyRL also writes each checkpoint as a Hugging Face model.",
     "training.entropy_coef": "The bonus is a token mean per micro-batch, whatever the loss averages over.",
     "evaluation.every": "SkyRL evaluates after the last step too.",
