@@ -1,0 +1,279 @@
+"""The parts of Slime's stage programs that need nothing of Slime: command lines, checkpoints, models, steps."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from xp.backends.slime import sources
+from xp.backends.slime.advantages import centred, post_process
+from xp.backends.slime.checkpoints import TRACKER, choose_latest, prune, whole
+from xp.backends.slime.config import Command, Common, ConvertConfig, Limits, WorkerConfig
+from xp.backends.slime.convert import main as convert
+from xp.backends.slime.models import check_architecture, local_model, publish_model
+from xp.backends.slime.program import absolute_flags, run_file
+from xp.backends.slime.steps import NAMES, _half, _Watched
+from xp.backends.slime.worker import read_played, write_played
+from xp.episode.metrics import Played
+from xp.episode.outcome import Outcome, Status
+from xp.errors import ExitCode, XpError
+
+
+def command(*flags: str, paths: tuple[str, ...] = (), models: tuple[str, ...] = ()) -> Command:
+    return Command(flags, paths, models, {}, "XP_TEST_SLIME", "XP_TEST_MEGATRON")
+
+
+def model_at(directory: Path, **config: Any) -> Path:
+    directory.mkdir(parents=True)
+    (directory / "config.json").write_text(json.dumps(config))
+    return directory
+
+
+def test_paths_become_absolute_and_models_directories_and_the_rest_stays(tmp_path: Path) -> None:
+    model = model_at(tmp_path / "models/tiny")
+    flags = absolute_flags(
+        command(
+            *("--hf-checkpoint", "models/tiny", "--save", "runs/r/checkpoints", "--colocate", "--rollout-top-k", "-1"),
+            *("--eval-prompt-data", "held_out", "runs/r/held_out.jsonl", "--lr", "1e-06"),
+            paths=("--save", "--eval-prompt-data"),
+            models=("--hf-checkpoint",),
+        ),
+        tmp_path,
+    )
+    assert flags == [
+        *("--hf-checkpoint", str(model), "--save", f"{tmp_path}/runs/r/checkpoints", "--colocate"),
+        *("--rollout-top-k", "-1", "--eval-prompt-data", "held_out", f"{tmp_path}/runs/r/held_out.jsonl"),
+        *("--lr", "1e-06"),
+    ]
+
+
+def test_a_model_that_a_run_has_not_made_is_missed_by_name(tmp_path: Path) -> None:
+    with pytest.raises(XpError, match="there is no model at runs/r/model") as caught:
+        local_model("runs/r/model", tmp_path)
+    assert caught.value.code is ExitCode.RUN_DIR
+
+
+def test_an_architecture_that_is_not_the_models_is_refused_with_both_values(tmp_path: Path) -> None:
+    model = model_at(tmp_path / "m", hidden_size=96, num_hidden_layers=2, rope_parameters={"rope_theta": 10000.0})
+    check_architecture(model, {"hidden_size": 96, "num_layers": 2, "rope_theta": 10000.0})
+    with pytest.raises(XpError, match=r"num_layers is 3, and config\.json has num_hidden_layers=2"):
+        check_architecture(model, {"hidden_size": 96, "num_layers": 3, "rope_theta": 10000.0})
+
+
+@pytest.fixture
+def untouched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What opening checkouts changes is put back."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+    for name in ("XP_TEST_SLIME", "XP_TEST_MEGATRON"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.usefixtures("untouched")
+def test_a_missing_checkout_is_named_with_the_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "_imported", lambda _: None)
+    with pytest.raises(XpError, match=r"github.com/THUDM/slime and XP_TEST_SLIME is not set; clone it") as caught:
+        sources.open_sources(command())
+    assert caught.value.code is ExitCode.RUNTIME
+    monkeypatch.setenv("XP_TEST_SLIME", str(tmp_path))
+    with pytest.raises(XpError, match=r"is no checkout with train.py"):
+        sources.open_sources(command())
+
+
+@pytest.fixture
+def checkouts(tmp_path: Path, untouched: None, monkeypatch: pytest.MonkeyPatch) -> Path:
+    del untouched
+    for variable, mark in (("XP_TEST_SLIME", "slime/tools"), ("XP_TEST_MEGATRON", "megatron-lm/megatron/training")):
+        (tmp_path / mark).mkdir(parents=True)
+        monkeypatch.setenv(variable, str(tmp_path / mark.partition("/")[0]))
+    (tmp_path / "slime/train.py").touch()
+    return tmp_path / "slime"
+
+
+def test_both_checkouts_are_importable_for_every_process_that_is_started(checkouts: Path) -> None:
+    found = sources.open_sources(command())
+    assert found.program("train.py") == checkouts / "train.py"
+    assert {str(checkouts), str(checkouts.with_name("megatron-lm"))} <= set(os.environ["PYTHONPATH"].split(":"))
+
+
+def test_a_programs_exit_becomes_one_sentence_and_its_arguments_are_not_left_behind(tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    before = list(sys.argv)
+    program.write_text("import sys; sys.exit(int(sys.argv[1]))")
+    run_file(program, ["0"])
+    with pytest.raises(XpError, match=r"train.py ended with 2") as caught:
+        run_file(program, ["2"])
+    assert caught.value.code is ExitCode.STAGE_FAILED
+    assert sys.argv == before
+
+
+def test_a_fault_of_xps_own_comes_back_from_rays_processes_with_its_code(tmp_path: Path) -> None:
+    ray = pytest.importorskip("ray.exceptions", reason="Ray is not installed")
+    import pickle
+
+    cause = pickle.loads(pickle.dumps(XpError("too many are void", ExitCode.UNHEALTHY)))
+    error = ray.RayTaskError("generate", "traceback", cause).as_instanceof_cause()
+    (tmp_path / "train.py").write_text("import sys; raise sys.modules['xp_test_error'].error")
+    sys.modules["xp_test_error"] = SimpleNamespace(error=error)  # type: ignore[assignment]
+    try:
+        with pytest.raises(XpError) as caught:
+            run_file(tmp_path / "train.py", [])
+    finally:
+        del sys.modules["xp_test_error"]
+    assert (str(caught.value), caught.value.code) == ("too many are void", ExitCode.UNHEALTHY)
+
+
+def checkpoint(root: Path, rollout_id: int, *, has_position: bool = True, is_whole: bool = True) -> None:
+    folder = root / f"checkpoints/iter_{rollout_id:07d}"
+    folder.mkdir(parents=True)
+    if is_whole:
+        (folder / "metadata.json").touch()
+    (root / f"exports/{rollout_id}").mkdir(parents=True)
+    position = root / f"checkpoints/rollout/global_dataset_state_dict_{rollout_id}.pt"
+    position.parent.mkdir(exist_ok=True)
+    if has_position:
+        position.touch()
+
+
+def test_a_restart_goes_on_from_the_newest_checkpoint_that_knows_its_place_in_the_tasks(tmp_path: Path) -> None:
+    for rollout_id, options in ((4, {}), (9, {}), (14, {"has_position": False}), (19, {"is_whole": False})):
+        checkpoint(tmp_path, rollout_id, **options)
+    tracker = tmp_path / "checkpoints" / TRACKER
+    tracker.write_text("14")
+    assert whole(tmp_path / "checkpoints") == [4, 9]
+    assert choose_latest(tmp_path / "checkpoints") == 9
+    assert tracker.read_text() == "9"
+
+
+def test_without_a_whole_checkpoint_a_run_starts_from_the_model(tmp_path: Path) -> None:
+    assert choose_latest(tmp_path / "checkpoints") is None
+    checkpoint(tmp_path, 4, has_position=False)
+    (tmp_path / "checkpoints" / TRACKER).write_text("4")
+    assert choose_latest(tmp_path / "checkpoints") is None
+    assert not (tmp_path / "checkpoints" / TRACKER).exists()
+
+
+def test_older_checkpoints_go_with_their_exports_and_what_is_being_written_stays(tmp_path: Path) -> None:
+    for rollout_id in (4, 9, 14):
+        checkpoint(tmp_path, rollout_id)
+    checkpoint(tmp_path, 19, has_position=False)
+    prune(tmp_path / "checkpoints", tmp_path / "exports", keep=2)
+    assert whole(tmp_path / "checkpoints") == [9, 14]
+    assert sorted(path.name for path in (tmp_path / "exports").iterdir()) == ["14", "19", "9"]
+    assert (tmp_path / "checkpoints/iter_0000019").is_dir()
+    assert not (tmp_path / "checkpoints/iter_0000004").exists()
+
+
+def test_a_published_model_is_whole_and_an_earlier_one_is_kept(tmp_path: Path) -> None:
+    export = model_at(tmp_path / "exports/9", model_type="qwen3")
+    (export / "model-00001.safetensors").write_text("weights")
+    publish_model(export, tmp_path / "model")
+    publish_model(export, tmp_path / "model")
+    assert (tmp_path / "model/model-00001.safetensors").read_text() == "weights"
+    assert (tmp_path / "model.attempt-1/config.json").is_file()
+    with pytest.raises(XpError, match="without its last export") as caught:
+        publish_model(tmp_path / "exports/19", tmp_path / "model")
+    assert caught.value.code is ExitCode.MISSING_OUTPUT
+
+
+@pytest.mark.parametrize("by_std", [True, False])
+def test_advantages_are_grpos_over_the_valid_episodes_of_each_group(by_std: bool) -> None:
+    args = SimpleNamespace(grpo_std_normalization=by_std)
+    rewards = [1.0, math.nan, 0.0, 0.5, math.nan, math.nan, 0.7, math.nan, 0.3, 0.3, 0.3, 0.3]
+    samples = [SimpleNamespace(reward=reward, group_index=at // 4) for at, reward in enumerate(rewards)]
+    _, found = post_process(args, samples)
+    scale = 0.5 + 1e-6 if by_std else 1.0
+    assert found == pytest.approx([0.5 / scale, 0, -0.5 / scale, 0, *[0.0] * 8])
+
+
+def test_slimes_own_formula_is_met_where_nothing_is_void() -> None:
+    torch = pytest.importorskip("torch")
+    rewards = torch.tensor([0.2, 0.9, 0.4, 0.1])
+    centre = rewards - rewards.mean()
+    assert centred(rewards.tolist(), by_std=True) == pytest.approx((centre / (centre.std() + 1e-6)).tolist(), abs=1e-5)
+
+
+def test_how_an_episode_ended_travels_with_its_sample_as_plain_values() -> None:
+    played = Played("a", "a/train/0", Outcome(Status.VOID, None, (0.1,), 2, 2, 1, "down"), 7)
+    metadata: dict[str, Any] = {}
+    write_played(metadata, played)
+    assert read_played(json.loads(json.dumps(metadata))) == played
+
+
+def worker_config(root: Path, updates_per_step: int) -> WorkerConfig:
+    common = Common(
+        1, "runs/r", "runs/r/attempt_1/train", "tasks/t", "metrics.jsonl", {}, Limits(1, 1, 1), 1, 0.2, None
+    )
+    return WorkerConfig(str(root), common, "train", 4, 10, 2, updates_per_step, False, None, None, 1)
+
+
+def test_both_halves_of_a_step_become_one_line_after_its_last_update(tmp_path: Path) -> None:
+    config = worker_config(tmp_path, updates_per_step=2)
+    assert WorkerConfig.from_json(config.to_json()) == config
+    half = _half(config, 3)
+    half.parent.mkdir(parents=True)
+    half.write_text(json.dumps({"began": 0.0, "metrics": {"reward/avg_raw_reward": 0.5}}))
+    native: list[str] = []
+    watched = _Watched(lambda *arguments: native.append(arguments[2]), config)
+    watched(None, {"rollout/step": 3, "rollout/x": 1.0}, "rollout/step")
+    watched(None, {"train/step": 6, "train/loss": 1.0, "train/lr-pg_0": 1e-5}, "train/step")
+    assert not (tmp_path / "metrics.jsonl").exists()
+    watched(None, {"train/step": 7, "train/loss": 3.0, "train/grad_norm": 0.5}, "train/step")
+    (line,) = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
+    assert (line["step"], line["stage"], line["reward/avg_raw_reward"]) == (4, "train", 0.5)
+    assert (line["training/loss"], line["training/learning_rate"], line["training/grad_norm"]) == (2.0, 1e-5, 0.5)
+    assert line["time/step_s"] > 0
+    assert native == ["rollout/step", "train/step", "train/step"]
+    assert set(NAMES.values()) >= {"training/loss", "training/kl", "training/entropy", "training/clip_fraction"}
+
+
+CONVERTER = """
+import sys
+from pathlib import Path
+save = Path(sys.argv[sys.argv.index("--save") + 1])
+(save / "release").mkdir()
+(save / "release/weights").write_text(" ".join(sys.argv[1:]))
+{tracker}
+"""
+
+
+def convert_job(root: Path, checkouts: Path, tracker: str) -> Path:
+    model_at(root / "models/tiny", hidden_size=96)
+    (checkouts / "tools/convert_hf_to_torch_dist.py").write_text(CONVERTER.format(tracker=tracker))
+    flags = ("--hf-checkpoint", "models/tiny", "--save", "models/tiny-megatron")
+    made = command(*flags, paths=("--save",), models=("--hf-checkpoint",))
+    config = ConvertConfig("here", made, 1, "models/tiny", {"hidden_size": 96}, "models/tiny-megatron", {"of": "tiny"})
+    (root / "config.json").write_text(config.to_json())
+    assert ConvertConfig.from_json(config.to_json()) == config
+    return root / "config.json"
+
+
+def test_a_conversion_takes_its_name_when_it_is_whole(
+    tmp_path: Path, checkouts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    path = convert_job(tmp_path, checkouts, '(save / "latest_checkpointed_iteration.txt").write_text("release")')
+    (tmp_path / "models/tiny-megatron").mkdir()  # what a killed conversion left
+    convert([str(path)])
+    target = tmp_path / "models/tiny-megatron"
+    assert json.loads((target / "manifest.json").read_text()) == {"of": "tiny"}
+    assert f"--hf-checkpoint {tmp_path}/models/tiny" in (target / "release/weights").read_text()
+    assert [path.name for path in (tmp_path / "models").iterdir() if path.name.endswith(".part")] == []
+
+
+def test_a_conversion_that_is_not_whole_leaves_nothing(
+    tmp_path: Path, checkouts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(XpError, match="ended without writing latest_checkpointed_iteration"):
+        convert([str(convert_job(tmp_path, checkouts, ""))])
+    assert [path.name for path in (tmp_path / "models").iterdir()] == ["tiny"]
