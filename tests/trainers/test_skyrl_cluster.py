@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ MARKER = "5d2e-marker-that-may-be-seen"
 
 
 @pytest.fixture(autouse=True)
-def secrets(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, half in HALVES.items():
         monkeypatch.setenv(name, f"secret-{half}")
     # SkyRL copies this one into Ray's runtime environment; it is no secret.
@@ -27,7 +26,6 @@ def secrets(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     # As the launcher sets it for a job.
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
-    yield
 
 
 def test_secrets_reach_the_task_and_none_of_rays_records(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ def prepare_process() -> None:
     _cuda(torch)
     _distributed(torch)
     _weight_transfer()
+    _peers()
 
 
 def _cuda(torch: Any) -> None:
@@ -100,3 +101,10 @@ def _weight_transfer() -> None:
     from xp.backends.skyrl.rehearsal.weights import FileTransfer
 
     weight_sync.get_transfer_strategy_cls = lambda **_: FileTransfer
+
+
+def _peers() -> None:
+    """SkyRL looks for a node with two GPUs, to ask whether they reach each other's memory."""
+    import skyrl.train.utils.utils as utils
+
+    utils.peer_access_supported = lambda max_num_gpus_per_node: False  # noqa: ARG005
