@@ -31,9 +31,9 @@ def test_hardware_cpu_brings_the_tiny_model_and_the_command_line_still_wins() ->
 
 
 FRAMES = {
-    "graded": ["env.grader=my_pkg.graders:grade", "env.rows=tasks.jsonl"],
+    "graded": ["env.grader=my_pkg.graders:grade", "env.rows=my_pkg:tasks.jsonl"],
     "openreward": ["env.target=Org/Name"],
-    "openenv": ["env.target=http://127.0.0.1:8000", "env.rows=tasks.jsonl"],
+    "openenv": ["env.target=http://127.0.0.1:8000", "env.rows=my_pkg:tasks.jsonl"],
     **{f"openenv_{name}": ["env.target=http://127.0.0.1:8000"] for name in ("atari", "finrl", "openspiel", "sumo_rl")},
 }
 """Environments that are only a frame, and what a user gives them."""

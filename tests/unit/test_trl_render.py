@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from xp.backends.base import MEANT, Fit, Places
 from xp.backends.trl.config import EvaluateConfig, TrainConfig
-from xp.backends.trl.geometry import geometry, geometry_refusals, world_size
+from xp.backends.trl.geometry import geometry, world_size
 from xp.backends.trl.knobs import FIXED, KNOBS, catalog
 from xp.backends.trl.meanings import meanings
 from xp.backends.trl.render import checkpoint, grpo_config, refusals, stages
+from xp.batch import batch_refusals
 from xp.compose import compose
 from xp.job import Job
 from xp.spec import RunSpec
@@ -163,7 +164,7 @@ def legal(draw: st.DrawFn) -> RunSpec:
 @given(st.data())
 def test_the_batch_arithmetic_says_what_the_spec_meant(data: st.DataObject) -> None:
     spec = data.draw(st.composite(legal)())
-    assert geometry_refusals(spec) == []
+    assert batch_refusals(spec) == []
     rendered, training = grpo_config(spec, PLACES), spec.training
     episodes = training.prompts_per_step * training.group_size
     assert rendered["generation_batch_size"] == episodes
@@ -181,8 +182,8 @@ def test_the_batch_arithmetic_says_what_the_spec_meant(data: st.DataObject) -> N
     ("overrides", "expected"),
     [
         (["training.micro_batch_size=24"], "training.micro_batch_size=16"),
-        (["training.updates_per_step=3"], "do not divide by updates_per_step"),
-        (["hardware.accelerators_per_node=3"], "do not divide by updates_per_step x processes = 3"),
+        (["training.updates_per_step=3"], "divides by updates_per_step x processes, and here not: 8 x 8 by 3 x 1"),
+        (["hardware.accelerators_per_node=3"], "divides by updates_per_step x processes, and here not: 8 x 8 by 1 x 3"),
         (["algorithm.kl_estimator=k1", "training.kl_coef=0.1"], "k3 estimator only"),
         (["algorithm.importance_correction=token"], "no gap to correct; set none"),
         (["backend.overrides.beta=0.1"], "set training.kl_coef"),

@@ -139,6 +139,14 @@ TRL = (
     *_placement("one process an accelerator (accelerate)"),
     Law(
         Tier.PLACEMENT,
+        "backend.parallel.tensor",
+        "each process holds whole layers and all experts",
+        lambda s: s.tensor == s.pipeline == s.expert == 1,
+        lambda s: f"tensor {s.tensor}, pipeline {s.pipeline}, expert {s.expert}: all 1",
+        "trl 1.16.0, GRPOTrainer under accelerate",
+    ),
+    Law(
+        Tier.PLACEMENT,
         "backend.parallel.context",
         "a sequence is not shared by processes",
         lambda s: s.context == 1,
@@ -277,7 +285,8 @@ def laws_of(backend: BackendName, *, is_megatron: bool, has_engine: bool) -> tup
         has_engine: whether an inference server generates, which splits attention by heads.
     """
     own = {BackendName.TRL: TRL, BackendName.SKYRL: SKYRL, BackendName.SLIME: SLIME}[backend]
-    return (*own, *(HEADS if has_engine else ()), *(MEGATRON if is_megatron else NOT_MEGATRON))
+    spread = MEGATRON if is_megatron else () if backend is BackendName.TRL else NOT_MEGATRON
+    return (*own, *(HEADS if has_engine else ()), *spread)
 
 
 def broken(setting: Setting, laws: tuple[Law, ...]) -> list[Law]:

@@ -1,13 +1,13 @@
 """The batch arithmetic of TRL's GRPOConfig: from prompts and groups to sequences per device and optimizer updates.
 
-Source: trl 1.16.0, trl/trainer/grpo_config.py `__post_init__`. One process is one data-parallel rank.
+Source: trl 1.16.0, trl/trainer/grpo_config.py `__post_init__`. One process is one data-parallel rank. What must divide
+what is in xp.batch.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from xp.backends.base import Refusal
 from xp.spec import RunSpec
 
 
@@ -32,7 +32,7 @@ def world_size(spec: RunSpec) -> int:
 
 
 def geometry(spec: RunSpec) -> Geometry:
-    """Solve for TRL's numbers; call only where `geometry_refusals` is empty."""
+    """Solve for TRL's numbers; call only where `xp.batch.batch_refusals` is empty."""
     training = spec.training
     episodes = training.prompts_per_step * training.group_size
     per_update = training.updates_per_step * training.micro_batch_size * world_size(spec)
@@ -44,30 +44,3 @@ def geometry(spec: RunSpec) -> Geometry:
         max_steps=training.num_steps * updates,
         episodes_per_process=episodes // world_size(spec),
     )
-
-
-def geometry_refusals(spec: RunSpec) -> list[Refusal]:
-    """The divisibility that TRL demands, with the nearest micro-batch that satisfies it."""
-    training = spec.training
-    episodes = training.prompts_per_step * training.group_size
-    divisor = training.updates_per_step * world_size(spec)
-    if episodes % divisor:
-        return [
-            Refusal(
-                "training.updates_per_step",
-                f"prompts_per_step x group_size = {episodes} episodes do not divide by updates_per_step x processes"
-                f" = {divisor}; change prompts_per_step or updates_per_step",
-            )
-        ]
-    share = episodes // divisor
-    if share % training.micro_batch_size:
-        legal = [n for n in range(1, share + 1) if share % n == 0]
-        best = min(legal, key=lambda n: (abs(n - training.micro_batch_size), n))
-        return [
-            Refusal(
-                "training.micro_batch_size",
-                f"{training.micro_batch_size} does not divide the {share} episodes of one process and update;"
-                f" the nearest that does is training.micro_batch_size={best}",
-            )
-        ]
-    return []

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from xp.backends.base import Refusal
-from xp.backends.trl.geometry import geometry, geometry_refusals, world_size
+from xp.backends.trl.geometry import geometry, world_size
 from xp.backends.trl.knobs import FIXED, KNOBS, catalog, is_colocated, longest_sequence
+from xp.batch import batch_refusals
 from xp.faults import nearest
 from xp.spec import EngineName, ImportanceCorrection, KlEstimator, Placement, RunSpec, Strategy
 
@@ -16,14 +17,9 @@ def refusals(spec: RunSpec) -> list[Refusal]:
     found = [*_place(spec)]
     if found:
         return found  # the arithmetic below would speak of processes that cannot be
-    return [
-        *geometry_refusals(spec),
-        *_parallel(spec),
-        *_engine(spec),
-        *_algorithm(spec),
-        *_lengths(spec),
-        *_overrides(spec),
-    ]
+    own = [*_parallel(spec), *_engine(spec), *_algorithm(spec), *_lengths(spec), *_overrides(spec)]
+    named = {refusal.field for refusal in own}
+    return [*(refusal for refusal in batch_refusals(spec) if refusal.field not in named), *own]
 
 
 def _place(spec: RunSpec) -> Iterator[Refusal]:
