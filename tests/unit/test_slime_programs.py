@@ -17,6 +17,7 @@ from xp.backends.slime.advantages import centred, post_process
 from xp.backends.slime.checkpoints import TRACKER, choose_latest, prune, whole
 from xp.backends.slime.config import Command, Common, ConvertConfig, Limits, WorkerConfig
 from xp.backends.slime.convert import main as convert
+from xp.backends.slime.farewell import ask_to_close, close_when_asked
 from xp.backends.slime.models import check_architecture, local_model, publish_model
 from xp.backends.slime.program import absolute_flags, run_file
 from xp.backends.slime.steps import NAMES, _half, _Watched
@@ -277,3 +278,17 @@ def test_a_conversion_that_is_not_whole_leaves_nothing(
     with pytest.raises(XpError, match="ended without writing latest_checkpointed_iteration"):
         convert([str(convert_job(tmp_path, checkouts, ""))])
     assert [path.name for path in (tmp_path / "models").iterdir()] == ["tiny"]
+
+
+def test_a_process_of_rays_closes_its_sessions_before_it_is_ended(tmp_path: Path) -> None:
+    closed: list[bool] = []
+    assert ask_to_close(tmp_path, 0.0)  # nothing was opened
+    (tmp_path / "closed").touch()  # of an earlier try
+    close_when_asked(tmp_path, lambda: closed.append(True))
+    assert ask_to_close(tmp_path)
+    assert closed == [True]
+
+
+def test_a_process_that_hangs_is_not_waited_for_longer_than_its_patience(tmp_path: Path) -> None:
+    (tmp_path / "open").touch()
+    assert not ask_to_close(tmp_path, 0.1)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from xp.atomic import write_atomically
 from xp.backends.slime.config import WORKER_ATTRIBUTE, Command, WorkerConfig
+from xp.backends.slime.farewell import ask_to_close
 from xp.backends.slime.models import local_model
 from xp.backends.slime.sources import open_sources
 from xp.envs.secrets_file import VARIABLE
@@ -29,8 +30,13 @@ def run_train(command: Command, worker: WorkerConfig) -> None:
     sources = open_sources(command)
     flags = absolute_flags(command, Path(worker.root))
     os.environ.update(command.environment)
+    arguments = _write_worker(worker)
     with _ray(command):
-        run_file(sources.program("train.py"), [*flags, "--custom-config-path", str(_write_worker(worker))])
+        try:
+            run_file(sources.program("train.py"), [*flags, "--custom-config-path", str(arguments)])
+        except BaseException:
+            ask_to_close(arguments.parent)
+            raise
 
 
 def run_file(program: Path, flags: Sequence[str]) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from xp.backends.slime.config import WORKER_ATTRIBUTE, WorkerConfig
+from xp.backends.slime.farewell import close_when_asked
 from xp.envs.secrets_file import environment
 from xp.episode.config import EpisodeConfig
 from xp.episode.metrics import Played, check_health
@@ -53,7 +54,9 @@ class Worker:
         environ = environment()
         mix = Mix(EpisodeConfig.from_json((stage / "episode.json").read_text()), environ)
         file = stage / "trajectories" / f"{config.phase.rpartition('/')[2]}.jsonl"
-        return Worker(config, mix, Recorder(file, mix, config.common.upload_as, environ))
+        recorder = Recorder(file, mix, config.common.upload_as, environ)
+        close_when_asked(path.parent, mix.close)
+        return Worker(config, mix, recorder)
 
     def chat(self, tokenizer: Any) -> ChatTokens:
         """The policy's tokenizer with the run's chat template; a process has one policy."""
