@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
+from hypothesis import settings as hypothesis_settings
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
@@ -34,6 +36,7 @@ def settings() -> st.SearchStrategy[Setting]:
 
 @pytest.mark.parametrize("backend", LAWS)
 @hypothesis_settings(deadline=None)
+@hypothesis_settings(deadline=None)
 @given(setting=settings())
 def test_every_proposal_is_legal_and_the_cheapest_comes_first(backend: str, setting: Setting) -> None:
     laws = LAWS[backend]
@@ -46,6 +49,7 @@ def test_every_proposal_is_legal_and_the_cheapest_comes_first(backend: str, sett
 
 
 @pytest.mark.parametrize("backend", LAWS)
+@hypothesis_settings(deadline=None)
 @hypothesis_settings(deadline=None)
 @given(setting=settings())
 def test_there_is_always_a_way_out(backend: str, setting: Setting) -> None:
@@ -95,6 +99,14 @@ def test_a_micro_batch_is_changed_before_the_experiment_is() -> None:
 def test_batches_are_not_judged_on_a_placement_that_does_not_exist() -> None:
     spec = compose(["backend=skyrl", "hardware=a100x4", "backend.parallel.context=3", "training.micro_batch_size=7"])
     assert {law.tier for law in broken(setting_of(spec), spec_laws(spec))} == {Tier.PLACEMENT}
+
+
+@pytest.mark.parametrize("backend", LAWS)
+def test_every_silent_case_is_in_the_docs(backend: str) -> None:
+    text = (Path(__file__).parents[2] / "docs/configuration.md").read_text()
+    for law in LAWS[backend]:
+        if law.silent:
+            assert f"| {backend} | {law.formula} | {law.silent} |" in text
 
 
 @pytest.mark.parametrize("recipe", options("recipes"))
