@@ -63,6 +63,10 @@ DIFFERENT: Mapping[str, tuple[str, str]] = {
         "torch_dtype=float32 for the weights",
         "Trained weights are kept in float32 and computed with in this type; frozen ones (LoRA) are loaded in it.",
     ),
+    "algorithm.loss_aggregation": (
+        "",
+        "With several updates a step, token_mean divides each by the step's tokens over their number, not by its own.",
+    ),
     "algorithm.advantage_scale": ("", "1e-4 is added to the standard deviation (SkyRL, Slime: 1e-6)."),
     "training.weight_decay": ("", "Biases and norms are excluded."),
     "training.entropy_coef": ("", "The bonus is a token mean per micro-batch, whatever the loss averages over."),

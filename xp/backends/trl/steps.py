@@ -22,6 +22,7 @@ NAMES: Mapping[str, str] = {
     "entropy": "training/entropy",
     "clip_ratio/region_mean": "training/clip_fraction",
     "num_tokens": "training/tokens",
+    "sampling/sampling_logp_difference/mean": "training/logprob_gap",
 }
 """TRL's name -> ours."""
 
