@@ -1,4 +1,8 @@
-"""Ray for one job: started here and ended with it, or joined where RAY_ADDRESS says so; it is told no secret."""
+"""Ray for one job: started here and ended with it, or joined where RAY_ADDRESS names one; it is told no secret.
+
+The processes of a Ray of the job's own inherit its environment, secrets included, and Ray keeps no record of it. Those
+of a Ray that was there before read secrets from a file (xp.envs.secrets_file).
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from xp.envs.secrets_file import VARIABLE
 from xp.errors import ExitCode, XpError
 
 UPSTREAM_SECRETS = (
@@ -21,6 +26,7 @@ UPSTREAM_SECRETS = (
     "MODAL_TOKEN_SECRET",
 )
 """What SkyRL would copy into Ray's runtime environment, which Ray keeps in plain text; its processes inherit them."""
+TOLD = ("PYTHONPATH", VARIABLE)
 PREPARE = "xp.backends.skyrl.process.prepare_process"
 REHEARSE = "xp.backends.skyrl.rehearsal.stand_ins.prepare_process"
 REHEARSAL_CPUS = 6
@@ -67,20 +73,26 @@ def _start(cfg: Any, num_workers: int | None) -> None:
     # Read in the driver and in every worker: where SkyRL's workers and engines write instead of the screen.
     variables["SKYRL_LOG_FILE"] = os.environ["SKYRL_LOG_FILE"] = str(log)
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
-    hook = PREPARE if num_workers is None else REHEARSE
-    pretended = {} if num_workers is None else {"num_gpus": num_workers, "num_cpus": REHEARSAL_CPUS + num_workers}
     terminate = signal.getsignal(signal.SIGTERM)
-    # `local`: ray.init() alone would join any cluster of this machine that it finds.
-    ray.init(
-        address=os.environ.get("RAY_ADDRESS", "local"),
-        runtime_env={"env_vars": variables, "worker_process_setup_hook": hook},
-        include_dashboard=False,
-        log_to_driver=True,
-        **pretended,
-    )
+    if num_workers is None and os.environ.get("RAY_ADDRESS"):
+        # Its processes inherit nothing from this one: they are told where the code is, and the file of the secrets.
+        variables |= {name: os.environ[name] for name in TOLD if os.environ.get(name)}
+        os.environ["RAY_OVERRIDE_JOB_RUNTIME_ENV"] = "1"
+        place: dict[str, Any] = {}
+    else:
+        for name in ("RAY_ADDRESS", "RAY_JOB_CONFIG_JSON_ENV_VAR"):
+            os.environ.pop(name, None)
+        # `local`: ray.init() alone would join any cluster of this machine that it finds.
+        place = {"address": "local", "include_dashboard": False, **_pretended(num_workers)}
+    hook = PREPARE if num_workers is None else REHEARSE
+    ray.init(runtime_env={"env_vars": variables, "worker_process_setup_hook": hook}, **place)
     # Ray's own handler kills its processes on the spot, with their sessions open.
     signal.signal(signal.SIGTERM, terminate)
     sync_registries()
+
+
+def _pretended(num_workers: int | None) -> dict[str, int]:
+    return {} if num_workers is None else {"num_gpus": num_workers, "num_cpus": REHEARSAL_CPUS + num_workers}
 
 
 def without_secrets(variables: Mapping[str, str]) -> dict[str, str]:

@@ -1,0 +1,174 @@
+"""The rehearsal, end to end: SkyRL's real loop with Ray, FSDP workers on gloo, GRPO updates, checkpoints and resume."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
+
+from tests.tiny import tokenizer_and_model
+from tests.trainers.skyrl_parts import REHEARSAL
+from xp.compose import compose
+from xp.episode.metrics_file import read_metrics
+from xp.episode.trajectory import read_trajectories
+from xp.errors import ExitCode
+from xp.job import Stage
+from xp.plan import build_plan
+from xp.stages.model import model_place
+from xp.stages.prepare import prepare_config, task_set_place
+from xp.tasks.prepare import prepare
+from xp.tasks.row import read_rows
+from xp.tasks.schedule import schedule
+
+REPOSITORY = Path(__file__).parents[2]
+SMALL = (
+    *REHEARSAL,
+    "env.train.num_tasks=5",
+    "env.held_out.num_tasks=4",
+    "evaluation.num_episodes=4",
+    "training.prompts_per_step=2",
+    "training.group_size=2",
+    "training.micro_batch_size=2",
+    "training.warmup_updates=0",
+    "training.checkpoint_every=1",
+    "training.keep_checkpoints=2",
+    # An untrained model earns nothing: the entropy bonus alone moves its weights.
+    "training.entropy_coef=0.01",
+)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+
+
+def stage_of(outputs: Path, name: str, attempt: int, *overrides: str, run: str = "r") -> tuple[Stage, dict[str, str]]:
+    """A stage with its files in place, and its environment, as the local launcher gives it."""
+    plan = build_plan(compose([*SMALL, *overrides]), run, attempt)
+    stage = next(stage for stage in plan.stages if stage.name == name)
+    for path, text in stage.job.files.items():
+        (outputs / path).parent.mkdir(parents=True, exist_ok=True)
+        (outputs / path).write_text(text)
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    return stage, {**inherited, **stage.job.env, "PYTHONPATH": str(REPOSITORY)}
+
+
+def run(outputs: Path, name: str, attempt: int, *overrides: str) -> subprocess.CompletedProcess[str]:
+    stage, environ = stage_of(outputs, name, attempt, *overrides)
+    argv = [sys.executable, *stage.job.argv[1:]]
+    return subprocess.run(argv, cwd=outputs, env=environ, capture_output=True, text=True, timeout=900)
+
+
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An outputs root with the task set and an untrained model in place of the warmed-up one."""
+    root = tmp_path_factory.mktemp("outputs")
+    spec = compose(SMALL)
+    prepare(prepare_config(spec), os.environ, root)
+    tokenizer, model = tokenizer_and_model()
+    for made in (tokenizer, model):
+        made.save_pretrained(root / model_place(spec.model))
+    return root
+
+
+@pytest.fixture(scope="module")
+def trained(outputs: Path) -> Path:
+    """Two steps on two workers, then an attempt that goes on to the third."""
+    two = "hardware.accelerators_per_node=2"
+    for attempt, steps in ((1, 2), (2, 3)):
+        done = run(outputs, "train", attempt, two, f"training.num_steps={steps}", "training.micro_batch_size=1")
+        assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
+    return outputs
+
+
+def lines(outputs: Path) -> list[dict[str, Any]]:
+    return read_metrics(outputs / "runs/r/metrics.jsonl", "train")
+
+
+def test_a_second_attempt_goes_on_where_the_first_one_ended(trained: Path) -> None:
+    found = lines(trained)
+    assert [line["step"] for line in found] == [1, 2, 3]
+    assert [line["attempt"] for line in found] == [1, 1, 2]
+
+
+def test_tasks_come_in_xps_order_over_attempts(trained: Path) -> None:
+    rows = list(read_rows(trained / task_set_place(compose(SMALL)) / "tasks.parquet", "train"))
+    expected = [row.index for row in schedule(rows, 6, seed=1, shuffle=True)]
+    found = []
+    for attempt in (1, 2):
+        file = trained / f"runs/r/attempt_{attempt}/train/trajectories/train.jsonl"
+        found += [record["index"] for record in read_trajectories(file).records if record["sample"] == 0]
+    assert found == expected
+
+
+def test_what_writes_is_what_is_trained(trained: Path) -> None:
+    """The engine's log-probabilities are the trainer's own: the weights arrive after each step, tied ones tied."""
+    assert all(line["training/grad_norm"] > 0 for line in lines(trained))
+    assert max(line["training/logprob_gap"] for line in lines(trained)) < 1e-5
+
+
+def test_the_model_is_published_whole_and_is_not_the_one_that_training_began_with(trained: Path) -> None:
+    from safetensors.torch import load_file
+    from transformers import AutoModelForCausalLM
+
+    base = load_file(trained / model_place(compose(SMALL).model) / "model.safetensors")
+    final = load_file(trained / "runs/r/model/model.safetensors")
+    assert set(final) == set(base)
+    assert any(not final[name].equal(base[name]) for name in base)
+    assert AutoModelForCausalLM.from_pretrained(trained / "runs/r/model").config.tie_word_embeddings
+    assert (trained / "runs/r/model.attempt-1").is_dir()
+    kept = {path.name for path in (trained / "runs/r/checkpoints").glob("global_step_*")}
+    assert kept == {path.name for path in (trained / "runs/r/checkpoints/huggingface").iterdir()}
+    assert kept == {"global_step_2", "global_step_3"}
+
+
+def test_the_trained_model_is_evaluated_on_skyrls_own_path(trained: Path) -> None:
+    done = run(trained, "evaluate", 2)
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
+    result = json.loads((trained / "runs/r/attempt_2/evaluate/evaluation.json").read_text())["results"]
+    assert {name: one["num_scored"] for name, one in result.items()} == {"before": 4, "after": 4}
+
+
+def test_term_ends_a_training_in_order_and_leaves_nothing_behind(outputs: Path) -> None:
+    import psutil
+
+    stage, environ = stage_of(outputs, "train", 1, "training.num_steps=40", run="t")
+    marker = {"XP_LAUNCH": "term-test"}
+    process = subprocess.Popen(
+        [sys.executable, *stage.job.argv[1:]],
+        cwd=outputs,
+        env={**environ, **marker},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    trajectories = outputs / "runs/t/attempt_1/train/trajectories/train.jsonl"
+    wait_for(lambda: trajectories.exists() and trajectories.stat().st_size > 0, process)
+    process.send_signal(signal.SIGTERM)
+    said, _ = process.communicate(timeout=120)
+    assert process.returncode == ExitCode.TERMINATED, said[-3000:]
+    assert "terminated" in said
+    wait_for(lambda: not [one for one in psutil.process_iter() if _is_of(one, marker)], None)
+
+
+def wait_for(is_so: Any, process: subprocess.Popen[str] | None) -> None:
+    end = time.monotonic() + 600
+    while not is_so():
+        assert process is None or process.poll() is None, process.stdout.read() if process.stdout else ""
+        assert time.monotonic() < end
+        time.sleep(0.5)
+
+
+def _is_of(process: Any, marker: Mapping[str, str]) -> bool:
+    import psutil
+
+    try:
+        return marker.items() <= process.environ().items() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
