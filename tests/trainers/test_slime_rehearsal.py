@@ -10,13 +10,16 @@ import os
 import random
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
+from tests.launching import eventually
 from tests.tiny import tokenizer_and_model
 from tests.trainers.fake_sglang import FakeSglang, TinyPolicy
 from tests.trainers.slime_setup import detective, needs_slime, tiny_directory
@@ -34,7 +37,7 @@ pytestmark = [needs_slime, pytest.mark.slow, pytest.mark.timeout(1200)]
 STEPS, PROMPTS, GROUP = 2, 2, 4
 
 
-def spec_of(model: Path) -> RunSpec:
+def spec_of(model: Path, *more: str) -> RunSpec:
     """The bundled mysteries with the tiny model on two pretended GPUs."""
     config = json.loads((model / "config.json").read_text())
     names = {
@@ -60,6 +63,7 @@ def spec_of(model: Path) -> RunSpec:
                 "env.held_out.num_tasks=4",
             ),
             *("evaluation.num_episodes=8", "env.limits.max_sessions=16"),
+            *more,
         ]
     )
 
@@ -82,8 +86,16 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RunSpec, P
     return root, spec, places
 
 
-def run(job: Job, root: Path, code: int = 0) -> str:
-    """Run a job's program as a launcher would; two GPUs and eight CPUs are what Ray believes to have."""
+def run(job: Job, root: Path) -> str:
+    """Run a job's program to its end; gives back what it said."""
+    process = start(job, root)
+    said, _ = process.communicate(timeout=1100)
+    assert process.returncode == 0, said[-6000:]
+    return said
+
+
+def start(job: Job, root: Path) -> subprocess.Popen[str]:
+    """Start a job's program as a launcher would; two GPUs and eight CPUs are what Ray believes to have."""
     write_files(job.files, root)
     argv = [sys.executable if word == "python" else word for word in job.argv]
     paths = [str(Path.cwd()), *os.environ["PYTHONPATH"].split(os.pathsep)]
@@ -94,10 +106,7 @@ def run(job: Job, root: Path, code: int = 0) -> str:
         "RAY_OVERRIDE_RESOURCES": json.dumps({"CPU": 8, "GPU": 2}),
         "XP_TEST_SECRET": "canary-of-the-rehearsal",
     }
-    done = subprocess.run(argv, cwd=root, env=environ, capture_output=True, text=True, timeout=1100, check=False)
-    said = done.stdout + done.stderr
-    assert done.returncode == code, said[-6000:]
-    return said
+    return subprocess.Popen(argv, cwd=root, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 def rehearsed(job: Job, engine: FakeSglang, more: Sequence[str]) -> Job:
@@ -186,3 +195,32 @@ def test_held_out_tasks_are_played_with_both_models_by_slimes_own_rollout(
             (index, sample) for index in {one["index"] for one in records} for sample in (0, 1)
         )
     assert next(root.rglob("evaluate/reward_curve.png")).stat().st_size > 1000
+
+
+def test_term_closes_the_sessions_and_ends_everything(prepared: tuple[Path, RunSpec, Places]) -> None:
+    root, spec, _ = prepared
+    places = Places(run="runs/stopped", attempt=1, tasks=task_set_place(spec))
+    tokenizer, model = tokenizer_and_model()
+    is_playing, goes_on = threading.Event(), threading.Event()
+    plays = detective(random.Random(4))
+
+    def says(ids: list[int]) -> list[int] | None:
+        if "<tool_response>" in tokenizer.decode(ids):
+            is_playing.set()
+            goes_on.wait(60)
+        return plays(ids)
+
+    with FakeSglang(TinyPolicy(model, tokenizer.eos_token_id, says), tokenizer.decode) as server:
+        process = start(rehearsed(job_of(spec, places, "train"), server, ("--debug-rollout-only",)), root)
+        try:
+            assert is_playing.wait(500)
+            children = psutil.Process(process.pid).children(recursive=True)
+            assert len(children) > 5
+            process.terminate()
+            said, _ = process.communicate(timeout=60)
+        finally:
+            goes_on.set()
+            process.kill()
+    assert process.returncode == 143, said[-4000:]
+    assert (root / "runs/stopped/attempt_1/train/slime/train/closed").exists(), said[-4000:]
+    eventually(lambda: not [child for child in children if child.is_running() and child.status() != "zombie"], 20.0)

@@ -427,3 +427,52 @@ def test_a_failing_environment_stops_dynamic_sampling_instead_of_asking_for_ever
     with pytest.raises(XpError, match="the environment is failing") as caught:
         has_variance(args, again)
     assert caught.value.code is ExitCode.UNHEALTHY
+
+
+def script(name: str) -> Script:
+    return next(one for one in SCRIPTS if one.name == name)
+
+
+def test_a_step_with_too_many_void_episodes_stops_the_run_before_it_is_trained_on(args: Any) -> None:
+    from xp.backends.slime.steps import log_rollout
+
+    samples, _, _ = play_script(args, script("meets an outage"), size=4)
+    args.debug_rollout_only = False
+    with pytest.raises(XpError, match="4 of 4 episodes are void") as caught:
+        log_rollout(0, args, samples, None, 1.0)
+    assert caught.value.code is ExitCode.UNHEALTHY
+    assert not list(args.xp_root.rglob("steps/*.json"))
+
+
+def test_the_rollouts_half_of_a_step_is_there_before_training_begins(args: Any) -> None:
+    from xp.backends.slime.steps import log_rollout
+
+    samples, _, _ = play_script(args, script("scores on the way"), size=4)
+    args.debug_rollout_only = False
+    assert log_rollout(1, args, samples, {"rollout/dynamic_filter/drop_void": 2}, 1.5) is True
+    half = json.loads(next(args.xp_root.rglob("steps/1.json")).read_text())
+    assert half["metrics"]["reward/avg_raw_reward"] == pytest.approx(1.2)
+    assert half["metrics"]["environment/turns"] == 4.0
+    assert half["metrics"]["time/rollout_s"] == 1.5
+    assert half["metrics"]["episodes/tokens"] == sum(samples[0].loss_mask)
+
+
+def test_an_evaluation_while_training_is_a_line_of_its_own_and_ends_the_record_after_the_last_step(args: Any) -> None:
+    from xp.backends.slime.steps import log_evaluation, log_rollout
+
+    closed: list[int] = []
+
+    class Closing(Kept):
+        def close(self) -> None:
+            closed.append(len(self.records))
+
+    samples, _, _ = play_script(args, script("wins at once"), size=4)
+    put_worker(args, worker_config(args.xp_root), FakeMix(NO_RETRY), Closing())
+    args.debug_rollout_only, args.eval_interval = False, 2
+    log_rollout(1, args, samples, None, 1.0)
+    assert closed == []
+    assert log_evaluation(1, args, {"held_out": {"samples": samples}}, None) is True
+    assert closed == [0]
+    (line,) = map(json.loads, (args.xp_root / "runs/r/metrics.jsonl").read_text().splitlines())
+    assert (line["stage"], line["step"]) == ("evaluate_during", 2)
+    assert line["evaluation/during/reward/avg_raw_reward"] == 1.0

@@ -14,7 +14,7 @@ EPSILON = 1e-6
 
 
 def post_process(args: Any, samples: Sequence[Any]) -> tuple[list[float], list[float]]:
-    """Slime's reward post-processing: GRPO's centred rewards (arXiv:2402.03300) over each group's valid episodes.
+    """Slime's reward post-processing: each reward minus its group's baseline, over the valid episodes alone.
 
     Args:
         args: Slime's; `grpo_std_normalization` says whether they are divided by the group's standard deviation.
@@ -27,22 +27,32 @@ def post_process(args: Any, samples: Sequence[Any]) -> tuple[list[float], list[f
     for position, sample in enumerate(samples):
         groups.setdefault(sample.group_index, []).append(position)
     raw = [float(sample.reward) for sample in samples]
+    baseline = left_out if worker(args).config.estimator == "rloo" else centred
     advantages = [0.0] * len(samples)
     for positions in groups.values():
         valid = [position for position in positions if not math.isnan(raw[position])]
-        own = centred([raw[position] for position in valid], by_std=args.grpo_std_normalization)
+        own = baseline([raw[position] for position in valid], by_std=args.grpo_std_normalization)
         for position, advantage in zip(valid, own, strict=True):
             advantages[position] = advantage
     return raw, advantages
 
 
 def centred(rewards: Sequence[float], *, by_std: bool) -> list[float]:
-    """Rewards minus their mean, divided by their standard deviation (n - 1) where asked; one alone has none: 0."""
+    """GRPO (arXiv:2402.03300): rewards minus their mean, over their standard deviation (n - 1) where asked.
+
+    One reward alone has no baseline: 0.
+    """
     if len(rewards) < 2:
         return [0.0] * len(rewards)
     mean = fmean(rewards)
     scale = stdev(rewards) + EPSILON if by_std else 1.0
     return [(reward - mean) / scale for reward in rewards]
+
+
+def left_out(rewards: Sequence[float], *, by_std: bool) -> list[float]:
+    """RLOO (arXiv:2402.14740): rewards minus the mean of the others; never scaled."""
+    assert not by_std  # the spec refuses it
+    return [reward * len(rewards) / (len(rewards) - 1) for reward in centred(rewards, by_std=False)]
 
 
 def has_variance(args: Any, group: Sequence[Any]) -> Any:
@@ -55,7 +65,7 @@ def has_variance(args: Any, group: Sequence[Any]) -> Any:
     from slime.rollout.filter_hub.base_types import DynamicFilterOutput
 
     worker(args).check_so_far()
-    rewards = [sample.reward for sample in group if not math.isnan(sample.reward)]
+    rewards = [sample.reward for sample in group if sample.reward is not None and not math.isnan(sample.reward)]
     if len(rewards) > 1 and max(rewards) - min(rewards) > EPSILON:
         return DynamicFilterOutput(keep=True)
     return DynamicFilterOutput(keep=False, reason=f"zero_std_{rewards[0]:.1f}" if rewards else "void")

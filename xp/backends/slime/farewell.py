@@ -1,4 +1,4 @@
-"""Ending on request: Ray kills its processes on the spot, so the stage's program has them close their sessions first."""
+"""Ending on request: Ray kills its processes on the spot, so they are asked to close their sessions first."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def log_rollout(
     own = worker(args)
     config = own.config
     played = [read_played(sample.metadata) for sample in samples]
-    own.end_step(is_last=rollout_id + 1 >= config.num_steps)
+    own.end_step(is_last=_is_last(config, rollout_id) and not _is_evaluated(args, rollout_id))
     check_health(played, config.common.max_void_fraction)
     dropped = sum(value for name, value in (extra_metrics or {}).items() if name.startswith(DROPPED))
     metrics = {**episode_metrics(played, config.group_size), "time/rollout_s": rollout_time}
@@ -68,7 +68,7 @@ def log_evaluation(
     del extra_metrics
     own = worker(args)
     played = [read_played(sample.metadata) for one in data.values() for sample in one["samples"]]
-    own.end_step(is_last=own.config.phase != "train")
+    own.end_step(is_last=own.config.phase != "train" or _is_last(own.config, rollout_id))
     if own.config.phase != "train":
         _write_played(own, played)
         return True
@@ -116,6 +116,15 @@ class _Watched:
         half = json.loads(_half(self._config, rollout_id).read_text())
         line = {**half["metrics"], **training, "time/step_s": time.time() - half["began"]}
         _file(self._config).write(rollout_id + 1, line)
+
+
+def _is_last(config: WorkerConfig, rollout_id: int) -> bool:
+    return rollout_id + 1 >= config.num_steps
+
+
+def _is_evaluated(args: Any, rollout_id: int) -> bool:
+    """Whether Slime plays the held-out tasks after this step."""
+    return args.eval_interval is not None and (rollout_id + 1) % args.eval_interval == 0
 
 
 def _write_played(own: Worker, played: Sequence[Played]) -> None:
