@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from xp.batch import Setting, arithmetic, batch_refusals, nearest_legal, setting_of
@@ -36,7 +35,6 @@ def settings() -> st.SearchStrategy[Setting]:
 
 @pytest.mark.parametrize("backend", LAWS)
 @hypothesis_settings(deadline=None)
-@hypothesis_settings(deadline=None)
 @given(setting=settings())
 def test_every_proposal_is_legal_and_the_cheapest_comes_first(backend: str, setting: Setting) -> None:
     laws = LAWS[backend]
@@ -49,7 +47,6 @@ def test_every_proposal_is_legal_and_the_cheapest_comes_first(backend: str, sett
 
 
 @pytest.mark.parametrize("backend", LAWS)
-@hypothesis_settings(deadline=None)
 @hypothesis_settings(deadline=None)
 @given(setting=settings())
 def test_there_is_always_a_way_out(backend: str, setting: Setting) -> None:
