@@ -17,7 +17,9 @@ from pathlib import Path
 from xp.errors import ExitCode, XpError
 
 GUARD = Path(__file__).with_name("guard.py")
-START_S = 120.0
+START_S = 180.0
+START = "import signal; from ray.scripts.scripts import cli; cli(standalone_mode=False); signal.pause()"
+"""Not `--block`, which ends everything when one process ends, also Ray Client's server, which a busy machine fails."""
 GRACE_S = 10.0
 
 
@@ -34,8 +36,7 @@ class RayHead:
         dashboard, client, agent = free_ports(3)
         self.address = f"http://127.0.0.1:{dashboard}"
         command = [
-            *(sys.executable, "-c", "from ray.scripts.scripts import main; main()"),
-            *("start", "--head", "--block", "--disable-usage-stats", "--port=0"),
+            *(sys.executable, "-c", START, "start", "--head", "--disable-usage-stats", "--port=0"),
             *("--min-worker-port=0", "--max-worker-port=0", f"--temp-dir={self._directory}"),
             *("--node-ip-address=127.0.0.1", "--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard}"),
             *(f"--ray-client-server-port={client}", f"--dashboard-agent-listen-port={agent}"),

@@ -1,0 +1,210 @@
+"""Launchers whose programs are absent, fail, answer nonsense, or accept a job and never say so."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from tests.contracts.test_launcher import LauncherContract
+from tests.launching import ROOT, launcher_spec, plan, stage
+from xp.dispatch import dispatch
+from xp.errors import ExitCode, XpError
+from xp.launchers import modal, slurm
+from xp.launchers.base import Launcher
+from xp.launchers.modal import ModalLauncher
+from xp.launchers.ray import RayLauncher
+from xp.launchers.ray_head import free_ports
+from xp.launchers.slurm import SlurmLauncher, batch_script
+
+pytestmark = [pytest.mark.integration, pytest.mark.scorecard(32)]
+
+AWKWARD = 'it\'s "here"\n$(touch pwned); `touch pwned` \\ *'
+
+
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **texts: str) -> Path:
+    """Put programs of these names first on PATH; returns their directory, where each may keep notes."""
+    place = tmp_path / "bin"
+    place.mkdir()
+    for name, text in texts.items():
+        (place / name).write_text(f'#!/bin/sh\nhere="{place}"\n{text}\n')
+        (place / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{place}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    return place
+
+
+def refused(launcher: Launcher, outputs: Path, spec: Any) -> XpError:
+    """Run one stage, which fails before it starts."""
+    with pytest.raises(XpError) as caught:
+        dispatch(plan(stage("a", "pass")).by(spec), launcher, outputs, echo=lambda _: None)  # type: ignore[arg-type]
+    return caught.value
+
+
+TESTS_ONLY = 'case "$1" in --test-only) exit 0;; esac'
+
+
+@pytest.mark.parametrize(
+    ("sbatch", "said"),
+    [
+        ("echo 'sbatch: error: Batch job submission failed: Invalid account' >&2; exit 1", "Invalid account"),
+        (f"{TESTS_ONLY}\necho 'slurmctld: connection refused' >&2; exit 1", "connection refused"),
+        (f"{TESTS_ONLY}\necho '<html>welcome</html>'", "welcome"),
+        (f"{TESTS_ONLY}\nexit 0", "answered ''"),
+    ],
+)
+def test_what_sbatch_says_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sbatch: str, said: str) -> None:
+    programs(tmp_path, monkeypatch, sbatch=sbatch, squeue="exit 0", scontrol="exit 1", scancel="exit 0")
+    monkeypatch.setattr(slurm, "LOOKUPS", 1)
+    spec = launcher_spec("slurm")
+    error = refused(SlurmLauncher(spec, tmp_path / "outputs"), tmp_path / "outputs", spec)
+    assert said in str(error)
+    assert error.code == ExitCode.RUNTIME
+
+
+def test_a_missing_sbatch_is_told_before_anything_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    spec = launcher_spec("slurm")
+    error = refused(SlurmLauncher(spec, tmp_path / "outputs"), tmp_path / "outputs", spec)
+    assert "sbatch is not on this machine's PATH" in str(error)
+    assert error.code == ExitCode.RUNTIME
+    assert not (tmp_path / "outputs").exists()
+
+
+def test_a_job_that_slurm_took_without_saying_so_is_found_by_its_name_and_not_submitted_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accepts = f"{TESTS_ONLY}\necho x >> $here/submitted; sleep 30"
+    squeue = 'test -f $here/submitted && case "$*" in *--name=xp-run-1-a-*) echo 4711;; esac; exit 0'
+    place = programs(tmp_path, monkeypatch, sbatch=accepts, squeue=squeue, scontrol="exit 1", scancel="exit 0")
+    monkeypatch.setattr(slurm, "ANSWER_S", 1.0)
+    context = LauncherContract.make_context(tmp_path)
+    launcher = SlurmLauncher(launcher_spec("slurm"), context.outputs)
+    launch = launcher.submit(stage("a", "pass"), context)
+    assert launch.native_id == "4711"
+    another = SlurmLauncher(launcher_spec("slurm"), context.outputs)
+    assert another.submit(stage("a", "pass"), context) == launch
+    assert (place / "submitted").read_text() == "x\n"
+
+
+def test_a_supervisor_killed_after_slurm_took_the_job_leaves_one_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sbatch = f"{TESTS_ONLY}\necho x >> $here/submitted; echo 4711"
+    place = programs(tmp_path, monkeypatch, sbatch=sbatch, squeue="test -f $here/submitted && echo 4711; exit 0")
+    context = LauncherContract.make_context(tmp_path)
+    first = SlurmLauncher(launcher_spec("slurm"), context.outputs).submit(stage("a", "pass"), context)
+    (context.outputs / "runs/run/attempt_1/a/submitted.json").unlink()  # it came no further
+    again = SlurmLauncher(launcher_spec("slurm"), context.outputs).submit(stage("a", "pass"), context)
+    assert again.native_id == first.native_id
+    assert (place / "submitted").read_text() == "x\n"
+
+
+@pytest.mark.scorecard(30)
+def test_the_batch_script_is_shell_whatever_is_in_a_path(tmp_path: Path) -> None:
+    context = LauncherContract.make_context(tmp_path / AWKWARD)
+    order = context.outputs / "runs/run/attempt_1/a/order.json"
+    order.parent.mkdir(parents=True)
+    text = batch_script(context, stage("a", "pass"), order, ["sbatch", f"--chdir={AWKWARD}"])
+    (tmp_path / "job.sh").write_text(text)
+    assert subprocess.run(["bash", "-n", tmp_path / "job.sh"]).returncode == 0
+    echo = f'#!{sys.executable}\nimport sys; open("seen", "w").write(repr(sys.argv[1:]))\n'
+    (tmp_path / "python").write_text(echo)
+    (tmp_path / "python").chmod(0o755)
+    (tmp_path / "job.sh").write_text(text.replace(sys.executable, "./python"))
+    subprocess.run(["bash", "job.sh"], cwd=tmp_path, env={**os.environ, "SLURM_JOB_ID": "7"}, timeout=20)
+    assert (tmp_path / "seen").read_text() == repr(["-m", "xp.launchers.on_node", "7", str(order)])
+    assert not list(tmp_path.rglob("pwned"))
+
+
+@pytest.mark.parametrize(("fault", "said"), [("exit", "Token missing"), ("garbage", "printed no app")])
+def test_what_modal_says_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str, said: str) -> None:
+    with_modal(tmp_path, monkeypatch, fault)
+    spec = launcher_spec("modal")
+    error = refused(ModalLauncher(spec, tmp_path / "outputs", {}), tmp_path / "outputs", spec)
+    assert said in str(error)
+    assert error.code == ExitCode.RUNTIME
+
+
+def test_an_app_that_modal_took_without_saying_so_is_found_and_not_submitted_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cloud = with_modal(tmp_path, monkeypatch, "accepts")
+    monkeypatch.setattr(modal, "SUBMIT_S", 3.0)
+    context = LauncherContract.make_context(tmp_path)
+    once = stage("once", "open('count', 'a').write('x')")
+    launcher = ModalLauncher(launcher_spec("modal"), context.outputs, {})
+    launch = launcher.submit(once, context)
+    assert launch.native_id == "ap-1"
+    assert ModalLauncher(launcher_spec("modal"), context.outputs, {}).submit(once, context) == launch
+    assert launcher.wait(launch, lambda _: None) == 0
+    assert (cloud / "volume/count").read_text() == "x"
+
+
+def with_modal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str) -> Path:
+    cloud = tmp_path / "cloud"
+    cloud.mkdir()
+    (cloud / "FAIL").write_text(fault)
+    stand_in = ROOT / "tests/stubs/modal_cloud.py"
+    programs(tmp_path, monkeypatch, modal=f'exec "{sys.executable}" "{stand_in}" "{cloud}" "$@"')
+    monkeypatch.setattr(modal, "ASK_S", 0.2)
+    return cloud
+
+
+def test_a_ray_cluster_that_does_not_answer_is_told_before_anything_is_made(tmp_path: Path) -> None:
+    spec = launcher_spec("ray", address=f"http://127.0.0.1:{free_ports(1)[0]}")
+    error = refused(RayLauncher(spec, tmp_path / "outputs"), tmp_path / "outputs", spec)
+    assert "no Ray cluster answers" in str(error)
+    assert "launcher.start_head=true" in str(error)
+    assert error.code == ExitCode.RUNTIME
+    assert not (tmp_path / "outputs").exists()
+
+
+def test_something_else_at_rays_address_is_told(tmp_path: Path) -> None:
+    with_server(tmp_path, lambda _: (200, b"<html>welcome</html>"))
+
+
+def test_a_ray_cluster_that_fails_is_told(tmp_path: Path) -> None:
+    with_server(tmp_path, lambda _: (500, b"no"))
+
+
+def with_server(tmp_path: Path, answer: Callable[[str], tuple[int, bytes]]) -> None:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            code, body = answer(self.path)
+            self.send_response(code)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        spec = launcher_spec("ray", address=f"http://127.0.0.1:{server.server_address[1]}")
+        error = refused(RayLauncher(spec, tmp_path / "outputs"), tmp_path / "outputs", spec)
+    finally:
+        server.shutdown()
+    assert "no Ray cluster answers" in str(error)
+    assert error.code == ExitCode.RUNTIME
+
+
+@pytest.mark.scorecard(28)
+def test_secrets_for_a_ray_cluster_elsewhere_need_a_file_that_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_KEY", "XPCANARY_remote")
+    spec = launcher_spec("ray", address="http://192.0.2.7:8265")
+    one = plan(stage("a", "pass", secrets={"KEY": "MY_KEY"})).by(spec)
+    with pytest.raises(XpError, match=r"launcher\.secrets_file") as caught:
+        dispatch(one, RayLauncher(spec, tmp_path / "outputs"), tmp_path / "outputs")  # type: ignore[arg-type]
+    assert caught.value.code == ExitCode.SECRET
+    assert "XPCANARY" not in str(caught.value)
+    assert not (tmp_path / "outputs").exists()
