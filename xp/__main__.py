@@ -21,6 +21,7 @@ commands:
   parity     what each backend receives of every field of a spec
   explain    one key: its value, where it comes from, what it means, what each backend makes of it
   doctor     hold this machine against a plan: versions, accelerators, secrets, disk, launcher, template, environments
+  env        env check TARGET | env=NAME: play an environment without a model; latency, rewards, variance, lengths
   tasks      look at the task store: list, show, verify, prune
   runs       look at runs: list, show RUN, logs RUN, cancel RUN, resume RUN, compare [RUN ...]
 
@@ -62,6 +63,8 @@ def _run(arguments: list[str]) -> int:
         return commands.tasks(rest)
     if name == "runs":
         return commands.runs(rest)
+    if name == "env":
+        return commands.env(rest)
     options, overrides = _parser().parse_known_args(rest)
     flags = [text for text in overrides if text.startswith("-") and "=" not in text]
     if flags and not options.overrides:

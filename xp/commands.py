@@ -174,6 +174,13 @@ def show_config(request: Request) -> int:
     return ExitCode.OK
 
 
+def env(arguments: Sequence[str]) -> int:
+    """Environments: check one, or each of a mix."""
+    from xp.env_check.command import env_command
+
+    return env_command(arguments)
+
+
 COMMANDS: Mapping[str, Callable[..., int]] = {
     "run": run,
     "plan": plan,
@@ -185,6 +192,7 @@ COMMANDS: Mapping[str, Callable[..., int]] = {
     "doctor": doctor,
     "tasks": tasks,
     "runs": runs,
+    "env": env,
 }
 
 

@@ -74,15 +74,8 @@ def main(kind: str, serve: str, report_fd: int, parent: int) -> None:
 def _app(kind: str, serve: str) -> App:
     module, _, name = serve.partition(":")
     environment = getattr(importlib.import_module(module), name)
-    app: App
-    if kind == "openenv":
-        from xp.envs.openenv_app import app_of
-
-        app = app_of(environment)
-    else:
-        from openreward.environments import Server
-
-        app = Server([environment]).app
+    maker = importlib.import_module("xp.envs.openenv_app" if kind == "openenv" else "xp.envs.ors_app")
+    app: App = maker.app_of(environment)
     return app
 
 

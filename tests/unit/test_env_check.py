@@ -1,0 +1,190 @@
+"""`env check`: policies without a model, and what is said of an environment."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.fake_session import FakeSession, steady
+from tests.ors_server import COUNTER, QUIZ, rules
+from tests.unit.test_envs_graded import graded
+from xp.env_check.command import env_command
+from xp.env_check.measure import measure
+from xp.env_check.policy import Draw, arguments_of, faults_of, random_policy, scripted_policy
+from xp.env_check.report import Report, report
+from xp.envs.base import Message, Task, ToolSpec
+from xp.envs.load import load_provider
+from xp.episode.config import Dialect, EnvConfig, RewardRule
+from xp.episode.text_action import parse_action
+from xp.episode.tool_calls import ToolCall, parse_hermes
+from xp.errors import ExitCode, XpError
+
+KINDS = st.sampled_from(["string", "integer", "number", "boolean", "null"])
+SCHEMAS = st.recursive(
+    st.one_of(
+        KINDS.map(lambda kind: {"type": kind}),
+        st.just({"enum": ["a", 1]}),
+        st.tuples(st.integers(-5, 5), st.integers(0, 9)).map(
+            lambda pair: {"type": "integer", "minimum": pair[0], "maximum": pair[0] + pair[1]}
+        ),
+    ),
+    lambda inner: st.one_of(
+        inner.map(lambda item: {"type": "array", "items": item, "minItems": 1}),
+        st.lists(inner, min_size=1, max_size=2).map(lambda branches: {"anyOf": branches}),
+        st.dictionaries(st.sampled_from("xyz"), inner, max_size=2).map(
+            lambda fields: {"type": "object", "properties": fields, "required": list(fields)}
+        ),
+    ),
+    max_leaves=4,
+)
+
+
+@given(st.dictionaries(st.sampled_from("abc"), SCHEMAS, max_size=3), st.integers(0, 99))
+def test_random_arguments_are_legal_by_their_schema(properties: dict[str, Any], seed: int) -> None:
+    schema = {"type": "object", "properties": properties, "required": list(properties)}
+    jsonschema.validate(arguments_of(ToolSpec("t", "", schema), Draw(seed, ())), schema)
+
+
+def test_a_reference_is_followed() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"side": {"$ref": "#/$defs/Side"}},
+        "required": ["side"],
+        "$defs": {"Side": {"enum": ["left", "right"]}},
+    }
+    assert arguments_of(ToolSpec("t", "", schema), Draw(1, ()))["side"] in ("left", "right")
+
+
+def test_texts_are_drawn_from_the_words_of_the_prompt_too() -> None:
+    tool = ToolSpec("say", "", {"type": "object", "properties": {"it": {"type": "string"}}, "required": ["it"]})
+    policy = random_policy([tool], Dialect.HERMES, ["Ada"], seed=0)
+    assert any("Ada" in policy() for _ in range(200))
+
+
+@pytest.mark.parametrize("dialect", list(Dialect))
+def test_what_a_policy_writes_is_read_as_a_call(dialect: Dialect) -> None:
+    tool = ToolSpec("say", "", {"type": "object", "properties": {"it": {"type": "integer"}}, "required": ["it"]})
+    text = scripted_policy([tool], dialect)()
+    calls = parse_hermes(text) if dialect is Dialect.HERMES else parse_action(text, lambda: [tool])
+    assert isinstance(calls[0], ToolCall)
+
+
+def test_the_scripted_policy_calls_every_tool_in_order() -> None:
+    policy = scripted_policy([ToolSpec(name, "", {}) for name in "ab"], Dialect.HERMES)
+    assert [json.loads(policy().split("\n")[1])["name"] for _ in range(4)] == ["a", "b", "a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("tool", "fault"),
+    [
+        (ToolSpec("read file", "x", {}), "letters"),
+        (ToolSpec("f", "x", {"type": "string"}), "no object"),
+        (ToolSpec("f", " ", {}), "no description"),
+        (ToolSpec("f", "x", {"properties": {}, "required": ["y"]}), "not declared"),
+        (ToolSpec("f", "x", {"default": float("nan")}), "not JSON"),
+    ],
+)
+def test_a_tool_that_would_break_something_is_named(tool: ToolSpec, fault: str) -> None:
+    assert fault in " ".join(faults_of(tool))
+
+
+def test_a_sound_tool_has_no_fault() -> None:
+    assert list(faults_of(ToolSpec("read_file", "Read.", {"type": "object", "properties": {}}))) == []
+
+
+def checked(config: EnvConfig, num_tasks: int = 2, group_size: int = 3) -> Report:
+    provider = load_provider(config, os.environ)
+    found = measure(provider, config, "train", num_tasks=num_tasks, group_size=group_size, system_prompt=None)
+    provider.close()
+    return report(config, found, group_size=group_size, max_prompt_tokens=3, count_tokens=lambda m, t: len(m) + len(t))
+
+
+def test_an_environment_is_measured_and_its_faults_are_told() -> None:
+    config = rules(serve=COUNTER, call_timeout_s=2.0, retries_per_episode=0)
+    found = checked(config)
+    assert found.facts["tasks"] == "700 in train, 20 in test"
+    assert "crash" in found.facts["tools"]
+    assert any("void" in fault and "ToolCrashed" in fault for fault in found.faults)
+    assert any("longer than training.max_prompt_tokens=3" in warning for warning in found.warnings)
+
+
+def test_an_answer_is_given_where_there_is_no_tool() -> None:
+    found = checked(rules(serve=QUIZ), num_tasks=1)
+    assert found.facts["tools"].startswith("none")
+    assert found.faults == ()
+    assert found.facts["random policy"].startswith("reward 0 to")
+
+
+def test_an_environment_that_scores_nothing_is_at_fault() -> None:
+    config = replace(graded("Higher"), max_turns=1, reward=RewardRule(rules().reward.reduction, None, None, None))
+    assert not any("scored" in fault for fault in checked(config).faults)
+    silent = rules(provider="tests.unit.test_env_check:Silent")
+    assert any("no step of any episode was scored" in fault for fault in checked(silent).faults)
+
+
+class SilentSession(FakeSession):
+    """Begins otherwise each time."""
+
+    def prompt(self) -> list[Message]:
+        return [Message(role="user", content=str(random.random()))]
+
+
+class Silent:
+    """A provider whose environment never scores."""
+
+    def __init__(self, config: EnvConfig, environ: object) -> None:
+        del config, environ
+
+    def version(self) -> str:
+        return "1"
+
+    def splits(self) -> tuple[str, ...]:
+        return ("other",)
+
+    def num_tasks(self, split: str) -> int:
+        del split
+        return 3
+
+    def tasks(self, split: str, indices: Sequence[int]) -> list[Task]:
+        return [Task("x", split, index) for index in indices]
+
+    def open(self, task: Task) -> SilentSession:
+        del task
+        return SilentSession(lambda _, num_calls: steady("look", num_calls))
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_prompt_that_changes_is_worth_a_thought_and_another_split_is_played_where_the_asked_one_is_missing() -> None:
+    found = checked(rules(provider="tests.unit.test_env_check:Silent"))
+    assert any("begins otherwise" in warning for warning in found.warnings)
+    assert "split other" in found.facts["played"]
+
+
+def test_the_command_checks_each_member_and_says_so_by_its_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+    assert env_command(["check", "env=gsm8k_mini", "tasks=1", "training.group_size=2", "--json"]) == ExitCode.OK
+    reports = json.loads(capsys.readouterr().out)
+    assert [one["name"] for one in reports] == ["gsm8k_mini"]
+    assert reports[0]["facts"]["tasks"] == "256 in train, 64 in test"
+
+
+def test_a_server_that_is_not_there_is_a_fault(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["check", "http://127.0.0.1:9", "env.limits.create_timeout_s=1.0", "env.limits.max_attempts=1"]
+    assert env_command(arguments) == ExitCode.ENVIRONMENT
+    assert "does not answer" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("arguments", [[], ["list"], ["check"], ["check", "--what"], ["check", "env=echo", "tasks=x"]])
+def test_a_command_line_that_makes_no_sense_is_answered_with_the_usage(arguments: list[str]) -> None:
+    with pytest.raises(XpError, match=r"env check|whole number"):
+        env_command(arguments)

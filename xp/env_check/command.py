@@ -1,0 +1,126 @@
+"""`python -m xp env check`: from the command line to a report for each environment of a mix."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from xp.compose import compose
+from xp.env_check.measure import measure
+from xp.env_check.report import Report, report
+from xp.envs.base import EnvFault, Message
+from xp.envs.load import load_provider
+from xp.errors import ExitCode, XpError
+from xp.resume import split_off
+from xp.secrets import resolve
+from xp.spec import RunSpec
+from xp.stages.episode import env_config, episode_secrets
+
+USAGE: Final = (
+    "python -m xp env check env=NAME | URL | Org/Name | package.module:Class [tasks=4] [tokenizer=DIR] [--json]"
+    " [key=value ...]"
+)
+NUM_TASKS: Final = 4
+CLASS: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+
+
+def env_command(arguments: Sequence[str]) -> int:
+    """Check environments; the exit code is ENVIRONMENT where one cannot be trained on."""
+    if not arguments or arguments[0] != "check":
+        raise XpError(USAGE)
+    as_json = "--json" in arguments
+    given, rest = split_off(("tasks", "tokenizer"), [text for text in arguments[1:] if text != "--json"])
+    if not rest or any(text.startswith("-") for text in rest):
+        raise XpError(USAGE)
+    tasks = given.get("tasks", str(NUM_TASKS))
+    if not tasks.isdigit() or int(tasks) < 1:
+        raise XpError(f"tasks={tasks}: how many tasks are played is a whole number from 1 on")
+    spec = compose(_as_overrides(rest))
+    reports = check(spec, int(tasks), given.get("tokenizer"))
+    if as_json:
+        print(json.dumps([one.as_dict() for one in reports], indent=2, ensure_ascii=False))
+    else:
+        for one in reports:
+            show(one)
+    return ExitCode.ENVIRONMENT if any(one.faults for one in reports) else ExitCode.OK
+
+
+def check(spec: RunSpec, num_tasks: int, tokenizer: str | None) -> list[Report]:
+    """A report for each member of the mix, in its order."""
+    count = token_counter(tokenizer, spec.model.chat_template) if tokenizer else None
+    return [_check_member(spec, name, num_tasks, count) for name in spec.env.members]
+
+
+def _check_member(
+    spec: RunSpec, name: str, num_tasks: int, count: Callable[[Sequence[Message], str], int] | None
+) -> Report:
+    member, group_size = spec.env.members[name], spec.training.group_size
+    rules = env_config(name, member, spec)
+    # A fault is what is looked for, so that no second session hides it.
+    rules = replace(rules, limits=replace(rules.limits, retries_per_episode=0))
+    try:
+        provider = load_provider(rules, _environ(spec))
+        try:
+            found = measure(
+                provider,
+                rules,
+                member.train.split,
+                num_tasks=num_tasks,
+                group_size=group_size,
+                system_prompt=member.system_prompt,
+            )
+        finally:
+            provider.close()
+    except EnvFault as fault:
+        return Report(name, {}, (f"it does not answer: {type(fault).__name__}: {fault}",), ())
+    limit = spec.training.max_prompt_tokens
+    return report(rules, found, group_size=group_size, max_prompt_tokens=limit, count_tokens=count)
+
+
+def token_counter(directory: str, arguments: Mapping[str, object]) -> Callable[[Sequence[Message], str], int]:
+    """Counts a prompt's tokens by the tokenizer of a Hugging Face directory; raises XpError if there is none."""
+    from transformers import AutoTokenizer
+
+    from xp.episode.tokens import ChatTokens
+
+    if not Path(directory).is_dir():
+        raise XpError(f"tokenizer={directory}: no such directory")
+    chat = ChatTokens(AutoTokenizer.from_pretrained(directory), arguments)
+    return lambda messages, tools: len(chat.prompt(messages, tools))
+
+
+def show(one: Report) -> None:
+    from xp.show import console
+
+    out = console()
+    out.print(f"[bold]{one.name}[/bold]")
+    for fact, value in one.facts.items():
+        out.print(f"  {fact:24} {value}", markup=False)
+    for warning in one.warnings:
+        out.print(f"  worth a thought: {warning}", markup=False)
+    for fault in one.faults:
+        out.print(f"  fault: {fault}", markup=False)
+    if not one.faults and not one.warnings:
+        out.print("  nothing stands against training on it")
+
+
+def _as_overrides(rest: Sequence[str]) -> list[str]:
+    """A bare target becomes the option for any environment of its kind; what follows stays as it is."""
+    target, others = rest[0], list(rest[1:])
+    if "=" in target.partition("://")[0]:
+        return list(rest)
+    address = "serve" if CLASS.fullmatch(target) else "target"
+    chosen = [] if any(text.startswith("env=") for text in others) else ["env=openreward"]
+    return [*chosen, f"env.{address}='{target}'", *others]
+
+
+def _environ(spec: RunSpec) -> dict[str, str]:
+    """This process's variables and the declared secrets under the names by which a job sees them."""
+    secrets = episode_secrets(spec)
+    values = resolve(sorted(set(secrets.values())))
+    return {**os.environ, **{name: values[variable] for name, variable in secrets.items()}}

@@ -1,0 +1,200 @@
+"""Plays an environment without a model, and measures what a training run would meet."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from xp.env_check.policy import Policy, faults_of, random_policy, scripted_policy
+from xp.envs.base import EnvFault, Message, Provider, Session, Task, ToolSpec
+from xp.episode.config import EnvConfig
+from xp.episode.episode import Episode
+from xp.episode.outcome import Outcome, Status
+from xp.episode.prompt import opening_messages, tool_schemas
+
+T = TypeVar("T")
+
+AT_ONCE: Final = 8
+MAX_WORDS: Final = 200
+
+
+@dataclass(frozen=True)
+class Plays:
+    """The episodes of one policy."""
+
+    groups: tuple[tuple[Outcome, ...], ...]
+    """One group for each task."""
+    num_call_errors: int
+    """Calls that the environment refused as wrong, though its schemas allow them."""
+
+    @property
+    def outcomes(self) -> list[Outcome]:
+        return [outcome for group in self.groups for outcome in group]
+
+    @property
+    def rewards(self) -> list[float]:
+        return [outcome.reward for outcome in self.outcomes if outcome.reward is not None]
+
+    def share(self, status: Status) -> float:
+        outcomes = self.outcomes
+        return sum(outcome.status is status for outcome in outcomes) / len(outcomes) if outcomes else 0.0
+
+    def share_without_variance(self) -> float | None:
+        """Of the groups with two scored episodes or more: nothing can be learned from them. None: there is none."""
+        scored = [[o.reward for o in group if o.reward is not None] for group in self.groups]
+        scored = [group for group in scored if len(group) > 1]
+        return sum(min(group) == max(group) for group in scored) / len(scored) if scored else None
+
+
+@dataclass
+class Measured:
+    """What was found of one environment."""
+
+    version: str = ""
+    counts: dict[str, int] = field(default_factory=dict)
+    """Split -> tasks."""
+    split: str = ""
+    """The one that was played."""
+    seconds: dict[str, list[float]] = field(default_factory=dict)
+    """Question (open, tools, call, close) -> how long each took."""
+    faults: list[str] = field(default_factory=list)
+    """Of opening sessions: what failed, once for each failure."""
+    num_opened: int = 0
+    tools: tuple[ToolSpec, ...] = ()
+    tool_faults: tuple[str, ...] = ()
+    takes_answer: bool = False
+    is_prompt_stable: bool = True
+    """Whether a second session on a task begins with the same messages."""
+    prompts: list[list[Message]] = field(default_factory=list)
+    is_repeatable: bool | None = None
+    """Whether the scripted policy, played twice on a task, is answered alike; None: it could not be played."""
+    random: Plays = Plays((), 0)
+    scripted: Plays = Plays((), 0)
+
+    def schemas(self) -> str:
+        return json.dumps(tool_schemas(self.tools))
+
+
+def measure(
+    provider: Provider, rules: EnvConfig, split: str, *, num_tasks: int, group_size: int, system_prompt: str | None
+) -> Measured:
+    """Ask, open, call and play; faults of sessions are counted, those of the catalog are raised.
+
+    Args:
+        provider: the environment.
+        rules: what an episode of it means.
+        split: to be played; the environment's first where it has none of that name.
+        num_tasks: how many tasks are looked at and played.
+        group_size: episodes of the random policy on each.
+
+    Raises:
+        EnvFault, XpError: it cannot be asked for its tasks at all.
+    """
+    found = Measured(version=provider.version())
+    found.counts = {name: provider.num_tasks(name) for name in provider.splits()}
+    found.split = split if split in found.counts else next(iter(found.counts))
+    tasks = provider.tasks(found.split, _spread(found.counts[found.split], num_tasks))
+    for task in tasks:
+        _visit(provider, task, found, system_prompt)
+    if found.num_opened == 0:
+        return found
+    found.tool_faults = tuple(fault for tool in found.tools for fault in faults_of(tool))
+    play = _Player(provider, rules, found)
+    words = [_words(prompt) for prompt in found.prompts]
+    found.random = play(
+        [
+            [(task, random_policy(found.tools, rules.dialect, words[n], 1000 * n + k)) for k in range(group_size)]
+            for n, task in enumerate(tasks)
+        ]
+    )
+    found.scripted = play([[(task, scripted_policy(found.tools, rules.dialect)) for _ in "12"] for task in tasks])
+    found.is_repeatable = _are_alike(found.scripted)
+    return found
+
+
+class _Player:
+    """Plays groups of episodes, a few at a time."""
+
+    def __init__(self, provider: Provider, rules: EnvConfig, found: Measured) -> None:
+        self._provider, self._rules, self._found = provider, rules, found
+
+    def __call__(self, groups: Sequence[Sequence[tuple[Task, Policy]]]) -> Plays:
+        errors: list[int] = []
+        with ThreadPoolExecutor(min(AT_ONCE, self._rules.limits.max_sessions)) as pool:
+            futures = [[pool.submit(self._play, *one, errors) for one in group] for group in groups]
+            outcomes = tuple(tuple(future.result() for future in group) for group in futures)
+        return Plays(outcomes, sum(errors))
+
+    def _play(self, task: Task, policy: Policy, errors: list[int]) -> Outcome:
+        episode = Episode(task, lambda: self._provider.open(task), self._rules)
+        while not episode.step(policy()).is_done:
+            pass
+        outcome = episode.settle()
+        errors.append(sum(result.is_call_error for turn in episode.turns for result in turn.results))
+        self._found.seconds.setdefault("turn", []).extend(turn.elapsed_s for turn in episode.turns)
+        return outcome
+
+
+def _visit(provider: Provider, task: Task, found: Measured, system_prompt: str | None) -> None:
+    """Two sessions on a task: how long it takes, what it says first, and whether it says the same again."""
+    seen = []
+    for _ in range(2):
+        try:
+            session = _timed(found, "open", lambda: provider.open(task))
+        except EnvFault as fault:
+            found.faults.append(f"{task.id}: {type(fault).__name__}: {fault}")
+            continue
+        found.num_opened += 1
+        try:
+            seen.append(_first_look(session, found))
+        except EnvFault as fault:
+            found.faults.append(f"{task.id}: {type(fault).__name__}: {fault}")
+        finally:
+            _timed(found, "close", session.close)
+    found.prompts.append(opening_messages(system_prompt, seen[0], found.tools) if seen else [])
+    found.is_prompt_stable &= len(seen) < 2 or seen[0] == seen[1]
+
+
+def _first_look(session: Session, found: Measured) -> list[Message]:
+    tools = _timed(found, "tools", session.tools)
+    if found.tools and tools != found.tools:
+        found.tool_faults = ("tools differ from one task to another",)
+    found.tools = found.tools or tools
+    found.takes_answer = session.takes_answer
+    return session.prompt()
+
+
+def _timed(found: Measured, question: str, ask: Callable[[], T]) -> T:
+    began = time.monotonic()
+    try:
+        return ask()
+    finally:
+        found.seconds.setdefault(question, []).append(time.monotonic() - began)
+
+
+def _spread(size: int, wanted: int) -> list[int]:
+    """Positions over the whole split, from the first on."""
+    count = min(size, wanted)
+    return [number * size // count for number in range(count)]
+
+
+def _words(prompt: Sequence[Message]) -> list[str]:
+    """Distinct words of a prompt, in their order: what a tool takes is often named there."""
+    found = re.findall(r"\w+", " ".join(message["content"] for message in prompt))
+    return list(dict.fromkeys(found))[:MAX_WORDS]
+
+
+def _are_alike(plays: Plays) -> bool | None:
+    pairs = [group for group in plays.groups if all(outcome.status is not Status.VOID for outcome in group)]
+    return all(one == other for one, other in pairs) if pairs else None
+
+
+def texts(prompts: Sequence[Sequence[Message]]) -> Iterator[int]:
+    """Characters of each prompt."""
+    for prompt in prompts:
+        yield sum(len(message["content"]) for message in prompt)

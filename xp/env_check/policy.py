@@ -1,0 +1,147 @@
+"""Policies without a model that write turns as a model would: one acts at random, one calls each tool in its order."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import cycle
+from typing import Any, Final, Protocol
+
+from xp.envs.base import ToolSpec
+from xp.episode.config import Dialect
+
+WORDS: Final = ("yes", "no", "a", "the", "x", "hello", "0", "1", "42")
+MAX_ITEMS: Final = 2
+MAX_DEPTH: Final = 4
+SMALL: Final = 9
+"""Whole numbers without bounds are drawn from 0 to this: indices and moves are small."""
+
+
+class Draw(random.Random):
+    """Random choices, and the words that texts are made of: a few of every day's and those of the prompt."""
+
+    def __init__(self, seed: int, words: Sequence[str]) -> None:
+        super().__init__(seed)
+        self.words = (*WORDS, *words)
+
+
+class Policy(Protocol):
+    """Writes an assistant message for each turn."""
+
+    def __call__(self) -> str: ...
+
+
+def random_policy(tools: Sequence[ToolSpec], dialect: Dialect, words: Sequence[str], seed: int) -> Policy:
+    """A random tool with random arguments that its schema allows, texts out of `words`; a word if there is no tool."""
+    draw = Draw(seed, words)
+
+    def write() -> str:
+        if not tools:
+            return draw.choice(draw.words)
+        tool = draw.choice(list(tools))
+        return written(tool, arguments_of(tool, draw), dialect)
+
+    return write
+
+
+def scripted_policy(tools: Sequence[ToolSpec], dialect: Dialect) -> Policy:
+    """Each tool in its order, with the same arguments each time, over and over."""
+    calls = cycle([written(tool, arguments_of(tool, Draw(0, ())), dialect) for tool in tools] or [WORDS[0]])
+    return lambda: next(calls)
+
+
+def written(tool: ToolSpec, arguments: Mapping[str, Any], dialect: Dialect) -> str:
+    """The call as a model writes it."""
+    if dialect is Dialect.ACTION:
+        return f"<action>{json.dumps(arguments, ensure_ascii=False)}</action>"
+    call = json.dumps({"name": tool.name, "arguments": arguments}, ensure_ascii=False)
+    return f"<tool_call>\n{call}\n</tool_call>"
+
+
+def arguments_of(tool: ToolSpec, draw: Draw) -> dict[str, Any]:
+    """Arguments that the schema of a tool allows: all required ones, and each optional one half of the time."""
+    value = _value(tool.parameters, tool.parameters, draw, 0)
+    return value if isinstance(value, dict) else {}
+
+
+def _value(schema: Any, root: Mapping[str, Any], draw: Draw, depth: int) -> Any:
+    schema = _resolved(schema, root)
+    for choice in ("const", "default") if depth else ("const",):
+        if choice in schema:
+            return schema[choice]
+    if options := schema.get("enum"):
+        return draw.choice(list(options))
+    if branches := schema.get("anyOf") or schema.get("oneOf"):
+        return _value(draw.choice(list(branches)), root, draw, depth + 1)
+    kind = schema.get("type", "object" if "properties" in schema else "string")
+    kind = draw.choice(kind) if isinstance(kind, list) else kind
+    return _OF_KIND.get(kind, _text)(schema, root, draw, depth)
+
+
+def _object(schema: Mapping[str, Any], root: Mapping[str, Any], draw: Draw, depth: int) -> dict[str, Any]:
+    required = set(schema.get("required", ()))
+    return {
+        name: _value(child, root, draw, depth + 1)
+        for name, child in schema.get("properties", {}).items()
+        if depth < MAX_DEPTH and (name in required or draw.random() < 0.5)
+    }
+
+
+def _array(schema: Mapping[str, Any], root: Mapping[str, Any], draw: Draw, depth: int) -> list[Any]:
+    least = int(schema.get("minItems", 0))
+    count = max(least, draw.randint(0, MAX_ITEMS)) if depth < MAX_DEPTH else least
+    return [_value(schema.get("items", {}), root, draw, depth + 1) for _ in range(count)]
+
+
+def _integer(schema: Mapping[str, Any], _root: Mapping[str, Any], draw: Draw, _depth: int) -> int:
+    least = int(schema.get("minimum", schema.get("exclusiveMinimum", -1) + 1))
+    return draw.randint(least, max(least, int(schema.get("maximum", least + SMALL))))
+
+
+def _number(schema: Mapping[str, Any], _root: Mapping[str, Any], draw: Draw, _depth: int) -> float:
+    least = float(schema.get("minimum", 0.0))
+    return round(draw.uniform(least, max(least, float(schema.get("maximum", least + 1.0)))), 2)
+
+
+def _text(_schema: Mapping[str, Any], _root: Mapping[str, Any], draw: Draw, _depth: int) -> str:
+    return draw.choice(draw.words)
+
+
+_OF_KIND: Final[Mapping[str, Any]] = {
+    "object": _object,
+    "array": _array,
+    "integer": _integer,
+    "number": _number,
+    "boolean": lambda _schema, _root, draw, _depth: draw.random() < 0.5,
+    "null": lambda *_: None,
+}
+
+
+def _resolved(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The schema behind a local reference."""
+    for _ in range(MAX_DEPTH):
+        if not isinstance(schema, Mapping) or "$ref" not in schema:
+            break
+        found: Any = root
+        for part in str(schema["$ref"]).removeprefix("#/").split("/"):
+            found = found.get(part, {}) if isinstance(found, Mapping) else {}
+        schema = found
+    return schema if isinstance(schema, Mapping) else {}
+
+
+def faults_of(tool: ToolSpec) -> Iterator[str]:
+    """What of a tool's declaration breaks chat templates or trainers."""
+    if not tool.name.replace("_", "").replace("-", "").isalnum() or not tool.name.isascii():
+        yield f"tool {tool.name!r}: a name of other than letters, digits, _ and -"
+    if tool.parameters.get("type", "object") != "object":
+        yield f"tool {tool.name}: its parameters are no object"
+    if not tool.description.strip():
+        yield f"tool {tool.name}: no description"
+    properties = tool.parameters.get("properties", {})
+    if missing := [name for name in tool.parameters.get("required", ()) if name not in properties]:
+        yield f"tool {tool.name}: required parameters {missing} are not declared"
+    try:
+        json.dumps(dict(tool.parameters), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        yield f"tool {tool.name}: its schema is not JSON ({error})"
