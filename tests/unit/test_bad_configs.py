@@ -120,6 +120,7 @@ print("LOADED", sorted({"torch", "trl", "ray", "joblib", "optuna", "openreward"}
 
 
 @pytest.mark.scorecard(25)
+@pytest.mark.scorecard(26)
 @pytest.mark.parametrize(
     "name", ["python_tag", "target_nested", "resolver_env", "alias_bomb", "defaults_of_hydra", "big"]
 )

@@ -87,10 +87,9 @@ def _validate(container: dict[str, Any], env_name: str) -> RunSpec | list[Fault]
 
     container = dict(container)
     env = container.get("env")
-    if isinstance(env, dict) and "members" not in env:
+    is_mix = isinstance(env, dict) and "members" in env
+    if isinstance(env, dict) and not is_mix:
         container["env"] = {"members": {env_name: env}}
-    members = container.get("env", {}).get("members") if isinstance(container.get("env"), dict) else None
-    is_mix = isinstance(members, dict) and len(members) > 1
     try:
         return RunSpec.model_validate_json(json.dumps(container))
     except ValidationError as error:
