@@ -140,7 +140,7 @@ class Seen:
     def watch(self, outputs: Path, launcher: RayLauncher) -> None:
         """Until the job is ready; then look at everything, and let it go on."""
         try:
-            eventually(lambda: self._poll(outputs), 240)
+            eventually(lambda: self._poll(outputs, launcher._head), 240)
             head = launcher._head
             assert head is not None
             self.job = "\n".join(repr(job) for job in launcher._client().list_jobs())
@@ -152,8 +152,8 @@ class Seen:
             self.fault = error
         (outputs / "go").touch()
 
-    def _poll(self, outputs: Path) -> bool:
-        for process in psutil.Process().children(recursive=True):
+    def _poll(self, outputs: Path, head: RayHead | None) -> bool:
+        for process in psutil.Process(head._process.pid).children(recursive=True) if head else []:
             try:
                 self.argv.add(" ".join(process.cmdline()))
                 self.processes.add(process.pid)

@@ -125,7 +125,8 @@ class RayLauncher:
     def _client(self) -> Any:
         from ray.job_submission import JobSubmissionClient
 
-        logging.getLogger("ray").setLevel(logging.WARNING)
+        for name in ("ray", "ray.dashboard.modules.dashboard_sdk", "ray._private.runtime_env.packaging"):
+            logging.getLogger(name).setLevel(logging.WARNING)
         if self._head is not None:
             return JobSubmissionClient(self._head.address, headers={"Authorization": f"Bearer {self._head.token}"})
         return JobSubmissionClient(self._address)
