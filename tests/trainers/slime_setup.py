@@ -60,6 +60,7 @@ def worker_config(root: Path, limits: Limits = LIMITS, **changes: Any) -> Worker
         "checkpoints": None,
         "exports": None,
         "keep_checkpoints": 1,
+        "estimator": "grpo",
     }
     (root / common.stage_dir).mkdir(parents=True, exist_ok=True)
     return WorkerConfig(**fields | changes)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from xp.backends.slime import sources
-from xp.backends.slime.advantages import centred, post_process
+from xp.backends.slime.advantages import advantages, centred
 from xp.backends.slime.checkpoints import TRACKER, choose_latest, prune, whole
 from xp.backends.slime.config import Command, Common, ConvertConfig, Limits, WorkerConfig
 from xp.backends.slime.convert import main as convert
@@ -186,12 +186,18 @@ def test_a_published_model_is_whole_and_an_earlier_one_is_kept(tmp_path: Path) -
 
 @pytest.mark.parametrize("by_std", [True, False])
 def test_advantages_are_grpos_over_the_valid_episodes_of_each_group(by_std: bool) -> None:
-    args = SimpleNamespace(grpo_std_normalization=by_std)
     rewards = [1.0, math.nan, 0.0, 0.5, math.nan, math.nan, 0.7, math.nan, 0.3, 0.3, 0.3, 0.3]
     samples = [SimpleNamespace(reward=reward, group_index=at // 4) for at, reward in enumerate(rewards)]
-    _, found = post_process(args, samples)
+    _, found = advantages(samples, "grpo", by_std=by_std)
     scale = 0.5 + 1e-6 if by_std else 1.0
     assert found == pytest.approx([0.5 / scale, 0, -0.5 / scale, 0, *[0.0] * 8])
+
+
+def test_rloo_leaves_each_valid_episode_out_of_its_own_baseline() -> None:
+    rewards = [1.0, math.nan, 0.0, 0.5, math.nan, math.nan, 0.7, math.nan]
+    samples = [SimpleNamespace(reward=reward, group_index=at // 4) for at, reward in enumerate(rewards)]
+    _, found = advantages(samples, "rloo", by_std=False)
+    assert found == pytest.approx([1.0 - 0.25, 0, 0.0 - 0.75, 0.5 - 0.5, 0, 0, 0, 0])
 
 
 def test_slimes_own_formula_is_met_where_nothing_is_void() -> None:
@@ -212,7 +218,7 @@ def worker_config(root: Path, updates_per_step: int) -> WorkerConfig:
     common = Common(
         1, "runs/r", "runs/r/attempt_1/train", "tasks/t", "metrics.jsonl", {}, Limits(1, 1, 1), 1, 0.2, None
     )
-    return WorkerConfig(str(root), common, "train", 4, 10, 2, updates_per_step, False, None, None, 1)
+    return WorkerConfig(str(root), common, "train", 4, 10, 2, updates_per_step, False, None, None, 1, "grpo")
 
 
 def test_both_halves_of_a_step_become_one_line_after_its_last_update(tmp_path: Path) -> None:

@@ -5,13 +5,18 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from xp.spec.section import Name, Section
 
 
 class Estimator(StrEnum):
+    """The baseline that is taken from an episode's reward."""
+
     GRPO = "grpo"
+    """The mean of its group (arXiv:2402.03300)."""
+    RLOO = "rloo"
+    """The mean of its group without itself (arXiv:2402.14740)."""
 
 
 class AdvantageScale(StrEnum):
@@ -70,3 +75,9 @@ class Algorithm(Section):
     """Whether truncated episodes are left out of the loss."""
     dynamic_sampling: bool
     """Whether groups without variance are replaced (DAPO, arXiv:2503.14476)."""
+
+    @model_validator(mode="after")
+    def _rloo_is_not_scaled(self) -> Algorithm:
+        if self.estimator is Estimator.RLOO and self.advantage_scale is not AdvantageScale.NONE:
+            raise ValueError("estimator=rloo divides by nothing: set advantage_scale=none")
+        return self

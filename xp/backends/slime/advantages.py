@@ -23,18 +23,23 @@ def post_process(args: Any, samples: Sequence[Any]) -> tuple[list[float], list[f
     Returns:
         Raw rewards (not a number: void) and advantages (0: void), one each a sample.
     """
+    return advantages(samples, worker(args).config.estimator, by_std=args.grpo_std_normalization)
+
+
+def advantages(samples: Sequence[Any], estimator: str, *, by_std: bool) -> tuple[list[float], list[float]]:
+    """`post_process` with its settings written out; `estimator` is `grpo` or `rloo`."""
+    baseline = left_out if estimator == "rloo" else centred
     groups: dict[Any, list[int]] = {}
     for position, sample in enumerate(samples):
         groups.setdefault(sample.group_index, []).append(position)
     raw = [float(sample.reward) for sample in samples]
-    baseline = left_out if worker(args).config.estimator == "rloo" else centred
-    advantages = [0.0] * len(samples)
+    found = [0.0] * len(samples)
     for positions in groups.values():
         valid = [position for position in positions if not math.isnan(raw[position])]
-        own = baseline([raw[position] for position in valid], by_std=args.grpo_std_normalization)
+        own = baseline([raw[position] for position in valid], by_std=by_std)
         for position, advantage in zip(valid, own, strict=True):
-            advantages[position] = advantage
-    return raw, advantages
+            found[position] = advantage
+    return raw, found
 
 
 def centred(rewards: Sequence[float], *, by_std: bool) -> list[float]:
@@ -52,7 +57,8 @@ def centred(rewards: Sequence[float], *, by_std: bool) -> list[float]:
 def left_out(rewards: Sequence[float], *, by_std: bool) -> list[float]:
     """RLOO (arXiv:2402.14740): rewards minus the mean of the others; never scaled."""
     assert not by_std  # the spec refuses it
-    return [reward * len(rewards) / (len(rewards) - 1) for reward in centred(rewards, by_std=False)]
+    factor = len(rewards) / max(1, len(rewards) - 1)
+    return [factor * reward for reward in centred(rewards, by_std=False)]
 
 
 def has_variance(args: Any, group: Sequence[Any]) -> Any:

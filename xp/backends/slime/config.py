@@ -88,6 +88,8 @@ class TrainConfig:
     """Slime deletes none: older ones, with their exports, are removed once a newer one is whole."""
     shuffle: bool
     mask_truncated: bool
+    estimator: str
+    """`grpo` or `rloo`: the baseline of an episode's reward."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=2) + "\n"
@@ -168,6 +170,7 @@ class WorkerConfig:
     """Where older checkpoints are removed; None: nowhere."""
     exports: str | None
     keep_checkpoints: int
+    estimator: str
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=2) + "\n"

@@ -77,6 +77,7 @@ def worker_config(config: EvaluateConfig, name: str, root: Path) -> WorkerConfig
         checkpoints=None,
         exports=None,
         keep_checkpoints=1,
+        estimator="grpo",
     )
 
 

@@ -22,7 +22,8 @@ KNOBS: Mapping[str, Callable[[RunSpec], Flags]] = {
     "model.dtype": lambda _: {"--bf16": ()},
     "model.path": lambda s: {"--hf-checkpoint": value(s.model.path)},
     "model.max_context_tokens": lambda s: {"--sglang-context-length": value(s.model.max_context_tokens)},
-    "algorithm.estimator": lambda s: {"--advantage-estimator": value(s.algorithm.estimator)},
+    # grpo hands the rewards on as xp.backends.slime.advantages left them, whose baseline may be another.
+    "algorithm.estimator": lambda _: {"--advantage-estimator": value("grpo")},
     "algorithm.advantage_scale": lambda s: {
         "--disable-grpo-std-normalization": switch(s.algorithm.advantage_scale is AdvantageScale.NONE)
     },

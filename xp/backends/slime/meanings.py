@@ -52,6 +52,7 @@ NOTES: Mapping[str, str] = {
 BESIDE: Mapping[str, str] = {
     "training.max_tokens_per_turn": f"max_new_tokens of each turn, by {ROLLOUT}",
     "training.max_response_tokens": ROLLOUT,
+    "algorithm.estimator": "xp.backends.slime.advantages",
     "algorithm.advantage_scale": "xp.backends.slime.advantages",
     "evaluation.temperature": "the evaluate stage",
 }

@@ -105,6 +105,7 @@ def _train_job(spec: RunSpec, places: Places) -> Job:
         keep_checkpoints=training.keep_checkpoints,
         shuffle=training.shuffle,
         mask_truncated=spec.algorithm.mask_truncated,
+        estimator=spec.algorithm.estimator.value,
     )
     outputs = (f"{places.model}/config.json", places.metrics)
     return _job(spec, here, "xp.backends.slime.train", config.to_json(), outputs)

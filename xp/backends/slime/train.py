@@ -66,6 +66,7 @@ def worker_config(config: TrainConfig, root: Path) -> WorkerConfig:
         checkpoints=config.checkpoints,
         exports=config.exports,
         keep_checkpoints=config.keep_checkpoints,
+        estimator=config.estimator,
     )
 
 

@@ -9,7 +9,7 @@ from xp.backends.trl.geometry import geometry, world_size
 from xp.backends.trl.knobs import FIXED, KNOBS, catalog, is_colocated, longest_sequence
 from xp.batch import batch_refusals
 from xp.faults import nearest
-from xp.spec import EngineName, ImportanceCorrection, KlEstimator, Placement, RunSpec, Strategy
+from xp.spec import EngineName, Estimator, ImportanceCorrection, KlEstimator, Placement, RunSpec, Strategy
 
 
 def refusals(spec: RunSpec) -> list[Refusal]:
@@ -104,6 +104,12 @@ def _engine(spec: RunSpec) -> Iterator[Refusal]:
 
 def _algorithm(spec: RunSpec) -> Iterator[Refusal]:
     algorithm, training = spec.algorithm, spec.training
+    if algorithm.estimator is not Estimator.GRPO:
+        yield Refusal(
+            "algorithm.estimator",
+            f"TRL's GRPOTrainer has the mean of the whole group as its baseline, not {algorithm.estimator.value}; set"
+            " grpo, or use backend=skyrl or slime",
+        )
     if algorithm.dynamic_sampling:
         yield Refusal("algorithm.dynamic_sampling", "TRL's GRPOTrainer does not resample groups; set it to false")
     if training.kl_coef > 0 and algorithm.kl_estimator is not KlEstimator.K3:
@@ -120,12 +126,6 @@ def _algorithm(spec: RunSpec) -> Iterator[Refusal]:
         yield Refusal(
             "training.max_tokens_per_micro_batch",
             "TRL's micro-batches count episodes; set it to null and use training.micro_batch_size",
-        )
-    if spec.evaluation.every is not None:
-        yield Refusal(
-            "evaluation.every",
-            "backend=trl evaluates before and after training; set null, and play a checkpoint with"
-            " `python -m xp evaluate run=RUN checkpoint=STEP`",
         )
 
 
