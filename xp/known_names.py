@@ -24,6 +24,7 @@ FOREIGN = {
     "trainer.logger": "tracking=[wandb]; the console always gets its log",
     "generator.n_samples_per_prompt": "training.group_size",
     "generator.max_turns": "env.max_turns",
+    "environment.env_class": "env=NAME chooses it; env=graded env.env_class=NAME takes one that skyrl_gym has registered",
     "generator.sampling_params.temperature": "training.temperature",
     "generator.sampling_params.max_generate_length": "training.max_tokens_per_turn",
     "generator.inference_engine.num_engines": "hardware=NAME; each engine has backend.engine.tensor_parallel of them",

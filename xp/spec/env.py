@@ -139,7 +139,7 @@ class EnvMember(Section):
         if self.provider == "openenv" and self.rows is None:
             raise ValueError("provider=openenv needs rows, the prompts of its tasks (package:file.jsonl)")
         if self.python is not None and self.serve is None:
-            raise ValueError("python says what runs `serve`, and serve is null")
+            raise ValueError("python says what runs the environment, and serve is null")
         return self
 
 

@@ -1,0 +1,83 @@
+"""What an environment of the spec may say, and what it is told otherwise."""
+
+from __future__ import annotations
+
+import pytest
+
+from xp.compose import compose, options
+from xp.errors import XpError
+from xp.plan import build_plan
+from xp.stages.episode import episode_config, user_modules
+
+NEEDS_AN_ADDRESS = {"openreward", "openenv", "openenv_openspiel", "openenv_atari", "openenv_sumo_rl", "openenv_finrl"}
+NEEDS_A_GRADER = {"graded"}
+
+
+@pytest.mark.parametrize("name", options("env"))
+def test_every_option_plans_or_says_what_is_missing(name: str) -> None:
+    if name in NEEDS_AN_ADDRESS | NEEDS_A_GRADER:
+        with pytest.raises(XpError, match="give exactly one of"):
+            compose([f"env={name}"])
+    else:
+        assert build_plan(compose([f"env={name}"]), "x").stages
+
+
+@pytest.mark.parametrize("name", sorted(NEEDS_AN_ADDRESS - {"openreward", "openenv"}))
+def test_a_published_openenv_environment_plans_with_a_url_or_an_image(name: str) -> None:
+    for address in ("env.target=https://example.org", "env.image=games:latest"):
+        assert build_plan(compose([f"env={name}", address]), "x").stages
+
+
+@pytest.mark.parametrize(
+    ("overrides", "fault"),
+    [
+        (["env=openreward", "env.target=Org/Name", "env.serve=a:B"], "exactly one of target"),
+        (["env=graded", "env.grader=a:b", "env.env_class=gsm8k"], "exactly one of grader"),
+        (["env=multiply", "env.target=http://x.y"], "target belongs to"),
+        (["env=echo", "env.grader=a:b"], "grader belongs to provider=local"),
+        (["env=echo", "env.rows=a:b"], "rows belongs to"),
+        (["env=openenv", "env.target=Org/Name", "env.rows=a:b"], "no URL"),
+        (["env=openenv_atari", "env.target=http://x.y", "env.python=python3"], "and serve is null"),
+        (["env=multiply", "env.rows=../rows.jsonl"], "rows"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_with_the_field(overrides: list[str], fault: str) -> None:
+    with pytest.raises(XpError, match=fault):
+        compose(overrides)
+
+
+def test_a_mix_keeps_each_members_own_turns_reward_weight_and_provider() -> None:
+    spec = compose(["env=whodunit_mini_multiply", "env.members.multiply.weight=2.0"])
+    members = episode_config(spec).members
+    assert {name: member.provider for name, member in members.items()} == {
+        "whodunit_mini": "openreward",
+        "multiply": "local",
+    }
+    assert [members[name].max_turns for name in ("whodunit_mini", "multiply")] == [8, 1]
+    assert (members["multiply"].reward.maximum, members["whodunit_mini"].reward.maximum) == (0.5, None)
+    assert {name: member.weight for name, member in spec.env.members.items()} == {"whodunit_mini": 3.0, "multiply": 2.0}
+
+
+def test_an_environments_dialect_is_its_own_and_else_the_models() -> None:
+    assert episode_config(compose(["env=openenv_echo"])).members["openenv_echo"].dialect == "action"
+    assert episode_config(compose(["env=echo"])).members["echo"].dialect == "hermes"
+
+
+def test_graders_and_rows_of_the_users_own_go_into_the_run() -> None:
+    spec = compose(["env=graded", "env.grader=my_graders:grade", "env.rows=my_rows.sets:rows.jsonl"])
+    assert user_modules(spec) == ("my_graders", "my_rows")
+
+
+def test_what_another_interpreter_serves_stays_there() -> None:
+    serve = "env.serve=tests.envs_under_test.counter:Counter"
+    assert user_modules(compose(["env=openreward", serve, "env.python=/opt/env/bin/python"])) == ("tests",)
+    foreign = ["env=openreward", "env.serve=not_here:Env", "env.python=/opt/env/bin/python"]
+    assert user_modules(compose(foreign)) == ()
+    assert build_plan(compose(foreign), "x").stages
+
+
+def test_the_catalogs_key_is_asked_for_by_its_own_environments_alone() -> None:
+    from xp.stages.episode import episode_secrets
+
+    assert "OPENREWARD_API_KEY" in episode_secrets(compose(["env=whodunit"]))
+    assert episode_secrets(compose(["env=openenv_atari", "env.target=https://example.org"])) == {}
