@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from xp.backends.base import Places
 from xp.backends.skyrl.config import EvaluateConfig, TrainConfig
-from xp.backends.skyrl.knobs import FIXED, KNOBS, PATHS
+from xp.backends.skyrl.fixed import FIXED, PATHS
+from xp.backends.skyrl.knobs import KNOBS
 from xp.backends.skyrl.overrides import assignment, catalog, is_of_kind
 from xp.backends.skyrl.render import checkpoint, native, refusals, stages
 from xp.compose import compose, options

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from xp.backends.base import Refusal
-from xp.backends.skyrl.knobs import FIXED, KNOBS, PATHS
+from xp.backends.skyrl.fixed import FIXED, PATHS
+from xp.backends.skyrl.knobs import KNOBS
 from xp.faults import nearest
 from xp.spec import RunSpec
 

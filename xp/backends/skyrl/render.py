@@ -7,8 +7,9 @@ from typing import Any
 
 from xp.backends.base import Places
 from xp.backends.skyrl.config import Common, EvaluateConfig, Sampling, TrainConfig
+from xp.backends.skyrl.fixed import FIXED
 from xp.backends.skyrl.geometry import geometry, is_megatron
-from xp.backends.skyrl.knobs import FIXED, KNOBS, is_rehearsal
+from xp.backends.skyrl.knobs import KNOBS, is_rehearsal
 from xp.backends.skyrl.meanings import meanings
 from xp.backends.skyrl.overrides import assignment, flat
 from xp.backends.skyrl.refusals import refusals
