@@ -211,14 +211,23 @@ def _plans(request: Request) -> list[Plan]:
 
 
 def _sweep_plans(specs: Sequence[RunSpec], *, again: bool) -> list[Plan]:
-    """All points are planned before the first one runs, so that an illegal one refuses the sweep."""
+    """All points are planned before the first one runs, so that illegal ones refuse the sweep, each with its reason."""
     from xp.show import console
     from xp.sweep import open_points
 
     todo, left = open_points(specs, again=again)
     for entry in left:
         console().print(f"{entry.run_id}  is {entry.standing.value}, left alone (--again runs it anew)")
-    return [build_plan(point.spec, point.run_id or new_run_id(point.spec), point.attempt) for point in todo]
+    plans: list[Plan] = []
+    faults: dict[str, ExitCode] = {}
+    for point in todo:
+        try:
+            plans.append(build_plan(point.spec, point.run_id or new_run_id(point.spec), point.attempt))
+        except XpError as error:
+            faults |= dict.fromkeys(str(error).splitlines(), error.code)
+    if faults:
+        raise XpError("\n".join(faults), next(iter(faults.values())))
+    return plans
 
 
 def _dispatch_all(plans: Sequence[Plan], until: str | None) -> int:

@@ -185,3 +185,10 @@ def test_25_a_bad_command_line_is_refused(
 ) -> None:
     assert main(["plan", *overrides]) == 2
     assert expected in capsys.readouterr().err
+
+
+def test_every_illegal_point_of_a_sweep_gives_its_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "-m", "training.micro_batch_size=7,64,48"]) == 3
+    message = capsys.readouterr().err
+    assert "8 x 8 by 7 x 1" in message
+    assert "8 x 8 by 48 x 1" in message
