@@ -12,7 +12,7 @@ from xp.launchers import detached
 from xp.launchers.follow import LOOK_S, Tail
 from xp.launchers.log import write_to_screen
 from xp.launchers.run_directory import cancel as stop_supervisor
-from xp.record import RunRecord, Status, is_held, table
+from xp.record import RunRecord, Status, is_held, read_record, table
 
 KILLED = "killed"
 """The record says `running`, and nobody runs it any more."""
@@ -87,7 +87,11 @@ def cancel(run: Path) -> str:
     end = time.monotonic() + PATIENCE_S
     while detached.current(run).status is Status.RUNNING and time.monotonic() < end:
         time.sleep(LOOK_S)
-    return f"asked for the end of job {', '.join(jobs)}: {status(run, detached.current(run))}"
+    asked = f"asked for the end of job {', '.join(jobs)}"
+    if detached.current(run).status is not Status.RUNNING:
+        return f"{asked}: {read_record(run).status}"
+    detached.abandon(run)
+    return f"{asked}; nobody confirms it, so look there before you resume: {read_record(run).status}"
 
 
 def status(run: Path, record: RunRecord) -> str:

@@ -71,6 +71,7 @@ class TestDetachedSlurm(DetachingContract):
         return SlurmLauncher(launcher_spec("slurm", grace_s=1.0, detach=True), outputs)
 
 
+@pytest.mark.slow  # Slurm waits two minutes before it starts a requeued job
 def test_a_stage_that_is_preempted_is_queued_again_and_goes_on_with_its_secret(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

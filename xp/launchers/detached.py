@@ -60,7 +60,7 @@ def current(run: Path) -> RunRecord:
 def live(run: Path, record: RunRecord) -> list[Launch]:
     """The jobs of a run that a cluster still has."""
     launcher = detachable(run, record)
-    if launcher is None:
+    if launcher is None or record.status is not Status.RUNNING:
         return []
     launches = [_launch(record, stage) for stage in record.attempts[-1].stages if stage.native_id is not None]
     return [launch for launch in launches if launcher.poll(launch) is None]
@@ -83,6 +83,16 @@ def stop(run: Path, record: RunRecord) -> list[str]:
     for launch in reversed(found):
         launcher.cancel(launch)  # type: ignore[union-attr]
     return list(dict.fromkeys(launch.native_id for launch in found))
+
+
+def abandon(run: Path) -> None:
+    """Close the record of a run whose cluster does not say what became of it."""
+    from filelock import FileLock
+
+    with FileLock(run / LOCK, timeout=5):
+        record = read_record(run)
+        if record.status is Status.RUNNING:
+            write_record(run, close_attempt(record, Status.INTERRUPTED))
 
 
 def detachable(run: Path, record: RunRecord) -> Detachable | None:

@@ -1,0 +1,106 @@
+"""`python -m xp runs` on runs that go on, ended, or were killed; tests/detaching.py has those left to a cluster."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.launching import Supervisor, eventually, launcher_spec, plan, run, stage
+from xp import runs
+from xp.errors import ExitCode, XpError
+from xp.launchers import detached
+from xp.launchers.base import Context, Echo, Launch
+from xp.record import Status, read_record
+
+pytestmark = pytest.mark.integration
+
+WAITS = "import os, time\nprint('first', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.05)\nprint('last')"
+
+
+def begun(outputs: Path) -> bool:
+    log = outputs / "runs/run/attempt_1/s0/log.txt"
+    return log.exists() and "first" in log.read_text()
+
+
+def test_the_log_of_a_run_that_goes_on_is_followed_to_its_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    supervisor = Supervisor(tmp_path, [WAITS, "print('second stage')"])
+    eventually(lambda: begun(tmp_path), 20)
+    threading.Timer(1.0, (tmp_path / "go").touch).start()
+    runs.logs(tmp_path, tmp_path / "runs/run")
+    assert supervisor.end()[0] == 0
+    assert capsys.readouterr().out == "first\nlast\nsecond stage\n"
+
+
+def test_a_run_that_is_cancelled_is_interrupted(tmp_path: Path) -> None:
+    supervisor = Supervisor(tmp_path, [WAITS])
+    eventually(lambda: begun(tmp_path), 20)
+    assert str(supervisor.process.pid) in runs.cancel(tmp_path / "runs/run")
+    assert supervisor.end()[0] == ExitCode.TERMINATED
+    assert read_record(tmp_path / "runs/run").status is Status.INTERRUPTED
+
+
+def test_a_run_whose_supervisor_was_killed_says_so_and_its_log_ends(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    supervisor = Supervisor(tmp_path, [WAITS], grace_s=0.5)
+    eventually(lambda: begun(tmp_path), 20)
+    supervisor.send(signal.SIGKILL)
+    supervisor.process.wait()
+    directory = tmp_path / "runs/run"
+    assert runs.status(directory, read_record(directory)) == runs.KILLED
+    runs.logs(tmp_path, directory)
+    runs.show(directory)
+    assert "its supervisor was killed; go on with: python -m xp resume=run" in capsys.readouterr().out
+
+
+def test_a_run_that_is_over_is_not_cancelled(tmp_path: Path) -> None:
+    run(plan(stage("a", "pass")), tmp_path)
+    with pytest.raises(XpError, match="not running") as caught:
+        runs.cancel(tmp_path / "runs/run")
+    assert caught.value.code == ExitCode.RUN_DIR
+
+
+class Silent:
+    """A cluster that took the jobs and answers nothing any more."""
+
+    name = "slurm"
+    is_here = True
+
+    def check(self, *_: object) -> None: ...
+
+    def submit_all(self, stages: list[tuple[object, Context]]) -> list[Launch]:
+        return [Launch("slurm", its.key("a"), "7", its.log("a"), "2026-01-01T00:00:00+00:00") for _, its in stages]
+
+    def submit(self, *_: object) -> Launch:
+        raise NotImplementedError
+
+    def wait(self, launch: Launch, echo: Echo) -> int:
+        raise NotImplementedError
+
+    def poll(self, _: Launch) -> int | None:
+        return None
+
+    def fetch(self, _: Launch) -> None: ...
+
+    def cancel(self, launch: Launch, *, now: bool = False) -> None: ...
+
+    def close(self, _: Context) -> None: ...
+
+
+def test_a_run_whose_cluster_is_gone_can_be_closed_and_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from xp.dispatch import dispatch
+
+    silent = Silent()
+    monkeypatch.setattr(detached, "detachable", lambda *_: silent)
+    monkeypatch.setattr(runs, "PATIENCE_S", 0.5)
+    one = plan(stage("a", "pass")).by(launcher_spec("slurm", detach=True))
+    dispatch(one, silent, tmp_path, echo=lambda _: None)  # type: ignore[arg-type]
+    assert "nobody confirms it" in runs.cancel(tmp_path / "runs/run")
+    assert read_record(tmp_path / "runs/run").status is Status.INTERRUPTED
+    dispatch(one.at(2), silent, tmp_path, echo=lambda _: None)  # type: ignore[arg-type]
+    assert read_record(tmp_path / "runs/run").status is Status.RUNNING
