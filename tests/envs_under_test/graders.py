@@ -50,3 +50,9 @@ class Higher:
         hint = "higher" if guess < self._secret else "lower"
         observations = [] if is_right else [{"role": "user", "content": hint}]
         return {"observations": observations, "reward": float(is_right), "done": is_right, "metadata": {}}
+
+
+def skyrl_rows() -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    """A row as SkyRL's examples write it."""
+    spec = {"method": "rule", "ground_truth": "18"}
+    return {"train": [{"prompt": [{"role": "user", "content": "3 * 6?"}], "env_class": "gsm8k", "reward_spec": spec}]}

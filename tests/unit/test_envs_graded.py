@@ -18,6 +18,8 @@ from xp.episode.config import EnvConfig
 from xp.episode.episode import Episode
 from xp.episode.outcome import Outcome, Status
 from xp.errors import XpError
+from xp.tasks.config import MemberConfig, Selection
+from xp.tasks.questions import read_task
 
 MODULE = "tests.envs_under_test.graders"
 
@@ -68,6 +70,17 @@ def test_a_grader_that_fails_makes_the_episode_void_never_zero(grader: str, faul
 def test_the_reason_names_the_line_of_the_users_code() -> None:
     outcome, _ = play(with_limits(graded("raises"), retries_per_episode=0), 1, "1")
     assert "graders.py" in (outcome.void_reason or "")
+
+
+def test_what_a_row_holds_beside_its_prompt_reaches_neither_the_prepared_task_nor_its_repr(package: Path) -> None:
+    row = {"prompt": "a", "answer": "canary-1", "reward_spec": {"ground_truth": "canary-2"}, "note": "canary-3"}
+    (package / "rows.jsonl").write_text(json.dumps(row))
+    config = graded("equals", rows="lent_rows:rows.jsonl")
+    provider = GradedProvider(config, {})
+    one = provider.tasks("train", [0])[0]
+    selection = Selection("train")
+    entry = read_task(provider, one, "hash", MemberConfig(config, selection, None, 1.0, "Think. {tools}"))
+    assert "canary" not in f"{entry} {one!r}"
 
 
 def test_what_is_no_grader_is_refused() -> None:

@@ -62,7 +62,8 @@ class Mix:
 
     def calls_at_once(self) -> int:
         """Environment calls worth having in flight: few where the server shares this machine's cores."""
-        is_local = all(member.serve is not None for member in self._config.members.values())
+        members = self._config.members.values()
+        is_local = all(member.serve or member.image or member.provider == "local" for member in members)
         return min(LOCAL_CALLS, self.max_sessions()) if is_local else self.max_sessions()
 
     def catalog_names(self) -> Mapping[str, str]:

@@ -1,0 +1,11 @@
+"""Rules for graders that need no package of the tests' own Python."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.fake_session import RULES
+
+GSM8K = replace(
+    RULES, provider="local", grader=None, env_class="gsm8k", rows="tests.envs_under_test.graders:skyrl_rows"
+)
