@@ -87,6 +87,11 @@ test-slime: $(SLIME_VENV)/.done  ## xp inside Slime's own code, in .venv-slime (
 rehearse-slime: $(SLIME_VENV)/.done  ## Slime's real train.py, Ray and router on this machine's CPU, without training
 	$(SLIME_PYTHON) -m pytest -m slow tests/trainers/test_slime*.py
 
+slurm:  ## A real Slurm of one node on this machine, for tests/integration/test_slurm.py (Debian, as root)
+	apt-get update -qq
+	apt-get install -y -qq --no-install-recommends slurmctld slurmd slurm-client munge >/dev/null
+	tests/slurm/setup.sh
+
 scorecard: setup  ## The reliability scorecard, n of 35
 	$(BIN)/python -m tests.scorecard
 
@@ -117,5 +122,5 @@ bench: setup  ## Measure the promises of docs/results.md on this machine
 clean:  ## Remove .venv and caches; outputs/ stays
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
-.PHONY: help docs setup demo plan test test-slow test-skyrl rehearse-skyrl test-slime rehearse-slime scorecard check format catalogs golden bench clean $(RECIPES) \
+.PHONY: help docs setup demo plan test test-slow test-skyrl rehearse-skyrl test-slime rehearse-slime slurm scorecard check format catalogs golden bench clean $(RECIPES) \
 	$(addprefix prepare-,$(RECIPES)) $(addprefix plan-,$(RECIPES))

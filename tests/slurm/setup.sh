@@ -2,7 +2,7 @@
 # A real Slurm of one node on this machine, for the tests: munge, slurmctld and slurmd from Debian, as root.
 #   apt-get install -y --no-install-recommends slurmctld slurmd slurm-client munge
 #   tests/slurm/setup.sh [GPUS]      # that many GPUs that are only files; 8 unless given
-# `sinfo` says idle when it is ready; tests/slurm/stop.sh ends it.
+# `make slurm` does both. Ends when `sinfo` says idle.
 set -euo pipefail
 gpus=${1:-8}
 node=$(hostname -s)

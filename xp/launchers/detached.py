@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 
 from xp.launchers.base import Context, Detachable, Launch
-from xp.launchers.order import CLAIM
+from xp.launchers.order import CLAIM, read_result
 from xp.record import (
     LOCK,
     RunRecord,
@@ -123,7 +123,9 @@ def _asked(record: RunRecord, launcher: Detachable, run: Path) -> RunRecord:
             has_begun = not launcher.is_here or (run.parent.parent / str(stage.log)).with_name(CLAIM).exists()
             return update_stage(record, stage.name, status=Status.RUNNING if has_begun else Status.PENDING)
         status = STOPPED.get(code, Status.FAILED) if code else Status.SUCCEEDED
-        record = update_stage(record, stage.name, status=status, exit_code=code, ended=now())
+        result = read_result((run.parent.parent / str(stage.log)).parent) if launcher.is_here else None
+        ended = now() if result is None else result.ended
+        record = update_stage(record, stage.name, status=status, exit_code=code, ended=ended)
         if code:
             return close_attempt(record, status)
     return close_attempt(record, Status.SUCCEEDED)
