@@ -233,17 +233,22 @@ def _print_round(ours: Timed, theirs: Timed) -> None:
 
 
 def _print_result(bench: Bench, rounds: list[tuple[Timed, Timed]]) -> None:
-    ours = [s for one, _ in rounds for s in one.rollout_s[1:]]
-    theirs = [s for _, one in rounds for s in one.rollout_s[1:]]
-    ratios = [median(b.rollout_s[1:]) / median(a.rollout_s[1:]) for a, b in rounds]
-    training = [median(b.training_s[1:]) / median(a.training_s[1:]) for a, b in rounds]
+    """Ratios are taken within a round, where both had the same machine."""
+    rates = [[bench.episodes / s for one in pair for s in one.rollout_s[1:]] for pair in zip(*rounds, strict=True)]
+    episodes = [median(theirs.rollout_s[1:]) / median(ours.rollout_s[1:]) for ours, theirs in rounds]
+    # The policy reads TRL's own rendering of the tools there, and plays other turns.
+    turns = [one * fmean(o.turns) / fmean(t.turns) for one, (o, t) in zip(episodes, rounds, strict=True)]
+    training = [median(theirs.training_s[1:]) / median(ours.training_s[1:]) for ours, theirs in rounds]
     print(
-        f"episodes/s in rollouts of {bench.episodes}: xp {bench.episodes / median(ours):.1f}, TRL"
-        f" {bench.episodes / median(theirs):.1f}: {median(ratios):.2f} times (rounds"
-        f" {', '.join(f'{ratio:.2f}' for ratio in ratios)}; bar {MIN_RATIO})\n"
-        f"training step: TRL's takes {median(training):.2f} times xp's (rounds"
-        f" {', '.join(f'{ratio:.2f}' for ratio in training)})"
+        f"episodes/s in rollouts of {bench.episodes}: xp {median(rates[0]):.1f}, TRL {median(rates[1]):.1f};"
+        f" {_ratio(episodes)} (bar {MIN_RATIO})\n"
+        f"turns/s: {_ratio(turns)}\n"
+        f"training steps/s: {_ratio(training)}"
     )
+
+
+def _ratio(rounds: list[float]) -> str:
+    return f"{median(rounds):.2f} times TRL's (rounds {', '.join(f'{one:.2f}' for one in rounds)})"
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ SPEC = (
     *("training.num_steps=4", "training.prompts_per_step=2", "training.group_size=4", "training.passes_per_step=2"),
     *("training.checkpoint_every=2", "training.learning_rate=0.0001", "training.warmup_updates=0"),
     *("training.shuffle=false", "training.max_tokens_per_turn=12", "training.max_response_tokens=300"),
+    *("evaluation.every=1", "evaluation.num_episodes=5", "evaluation.batch_size=4"),
 )
 
 
@@ -101,7 +102,14 @@ def test_ranks_whose_episodes_have_different_numbers_of_turns_all_come_to_the_en
     first, second = together.found["uneven_lengths"]
     assert max(first) <= 12 < min(second)
     assert together.found["uneven_masks"] == [first, second]
-    assert json.loads(together.found["uneven_metrics"])["episodes/num"] == 8
+    _, line = map(json.loads, together.found["uneven_metrics"])
+    assert line["episodes/num"] == 8
+
+
+def test_held_out_tasks_are_played_while_training_by_all_ranks_alike(together: Run) -> None:
+    line, _ = map(json.loads, together.found["uneven_metrics"])
+    # Five tasks, filled up to three for each of two ranks.
+    assert (line["stage"], line["step"], line["evaluation/during/episodes/num"]) == ("evaluate_during", 4, 6)
 
 
 def test_too_many_void_episodes_on_one_rank_stop_all_of_them_with_one_message(together: Run) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 from tests.contracts.test_agreement import FakeMix
 from tests.fake_session import RULES, with_limits
 from xp.backends.trl.config import TrainConfig
+from xp.backends.trl.held_out import HeldOut
 from xp.backends.trl.process import leave_group, quiet_trainer
 from xp.backends.trl.publish import publish_model, trained_model
 from xp.backends.trl.ranks import Ranks
@@ -115,7 +116,7 @@ def uneven(config: TrainConfig, trainer: Any, chat: ChatTokens, ranks: Ranks) ->
     return {
         "lengths": ranks.gather([len(ids) for ids in output["completion_ids"]]),
         "masks": ranks.gather(masks),
-        "metrics": Path(config.common.metrics).read_text().splitlines()[-1] if ranks.is_main else "",
+        "metrics": Path(config.common.metrics).read_text().splitlines()[-2:] if ranks.is_main else [],
     }
 
 
@@ -123,7 +124,7 @@ def health(config: TrainConfig, trainer: Any, chat: ChatTokens, ranks: Ranks) ->
     """What each rank raises when the environment is down for the second one alone."""
     rules = replace(with_limits(RULES, retries_per_episode=0), on_no_tool_call=OnNoToolCall.NUDGE)
     try:
-        played(config, trainer, chat, ranks, rules, is_down=ranks.number == 1)
+        played(replace(config, during=None), trainer, chat, ranks, rules, is_down=ranks.number == 1)
     except XpError as error:
         return ranks.gather([f"{error.code.name}: {error}"])
     return ranks.gather(["nothing"])
@@ -136,7 +137,10 @@ def played(
     log = StepLog(config, MetricsFile(Path(config.common.metrics), "uneven", 1) if ranks.is_main else None)
     own = ROWS[4 * ranks.number :][:4]
     with Recorder(Path(config.common.stage_dir) / f"rank_{ranks.number}.jsonl", mix, None, os.environ) as recorder:
-        rollouts = Rollouts(config, chat, {row.task_id: row for row in ROWS}, mix, log, recorder, ranks)
+        held_out = None
+        if config.during is not None:
+            held_out = HeldOut(config, ROWS[20:25], chat, mix, recorder, ranks)
+        rollouts = Rollouts(config, chat, {row.task_id: row for row in ROWS}, mix, log, recorder, ranks, held_out)
         output = rollouts([[{TASK_ID: row.task_id}] for row in own], trainer)
     log.update(config.updates_per_rollout, {"loss": 0.0})
     return output

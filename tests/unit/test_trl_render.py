@@ -73,7 +73,6 @@ def leaves(spec: RunSpec) -> list[str]:
 SET = {
     "algorithm.dynamic_sampling": "true",
     "training.max_tokens_per_micro_batch": "4096",
-    "evaluation.every": "5",
     "backend.parallel.tensor": "2",
     "backend.parallel.pipeline": "2",
     "backend.parallel.context": "2",
@@ -105,6 +104,7 @@ CHANGES = (
     "training.max_tokens_per_turn=9",
     "training.max_void_fraction=0.5",
     "training.shuffle=false",
+    "evaluation.every=5",
     "training.adam_beta2=0.9",
     "training.top_k=5",
     "training.entropy_coef=0.1",

@@ -72,6 +72,18 @@ class Common:
 
 
 @dataclass(frozen=True)
+class During:
+    """Evaluation while training."""
+
+    every: int
+    """Rollout steps between two."""
+    num_episodes: int
+    batch_size: int
+    """Episodes played at the same time, over all ranks."""
+    sampling: Sampling
+
+
+@dataclass(frozen=True)
 class TrainConfig:
     """Input of xp.backends.trl.train, and of xp.backends.trl.launch."""
 
@@ -87,6 +99,8 @@ class TrainConfig:
     shuffle: bool
     mask_truncated: bool
     lora: Lora | None
+    during: During | None
+    """None: held-out tasks are played before and after training alone."""
     grpo: Mapping[str, Any]
     """Keyword arguments of trl.GRPOConfig, complete but for the address of a server."""
 
@@ -96,10 +110,13 @@ class TrainConfig:
     @staticmethod
     def from_json(text: str) -> TrainConfig:
         value = json.loads(text)
-        lora = value["lora"]
-        return TrainConfig(
-            **value | {"common": _common(value["common"]), "lora": None if lora is None else _lora(lora)}
-        )
+        lora, during = value["lora"], value["during"]
+        parts = {
+            "common": _common(value["common"]),
+            "lora": None if lora is None else _lora(lora),
+            "during": None if during is None else During(**during | {"sampling": Sampling(**during["sampling"])}),
+        }
+        return TrainConfig(**value | parts)
 
 
 @dataclass(frozen=True)

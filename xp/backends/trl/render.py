@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from xp.backends.base import Places
-from xp.backends.trl.config import Common, EvaluateConfig, Lora, Sampling, Server, TrainConfig
+from xp.backends.trl.config import Common, During, EvaluateConfig, Lora, Sampling, Server, TrainConfig
 from xp.backends.trl.geometry import geometry, world_size
 from xp.backends.trl.knobs import FIXED, KNOBS
 from xp.backends.trl.meanings import meanings
@@ -84,6 +84,7 @@ def _train_job(spec: RunSpec, places: Places, base_model: str) -> Job:
         shuffle=training.shuffle,
         mask_truncated=spec.algorithm.mask_truncated,
         lora=None if lora is None else Lora(lora.rank, lora.alpha, lora.dropout, lora.target_modules),
+        during=_during(spec),
         grpo=grpo_config(spec, places),
     )
     files = {"config.json": config.to_json()}
@@ -113,19 +114,32 @@ def _common(spec: RunSpec, places: Places, stage: str, temperature: float, own_s
         num_threads=max(1, spec.backend.num_threads // processes),
         dtype=spec.model.dtype.value,
         chat_template=spec.model.chat_template,
-        sampling=Sampling(
-            temperature=temperature,
-            top_p=training.top_p,
-            top_k=training.top_k,
-            max_prompt_tokens=training.max_prompt_tokens,
-            max_tokens_per_turn=training.max_tokens_per_turn,
-            max_response_tokens=training.max_response_tokens,
-            seed=spec.seed,
-        ),
+        sampling=_sampling(spec, temperature),
         max_void_fraction=training.max_void_fraction,
         upload_as=places.run.removeprefix("runs/") if spec.upload_rollouts else None,
         server=own_server,
     )
+
+
+def _sampling(spec: RunSpec, temperature: float) -> Sampling:
+    training = spec.training
+    return Sampling(
+        temperature=temperature,
+        top_p=training.top_p,
+        top_k=training.top_k,
+        max_prompt_tokens=training.max_prompt_tokens,
+        max_tokens_per_turn=training.max_tokens_per_turn,
+        max_response_tokens=training.max_response_tokens,
+        seed=spec.seed,
+    )
+
+
+def _during(spec: RunSpec) -> During | None:
+    evaluation = spec.evaluation
+    if evaluation.every is None:
+        return None
+    sampling = _sampling(spec, evaluation.temperature)
+    return During(evaluation.every, evaluation.num_episodes, evaluation.batch_size, sampling)
 
 
 def _job(spec: RunSpec, here: str, argv: tuple[str, ...], files: Mapping[str, str], outputs: tuple[str, ...]) -> Job:

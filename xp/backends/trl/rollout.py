@@ -26,6 +26,8 @@ from xp.tasks.row import TaskRow
 if TYPE_CHECKING:
     import torch
 
+    from xp.backends.trl.held_out import HeldOut
+
 
 @dataclass(frozen=True)
 class Rollout:
@@ -60,6 +62,7 @@ class Rollouts:
         log: takes the step's Outcomes; raises where too many are void.
         recorder: takes every trajectory of this process.
         ranks: the training processes; each plays its share of a step.
+        held_out: plays in between; None: nobody does.
     """
 
     def __init__(
@@ -71,11 +74,13 @@ class Rollouts:
         log: StepLog,
         recorder: Recorder,
         ranks: Ranks,
+        held_out: HeldOut | None = None,
     ) -> None:
         self._config, self._chat, self._rows = config, chat, rows
         self._mix, self._log, self._recorder, self._ranks = mix, log, recorder, ranks
+        self._held_out = held_out
         server_log = f"{config.common.stage_dir}/vllm.log"
-        self._generation = Generation(config.common.sampling, chat.end_id, ranks, server_log)
+        self._generation = Generation(config.common.sampling.seed, chat.end_id, ranks, server_log)
 
     def __call__(self, prompts: list[list[dict[str, Any]]], trainer: Any) -> dict[str, list[Any]]:
         """Play one episode for each prompt (a group's prompts are repeated already).
@@ -87,8 +92,11 @@ class Rollouts:
         step = trainer.state.global_step // self._config.updates_per_rollout
         ids = [prompt[0][TASK_ID] for prompt in prompts]
         numbered = list(zip([self._rows[task_id] for task_id in ids], self._sample_numbers(ids), strict=True))
-        with self._generation.step(trainer, step) as open_engine:
-            rollouts = play_with(open_engine, self._chat, numbered, self._mix)
+        with self._generation.step(trainer, step) as engine:
+            if self._held_out is not None and self._held_out.is_due(step):
+                self._held_out.play(engine, step)
+                began = time.monotonic()
+            rollouts = play_with(engine(self._config.common.sampling), self._chat, numbered, self._mix)
         for rollout in rollouts:
             self._recorder.write(rollout.trajectory(self._config.common.run, "train", step))
         shares = self._ranks.gather([rollout.played() for rollout in rollouts])

@@ -22,6 +22,7 @@ from xp.episode.recorder import Recorder
 from xp.episode.tokens import ChatTokens
 from xp.stage_program import run_stage
 from xp.tasks.load import load_tasks, within_limit
+from xp.tasks.row import TaskRow
 from xp.tasks.schedule import schedule
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ def main(argv: Sequence[str]) -> None:
         kept, config.num_steps * config.prompts_per_step, seed=config.common.sampling.seed, shuffle=config.shuffle
     )
 
+    from xp.backends.trl.held_out import HeldOut
     from xp.backends.trl.rollout import Rollouts
     from xp.backends.trl.steps import StepLog
 
@@ -61,7 +63,10 @@ def main(argv: Sequence[str]) -> None:
     ):
         metrics = MetricsFile(Path(config.common.metrics), "train", config.common.attempt)
         log = StepLog(config, metrics if ranks.is_main else None)
-        rollouts = Rollouts(config, chat, {row.task_id: row for row in order}, mix, log, recorder, ranks)
+        held_out = None
+        if config.during is not None:
+            held_out = HeldOut(config, _held_out(config, path.parent, chat), chat, mix, recorder, ranks)
+        rollouts = Rollouts(config, chat, {row.task_id: row for row in order}, mix, log, recorder, ranks, held_out)
         trainer = make_trainer(config, os.environ, tokenizer, order, log, rollouts)
         checkpoint = latest_checkpoint(Path(config.grpo["output_dir"]))
         if checkpoint is not None:
@@ -163,6 +168,12 @@ def _server(environ: Mapping[str, str]) -> dict[str, Any]:
     if SERVER_URL not in environ:
         return {}
     return {"vllm_server_base_url": environ[SERVER_URL], "vllm_group_port": int(environ[GROUP_PORT])}
+
+
+def _held_out(config: TrainConfig, stage_dir: Path, chat: ChatTokens) -> list[TaskRow]:
+    tasks = Path(config.common.tasks)
+    rows = load_tasks(tasks, stage_dir, "held_out")
+    return within_limit(tasks, rows, chat, config.common.sampling.max_prompt_tokens)
 
 
 def _trajectories(directory: Path, ranks: Ranks) -> Path:
