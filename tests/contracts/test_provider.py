@@ -60,6 +60,28 @@ class TestWithATerminalTool(TestServed):
         session.close()
 
 
+class TestServedOfTheOtherSdk(ProviderSuite):
+    """An environment written on ors-sdk, which is served by that SDK's own server."""
+
+    config = rules(serve="tests.envs_under_test.ors_sdk_counter:Counter")
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def provider(cls) -> Iterator[Provider]:
+        yield from lent(load_provider(cls.config, os.environ))
+
+    @pytest.fixture
+    def closed(self) -> Provider:
+        return load_provider(self.config, os.environ)
+
+    def test_a_tool_is_called_and_ends_the_episode(self, provider: Provider) -> None:
+        session = provider.open(provider.tasks("train", [2])[0])
+        assert session.call("add", {"amount": 1}).reward == 0.0
+        last = session.call("add", {"amount": 2})
+        assert (last.text, last.reward, last.finished) == ("3", 1.0, True)
+        session.close()
+
+
 class TestOpenEnv(ProviderSuite):
     """An OpenEnv environment that xp serves itself."""
 

@@ -231,6 +231,11 @@ def test_another_interpreter_serves_what_needs_other_packages(tmp_path: Path) ->
     assert (tmp_path / "used").exists()
 
 
+def test_an_interpreter_that_is_not_there_is_named() -> None:
+    with pytest.raises(XpError, match="/no/such/python"):
+        OpenEnvProvider(counter(python="/no/such/python"), os.environ).open(task())
+
+
 def test_a_container_is_started_used_and_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """docker is a stand-in here, that names a server of this test's as the container's port."""
     log = tmp_path / "calls"

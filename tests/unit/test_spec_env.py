@@ -39,6 +39,7 @@ def test_a_published_openenv_environment_plans_with_a_url_or_an_image(name: str)
         (["env=openenv", "env.target=Org/Name", "env.rows=a:b"], "no URL"),
         (["env=openenv_atari", "env.target=http://x.y", "env.python=python3"], "and serve is null"),
         (["env=multiply", "env.rows=../rows.jsonl"], "rows"),
+        (["env=echo", "env.python=venv/bin/python"], "whole path"),
     ],
 )
 def test_what_makes_no_sense_is_refused_with_the_field(overrides: list[str], fault: str) -> None:

@@ -68,7 +68,11 @@ class LocalServer:
             XpError: the class cannot be imported or served; the message holds the child's reason.
         """
         # The kernel's death signal follows the thread that forked, so the fork happens on one that never ends.
-        reading = call_on_loop(self._spawn)
+        try:
+            reading = call_on_loop(self._spawn)
+        except OSError as error:
+            program = self._program()[0]
+            raise XpError(f"cannot serve {self.serve} by {program}: {error.strerror}", ExitCode.RUNTIME) from error
         atexit.register(self.stop)
         try:
             report = _first_line(reading)

@@ -140,6 +140,8 @@ class EnvMember(Section):
             raise ValueError("provider=openenv needs rows, the prompts of its tasks (package:file.jsonl)")
         if self.python is not None and self.serve is None:
             raise ValueError("python says what runs the environment, and serve is null")
+        if self.python is not None and "/" in self.python and not self.python.startswith(("/", "~")):
+            raise ValueError(f"python {self.python!r}: write the whole path; stages run in the outputs' directory")
         return self
 
 
