@@ -120,8 +120,15 @@ def run(one: FakePlan, outputs: Path, screen: list[str] | None = None, grace_s: 
 
 def launcher_spec(name: str, **changes: Any) -> LauncherSpec:
     """A launcher's section as conf/launcher has it, changed."""
-    overrides = [f"launcher={name}", *(f"launcher.{key}={json.dumps(value)}" for key, value in changes.items())]
+    overrides = [f"launcher={name}", *(f"launcher.{key}={_written(value)}" for key, value in changes.items())]
     return compose(overrides, ()).launcher
+
+
+def _written(value: Any) -> str:
+    """As on the command line."""
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{name}:{text}" for name, text in value.items()) + "}"
+    return json.dumps(value)
 
 
 def statuses(outputs: Path, run_id: str = "run") -> dict[str, str]:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -17,8 +18,9 @@ from tests.contracts.test_launcher import LauncherContract
 from tests.launching import ROOT, launcher_spec, plan, stage
 from xp.dispatch import dispatch
 from xp.errors import ExitCode, XpError
+from xp.job import Resources, Stage
 from xp.launchers import modal, slurm
-from xp.launchers.base import Launcher
+from xp.launchers.base import Context, Launcher
 from xp.launchers.modal import ModalLauncher
 from xp.launchers.ray import RayLauncher
 from xp.launchers.ray_head import free_ports
@@ -105,6 +107,26 @@ def test_a_supervisor_killed_after_slurm_took_the_job_leaves_one_job(
     again = SlurmLauncher(launcher_spec("slurm"), context.outputs).submit(stage("a", "pass"), context)
     assert again.native_id == first.native_id
     assert (place / "submitted").read_text() == "x\n"
+
+
+def test_what_xp_sets_itself_cannot_be_set_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    programs(tmp_path, monkeypatch, sbatch="exit 0")
+    spec = launcher_spec("slurm", sbatch={"mem": "1G"})
+    error = refused(SlurmLauncher(spec, tmp_path / "outputs"), tmp_path / "outputs", spec)
+    assert "xp sets mem itself" in str(error)
+    assert error.code == ExitCode.CONFIG
+
+
+def test_a_further_option_of_sbatch_reaches_it_and_processes_on_a_cpu_are_no_gpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = programs(tmp_path, monkeypatch, sbatch='printf "%s\\n" "$@" > $here/argv; exit 0')
+    launcher = SlurmLauncher(launcher_spec("slurm", sbatch={"qos": "high"}, account="us"), tmp_path / "outputs")
+    two = replace(stage("a", "pass").job, resources=Resources("cpu", 2, 1, 3, 1.5))
+    launcher.check([Stage("a", two)], Context("run", 1, tmp_path / "outputs", "runs/run/attempt_1"))
+    asked = (place / "argv").read_text().split("\n")
+    assert {"--qos=high", "--account=us", "--cpus-per-task=3", "--mem=1536M", "--requeue"} <= set(asked)
+    assert not [text for text in asked if text.startswith(("--gres", "--partition"))]
 
 
 @pytest.mark.scorecard(30)

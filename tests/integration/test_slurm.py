@@ -148,6 +148,7 @@ def test_a_second_submission_that_slipped_through_leaves_the_stage_alone(tmp_pat
     launcher = SlurmLauncher(launcher_spec("slurm"), context.outputs)
     first = launcher.submit(once, context)
     script = context.outputs / "runs/run/attempt_1/once/job.sh"
+    eventually(lambda: script.with_name("claim.json").exists(), 30)
     other = subprocess.run(
         ["sbatch", "--parsable", f"--output={tmp_path}/other.out", script], capture_output=True, text=True
     )

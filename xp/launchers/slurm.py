@@ -165,12 +165,13 @@ class SlurmLauncher:
 
     def _options(self, resources: Resources) -> list[str]:
         spec = self._spec
+        gpus = 0 if resources.accelerator == "cpu" else resources.num_accelerators
         options = {
             "nodes": "1",
             "ntasks": "1",
             "cpus-per-task": str(resources.num_cpus),
             "mem": f"{round(resources.memory_gb * 1024)}M",
-            "gres": f"{spec.gres}:{resources.num_accelerators}" if resources.num_accelerators else None,
+            "gres": f"{spec.gres}:{gpus}" if gpus else None,
             "partition": spec.partition,
             "account": spec.account,
             "time": None if spec.time_limit_s is None else str(-(-spec.time_limit_s // 60)),
