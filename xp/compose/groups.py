@@ -73,7 +73,8 @@ def compose_groups(groups: tuple[tuple[str, str], ...], config_dirs: tuple[Path,
     chosen, faults = _resolve(groups, config_dirs)
     dropped = {group for group, _ in groups} - set(chosen)
     while True:
-        found, container, env_name = _merge(chosen, config_dirs)
+        has_users = any(_is_users(group, option, config_dirs) for group, option in chosen.items())
+        found, container, env_name = _merge(tuple(chosen.items()), config_dirs if has_users else ())
         faults += [fault for fault in found if fault not in faults]
         if container is not None:
             undecided = {section for group in dropped for section in SECTIONS[group]}
@@ -132,10 +133,13 @@ def _stray(group: str, wanted: str, config_dirs: tuple[Path, ...]) -> Iterator[s
 
 
 def _is_users(group: str, option: str, config_dirs: tuple[Path, ...]) -> bool:
-    return any((directory / group / f"{option}.yaml").exists() for directory in config_dirs)
+    return any(os.path.lexists(directory / group / f"{option}.yaml") for directory in config_dirs)
 
 
-def _merge(chosen: dict[str, str], config_dirs: tuple[Path, ...]) -> tuple[list[str], dict[str, Any] | None, str]:
+@cache
+def _merge(
+    chosen: tuple[tuple[str, str], ...], config_dirs: tuple[Path, ...]
+) -> tuple[list[str], dict[str, Any] | None, str]:
     """Faults, the unresolved container (None if a fault leaves none) and the environment's name."""
     from hydra.errors import HydraException
     from omegaconf import OmegaConf
@@ -144,7 +148,7 @@ def _merge(chosen: dict[str, str], config_dirs: tuple[Path, ...]) -> tuple[list[
 
     reads: list[FileFault] = []
     try:
-        config = _hydra(chosen, config_dirs, reads)
+        config = _hydra(dict(chosen), config_dirs, reads)
         env_name = str(config.hydra.runtime.choices["env"])
         OmegaConf.set_struct(config, False)
         del config["hydra"]
