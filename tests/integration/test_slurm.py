@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import subprocess
 import threading
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.contracts.test_launcher import LauncherContract
 from tests.detaching import DetachingContract
-from tests.launching import eventually, launcher_spec, plan, stage
+from tests.launching import eventually, forms, launcher_spec, plan, stage
 from xp.dispatch import dispatch
 from xp.errors import ExitCode, XpError
 from xp.job import Resources, Stage
@@ -157,3 +160,55 @@ def test_a_second_submission_that_slipped_through_leaves_the_stage_alone(tmp_pat
     assert assumed_code(other.stdout.strip()) == ExitCode.RUN_DIR
     assert "leaves it alone" in (tmp_path / "other.out").read_text()
     assert (context.outputs / "count").read_text() == "x"
+
+
+CANARY = 'XPCANARY_77aa/"q" $(touch pwned)\nsecond XPCANARY_line; rm -rf .'
+SPOOL = Path("/var/lib/xp-slurm")
+"""Where tests/slurm/setup.sh lets Slurm keep what it knows of jobs."""
+
+
+@pytest.mark.scorecard(28)
+def test_a_canary_is_in_no_byte_that_xp_or_slurm_writes_and_in_no_argv(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_KEY", CANARY)
+    monkeypatch.setenv("SOME_SERVICE_TOKEN", "XPCANARY_nobody_declared_it")
+    code = """
+import base64, hashlib, json, os, sys, time, urllib.parse
+key = os.environ["KEY"]
+assert hashlib.sha256(key.encode()).hexdigest() == sys.argv[1]
+assert os.environ["SOME_SERVICE_TOKEN"].endswith("nobody_declared_it")
+print(key, json.dumps({"key": key}), urllib.parse.quote(key), base64.b64encode(key.encode()).decode(), repr(key))
+print(os.environ["SOME_SERVICE_TOKEN"], flush=True)
+open("ready", "w").close()
+while not os.path.exists("go"): time.sleep(0.05)
+raise RuntimeError("cannot log in with " + key)
+"""
+    outputs, spec = tmp_path / "outputs", launcher_spec("slurm", grace_s=1.0)
+    kept: list[str] = []
+
+    def look() -> None:
+        eventually(lambda: (outputs / "ready").exists(), 60)
+        files = [path for path in SPOOL.rglob("*") if path.is_file() and not path.name.endswith(".log")]
+        kept.extend(path.read_bytes().decode(errors="replace") for path in files)
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                kept.append(" ".join(process.cmdline()))
+        kept.append(subprocess.run(["scontrol", "show", "job", "-dd"], capture_output=True, text=True).stdout)
+        (outputs / "go").touch()
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    screen: list[str] = []
+    digest = hashlib.sha256(CANARY.encode()).hexdigest()
+    one = plan(stage("train", code, digest, secrets={"KEY": "MY_KEY"})).by(spec)
+    with pytest.raises(XpError, match="cannot log in with") as caught:
+        dispatch(one, SlurmLauncher(spec, outputs), outputs, echo=screen.append)  # type: ignore[arg-type]
+    looking.join()
+    assert any("on_node" in text for text in kept)
+    written = [path.read_bytes().decode(errors="replace") for path in outputs.rglob("*") if path.is_file()]
+    for text in (*written, *screen, str(caught.value), *kept):
+        for form in forms(CANARY):
+            assert form not in text
+    assert not (outputs / "pwned").exists()
+    assert not list((tmp_path / "home/.xp/secrets").rglob("*"))
