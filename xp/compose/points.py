@@ -5,27 +5,22 @@ from __future__ import annotations
 import copy
 import itertools
 import json
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from xp.compose.groups import GROUPS, Composed, compose_groups
+from xp.compose.groups import Composed, compose_groups
+from xp.compose.overrides import apply, choices_of, is_group, parse
 from xp.compose.values import resolve_values
 from xp.errors import XpError
-from xp.faults import Fault, explain_invalid, explain_unknown_key
-from xp.native_names import hint as native_hint
+from xp.faults import Fault, explain_invalid
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
 
     from xp.spec import RunSpec
 
-FREE_FORM = re.compile(r"(backend\.overrides|backend\.pins|env(\.members\.[^.]+)?\.secrets|model\.chat_template)(\.|$)")
-"""Paths below which any key is legal."""
-MAX_POINTS = 1_000
-"""Of a sweep; more is a slip of the finger."""
 MAX_FAULTS = 40
 """Shown; the rest is counted."""
 
@@ -50,11 +45,11 @@ def compose_sweep(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) ->
 
 def parse_assignments(overrides: Sequence[str]) -> dict[str, Any]:
     """`key=value` texts as a mapping; raises XpError for group choices and sweeps, which have no place there."""
-    parsed, faults = _parse(overrides)
+    parsed, faults = parse(overrides)
     faults += [
         f"{override.input_line}: only key=value is taken here"
         for override in parsed
-        if _is_group(override) or override.is_sweep_override()
+        if is_group(override) or override.is_sweep_override()
     ]
     _raise(faults)
     return {override.key_or_group: override.value() for override in parsed}
@@ -97,8 +92,8 @@ def _validate(container: dict[str, Any], env_name: str) -> RunSpec | list[Fault]
 
 
 def _points(overrides: Sequence[str], config_dirs: Sequence[Path], *, is_sweep: bool) -> list[Point]:
-    parsed, faults = _parse(overrides)
-    choices, more = _choices(parsed, is_sweep=is_sweep)
+    parsed, faults = parse(overrides)
+    choices, more = choices_of(parsed, is_sweep=is_sweep)
     faults += more
     points: list[Point] = []
     for chosen in itertools.product(*choices):
@@ -113,11 +108,11 @@ def _points(overrides: Sequence[str], config_dirs: Sequence[Path], *, is_sweep: 
 
 def _point(chosen: Sequence[Override], config_dirs: tuple[Path, ...]) -> Point | list[str]:
     """One point, or everything that is wrong with it."""
-    groups = tuple((o.key_or_group, str(o.value())) for o in chosen if _is_group(o))
+    groups = tuple((o.key_or_group, str(o.value())) for o in chosen if is_group(o))
     composed = compose_groups(groups, config_dirs)
     container = copy.deepcopy(composed.container)
-    values = [o for o in chosen if not _is_group(o) and _section(o) not in composed.undecided]
-    faults = [fault for o in values for fault in _apply(container, o)]
+    values = [o for o in chosen if not is_group(o) and _section(o) not in composed.undecided]
+    faults = [fault for o in values for fault in apply(container, o)]
     faults += resolve_values(container)
     spec = _validate(container, composed.env_name)
     if isinstance(spec, list):
@@ -151,86 +146,6 @@ def _yaml_reading(fault: Fault, raw: str | None) -> str:
     return f"; YAML reads {raw} as {json.dumps(fault.value)}: quote it, '{raw}'"
 
 
-def _parse(overrides: Sequence[str]) -> tuple[list[Override], list[str]]:
-    """What can be read of the overrides, and what is wrong with the others."""
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-    from hydra.errors import HydraException
-
-    parser = OverridesParser.create()
-    parsed: list[Override] = []
-    faults = []
-    for text in overrides:
-        try:
-            override = parser.parse_override(text)
-        except HydraException as error:
-            hint = native_hint(text)
-            faults.append(f"{text}: {hint or 'an override is written key=value'} ({str(error).splitlines()[0]})")
-            continue
-        fault = _shape_fault(override)
-        if fault is None:
-            parsed.append(override)
-        else:
-            faults.append(f"{text}: {fault}")
-    return parsed, faults
-
-
-def _shape_fault(override: Override) -> str | None:
-    """What is wrong with an override whatever its key and value are."""
-    key = override.key_or_group
-    if override.is_delete() or override.is_add() or key.startswith("hydra"):
-        return "write it as key=value; keys are neither added (+) nor deleted (~), set one to null"
-    if override.package is not None or "/" in key:
-        return "a group is chosen as group=option; packages (@) and sub-groups (/) are for files"
-    if _is_group(override) and not override.is_sweep_override() and not isinstance(override.value(), str):
-        if override.value() is None and key == "recipes":
-            return None
-        if isinstance(override.value(), list):
-            return f"one option is chosen; -m {key}=a,b sweeps over several, and a mix of environments is a file"
-        if not isinstance(override.value(), (int, float)):
-            return f"{key}=NAME chooses an option; set a single value as {key}.KEY=VALUE"
-    return None
-
-
-def _choices(parsed: list[Override], *, is_sweep: bool) -> tuple[list[list[Override]], list[str]]:
-    """The values that each override takes in turn; one that is at fault takes none and is left out."""
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-    from hydra.errors import HydraException
-
-    parser = OverridesParser.create()
-    choices: list[list[Override]] = []
-    faults: list[str] = []
-    for override in parsed:
-        if not override.is_sweep_override():
-            choices.append([override])
-            continue
-        line = override.input_line
-        if not is_sweep:
-            faults.append(f"{line}: several values make a sweep; add -m")
-            continue
-        try:
-            texts = list(itertools.islice(override.sweep_string_iterator(), MAX_POINTS + 1))
-        except (HydraException, ValueError) as error:
-            reason = str(error).splitlines()[0]
-            faults.append(f"{line}: a sweep lists its values, as a,b,c or range(1,4) or choice(a,b) ({reason})")
-            continue
-        twice = sorted({text for text in texts if texts.count(text) > 1}) if len(texts) <= MAX_POINTS else []
-        if twice or not texts:
-            faults.append(f"{line}: {f'{twice[0]} is given twice' if twice else 'holds no value'}")
-        else:
-            choices.append([parser.parse_override(f"{override.key_or_group}={text}") for text in texts])
-    num_points = 1
-    for texts_of_one in choices:
-        num_points *= len(texts_of_one)
-    if num_points > MAX_POINTS:
-        faults.append(f"the sweep has more than {MAX_POINTS:,} points; split it")
-        choices = [one[:1] for one in choices]
-    return choices, faults
-
-
-def _is_group(override: Override) -> bool:
-    return override.key_or_group in GROUPS
-
-
 def _section(override: Override) -> str:
     return override.key_or_group.partition(".")[0]
 
@@ -241,32 +156,6 @@ def _is_at_or_below(path: str, above: str) -> bool:
 
 def _are_related(one: str, other: str) -> bool:
     return _is_at_or_below(one, other) or _is_at_or_below(other, one)
-
-
-def _apply(container: dict[str, Any], override: Override) -> Iterator[Fault]:
-    """Set one value in place; yields the fault if the key does not exist."""
-    path = override.key_or_group
-    value = override.value()
-    if "${" in str(value):
-        reason = f"{value!r}: interpolation is not taken from the command line; write the value out"
-        yield Fault(path, f"{path}: {reason}")
-        return
-    node: Any = container
-    parts = path.split(".")
-    for depth, part in enumerate(parts[:-1]):
-        if isinstance(node, dict) and part not in node and FREE_FORM.match(path):
-            node[part] = {}
-        if not isinstance(node, dict) or part not in node:
-            yield Fault(path, explain_unknown_key(path, ".".join(parts[:depth]), node, native_hint(path), GROUPS))
-            return
-        node = node[part]
-    last = parts[-1]
-    if not isinstance(node, dict) or (last not in node and not FREE_FORM.match(path)):
-        yield Fault(path, explain_unknown_key(path, ".".join(parts[:-1]), node, native_hint(path), GROUPS))
-    elif isinstance(value, dict) and isinstance(node.get(last), dict):
-        node[last] = {**node[last], **value}
-    else:
-        node[last] = value
 
 
 def _raise(faults: Sequence[str]) -> None:

@@ -1,0 +1,126 @@
+"""What one override of the command line says: read, turned into the values of a sweep, and put into a container."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from xp.compose.groups import GROUPS
+from xp.faults import Fault, explain_unknown_key
+from xp.native_names import hint
+
+if TYPE_CHECKING:
+    from hydra.core.override_parser.types import Override
+
+FREE_FORM = re.compile(r"(backend\.overrides|backend\.pins|env(\.members\.[^.]+)?\.secrets|model\.chat_template)(\.|$)")
+"""Paths below which any key is legal."""
+MAX_POINTS = 1_000
+"""Of a sweep; more is a slip of the finger."""
+
+
+def parse(overrides: Sequence[str]) -> tuple[list[Override], list[str]]:
+    """What can be read of the overrides, and what is wrong with the others."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    parser = OverridesParser.create()
+    parsed: list[Override] = []
+    faults = []
+    for text in overrides:
+        try:
+            override = parser.parse_override(text)
+        except HydraException as error:
+            known = hint(text)
+            faults.append(f"{text}: {known or 'an override is written key=value'} ({str(error).splitlines()[0]})")
+            continue
+        fault = _shape_fault(override)
+        if fault is None:
+            parsed.append(override)
+        else:
+            faults.append(f"{text}: {fault}")
+    return parsed, faults
+
+
+def _shape_fault(override: Override) -> str | None:
+    """What is wrong with an override whatever its key and value are."""
+    key = override.key_or_group
+    if override.is_delete() or override.is_add() or key.startswith("hydra"):
+        return "write it as key=value; keys are neither added (+) nor deleted (~), set one to null"
+    if override.package is not None or "/" in key:
+        return "a group is chosen as group=option; packages (@) and sub-groups (/) are for files"
+    if is_group(override) and not override.is_sweep_override() and not isinstance(override.value(), str):
+        if override.value() is None and key == "recipes":
+            return None
+        if isinstance(override.value(), list):
+            return f"one option is chosen; -m {key}=a,b sweeps over several, and a mix of environments is a file"
+        if not isinstance(override.value(), (int, float)):
+            return f"{key}=NAME chooses an option; set a single value as {key}.KEY=VALUE"
+    return None
+
+
+def choices_of(parsed: list[Override], *, is_sweep: bool) -> tuple[list[list[Override]], list[str]]:
+    """The values that each override takes in turn; one that is at fault takes none and is left out."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    parser = OverridesParser.create()
+    choices: list[list[Override]] = []
+    faults: list[str] = []
+    for override in parsed:
+        if not override.is_sweep_override():
+            choices.append([override])
+            continue
+        line = override.input_line
+        if not is_sweep:
+            faults.append(f"{line}: several values make a sweep; add -m")
+            continue
+        try:
+            texts = list(itertools.islice(override.sweep_string_iterator(), MAX_POINTS + 1))
+        except (HydraException, ValueError) as error:
+            reason = str(error).splitlines()[0]
+            faults.append(f"{line}: a sweep lists its values, as a,b,c or range(1,4) or choice(a,b) ({reason})")
+            continue
+        twice = sorted({text for text in texts if texts.count(text) > 1}) if len(texts) <= MAX_POINTS else []
+        if twice or not texts:
+            faults.append(f"{line}: {f'{twice[0]} is given twice' if twice else 'holds no value'}")
+        else:
+            choices.append([parser.parse_override(f"{override.key_or_group}={text}") for text in texts])
+    num_points = 1
+    for texts_of_one in choices:
+        num_points *= len(texts_of_one)
+    if num_points > MAX_POINTS:
+        faults.append(f"the sweep has more than {MAX_POINTS:,} points; split it")
+        choices = [one[:1] for one in choices]
+    return choices, faults
+
+
+def is_group(override: Override) -> bool:
+    return override.key_or_group in GROUPS
+
+
+def apply(container: dict[str, Any], override: Override) -> Iterator[Fault]:
+    """Set one value in place; yields the fault if the key does not exist."""
+    path = override.key_or_group
+    value = override.value()
+    if "${" in str(value):
+        reason = f"{value!r}: interpolation is not taken from the command line; write the value out"
+        yield Fault(path, f"{path}: {reason}")
+        return
+    node: Any = container
+    parts = path.split(".")
+    for depth, part in enumerate(parts[:-1]):
+        if isinstance(node, dict) and part not in node and FREE_FORM.match(path):
+            node[part] = {}
+        if not isinstance(node, dict) or part not in node:
+            yield Fault(path, explain_unknown_key(path, ".".join(parts[:depth]), node, hint(path), GROUPS))
+            return
+        node = node[part]
+    last = parts[-1]
+    if not isinstance(node, dict) or (last not in node and not FREE_FORM.match(path)):
+        yield Fault(path, explain_unknown_key(path, ".".join(parts[:-1]), node, hint(path), GROUPS))
+    elif isinstance(value, dict) and isinstance(node.get(last), dict):
+        node[last] = {**node[last], **value}
+    else:
+        node[last] = value
