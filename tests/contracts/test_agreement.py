@@ -14,7 +14,7 @@ import pytest
 from tests.fake_session import RULES, FakeSession, call
 from tests.tiny import ScriptedModel, tokenizer_and_model
 from xp.envs.base import EnvUnavailable, Message, SessionLost, Task, ToolResult
-from xp.episode.config import EnvConfig, OnMalformedCall, OnNoToolCall, Reduction, RewardRule, ToolCallsPerTurn
+from xp.episode.config import Dialect, EnvConfig, OnMalformedCall, OnNoToolCall, Reduction, RewardRule, ToolCallsPerTurn
 from xp.episode.episode import Episode
 from xp.episode.outcome import Outcome, Status
 from xp.episode.tokens import ChatTokens
@@ -37,6 +37,13 @@ def grade(name: str, number: int) -> ToolResult | Exception:
         "down": EnvUnavailable("refused"),
         "gone": SessionLost("who?"),
     }.get(name, ToolResult(f"no tool {name}", None, is_call_error=True))
+
+
+def hint(text: str) -> ToolResult:
+    """A conversation about a number, which is 5."""
+    if text == "5":
+        return ToolResult("right", 1.0, finished=True)
+    return ToolResult("higher" if text < "5" else "lower", 0.1, awaits_reply=True)
 
 
 @dataclass(frozen=True)
@@ -76,6 +83,13 @@ SCRIPTS = (
     Script("loses its session", (call("gone"),), NO_RETRY),
     Script("keeps the last reward", (call("move"), call("lose")), paying(Reduction.LAST)),
     Script("is clamped", (call("move"), call("win")), paying(Reduction.SUM, maximum=1.0)),
+    Script(
+        "acts in the text dialect",
+        ("<action>north</action>", "<action></action>", "<think>so</think> <action>{}</action>", "enough"),
+        replace(RULES, dialect=Dialect.ACTION),
+    ),
+    Script("has a conversation", ("3", "7", "5"), replace(RULES, provider="local")),
+    Script("talks until its turns run out", ("3", "7", "4"), replace(RULES, provider="local", max_turns=3)),
     Script("never ends and pays", (call("move"), "no"), paying(Reduction.SUM, nonterminal=-1.0)),
 )  # fmt: skip
 
@@ -100,7 +114,8 @@ class FakeMix:
 
     def episode(self, row: TaskRow) -> Episode:
         task = Task(row.env, row.split, row.index)
-        self.episodes.append(Episode(task, lambda: FakeSession(grade), self._rules))
+        answer = hint if self._rules.provider == "local" else None
+        self.episodes.append(Episode(task, lambda: FakeSession(grade, answer), self._rules))
         return self.episodes[-1]
 
     def max_sessions(self) -> int:
