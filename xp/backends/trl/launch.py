@@ -42,6 +42,8 @@ def _serve(stack: ExitStack, config: TrainConfig) -> None:
     os.environ[train.SERVER_URL] = stack.enter_context(running(server, config.base_model, served, log))
     os.environ[train.GROUP_PORT] = str(free_port())
     os.environ["CUDA_VISIBLE_DEVICES"] = own
+    # TRL's client would ask a proxy of the shell's for this machine.
+    os.environ["NO_PROXY"] = ",".join(filter(None, (os.environ.get("NO_PROXY"), "127.0.0.1")))
 
 
 def _launch(config_file: str, path: str) -> None:
