@@ -1,0 +1,46 @@
+"""The whole of a run on two CPU processes, as a user starts it: trained, resumed, and a checkpoint of it played."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1200)]
+
+SMALL = (
+    *("hardware.accelerators_per_node=2", "model.build.warmup_steps=40"),
+    *("env.train.num_tasks=16", "env.held_out.num_tasks=8"),
+    *("evaluation.num_episodes=8", "evaluation.before_training=false", "evaluation.every=1"),
+    *("training.num_steps=2", "training.prompts_per_step=4", "training.group_size=4", "training.micro_batch_size=8"),
+    "training.checkpoint_every=1",
+)
+
+
+def xp(directory: Path, *words: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "xp", *words], cwd=directory, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
+def test_a_run_on_two_processes_trains_resumes_and_its_checkpoints_can_be_played(strategy: str, tmp_path: Path) -> None:
+    xp(tmp_path, *SMALL, f"backend.parallel.strategy={strategy}")
+    (run,) = (tmp_path / "outputs/runs").iterdir()
+    xp(tmp_path, f"resume={run.name}", "training.num_steps=3")
+    xp(tmp_path, "evaluate", f"run={run.name}", "checkpoint=1")
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    trained = [(line["attempt"], line["step"], line["episodes/num"]) for line in lines if line["stage"] == "train"]
+    assert trained == [(1, 1, 16), (1, 2, 16), (2, 3, 16)]
+    during = [(line["attempt"], line["step"]) for line in lines if line["stage"] == "evaluate_during"]
+    assert during == [(1, 1), (2, 2)]
+    log = (run / "attempt_2/train/log.txt").read_text()
+    assert "checkpoints/checkpoint-2" in log
+    files = sorted(file.name for file in (run / "attempt_1/train/trajectories").iterdir())
+    assert files == ["train.jsonl", "train.rank_1.jsonl"]
+    results = json.loads((run / "attempt_3/evaluate/evaluation.json").read_text())["results"]
+    assert sum(one["num_scored"] + one["num_void"] for one in results.values()) == 8
