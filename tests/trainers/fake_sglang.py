@@ -160,6 +160,8 @@ def _handler(server: FakeSglang) -> type[BaseHTTPRequestHandler]:
                     self._send(200, server.generate(body))
                 except TypeError as error:
                     self._send(400, {"error": {"message": str(error)}})
+                except OSError:
+                    return  # The client has gone.
                 except Exception as error:
                     server.broken.append(error)
                     self._send(500, {"error": {"message": repr(error)}})

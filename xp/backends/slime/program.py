@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 from xp.atomic import write_atomically
 from xp.backends.slime.config import WORKER_ATTRIBUTE, Command, WorkerConfig
@@ -109,12 +110,30 @@ def _ray(command: Command) -> Iterator[None]:
         ray.init(runtime_env={"env_vars": {**command.environment, **told}})
     else:
         ray.init(address="local", include_dashboard=False)
-    # Ray takes TERM for itself; the frame of the stage's program has its own way out.
-    signal.signal(signal.SIGTERM, handler)
+    # Ray takes TERM for itself, and ignores what a handler raises while it waits, all but a KeyboardInterrupt.
+    ending = _Ending()
+    signal.signal(signal.SIGTERM, ending)
     try:
         yield
+    except KeyboardInterrupt:
+        if ending.is_asked:
+            raise SystemExit(int(ExitCode.TERMINATED)) from None
+        raise
     finally:
+        signal.signal(signal.SIGTERM, handler)
         ray.shutdown()
+
+
+class _Ending:
+    """Handler of TERM: an interrupt that knows where it came from."""
+
+    def __init__(self) -> None:
+        self.is_asked = False
+
+    def __call__(self, signum: int, frame: FrameType | None) -> None:
+        del signum, frame
+        self.is_asked = True
+        raise KeyboardInterrupt
 
 
 def _own_fault(error: BaseException | None) -> XpError | None:
