@@ -22,7 +22,8 @@ def memory_lines(spec: RunSpec) -> list[str]:
     found = fit(spec)
     capacity, estimate = found.capacity / GB, found.estimate
     lines = [
-        f"memory per accelerator (arithmetic, not calibrated; {weights_of(shape).total / 1e9:.2f} B parameters):",
+        f"memory per accelerator (arithmetic, not calibrated, every episode as long as it may be;"
+        f" {weights_of(shape).total / 1e9:.2f} B parameters):",
         f"  training {estimate.training_peak / GB:.1f} of {capacity:.0f} GB: {_parts(estimate.training)}",
     ]
     if estimate.generation:
@@ -36,7 +37,7 @@ def memory_lines(spec: RunSpec) -> list[str]:
     else:
         ways = [f"{lever} ({lever.headroom / GB:.1f} GB to spare)" for lever in found.levers]
         way_out = f"cheapest: {', or '.join(ways)}" if ways else "choose a larger hardware option or a smaller model"
-        lines.append(f"  [bold]does not fit by {-found.headroom / GB:.1f} GB[/bold]; {way_out}")
+        lines.append(f"  [bold]would not fit by {-found.headroom / GB:.1f} GB[/bold]; {way_out}")
     return lines
 
 
