@@ -48,6 +48,8 @@ class RayHead:
             "RAY_AUTH_TOKEN_PATH": str(token),
             # Without it Ray takes 127.0.0.1 for a mistake, and listens on the address that others can reach.
             "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+            # Ray gives each part of its dashboard 30 s, which a busy machine needs more than; the job API is one.
+            "RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT": str(START_S),
             **({"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {}),
         }
         self._log = self._directory / "head.log"
