@@ -136,14 +136,16 @@ class Recorded:
 def episode(reward: float | None) -> Any:
     status = Status.VOID if reward is None else Status.FINISHED
     played = Played("a", "a/train/0", Outcome(status, reward, (), 1, 1, 0, "down" if reward is None else None), 5)
-    return SimpleNamespace(played=lambda: played, trajectory=lambda run, phase, step: (run, phase, step))
+    return SimpleNamespace(played=lambda: played, trajectory=lambda run, phase, step: (run, phase, step), num_tokens=7)
 
 
 def step_log(path: Path, *overrides: str) -> tuple[Any, Recorded]:
     from xp.backends.skyrl.steps import StepLog
 
     recorded: Any = Recorded()
-    return StepLog(train_config(*overrides), MetricsFile(path / "metrics.jsonl", "train", 1), recorded), recorded
+    config = train_config(*overrides)
+    config = replace(config, common=replace(config.common, metrics=str(path / "metrics.jsonl")))
+    return StepLog(config, MetricsFile(path / "metrics.jsonl", "train", 1), recorded), recorded
 
 
 def test_a_step_with_too_many_void_episodes_stops_the_run_with_its_own_code(tmp_path: Path) -> None:
@@ -166,13 +168,10 @@ def test_a_step_is_one_line_under_xps_names(tmp_path: Path) -> None:
     assert [step for _, _, step in recorded.records] == [0, 0]
 
 
-def test_an_evaluation_while_training_has_a_line_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_an_evaluation_while_training_has_a_line_of_its_own(tmp_path: Path) -> None:
     log, recorded = step_log(tmp_path, "evaluation.every=2")
-    metrics = tmp_path / train_config().common.metrics
-    metrics.parent.mkdir(parents=True)
     log.held_out([episode(1.0), episode(0.0)], 2)
-    (line,) = read_metrics(metrics, "evaluate_during")
+    (line,) = read_metrics(tmp_path / "metrics.jsonl", "evaluate_during")
     assert (line["step"], line["evaluation/during/reward/avg_raw_reward"]) == (2, 0.5)
     assert [phase for _, phase, _ in recorded.records] == ["evaluate/during"] * 2
     with pytest.raises(XpError, match="1 of 2 episodes are void"):
@@ -186,3 +185,11 @@ def test_batches_that_dynamic_sampling_threw_away_are_in_the_steps_line(tmp_path
     log.log({"timing/step": 3.0}, 1)
     (line,) = read_metrics(tmp_path / "metrics.jsonl", "train")
     assert (line["episodes/num"], line["reward/avg_raw_reward"], line["time/rollout_s"]) == (4.0, 0.25, 2.0)
+
+
+def test_a_later_attempt_goes_on_counting_tokens(tmp_path: Path) -> None:
+    for step in (1, 2):
+        log, _ = step_log(tmp_path, "training.group_size=2", "training.micro_batch_size=4")
+        log.episodes([episode(1.0), episode(0.0)], step, 1.0)
+        log.log({"timing/step": 3.0}, step)
+    assert [line["training/tokens"] for line in read_metrics(tmp_path / "metrics.jsonl", "train")] == [14.0, 28.0]

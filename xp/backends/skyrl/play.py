@@ -65,6 +65,11 @@ class Play:
         self.room -= len(ids)
         return True
 
+    @property
+    def num_tokens(self) -> int:
+        """Of the whole conversation."""
+        return len(self.prompt_ids) + self.generated + self.observed
+
     def played(self) -> Played:
         return Played(self.row.env, self.row.task_id, self.episode.settle(), self.generated)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from tqdm import tqdm
 from xp.backends.skyrl.config import TrainConfig
 from xp.backends.skyrl.play import Play
 from xp.episode.metrics import Played, check_health, episode_metrics
-from xp.episode.metrics_file import MetricsFile
+from xp.episode.metrics_file import MetricsFile, read_metrics
 from xp.episode.recorder import Recorder
 
 NAMES: Mapping[str, str] = {
@@ -47,7 +46,9 @@ class StepLog:
         self._played: list[Played] = []
         self._rollout_s = 0.0
         self._tokens = 0
-        self._began = time.monotonic()
+        """Of this step's episodes, read or written."""
+        self._tokens_before: float | None = None
+        """Of all steps before."""
         self._bar = tqdm(total=config.num_steps, desc="train", unit="step", mininterval=1.0, dynamic_ncols=True)
 
     def episodes(self, plays: Sequence[Play], step: int, rollout_s: float) -> None:
@@ -58,6 +59,7 @@ class StepLog:
         played = [play.played() for play in plays]
         check_health(played, self._config.common.max_void_fraction)
         self._played += played
+        self._tokens += sum(play.num_tokens for play in plays)
         self._rollout_s += rollout_s
 
     def held_out(self, plays: Sequence[Play], step: int) -> None:
@@ -75,12 +77,14 @@ class StepLog:
         del commit
         if "timing/step" not in data or not self._played:
             return
-        self._tokens += sum(one.num_tokens for one in self._played)
+        if self._tokens_before is None:
+            self._tokens_before = _tokens_until(Path(self._config.common.metrics), step)
+        self._tokens_before += self._tokens
         own = {ours: float(data[name]) for name, ours in NAMES.items() if data.get(name) is not None}
         episodes = episode_metrics(self._played, self._config.group_size)
-        line = {**episodes, **own, "training/tokens": float(self._tokens), "time/rollout_s": self._rollout_s}
+        line = {**episodes, **own, "training/tokens": self._tokens_before, "time/rollout_s": self._rollout_s}
         self._file.write(step, line)
-        self._played, self._rollout_s = [], 0.0
+        self._played, self._rollout_s, self._tokens = [], 0.0, 0
         self._bar.set_postfix(reward=f"{episodes.get('reward/avg_raw_reward', float('nan')):.3f}", refresh=False)
         self._bar.update(step - self._bar.n)
 
@@ -92,3 +96,10 @@ class StepLog:
         """SkyRL's hook: nothing, since whoever started the task tells the error."""
         del error, step
         self._bar.close()
+
+
+def _tokens_until(metrics: Path, step: int) -> float:
+    """What earlier attempts had counted before this step."""
+    lines = read_metrics(metrics, "train") if metrics.exists() else []
+    counted = [line["training/tokens"] for line in lines if line["step"] < step and "training/tokens" in line]
+    return float(counted[-1]) if counted else 0.0
