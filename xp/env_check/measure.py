@@ -145,7 +145,8 @@ def _visit(provider: Provider, task: Task, found: Measured, system_prompt: str |
     seen = []
     for _ in range(2):
         try:
-            session = _timed(found, "open", lambda: provider.open(task))
+            # The first one may start a server.
+            session = _timed(found, "open" if found.seconds else "first open", lambda: provider.open(task))
         except EnvFault as fault:
             found.faults.append(f"{task.id}: {type(fault).__name__}: {fault}")
             continue
