@@ -11,7 +11,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fake_session import FakeSession, steady
@@ -48,10 +48,16 @@ SCHEMAS = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.sampled_from("abc"), SCHEMAS, max_size=3), st.integers(0, 99))
 def test_random_arguments_are_legal_by_their_schema(properties: dict[str, Any], seed: int) -> None:
     schema = {"type": "object", "properties": properties, "required": list(properties)}
     jsonschema.validate(arguments_of(ToolSpec("t", "", schema), Draw(seed, ())), schema)
+
+
+def test_a_schema_that_requires_itself_ends() -> None:
+    schema = {"type": "object", "properties": {"it": {"$ref": "#"}}, "required": ["it"]}
+    assert "it" in arguments_of(ToolSpec("t", "", schema), Draw(0, ()))
 
 
 def test_a_reference_is_followed() -> None:

@@ -14,6 +14,9 @@ from xp.episode.config import Dialect
 WORDS: Final = ("yes", "no", "a", "the", "x", "hello", "0", "1", "42")
 MAX_ITEMS: Final = 2
 MAX_DEPTH: Final = 4
+"""Below it only what is required is made."""
+MOST_DEPTH: Final = 32
+"""No arguments fit a schema that requires itself."""
 SMALL: Final = 9
 """Whole numbers without bounds are drawn from 0 to this: indices and moves are small."""
 
@@ -84,7 +87,7 @@ def _object(schema: Mapping[str, Any], root: Mapping[str, Any], draw: Draw, dept
     return {
         name: _value(child, root, draw, depth + 1)
         for name, child in schema.get("properties", {}).items()
-        if depth < MAX_DEPTH and (name in required or draw.random() < 0.5)
+        if depth < MOST_DEPTH and (name in required or (depth < MAX_DEPTH and draw.random() < 0.5))
     }
 
 
