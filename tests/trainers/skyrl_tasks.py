@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,6 +31,20 @@ def fail(cfg: Any) -> None:
 def crash(cfg: Any) -> None:
     del cfg
     raise ValueError("a fault of SkyRL's")
+
+
+def linger(cfg: Any, diary: Path) -> None:
+    """As a training does: most of its time in an event loop, with sessions to close."""
+    del cfg
+
+    async def wait() -> None:
+        try:
+            diary.write_text("open")
+            await asyncio.sleep(600)
+        finally:
+            diary.write_text("closed")
+
+    asyncio.run(wait())
 
 
 def _records() -> Iterator[tuple[str, str]]:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -9,7 +13,7 @@ import pytest
 pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
 
 from tests.trainers.skyrl_parts import native, train_config
-from tests.trainers.skyrl_tasks import crash, fail, look_around
+from tests.trainers.skyrl_tasks import crash, fail, linger, look_around
 from xp.backends.skyrl.cluster import run_in_ray, without_secrets
 from xp.errors import ExitCode, XpError
 
@@ -58,3 +62,29 @@ def test_a_fault_of_skyrls_is_told_with_its_traceback(tmp_path: Path) -> None:
         run_in_ray(native(train_config(), tmp_path), crash, (), num_workers=1)
     assert caught.value.code is ExitCode.STAGE_FAILED
     assert "skyrl_tasks.py" in str(caught.value)
+
+
+class Asked(Exception):
+    """TERM arrived."""
+
+
+def test_term_lets_the_task_close_its_sessions_before_ray_ends(tmp_path: Path) -> None:
+    """What a handler raises is lost while Ray waits, and Ray's own handler kills its processes on the spot."""
+    diary = tmp_path / "diary"
+
+    def term() -> None:
+        while not diary.exists():
+            time.sleep(0.1)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def handle(*_: object) -> None:
+        raise Asked
+
+    previous = signal.signal(signal.SIGTERM, handle)
+    threading.Thread(target=term, daemon=True).start()
+    try:
+        with pytest.raises(Asked):
+            run_in_ray(native(train_config(), tmp_path), linger, (diary,), num_workers=1)
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+    assert diary.read_text() == "closed"

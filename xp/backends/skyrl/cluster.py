@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -31,6 +32,7 @@ PREPARE = "xp.backends.skyrl.process.prepare_process"
 REHEARSE = "xp.backends.skyrl.rehearsal.stand_ins.prepare_process"
 REHEARSAL_CPUS = 6
 """Ray's own count, which nothing is bound to: the trainer's task, each worker's share, and SkyRL's two registries."""
+POLL_S = 0.5
 CANCEL_PATIENCE_S = 4.0
 
 
@@ -48,17 +50,37 @@ def run_in_ray(cfg: Any, task: Callable[..., Any], arguments: tuple[Any, ...], *
     """
     import ray
 
-    _start(cfg, num_workers)
-    running = ray.remote(num_cpus=1, max_retries=0)(task).remote(cfg, *arguments)
+    terminate = signal.getsignal(signal.SIGTERM)
+    is_asked = threading.Event()
     try:
-        return ray.get(running)
+        _start(cfg, num_workers)
+        # Ray's own handler kills its processes on the spot, and what a handler raises is lost while Ray waits.
+        signal.signal(signal.SIGTERM, lambda *_: is_asked.set())
+        running = ray.remote(num_cpus=1, max_retries=0)(task).remote(cfg, *arguments)
+        return _result(running, is_asked)
     except ray.exceptions.RayTaskError as error:
         raise _cause(error) from None
-    except BaseException:
-        _cancel(running)
-        raise
     finally:
         ray.shutdown()
+        signal.signal(signal.SIGTERM, terminate)
+        if is_asked.is_set():
+            signal.raise_signal(signal.SIGTERM)
+
+
+def _result(running: Any, is_asked: threading.Event) -> Any:
+    """What the task gives back; where the job is to end first, None, after the task has closed its sessions."""
+    import ray
+
+    try:
+        while not is_asked.is_set():
+            ready, _ = ray.wait([running], timeout=POLL_S)
+            if ready:
+                return ray.get(running)
+    except KeyboardInterrupt:
+        _cancel(running)
+        raise
+    _cancel(running)
+    return None
 
 
 def _start(cfg: Any, num_workers: int | None) -> None:
@@ -73,7 +95,6 @@ def _start(cfg: Any, num_workers: int | None) -> None:
     # Read in the driver and in every worker: where SkyRL's workers and engines write instead of the screen.
     variables["SKYRL_LOG_FILE"] = os.environ["SKYRL_LOG_FILE"] = str(log)
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
-    terminate = signal.getsignal(signal.SIGTERM)
     if num_workers is None and os.environ.get("RAY_ADDRESS"):
         # Its processes inherit nothing from this one: they are told where the code is, and the file of the secrets.
         variables |= {name: os.environ[name] for name in TOLD if os.environ.get(name)}
@@ -86,8 +107,6 @@ def _start(cfg: Any, num_workers: int | None) -> None:
         place = {"address": "local", "include_dashboard": False, **_pretended(num_workers)}
     hook = PREPARE if num_workers is None else REHEARSE
     ray.init(runtime_env={"env_vars": variables, "worker_process_setup_hook": hook}, **place)
-    # Ray's own handler kills its processes on the spot, with their sessions open.
-    signal.signal(signal.SIGTERM, terminate)
     sync_registries()
 
 
