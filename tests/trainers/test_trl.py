@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,11 +14,12 @@ import pytest
 
 from tests.tiny import tokenizer_and_model
 from xp.backends.base import Places
+from xp.backends.trl.checkpoints import SEAL, latest_checkpoint, seal
 from xp.backends.trl.config import TrainConfig
 from xp.backends.trl.geometry import world_size
 from xp.backends.trl.knobs import catalog
 from xp.backends.trl.render import grpo_config, stages
-from xp.backends.trl.train import latest_checkpoint, settled_reward
+from xp.backends.trl.train import settled_reward
 from xp.compose import compose, options
 from xp.episode.metrics import Played
 from xp.episode.metrics_file import MetricsFile
@@ -159,14 +162,47 @@ def test_several_updates_of_a_step_make_one_line(tmp_path: Path) -> None:
     assert '"training/loss": 2.0' in line
 
 
-def test_a_torn_checkpoint_is_passed_over(tmp_path: Path) -> None:
+def checkpoint(root: Path, step: int) -> Path:
+    folder = root / f"checkpoint-{step}"
+    folder.mkdir()
+    (folder / "model.safetensors").write_bytes(bytes(1000))
+    (folder / "trainer_state.json").write_text("{}")
+    seal(folder)
+    return folder
+
+
+@pytest.mark.scorecard(34)
+@pytest.mark.parametrize("damage", ["never sealed", "cut", "changed", "missing", "seal cut"])
+def test_a_damaged_checkpoint_is_passed_over_and_named(
+    damage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert latest_checkpoint(tmp_path) is None
-    for step, is_whole in ((5, True), (10, True), (15, False)):
-        folder = tmp_path / f"checkpoint-{step}"
-        folder.mkdir()
-        (folder / "model.safetensors").write_text("x")
-        if is_whole:
-            (folder / "trainer_state.json").write_text("{}")
-    found = latest_checkpoint(tmp_path)
-    assert found is not None
-    assert found.name == "checkpoint-10"
+    whole, torn = checkpoint(tmp_path, 5), checkpoint(tmp_path, 10)
+    assert latest_checkpoint(tmp_path) == torn
+    weights = torn / "model.safetensors"
+    {
+        "never sealed": lambda: (torn / SEAL).unlink(),
+        "cut": lambda: weights.write_bytes(bytes(500)),
+        "changed": lambda: weights.write_bytes(bytes(999) + b"x"),
+        "missing": lambda: weights.unlink(),
+        "seal cut": lambda: (torn / SEAL).write_text('{"model'),
+    }[damage]()
+    assert latest_checkpoint(tmp_path) == whole
+    assert "checkpoint-10 is passed over" in capsys.readouterr().err
+
+
+@pytest.mark.scorecard(34)
+def test_nothing_of_a_checkpoint_is_unpickled_but_tensors(tmp_path: Path) -> None:
+    """What TRL's Trainer loads, it loads by weights_only or from safetensors."""
+    import inspect
+
+    import torch
+    import transformers.trainer
+
+    calls = re.findall(r"torch\.load\((?:[^()]|\([^()]*\))*\)", inspect.getsource(transformers.trainer))
+    assert calls
+    assert all("weights_only=True" in call for call in calls)
+    file = tmp_path / "optimizer.pt"
+    torch.save({"hook": Path("x").touch}, file)
+    with pytest.raises(pickle.UnpicklingError):
+        torch.load(file, weights_only=True)

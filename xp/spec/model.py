@@ -102,7 +102,7 @@ class Model(Section):
     """Hugging Face id or local directory; None where `build` makes the model."""
     build: Build | None
     dtype: DType
-    """Of the weights that are trained."""
+    """Of the forward and backward pass; trained weights are kept in float32 beside it."""
     dialect: Dialect
     """How it writes tool calls."""
     max_context_tokens: Count

@@ -28,7 +28,7 @@ NAMES: Mapping[str, str] = {
     "train/pg_clipfrac": "training/clip_fraction",
     "train/grad_norm": "training/grad_norm",
     "train/lr-pg_0": "training/learning_rate",
-    "train/train_rollout_logprob_abs_diff": "training/engine_logprob_gap",
+    "train/train_rollout_logprob_abs_diff": "training/logprob_gap",
 }
 """Slime's name -> ours."""
 DROPPED = "rollout/dynamic_filter/drop_"

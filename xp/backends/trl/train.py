@@ -53,6 +53,7 @@ def main(argv: Sequence[str]) -> None:
         kept, config.num_steps * config.prompts_per_step, seed=config.common.sampling.seed, shuffle=config.shuffle
     )
 
+    from xp.backends.trl.checkpoints import latest_checkpoint
     from xp.backends.trl.held_out import HeldOut
     from xp.backends.trl.rollout import Rollouts
     from xp.backends.trl.steps import StepLog
@@ -92,6 +93,8 @@ def make_trainer(
     from transformers import AutoModelForCausalLM, PrinterCallback
     from trl import GRPOConfig, GRPOTrainer
 
+    from xp.backends.trl.checkpoints import Seal
+
     # First: it makes the process group, by which only one rank reads the weights under FSDP2.
     args = GRPOConfig(**config.grpo, **_server(environ))
     shard_on_cpu(args.distributed_state, environ)
@@ -103,7 +106,7 @@ def make_trainer(
         train_dataset=Dataset.from_list(trl_rows(order)),
         rollout_func=rollouts,
         reward_funcs=settled_reward,
-        callbacks=[log.callback()],
+        callbacks=[log.callback(), Seal(Ranks())],
         peft_config=None if config.lora is None else peft_config(config.lora),
     )
     trainer.remove_callback(PrinterCallback)
@@ -155,12 +158,6 @@ def keep_float32(trainer: Any) -> None:
 def settled_reward(settled: list[float | None], **_: Any) -> list[float | None]:
     """The Outcomes' rewards, as the rollout function handed them over; None (void) leaves the group's baseline."""
     return settled
-
-
-def latest_checkpoint(directory: Path) -> Path | None:
-    """The newest checkpoint that is whole. TRL writes trainer_state.json last, so a torn one has none."""
-    whole = [path for path in directory.glob("checkpoint-*") if (path / "trainer_state.json").is_file()]
-    return max(whole, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
 
 
 def _server(environ: Mapping[str, str]) -> dict[str, Any]:
