@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 
 class Reduction(StrEnum):
@@ -46,6 +46,10 @@ class Dialect(StrEnum):
     HERMES = "hermes"
     ACTION = "action"
     """`<action>...</action>` around the argument of the environment's only tool, or around its arguments as JSON."""
+
+
+LOCAL_CALLS: Final = 8
+"""A server on the same two cores is fastest at four to eight calls in flight (benchmarks/bench_session.py)."""
 
 
 @dataclass(frozen=True)
@@ -118,6 +122,13 @@ class EpisodeConfig:
     """The mix: every environment that episodes of this job may open."""
 
     members: Mapping[str, EnvConfig]
+
+    def calls_at_once(self) -> int:
+        """Environment calls worth having in flight: few where all environments share this machine's cores."""
+        members = self.members.values()
+        sessions = min(member.limits.max_sessions for member in members)
+        is_local = all(member.serve or member.image or member.provider == "local" for member in members)
+        return min(LOCAL_CALLS, sessions) if is_local else sessions
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=2, sort_keys=True) + "\n"

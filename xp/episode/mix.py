@@ -12,9 +12,6 @@ from xp.episode.config import EpisodeConfig
 from xp.episode.episode import Episode
 from xp.episode.shaping import load_shape
 
-LOCAL_CALLS = 8
-"""A server on the same two cores is fastest at four to eight calls in flight (benchmarks/bench_session.py)."""
-
 
 class TaskName(Protocol):
     """What names a task in any process; a row of the task set does."""
@@ -61,10 +58,8 @@ class Mix:
         return min(member.limits.max_sessions for member in self._config.members.values())
 
     def calls_at_once(self) -> int:
-        """Environment calls worth having in flight: few where the server shares this machine's cores."""
-        members = self._config.members.values()
-        is_local = all(member.serve or member.image or member.provider == "local" for member in members)
-        return min(LOCAL_CALLS, self.max_sessions()) if is_local else self.max_sessions()
+        """Environment calls worth having in flight at the same time."""
+        return self._config.calls_at_once()
 
     def catalog_names(self) -> Mapping[str, str]:
         """Member -> its name in the OpenReward catalog, for those that have one."""

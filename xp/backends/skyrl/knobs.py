@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from xp.backends.skyrl.geometry import geometry, is_colocated, is_megatron
-from xp.episode.mix import LOCAL_CALLS
 from xp.spec import AdvantageScale, DType, ImportanceCorrection, LossAggregation, LrSchedule, RunSpec
+from xp.stages.episode import episode_config
 
 Keys = dict[str, Any]
 
@@ -222,8 +222,6 @@ def _fsdp(spec: RunSpec, role: int, is_offloaded: bool) -> Keys:
 
 
 def _calls_at_once(spec: RunSpec) -> int:
-    """Threads for the environments' calls: as many as sessions that may be open, few where xp serves them here."""
-    members = spec.env.members.values()
+    """Threads for the environments' calls: as many as are worth having in flight, one an episode at most."""
     episodes = max(spec.training.prompts_per_step * spec.training.group_size, spec.evaluation.batch_size)
-    sessions = min(episodes, *(member.limits.max_sessions for member in members))
-    return min(LOCAL_CALLS, sessions) if all(member.serve for member in members) else sessions
+    return min(episodes, episode_config(spec).calls_at_once())
