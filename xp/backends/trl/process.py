@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import warnings
 
 from xp.backends.trl.ranks import Ranks
@@ -25,6 +26,10 @@ def quiet_rank() -> None:
     sys.stdout = open(os.devnull, "w")  # noqa: SIM115
 
 
+RELEASE_S = 1.0
+"""For another thread to do what takes it microseconds."""
+
+
 def leave_group(ranks: Ranks) -> None:
     """End the process group when all ranks are done with it."""
     if ranks.count == 1:
@@ -32,4 +37,7 @@ def leave_group(ranks: Ranks) -> None:
     import torch.distributed
 
     ranks.wait()
+    # Gloo's own thread gives the last collective's tensors back under the GIL. A group that is destroyed meanwhile, with
+    # the GIL held, waits for that thread for ever (seen once in torch 2.13: ~ProcessGroupGloo joins its runLoop).
+    time.sleep(RELEASE_S)
     torch.distributed.destroy_process_group()
