@@ -37,7 +37,7 @@ def leave_group(ranks: Ranks) -> None:
     import torch.distributed
 
     ranks.wait()
-    # Gloo's own thread gives the last collective's tensors back under the GIL. A group that is destroyed meanwhile, with
-    # the GIL held, waits for that thread for ever (seen once in torch 2.13: ~ProcessGroupGloo joins its runLoop).
+    # Gloo's own thread gives the last collective's tensors back under the GIL. A group that is destroyed meanwhile,
+    # with the GIL held, waits for that thread for ever (seen in torch 2.13: ~ProcessGroupGloo joins its runLoop).
     time.sleep(RELEASE_S)
     torch.distributed.destroy_process_group()
