@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Final, TypeVar
 
 from xp.envs import wire
@@ -97,7 +98,7 @@ class Sessions:
             deadline = asyncio.get_running_loop().time() + self._limits.create_timeout_s
             path = f"/{live.env}/task_tools"
             work = self._transport.request("GET", path, deadline=deadline, sid=live.sid, is_safe=True)
-            live.tools = wire.tools(wire.parse_json(await self._guarded(live, work), path), path)
+            live.tools = _listing(await self._guarded(live, work), path)
         return live.tools
 
     def close_soon(self, live: Live) -> asyncio.Task[None]:
@@ -183,6 +184,12 @@ class Sessions:
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
         return task
+
+
+@lru_cache(maxsize=256)
+def _listing(body: bytes, path: str) -> tuple[tuple[ToolSpec, ...], Terminal | None]:
+    """The tools of an answer; most tasks of an environment have the same."""
+    return wire.tools(wire.parse_json(body, path), path)
 
 
 def checked_index(task: Task) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,7 @@ def write_rows(path: Path, rows: Iterable[TaskRow]) -> str:
     columns = schema()
     with pq.ParquetWriter(path, columns, compression="zstd") as writer:
         for group in _groups(rows):
-            values = [asdict(row) for row in group]
+            values = [vars(row) for row in group]
             for value in values:
                 content.update(json.dumps(value, sort_keys=True).encode() + b"\n")
             writer.write_table(pa.Table.from_pylist(values, schema=columns))
