@@ -5,15 +5,18 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from xp.spec.algorithm import (
     AdvantageScale,
     Algorithm,
+    Critic,
     Estimator,
     ImportanceCorrection,
     KlEstimator,
     LossAggregation,
+    PolicyLoss,
+    RatioLevel,
 )
 from xp.spec.backend import Backend, BackendName, Engine, EngineName, Parallel, Placement, RuntimeSpec, Strategy
 from xp.spec.env import Environments, EnvLimits, EnvMember, Reward, SecretSource, Selection
@@ -30,6 +33,7 @@ __all__ = [
     "BackendName",
     "Build",
     "Count",
+    "Critic",
     "DType",
     "Engine",
     "EngineName",
@@ -53,7 +57,9 @@ __all__ = [
     "Name",
     "Parallel",
     "Placement",
+    "PolicyLoss",
     "Preparation",
+    "RatioLevel",
     "Reward",
     "RunSpec",
     "RuntimeSpec",
@@ -106,3 +112,9 @@ class RunSpec(Section):
     backend: Backend
     hardware: Hardware
     launcher: LauncherSpec
+
+    @model_validator(mode="after")
+    def _rate_has_a_critic(self) -> RunSpec:
+        if self.training.critic_learning_rate is not None and self.algorithm.critic is None:
+            raise ValueError("training.critic_learning_rate is for a critic, and there is none: set it to null")
+        return self

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from xp.spec.section import Name, Section
+from xp.spec.section import Fraction, ModulePath, Name, Section
 
 
 class Estimator(StrEnum):
@@ -17,6 +17,12 @@ class Estimator(StrEnum):
     """The mean of its group (arXiv:2402.03300)."""
     RLOO = "rloo"
     """The mean of its group without itself (arXiv:2402.14740)."""
+    REINFORCE_PP = "reinforce_pp"
+    """The mean over all trained tokens of a rollout step (arXiv:2501.03262)."""
+    GAE = "gae"
+    """What a critic expects, token by token (arXiv:1506.02438)."""
+    CUSTOM = "custom"
+    """`advantage_fn` says it."""
 
 
 class AdvantageScale(StrEnum):
@@ -25,6 +31,23 @@ class AdvantageScale(StrEnum):
     GROUP_STD = "group_std"
     BATCH_STD = "batch_std"
     NONE = "none"
+
+
+class PolicyLoss(StrEnum):
+    """What is made of a token's probability ratio and its advantage."""
+
+    CLIP = "clip"
+    """The smaller of the clipped and the plain ratio, times the advantage (PPO, arXiv:1707.06347)."""
+    CISPO = "cispo"
+    """The clipped ratio as a constant weight of the log-probability: clipped tokens still teach (arXiv:2506.13585)."""
+
+
+class RatioLevel(StrEnum):
+    """Of what the probability ratio between the policy and the one that sampled is taken."""
+
+    TOKEN = "token"
+    SEQUENCE = "sequence"
+    """The geometric mean over an episode's trained tokens, the same for all of them (GSPO, arXiv:2507.18071)."""
 
 
 class LossAggregation(StrEnum):
@@ -56,14 +79,31 @@ class ImportanceCorrection(StrEnum):
     """The episode's product of ratios, cut at importance_cap."""
 
 
+class Critic(Section):
+    """A second network, of the policy's own shape and first weights, that learns what reward a token leads to."""
+
+    discount: Annotated[float, Field(gt=0, le=1)]
+    """gamma: what a reward one token later is worth."""
+    gae_lambda: Fraction
+    """0: one step ahead of the critic; 1: the whole return (arXiv:1506.02438)."""
+    value_clip: Annotated[float, Field(gt=0)]
+    """How far an update may move a value, as in PPO's own code (github.com/openai/baselines, ppo2)."""
+
+
 class Algorithm(Section):
     """The mathematics; sizes and rates are in `training`."""
 
     name: Name
     estimator: Estimator
+    advantage_fn: ModulePath | None
+    """`package.module:function` of your own (see xp.episode.advantages), where the estimator is `custom`."""
+    critic: Critic | None
+    """Where the estimator is `gae`."""
     advantage_scale: AdvantageScale
-    clip_low: Annotated[float, Field(ge=0, lt=1)]
-    """The probability ratio is clipped to [1 - clip_low, 1 + clip_high]."""
+    policy_loss: PolicyLoss
+    ratio_level: RatioLevel
+    clip_low: Annotated[float, Field(ge=0, le=1)]
+    """The probability ratio is clipped to [1 - clip_low, 1 + clip_high]; 1: no lower bound."""
     clip_high: Annotated[float, Field(ge=0)]
     loss_aggregation: LossAggregation
     kl_estimator: KlEstimator
@@ -77,7 +117,40 @@ class Algorithm(Section):
     """Whether groups without variance are replaced (DAPO, arXiv:2503.14476)."""
 
     @model_validator(mode="after")
-    def _rloo_is_not_scaled(self) -> Algorithm:
-        if self.estimator is Estimator.RLOO and self.advantage_scale is not AdvantageScale.NONE:
-            raise ValueError("estimator=rloo divides by nothing: set advantage_scale=none")
+    def _scale_is_the_estimators(self) -> Algorithm:
+        wanted = SCALES.get(self.estimator, self.advantage_scale)
+        if self.advantage_scale is not wanted:
+            raise ValueError(
+                f"estimator={self.estimator} {SCALE_REASONS[self.estimator]}: set advantage_scale={wanted}"
+            )
         return self
+
+    @model_validator(mode="after")
+    def _parts_belong_to_the_estimator(self) -> Algorithm:
+        for field, estimator in (("advantage_fn", Estimator.CUSTOM), ("critic", Estimator.GAE)):
+            is_given, is_wanted = getattr(self, field) is not None, self.estimator is estimator
+            if is_wanted and not is_given:
+                raise ValueError(f"estimator={estimator} needs {field}: set it, or use another estimator")
+            if is_given and not is_wanted:
+                raise ValueError(f"{field} is for estimator={estimator}, not {self.estimator}: set {field}=null")
+        return self
+
+    @model_validator(mode="after")
+    def _cispo_weighs_tokens(self) -> Algorithm:
+        if self.policy_loss is PolicyLoss.CISPO and self.ratio_level is RatioLevel.SEQUENCE:
+            raise ValueError("policy_loss=cispo weighs tokens: set ratio_level=token, or policy_loss=clip")
+        return self
+
+
+SCALES = {
+    Estimator.RLOO: AdvantageScale.NONE,
+    Estimator.REINFORCE_PP: AdvantageScale.BATCH_STD,
+    Estimator.GAE: AdvantageScale.BATCH_STD,
+    Estimator.CUSTOM: AdvantageScale.NONE,
+}
+SCALE_REASONS = {
+    Estimator.RLOO: "divides by nothing",
+    Estimator.REINFORCE_PP: "divides by the deviation over the trained tokens of a step",
+    Estimator.GAE: "divides by the deviation over the trained tokens of a step",
+    Estimator.CUSTOM: "is scaled by your own function",
+}

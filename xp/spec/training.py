@@ -34,6 +34,8 @@ class Training(Section):
     max_tokens_per_micro_batch: Count | None
     """Episodes are packed up to so many tokens per accelerator, instead of micro_batch_size; None: off."""
     learning_rate: Annotated[float, Field(gt=0)]
+    critic_learning_rate: Annotated[float, Field(gt=0)] | None
+    """Of algorithm.critic, with the same schedule; None: the policy's."""
     lr_schedule: LrSchedule
     warmup_updates: Annotated[int, Field(ge=0)]
     """Optimizer updates of linear warm-up."""

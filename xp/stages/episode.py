@@ -60,13 +60,14 @@ def episode_secrets(spec: RunSpec) -> dict[str, str]:
 
 
 def user_modules(spec: RunSpec) -> tuple[str, ...]:
-    """Top-level modules of the user's own that episodes load; the run takes a copy of them, as of xp itself."""
+    """Top-level modules of the user's own that a run loads; it takes a copy of them, as of xp itself."""
     named = [
         name
         for member in spec.env.members.values()
         for name in (member.serve, member.provider, member.reward_fn, member.grader, member.rows)
         if name and (name != member.serve or member.python is None or is_found(name))
     ]
+    named += [spec.algorithm.advantage_fn or ""]
     tops = {name.partition(":")[0].partition(".")[0] for name in named if ":" in name}
     return tuple(sorted(tops - {"xp"}))
 

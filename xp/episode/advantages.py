@@ -1,0 +1,74 @@
+"""From the rewards of a rollout step to its advantages, for the estimators that a trainer has not, or not rightly."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from xp.errors import ExitCode, XpError
+
+EPSILON = 1e-8
+"""Added to a variance before its root, as the trainers' own whitening does."""
+
+
+@dataclass(frozen=True)
+class Valid:
+    """An episode that was scored; void ones never reach an estimator."""
+
+    reward: float
+    """Settled and shaped."""
+    group: str
+    """The same for all episodes of one task in one step."""
+    num_tokens: int
+    """Trained ones: those that the policy wrote."""
+
+
+AdvantageFn = Callable[[Sequence[Valid]], Sequence[float]]
+"""Takes all valid episodes of a rollout step, gives back one advantage each, which all its tokens get."""
+
+
+def reinforce_pp(episodes: Sequence[Valid]) -> list[float]:
+    """REINFORCE++ (arXiv:2501.03262): rewards whitened over all trained tokens of the step.
+
+    Without discount, and with the KL penalty in the loss, every token's return is its episode's reward, so that mean
+    and variance (n - 1) over tokens are those over episodes weighted by their tokens.
+    """
+    tokens = sum(episode.num_tokens for episode in episodes)
+    if tokens < 2:
+        return [0.0] * len(episodes)
+    mean = sum(episode.num_tokens * episode.reward for episode in episodes) / tokens
+    squares = sum(episode.num_tokens * (episode.reward - mean) ** 2 for episode in episodes)
+    scale = math.sqrt(squares / (tokens - 1) + EPSILON)
+    return [(episode.reward - mean) / scale for episode in episodes]
+
+
+def load_advantage_fn(name: str) -> AdvantageFn:
+    """The function `package.module:function`, held to its contract; raises XpError where there is none."""
+    module, _, function = name.partition(":")
+    try:
+        found: AdvantageFn = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise XpError(f"advantage_fn {name} cannot be loaded: {error}") from error
+
+    def checked(episodes: Sequence[Valid]) -> list[float]:
+        """Raises XpError: it raised, or did not give one finite number an episode. That stops the run."""
+        try:
+            advantages = list(found(episodes))
+        except Exception as error:
+            raise XpError(f"advantage_fn raised {type(error).__name__}: {error}", ExitCode.STAGE_FAILED) from error
+        if len(advantages) != len(episodes) or not all(map(_is_number, advantages)):
+            raise XpError(
+                f"advantage_fn {name} gave {advantages!r:.200} for {len(episodes)} episodes; it must give one finite"
+                " number for each",
+                ExitCode.STAGE_FAILED,
+            )
+        return [float(advantage) for advantage in advantages]
+
+    return checked
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
