@@ -1,4 +1,4 @@
-"""The loss that the real GRPOTrainer takes, against its formula in NumPy: ratio, clip, KL, masks, aggregation."""
+"""Loss and gradient of the real GRPOTrainer, against the formula in NumPy: ratio, clip, KL, masks, aggregation."""
 
 from __future__ import annotations
 
@@ -29,23 +29,90 @@ def completions(end: int) -> tuple[list[list[int]], list[list[int]]]:
     return ids, masks
 
 
+def advantages(scale: str) -> np.ndarray:
+    rewards = np.array([np.nan if reward is None else reward for reward in REWARDS]).reshape(2, 4)
+    centred = rewards - np.nanmean(rewards, 1, keepdims=True)
+    deviation = {
+        "group_std": np.nanstd(rewards, 1, keepdims=True, ddof=1),
+        "batch_std": np.nanstd(rewards, ddof=1),
+        "none": 1 - 1e-4,
+    }[scale]
+    return np.nan_to_num(centred / (deviation + 1e-4)).ravel()
+
+
+@dataclass(frozen=True)
+class Formula:
+    """The papers' loss, and its slope in every token's log-probability, over all episodes of an update."""
+
+    policy_loss: str = "clip"
+    ratio_level: str = "token"
+    aggregation: str = "token_mean"
+    scale: str = "group_std"
+
+    def tokens(
+        self, now: np.ndarray, old: np.ndarray, mask: np.ndarray, advantage: float
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Of one episode's tokens: what is to be made large, its slope, and where the clip is at work."""
+        log_ratio = now - old
+        if self.ratio_level == "sequence":
+            log_ratio = np.full_like(log_ratio, (log_ratio * mask).sum() / max(1, mask.sum()))
+        ratio = np.exp(log_ratio)
+        if self.policy_loss == "cispo":
+            weight = np.minimum(ratio, 1 + HIGH)
+            return weight * advantage * now, weight * advantage, ratio > 1 + HIGH
+        clipped = np.clip(ratio, 1 - LOW, 1 + HIGH) * advantage
+        is_clipped = clipped < ratio * advantage
+        # An episode's mean ratio has, in each of its n tokens, 1/n of the slope, and there are n terms of it.
+        return np.minimum(ratio * advantage, clipped), np.where(is_clipped, 0, ratio * advantage), is_clipped
+
+    def __call__(self, now: list[np.ndarray], old: list[np.ndarray]) -> tuple[float, list[np.ndarray], int]:
+        """The loss with k3 of the KL to the initial model (the old one), its slopes, and the number of tokens clipped."""
+        masks = [np.array(mask) for mask in completions(0)[1]]
+        total, slopes, num_clipped = 0.0, [], 0
+        for after, before, mask, advantage in zip(now, old, masks, advantages(self.scale), strict=True):
+            gain, slope, is_clipped = self.tokens(after, before, mask, advantage)
+            penalty = np.exp(before - after) - (before - after) - 1
+            share = (
+                mask
+                / {
+                    "token_mean": sum(map(sum, masks)),
+                    "sequence_mean": 8 * max(1, mask.sum()),
+                    "constant": 8 * 420,
+                }[self.aggregation]
+            )
+            total += ((KL * penalty - gain) * share).sum()
+            slopes.append((KL * (1 - np.exp(before - after)) - slope) * share)
+            num_clipped += int((is_clipped * mask).sum())
+        return total, slopes, num_clipped
+
+
 @dataclass
 class Seen:
-    """Log-probabilities of every completion token, before each update."""
+    """What the policy says of every completion token before each update, and what the formula makes of it."""
 
-    by_update: list[list[np.ndarray]]
+    formula: Formula
+    logprobs: list[list[np.ndarray]]
+    losses: list[float]
+    grad_norms: list[float]
+    num_clipped: list[int]
 
     def record(self, model: Any, ids: list[list[int]]) -> None:
         import torch
 
         found = []
-        with torch.no_grad():
-            for completion in ids:
-                whole = torch.tensor([[*PROMPT, *completion]])
-                logits = model(input_ids=whole).logits[0].float() / TEMPERATURE
-                logprobs = torch.log_softmax(logits, -1)[len(PROMPT) - 1 : -1]
-                found.append(logprobs.gather(1, torch.tensor(completion)[:, None])[:, 0].numpy())
-        self.by_update.append(found)
+        for completion in ids:
+            whole = torch.tensor([[*PROMPT, *completion]])
+            logits = model(input_ids=whole).logits[0].float() / TEMPERATURE
+            logprobs = torch.log_softmax(logits, -1)[len(PROMPT) - 1 : -1]
+            found.append(logprobs.gather(1, torch.tensor(completion)[:, None])[:, 0])
+        self.logprobs.append([one.detach().double().numpy() for one in found])
+        loss, slopes, num_clipped = self.formula(self.logprobs[-1], self.logprobs[0])
+        product = sum((one * torch.tensor(slope).float()).sum() for one, slope in zip(found, slopes, strict=True))
+        gradients = torch.autograd.grad(product, list(model.parameters()), allow_unused=True)
+        squares = [gradient.square().sum() for gradient in gradients if gradient is not None]
+        self.losses.append(loss)
+        self.grad_norms.append(float(torch.stack(squares).sum().sqrt()))
+        self.num_clipped.append(num_clipped)
 
 
 @pytest.fixture(scope="module")
@@ -57,15 +124,15 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def trained(base: Path, out: Path, *overrides: str) -> tuple[list[float], Seen]:
-    """Two passes over one rollout step of two groups of four; logged losses, and what the model said before each."""
+def trained(base: Path, out: Path, formula: Formula, *overrides: str) -> tuple[list[dict[str, float]], Seen]:
+    """Two passes over one rollout step of two groups of four: the trainer's log, and the formula's word on each."""
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
 
     tokenizer = AutoTokenizer.from_pretrained(base)
     ids, masks = completions(tokenizer.eos_token_id)
-    seen = Seen([])
+    seen = Seen(formula, [], [], [], [])
 
     class Record(TrainerCallback):  # type: ignore[misc]
         def on_step_begin(self, *_: Any, model: Any, **__: Any) -> None:
@@ -86,7 +153,12 @@ def trained(base: Path, out: Path, *overrides: str) -> tuple[list[float], Seen]:
             *("training.prompts_per_step=2", "training.group_size=4", "training.num_steps=1"),
             *("training.passes_per_step=2", "training.learning_rate=0.02", "training.warmup_updates=0"),
             *(f"training.temperature={TEMPERATURE}", f"training.kl_coef={KL}"),
-            *(f"algorithm.clip_low={LOW}", f"algorithm.clip_high={HIGH}"),
+            f"algorithm.clip_low={1.0 if formula.policy_loss == 'cispo' else LOW}",
+            f"algorithm.clip_high={HIGH}",
+            f"algorithm.policy_loss={formula.policy_loss}",
+            f"algorithm.ratio_level={formula.ratio_level}",
+            f"algorithm.loss_aggregation={formula.aggregation}",
+            f"algorithm.advantage_scale={formula.scale}",
             *overrides,
         ]
     )
@@ -100,62 +172,32 @@ def trained(base: Path, out: Path, *overrides: str) -> tuple[list[float], Seen]:
         callbacks=[Record()],
     )
     trainer.train()
-    return [line["loss"] for line in trainer.state.log_history if "loss" in line], seen
-
-
-def advantages(scale: str) -> np.ndarray:
-    rewards = np.array([np.nan if reward is None else reward for reward in REWARDS]).reshape(2, 4)
-    centred = rewards - np.nanmean(rewards, 1, keepdims=True)
-    deviation = {
-        "group_std": np.nanstd(rewards, 1, keepdims=True, ddof=1),
-        "batch_std": np.nanstd(rewards, ddof=1),
-        "none": 1 - 1e-4,
-    }[scale]
-    return np.nan_to_num(centred / (deviation + 1e-4)).ravel()
-
-
-def expected_loss(seen: Seen, update: int, aggregation: str, scale: str) -> float:
-    """PPO's clipped ratio against the first update's policy, plus k3 of the KL to the initial model (the same one)."""
-    _, masks = completions(0)
-    now, old = seen.by_update[update], seen.by_update[0]
-    sums, counts = [], []
-    for logprobs, before, mask, advantage in zip(now, old, masks, advantages(scale), strict=True):
-        ratio = np.exp(logprobs - before)
-        policy = -np.minimum(ratio * advantage, np.clip(ratio, 1 - LOW, 1 + HIGH) * advantage)
-        penalty = np.exp(before - logprobs) - (before - logprobs) - 1
-        sums.append(((policy + KL * penalty) * np.array(mask)).sum())
-        counts.append(sum(mask))
-    total, tokens = np.array(sums), np.array(counts)
-    return float(
-        {
-            "token_mean": total.sum() / tokens.sum(),
-            "sequence_mean": (total / np.maximum(tokens, 1)).mean(),
-            "constant": total.sum() / (8 * 420),
-        }[aggregation]
-    )
+    return [line for line in trainer.state.log_history if "loss" in line], seen
 
 
 @pytest.mark.parametrize(
-    ("aggregation", "scale", "micro"),
+    ("formula", "micro"),
     [
-        ("token_mean", "group_std", 8),
-        ("token_mean", "batch_std", 4),
-        ("sequence_mean", "none", 8),
-        ("sequence_mean", "group_std", 4),
-        ("constant", "group_std", 4),
+        (Formula(), 8),
+        (Formula(scale="batch_std"), 4),
+        (Formula(aggregation="sequence_mean", scale="none"), 8),
+        (Formula(aggregation="sequence_mean"), 4),
+        (Formula(aggregation="constant"), 4),
+        (Formula(ratio_level="sequence", aggregation="sequence_mean"), 4),
+        (Formula(ratio_level="sequence", aggregation="token_mean", scale="none"), 8),
+        (Formula(ratio_level="sequence", aggregation="constant"), 4),
+        (Formula(policy_loss="cispo"), 4),
+        (Formula(policy_loss="cispo", scale="batch_std"), 8),
     ],
+    ids=str,
 )
-def test_the_loss_of_every_update_is_the_formulas(
-    base: Path, tmp_path: Path, aggregation: str, scale: str, micro: int
+def test_loss_and_gradient_of_every_update_are_the_formulas(
+    base: Path, tmp_path: Path, formula: Formula, micro: int
 ) -> None:
-    losses, seen = trained(
-        base,
-        tmp_path,
-        f"algorithm.loss_aggregation={aggregation}",
-        f"algorithm.advantage_scale={scale}",
-        f"training.micro_batch_size={micro}",
-    )
-    expected = [expected_loss(seen, update, aggregation, scale) for update in (0, 1)]
+    lines, seen = trained(base, tmp_path, formula, f"training.micro_batch_size={micro}")
     # The second pass is off-policy: the clip and the KL penalty are at work.
-    assert abs(expected[1] - expected[0]) > 1e-4
-    np.testing.assert_allclose(losses, expected, rtol=2e-3, atol=2e-5)
+    assert seen.num_clipped[0] == 0
+    assert seen.num_clipped[1] > 0
+    assert abs(seen.losses[1] - seen.losses[0]) > 1e-4
+    np.testing.assert_allclose([line["loss"] for line in lines], seen.losses, rtol=2e-3, atol=2e-5)
+    np.testing.assert_allclose([line["grad_norm"] for line in lines], seen.grad_norms, rtol=2e-3)

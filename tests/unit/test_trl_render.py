@@ -40,7 +40,13 @@ def refused(*overrides: str) -> str:
     return "\n".join(map(str, refusals(compose(overrides))))
 
 
-@pytest.mark.parametrize("overrides", [(), GPUS, SEPARATE, ("model=qwen2.5-3b-instruct", LORA)])
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        *((), GPUS, SEPARATE, ("model=qwen2.5-3b-instruct", LORA), ("algorithm=gspo",), ("algorithm=cispo",)),
+        ("algorithm=ppo", "training.critic_learning_rate=1e-5"),
+    ],
+)
 def test_every_field_that_must_mean_something_does(overrides: tuple[str, ...]) -> None:
     spec = compose(overrides)
     found = meanings(spec)
@@ -70,28 +76,38 @@ def leaves(spec: RunSpec) -> list[str]:
     return paths
 
 
+ESTIMATOR = "algorithm.estimator"
 SET = {
-    "algorithm.dynamic_sampling": "true",
-    "training.max_tokens_per_micro_batch": "4096",
-    "backend.parallel.tensor": "2",
-    "backend.parallel.pipeline": "2",
-    "backend.parallel.context": "2",
-    "backend.parallel.expert": "2",
-    "backend.engine.eager": "true",
-    "backend.engine.prefix_caching": "false",
+    "algorithm.dynamic_sampling": (("algorithm.dynamic_sampling=true",), "algorithm.dynamic_sampling"),
+    # What belongs to an estimator goes with it.
+    "algorithm.advantage_fn": (("algorithm=custom", "algorithm.advantage_fn=my.own:advantages"), ESTIMATOR),
+    "algorithm.critic": (("algorithm=ppo",), ESTIMATOR),
+    "training.critic_learning_rate": (("algorithm=ppo", "training.critic_learning_rate=1e-5"), ESTIMATOR),
+    **{
+        field: ((f"{field}={value}",), field)
+        for field, value in (
+            ("training.max_tokens_per_micro_batch", 4096),
+            ("backend.parallel.tensor", 2),
+            ("backend.parallel.pipeline", 2),
+            ("backend.parallel.context", 2),
+            ("backend.parallel.expert", 2),
+            ("backend.engine.eager", "true"),
+            ("backend.engine.prefix_caching", "false"),
+        )
+    },
 }
-"""Fields that TRL (with colocated engines) does not support -> a value that means something."""
+"""Fields that TRL (with colocated engines) does not support -> overrides that set it, and the field that is refused."""
 
 
 def test_what_is_called_unsupported_is_what_is_refused() -> None:
     unsupported = {path for path, meaning in meanings(compose(GPUS)).items() if meaning.fit is Fit.UNSUPPORTED}
     assert unsupported == set(SET)
     assert refusals(compose(GPUS)) == []
-    for path, value in SET.items():
-        assert path in refused(*GPUS, f"{path}={value}"), path
+    for path, (overrides, field) in SET.items():
+        assert f"{field}: TRL's" in refused(*GPUS, *overrides), path
 
 
-@pytest.mark.parametrize("overrides", [(), GPUS, SEPARATE])
+@pytest.mark.parametrize("overrides", [(), GPUS, SEPARATE, ("algorithm=gspo",), ("algorithm=cispo",)])
 def test_every_rendered_key_is_a_field_of_the_pinned_grpo_config_and_has_one_owner(overrides: tuple[str, ...]) -> None:
     spec = compose(overrides)
     assert set(grpo_config(spec, PLACES)) <= set(catalog())
@@ -109,6 +125,8 @@ CHANGES = (
     "training.top_k=5",
     "training.entropy_coef=0.1",
     "algorithm.mask_truncated=true",
+    "algorithm.ratio_level=sequence",
+    "algorithm=cispo",
     "algorithm.importance_correction=token",
     "env.max_turns=3",
     "env.reward.reduction=last",
@@ -185,6 +203,14 @@ def test_the_batch_arithmetic_says_what_the_spec_meant(data: st.DataObject) -> N
         (["training.updates_per_step=3"], "divides by updates_per_step x processes, and here not: 8 x 8 by 3 x 1"),
         (["hardware.accelerators_per_node=3"], "divides by updates_per_step x processes, and here not: 8 x 8 by 1 x 3"),
         (["algorithm.kl_estimator=k1", "training.kl_coef=0.1"], "k3 estimator only"),
+        (["algorithm=rloo"], "leaves no episode out of the mean of its group; use algorithm=grpo, or backend=skyrl"),
+        (["algorithm=reinforce_pp"], "centres on the mean of a group, not of the whole step; use algorithm=grpo"),
+        (["algorithm=ppo"], "has no critic; use algorithm=grpo, or backend=skyrl or slime"),
+        (["algorithm=custom", "algorithm.advantage_fn=my.own:advantages"], "takes none from a function; use"),
+        (["algorithm=cispo", "algorithm.clip_low=0.2"], "algorithm.clip_low: TRL's cispo has no lower bound; set 1"),
+        (["algorithm=cispo", "algorithm.loss_aggregation=constant"], "averages over tokens, not by constant; set"),
+        (["backend.overrides.importance_sampling_level=sequence"], "set algorithm.ratio_level"),
+        (["algorithm=cispo", "backend.overrides.loss_type=dapo"], "set algorithm.policy_loss"),
         (["algorithm.importance_correction=token"], "no gap to correct; set none"),
         (["backend.overrides.beta=0.1"], "set training.kl_coef"),
         (["backend.overrides.bett=0.1"], "did you mean beta?"),
@@ -212,6 +238,23 @@ def test_what_trl_cannot_do_is_refused_with_the_way_out(overrides: list[str], ex
 def test_a_native_key_that_xp_does_not_render_passes_through() -> None:
     rendered = grpo_config(compose(["backend.overrides.delta=4.0"]), PLACES)
     assert rendered["delta"] == 4.0
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "loss"),
+    [
+        ("grpo", {"loss_type": "dapo", "importance_sampling_level": "token", "epsilon": 0.2, "epsilon_high": 0.2}),
+        (
+            "gspo",
+            {"loss_type": "grpo", "importance_sampling_level": "sequence", "epsilon": 3e-4, "epsilon_high": 4e-4},
+        ),
+        # The largest weight itself, where the others take its distance from 1.
+        ("cispo", {"loss_type": "cispo", "importance_sampling_level": "token", "epsilon": 1.0, "epsilon_high": 5.0}),
+    ],
+)
+def test_a_policy_loss_is_said_in_trls_own_unit(algorithm: str, loss: dict[str, Any]) -> None:
+    rendered = grpo_config(compose([f"algorithm={algorithm}"]), PLACES)
+    assert {key: rendered[key] for key in loss} == loss
 
 
 def test_a_warm_up_is_not_lost_under_a_constant_schedule() -> None:

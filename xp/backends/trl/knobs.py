@@ -13,7 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from xp.backends.trl.geometry import geometry, world_size
-from xp.spec import AdvantageScale, DType, EngineName, ImportanceCorrection, LossAggregation, Placement, RunSpec
+from xp.spec import (
+    AdvantageScale,
+    DType,
+    EngineName,
+    ImportanceCorrection,
+    LossAggregation,
+    Placement,
+    PolicyLoss,
+    RunSpec,
+)
 
 SCALE = {AdvantageScale.GROUP_STD: "group", AdvantageScale.BATCH_STD: "batch", AdvantageScale.NONE: "none"}
 LOSS_TYPE = {
@@ -31,9 +40,14 @@ KNOBS: Mapping[str, Knob] = {
     "seed": lambda s: {"seed": s.seed, "data_seed": s.seed},
     "model.dtype": lambda s: {"bf16": s.model.dtype is DType.BFLOAT16, "fp16": False},
     "algorithm.advantage_scale": lambda s: {"scale_rewards": SCALE[s.algorithm.advantage_scale]},
+    "algorithm.policy_loss": lambda s: {"loss_type": "cispo"} if is_cispo(s) else {},
+    "algorithm.ratio_level": lambda s: {"importance_sampling_level": s.algorithm.ratio_level.value},
     "algorithm.clip_low": lambda s: {"epsilon": s.algorithm.clip_low},
-    "algorithm.clip_high": lambda s: {"epsilon_high": s.algorithm.clip_high},
-    "algorithm.loss_aggregation": lambda s: {"loss_type": LOSS_TYPE[s.algorithm.loss_aggregation]},
+    # Of cispo the largest weight itself, of the others its distance from 1.
+    "algorithm.clip_high": lambda s: {"epsilon_high": s.algorithm.clip_high + (1 if is_cispo(s) else 0)},
+    "algorithm.loss_aggregation": lambda s: (
+        {} if is_cispo(s) else {"loss_type": LOSS_TYPE[s.algorithm.loss_aggregation]}
+    ),
     # TRL has k3 alone, and weights it by the ratio unless told otherwise.
     "algorithm.kl_estimator": lambda _: {"use_bias_correction_kl": False},
     "algorithm.importance_correction": lambda s: _importance_mode(s),
@@ -98,7 +112,6 @@ FIXED: Mapping[str, Any] = {
     "eval_strategy": "no",
     # Truncation is the Episode's word, not a missing EOS; the rollout masks such episodes itself.
     "mask_truncated_completions": False,
-    "importance_sampling_level": "token",
     # The order of tasks is xp's (xp.tasks.schedule), the same on every backend.
     "shuffle_dataset": False,
     "remove_unused_columns": False,
@@ -108,6 +121,11 @@ FIXED: Mapping[str, Any] = {
     "ddp_find_unused_parameters": False,
 }
 """GRPOConfig fields that xp sets the same for every spec."""
+
+
+def is_cispo(spec: RunSpec) -> bool:
+    """Whether the loss is the one that TRL averages over tokens whatever it is told."""
+    return spec.algorithm.policy_loss is PolicyLoss.CISPO
 
 
 def is_colocated(spec: RunSpec) -> bool:

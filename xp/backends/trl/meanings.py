@@ -13,6 +13,9 @@ from xp.spec import EngineName, RunSpec, Section
 ROLLOUT = "xp.backends.trl.rollout"
 ENGINE = "the engine that xp drives"
 REFUSED = "refused where it is set"
+TOKENS_OF_A_STEP = (
+    "With several updates a step, token_mean divides each by the step's tokens over their number, not by its own."
+)
 
 CARRIED: Mapping[str, Meaning] = {
     "model.name": Meaning(Fit.EXACT, "the run's record"),
@@ -29,9 +32,14 @@ CARRIED: Mapping[str, Meaning] = {
     "model.lora.target_modules": Meaning(Fit.EXACT, "LoraConfig.target_modules, null being all-linear"),
     "algorithm.name": Meaning(Fit.EXACT, "the run's record"),
     "algorithm.estimator": Meaning(Fit.EXACT, "GRPOTrainer's own"),
+    "algorithm.advantage_fn": Meaning(Fit.UNSUPPORTED, REFUSED, "GRPOTrainer makes the advantages itself."),
+    "algorithm.critic": Meaning(Fit.UNSUPPORTED, REFUSED, "GRPOTrainer has no critic."),
+    "algorithm.policy_loss": Meaning(Fit.EXACT, "loss_type, with algorithm.loss_aggregation"),
+    "algorithm.loss_aggregation": Meaning(Fit.EMULATED, "loss_type=cispo", TOKENS_OF_A_STEP),
     "algorithm.importance_cap": Meaning(Fit.EXACT, "nothing: there is no correction to cap"),
     "algorithm.mask_truncated": Meaning(Fit.EXACT, f"env_mask from {ROLLOUT}"),
     "algorithm.dynamic_sampling": Meaning(Fit.UNSUPPORTED, REFUSED, "GRPOTrainer does not resample groups."),
+    "training.critic_learning_rate": Meaning(Fit.UNSUPPORTED, REFUSED, "GRPOTrainer has no critic."),
     "training.max_tokens_per_micro_batch": Meaning(
         Fit.UNSUPPORTED, REFUSED, "A micro-batch is a number of episodes there."
     ),
@@ -63,10 +71,7 @@ DIFFERENT: Mapping[str, tuple[str, str]] = {
         "torch_dtype=float32 for the weights",
         "Trained weights are kept in float32 and computed with in this type; frozen ones (LoRA) are loaded in it.",
     ),
-    "algorithm.loss_aggregation": (
-        "",
-        "With several updates a step, token_mean divides each by the step's tokens over their number, not by its own.",
-    ),
+    "algorithm.loss_aggregation": ("", TOKENS_OF_A_STEP),
     "algorithm.advantage_scale": ("", "1e-4 is added to the standard deviation (SkyRL, Slime: 1e-6)."),
     "training.weight_decay": ("", "Biases and norms are excluded."),
     "training.entropy_coef": ("", "The bonus is a token mean per micro-batch, whatever the loss averages over."),
@@ -87,6 +92,8 @@ def _meaning(spec: RunSpec, path: str) -> Meaning:
         return CARRIED["model.build"]
     if path.startswith("model.architecture."):
         return CARRIED["model.architecture"]
+    if path.startswith("algorithm.critic."):
+        return CARRIED["algorithm.critic"]
     if path == "backend.parallel.strategy":
         return Meaning(Fit.EXACT, _strategy(spec))
     if path.startswith("backend.engine."):

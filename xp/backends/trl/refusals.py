@@ -6,10 +6,27 @@ from collections.abc import Iterator
 
 from xp.backends.base import Refusal
 from xp.backends.trl.geometry import geometry, world_size
-from xp.backends.trl.knobs import FIXED, KNOBS, catalog, is_colocated, longest_sequence
+from xp.backends.trl.knobs import FIXED, KNOBS, catalog, is_cispo, is_colocated, longest_sequence
 from xp.batch import batch_refusals
 from xp.faults import nearest
-from xp.spec import EngineName, Estimator, ImportanceCorrection, KlEstimator, Placement, RunSpec, Strategy
+from xp.spec import (
+    EngineName,
+    Estimator,
+    ImportanceCorrection,
+    KlEstimator,
+    LossAggregation,
+    Placement,
+    RunSpec,
+    Strategy,
+)
+
+OTHER_ESTIMATORS = {
+    Estimator.RLOO: "leaves no episode out of the mean of its group",
+    Estimator.REINFORCE_PP: "centres on the mean of a group, not of the whole step",
+    Estimator.GAE: "has no critic",
+    Estimator.CUSTOM: "makes the advantages itself, and takes none from a function",
+}
+"""What TRL's GRPOTrainer has instead."""
 
 
 def refusals(spec: RunSpec) -> list[Refusal]:
@@ -107,9 +124,10 @@ def _algorithm(spec: RunSpec) -> Iterator[Refusal]:
     if algorithm.estimator is not Estimator.GRPO:
         yield Refusal(
             "algorithm.estimator",
-            f"TRL's GRPOTrainer has the mean of the whole group as its baseline, not {algorithm.estimator.value}; set"
-            " grpo, or use backend=skyrl or slime",
+            f"TRL's GRPOTrainer {OTHER_ESTIMATORS[algorithm.estimator]}; use algorithm=grpo, or backend=skyrl or slime",
         )
+    if is_cispo(spec):
+        yield from _cispo(spec)
     if algorithm.dynamic_sampling:
         yield Refusal("algorithm.dynamic_sampling", "TRL's GRPOTrainer does not resample groups; set it to false")
     if training.kl_coef > 0 and algorithm.kl_estimator is not KlEstimator.K3:
@@ -126,6 +144,19 @@ def _algorithm(spec: RunSpec) -> Iterator[Refusal]:
         yield Refusal(
             "training.max_tokens_per_micro_batch",
             "TRL's micro-batches count episodes; set it to null and use training.micro_batch_size",
+        )
+
+
+def _cispo(spec: RunSpec) -> Iterator[Refusal]:
+    """Source: trl 1.16.0, trl/trainer/grpo_trainer.py `_compute_loss`."""
+    algorithm = spec.algorithm
+    if algorithm.clip_low != 1:
+        yield Refusal("algorithm.clip_low", "TRL's cispo has no lower bound; set 1, or use backend=skyrl")
+    if algorithm.loss_aggregation is not LossAggregation.TOKEN_MEAN:
+        yield Refusal(
+            "algorithm.loss_aggregation",
+            f"TRL's cispo averages over tokens, not by {algorithm.loss_aggregation.value}; set token_mean, or use"
+            " backend=skyrl",
         )
 
 

@@ -21,6 +21,7 @@ NAMES: Mapping[str, str] = {
     "kl": "training/kl",
     "entropy": "training/entropy",
     "clip_ratio/region_mean": "training/clip_fraction",
+    "cispo_clip_ratio": "training/clip_fraction",
     "num_tokens": "training/tokens",
     "sampling/sampling_logp_difference/mean": "training/logprob_gap",
 }
