@@ -19,6 +19,8 @@ PLACES = Places(run="runs/r", attempt=1, tasks="tasks/t")
 PROMPT = [10, 11, 12]
 REWARDS: list[float | None] = [1.0, None, 0.0, 0.5, 0.3, 0.9, 0.1, 0.2]
 TEMPERATURE, KL, LOW, HIGH = 0.7, 0.05, 0.1, 0.3
+RATE = 2e-4
+"""So that one update moves ratios past the clip, and leaves the KL penalty of the policy term's own size."""
 
 
 def completions(end: int) -> tuple[list[list[int]], list[list[int]]]:
@@ -66,7 +68,7 @@ class Formula:
         return np.minimum(ratio * advantage, clipped), np.where(is_clipped, 0, ratio * advantage), is_clipped
 
     def __call__(self, now: list[np.ndarray], old: list[np.ndarray]) -> tuple[float, list[np.ndarray], int]:
-        """The loss with k3 of the KL to the initial model (the old one), its slopes, and the number of tokens clipped."""
+        """The loss with k3 of the KL to the initial model (the old one), its slopes, how many tokens are clipped."""
         masks = [np.array(mask) for mask in completions(0)[1]]
         total, slopes, num_clipped = 0.0, [], 0
         for after, before, mask, advantage in zip(now, old, masks, advantages(self.scale), strict=True):
@@ -151,7 +153,7 @@ def trained(base: Path, out: Path, formula: Formula, *overrides: str) -> tuple[l
     spec = compose(
         [
             *("training.prompts_per_step=2", "training.group_size=4", "training.num_steps=1"),
-            *("training.passes_per_step=2", "training.learning_rate=0.02", "training.warmup_updates=0"),
+            *("training.passes_per_step=2", f"training.learning_rate={RATE}", "training.warmup_updates=0"),
             *(f"training.temperature={TEMPERATURE}", f"training.kl_coef={KL}"),
             f"algorithm.clip_low={1.0 if formula.policy_loss == 'cispo' else LOW}",
             f"algorithm.clip_high={HIGH}",
@@ -198,6 +200,6 @@ def test_loss_and_gradient_of_every_update_are_the_formulas(
     # The second pass is off-policy: the clip and the KL penalty are at work.
     assert seen.num_clipped[0] == 0
     assert seen.num_clipped[1] > 0
-    assert abs(seen.losses[1] - seen.losses[0]) > 1e-4
-    np.testing.assert_allclose([line["loss"] for line in lines], seen.losses, rtol=2e-3, atol=2e-5)
-    np.testing.assert_allclose([line["grad_norm"] for line in lines], seen.grad_norms, rtol=2e-3)
+    assert 1e-4 < abs(seen.losses[1] - seen.losses[0]) < 10
+    np.testing.assert_allclose([line["loss"] for line in lines], seen.losses, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose([line["grad_norm"] for line in lines], seen.grad_norms, rtol=1e-4)
