@@ -50,6 +50,8 @@ class Common:
     """Native `key.path=value`, for SkyRLTrainConfig.from_cli_overrides: all but the paths; see `native`."""
     paths: Mapping[str, str]
     """Native key -> path, relative like the others."""
+    model_keys: tuple[str, ...]
+    """Native keys that hold the model."""
 
     def native(self, model: str, root: Path) -> list[str]:
         """The complete overrides, with absolute paths: Ray's workers have working directories of their own.
@@ -60,7 +62,7 @@ class Common:
         """
         directory = root / model
         paths = {key: str(root / path) for key, path in self.paths.items()}
-        paths["trainer.policy.model.path"] = str(directory) if directory.is_dir() else model
+        paths |= dict.fromkeys(self.model_keys, str(directory) if directory.is_dir() else model)
         return [*self.overrides, *(f"{key}={json.dumps(_value(key, path))}" for key, path in paths.items())]
 
 
@@ -87,6 +89,10 @@ class TrainConfig:
     mask_truncated: bool
     evaluation_episodes: int | None
     """Of an evaluation while training; None: there is none."""
+    estimator: str
+    """In xp's words: whose advantages are wanted."""
+    advantage_fn: str | None
+    """`package.module:function` of the user's own."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=2) + "\n"
@@ -127,5 +133,5 @@ def _value(key: str, path: str) -> str | list[str]:
 
 
 def _common(value: dict[str, Any]) -> Common:
-    sampling = Sampling(**value["sampling"])
-    return Common(**value | {"sampling": sampling, "overrides": tuple(value["overrides"])})
+    listed = {name: tuple(value[name]) for name in ("overrides", "model_keys")}
+    return Common(**value | {"sampling": Sampling(**value["sampling"])} | listed)

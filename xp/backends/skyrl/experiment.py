@@ -17,6 +17,7 @@ from xp.backends.skyrl.steps import StepLog
 from xp.backends.skyrl.tasks_view import ENV_CLASS
 from xp.backends.skyrl.trainer import XpTrainer
 from xp.envs.secrets_file import environment
+from xp.episode.advantages import AdvantageFn, load_advantage_fn, reinforce_pp
 from xp.episode.metrics_file import MetricsFile
 from xp.episode.mix import Mix
 from xp.episode.recorder import Recorder
@@ -103,7 +104,7 @@ class XpExperiment(BasePPOExp):  # type: ignore[misc]
 
 
 class XpTraining(XpExperiment):
-    """A training.
+    """A training; raises XpError where the user's own function cannot be loaded.
 
     Args:
         cfg: SkyRLTrainConfig.
@@ -113,7 +114,7 @@ class XpTraining(XpExperiment):
     """
 
     def __init__(self, cfg: Any, config: TrainConfig, mix: Mix, log: StepLog) -> None:
-        self._log = log
+        self._log, self._rule = log, own_rule(config)
         super().__init__(cfg, config.common, mix, config.mask_truncated)
 
     def get_train_dataset(self) -> PromptDataset:
@@ -123,4 +124,11 @@ class XpTraining(XpExperiment):
         return self._log
 
     def get_trainer(self, **parts: Any) -> XpTrainer:
-        return XpTrainer(**parts)
+        return XpTrainer(self._rule, **parts)
+
+
+def own_rule(config: TrainConfig) -> AdvantageFn | None:
+    """How xp makes advantages of rewards; None where SkyRL or a critic does. Raises XpError: it cannot be loaded."""
+    if config.advantage_fn is not None:
+        return load_advantage_fn(config.advantage_fn)
+    return reinforce_pp if config.estimator == "reinforce_pp" else None

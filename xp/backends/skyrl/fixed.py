@@ -25,12 +25,10 @@ FIXED: Mapping[str, Any] = {
     "generator.eval_n_samples_per_prompt": 1,
     "trainer.resume_mode": "latest",
     "data.dataloader.num_workers": 0,
-    "trainer.algorithm.policy_loss_type": "regular",
     "trainer.algorithm.use_kl_in_reward": False,
     "trainer.algorithm.advantage_batch_normalize": False,
     "trainer.algorithm.zero_variance_filter": False,
     "trainer.algorithm.off_policy_correction.sequence_mask_metric": None,
-    "trainer.critic.model.path": None,
     "trainer.update_ref_every_epoch": False,
     # Old log-probabilities come from the same micro-batches as the update's, so that the first ratio is exactly 1.
     "trainer.recompute_old_logprobs_per_minibatch": True,
@@ -77,6 +75,7 @@ PATHS = (
     "trainer.log_path",
     "trainer.policy.model.path",
     "trainer.ref.model.path",
+    "trainer.critic.model.path",
     "trainer.policy.model.lora.lora_sync_path",
 )
 """SkyRL's keys that hold places of the run; the stage's program makes them absolute."""

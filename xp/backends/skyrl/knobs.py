@@ -9,7 +9,17 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from xp.backends.skyrl.geometry import geometry, is_colocated, is_megatron
-from xp.spec import AdvantageScale, DType, ImportanceCorrection, LossAggregation, LrSchedule, RunSpec
+from xp.spec import (
+    AdvantageScale,
+    DType,
+    Estimator,
+    ImportanceCorrection,
+    LossAggregation,
+    LrSchedule,
+    PolicyLoss,
+    RatioLevel,
+    RunSpec,
+)
 from xp.stages.episode import episode_config
 
 Keys = dict[str, Any]
@@ -25,19 +35,30 @@ SCHEDULER = {
     LrSchedule.LINEAR: "linear",
     LrSchedule.COSINE: "cosine",
 }
+OWN_ESTIMATORS = (Estimator.REINFORCE_PP, Estimator.GAE, Estimator.CUSTOM)
+"""Whose advantages xp.backends.skyrl.advantages computes, under a name of its own."""
+OWN_ESTIMATOR = "xp"
 MAX_SAMPLE_BATCHES = 30
 """Batches that a step of dynamic sampling may draw before SkyRL stops the run: its own default."""
 
-OPTIMIZER = "trainer.policy.optimizer_config"
 ALGORITHM = "trainer.algorithm"
 ENGINE = "generator.inference_engine"
 MEGATRON = ("trainer.policy.megatron_config", "trainer.ref.megatron_config")
-FSDP = ("trainer.policy.fsdp_config", "trainer.ref.fsdp_config")
+CRITIC = "trainer.critic"
 
 
 def is_rehearsal(spec: RunSpec) -> bool:
     """Whether SkyRL's loop runs on the CPU, with a stand-in for vLLM."""
     return spec.hardware.accelerator == "cpu"
+
+
+def is_own(spec: RunSpec) -> bool:
+    """Whether xp computes the advantages."""
+    return spec.algorithm.estimator in OWN_ESTIMATORS
+
+
+def has_critic(spec: RunSpec) -> bool:
+    return spec.algorithm.critic is not None
 
 
 def max_tokens(spec: RunSpec) -> int:
@@ -50,12 +71,20 @@ KNOBS: Mapping[str, Callable[[RunSpec], Keys]] = {
     "model.dtype": lambda s: _dtype(s),
     "model.chat_template": lambda s: {"generator.chat_template_kwargs": s.model.chat_template},
     "model.lora": lambda s: _lora(s),
-    "algorithm.estimator": lambda s: {f"{ALGORITHM}.advantage_estimator": s.algorithm.estimator.value},
+    "algorithm.estimator": lambda s: {
+        f"{ALGORITHM}.advantage_estimator": OWN_ESTIMATOR if is_own(s) else s.algorithm.estimator.value
+    },
+    "algorithm.critic.discount": lambda s: _critic(s, f"{ALGORITHM}.gamma", "discount"),
+    "algorithm.critic.gae_lambda": lambda s: _critic(s, f"{ALGORITHM}.lambd", "gae_lambda"),
+    "algorithm.critic.value_clip": lambda s: _critic(s, f"{ALGORITHM}.value_clip", "value_clip"),
+    # Where there is one, it is the policy's own model: a place, which the stage's program makes absolute.
+    "algorithm.critic": lambda s: {} if has_critic(s) else {f"{CRITIC}.model.path": None},
     "algorithm.advantage_scale": lambda s: {
         f"{ALGORITHM}.grpo_norm_by_std": s.algorithm.advantage_scale is AdvantageScale.GROUP_STD
     },
-    "algorithm.clip_low": lambda s: {f"{ALGORITHM}.eps_clip_low": s.algorithm.clip_low},
-    "algorithm.clip_high": lambda s: {f"{ALGORITHM}.eps_clip_high": s.algorithm.clip_high},
+    "algorithm.policy_loss": lambda s: {f"{ALGORITHM}.policy_loss_type": _policy_loss(s)},
+    "algorithm.clip_low": lambda s: {f"{ALGORITHM}.{_clip(s)}_low": s.algorithm.clip_low},
+    "algorithm.clip_high": lambda s: {f"{ALGORITHM}.{_clip(s)}_high": s.algorithm.clip_high},
     "algorithm.loss_aggregation": lambda s: _loss_aggregation(s),
     "algorithm.kl_estimator": lambda s: {f"{ALGORITHM}.kl_estimator_type": s.algorithm.kl_estimator.value},
     "algorithm.importance_correction": lambda s: {
@@ -76,22 +105,29 @@ KNOBS: Mapping[str, Callable[[RunSpec], Keys]] = {
     "training.num_steps": lambda s: {"trainer.max_training_steps": s.training.num_steps},
     "training.prompts_per_step": lambda s: {"trainer.train_batch_size": s.training.prompts_per_step},
     "training.group_size": lambda s: {"generator.n_samples_per_prompt": s.training.group_size},
-    "training.updates_per_step": lambda s: {"trainer.policy_mini_batch_size": geometry(s).mini_batch},
+    "training.updates_per_step": lambda s: {
+        f"trainer.{role}_mini_batch_size": geometry(s).mini_batch for role in _trained(s)
+    },
     "training.passes_per_step": lambda s: {"trainer.update_epochs_per_batch": s.training.passes_per_step},
     "training.micro_batch_size": lambda s: _micro_batch(s),
     "training.max_tokens_per_micro_batch": lambda s: {
         "trainer.max_tokens_per_microbatch": s.training.max_tokens_per_micro_batch or -1
     },
-    "training.learning_rate": lambda s: {f"{OPTIMIZER}.lr": s.training.learning_rate},
-    "training.lr_schedule": lambda s: {f"{OPTIMIZER}.scheduler": SCHEDULER[s.training.lr_schedule]},
-    "training.warmup_updates": lambda s: {f"{OPTIMIZER}.num_warmup_steps": s.training.warmup_updates},
-    "training.weight_decay": lambda s: {f"{OPTIMIZER}.weight_decay": s.training.weight_decay},
+    "training.learning_rate": lambda s: {"trainer.policy.optimizer_config.lr": s.training.learning_rate},
+    "training.critic_learning_rate": lambda s: (
+        {f"{CRITIC}.optimizer_config.lr": s.training.critic_learning_rate or s.training.learning_rate}
+        if has_critic(s)
+        else {}
+    ),
+    "training.lr_schedule": lambda s: _optimizers(s, "scheduler", SCHEDULER[s.training.lr_schedule]),
+    "training.warmup_updates": lambda s: _optimizers(s, "num_warmup_steps", s.training.warmup_updates),
+    "training.weight_decay": lambda s: _optimizers(s, "weight_decay", s.training.weight_decay),
     # SkyRL has one list for both betas.
-    "training.adam_beta1": lambda s: {f"{OPTIMIZER}.adam_betas": [s.training.adam_beta1, s.training.adam_beta2]},
+    "training.adam_beta1": lambda s: _optimizers(s, "adam_betas", [s.training.adam_beta1, s.training.adam_beta2]),
     "training.adam_eps": lambda s: (
         {f"{MEGATRON[0]}.optimizer_config_kwargs.adam_eps": s.training.adam_eps} if is_megatron(s) else {}
     ),
-    "training.max_grad_norm": lambda s: {f"{OPTIMIZER}.max_grad_norm": s.training.max_grad_norm},
+    "training.max_grad_norm": lambda s: _optimizers(s, "max_grad_norm", s.training.max_grad_norm),
     "training.kl_coef": lambda s: {
         f"{ALGORITHM}.use_kl_loss": s.training.kl_coef > 0,
         f"{ALGORITHM}.kl_loss_coef": s.training.kl_coef,
@@ -132,11 +168,15 @@ KNOBS: Mapping[str, Callable[[RunSpec], Keys]] = {
         # An expert is not split: tensor parallelism is for the rest of the network.
         | _megatron(s, "expert_tensor_parallel_size", 1)
     ),
-    "backend.parallel.offload_parameters": lambda s: _fsdp(s, 0, s.backend.parallel.offload_parameters),
-    "backend.parallel.offload_reference": lambda s: _fsdp(s, 1, s.backend.parallel.offload_reference),
-    "backend.parallel.offload_optimizer": lambda s: {
-        f"{OPTIMIZER}.offload_after_step": s.backend.parallel.offload_optimizer
-    },
+    "backend.parallel.offload_parameters": lambda s: _fsdp(
+        s, _trained(s), {"cpu_offload": s.backend.parallel.offload_parameters}
+    ),
+    "backend.parallel.offload_reference": lambda s: _fsdp(
+        s, ("ref",), {"cpu_offload": s.backend.parallel.offload_reference}
+    ),
+    "backend.parallel.offload_optimizer": lambda s: _optimizers(
+        s, "offload_after_step", s.backend.parallel.offload_optimizer
+    ),
     "backend.engine.placement": lambda s: {"trainer.placement.colocate_all": is_colocated(s)},
     "backend.engine.accelerators": lambda s: {f"{ENGINE}.num_engines": geometry(s).num_engines},
     "backend.engine.tensor_parallel": lambda s: {f"{ENGINE}.tensor_parallel_size": s.backend.engine.tensor_parallel},
@@ -145,14 +185,14 @@ KNOBS: Mapping[str, Callable[[RunSpec], Keys]] = {
     "backend.engine.eager": lambda s: {f"{ENGINE}.enforce_eager": s.backend.engine.eager},
     "backend.engine.prefix_caching": lambda s: {f"{ENGINE}.enable_prefix_caching": s.backend.engine.prefix_caching},
     "hardware.accelerators_per_node": lambda s: {
-        **{f"trainer.placement.{role}_num_gpus_per_node": geometry(s).workers_per_node for role in ("policy", "ref")},
+        **{f"trainer.placement.{role}_num_gpus_per_node": geometry(s).workers_per_node for role in _roles(s)},
         # Neither FlashAttention nor its packed layout is there without an accelerator.
         "trainer.flash_attn": not is_rehearsal(s),
         "trainer.remove_microbatch_padding": not is_rehearsal(s),
         "trainer.use_expandable_segments": not is_rehearsal(s),
     },
     "hardware.num_nodes": lambda s: {
-        f"trainer.placement.{role}_num_nodes": geometry(s).num_nodes for role in ("policy", "ref")
+        f"trainer.placement.{role}_num_nodes": geometry(s).num_nodes for role in _roles(s)
     },
     "env.max_turns": lambda s: {
         # SkyRL knows one bound and overwrites the environment's with it; each Episode ends at its own.
@@ -171,7 +211,7 @@ def _dtype(spec: RunSpec) -> Keys:
     if is_megatron(spec):
         return keys
     precision = {"param_dtype": "bf16" if is_bf16 else "fp32", "reduce_dtype": "fp32", "buffer_dtype": "fp32"}
-    return keys | {f"{place}.mixed_precision.{key}": value for place in FSDP for key, value in precision.items()}
+    return keys | _fsdp(spec, _roles(spec), {f"mixed_precision.{key}": value for key, value in precision.items()})
 
 
 def _lora(spec: RunSpec) -> Keys:
@@ -201,6 +241,34 @@ def _micro_batch(spec: RunSpec) -> Keys:
     return {"trainer.micro_train_batch_size_per_gpu": size, "trainer.micro_forward_batch_size_per_gpu": size}
 
 
+def _trained(spec: RunSpec) -> tuple[str, ...]:
+    """SkyRL's names of the networks that learn."""
+    return ("policy", "critic") if has_critic(spec) else ("policy",)
+
+
+def _roles(spec: RunSpec) -> tuple[str, ...]:
+    return (*_trained(spec), "ref")
+
+
+def _optimizers(spec: RunSpec, key: str, value: Any) -> Keys:
+    return {f"trainer.{role}.optimizer_config.{key}": value for role in _trained(spec)}
+
+
+def _critic(spec: RunSpec, key: str, field: str) -> Keys:
+    return {} if spec.algorithm.critic is None else {key: getattr(spec.algorithm.critic, field)}
+
+
+def _policy_loss(spec: RunSpec) -> str:
+    if spec.algorithm.policy_loss is PolicyLoss.CISPO:
+        return "cispo"
+    return "gspo" if spec.algorithm.ratio_level is RatioLevel.SEQUENCE else "regular"
+
+
+def _clip(spec: RunSpec) -> str:
+    """Both losses write their bounds as 1 - low and 1 + high."""
+    return "cispo.cispo_eps_clip" if spec.algorithm.policy_loss is PolicyLoss.CISPO else "eps_clip"
+
+
 def _sampled(key: str, value: Any) -> Keys:
     """For rollouts and evaluation alike: one evaluation key that is given resets all the others."""
     return {f"generator.{sampling}.{key}": value for sampling in ("sampling_params", "eval_sampling_params")}
@@ -213,12 +281,14 @@ def _megatron(spec: RunSpec, key: str, value: Any) -> Keys:
 def _context(spec: RunSpec) -> Keys:
     """Megatron's context parallelism; under FSDP2, Ulysses."""
     ulysses = 1 if is_megatron(spec) else spec.backend.parallel.context
-    keys = {f"trainer.{role}.sequence_parallel_size": ulysses for role in ("policy", "ref")}
+    keys: Keys = {f"trainer.{role}.sequence_parallel_size": ulysses for role in _roles(spec)}
     return keys | _megatron(spec, "context_parallel_size", spec.backend.parallel.context)
 
 
-def _fsdp(spec: RunSpec, role: int, is_offloaded: bool) -> Keys:
-    return {} if is_megatron(spec) else {f"{FSDP[role]}.cpu_offload": is_offloaded}
+def _fsdp(spec: RunSpec, roles: tuple[str, ...], values: Keys) -> Keys:
+    if is_megatron(spec):
+        return {}
+    return {f"trainer.{role}.fsdp_config.{key}": value for role in roles for key, value in values.items()}
 
 
 def _calls_at_once(spec: RunSpec) -> int:

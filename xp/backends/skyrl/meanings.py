@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from xp.backends.base import Fit, Meaning, meant_fields
 from xp.backends.skyrl.geometry import is_colocated, is_megatron
-from xp.backends.skyrl.knobs import KNOBS, is_rehearsal
+from xp.backends.skyrl.knobs import KNOBS, is_own, is_rehearsal
 from xp.backends.skyrl.overrides import assignment
 from xp.backends.skyrl.refusals import FSDP_ADAM_EPS, refusals
 from xp.spec import LossAggregation, RunSpec
@@ -19,6 +19,8 @@ CARRIED: Mapping[str, str] = {
     "model.max_context_tokens": "checked against the longest episode when planning",
     "model.architecture": "the model's own config.json",
     "algorithm.name": "the run's record",
+    "algorithm.ratio_level": "trainer.algorithm.policy_loss_type, with policy_loss",
+    "algorithm.advantage_fn": "xp.backends.skyrl.experiment, where it is set",
     "algorithm.mask_truncated": "loss masks from xp.backends.skyrl.generator",
     "training.adam_beta2": "trainer.policy.optimizer_config.adam_betas, with adam_beta1",
     "training.shuffle": "xp.tasks.schedule; SkyRL's loader keeps the order",
@@ -44,6 +46,7 @@ DIFFERENT: Mapping[str, str] = {
 }
 """Rendered fields whose meaning differs in a detail wherever they are on."""
 
+OWN = "xp.backends.skyrl.advantages"
 CUT = "The engine's log-probabilities are those after the cut, the trainer's those before it."
 
 
@@ -69,11 +72,14 @@ def _receives(spec: RunSpec, path: str) -> str:
     if owner in CARRIED:
         return CARRIED[owner]
     keys = ", ".join(assignment(key, value) for key, value in KNOBS[owner](spec).items())
-    return "; ".join(part for part in (keys, ALSO.get(owner, "")) if part) or _without_keys(spec)
+    also = OWN if is_own(spec) and owner in ("algorithm.estimator", "algorithm.advantage_scale") else ALSO.get(owner)
+    return "; ".join(part for part in (keys, also) if part) or _without_keys(spec, path)
 
 
-def _without_keys(spec: RunSpec) -> str:
-    """What stands for a field that has keys under the other strategy only."""
+def _without_keys(spec: RunSpec, path: str) -> str:
+    """What stands for a field that has keys under the other strategy only, or with a critic."""
+    if path == "training.critic_learning_rate":
+        return "nothing: there is no critic"
     if not is_megatron(spec):
         return "nothing: FSDP2 shards over all accelerators"
     return "SkyRL's own moves between the phases of colocated engines" if is_colocated(spec) else "nothing: off"
@@ -104,6 +110,8 @@ def _note(spec: RunSpec, path: str) -> str:
             training.max_tokens_per_micro_batch is not None,
             "An episode that is longer gets a micro-batch of its own.",
         ),
+        "algorithm.critic.discount": (True, "It counts tokens that the policy wrote; a tool's take no time."),
+        "algorithm.critic.value_clip": (True, "The critic's loss is a mean over episodes of their token means."),
         "training.top_p": (training.top_p < 1, CUT),
         "training.top_k": (training.top_k is not None, CUT),
         "backend.parallel.offload_reference": (

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from xp.backends.base import Refusal
 from xp.backends.skyrl.geometry import is_colocated, is_megatron
-from xp.backends.skyrl.knobs import is_rehearsal, max_tokens
+from xp.backends.skyrl.knobs import has_critic, is_own, is_rehearsal, max_tokens
 from xp.backends.skyrl.overrides import override_refusals
 from xp.batch import batch_refusals
 from xp.spec import AdvantageScale, DType, EngineName, LrSchedule, RunSpec, Strategy
@@ -17,7 +17,7 @@ FSDP_ADAM_EPS = 1e-8
 
 def refusals(spec: RunSpec) -> list[Refusal]:
     """Everything in the spec that this backend cannot do."""
-    found = [*_placement(spec), *_engine(spec), *_training(spec), *_lora(spec)]
+    found = [*_placement(spec), *_engine(spec), *_training(spec), *_lora(spec), *_critic(spec)]
     # The arithmetic, and which keys are rendered, are about the layouts that are left.
     return found or [*batch_refusals(spec), *override_refusals(spec)]
 
@@ -81,7 +81,7 @@ def _engine(spec: RunSpec) -> Iterator[Refusal]:
 
 def _training(spec: RunSpec) -> Iterator[Refusal]:
     training, algorithm = spec.training, spec.algorithm
-    if algorithm.advantage_scale is AdvantageScale.BATCH_STD:
+    if algorithm.advantage_scale is AdvantageScale.BATCH_STD and not is_own(spec):
         yield Refusal(
             "algorithm.advantage_scale",
             "SkyRL divides by the deviation of the group or by nothing; set group_std or none",
@@ -123,4 +123,25 @@ def _lora(spec: RunSpec) -> Iterator[Refusal]:
     if spec.backend.engine.eager and not is_megatron(spec):
         yield Refusal(
             "backend.engine.eager", "SkyRL turns CUDA graphs on again for adapters, in silence; set it to false"
+        )
+
+
+def _critic(spec: RunSpec) -> Iterator[Refusal]:
+    if not has_critic(spec):
+        return
+    if is_megatron(spec):
+        yield Refusal(
+            "algorithm.estimator",
+            "SkyRL has no critic under Megatron; set backend.parallel.strategy=fsdp2, or use algorithm=grpo",
+        )
+    if not is_colocated(spec):
+        yield Refusal(
+            "backend.engine.placement",
+            "SkyRL gives a critic accelerators of its own beside the policy's where engines have theirs, and xp counts"
+            " none for it; set colocated",
+        )
+    if spec.model.lora is not None:
+        yield Refusal(
+            "model.lora",
+            "SkyRL would train the critic's adapters on a head of random numbers that stays as it is; set it to null",
         )

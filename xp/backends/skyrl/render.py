@@ -9,7 +9,7 @@ from xp.backends.base import Places
 from xp.backends.skyrl.config import Common, EvaluateConfig, Sampling, TrainConfig
 from xp.backends.skyrl.fixed import FIXED
 from xp.backends.skyrl.geometry import geometry, is_megatron
-from xp.backends.skyrl.knobs import KNOBS, is_rehearsal
+from xp.backends.skyrl.knobs import KNOBS, has_critic, is_rehearsal
 from xp.backends.skyrl.meanings import meanings
 from xp.backends.skyrl.overrides import assignment, flat
 from xp.backends.skyrl.refusals import refusals
@@ -28,6 +28,7 @@ ENGINE_PACKAGES = ("vllm", "flash_attn")
 
 
 LORA = "trainer.policy.model.lora."
+POLICY_PATH, CRITIC_PATH = "trainer.policy.model.path", "trainer.critic.model.path"
 
 
 def _install(spec: RunSpec) -> str:
@@ -67,7 +68,7 @@ def evaluation(spec: RunSpec, places: Places, models: Mapping[str, str], needs: 
     curve, data = f"{here}/reward_curve.png", f"{here}/held_out.parquet"
     # SkyRL loads held-out tasks only where an evaluation has an interval; the models have whole weights.
     keys = {key: value for key, value in native(spec).items() if not key.startswith(LORA)}
-    keys |= {"trainer.eval_interval": 1, f"{LORA}rank": 0}
+    keys |= {"trainer.eval_interval": 1, f"{LORA}rank": 0, CRITIC_PATH: None}
     paths = {"data.val_data": data, "trainer.export_path": f"{here}/exports", "trainer.log_path": f"{here}/skyrl"}
     config = EvaluateConfig(
         common=_common(spec, places, "evaluate", spec.evaluation.temperature, keys, paths),
@@ -110,6 +111,8 @@ def _train_job(spec: RunSpec, places: Places, base_model: str) -> Job:
         shuffle=training.shuffle,
         mask_truncated=spec.algorithm.mask_truncated,
         evaluation_episodes=None if spec.evaluation.every is None else spec.evaluation.num_episodes,
+        estimator=spec.algorithm.estimator.value,
+        advantage_fn=spec.algorithm.advantage_fn,
     )
     # A large model's weights are several files: its config.json is there in any case.
     outputs = (f"{places.model}/config.json", places.metrics)
@@ -148,6 +151,7 @@ def _common(
         rehearsal=is_rehearsal(spec),
         overrides=tuple(assignment(key, value) for key, value in sorted(keys.items())),
         paths=paths,
+        model_keys=(POLICY_PATH, CRITIC_PATH) if has_critic(spec) and stage == "train" else (POLICY_PATH,),
     )
 
 

@@ -71,6 +71,9 @@ def native_config(common: Common, model: str) -> Any:
     from skyrl.train.config import SkyRLTrainConfig
     from skyrl.train.utils import validate_cfg
 
+    from xp.backends.skyrl.advantages import register_estimator
+
+    register_estimator()
     cfg = SkyRLTrainConfig.from_cli_overrides(common.native(model, Path.cwd()))
     validate_cfg(cfg)
     return cfg

@@ -1,4 +1,4 @@
-"""SkyRL's FSDP policy worker, in which tied embeddings stay tied.
+"""SkyRL's FSDP workers: a policy in which tied embeddings stay tied, and a critic whose loss void episodes leave.
 
 FSDPStrategy._fsdp_init_model (skyrl 0.3.0, and main as of 2026-08) moves the model to the meta device, which gives the
 embedding and the head a parameter each. They drift apart in training, while inference engines and the exported model
@@ -13,7 +13,9 @@ from typing import Any
 
 import ray
 from skyrl.backends.skyrl_train.distributed import fsdp_strategy
-from skyrl.backends.skyrl_train.workers.fsdp.fsdp_worker import FSDPPolicyWorkerBase
+from skyrl.backends.skyrl_train.workers.fsdp.fsdp_worker import FSDPCriticWorkerBase, FSDPPolicyWorkerBase
+
+from xp.backends.skyrl.advantages import critic_loss
 
 
 class TiedPolicyWorkerBase(FSDPPolicyWorkerBase):  # type: ignore[misc]
@@ -22,6 +24,14 @@ class TiedPolicyWorkerBase(FSDPPolicyWorkerBase):  # type: ignore[misc]
     def init_model(self, model_path: str, num_training_steps: int | None = None) -> None:
         with _tying():
             super().init_model(model_path, num_training_steps)
+
+
+class WeighingCriticWorkerBase(FSDPCriticWorkerBase):  # type: ignore[misc]
+    """Its batches hold a weight for each token where SkyRL's hold a mask."""
+
+    def __init__(self, **parts: Any) -> None:
+        super().__init__(**parts)
+        self.critic_loss_fn = critic_loss
 
 
 @contextmanager
@@ -41,3 +51,4 @@ def _tying() -> Iterator[None]:
 
 
 TiedPolicyWorker = ray.remote(num_gpus=1)(TiedPolicyWorkerBase)
+WeighingCriticWorker = ray.remote(num_gpus=1)(WeighingCriticWorkerBase)
