@@ -58,9 +58,11 @@ def worker_config(root: Path, limits: Limits = LIMITS, **changes: Any) -> Worker
         "updates_per_step": 1,
         "mask_truncated": False,
         "checkpoints": None,
+        "critic_checkpoints": None,
         "exports": None,
         "keep_checkpoints": 1,
         "estimator": "grpo",
+        "advantage_fn": None,
     }
     (root / common.stage_dir).mkdir(parents=True, exist_ok=True)
     return WorkerConfig(**fields | changes)

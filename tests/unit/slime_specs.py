@@ -11,6 +11,32 @@ SLIME = ["env=whodunit", "backend=slime", "hardware=h200x8", "model=qwen3-30b-a3
 DENSE = ["env=whodunit", "backend=slime", "hardware=h100x8", "model=qwen3-4b"]
 
 
+ALGORITHMS = {
+    "grpo": ["algorithm=grpo"],
+    "gspo": ["algorithm=gspo"],
+    "cispo": ["algorithm=cispo"],
+    "rloo": ["algorithm=rloo"],
+    "rloo_gspo": ["algorithm=rloo", "algorithm.ratio_level=sequence"],
+    "rloo_cispo": ["algorithm=rloo", "algorithm.policy_loss=cispo"],
+    "reinforce_pp": ["algorithm=reinforce_pp"],
+    "reinforce_pp_gspo": ["algorithm=reinforce_pp", "algorithm.ratio_level=sequence"],
+    "custom": ["algorithm=custom", "algorithm.advantage_fn=xp.episode.advantages:reinforce_pp"],
+    "custom_cispo": [
+        "algorithm=custom",
+        "algorithm.advantage_fn=xp.episode.advantages:reinforce_pp",
+        "algorithm.policy_loss=cispo",
+    ],
+    "ppo": ["algorithm=ppo", "backend.convert_model=true"],
+    "ppo_rates": [
+        *("algorithm=ppo", "backend.convert_model=true", "training.critic_learning_rate=1.0e-5"),
+        "algorithm.critic={discount: 0.99, gae_lambda: 1.0, value_clip: 0.5}",
+    ],
+}
+"""Every estimator with every loss that Slime has for it."""
+SCALED = ("grpo", "gspo", "cispo")
+"""Those whose scale is free."""
+
+
 @st.composite
 def legal(draw: st.DrawFn) -> RunSpec:
     is_sparse = draw(st.booleans())
@@ -21,9 +47,11 @@ def legal(draw: st.DrawFn) -> RunSpec:
     prompts = episodes if episodes % group else episodes // group
     kl, cap = draw(st.sampled_from([0.0, 0.01])), draw(st.sampled_from(["null", "6000"]))
     steps = draw(st.integers(1, 50))
+    algorithm = draw(st.sampled_from(sorted(ALGORITHMS)))
     return compose(
         [
             *(SLIME if is_sparse else DENSE),
+            *ALGORITHMS[algorithm],
             f"backend.parallel.tensor={tensor}",
             f"backend.parallel.context={context}",
             f"backend.parallel.expert={draw(st.sampled_from([1, 2, 4, 8])) if is_sparse else 1}",
@@ -44,7 +72,12 @@ def legal(draw: st.DrawFn) -> RunSpec:
             f"training.entropy_coef={draw(st.sampled_from([0.0, 0.001]))}",
             f"training.top_k={draw(st.sampled_from(['null', '50']))}",
             f"training.gradient_checkpointing={draw(st.booleans())}",
-            f"algorithm.advantage_scale={draw(st.sampled_from(['group_std', 'none']))}",
+            *(
+                [f"algorithm.advantage_scale={draw(st.sampled_from(['group_std', 'none']))}"]
+                if algorithm in SCALED
+                else []
+            ),
+            f"algorithm.clip_high={draw(st.sampled_from([0.0004, 0.28, 4.0]))}",
             f"algorithm.loss_aggregation={draw(st.sampled_from(['token_mean', 'sequence_mean']))}",
             f"algorithm.kl_estimator={draw(st.sampled_from(['k1', 'k2', 'k3']))}",
             f"algorithm.importance_correction={draw(st.sampled_from(['none', 'token']))}",

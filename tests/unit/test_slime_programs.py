@@ -1,26 +1,26 @@
-"""The parts of Slime's stage programs that need nothing of Slime: command lines, checkpoints, models, steps."""
+"""The parts of Slime's stage programs that need nothing of Slime: command lines, models, steps."""
 
 from __future__ import annotations
 
 import json
-import math
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tests.unit.slime_config import worker_config
 from xp.backends.slime import sources
-from xp.backends.slime.advantages import advantages, centred
-from xp.backends.slime.checkpoints import TRACKER, choose_latest, prune, whole
-from xp.backends.slime.config import Command, Common, ConvertConfig, Limits, WorkerConfig
+from xp.backends.slime.config import Command, ConvertConfig, WorkerConfig
 from xp.backends.slime.convert import main as convert
 from xp.backends.slime.farewell import ask_to_close, close_when_asked
 from xp.backends.slime.models import check_architecture, local_model, publish_model
 from xp.backends.slime.program import absolute_flags, run_file
-from xp.backends.slime.steps import NAMES, _half, _Watched
+from xp.backends.slime.steps import half_of
+from xp.backends.slime.training import NAMES, Watched
 from xp.backends.slime.worker import read_played, write_played
 from xp.episode.metrics import Played
 from xp.episode.outcome import Outcome, Status
@@ -131,47 +131,6 @@ def test_a_fault_of_xps_own_comes_back_from_rays_processes_with_its_code(tmp_pat
     assert (str(caught.value), caught.value.code) == ("too many are void", ExitCode.UNHEALTHY)
 
 
-def checkpoint(root: Path, rollout_id: int, *, has_position: bool = True, is_whole: bool = True) -> None:
-    folder = root / f"checkpoints/iter_{rollout_id:07d}"
-    folder.mkdir(parents=True)
-    if is_whole:
-        (folder / "metadata.json").touch()
-    (root / f"exports/{rollout_id}").mkdir(parents=True)
-    position = root / f"checkpoints/rollout/global_dataset_state_dict_{rollout_id}.pt"
-    position.parent.mkdir(exist_ok=True)
-    if has_position:
-        position.touch()
-
-
-def test_a_restart_goes_on_from_the_newest_checkpoint_that_knows_its_place_in_the_tasks(tmp_path: Path) -> None:
-    for rollout_id, options in ((4, {}), (9, {}), (14, {"has_position": False}), (19, {"is_whole": False})):
-        checkpoint(tmp_path, rollout_id, **options)
-    tracker = tmp_path / "checkpoints" / TRACKER
-    tracker.write_text("14")
-    assert whole(tmp_path / "checkpoints") == [4, 9]
-    assert choose_latest(tmp_path / "checkpoints") == 9
-    assert tracker.read_text() == "9"
-
-
-def test_without_a_whole_checkpoint_a_run_starts_from_the_model(tmp_path: Path) -> None:
-    assert choose_latest(tmp_path / "checkpoints") is None
-    checkpoint(tmp_path, 4, has_position=False)
-    (tmp_path / "checkpoints" / TRACKER).write_text("4")
-    assert choose_latest(tmp_path / "checkpoints") is None
-    assert not (tmp_path / "checkpoints" / TRACKER).exists()
-
-
-def test_older_checkpoints_go_with_their_exports_and_what_is_being_written_stays(tmp_path: Path) -> None:
-    for rollout_id in (4, 9, 14):
-        checkpoint(tmp_path, rollout_id)
-    checkpoint(tmp_path, 19, has_position=False)
-    prune(tmp_path / "checkpoints", tmp_path / "exports", keep=2)
-    assert whole(tmp_path / "checkpoints") == [9, 14]
-    assert sorted(path.name for path in (tmp_path / "exports").iterdir()) == ["14", "19", "9"]
-    assert (tmp_path / "checkpoints/iter_0000019").is_dir()
-    assert not (tmp_path / "checkpoints/iter_0000004").exists()
-
-
 def test_a_published_model_is_whole_and_an_earlier_one_is_kept(tmp_path: Path) -> None:
     export = model_at(tmp_path / "exports/9", model_type="qwen3")
     (export / "model-00001.safetensors").write_text("weights")
@@ -184,29 +143,6 @@ def test_a_published_model_is_whole_and_an_earlier_one_is_kept(tmp_path: Path) -
     assert caught.value.code is ExitCode.MISSING_OUTPUT
 
 
-@pytest.mark.parametrize("by_std", [True, False])
-def test_advantages_are_grpos_over_the_valid_episodes_of_each_group(by_std: bool) -> None:
-    rewards = [1.0, math.nan, 0.0, 0.5, math.nan, math.nan, 0.7, math.nan, 0.3, 0.3, 0.3, 0.3]
-    samples = [SimpleNamespace(reward=reward, group_index=at // 4) for at, reward in enumerate(rewards)]
-    _, found = advantages(samples, "grpo", by_std=by_std)
-    scale = 0.5 + 1e-6 if by_std else 1.0
-    assert found == pytest.approx([0.5 / scale, 0, -0.5 / scale, 0, *[0.0] * 8])
-
-
-def test_rloo_leaves_each_valid_episode_out_of_its_own_baseline() -> None:
-    rewards = [1.0, math.nan, 0.0, 0.5, math.nan, math.nan, 0.7, math.nan]
-    samples = [SimpleNamespace(reward=reward, group_index=at // 4) for at, reward in enumerate(rewards)]
-    _, found = advantages(samples, "rloo", by_std=False)
-    assert found == pytest.approx([1.0 - 0.25, 0, 0.0 - 0.75, 0.5 - 0.5, 0, 0, 0, 0])
-
-
-def test_slimes_own_formula_is_met_where_nothing_is_void() -> None:
-    torch = pytest.importorskip("torch")
-    rewards = torch.tensor([0.2, 0.9, 0.4, 0.1])
-    centre = rewards - rewards.mean()
-    assert centred(rewards.tolist(), by_std=True) == pytest.approx((centre / (centre.std() + 1e-6)).tolist(), abs=1e-5)
-
-
 def test_how_an_episode_ended_travels_with_its_sample_as_plain_values() -> None:
     played = Played("a", "a/train/0", Outcome(Status.VOID, None, (0.1,), 2, 2, 1, "down"), 7)
     metadata: dict[str, Any] = {}
@@ -214,21 +150,14 @@ def test_how_an_episode_ended_travels_with_its_sample_as_plain_values() -> None:
     assert read_played(json.loads(json.dumps(metadata))) == played
 
 
-def worker_config(root: Path, updates_per_step: int) -> WorkerConfig:
-    common = Common(
-        1, "runs/r", "runs/r/attempt_1/train", "tasks/t", "metrics.jsonl", {}, Limits(1, 1, 1), 1, 0.2, None
-    )
-    return WorkerConfig(str(root), common, "train", 4, 10, 2, updates_per_step, False, None, None, 1, "grpo")
-
-
 def test_both_halves_of_a_step_become_one_line_after_its_last_update(tmp_path: Path) -> None:
     config = worker_config(tmp_path, updates_per_step=2)
     assert WorkerConfig.from_json(config.to_json()) == config
-    half = _half(config, 3)
+    half = half_of(config, 3)
     half.parent.mkdir(parents=True)
     half.write_text(json.dumps({"began": 0.0, "metrics": {"reward/avg_raw_reward": 0.5}}))
     native: list[str] = []
-    watched = _Watched(lambda *arguments: native.append(arguments[2]), config)
+    watched = Watched(lambda *arguments: native.append(arguments[2]), config)
     watched(None, {"rollout/step": 3, "rollout/x": 1.0}, "rollout/step")
     watched(None, {"train/step": 6, "train/loss": 1.0, "train/lr-pg_0": 1e-5}, "train/step")
     assert not (tmp_path / "metrics.jsonl").exists()
@@ -239,6 +168,24 @@ def test_both_halves_of_a_step_become_one_line_after_its_last_update(tmp_path: P
     assert line["time/step_s"] > 0
     assert native == ["rollout/step", "train/step", "train/step"]
     assert set(NAMES.values()) >= {"training/loss", "training/kl", "training/entropy", "training/clip_fraction"}
+
+
+def test_a_critics_numbers_stand_in_the_policys_line(tmp_path: Path) -> None:
+    config = replace(worker_config(tmp_path, updates_per_step=2), estimator="gae")
+    half = half_of(config, 0)
+    half.parent.mkdir(parents=True)
+    half.write_text(json.dumps({"began": 0.0, "metrics": {"reward/avg_raw_reward": 0.5}}))
+    # Slime trains the critic first, in processes of its own.
+    critic, policy = (Watched(lambda *_: None, config) for _ in range(2))
+    for step, loss in ((0, 1.0), (1, 2.0)):
+        logged = {"train/step": step, "train/critic-value_loss": loss, "train/critic-lr-pg_0": 1e-5}
+        critic(None, logged, "train/step")
+    assert not (tmp_path / "metrics.jsonl").exists()
+    for step in (0, 1):
+        policy(None, {"train/step": step, "train/loss": 3.0, "train/lr-pg_0": 1e-6}, "train/step")
+    (line,) = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
+    assert (line["training/value_loss"], line["training/critic_learning_rate"]) == (1.5, 1e-5)
+    assert (line["training/loss"], line["training/learning_rate"]) == (3.0, 1e-6)
 
 
 CONVERTER = """

@@ -33,6 +33,7 @@ def found(*overrides: str) -> str:
         ("algorithm.advantage_scale=batch_std", "algorithm.advantage_scale", "group_std or none"),
         ("algorithm.loss_aggregation=constant", "algorithm.loss_aggregation", "token_mean or sequence_mean"),
         ("algorithm.importance_correction=sequence", "algorithm.importance_correction", "token or none"),
+        ("algorithm=ppo", "backend.convert_model", "starts from a Megatron checkpoint"),
         ("training.passes_per_step=2", "training.passes_per_step", "updates_per_step higher"),
         ("training.top_p=0.9", "training.top_p", "set it to 1"),
         ("training.warmup_updates=100", "training.warmup_updates", "set 99 at most"),
@@ -47,6 +48,31 @@ def found(*overrides: str) -> str:
 def test_what_slime_cannot_do_is_refused_with_the_way_out(override: str, field: str, way_out: str) -> None:
     refused = {refusal.field: refusal.reason for refusal in refusals(compose([*SLIME, override]))}
     assert way_out in refused[field]
+
+
+@pytest.mark.parametrize(
+    ("override", "field", "way_out"),
+    [
+        ("algorithm.ratio_level=sequence", "algorithm.ratio_level", "set token"),
+        ("algorithm.policy_loss=cispo", "algorithm.policy_loss", "set clip"),
+        ("backend.overrides={release-train: true}", "backend.overrides.release-train", "another algorithm.estimator"),
+        ("backend.overrides={gamma: 0.9}", "backend.overrides.gamma", "set algorithm.critic"),
+        ("backend.overrides={critic-save: x}", "backend.overrides.critic-save", "knows no such flag"),
+    ],
+)
+def test_slimes_critic_is_tied_to_ppos_loss_and_has_no_flags_of_its_own(
+    override: str, field: str, way_out: str
+) -> None:
+    ppo = ["algorithm=ppo", "backend.convert_model=true"]
+    assert found(*ppo) == ""
+    refused = {refusal.field: refusal.reason for refusal in refusals(compose([*SLIME, *ppo, override]))}
+    assert way_out in refused[field]
+
+
+def test_cispo_has_no_dual_clip() -> None:
+    dual = "backend.overrides={eps-clip-c: 3.0}"
+    assert found(dual) == found("algorithm=gspo", dual) == ""
+    assert "would ignore it; set algorithm.policy_loss=clip" in found("algorithm=cispo", dual)
 
 
 def test_a_dense_model_has_no_experts_to_spread() -> None:
@@ -77,6 +103,13 @@ def test_training_takes_equally_many_accelerators_of_each_node() -> None:
         ("load=elsewhere", "set model.path"),
         ("ref-load=elsewhere", "set model.path"),
         ("persistent-save-interval=5", "as --save-interval; set training.checkpoint_every"),
+        ("advantage-estimator=ppo", "set algorithm.estimator"),
+        ("normalize-advantages=true", "set algorithm.advantage_scale"),
+        ("lambd=0.9", "set algorithm.critic"),
+        ("custom-advantage-function-path=my.fn", "set algorithm.critic"),
+        ("megatron-config-path=roles.yaml", "set training.critic_learning_rate"),
+        ("disable-compute-advantages-and-returns=true", "set algorithm.estimator"),
+        ("custom-loss-function-path=my.loss", "set algorithm.policy_loss"),
         ("use-wandb=true", "set tracking=[wandb]"),
         ("wandb-key=abc", "a key belongs into the environment"),
         ("custom-rm-path=my.rm", "the reward is the Outcome's"),

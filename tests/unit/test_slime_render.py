@@ -103,6 +103,13 @@ def test_the_options_file_names_what_the_catalog_was_made_from() -> None:
     assert len(catalog().flags) > 1400
 
 
+def expected_estimator(spec: RunSpec) -> str:
+    """Slime's word for the loss; its own baselines are never asked for."""
+    algorithm = spec.algorithm
+    losses = {("clip", "token"): "grpo", ("clip", "sequence"): "gspo", ("cispo", "token"): "cispo"}
+    return "ppo" if algorithm.critic else losses[algorithm.policy_loss.value, algorithm.ratio_level.value]
+
+
 @settings(max_examples=20, deadline=None)
 @given(legal())
 def test_the_line_reads_back_as_the_spec_meant(spec: RunSpec) -> None:
@@ -119,7 +126,16 @@ def test_the_line_reads_back_as_the_spec_meant(spec: RunSpec) -> None:
     assert found["kl_loss_coef"] == training.kl_coef
     assert is_on(found, "--use-kl-loss") == (training.kl_coef > 0)
     assert is_on(found, "--calculate-per-token-loss") == (algorithm.loss_aggregation == "token_mean")
-    assert is_on(found, "--disable-grpo-std-normalization") == (algorithm.advantage_scale == "none")
+    assert is_on(found, "--disable-grpo-std-normalization") == (algorithm.advantage_scale != "group_std")
+    assert found["advantage_estimator"] == expected_estimator(spec)
+    assert (found["eps_clip"], found["eps_clip_high"]) == (algorithm.clip_low, algorithm.clip_high)
+    for dest, field in (("gamma", "discount"), ("lambd", "gae_lambda"), ("value_clip", "value_clip")):
+        assert found.get(dest) == getattr(algorithm.critic, field, None)
+    has_critic = algorithm.critic is not None
+    assert is_on(found, "--normalize-advantages") == has_critic
+    assert {"megatron_config_path", "custom_advantage_function_path", "num_critic_only_steps"} & set(found) == (
+        {"megatron_config_path", "custom_advantage_function_path", "num_critic_only_steps"} if has_critic else set()
+    )
     assert is_on(found, "--use-tis") == (algorithm.importance_correction == "token")
     assert ("dynamic_sampling_filter_path" in found) == algorithm.dynamic_sampling
     assert found.get("eval_interval") == spec.evaluation.every
@@ -217,6 +233,51 @@ def test_evaluation_starts_engines_without_a_trainer_and_plays_once() -> None:
     assert list(config.models) == ["before", "after"]
     # 128 episodes at once on 8 engines.
     assert found["sglang_server_concurrency"] == 16
+
+
+PPO = [*SLIME, "algorithm=ppo", "backend.convert_model=true"]
+
+
+def test_a_critic_is_a_role_of_its_own_beside_the_policy() -> None:
+    found, config = line(compose(PPO)), TrainConfig.from_json(configs(*PPO)["train"])
+    assert TrainConfig.from_json(config.to_json()) == config
+    assert config.critic is not None
+    assert found["megatron_config_path"] == config.critic.roles
+    assert "--megatron-config-path" in config.command.path_flags
+    assert config.critic.checkpoints not in (found["save"], found["load"])
+    assert config.critic.learning_rate == found["lr"]
+    own = TrainConfig.from_json(configs(*PPO, "training.critic_learning_rate=3.0e-5")["train"]).critic
+    assert own is not None
+    assert own.learning_rate == 3e-5
+    assert TrainConfig.from_json(configs(*SLIME)["train"]).critic is None
+
+
+def test_an_evaluation_has_no_critic() -> None:
+    found = parse(EvaluateConfig.from_json(configs(*PPO)["evaluate"]).command.flags)
+    assert found["advantage_estimator"] == "grpo"
+    assert not is_on(found, "--normalize-advantages")
+    assert {"gamma", "lambd", "megatron_config_path", "custom_advantage_function_path"}.isdisjoint(found)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "path", "receives"),
+    [
+        (["algorithm=gspo"], "algorithm.ratio_level", "--advantage-estimator gspo"),
+        (["algorithm=cispo"], "algorithm.policy_loss", "--advantage-estimator cispo"),
+        (PPO[-2:], "algorithm.critic.discount", "--gamma 1.0"),
+        (PPO[-2:], "algorithm.critic.gae_lambda", "--lambd 0.95"),
+        (PPO[-2:], "algorithm.critic.value_clip", "--value-clip 0.2"),
+        ([], "algorithm.critic", "nothing: the flag is left out"),
+    ],
+)
+def test_a_field_of_the_algorithm_says_which_flag_it_became(overrides: list[str], path: str, receives: str) -> None:
+    assert receives in meanings(compose([*SLIME, *overrides]))[path].receives
+
+
+def test_a_users_own_advantages_are_loaded_by_the_rollout_and_broadcast() -> None:
+    spec = [*SLIME, "algorithm=custom", "algorithm.advantage_fn=my_pkg.algorithms:mine"]
+    assert line(compose(spec))["advantage_estimator"] == "grpo"
+    assert TrainConfig.from_json(configs(*spec)["train"]).advantage_fn == "my_pkg.algorithms:mine"
 
 
 def test_secrets_stay_names() -> None:

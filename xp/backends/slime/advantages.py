@@ -1,45 +1,78 @@
-"""Advantages of a rollout step, a void episode outside of its group: Slime's own mean would count it as a reward."""
+"""Advantages of a rollout step, a void episode in no mean of it: Slime's own would count one as a reward.
+
+Slime's estimators grpo, gspo and cispo hand on to every token what is made here, whatever the baseline.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, Protocol
 
+from xp.backends.slime.config import WorkerConfig
 from xp.backends.slime.worker import worker
+from xp.episode.advantages import AdvantageFn, Valid, load_advantage_fn, reinforce_pp
+from xp.errors import ExitCode, XpError
 
 EPSILON = 1e-6
 """Added to a group's standard deviation, as in Slime's own normalization (slime/ray/rollout.py)."""
 
 
+class Baseline(Protocol):
+    """Rewards of one group -> their advantages."""
+
+    def __call__(self, rewards: Sequence[float], *, by_std: bool) -> list[float]: ...
+
+
 def post_process(args: Any, samples: Sequence[Any]) -> tuple[list[float], list[float]]:
-    """Slime's reward post-processing: each reward minus its group's baseline, over the valid episodes alone.
+    """Slime's reward post-processing.
 
     Args:
         args: Slime's; `grpo_std_normalization` says whether they are divided by the group's standard deviation.
         samples: of the whole step; those of one group share `group_index`.
 
     Returns:
-        Raw rewards (not a number: void) and advantages (0: void), one each a sample.
+        Raw rewards (not a number: void) and advantages (0: void), one each a sample. With a critic the second are the
+        rewards themselves, and `xp.backends.slime.gae` makes advantages of them token by token.
+
+    Raises:
+        XpError: the user's own advantage function failed; or there is a critic and nothing to train it on.
     """
-    return advantages(samples, worker(args).config.estimator, by_std=args.grpo_std_normalization)
+    config = worker(args).config
+    return advantages(samples, estimate_of(config, by_std=args.grpo_std_normalization))
 
 
-def advantages(samples: Sequence[Any], estimator: str, *, by_std: bool) -> tuple[list[float], list[float]]:
-    """`post_process` with its settings written out; `estimator` is `grpo` or `rloo`."""
-    baseline = left_out if estimator == "rloo" else centred
-    groups: dict[Any, list[int]] = {}
-    for position, sample in enumerate(samples):
-        groups.setdefault(sample.group_index, []).append(position)
+def advantages(samples: Sequence[Any], estimate: AdvantageFn) -> tuple[list[float], list[float]]:
+    """`post_process` with the estimator written out."""
     raw = [float(sample.reward) for sample in samples]
+    positions = [position for position, reward in enumerate(raw) if not math.isnan(reward)]
+    valid = [Valid(raw[at], str(samples[at].group_index), num_trained_tokens(samples[at])) for at in positions]
     found = [0.0] * len(samples)
-    for positions in groups.values():
-        valid = [position for position in positions if not math.isnan(raw[position])]
-        own = baseline([raw[position] for position in valid], by_std=by_std)
-        for position, advantage in zip(valid, own, strict=True):
-            found[position] = advantage
+    for position, advantage in zip(positions, estimate(valid), strict=True):
+        found[position] = advantage
     return raw, found
+
+
+def estimate_of(config: WorkerConfig, *, by_std: bool) -> AdvantageFn:
+    """The estimator that a spec names."""
+    if config.advantage_fn is not None:
+        return load_advantage_fn(config.advantage_fn)
+    return ESTIMATES.get(config.estimator) or partial(by_group, baseline=BASELINES[config.estimator], by_std=by_std)
+
+
+def by_group(episodes: Sequence[Valid], *, baseline: Baseline, by_std: bool) -> list[float]:
+    """Each episode against those of its own task."""
+    groups: dict[str, list[int]] = {}
+    for position, episode in enumerate(episodes):
+        groups.setdefault(episode.group, []).append(position)
+    found = [0.0] * len(episodes)
+    for positions in groups.values():
+        own = baseline([episodes[position].reward for position in positions], by_std=by_std)
+        for position, advantage in zip(positions, own, strict=True):
+            found[position] = advantage
+    return found
 
 
 def centred(rewards: Sequence[float], *, by_std: bool) -> list[float]:
@@ -59,6 +92,27 @@ def left_out(rewards: Sequence[float], *, by_std: bool) -> list[float]:
     assert not by_std  # the spec refuses it
     factor = len(rewards) / max(1, len(rewards) - 1)
     return [factor * reward for reward in centred(rewards, by_std=False)]
+
+
+def plain(episodes: Sequence[Valid]) -> list[float]:
+    """The rewards, for a critic to judge; Slime whitens over trained tokens, and stops hard where a step has none."""
+    if not any(episode.num_tokens for episode in episodes):
+        raise XpError(
+            "no episode of this step has a token to train on, so that its advantages cannot be whitened; where all of"
+            " them were cut, set algorithm.mask_truncated=false or training.max_response_tokens higher",
+            ExitCode.UNHEALTHY,
+        )
+    return [episode.reward for episode in episodes]
+
+
+BASELINES: Mapping[str, Baseline] = {"grpo": centred, "rloo": left_out}
+ESTIMATES: Mapping[str, AdvantageFn] = {"reinforce_pp": reinforce_pp, "gae": plain}
+"""Of the whole step."""
+
+
+def num_trained_tokens(sample: Any) -> int:
+    """How many tokens of a sample the loss sees; none where it is left out as truncated."""
+    return 0 if sample.remove_sample else sum(sample.loss_mask)
 
 
 def has_variance(args: Any, group: Sequence[Any]) -> Any:

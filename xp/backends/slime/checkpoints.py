@@ -2,7 +2,7 @@
 
 A step's checkpoint is three things that Slime writes one after another: Megatron's `iter_<rollout id>`, then the
 Hugging Face export, then the position in the task view; only with the last one can a restart go on without repeating
-tasks.
+tasks. With a critic it is four: the critic's `iter_<rollout id>`, in a directory of its own, comes before the position.
 """
 
 from __future__ import annotations
@@ -17,32 +17,38 @@ TRACKER = "latest_checkpointed_iteration.txt"
 """Megatron's own file: the iteration that a restart loads."""
 
 
-def whole(checkpoints: Path) -> list[int]:
+def whole(checkpoints: Path, critic: Path | None = None) -> list[int]:
     """Rollout ids with a whole checkpoint, oldest first."""
-    found = [rollout_id for rollout_id, folder in _iterations(checkpoints) if (folder / "metadata.json").is_file()]
+    found = _written(checkpoints) if critic is None else _written(checkpoints) & _written(critic)
     return sorted(rollout_id for rollout_id in found if _position(checkpoints, rollout_id).is_file())
 
 
-def choose_latest(checkpoints: Path) -> int | None:
-    """Point Megatron's tracker to the newest whole checkpoint; None: there is none, and no tracker any more."""
+def choose_latest(checkpoints: Path, critic: Path | None = None) -> int | None:
+    """Point Megatron's trackers to the newest whole checkpoint; None: there is none, and no tracker any more."""
     if not (checkpoints / TRACKER).is_file():
         return None
-    known = whole(checkpoints)
-    if not known:
-        (checkpoints / TRACKER).unlink()
-        return None
-    write_atomically(checkpoints / TRACKER, str(known[-1]))
-    return known[-1]
+    known = whole(checkpoints, critic)
+    for folder in (checkpoints, *([] if critic is None else [critic])):
+        if known:
+            write_atomically(folder / TRACKER, str(known[-1]))
+        else:
+            (folder / TRACKER).unlink(missing_ok=True)
+    return known[-1] if known else None
 
 
-def prune(checkpoints: Path, exports: Path, keep: int) -> None:
+def prune(checkpoints: Path, exports: Path, keep: int, critic: Path | None = None) -> None:
     """Remove all but the newest `keep` whole checkpoints, with their exports; what is being written stays."""
-    known = whole(checkpoints)
+    known = whole(checkpoints, critic)
     for rollout_id in known[: max(0, len(known) - keep)]:
         # The position goes first: what is left of a removal that was killed is not whole.
         _position(checkpoints, rollout_id).unlink(missing_ok=True)
-        for folder in (checkpoints / f"iter_{rollout_id:07d}", exports / str(rollout_id)):
+        name = f"iter_{rollout_id:07d}"
+        for folder in (checkpoints / name, exports / str(rollout_id), *([] if critic is None else [critic / name])):
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _written(checkpoints: Path) -> set[int]:
+    return {rollout_id for rollout_id, folder in _iterations(checkpoints) if (folder / "metadata.json").is_file()}
 
 
 def _iterations(checkpoints: Path) -> Iterator[tuple[int, Path]]:

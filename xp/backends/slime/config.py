@@ -59,6 +59,17 @@ class Common:
 
 
 @dataclass(frozen=True)
+class CriticConfig:
+    """The second network, which Slime trains as a role of its own on the policy's accelerators."""
+
+    roles: str
+    """Value of --megatron-config-path: the program writes there what is the critic's alone."""
+    checkpoints: str
+    """Where the critic is saved; Slime would write it over the policy's."""
+    learning_rate: float
+
+
+@dataclass(frozen=True)
 class TrainConfig:
     """Input of xp.backends.slime.train."""
 
@@ -89,7 +100,11 @@ class TrainConfig:
     shuffle: bool
     mask_truncated: bool
     estimator: str
-    """`grpo` or `rloo`: the baseline of an episode's reward."""
+    """A spec's `algorithm.estimator`."""
+    advantage_fn: str | None
+    """Where it is `custom`."""
+    critic: CriticConfig | None
+    """Where it is `gae`."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=2) + "\n"
@@ -97,7 +112,9 @@ class TrainConfig:
     @staticmethod
     def from_json(text: str) -> TrainConfig:
         value = json.loads(text)
-        return TrainConfig(**value | {"common": _common(value["common"]), "command": _command(value["command"])})
+        critic = None if value["critic"] is None else CriticConfig(**value["critic"])
+        parts = {"common": _common(value["common"]), "command": _command(value["command"]), "critic": critic}
+        return TrainConfig(**value | parts)
 
 
 @dataclass(frozen=True)
@@ -168,9 +185,12 @@ class WorkerConfig:
     mask_truncated: bool
     checkpoints: str | None
     """Where older checkpoints are removed; None: nowhere."""
+    critic_checkpoints: str | None
+    """Where the critic's are, if there is one."""
     exports: str | None
     keep_checkpoints: int
     estimator: str
+    advantage_fn: str | None
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=2) + "\n"

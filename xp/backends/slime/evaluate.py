@@ -75,9 +75,11 @@ def worker_config(config: EvaluateConfig, name: str, root: Path) -> WorkerConfig
         updates_per_step=1,
         mask_truncated=False,
         checkpoints=None,
+        critic_checkpoints=None,
         exports=None,
         keep_checkpoints=1,
         estimator="grpo",
+        advantage_fn=None,
     )
 
 

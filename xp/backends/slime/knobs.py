@@ -10,9 +10,25 @@ from collections.abc import Callable, Mapping
 
 from xp.backends.slime.flags import Flags, switch, value
 from xp.backends.slime.geometry import geometry, is_colocated, num_engines
-from xp.backends.slime.hooks import ADVANTAGES, GENERATE, HAS_VARIANCE, LOG_EVALUATION, LOG_ROLLOUT, WATCH_TRAINING
+from xp.backends.slime.hooks import (
+    ADVANTAGES,
+    ENTER_TRAINING,
+    GENERATE,
+    HAS_VARIANCE,
+    LOG_EVALUATION,
+    LOG_ROLLOUT,
+    OVER_TRAINED_TOKENS,
+)
 from xp.backends.slime.tasks_view import INPUT_KEY, METADATA_KEY, TOOL_KEY
-from xp.spec import AdvantageScale, ImportanceCorrection, LossAggregation, RunSpec
+from xp.spec import (
+    AdvantageScale,
+    Estimator,
+    ImportanceCorrection,
+    LossAggregation,
+    PolicyLoss,
+    RatioLevel,
+    RunSpec,
+)
 
 HELD_OUT = "held_out"
 """Name of the evaluation's data set within Slime."""
@@ -22,11 +38,13 @@ KNOBS: Mapping[str, Callable[[RunSpec], Flags]] = {
     "model.dtype": lambda _: {"--bf16": ()},
     "model.path": lambda s: {"--hf-checkpoint": value(s.model.path)},
     "model.max_context_tokens": lambda s: {"--sglang-context-length": value(s.model.max_context_tokens)},
-    # grpo hands the rewards on as xp.backends.slime.advantages left them, whose baseline may be another.
-    "algorithm.estimator": lambda _: {"--advantage-estimator": value("grpo")},
+    "algorithm.estimator": lambda s: {"--advantage-estimator": value(native_estimator(s))},
     "algorithm.advantage_scale": lambda s: {
-        "--disable-grpo-std-normalization": switch(s.algorithm.advantage_scale is AdvantageScale.NONE)
+        "--disable-grpo-std-normalization": switch(s.algorithm.advantage_scale is not AdvantageScale.GROUP_STD),
+        # reinforce_pp is whitened by xp.backends.slime.advantages already.
+        "--normalize-advantages": switch(s.algorithm.estimator is Estimator.GAE),
     },
+    "algorithm.critic": lambda s: _critic(s),
     "algorithm.clip_low": lambda s: {"--eps-clip": value(s.algorithm.clip_low)},
     "algorithm.clip_high": lambda s: {"--eps-clip-high": value(s.algorithm.clip_high)},
     "algorithm.loss_aggregation": lambda s: {
@@ -149,7 +167,7 @@ FIXED: Flags = {
     "--custom-reward-post-process-path": (ADVANTAGES,),
     # Metrics are xp's: the rollout's by the first function, the update's by the second.
     "--custom-rollout-log-function-path": (LOG_ROLLOUT,),
-    "--custom-megatron-init-path": (WATCH_TRAINING,),
+    "--custom-megatron-init-path": (ENTER_TRAINING,),
 }
 """Flags that xp sets the same for every spec."""
 
@@ -157,6 +175,16 @@ FIXED: Flags = {
 def knob_flags(spec: RunSpec) -> Flags:
     """What all fields of the spec make together; call only where `refusals` is empty."""
     return {name: values for knob in KNOBS.values() for name, values in knob(spec).items()}
+
+
+def native_estimator(spec: RunSpec) -> str:
+    """Slime's estimator chooses the loss; gspo and cispo hand on, as grpo does, what xp made of them."""
+    algorithm = spec.algorithm
+    if algorithm.estimator is Estimator.GAE:
+        return "ppo"
+    if algorithm.policy_loss is PolicyLoss.CISPO:
+        return "cispo"
+    return "gspo" if algorithm.ratio_level is RatioLevel.SEQUENCE else "grpo"
 
 
 def evaluation_flags(spec: RunSpec, every: int | None) -> Flags:
@@ -185,6 +213,18 @@ def sequence_length(spec: RunSpec) -> int:
 
 def episodes_per_engine(spec: RunSpec, at_once: int) -> int:
     return -(-at_once // num_engines(spec))
+
+
+def _critic(spec: RunSpec) -> Flags:
+    critic = spec.algorithm.critic
+    flags: Flags = {
+        "--gamma": None if critic is None else value(critic.discount),
+        "--lambd": None if critic is None else value(critic.gae_lambda),
+        "--value-clip": None if critic is None else value(critic.value_clip),
+        "--num-critic-only-steps": None if critic is None else value(0),
+        "--custom-advantage-function-path": None if critic is None else (OVER_TRAINED_TOKENS,),
+    }
+    return flags
 
 
 def _packing(spec: RunSpec) -> Flags:

@@ -22,7 +22,9 @@ CARRIED: Mapping[str, Meaning] = {
     "model.chat_template": Meaning(Fit.EXACT, "arguments of the chat template, in xp.episode.tokens"),
     "model.lora": Meaning(Fit.UNSUPPORTED, REFUSED, "Slime has no adapters."),
     "algorithm.name": Meaning(Fit.EXACT, "the run's record"),
+    "algorithm.advantage_fn": Meaning(Fit.EXACT, "xp.backends.slime.advantages, in Slime's rollout process"),
     "algorithm.mask_truncated": Meaning(Fit.EXACT, f"Sample.remove_sample, by {ROLLOUT}"),
+    "training.critic_learning_rate": Meaning(Fit.EXACT, "lr of the role critic in --megatron-config-path"),
     "training.passes_per_step": Meaning(Fit.UNSUPPORTED, REFUSED, "Slime passes over a step's episodes once."),
     "training.max_prompt_tokens": Meaning(Fit.EXACT, "xp.tasks.load leaves longer prompts out of the view"),
     "training.keep_checkpoints": Meaning(
@@ -41,8 +43,22 @@ CARRIED: Mapping[str, Meaning] = {
 }
 """Fields that no flag carries, and what does."""
 
+SHARED: Mapping[str, str] = {
+    "algorithm.policy_loss": "algorithm.estimator",
+    "algorithm.ratio_level": "algorithm.estimator",
+}
+"""Fields that are one flag with another field."""
+
+OF_CRITIC: Mapping[str, str] = {
+    "algorithm.critic.discount": "--gamma",
+    "algorithm.critic.gae_lambda": "--lambd",
+    "algorithm.critic.value_clip": "--value-clip",
+}
+"""Leaf of the critic -> its flag."""
+
 NOTES: Mapping[str, str] = {
     "seed": "SGLang's sampling is seeded per engine, so that the same seed gives other episodes on other layouts.",
+    "algorithm.critic.gae_lambda": "Over the tokens that the policy wrote, by xp.backends.slime.gae.",
     "algorithm.dynamic_sampling": "A dropped group draws a whole batch of fresh prompts; what is left over is lost.",
     "training.weight_decay": "Biases and norms are excluded.",
     "backend.engine.max_sequences": "Slime starts all episodes of a step at once; the engine queues what is over.",
@@ -74,7 +90,9 @@ def _meaning(spec: RunSpec, path: str) -> Meaning:
         return CARRIED[path]
     if path.startswith("backend.parallel.offload_"):
         return _offload(spec, path)
-    parts = (_line(KNOBS[path](spec)), BESIDE.get(path, ""))
+    flags = KNOBS["algorithm.critic" if path in OF_CRITIC else SHARED.get(path, path)](spec)
+    own = {OF_CRITIC[path]: flags[OF_CRITIC[path]]} if path in OF_CRITIC else flags
+    parts = (_line(own), BESIDE.get(path, ""))
     received = "; ".join(part for part in parts if part) or LEFT_OUT
     note = NOTES.get(path, "")
     return Meaning(Fit.EMULATED if note else Fit.EXACT, received, note)

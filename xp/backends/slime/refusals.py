@@ -9,7 +9,18 @@ from xp.backends.slime.architecture import architecture_flags, architecture_refu
 from xp.backends.slime.flags import Flags, catalog, fault, given
 from xp.backends.slime.knobs import FIXED, KNOBS
 from xp.batch import batch_refusals
-from xp.spec import AdvantageScale, DType, EngineName, ImportanceCorrection, LossAggregation, RunSpec, Strategy
+from xp.spec import (
+    AdvantageScale,
+    DType,
+    EngineName,
+    Estimator,
+    ImportanceCorrection,
+    LossAggregation,
+    PolicyLoss,
+    RatioLevel,
+    RunSpec,
+    Strategy,
+)
 
 PLACED: Mapping[str, str] = {
     "--prompt-data": "env",
@@ -18,6 +29,7 @@ PLACED: Mapping[str, str] = {
     "--ref-load": "model.path",
     "--save": "outputs",
     "--save-hf": "outputs",
+    "--megatron-config-path": "training.critic_learning_rate",
 }
 """Flags that hold a path of the run -> the field behind them."""
 
@@ -38,7 +50,8 @@ TAKEN: Mapping[str, str] = {
     "--lr-warmup-fraction": "set training.warmup_updates",
     "--lr-warmup-samples": "set training.warmup_updates",
     "--disable-rewards-normalization": "set algorithm.advantage_scale",
-    "--normalize-advantages": "set algorithm.advantage_scale",
+    "--disable-compute-advantages-and-returns": "the update needs them; set algorithm.estimator",
+    "--custom-loss-function-path": "Slime would ignore it beside its policy loss; set algorithm.policy_loss",
     "--use-wandb": "set tracking=[wandb]",
     "--wandb-key": "a key belongs into the environment; set tracking=[wandb]",
     "--debug-rollout-only": "the run would not train",
@@ -93,11 +106,14 @@ def _model(spec: RunSpec) -> Iterator[Refusal]:
 
 def _mathematics(spec: RunSpec) -> Iterator[Refusal]:
     algorithm, training = spec.algorithm, spec.training
-    if algorithm.advantage_scale is AdvantageScale.BATCH_STD:
+    whitened = (Estimator.REINFORCE_PP, Estimator.GAE)
+    if algorithm.advantage_scale is AdvantageScale.BATCH_STD and algorithm.estimator not in whitened:
         yield Refusal(
             "algorithm.advantage_scale",
-            "Slime scales by the group or not at all; set group_std or none, or backend=trl",
+            f"Slime scales {algorithm.estimator} by the group or not at all; set group_std or none, or backend=trl",
         )
+    if algorithm.estimator is Estimator.GAE:
+        yield from _critic(spec)
     if algorithm.loss_aggregation is LossAggregation.CONSTANT:
         yield Refusal(
             "algorithm.loss_aggregation",
@@ -127,6 +143,23 @@ def _mathematics(spec: RunSpec) -> Iterator[Refusal]:
         )
 
 
+def _critic(spec: RunSpec) -> Iterator[Refusal]:
+    """Slime's `ppo` is a critic and a loss in one; no Hugging Face model has its critic's output layer."""
+    algorithm = spec.algorithm
+    for field, own, only in (
+        ("policy_loss", algorithm.policy_loss, PolicyLoss.CLIP),
+        ("ratio_level", algorithm.ratio_level, RatioLevel.TOKEN),
+    ):
+        if own is not only:
+            way_out = f"set {only}, or use another algorithm.estimator"
+            yield Refusal(f"algorithm.{field}", f"Slime's critic comes with PPO's own loss; {way_out}")
+    if not spec.backend.convert_model:
+        yield Refusal(
+            "backend.convert_model",
+            "Slime's critic starts from a Megatron checkpoint, not from a Hugging Face directory; set it to true",
+        )
+
+
 def _lengths(spec: RunSpec) -> Iterator[Refusal]:
     training = spec.training
     longest = training.max_prompt_tokens + training.max_response_tokens
@@ -153,8 +186,20 @@ def _overrides(spec: RunSpec) -> Iterator[Refusal]:
             yield Refusal(field, f"xp renders this flag itself{as_what}; {way_out}")
         elif name in TAKEN:
             yield Refusal(field, f"not beside xp: {TAKEN[name]}")
+        elif name in (beside := _unheard(spec)):
+            yield Refusal(field, beside[name])
         elif wrong := fault(name, values):
             yield Refusal(field, wrong)
+
+
+def _unheard(spec: RunSpec) -> Mapping[str, str]:
+    """Flags that Slime would pass over in silence, or stop at on the cluster, beside this algorithm."""
+    found: dict[str, str] = {}
+    if spec.algorithm.policy_loss is PolicyLoss.CISPO:
+        found["--eps-clip-c"] = "Slime's cispo has no dual clip and would ignore it; set algorithm.policy_loss=clip"
+    if spec.algorithm.estimator is Estimator.GAE:
+        found["--release-train"] = "Slime cannot release a critic; use another algorithm.estimator"
+    return found
 
 
 def _owners(spec: RunSpec) -> dict[str, str]:

@@ -9,9 +9,9 @@ from typing import Any
 
 from xp.backends.base import Places
 from xp.backends.slime.architecture import architecture_flags
-from xp.backends.slime.config import Command, Common, ConvertConfig, EvaluateConfig, Limits, TrainConfig
+from xp.backends.slime.config import Command, Common, ConvertConfig, CriticConfig, EvaluateConfig, Limits, TrainConfig
 from xp.backends.slime.flags import Flags, catalog, given, value, words
-from xp.backends.slime.knobs import FIXED, HELD_OUT, episodes_per_engine, evaluation_flags, knob_flags
+from xp.backends.slime.knobs import FIXED, HELD_OUT, KNOBS, episodes_per_engine, evaluation_flags, knob_flags
 from xp.backends.slime.meanings import meanings
 from xp.backends.slime.refusals import refusals
 from xp.job import Job, Stage
@@ -30,7 +30,10 @@ ENVIRONMENT = {
     # Megatron's kernels overlap in the order in which they were launched, and it refuses to start without.
     "CUDA_DEVICE_MAX_CONNECTIONS": "1",
 }
-PATH_FLAGS = ("--prompt-data", "--eval-prompt-data", "--load", "--save", "--save-hf", "--ref-load")
+PATH_FLAGS = (
+    *("--prompt-data", "--eval-prompt-data", "--load", "--save", "--save-hf", "--ref-load"),
+    "--megatron-config-path",
+)
 MODEL_FLAGS = ("--hf-checkpoint", "--ref-load")
 
 
@@ -50,6 +53,7 @@ def train_flags(spec: RunSpec, places: Places) -> Flags:
         "--save": (places.checkpoints,),
         "--ref-load": (_converted(spec) if spec.backend.convert_model else model_place(spec.model),),
         "--save-hf": (f"{_exports(places)}/{{rollout_id}}",),
+        "--megatron-config-path": None if spec.algorithm.critic is None else (_roles(here),),
         **given(spec.backend.overrides),
     }
 
@@ -106,9 +110,21 @@ def _train_job(spec: RunSpec, places: Places) -> Job:
         shuffle=training.shuffle,
         mask_truncated=spec.algorithm.mask_truncated,
         estimator=spec.algorithm.estimator.value,
+        advantage_fn=spec.algorithm.advantage_fn,
+        critic=_critic(spec, places),
     )
     outputs = (f"{places.model}/config.json", places.metrics)
     return _job(spec, here, "xp.backends.slime.train", config.to_json(), outputs)
+
+
+def _critic(spec: RunSpec, places: Places) -> CriticConfig | None:
+    if spec.algorithm.critic is None:
+        return None
+    return CriticConfig(
+        roles=_roles(places.stage("train")),
+        checkpoints=f"{places.run}/critic",
+        learning_rate=spec.training.critic_learning_rate or spec.training.learning_rate,
+    )
 
 
 def _evaluation_flags(spec: RunSpec, here: str) -> Flags:
@@ -128,6 +144,10 @@ def _evaluation_flags(spec: RunSpec, here: str) -> Flags:
         "--custom-megatron-init-path": None,
         "--save-interval": None,
         "--use-kl-loss": None,
+        # With a critic Slime would take training's memory away even where nothing trains.
+        "--advantage-estimator": value("grpo"),
+        "--normalize-advantages": None,
+        **dict.fromkeys(KNOBS["algorithm.critic"](spec)),
     }
     return flags | given(spec.backend.overrides)
 
@@ -219,6 +239,10 @@ def _job(spec: RunSpec, here: str, module: str, config: str, outputs: tuple[str,
         env=dict(QUIET),
         secrets=episode_secrets(spec),
     )
+
+
+def _roles(here: str) -> str:
+    return f"{here}/roles.yaml"
 
 
 def _prompts(here: str) -> str:

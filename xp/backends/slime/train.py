@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from xp.atomic import write_atomically
 from xp.backends.slime.checkpoints import choose_latest, prune
-from xp.backends.slime.config import TrainConfig, WorkerConfig
+from xp.backends.slime.config import CriticConfig, TrainConfig, WorkerConfig
 from xp.backends.slime.models import check_architecture, local_model, publish_model
 from xp.backends.slime.program import run_train
 from xp.backends.slime.sources import open_sources
 from xp.backends.slime.tasks_view import write_episodes, write_view
+from xp.episode.advantages import load_advantage_fn
 from xp.episode.tokens import ChatTokens
 from xp.stage_program import run_stage
 from xp.tasks.load import load_tasks, within_limit
@@ -25,17 +29,23 @@ def main(argv: Sequence[str]) -> None:
     path = Path(argv[0]).absolute()
     config = TrainConfig.from_json(path.read_text())
     root = Path.cwd()
+    if config.advantage_fn is not None:
+        load_advantage_fn(config.advantage_fn)  # a fault in it ends the stage here, and not after a step of episodes
     open_sources(config.command)
     model = local_model(config.base_model, root)
     check_architecture(model, config.architecture)
     write_views(config, path.parent, model)
-    latest = choose_latest(root / config.checkpoints)
+    critic = None if config.critic is None else root / config.critic.checkpoints
+    latest = choose_latest(root / config.checkpoints, critic)
+    if config.critic is not None:
+        roles = critic_role(config.critic, root, is_resumed=latest is not None)
+        write_atomically(root / config.critic.roles, json.dumps(roles) + "\n")
     if latest is not None:
         print(f"going on from rollout step {latest + 1} of {config.num_steps}", flush=True)
     if latest is None or latest + 1 < config.num_steps:
         run_train(config.command, worker_config(config, root))
     publish_model(root / config.exports / str(config.num_steps - 1), root / config.model_dir)
-    prune(root / config.checkpoints, root / config.exports, config.keep_checkpoints)
+    prune(root / config.checkpoints, root / config.exports, config.keep_checkpoints, critic)
 
 
 def write_views(config: TrainConfig, stage: Path, model: Path) -> None:
@@ -52,6 +62,16 @@ def write_views(config: TrainConfig, stage: Path, model: Path) -> None:
         write_episodes(held_out, math.ceil(config.num_held_out / len(held_out)), Path(config.held_out))
 
 
+def critic_role(critic: CriticConfig, root: Path, *, is_resumed: bool) -> Mapping[str, Any]:
+    """What --megatron-config-path says of Slime's critic; the rest is as the command line has it for the policy.
+
+    A critic that is not resumed starts where the policy does, with an output layer of its own.
+    """
+    checkpoints = str((root / critic.checkpoints).absolute())
+    own = {"lr": critic.learning_rate, "save": checkpoints, **({"load": checkpoints} if is_resumed else {})}
+    return {"megatron": [{"name": "default", "role": "critic", "overrides": own}]}
+
+
 def worker_config(config: TrainConfig, root: Path) -> WorkerConfig:
     """What Slime's processes read of it."""
     return WorkerConfig(
@@ -64,9 +84,11 @@ def worker_config(config: TrainConfig, root: Path) -> WorkerConfig:
         updates_per_step=config.updates_per_step,
         mask_truncated=config.mask_truncated,
         checkpoints=config.checkpoints,
+        critic_checkpoints=None if config.critic is None else config.critic.checkpoints,
         exports=config.exports,
         keep_checkpoints=config.keep_checkpoints,
         estimator=config.estimator,
+        advantage_fn=config.advantage_fn,
     )
 
 

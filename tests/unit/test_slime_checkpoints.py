@@ -1,0 +1,80 @@
+"""Which of a run's checkpoints a restart goes on from, which ones go, and where a critic keeps its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from xp.backends.slime.checkpoints import TRACKER, choose_latest, prune, whole
+from xp.backends.slime.config import CriticConfig
+from xp.backends.slime.train import critic_role
+
+
+def checkpoint(root: Path, rollout_id: int, *, has_position: bool = True, is_whole: bool = True) -> None:
+    folder = root / f"checkpoints/iter_{rollout_id:07d}"
+    folder.mkdir(parents=True)
+    if is_whole:
+        (folder / "metadata.json").touch()
+    (root / f"exports/{rollout_id}").mkdir(parents=True)
+    position = root / f"checkpoints/rollout/global_dataset_state_dict_{rollout_id}.pt"
+    position.parent.mkdir(exist_ok=True)
+    if has_position:
+        position.touch()
+
+
+def test_a_restart_goes_on_from_the_newest_checkpoint_that_knows_its_place_in_the_tasks(tmp_path: Path) -> None:
+    for rollout_id, options in ((4, {}), (9, {}), (14, {"has_position": False}), (19, {"is_whole": False})):
+        checkpoint(tmp_path, rollout_id, **options)
+    tracker = tmp_path / "checkpoints" / TRACKER
+    tracker.write_text("14")
+    assert whole(tmp_path / "checkpoints") == [4, 9]
+    assert choose_latest(tmp_path / "checkpoints") == 9
+    assert tracker.read_text() == "9"
+
+
+def test_without_a_whole_checkpoint_a_run_starts_from_the_model(tmp_path: Path) -> None:
+    assert choose_latest(tmp_path / "checkpoints") is None
+    checkpoint(tmp_path, 4, has_position=False)
+    (tmp_path / "checkpoints" / TRACKER).write_text("4")
+    assert choose_latest(tmp_path / "checkpoints") is None
+    assert not (tmp_path / "checkpoints" / TRACKER).exists()
+
+
+def test_older_checkpoints_go_with_their_exports_and_what_is_being_written_stays(tmp_path: Path) -> None:
+    for rollout_id in (4, 9, 14):
+        checkpoint(tmp_path, rollout_id)
+    checkpoint(tmp_path, 19, has_position=False)
+    prune(tmp_path / "checkpoints", tmp_path / "exports", keep=2)
+    assert whole(tmp_path / "checkpoints") == [9, 14]
+    assert sorted(path.name for path in (tmp_path / "exports").iterdir()) == ["14", "19", "9"]
+    assert (tmp_path / "checkpoints/iter_0000019").is_dir()
+    assert not (tmp_path / "checkpoints/iter_0000004").exists()
+
+
+def test_a_checkpoint_with_a_critic_is_whole_once_both_are_and_goes_with_both(tmp_path: Path) -> None:
+    policy, critic = tmp_path / "checkpoints", tmp_path / "critic"
+    for rollout_id in (4, 9, 14):
+        checkpoint(tmp_path, rollout_id)
+    for rollout_id in (4, 9):
+        (critic / f"iter_{rollout_id:07d}").mkdir(parents=True)
+        (critic / f"iter_{rollout_id:07d}/metadata.json").touch()
+    for folder in (policy, critic):
+        (folder / TRACKER).write_text("14")
+    assert whole(policy, critic) == [4, 9]
+    assert choose_latest(policy, critic) == 9
+    assert [(folder / TRACKER).read_text() for folder in (policy, critic)] == ["9", "9"]
+    prune(policy, tmp_path / "exports", 1, critic)
+    assert [path.name for path in sorted(critic.glob("iter_*"))] == ["iter_0000009"]
+    assert not (policy / "iter_0000004").exists()
+    (critic / "iter_0000009/metadata.json").unlink()
+    assert choose_latest(policy, critic) is None
+    assert not (policy / TRACKER).exists()
+    assert not (critic / TRACKER).exists()
+
+
+def test_the_critics_role_has_its_own_rate_and_place_and_goes_on_only_where_the_policy_does(tmp_path: Path) -> None:
+    critic = CriticConfig("runs/r/roles.yaml", "runs/r/critic", 1e-5)
+    place = f"{tmp_path}/runs/r/critic"
+    (first,) = critic_role(critic, tmp_path, is_resumed=False)["megatron"]
+    assert (first["role"], first["overrides"]) == ("critic", {"lr": 1e-5, "save": place})
+    (again,) = critic_role(critic, tmp_path, is_resumed=True)["megatron"]
+    assert again["overrides"] == {"lr": 1e-5, "save": place, "load": place}

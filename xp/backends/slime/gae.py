@@ -1,0 +1,62 @@
+"""Generalized advantage estimation over the tokens that the policy wrote, in place of Slime's over all tokens.
+
+A tool's result stands between two turns. No value is learned at its tokens (the loss masks them), so that Slime's own
+recursion, which walks through them, would give a turn the critic's guess at an untrained token as its future, and
+discount the reward once a token of the result.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def over_trained_tokens(args: Any, rollout_data: dict[str, Any]) -> None:
+    """Slime's custom advantage function, of the policy's processes and of the critic's.
+
+    Args:
+        args: Slime's; `gamma` and `lambd` are used.
+        rollout_data: lists with one entry a sample: `values` [this rank's share of the response] of the critic before
+            the step, `loss_masks` [response], `rewards`, `total_lengths`, `response_lengths`. Gets `advantages` and
+            `returns`, shaped as `values`; 0 where no loss looks. Slime whitens the advantages after this.
+    """
+    import torch
+    from slime.backends.megatron_utils.cp_utils import all_gather_with_cp, slice_log_prob_with_cp
+
+    lengths = list(zip(rollout_data["total_lengths"], rollout_data["response_lengths"], strict=True))
+    masks = [mask.bool() for mask in rollout_data["loss_masks"]]
+    with torch.no_grad():
+        gathered = [all_gather_with_cp(one, *own) for one, own in zip(rollout_data["values"], lengths, strict=True)]
+        values = [whole[mask] for whole, mask in zip(gathered, masks, strict=True)]
+        found = estimated(values, rollout_data["rewards"], args.gamma, args.lambd)
+        for name, compact in zip(("advantages", "returns"), found, strict=True):
+            rollout_data[name] = [
+                slice_log_prob_with_cp(torch.zeros_like(whole).masked_scatter(mask, one), *own)
+                for whole, mask, one, own in zip(gathered, masks, compact, lengths, strict=True)
+            ]
+
+
+def estimated(
+    values: list[Any], rewards: list[float], discount: float, gae_lambda: float
+) -> tuple[list[Any], list[Any]]:
+    """GAE (arXiv:1506.02438) of episodes whose reward comes with their last token, by Slime's own recursion.
+
+    Args:
+        values: one tensor [tokens of an episode] each; empty where it is not trained on.
+        rewards: one each.
+
+    Returns:
+        Advantages and returns (advantage + value), shaped as `values`.
+    """
+    import torch
+    from slime.utils.ppo_utils import chunked_gae
+
+    padded = torch.nn.utils.rnn.pad_sequence(values, batch_first=True)
+    if not padded.numel():
+        return values, values
+    at_last = torch.zeros_like(padded)
+    for row, (own, reward) in enumerate(zip(values, rewards, strict=True)):
+        if own.numel():
+            at_last[row, own.numel() - 1] = reward
+    found = chunked_gae(at_last, padded, discount, gae_lambda)
+    advantages, returns = ([row[: own.numel()] for row, own in zip(one, values, strict=True)] for one in found)
+    return advantages, returns
