@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -73,22 +73,34 @@ def differences(spec: RunSpec, received: Meant) -> dict[str, tuple[Any, Any]]:
     return {name: (said[name], read[name]) for name in said if said[name] != read[name]}
 
 
-def random_specs(backend: str, count: int, seed: int = 0) -> Iterator[RunSpec]:
-    """Specs that the backend takes: four in ten of what is drawn, or so."""
+def nothing_of_its_own(_: random.Random) -> dict[str, Any]:
+    return {}
+
+
+def random_specs(
+    backend: str, count: int, seed: int = 0, own: Callable[[random.Random], dict[str, Any]] = nothing_of_its_own
+) -> Iterator[RunSpec]:
+    """Specs that the backend takes: four in ten of what is drawn, or so.
+
+    Args:
+        own: draws further overrides, of what the backend's test reads back itself; they go before the common ones.
+    """
     draw = random.Random(seed)
     found = tries = 0
     while found < count:
         tries += 1
         assert tries < 40 * count, f"backend={backend} takes hardly any spec"
-        spec = compose(["env=whodunit", "hardware=a100x4", f"backend={backend}", *_overrides(draw)])
+        values = _values(draw) | own(draw)
+        overrides = [f"{key}={value}" for key, value in values.items()]
+        spec = compose(["env=whodunit", "hardware=a100x4", f"backend={backend}", *overrides])
         if not render_module(spec).refusals(spec):
             found += 1
             yield spec
 
 
-def _overrides(draw: random.Random) -> list[str]:
+def _values(draw: random.Random) -> dict[str, Any]:
     micro, updates, group = draw.choice([1, 2, 4]), draw.choice([1, 1, 2, 4]), draw.choice([2, 4, 8])
-    values: dict[str, Any] = {
+    return {
         "seed": draw.randrange(2**31),
         "training.num_steps": draw.randint(1, 500),
         "training.micro_batch_size": micro,
@@ -113,4 +125,3 @@ def _overrides(draw: random.Random) -> list[str]:
         "algorithm.loss_aggregation": draw.choice(["token_mean", "sequence_mean", "constant"]),
         "algorithm.advantage_scale": draw.choice(["group_std", "none"]),
     }
-    return [f"{key}={value}" for key, value in values.items()]

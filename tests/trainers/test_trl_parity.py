@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +13,35 @@ from xp.backends.trl.render import grpo_config
 from xp.spec import RunSpec
 
 PLACES = Places(run="runs/r", attempt=1, tasks="tasks/t")
-AGGREGATION = {"dapo": "token_mean", "grpo": "sequence_mean", "dr_grpo": "constant"}
+AGGREGATION = {"dapo": "token_mean", "grpo": "sequence_mean", "dr_grpo": "constant", "cispo": "token_mean"}
 SCHEDULE = {"constant_with_warmup": "constant"}
 
 
-def read(spec: RunSpec, directory: Path) -> Meant:
+def drawn(draw: random.Random) -> dict[str, Any]:
+    """A policy loss, as often the one as the other; cispo with what it needs to be taken."""
+    if draw.random() < 0.5:
+        return {"algorithm.ratio_level": draw.choice(["token", "sequence"])}
+    return {
+        "algorithm.policy_loss": "cispo",
+        "algorithm.clip_low": 1.0,
+        # Of whole eighths, to which 1 is added and taken away again without a rounding.
+        "algorithm.clip_high": draw.randint(0, 40) / 8,
+        "algorithm.loss_aggregation": "token_mean",
+    }
+
+
+def grpo_args(spec: RunSpec, directory: Path) -> Any:
     from trl import GRPOConfig
 
     class OfSeveral(GRPOConfig):  # type: ignore[misc]
         world_size = property(lambda _: world_size(spec))
 
     here: dict[str, Any] = {"output_dir": str(directory), "use_cpu": True, "bf16": False, "optim": "adamw_torch"}
-    args = OfSeveral(**grpo_config(spec, PLACES) | here)
+    return OfSeveral(**grpo_config(spec, PLACES) | here)
+
+
+def read(spec: RunSpec, args: Any) -> Meant:
+    high = args.epsilon_high - 1 if args.loss_type == "cispo" else args.epsilon_high
     updates = args.num_iterations * args.steps_per_generation / args.gradient_accumulation_steps
     return Meant(
         prompts_per_step=args.generation_batch_size // args.num_generations,
@@ -39,7 +57,7 @@ def read(spec: RunSpec, directory: Path) -> Meant:
         max_grad_norm=args.max_grad_norm,
         kl_coef=args.beta,
         entropy_coef=args.entropy_coef,
-        clip=(args.epsilon, args.epsilon_high),
+        clip=(args.epsilon, high),
         loss_aggregation=AGGREGATION[args.loss_type],
         is_scaled_by_group=args.scale_rewards == "group",
         temperature=args.temperature,
@@ -50,5 +68,11 @@ def read(spec: RunSpec, directory: Path) -> Meant:
 
 
 def test_random_specs_mean_the_same_to_grpo_config(tmp_path: Path) -> None:
-    for spec in random_specs("trl", count=25):
-        assert differences(spec, read(spec, tmp_path)) == {}
+    losses = set()
+    for spec in random_specs("trl", count=40, own=drawn):
+        args = grpo_args(spec, tmp_path)
+        assert differences(spec, read(spec, args)) == {}
+        losses.add((args.loss_type == "cispo", args.importance_sampling_level))
+        said = (spec.algorithm.policy_loss == "cispo", spec.algorithm.ratio_level.value)
+        assert said == (args.loss_type == "cispo", args.importance_sampling_level)
+    assert losses == {(False, "token"), (False, "sequence"), (True, "token")}
