@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import importlib
 import math
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from numbers import Real
+from pathlib import Path
 from typing import Any
 
 from xp.errors import ExitCode, XpError
@@ -49,16 +52,20 @@ def load_advantage_fn(name: str) -> AdvantageFn:
     """The function `package.module:function`, held to its contract; raises XpError where there is none."""
     module, _, function = name.partition(":")
     try:
-        found: AdvantageFn = getattr(importlib.import_module(module), function)
+        found = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:
         raise XpError(f"advantage_fn {name} cannot be loaded: {error}") from error
+    except Exception as error:
+        raise XpError(f"advantage_fn {name} cannot be loaded: {_fault(error)}") from error
+    if not callable(found):
+        raise XpError(f"advantage_fn {name} cannot be loaded: it is no function but {found!r:.100}")
 
     def checked(episodes: Sequence[Valid]) -> list[float]:
         """Raises XpError: it raised, or did not give one finite number an episode. That stops the run."""
         try:
             advantages = list(found(episodes))
         except Exception as error:
-            raise XpError(f"advantage_fn raised {type(error).__name__}: {error}", ExitCode.STAGE_FAILED) from error
+            raise XpError(f"advantage_fn {name} raised {_fault(error)}", ExitCode.STAGE_FAILED) from error
         if len(advantages) != len(episodes) or not all(map(_is_number, advantages)):
             raise XpError(
                 f"advantage_fn {name} gave {advantages!r:.200} for {len(episodes)} episodes; it must give one finite"
@@ -70,5 +77,11 @@ def load_advantage_fn(name: str) -> AdvantageFn:
     return checked
 
 
+def _fault(error: Exception) -> str:
+    """What was raised, and where."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({Path(last.filename).name}, line {last.lineno})"
+
+
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)

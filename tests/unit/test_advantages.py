@@ -1,0 +1,169 @@
+"""Advantages of a rollout step: whitening over trained tokens, and a user's own function held to its word."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from xp.episode.advantages import EPSILON, Valid, load_advantage_fn, reinforce_pp
+from xp.errors import ExitCode, XpError
+
+
+def step(*episodes: tuple[float, int]) -> list[Valid]:
+    return [Valid(reward, f"task {number // 2}", tokens) for number, (reward, tokens) in enumerate(episodes)]
+
+
+def whitened(episodes: Sequence[Valid]) -> np.ndarray:
+    """Every token written out with its return, as the paper has it, and whitened; one number of each episode's."""
+    returns = np.repeat([one.reward for one in episodes], [one.num_tokens for one in episodes])
+    rewards = np.array([one.reward for one in episodes])
+    return (rewards - returns.mean()) / np.sqrt(returns.var(ddof=1) + EPSILON)
+
+
+EPISODES = st.lists(
+    st.builds(Valid, st.floats(-100, 100), st.sampled_from("ab"), st.integers(1, 50)), min_size=2, max_size=12
+)
+
+
+@given(EPISODES)
+def test_reinforce_pp_is_the_whitening_of_all_tokens_written_out(episodes: list[Valid]) -> None:
+    np.testing.assert_allclose(reinforce_pp(episodes), whitened(episodes), rtol=1e-6, atol=1e-6)
+
+
+def test_an_episode_of_many_tokens_weighs_as_many_times() -> None:
+    found = reinforce_pp(step((1.0, 30), (0.0, 10)))
+    # Mean 3/4; variance of 30 ones and 10 zeros: 40/39 x 3/16.
+    deviation = math.sqrt(40 / 39 * 3 / 16 + EPSILON)
+    assert found == pytest.approx([0.25 / deviation, -0.75 / deviation])
+    assert 30 * found[0] + 10 * found[1] == pytest.approx(0)
+
+
+def test_the_group_is_nothing_to_reinforce_pp() -> None:
+    easy_and_hard = [Valid(1.0, "easy", 5), Valid(1.0, "easy", 5), Valid(0.0, "hard", 5), Valid(0.0, "hard", 5)]
+    assert reinforce_pp(easy_and_hard) == pytest.approx([0.9747] * 2 + [-0.9747] * 2, abs=1e-4)
+
+
+@pytest.mark.parametrize("reward", [0.0, 1.0, -3.5])
+def test_equal_rewards_teach_nothing(reward: float) -> None:
+    assert reinforce_pp(step((reward, 3), (reward, 9), (reward, 1))) == [0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("episodes", [[], [(1.0, 0)], [(1.0, 1)], [(1.0, 1), (0.0, 0)]])
+def test_fewer_than_two_tokens_have_no_deviation(episodes: list[tuple[float, int]]) -> None:
+    assert reinforce_pp(step(*episodes)) == [0.0] * len(episodes)
+
+
+def test_an_episode_without_trained_tokens_moves_neither_mean_nor_deviation() -> None:
+    plain = reinforce_pp(step((1.0, 4), (0.0, 6)))
+    assert reinforce_pp(step((1.0, 4), (0.0, 6), (99.0, 0)))[:2] == plain
+
+
+MODULE = """
+def centred(episodes):
+    mean = sum(one.reward for one in episodes) / len(episodes)
+    return [one.reward - mean for one in episodes]
+
+def arrays(episodes):
+    import numpy
+    return numpy.array([one.reward for one in episodes], dtype=numpy.float32)
+
+def too_few(episodes):
+    return [1.0]
+
+def not_numbers(episodes):
+    return ["1.0"] * len(episodes)
+
+def booleans(episodes):
+    return [True] * len(episodes)
+
+def nan(episodes):
+    return [float("nan")] * len(episodes)
+
+def infinite(episodes):
+    return [float("inf")] * len(episodes)
+
+def none(episodes):
+    return None
+
+def missing_key(episodes):
+    return {}["baseline"]
+
+def gives_up(episodes):
+    raise SystemExit(3)
+
+NUMBER = 7
+"""
+STEP = step((1.0, 4), (0.0, 6))
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A user's module."""
+    (tmp_path / "my_advantages.py").write_text(MODULE)
+    (tmp_path / "my_broken.py").write_text("import nowhere_to_be_found\n")
+    (tmp_path / "my_failing.py").write_text("1 / 0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("my_advantages", "my_broken", "my_failing"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    return "my_advantages"
+
+
+def test_a_users_function_takes_the_step_and_gives_one_number_each(module: str) -> None:
+    assert load_advantage_fn(f"{module}:centred")(STEP) == [0.5, -0.5]
+
+
+def test_numpys_numbers_are_numbers_and_come_back_as_pythons(module: str) -> None:
+    found = load_advantage_fn(f"{module}:arrays")(STEP)
+    assert found == [1.0, 0.0]
+    assert {type(one) for one in found} == {float}
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("nowhere:f", "advantage_fn nowhere:f cannot be loaded: No module named 'nowhere'"),
+        ("my_advantages:gone", "advantage_fn my_advantages:gone cannot be loaded: .* no attribute 'gone'"),
+        ("my_advantages:NUMBER", "advantage_fn my_advantages:NUMBER cannot be loaded: it is no function but 7"),
+        ("my_broken:f", "advantage_fn my_broken:f cannot be loaded: No module named 'nowhere_to_be_found'"),
+        (
+            "my_failing:f",
+            r"my_failing:f cannot be loaded: ZeroDivisionError: division by zero \(my_failing.py, line 1\)",
+        ),
+    ],
+)
+@pytest.mark.usefixtures("module")
+def test_a_function_that_is_not_there_is_named(name: str, expected: str) -> None:
+    with pytest.raises(XpError, match=expected) as caught:
+        load_advantage_fn(name)
+    assert caught.value.code is ExitCode.CONFIG
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        ("too_few", r"gave \[1.0\] for 2 episodes; it must give one finite number for each"),
+        ("not_numbers", r"gave \['1.0', '1.0'\] for 2 episodes"),
+        ("booleans", r"gave \[True, True\] for 2 episodes"),
+        ("nan", r"gave \[nan, nan\] for 2 episodes"),
+        ("infinite", r"gave \[inf, inf\] for 2 episodes"),
+        ("none", "raised TypeError: 'NoneType' object is not iterable"),
+        ("missing_key", r"raised KeyError: 'baseline' \(my_advantages.py, line 29\)"),
+    ],
+)
+def test_a_function_that_breaks_its_word_stops_the_run(module: str, function: str, expected: str) -> None:
+    name = f"{module}:{function}"
+    with pytest.raises(XpError, match=f"^advantage_fn {name} {expected}") as caught:
+        load_advantage_fn(name)(STEP)
+    assert caught.value.code is ExitCode.STAGE_FAILED
+
+
+def test_a_function_may_end_its_process_itself(module: str) -> None:
+    with pytest.raises(SystemExit):
+        load_advantage_fn(f"{module}:gives_up")(STEP)
