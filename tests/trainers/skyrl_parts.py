@@ -37,6 +37,9 @@ def native(config: TrainConfig, root: Path = Path("/outputs")) -> Any:
     from skyrl.train.config import SkyRLTrainConfig
     from skyrl.train.utils import validate_cfg
 
+    from xp.backends.skyrl.advantages import register_estimator
+
+    register_estimator()
     cfg = SkyRLTrainConfig.from_cli_overrides(config.common.native(config.base_model, root))
     validate_cfg(cfg)
     return cfg

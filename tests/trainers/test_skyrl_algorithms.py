@@ -1,4 +1,5 @@
-"""Advantages and policy loss of a small batch through SkyRL's own functions, against the papers' formulas in NumPy."""
+"""Advantages, policy loss and its gradient of a small batch through SkyRL's own functions, against the papers' formulas
+in NumPy."""
 
 from __future__ import annotations
 
@@ -25,22 +26,43 @@ def papers_advantages(algorithm: str) -> np.ndarray:
     (2402.14740): minus the mean of the others."""
     groups = REWARDS.reshape(2, 4)
     centred = groups - groups.mean(1, keepdims=True)
-    if algorithm in ("grpo", "dapo"):
+    if algorithm in ("grpo", "dapo", "gspo", "cispo"):
         return (centred / (groups.std(1, keepdims=True, ddof=1) + 1e-6)).ravel()
     if algorithm == "rloo":
         return (groups - (groups.sum(1, keepdims=True) - groups) / 3).ravel()
     return centred.ravel()
 
 
-def papers_loss(algorithm: str, ratio: np.ndarray, advantages: np.ndarray) -> float:
-    high = 1.28 if algorithm == "dapo" else 1.2
-    scaled = advantages[:, None]
-    per_token = -np.minimum(ratio * scaled, np.clip(ratio, 0.8, high) * scaled) * MASK
-    over_all = len(REWARDS) * MAX_RESPONSE_TOKENS if algorithm in ("dr_grpo", "rloo") else NUM_TOKENS.sum()
-    return float(per_token.sum() / over_all)
+BOUNDS = {"dapo": (0.8, 1.28), "gspo": (1 - 3e-4, 1 + 4e-4), "cispo": (0.0, 5.0)}
 
 
-@pytest.fixture(params=["grpo", "dapo", "dr_grpo", "rloo"])
+def papers_loss(algorithm: str, new: np.ndarray, old: np.ndarray, advantages: np.ndarray) -> tuple[float, np.ndarray]:
+    """And its gradient by the log-probabilities `new`, both of shape (episodes, tokens).
+
+    GSPO (2507.18071, equations 5, 7 and 10): the ratio is exp of an episode's mean log-ratio, and the loss the mean
+    over episodes. CISPO (2506.13585, equations 4 and 5): the clipped ratio is a constant weight of the log-probability.
+    """
+    low, high = BOUNDS.get(algorithm, (0.8, 1.2))
+    by_token = advantages[:, None]
+    log_ratio = (new - old) * MASK
+    if algorithm == "gspo":
+        log_ratio = log_ratio.sum(1, keepdims=True) / NUM_TOKENS[:, None] * np.ones_like(MASK)
+    ratio = np.exp(log_ratio)
+    if algorithm == "cispo":
+        weight = -np.clip(ratio, low, high) * by_token * MASK / NUM_TOKENS.sum()
+        return float((weight * new).sum()), weight
+    share = {
+        "gspo": MASK / (NUM_TOKENS[:, None] * len(REWARDS)),
+        "dr_grpo": MASK / (len(REWARDS) * MAX_RESPONSE_TOKENS),
+        "rloo": MASK / (len(REWARDS) * MAX_RESPONSE_TOKENS),
+    }.get(algorithm, MASK / NUM_TOKENS.sum())
+    plain, clipped = ratio * by_token, np.clip(ratio, low, high) * by_token
+    # A clipped ratio is a constant. GSPO's is of all its episode's log-probabilities, each of which has 1 / tokens of
+    # it, and all of the episode's tokens have it: so that a token's gradient is that of its own ratio.
+    return float((-np.minimum(plain, clipped) * share).sum()), np.where(plain <= clipped, -plain * share, 0.0)
+
+
+@pytest.fixture(params=["grpo", "dapo", "dr_grpo", "rloo", "gspo", "cispo"])
 def algorithm(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -58,7 +80,7 @@ def test_advantages_are_the_papers(made: Any, algorithm: str) -> None:
     assert found == pytest.approx(papers_advantages(algorithm), abs=1e-5)
 
 
-def test_the_policy_loss_is_the_papers(made: Any, algorithm: str) -> None:
+def test_the_policy_loss_and_its_gradient_are_the_papers(made: Any, algorithm: str) -> None:
     import torch
     from skyrl.backends.skyrl_train.utils.ppo_utils import (
         PolicyLossRegistry,
@@ -67,7 +89,9 @@ def test_the_policy_loss_is_the_papers(made: Any, algorithm: str) -> None:
 
     settings = made.cfg.trainer.algorithm
     drawn = np.random.default_rng(0)
-    old, new = drawn.normal(-1.0, 0.3, MASK.shape), drawn.normal(-1.0, 0.3, MASK.shape)
+    # Far enough apart that CISPO's bound of 5 is passed too.
+    spread = 1.5 if algorithm == "cispo" else 0.3
+    old, new = drawn.normal(-1.0, spread, MASK.shape), drawn.normal(-1.0, spread, MASK.shape)
     advantages = papers_advantages(algorithm)
     mask = torch.tensor(MASK)
     reduced = apply_loss_reduction_to_advantages_minibatch(
@@ -77,7 +101,16 @@ def test_the_policy_loss_is_the_papers(made: Any, algorithm: str) -> None:
         4,
         settings.max_seq_len,
     )
-    loss, _ = PolicyLossRegistry.get(settings.policy_loss_type)(
-        torch.tensor(new), torch.tensor(old), reduced, settings, mask
+    trained = torch.tensor(new, requires_grad=True)
+    loss, metrics = PolicyLossRegistry.get(settings.policy_loss_type)(
+        trained, torch.tensor(old), reduced, settings, mask
     )
-    assert float(loss) == pytest.approx(papers_loss(algorithm, np.exp(new - old), advantages), rel=1e-6)
+    loss.backward()
+    expected, gradient = papers_loss(algorithm, new, old, advantages)
+    assert loss.item() == pytest.approx(expected, rel=1e-6)
+    assert trained.grad is not None
+    assert trained.grad.numpy() == pytest.approx(gradient, rel=1e-6, abs=1e-12)
+    assert 0 < metrics["clip_ratio"] < 1
+    # What is clipped teaches nothing, but under CISPO.
+    is_silent = (trained.grad.numpy() == 0) & (MASK > 0)
+    assert is_silent.any() == (algorithm != "cispo")

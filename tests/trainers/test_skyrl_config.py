@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
 
+from tests.trainers.skyrl_parts import native
 from xp.backends.base import Places
 from xp.backends.skyrl.config import EvaluateConfig, TrainConfig
 from xp.backends.skyrl.process import prepare_process
@@ -30,6 +32,19 @@ VARIANTS = {
         "backend.engine.placement=separate",
         "backend.engine.accelerators=2",
         "backend.parallel.offload_optimizer=false",
+    ],
+    "gspo": [*SKYRL, "algorithm=gspo", "training.updates_per_step=2", "training.micro_batch_size=8"],
+    "cispo": [*SKYRL, "algorithm=cispo"],
+    "reinforce_pp": [*SKYRL, "algorithm=reinforce_pp"],
+    "custom": [*SKYRL, "algorithm=custom", "algorithm.advantage_fn=my_pkg.algorithms:mine"],
+    "ppo": [*SKYRL, "algorithm=ppo", "training.updates_per_step=2", "training.critic_learning_rate=1e-5"],
+    "ppo, offloaded and spread": [
+        *SKYRL,
+        "algorithm=ppo",
+        "backend.parallel.offload_parameters=true",
+        "backend.parallel.context=2",
+        "training.lr_schedule=cosine",
+        "training.warmup_updates=3",
     ],
     "the other mathematics": [
         *SKYRL,
@@ -63,13 +78,7 @@ def stage_config(overrides: list[str], stage: str) -> Any:
 
 def read(overrides: list[str]) -> Any:
     """The training's configuration, through SkyRL's own parser and checks."""
-    from skyrl.train.config import SkyRLTrainConfig
-    from skyrl.train.utils import validate_cfg
-
-    config = stage_config(overrides, "train")
-    cfg = SkyRLTrainConfig.from_cli_overrides(config.common.native(config.base_model, ROOT))
-    validate_cfg(cfg)
-    return cfg
+    return native(stage_config(overrides, "train"), ROOT)
 
 
 @pytest.mark.parametrize("overrides", VARIANTS.values(), ids=VARIANTS)
@@ -83,7 +92,11 @@ def test_skyrl_takes_it_and_counts_as_the_spec_meant(overrides: list[str]) -> No
     assert trainer.policy.optimizer_config.lr == training.learning_rate
     assert trainer.policy.optimizer_config.adam_betas == [training.adam_beta1, training.adam_beta2]
     assert (trainer.algorithm.use_kl_loss, trainer.algorithm.kl_loss_coef) == (training.kl_coef > 0, training.kl_coef)
-    assert (trainer.algorithm.eps_clip_low, trainer.algorithm.eps_clip_high) == (
+    algorithm, cispo = trainer.algorithm, trainer.algorithm.cispo
+    is_cispo = algorithm.policy_loss_type == "cispo"
+    assert is_cispo == (spec.algorithm.policy_loss == "cispo")
+    bounds = (cispo.cispo_eps_clip_low, cispo.cispo_eps_clip_high) if is_cispo else None
+    assert (bounds or (algorithm.eps_clip_low, algorithm.eps_clip_high)) == (
         spec.algorithm.clip_low,
         spec.algorithm.clip_high,
     )
@@ -116,6 +129,47 @@ def test_the_other_mathematics_arrive_too() -> None:
     assert (algorithm.use_entropy_loss, algorithm.entropy_loss_coef) == (True, 0.01)
 
 
+@pytest.mark.parametrize(
+    ("name", "estimator", "loss", "reduction"),
+    [
+        ("gspo", "grpo", "gspo", "sequence_mean"),
+        ("cispo", "grpo", "cispo", "token_mean"),
+        ("reinforce_pp", "xp", "regular", "token_mean"),
+        ("custom", "xp", "regular", "token_mean"),
+        ("ppo", "xp", "regular", "token_mean"),
+    ],
+)
+def test_each_algorithm_arrives(name: str, estimator: str, loss: str, reduction: str) -> None:
+    trainer = read(VARIANTS[name]).trainer
+    found = (
+        trainer.algorithm.advantage_estimator,
+        trainer.algorithm.policy_loss_type,
+        trainer.algorithm.loss_reduction,
+    )
+    assert found == (estimator, loss, reduction)
+    assert bool(trainer.critic.model.path) == (name == "ppo")
+
+
+@pytest.mark.parametrize("name", ["ppo", "ppo, offloaded and spread"])
+def test_the_critic_is_the_policys_model_and_shares_all_that_has_no_field_of_its_own(name: str) -> None:
+    trainer, spec = read(VARIANTS[name]).trainer, compose(VARIANTS[name])
+    critic, policy = trainer.critic, trainer.policy
+    assert critic.model.path == policy.model.path
+    assert critic.model.lora.rank == 0
+    assert critic.fsdp_config == policy.fsdp_config
+    assert critic.sequence_parallel_size == policy.sequence_parallel_size
+    assert trainer.critic_mini_batch_size == trainer.policy_mini_batch_size
+    placement = trainer.placement
+    assert (placement.critic_num_nodes, placement.critic_num_gpus_per_node) == (
+        placement.policy_num_nodes,
+        placement.policy_num_gpus_per_node,
+    )
+    rate = spec.training.critic_learning_rate or spec.training.learning_rate
+    assert replace(critic.optimizer_config, lr=policy.optimizer_config.lr) == policy.optimizer_config
+    assert critic.optimizer_config.lr == rate
+    assert (trainer.algorithm.gamma, trainer.algorithm.lambd, trainer.algorithm.value_clip) == (1.0, 0.95, 0.2)
+
+
 @pytest.mark.parametrize("overrides", VARIANTS.values(), ids=VARIANTS)
 def test_skyrl_takes_the_evaluations_configuration(overrides: list[str]) -> None:
     from skyrl.train.config import SkyRLTrainConfig
@@ -127,6 +181,7 @@ def test_skyrl_takes_the_evaluations_configuration(overrides: list[str]) -> None
         validate_generator_cfg(cfg)
         assert cfg.trainer.policy.model.path == model
         assert cfg.trainer.policy.model.lora.rank == 0
+        assert cfg.trainer.critic.model.path is None
 
 
 def test_what_xp_refuses_skyrl_would_round_down_or_refuse_itself() -> None:

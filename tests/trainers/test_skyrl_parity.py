@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
 
 from tests.trainers.same_meaning import Meant, differences, random_specs
+from tests.trainers.skyrl_parts import native
 from xp.backends.base import Places
 from xp.backends.skyrl.config import TrainConfig
-from xp.backends.skyrl.process import prepare_process
 from xp.backends.skyrl.render import stages
 from xp.spec import RunSpec
 
@@ -25,13 +25,9 @@ SCHEDULE = {"constant_with_warmup": "constant"}
 
 
 def read(spec: RunSpec) -> Meant:
-    from skyrl.train.config import SkyRLTrainConfig
-    from skyrl.train.utils import validate_cfg
-
     job = next(stage.job for stage in stages(spec, PLACES) if stage.name == "train")
     config = TrainConfig.from_json(job.files["runs/r/attempt_1/train/config.json"])
-    cfg = SkyRLTrainConfig.from_cli_overrides(config.common.native(config.base_model, Path("/outputs")))
-    validate_cfg(cfg)
+    cfg = native(config)
     trainer, algorithm, optimizer = cfg.trainer, cfg.trainer.algorithm, cfg.trainer.policy.optimizer_config
     group = cfg.generator.n_samples_per_prompt
     scheduler = optimizer.scheduler
@@ -49,7 +45,7 @@ def read(spec: RunSpec) -> Meant:
         max_grad_norm=optimizer.max_grad_norm,
         kl_coef=algorithm.kl_loss_coef if algorithm.use_kl_loss else 0.0,
         entropy_coef=algorithm.entropy_loss_coef if algorithm.use_entropy_loss else 0.0,
-        clip=(algorithm.eps_clip_low, algorithm.eps_clip_high),
+        clip=_clip(algorithm),
         loss_aggregation=AGGREGATION[algorithm.loss_reduction],
         is_scaled_by_group=algorithm.grpo_norm_by_std,
         temperature=cfg.generator.sampling_params.temperature,
@@ -59,7 +55,12 @@ def read(spec: RunSpec) -> Meant:
     )
 
 
+def _clip(algorithm: Any) -> tuple[float, float]:
+    if algorithm.policy_loss_type == "cispo":
+        return algorithm.cispo.cispo_eps_clip_low, algorithm.cispo.cispo_eps_clip_high
+    return algorithm.eps_clip_low, algorithm.eps_clip_high
+
+
 def test_random_specs_mean_the_same_to_skyrl() -> None:
-    prepare_process()
     for spec in random_specs("skyrl", count=25):
         assert differences(spec, read(spec)) == {}

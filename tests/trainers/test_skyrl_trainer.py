@@ -35,12 +35,21 @@ def dataset(path: Path) -> Any:
 
 
 def trainer(path: Path, config: TrainConfig, tracker: Any = None, **changes: Any) -> Any:
+    from xp.backends.skyrl.experiment import own_rule
     from xp.backends.skyrl.trainer import XpTrainer
 
     cfg = native(config)
     for key, value in changes.items():
         setattr(cfg.trainer.algorithm, key, value)
-    made = XpTrainer(cfg, tracker, tokenizer_and_model()[0], dataset(path / "train.parquet"), None, None)
+    made = XpTrainer(
+        own_rule(config),
+        cfg=cfg,
+        tracker=tracker,
+        tokenizer=tokenizer_and_model()[0],
+        train_dataset=dataset(path / "train.parquet"),
+        inference_engine_client=None,
+        generator=None,
+    )
     made.dispatch = SimpleNamespace(get_lcm_dp_size=lambda: 1)
     return made
 

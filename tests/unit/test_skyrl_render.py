@@ -102,7 +102,7 @@ def test_every_rendered_key_is_one_of_the_wheels_and_of_mains_and_has_its_type(o
     assert set(PATHS) <= set(fields)
 
 
-@pytest.mark.parametrize("strategy", [[], MEGATRON])
+@pytest.mark.parametrize("strategy", [[], MEGATRON, ["algorithm=ppo"], ["algorithm=cispo"]])
 def test_no_two_knobs_render_one_key(strategy: list[str]) -> None:
     spec = compose([*SKYRL, *strategy])
     keys = [key for knob in KNOBS.values() for key in knob(spec)] + [*FIXED, *PATHS]
@@ -122,6 +122,10 @@ def test_changing_a_field_changes_the_job() -> None:
         "training.adam_beta2=0.9",
         "training.top_k=5",
         "algorithm.mask_truncated=true",
+        "algorithm.policy_loss=cispo",
+        "algorithm.ratio_level=sequence",
+        "algorithm=reinforce_pp",
+        "algorithm=ppo",
         "algorithm.importance_correction=token",
         "evaluation.num_episodes=7",
         "evaluation.temperature=0.5",

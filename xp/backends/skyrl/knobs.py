@@ -44,7 +44,6 @@ MAX_SAMPLE_BATCHES = 30
 ALGORITHM = "trainer.algorithm"
 ENGINE = "generator.inference_engine"
 MEGATRON = ("trainer.policy.megatron_config", "trainer.ref.megatron_config")
-CRITIC = "trainer.critic"
 
 
 def is_rehearsal(spec: RunSpec) -> bool:
@@ -77,8 +76,6 @@ KNOBS: Mapping[str, Callable[[RunSpec], Keys]] = {
     "algorithm.critic.discount": lambda s: _critic(s, f"{ALGORITHM}.gamma", "discount"),
     "algorithm.critic.gae_lambda": lambda s: _critic(s, f"{ALGORITHM}.lambd", "gae_lambda"),
     "algorithm.critic.value_clip": lambda s: _critic(s, f"{ALGORITHM}.value_clip", "value_clip"),
-    # Where there is one, it is the policy's own model: a place, which the stage's program makes absolute.
-    "algorithm.critic": lambda s: {} if has_critic(s) else {f"{CRITIC}.model.path": None},
     "algorithm.advantage_scale": lambda s: {
         f"{ALGORITHM}.grpo_norm_by_std": s.algorithm.advantage_scale is AdvantageScale.GROUP_STD
     },
@@ -115,7 +112,7 @@ KNOBS: Mapping[str, Callable[[RunSpec], Keys]] = {
     },
     "training.learning_rate": lambda s: {"trainer.policy.optimizer_config.lr": s.training.learning_rate},
     "training.critic_learning_rate": lambda s: (
-        {f"{CRITIC}.optimizer_config.lr": s.training.critic_learning_rate or s.training.learning_rate}
+        {"trainer.critic.optimizer_config.lr": s.training.critic_learning_rate or s.training.learning_rate}
         if has_critic(s)
         else {}
     ),

@@ -19,6 +19,7 @@ CARRIED: Mapping[str, str] = {
     "model.max_context_tokens": "checked against the longest episode when planning",
     "model.architecture": "the model's own config.json",
     "algorithm.name": "the run's record",
+    "algorithm.critic": "trainer.critic.model.path=null",
     "algorithm.ratio_level": "trainer.algorithm.policy_loss_type, with policy_loss",
     "algorithm.advantage_fn": "xp.backends.skyrl.experiment, where it is set",
     "algorithm.mask_truncated": "loss masks from xp.backends.skyrl.generator",
@@ -67,7 +68,7 @@ def _meaning(spec: RunSpec, path: str, refused: Mapping[str, str]) -> Meaning:
 def _receives(spec: RunSpec, path: str) -> str:
     if path == "training.adam_eps" and not is_megatron(spec):
         return f"torch.optim.AdamW's own {FSDP_ADAM_EPS}"
-    owner = next((field for field in (*CARRIED, *KNOBS) if path == field or path.startswith(f"{field}.")), None)
+    owner = next((field for field in (*KNOBS, *CARRIED) if path == field or path.startswith(f"{field}.")), None)
     assert owner is not None, path  # a test walks every field
     if owner in CARRIED:
         return CARRIED[owner]

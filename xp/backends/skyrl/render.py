@@ -68,7 +68,7 @@ def evaluation(spec: RunSpec, places: Places, models: Mapping[str, str], needs: 
     curve, data = f"{here}/reward_curve.png", f"{here}/held_out.parquet"
     # SkyRL loads held-out tasks only where an evaluation has an interval; the models have whole weights.
     keys = {key: value for key, value in native(spec).items() if not key.startswith(LORA)}
-    keys |= {"trainer.eval_interval": 1, f"{LORA}rank": 0, CRITIC_PATH: None}
+    keys |= {"trainer.eval_interval": 1, f"{LORA}rank": 0}
     paths = {"data.val_data": data, "trainer.export_path": f"{here}/exports", "trainer.log_path": f"{here}/skyrl"}
     config = EvaluateConfig(
         common=_common(spec, places, "evaluate", spec.evaluation.temperature, keys, paths),
@@ -128,6 +128,8 @@ def _common(
     spec: RunSpec, places: Places, stage: str, temperature: float, keys: Mapping[str, Any], paths: Mapping[str, str]
 ) -> Common:
     training = spec.training
+    model_keys = (POLICY_PATH, CRITIC_PATH) if has_critic(spec) and stage == "train" else (POLICY_PATH,)
+    keys = {**keys, **dict.fromkeys({POLICY_PATH, CRITIC_PATH} - {*model_keys})}
     return Common(
         attempt=places.attempt,
         run=places.run,
@@ -151,7 +153,7 @@ def _common(
         rehearsal=is_rehearsal(spec),
         overrides=tuple(assignment(key, value) for key, value in sorted(keys.items())),
         paths=paths,
-        model_keys=(POLICY_PATH, CRITIC_PATH) if has_critic(spec) and stage == "train" else (POLICY_PATH,),
+        model_keys=model_keys,
     )
 
 

@@ -1,0 +1,325 @@
+"""REINFORCE++, GAE, a user's own function and the critic's loss inside SkyRL's trainer, against formulas in NumPy."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
+
+from tests.trainers.skyrl_parts import train_config
+from tests.trainers.test_skyrl_trainer import SMALL, trainer
+from xp.errors import ExitCode, XpError
+
+PROMPT = [10, 11]
+LONGEST = 6
+UIDS = ["0"] * 4 + ["1"] * 4
+CUSTOM = "algorithm=custom"
+
+
+@dataclass(frozen=True)
+class Played:
+    """An episode; `mask` is 1 where the policy wrote, and a reward of None is void."""
+
+    mask: tuple[int, ...]
+    reward: float | None
+
+
+SINGLE_TURN = [
+    Played((1,) * length, reward)
+    for length, reward in zip((1, 2, 6, 3, 2, 5, 3, 2), (1.0, 0.25, 0.0, 0.5, 0.25, 0.75, 0.125, 0.25), strict=True)
+]
+WITH_TOOLS = [
+    Played((1, 0, 0, 1), 1.0),
+    Played((1, 1, 0, 1, 1), None),
+    Played((1, 0, 1, 0, 0, 0), 0.5),
+    Played((1, 1), 0.0),
+    Played((1, 1, 1), 0.75),
+    Played((1, 0, 0, 0, 1, 1), 0.25),
+    Played((1,), 0.0),
+    Played((1, 1, 0, 0, 1), 1.0),
+]
+"""The third ends with what a tool said."""
+
+
+def batch(made: Any, episodes: Sequence[Played]) -> Any:
+    """SkyRL's training batch, by its own conversion: (episodes, LONGEST), each episode at the right."""
+    output = {
+        "prompt_token_ids": [PROMPT] * len(episodes),
+        "response_ids": [list(range(20, 20 + len(one.mask))) for one in episodes],
+        "rewards": [[0.0] * (len(one.mask) - 1) + [one.reward or 0.0] for one in episodes],
+        "loss_masks": [[0] * len(one.mask) if one.reward is None else list(one.mask) for one in episodes],
+        "stop_reasons": ["void" if one.reward is None else "stop" for one in episodes],
+        "rollout_logprobs": None,
+    }
+    generated, uids = made.postprocess_generator_output(output, UIDS)
+    data = made.convert_to_training_input(generated, uids)
+    data["values"] = None
+    return data
+
+
+def made_trainer(path: Path, *overrides: str) -> Any:
+    return trainer(path, train_config(*SMALL, *overrides))
+
+
+def computed(made: Any, episodes: Sequence[Played], values: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Advantages and returns, at each place of the batch."""
+    import torch
+
+    data = batch(made, episodes)
+    if values is not None:
+        data["values"] = torch.tensor(values, dtype=torch.float32)
+    data = made.compute_advantages_and_returns(data)
+    return data["advantages"].numpy(), data["returns"].numpy()
+
+
+def trained_mask(episodes: Sequence[Played]) -> np.ndarray:
+    """(episodes, LONGEST), 1 where the policy wrote and the episode is valid."""
+    mask = np.zeros((len(episodes), LONGEST))
+    for row, one in enumerate(episodes):
+        if one.reward is not None:
+            mask[row, LONGEST - len(one.mask) :] = one.mask
+    return mask
+
+
+def whitened(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    chosen = values[mask > 0]
+    return np.where(mask > 0, (values - chosen.mean()) / np.sqrt(chosen.var(ddof=1) + 1e-8), 0.0)
+
+
+def test_reinforce_pp_is_skyrls_own_where_every_token_is_the_policys_and_nothing_is_void(tmp_path: Path) -> None:
+    from skyrl.backends.skyrl_train.utils.ppo_utils import compute_reinforce_plus_plus_outcome_advantage
+
+    made = made_trainer(tmp_path, "algorithm=reinforce_pp")
+    found, _ = computed(made, SINGLE_TURN)
+    data = batch(made, SINGLE_TURN)
+    skyrls, _ = compute_reinforce_plus_plus_outcome_advantage(data["rewards"], data["response_mask"], gamma=1.0)
+    assert found == pytest.approx(skyrls.numpy(), abs=1e-5)
+
+
+def test_reinforce_pp_whitens_the_trained_tokens_of_valid_episodes(tmp_path: Path) -> None:
+    from skyrl.backends.skyrl_train.utils.ppo_utils import compute_reinforce_plus_plus_outcome_advantage
+
+    made = made_trainer(tmp_path, "algorithm=reinforce_pp")
+    found, _ = computed(made, WITH_TOOLS)
+    rewards = np.array([one.reward or 0.0 for one in WITH_TOOLS])
+    mask = trained_mask(WITH_TOOLS)
+    assert found == pytest.approx(whitened(rewards[:, None] * np.ones_like(mask), mask), abs=1e-5)
+    data = batch(made, WITH_TOOLS)
+    skyrls, _ = compute_reinforce_plus_plus_outcome_advantage(data["rewards"], data["response_mask"], gamma=1.0)
+    assert np.abs(found - skyrls.numpy())[mask > 0].max() > 0.05, "SkyRL's own no longer takes void episodes in"
+
+
+def papers_gae(
+    episodes: Sequence[Played], values: np.ndarray, gamma: float, lam: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Equations 11 and 16 of arXiv:1506.02438 over an episode's own tokens, one after the other."""
+    advantages, returns = np.zeros_like(values), np.zeros_like(values)
+    for row, one in enumerate(episodes):
+        places = [LONGEST - len(one.mask) + at for at, wrote in enumerate(one.mask) if wrote and one.reward is not None]
+        for at, place in enumerate(places):
+            future = 0.0
+            for steps, later in enumerate(places[at:]):
+                is_last = later == places[-1]
+                following = 0.0 if is_last else values[row, places[at + steps + 1]]
+                delta = (one.reward or 0.0 if is_last else 0.0) + gamma * following - values[row, later]
+                future += (gamma * lam) ** steps * delta
+            advantages[row, place] = future
+            returns[row, place] = future + values[row, place]
+    return advantages, returns
+
+
+@pytest.mark.parametrize(("gamma", "lam"), [(1.0, 0.95), (0.9, 0.8), (1.0, 1.0), (0.97, 0.0)])
+@pytest.mark.parametrize("episodes", [SINGLE_TURN, WITH_TOOLS], ids=["single turn", "tools and void"])
+def test_gae_is_the_recursion_over_what_the_policy_wrote(
+    tmp_path: Path, episodes: list[Played], gamma: float, lam: float
+) -> None:
+    critic = f"algorithm.critic={{discount: {gamma}, gae_lambda: {lam}, value_clip: 0.2}}"
+    made = made_trainer(tmp_path, "algorithm=ppo", critic)
+    values = np.random.default_rng(0).normal(0.3, 0.5, (len(episodes), LONGEST))
+    found, returns = computed(made, episodes, values)
+    expected, expected_returns = papers_gae(episodes, values, gamma, lam)
+    assert returns == pytest.approx(expected_returns, abs=1e-5)
+    assert found == pytest.approx(whitened(expected, trained_mask(episodes)), abs=1e-4)
+
+
+def test_gae_is_skyrls_own_where_every_token_is_the_policys_and_nothing_is_void(tmp_path: Path) -> None:
+    import torch
+    from skyrl.backends.skyrl_train.utils.ppo_utils import compute_gae_advantage_return
+
+    made = made_trainer(tmp_path, "algorithm=ppo")
+    values = np.random.default_rng(1).normal(0.3, 0.5, (len(SINGLE_TURN), LONGEST))
+    found, returns = computed(made, SINGLE_TURN, values)
+    data, mask = batch(made, SINGLE_TURN), trained_mask(SINGLE_TURN)
+    skyrls, skyrls_returns = compute_gae_advantage_return(
+        data["rewards"], torch.tensor(values, dtype=torch.float32), data["response_mask"], 1.0, 0.95
+    )
+    assert found[mask > 0] == pytest.approx(skyrls.numpy()[mask > 0], abs=1e-4)
+    assert returns[mask > 0] == pytest.approx(skyrls_returns.numpy()[mask > 0], abs=1e-5)
+
+
+def test_values_of_padding_tools_and_void_episodes_touch_no_advantage_and_no_return(tmp_path: Path) -> None:
+    made = made_trainer(tmp_path, "algorithm=ppo")
+    values = np.random.default_rng(2).normal(0.3, 0.5, (len(WITH_TOOLS), LONGEST))
+    wild = np.where(trained_mask(WITH_TOOLS) > 0, values, 1e6)
+    for quiet, loud in zip(computed(made, WITH_TOOLS, values), computed(made, WITH_TOOLS, wild), strict=True):
+        assert (quiet == loud).all()
+
+
+class Dispatched:
+    """SkyRL's dispatch, which keeps the batches that the workers of a model would get."""
+
+    def __init__(self) -> None:
+        self.updates: list[Any] = []
+
+    def get_lcm_dp_size(self) -> int:
+        return 1
+
+    def stage_data(self, model: str, data: Any, boundaries: list[tuple[int, int]]) -> list[Any]:
+        del model
+        self.updates = [data[begin:end] for begin, end in boundaries]
+        return []
+
+
+def critics_batches(path: Path, episodes: Sequence[Played], values: np.ndarray) -> list[Any]:
+    import torch
+
+    made = made_trainer(path, "algorithm=ppo", "training.updates_per_step=2")
+    made.dispatch = Dispatched()
+    data = batch(made, episodes)
+    data["values"] = torch.tensor(values, dtype=torch.float32)
+    data = made.compute_advantages_and_returns(data)
+    mask = data["loss_mask"].clone()
+    made._execute_training_step("critic", data)
+    assert (data["loss_mask"] == mask).all(), "the policy's update comes after the critic's"
+    return made.dispatch.updates
+
+
+@pytest.mark.parametrize("micro", [1, 2, 4])
+def test_the_critics_loss_is_the_clipped_one_over_the_episodes_that_teach_it(tmp_path: Path, micro: int) -> None:
+    """PPO's 0.5 x max of the clipped and the plain square, per update a mean over valid episodes of token means, the
+    same however an update is cut into micro-batches, which SkyRL averages."""
+    import torch
+
+    from xp.backends.skyrl.advantages import critic_loss
+
+    draw = np.random.default_rng(3)
+    shape = (len(WITH_TOOLS), LONGEST)
+    old, new = draw.normal(0.3, 0.5, shape), draw.normal(0.3, 0.5, shape)
+    returns, mask = papers_gae(WITH_TOOLS, old, 1.0, 0.95)[1], trained_mask(WITH_TOOLS)
+    updates = critics_batches(tmp_path, WITH_TOOLS, old)
+    settings = made_trainer(tmp_path, "algorithm=ppo").cfg.trainer.algorithm
+    assert len(updates) == 2
+    for rows, data in zip((slice(0, 4), slice(4, 8)), updates, strict=True):
+        clipped = old[rows] + np.clip(new[rows] - old[rows], -0.2, 0.2)
+        square = np.maximum((clipped - returns[rows]) ** 2, (new[rows] - returns[rows]) ** 2)
+        means = [
+            (square[row] * mask[rows][row]).sum() / mask[rows][row].sum() for row in range(4) if mask[rows][row].any()
+        ]
+        values = torch.tensor(new[rows])
+        losses = [
+            critic_loss(
+                values[cut], data["values"][cut].double(), data["returns"][cut], settings, data["loss_mask"][cut]
+            )[0]
+            for cut in (slice(begin, begin + micro) for begin in range(0, 4, micro))
+        ]
+        assert float(sum(losses)) / len(losses) == pytest.approx(0.5 * np.mean(means), rel=1e-5)
+
+
+def test_the_policys_mean_over_episodes_is_without_void_ones(tmp_path: Path) -> None:
+    """Each of an update's valid episodes has the same share, and the shares make 1."""
+    made = made_trainer(tmp_path, "algorithm=gspo", "training.updates_per_step=2")
+    made.dispatch = Dispatched()
+    import torch
+
+    data = batch(made, WITH_TOOLS)
+    data["advantages"] = torch.ones(len(WITH_TOOLS), LONGEST)
+    made._execute_training_step("policy", data)
+    shares = [(update["advantages"] * update["loss_mask"]).sum(-1).tolist() for update in made.dispatch.updates]
+    assert shares[0] == pytest.approx([1 / 3, 0.0, 1 / 3, 1 / 3])
+    assert shares[1] == pytest.approx([1 / 4] * 4)
+
+
+MODULE = """
+def first_come(episodes):
+    return [reward.reward * 2 - place for place, reward in enumerate(episodes)]
+
+def seen(episodes):
+    SEEN.extend(episodes)
+    return [0.0] * len(episodes)
+
+SEEN = []
+
+def short(episodes):
+    return [0.0]
+
+def broken(episodes):
+    raise ZeroDivisionError("division by zero")
+"""
+
+
+@pytest.fixture
+def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A module of a user's own, importable."""
+    (tmp_path / "my_advantages.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "my_advantages", raising=False)
+    return "my_advantages"
+
+
+def test_a_users_function_gets_the_valid_episodes_and_its_numbers_reach_their_trained_tokens(
+    tmp_path: Path, own_module: str
+) -> None:
+    made = made_trainer(tmp_path, CUSTOM, f"algorithm.advantage_fn={own_module}:first_come")
+    found, _ = computed(made, WITH_TOOLS)
+    valid = [row for row, one in enumerate(WITH_TOOLS) if one.reward is not None]
+    expected = np.zeros(len(WITH_TOOLS))
+    for place, row in enumerate(valid):
+        expected[row] = (WITH_TOOLS[row].reward or 0.0) * 2 - place
+    assert found == pytest.approx(expected[:, None] * trained_mask(WITH_TOOLS))
+
+
+def test_a_users_function_sees_rewards_groups_and_trained_tokens(tmp_path: Path, own_module: str) -> None:
+    made = made_trainer(tmp_path, CUSTOM, f"algorithm.advantage_fn={own_module}:seen")
+    computed(made, WITH_TOOLS)
+    seen = importlib.import_module(own_module).SEEN
+    assert [one.reward for one in seen] == [one.reward for one in WITH_TOOLS if one.reward is not None]
+    assert [one.num_tokens for one in seen] == [sum(one.mask) for one in WITH_TOOLS if one.reward is not None]
+    assert [one.group for one in seen] == ["0"] * 3 + ["1"] * 4
+
+
+def test_a_step_in_which_everything_is_void_asks_nobody(tmp_path: Path, own_module: str) -> None:
+    made = made_trainer(tmp_path, CUSTOM, f"algorithm.advantage_fn={own_module}:broken")
+    found, _ = computed(made, [Played(one.mask, None) for one in WITH_TOOLS])
+    assert not found.any()
+
+
+@pytest.mark.parametrize(
+    ("function", "code", "said"),
+    [
+        ("absent", ExitCode.CONFIG, "cannot be loaded"),
+        ("short", ExitCode.STAGE_FAILED, "for 7 episodes"),
+        ("broken", ExitCode.STAGE_FAILED, "division by zero"),
+    ],
+)
+def test_a_users_function_that_fails_stops_the_run(
+    tmp_path: Path, own_module: str, function: str, code: ExitCode, said: str
+) -> None:
+    with pytest.raises(XpError, match=said) as caught:
+        computed(made_trainer(tmp_path, CUSTOM, f"algorithm.advantage_fn={own_module}:{function}"), WITH_TOOLS)
+    assert caught.value.code is code
+
+
+def test_skyrls_own_trainer_fails_on_what_xp_computes(tmp_path: Path) -> None:
+    from skyrl.train.trainer import RayPPOTrainer
+
+    made = made_trainer(tmp_path, "algorithm=reinforce_pp")
+    with pytest.raises(RuntimeError, match="XpTrainer"):
+        RayPPOTrainer.compute_advantages_and_returns(made, batch(made, SINGLE_TURN))
