@@ -231,6 +231,34 @@ def test_another_interpreter_serves_what_needs_other_packages(tmp_path: Path) ->
     assert (tmp_path / "used").exists()
 
 
+@pytest.fixture
+def xps_python(tmp_path: Path) -> str:
+    """An interpreter with a package that this one lacks."""
+    (tmp_path / "packages").mkdir()
+    (tmp_path / "packages/a_package_of_another_interpreter.py").touch()
+    own = ":".join([f"{tmp_path}/packages", *sys.path])
+    other = tmp_path / "python"
+    other.write_text(f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{own}" exec {sys.executable} "$@"\n')
+    other.chmod(other.stat().st_mode | stat.S_IXUSR)
+    return str(other)
+
+
+ELSEWHERE = "tests.envs_under_test.elsewhere:Counter"
+
+
+def test_what_the_trainers_python_lacks_is_served_by_the_one_that_xp_was_started_with(xps_python: str) -> None:
+    found = OpenEnvProvider(counter(serve=ELSEWHERE), {**os.environ, "XP_PYTHON": xps_python})
+    session = found.open(task())
+    assert session.call("step", {"amount": 2}).text == '{"count": 2}'
+    session.close()
+    found.close()
+
+
+def test_where_no_interpreter_has_its_package_the_package_and_the_field_are_named() -> None:
+    with pytest.raises(XpError, match=r"a_package_of_another_interpreter(?s:.)*env\.python="):
+        OpenEnvProvider(counter(serve=ELSEWHERE), {**os.environ, "XP_PYTHON": sys.executable}).open(task())
+
+
 def test_an_interpreter_that_is_not_there_is_named() -> None:
     with pytest.raises(XpError, match="/no/such/python"):
         OpenEnvProvider(counter(python="/no/such/python"), os.environ).open(task())

@@ -22,6 +22,8 @@ from xp.envs.local_keys import TOKEN_VARIABLE, Keys
 from xp.envs.loop import call_on_loop
 from xp.errors import ExitCode, XpError
 
+PYTHON_VARIABLE: Final = "XP_PYTHON"
+"""Names the interpreter that xp itself was started with, where that is on this machine (launcher=local)."""
 START_S: Final = 60.0
 STOP_S: Final = 5.0
 
@@ -34,7 +36,8 @@ class LocalServer:
         environ: the child's environment variables; the OpenReward key stays out of it.
         log: where the child's output goes; None: nowhere.
         kind: what `serve` is of: `openreward` or `openenv`.
-        python: the interpreter that serves; it must have uvicorn and the environment's packages. None: this one.
+        python: the interpreter that serves; it must have uvicorn and the environment's packages. None: this one, or,
+            where a package is missing in it, the one that PYTHON_VARIABLE names.
     """
 
     def __init__(
@@ -48,11 +51,11 @@ class LocalServer:
     ) -> None:
         self.serve = serve
         self._kind = kind
-        self._python = python
+        self._environ = os.environ if environ is None else environ
+        self._pythons = [python] if python else _own_and_xps(self._environ)
         self.url = ""
-        token = secrets.token_hex(32)
-        self.keys = Keys.of(token)
-        self._environ = _child_environ(os.environ if environ is None else environ, token, python is not None)
+        self._token = secrets.token_hex(32)
+        self.keys = Keys.of(self._token)
         self._log = log
         self._process: subprocess.Popen[bytes] | None = None
         self._owner = os.getpid()
@@ -67,22 +70,20 @@ class LocalServer:
         Raises:
             XpError: the class cannot be imported or served; the message holds the child's reason.
         """
-        # The kernel's death signal follows the thread that forked, so the fork happens on one that never ends.
-        try:
-            reading = call_on_loop(self._spawn)
-        except OSError as error:
-            program = self._program()[0]
-            raise XpError(f"cannot serve {self.serve} by {program}: {error.strerror}", ExitCode.RUNTIME) from error
-        atexit.register(self.stop)
-        try:
-            report = _first_line(reading)
-        finally:
-            os.close(reading)
+        report: dict[str, object] = {}
+        for python in self._pythons:
+            report = self._start_by(python)
+            if "port" in report or not report.get("lacks"):
+                break
         if "port" not in report:
-            self.stop()
             where = f" (its output is in {self._log})" if self._log else ""
             reason = report.get("error", f"it ended or said nothing for {START_S:g} s")
-            raise XpError(f"cannot serve {self.serve}: {reason}{where}", ExitCode.ENVIRONMENT)
+            tried = " and ".join(self._pythons)
+            way_out = f"\nserved by {tried}; env.python=/path/to/bin/python names one that has it"
+            raise XpError(
+                f"cannot serve {self.serve}: {reason}{where}{way_out if report.get('lacks') else ''}",
+                ExitCode.ENVIRONMENT,
+            )
         self.url = f"http://127.0.0.1:{report['port']}"
 
     def stop(self) -> None:
@@ -107,16 +108,32 @@ class LocalServer:
     ) -> None:
         self.stop()
 
-    def _program(self) -> list[str]:
-        return [os.path.expanduser(self._python or sys.executable), "-m", "xp.envs.serve"]
+    def _start_by(self, python: str) -> dict[str, object]:
+        """What the child of this interpreter reports; it runs on only if that is a port."""
+        # The kernel's death signal follows the thread that forked, so the fork happens on one that never ends.
+        try:
+            reading = call_on_loop(lambda: self._spawn(python))
+        except OSError as error:
+            raise XpError(f"cannot serve {self.serve} by {python}: {error.strerror}", ExitCode.RUNTIME) from error
+        atexit.register(self.stop)
+        try:
+            report = _first_line(reading)
+        finally:
+            os.close(reading)
+        if "port" not in report:
+            self.stop()
+        return report
 
-    def _spawn(self) -> int:
+    def _spawn(self, python: str) -> int:
         reading, writing = os.pipe()
         try:
             with _opened(self._log) as log:
                 self._process = subprocess.Popen(
-                    [*self._program(), self._kind, self.serve, str(writing), str(os.getpid())],
-                    env=self._environ,
+                    [
+                        *(os.path.expanduser(python), "-m", "xp.envs.serve"),
+                        *(self._kind, self.serve, str(writing), str(os.getpid())),
+                    ],
+                    env=_child_environ(self._environ, self._token, python != sys.executable),
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
@@ -126,6 +143,10 @@ class LocalServer:
         finally:
             os.close(writing)
         return reading
+
+
+def _own_and_xps(environ: Mapping[str, str]) -> list[str]:
+    return list(dict.fromkeys((sys.executable, environ.get(PYTHON_VARIABLE) or sys.executable)))
 
 
 def _opened(log: Path | None) -> IO[bytes]:

@@ -65,7 +65,8 @@ def main(kind: str, serve: str, report_fd: int, parent: int) -> None:
             app = Guard(_app(kind, serve), keys)
             listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
         except Exception as error:
-            report.write(json.dumps({"error": f"{type(error).__name__}: {error}"}) + "\n")
+            lacks = error.name if isinstance(error, ModuleNotFoundError) else None
+            report.write(json.dumps({"error": f"{type(error).__name__}: {error}", "lacks": lacks}) + "\n")
             raise SystemExit(1) from error
         report.write(json.dumps({"port": listener.getsockname()[1]}) + "\n")
     _run(app, listener)

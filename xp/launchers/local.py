@@ -153,6 +153,7 @@ class LocalLauncher:
             "XP_ATTEMPT": str(context.attempt),
             "XP_STAGE": stage.name,
             "XP_LAUNCH": context.key(stage.name),
+            "XP_PYTHON": sys.executable,  # xp.envs.local_server
             **context.secrets,
         }
 
