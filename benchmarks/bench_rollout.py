@@ -180,13 +180,14 @@ def rows_of(mix: Any, num_tasks: int) -> list[Any]:
     """The first tasks of the split, as TRL's own integration takes them."""
     from xp.envs.base import Task
     from xp.tasks.config import Purpose
+    from xp.tasks.questions import described
     from xp.tasks.row import TaskRow
 
     (name, provider), *_ = mix._providers.items()
-    described = [provider.describe(Task(name, "train", index)) for index in range(num_tasks)]
+    tasks = [described(provider, Task(name, "train", index)) for index in range(num_tasks)]
     return [
         TaskRow(f"{name}/train/{n}", name, Purpose.TRAIN, "train", n, "h", tuple(messages), _tools(tools), 1.0)
-        for n, (messages, tools) in enumerate(described)
+        for n, (messages, tools) in enumerate(tasks)
     ]
 
 

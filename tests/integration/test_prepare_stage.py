@@ -87,16 +87,12 @@ def test_a_served_environment_is_prepared_and_each_session_is_torn_down(tmp_path
     assert {"inc", "submit"} <= {tool["function"]["name"] for tool in json.loads(row.tools)}
 
 
-def test_a_set_is_recognised_in_a_fraction_of_a_second_without_a_server(tmp_path: Path) -> None:
+def test_a_set_is_recognised_without_a_server(tmp_path: Path) -> None:
     prepared = stage(tmp_path, num_train=20)
     assert prepared.finish()[0] == 0
-    times = []
     for _ in range(3):
-        start = time.monotonic()
         code, said = prepared.finish()
-        times.append(time.monotonic() - start)
         assert (code, "recognised" in said) == (0, True)
-    assert min(times) < 0.3
     assert prepared.effects() == {"init": 40, "teardown": 40}
 
 

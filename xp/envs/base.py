@@ -102,8 +102,12 @@ class Provider(Protocol):
 class Describer(Protocol):
     """A provider that reads a task's prompt and tools at once, for less than a session that a caller holds."""
 
-    def describe(self, task: Task) -> tuple[list[Message], tuple[ToolSpec, ...]]:
-        """The session's opening messages and tools; it is ended in the background. Raises EnvFault."""
+    async def describe(self, task: Task) -> tuple[list[Message], tuple[ToolSpec, ...]]:
+        """The opening messages and tools of a session that is ended again. Raises EnvFault.
+
+        Runs on the process's loop (xp.envs.loop), after the provider has answered a question there; how many run at
+        the same time is the caller's to bound.
+        """
 
 
 class EnvFault(Exception):

@@ -45,8 +45,9 @@ async def connect(client: aiohttp.ClientSession, target: Target, deadline: float
     """A fresh session; raises EnvFault."""
     what = f"{target.url}/ws"
     try:
-        async with asyncio.timeout_at(deadline), translated(what):
-            connection = await client.ws_connect(what, max_msg_size=MAX_CALL_BYTES, compress=0)
+        with translated(what):
+            async with asyncio.timeout_at(deadline):
+                connection = await client.ws_connect(what, max_msg_size=MAX_CALL_BYTES, compress=0)
     except TimeoutError:
         raise DeadlineExceeded(f"{what}: no connection in time") from None
     return Socket(connection, what)

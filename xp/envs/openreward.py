@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import os
 import threading
@@ -82,10 +83,10 @@ class OpenRewardProvider:
         core = self._core()
         return OpenRewardSession(core, self._in_slot(core, task, core.open(task)))
 
-    def describe(self, task: Task) -> tuple[list[Message], tuple[ToolSpec, ...]]:
-        """See xp.envs.base.Describer: one hop to the loop's thread and back, where a held session takes three."""
-        core = self._core()
-        return self._in_slot(core, task, core.describe(task))
+    async def describe(self, task: Task) -> tuple[list[Message], tuple[ToolSpec, ...]]:
+        """See xp.envs.base.Describer."""
+        checked_index(task)
+        return await self._core().describe(task)
 
     def _in_slot(self, core: _Core, task: Task, work: Coroutine[Any, Any, T]) -> T:
         """Open a session as soon as there may be one more; the slot is given back with the session."""
@@ -161,11 +162,11 @@ class _Core:
             raise
 
     async def describe(self, task: Task) -> tuple[list[Message], tuple[ToolSpec, ...]]:
-        live = await self.open(task)
+        live = await self.sessions.open(await self.catalog.env(), task)
         try:
             tools, _ = await self.sessions.tools(live)
         finally:
-            self.end_session(live)
+            await asyncio.shield(self.sessions.close_soon(live))
         return live.prompt, tools
 
     def end_session(self, live: Live) -> None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import ssl
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from types import TracebackType
 from typing import Final
 from urllib.parse import urlsplit
 
 import aiohttp
 
-from xp.envs.base import EnvUnavailable, ProtocolError, ResponseLost, SessionLost, ToolCrashed, UnsafeOrigin
+from xp.envs.base import EnvFault, EnvUnavailable, ProtocolError, ResponseLost, SessionLost, ToolCrashed, UnsafeOrigin
 from xp.envs.target import origin
 from xp.episode.retry import Refused, retry_after_s
 
@@ -20,19 +19,37 @@ MAX_ERROR_BYTES: Final = 4096
 GATEWAY: Final = (502, 503, 504)
 
 
-@asynccontextmanager
-async def translated(what: str) -> AsyncIterator[None]:
-    """aiohttp's faults as ours. `from None`: its exceptions carry the request's headers."""
-    try:
-        yield
-    except (aiohttp.ClientConnectorCertificateError, aiohttp.ClientConnectorSSLError, aiohttp.InvalidURL) as error:
-        raise EnvUnavailable(f"{what}: {type(error).__name__}") from None
-    except aiohttp.ClientConnectorError as error:
-        raise Refused(f"{what}: cannot connect ({error.os_error.strerror or type(error.os_error).__name__})") from None
-    except aiohttp.ClientResponseError as error:
-        raise ProtocolError(f"{what}: not HTTP ({type(error).__name__})") from None
-    except (aiohttp.ClientError, ConnectionError, ssl.SSLError) as error:
-        raise ResponseLost(f"{what}: connection lost ({type(error).__name__})") from None
+class translated:  # noqa: N801
+    """aiohttp's faults as ours: `with translated(what): ...`. Its own exceptions carry the request's headers.
+
+    A class, since a generator's context costs several times as much, and every request has one.
+    """
+
+    __slots__ = ("_what",)
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> None:
+        fault = None if error is None else _fault(error, self._what)
+        if fault is not None:
+            raise fault from None
+
+
+def _fault(error: BaseException, what: str) -> EnvFault | None:
+    match error:
+        case aiohttp.ClientConnectorCertificateError() | aiohttp.ClientConnectorSSLError() | aiohttp.InvalidURL():
+            return EnvUnavailable(f"{what}: {type(error).__name__}")
+        case aiohttp.ClientConnectorError():
+            return Refused(f"{what}: cannot connect ({error.os_error.strerror or type(error.os_error).__name__})")
+        case aiohttp.ClientResponseError():
+            return ProtocolError(f"{what}: not HTTP ({type(error).__name__})")
+        case aiohttp.ClientError() | ConnectionError() | ssl.SSLError():
+            return ResponseLost(f"{what}: connection lost ({type(error).__name__})")
+    return None
 
 
 async def raise_for_status(response: aiohttp.ClientResponse, what: str, has_session: bool, url: str) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
+from types import TracebackType
 from typing import Any, Final
 
 import aiohttp
@@ -31,6 +32,7 @@ IDLE_CONNECTION_S: Final = 4.0
 SILENCE_S: Final = 25.0
 """A server sends a comment every 10 s; after this much silence a call that can be resumed is resumed."""
 DRAIN_S: Final = 0.2
+EVENTS: Final = "text/event-stream"
 
 
 class Transport:
@@ -46,6 +48,7 @@ class Transport:
         self._once = RetryRule(max_attempts)
         self._again = RetryRule(max_attempts, (Refused, ResponseLost))
         self._client: aiohttp.ClientSession | None = None
+        self._origin = origin(target.url)
 
     async def request(
         self,
@@ -71,8 +74,10 @@ class Transport:
             while True:
                 attempt += 1
                 try:
-                    async with self._exchange(method, path, body, sid, with_secrets) as response:
-                        return await _read(response, MAX_REPLY_BYTES, what)
+                    with translated(f"{what} on {self._origin}"):
+                        async with self._open(method, path, body, sid, with_secrets) as response:
+                            await self._accept(response, what, sid)
+                            return await _read(response, MAX_REPLY_BYTES, what)
                 except EnvFault as fault:
                     await _pause(rule, fault, attempt, deadline)
 
@@ -98,26 +103,33 @@ class Transport:
                 attempt += 1
                 resumed = {**body, "task_id": progress[-1]} if progress else body
                 try:
-                    async with self._exchange(
-                        "POST", path, resumed, sid, with_secrets, "text/event-stream"
-                    ) as response:
-                        return await _result(response, what, progress, is_resumed=resumed is not body)
+                    with translated(f"{what} on {self._origin}"):
+                        async with self._open("POST", path, resumed, sid, with_secrets, EVENTS) as response:
+                            await self._accept(response, what, sid)
+                            return await _result(response, what, progress, is_resumed=resumed is not body)
                 except EnvFault as fault:
                     await _pause(self._again if progress else self._once, fault, attempt, deadline)
 
     async def location(self, path: str, deadline: float) -> str | None:
         """Where the server would redirect a bare path to; the redirect is read, not followed."""
-        async with _until(deadline, path), translated(path):
-            async with self._open("GET", path, None, None, False, "application/json") as response:
-                return response.headers.get("Location") if response.status in (307, 308) else None
+        async with _until(deadline, path):
+            with translated(path):
+                async with self._open("GET", path, None, None, False) as response:
+                    return response.headers.get("Location") if response.status in (307, 308) else None
 
     async def close(self) -> None:
         client, self._client = self._client, None
         if client is not None:
             await client.close()
 
-    @asynccontextmanager
-    async def _exchange(
+    async def _accept(self, response: aiohttp.ClientResponse, what: str, sid: str | None) -> None:
+        """Raise unless it is an answer of the server that was meant, and no error."""
+        if self.target.proof is not None and response.headers.get(PROOF_HEADER) != self.target.proof:
+            raise UnsafeOrigin(f"{what}: {self._origin} is no longer the server that this run started")
+        if not 200 <= response.status < 300:
+            await raise_for_status(response, what, sid is not None, self.target.url)
+
+    def _open(
         self,
         method: str,
         path: str,
@@ -125,20 +137,6 @@ class Transport:
         sid: str | None,
         with_secrets: bool,
         accept: str = "application/json",
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
-        what = f"{method} {path}"
-        async with translated(f"{what} on {origin(self.target.url)}"):
-            async with self._open(method, path, body, sid, with_secrets, accept) as response:
-                if self.target.proof is not None and response.headers.get(PROOF_HEADER) != self.target.proof:
-                    raise UnsafeOrigin(
-                        f"{what}: {origin(self.target.url)} is no longer the server that this run started"
-                    )
-                if not 200 <= response.status < 300:
-                    await raise_for_status(response, what, sid is not None, self.target.url)
-                yield response
-
-    def _open(
-        self, method: str, path: str, body: Mapping[str, Any] | None, sid: str | None, with_secrets: bool, accept: str
     ) -> Any:
         headers = {"Accept": accept, **self.target.headers}
         if sid is not None:
@@ -171,13 +169,24 @@ def _encoded(body: Mapping[str, Any], path: str) -> bytes:
         raise ProtocolError(f"{path}: the request cannot be written as JSON ({type(error).__name__})") from None
 
 
-@asynccontextmanager
-async def _until(deadline: float, what: str) -> AsyncIterator[None]:
-    try:
-        async with asyncio.timeout_at(deadline):
-            yield
-    except TimeoutError:
-        raise DeadlineExceeded(f"{what}: no complete answer in time") from None
+class _until:  # noqa: N801
+    """`async with _until(deadline, what): ...`, ended by a DeadlineExceeded."""
+
+    __slots__ = ("_timeout", "_what")
+
+    def __init__(self, deadline: float, what: str) -> None:
+        self._timeout, self._what = asyncio.timeout_at(deadline), what
+
+    async def __aenter__(self) -> None:
+        await self._timeout.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self._timeout.__aexit__(kind, error, trace)
+        except TimeoutError:
+            raise DeadlineExceeded(f"{self._what}: no complete answer in time") from None
 
 
 async def _pause(rule: RetryRule, fault: EnvFault, attempt: int, deadline: float) -> None:
@@ -198,7 +207,7 @@ async def _read(response: aiohttp.ClientResponse, limit: int, what: str) -> byte
 
 async def _result(response: aiohttp.ClientResponse, what: str, progress: list[str], is_resumed: bool) -> str:
     """Read events up to `end`; the pieces of the result are joined as they are."""
-    if response.content_type != "text/event-stream":
+    if response.content_type != EVENTS:
         raise ProtocolError(f"{what}: the answer is {response.content_type[:60]!r}, not an event stream")
     reader, pieces, size = EventReader(), list[str](), 0
     while True:

@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Protocol
 
-from xp.envs.base import EnvFault, EnvUnavailable, Provider, Task, UnsafeOrigin
+from xp.envs.base import Describer, EnvFault, EnvUnavailable, Message, Provider, Task, ToolSpec, UnsafeOrigin
+from xp.envs.loop import current_loop
 from xp.errors import XpError
 from xp.tasks.config import MemberConfig, PrepareConfig, Purpose
 from xp.tasks.faults import Point, fault_point
 from xp.tasks.manifest import Failure
-from xp.tasks.questions import ATTEMPTS, FIRST_PAUSE_S, ask, hash_task, read_task, reason, unreachable
+from xp.tasks.questions import ATTEMPTS, FIRST_PAUSE_S, ask, described, entry_of, hash_task, reason, unreachable
 from xp.tasks.request import canonical_request, digest_of
 from xp.tasks.selection import Block
 from xp.tasks.shards import Entry, WorkDirectory
 
-WINDOW = 256
-"""Tasks on their way or waiting for a thread: enough to keep the threads busy while the next ones are listed."""
+WINDOW = 1024
+"""Tasks of unfinished blocks: enough that the slowest task of each does not leave the others waiting."""
 LISTED_BLOCKS = 8
 """Blocks whose tasks are listed by one question."""
+SHOW_EVERY_S = 0.2
 STOP_GRACE_S = 10.0
 GIVE_UP_AFTER = 64
 """Tasks that fail in a row, none in between succeeding, because the environment is not there."""
@@ -38,7 +41,7 @@ class Watcher(Protocol):
 
     def fetched(self, num_tasks: int) -> None: ...
 
-    def failed(self) -> None: ...
+    def failed(self, num_tasks: int) -> None: ...
 
 
 @dataclass
@@ -47,7 +50,8 @@ class _OpenBlock:
 
     block: Block
     entries: dict[int, Entry]
-    remaining: int
+    wanted: list[tuple[Task, str]]
+    """What no shard holds, with its hash."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,11 @@ class _Unavailable(Failure):
 
 @dataclass
 class Fetcher:
-    """Fetches blocks in order; single use."""
+    """Fetches blocks in order; single use.
+
+    The caller's thread lists tasks and writes shards; sessions are held on the process's loop, which hands over a block
+    at a time: a hop between threads costs more than what is left of a task when its last reply is there.
+    """
 
     config: PrepareConfig
     providers: Mapping[str, Provider]
@@ -65,47 +73,46 @@ class Fetcher:
     watcher: Watcher
     failures: list[Failure] = field(default_factory=list)
     _stop: threading.Event = field(default_factory=threading.Event)
-    _flying: dict[Future[Entry | Failure], tuple[_OpenBlock, int]] = field(default_factory=dict)
-    _done: SimpleQueue[Future[Entry | Failure]] = field(default_factory=SimpleQueue)
+    _flying: dict[Future[None], _OpenBlock] = field(default_factory=dict)
+    _done: SimpleQueue[Future[None]] = field(default_factory=SimpleQueue)
     _held_out: dict[str, dict[str, int]] = field(default_factory=dict)
+    _num_fetched: int = 0
+    _num_shown: int = 0
+    _num_failures_shown: int = 0
     _failed_in_a_row: int = 0
 
     def run(self, blocks: Sequence[Block]) -> tuple[Failure, ...]:
         """All that can be fetched is in a shard afterwards; gives back what cannot, in the order of the tasks."""
-        self._gates = {name: threading.BoundedSemaphore(m.env.limits.max_sessions) for name, m in self._members()}
+        self._loop = current_loop()
+        self._turns = asyncio.Semaphore(self.config.concurrency)
+        self._gates = {name: asyncio.Semaphore(member.env.limits.max_sessions) for name, member in self._members()}
         self._identities = {name: _identity(self.config, name) for name, _ in self._members()}
-        pool = ThreadPoolExecutor(self.config.concurrency, thread_name_prefix="prepare")
+        self._pool = ThreadPoolExecutor(self.config.concurrency, thread_name_prefix="prepare")
         try:
             for group in _groups(blocks):
-                self._begin(group, pool)
+                self._begin(group)
             while self._flying:
                 self._collect()
         finally:
             self._stop.set()
-            pool.shutdown(wait=False, cancel_futures=True)
             self._keep_finished()
+            self._pool.shutdown(wait=False, cancel_futures=True)
         failed = {failure.task_id: failure for failure in self.failures}
         order = (block.task_id(index) for block in blocks for index in block.indices) if failed else ()
         return tuple(failed[task_id] for task_id in order if task_id in failed)
 
     def _keep_finished(self) -> None:
         """What had been fetched when the run was stopped goes into its shards, as far as the disk takes it."""
-        running = {future: where for future, where in self._flying.items() if not future.cancelled()}
-        done, _ = wait(running, timeout=STOP_GRACE_S)
-        touched = {where[0].block.number: where[0] for where in self._flying.values()}
-        for future in done:
-            opened, index = running[future]
-            if future.exception() is None and isinstance(result := future.result(), Entry):
-                opened.entries[index] = result
+        wait(self._flying, timeout=STOP_GRACE_S)
         with suppress(OSError):
-            for opened in touched.values():
-                if opened.entries:
-                    self.work.write(opened.block, opened.entries)
+            for opened in self._flying.values():
+                if entries := dict(opened.entries):
+                    self.work.write(opened.block, entries)
 
     def _members(self) -> list[tuple[str, MemberConfig]]:
         return sorted(self.config.members.items())
 
-    def _begin(self, group: Sequence[Block], pool: ThreadPoolExecutor) -> None:
+    def _begin(self, group: Sequence[Block]) -> None:
         """Ask for the descriptions of what no shard holds, all in one question, and set out for each."""
         known = [self.work.read(block) for block in group]
         blocks = list(zip(group, known, strict=True))
@@ -115,7 +122,7 @@ class Fetcher:
             self.watcher.known(len(entries))
             for entry in entries.values():
                 self._note_held_out(block, entry.task_hash)
-            self._open_block(block, entries, [tasks[index] for index in block.indices if index in tasks], pool)
+            self._open_block(block, entries, [tasks[index] for index in block.indices if index in tasks])
 
     def _list(self, block: Block, indices: Sequence[int]) -> dict[int, Task]:
         member, provider = self.config.members[block.env], self.providers[block.env]
@@ -124,10 +131,7 @@ class Fetcher:
             raise unreachable(member, f"of {len(indices)} tasks of {block.split} it listed {len(tasks)}")
         return tasks
 
-    def _open_block(
-        self, block: Block, entries: dict[int, Entry], tasks: Sequence[Task], pool: ThreadPoolExecutor
-    ) -> None:
-        opened = _OpenBlock(block, entries, 0)
+    def _open_block(self, block: Block, entries: dict[int, Entry], tasks: Sequence[Task]) -> None:
         wanted: list[tuple[Task, str]] = []
         for task in tasks:
             task_hash = hash_task(task)
@@ -137,15 +141,16 @@ class Fetcher:
                 self.watcher.fetched(1)
             else:
                 wanted.append((task, task_hash))
-        opened.remaining = len(wanted)
         if tasks and not wanted:
             self.work.write(block, entries)
-        for task, task_hash in wanted:
-            future = pool.submit(self._fetch, task, task_hash)
-            self._flying[future] = (opened, task.index)
-            future.add_done_callback(self._done.put)
-            while len(self._flying) >= max(WINDOW, 2 * self.config.concurrency):
-                self._collect()
+        if not wanted:
+            return
+        opened = _OpenBlock(block, entries, wanted)
+        future = asyncio.run_coroutine_threadsafe(self._fetch_block(opened), self._loop)
+        self._flying[future] = opened
+        future.add_done_callback(self._done.put)
+        while sum(len(one.wanted) for one in self._flying.values()) >= max(WINDOW, 2 * self.config.concurrency):
+            self._collect()
 
     def _note_held_out(self, block: Block, task_hash: str) -> None:
         if block.purpose is Purpose.HELD_OUT:
@@ -159,38 +164,66 @@ class Fetcher:
         return block.purpose is Purpose.TRAIN and task_hash in hashes and not is_uniform
 
     def _collect(self) -> None:
-        """Wait for a finished task and take it in; write the shard whose last task it was."""
-        future = self._done.get()
-        opened, index = self._flying.pop(future)
-        result = future.result()
-        if isinstance(result, Entry):
-            self._failed_in_a_row = 0
-            opened.entries[index] = result
-            self.watcher.fetched(1)
-            fault_point(Point.TASK)
-        else:
-            self._take_failure(opened.block, result)
-        opened.remaining -= 1
-        if opened.remaining == 0 and opened.entries:
+        """Wait for a finished block and write its shard; show meanwhile how far it is."""
+        future = None
+        while future is None:
+            with suppress(Empty):
+                future = self._done.get(timeout=SHOW_EVERY_S)
+            self._show()
+        future.result()
+        opened = self._flying.pop(future)
+        if opened.entries:
             self.work.write(opened.block, opened.entries)
 
-    def _take_failure(self, block: Block, failure: Failure) -> None:
-        self.failures.append(Failure(failure.task_id, failure.reason))
-        self.watcher.failed()
-        self._failed_in_a_row = self._failed_in_a_row + 1 if isinstance(failure, _Unavailable) else 0
-        if self._failed_in_a_row >= GIVE_UP_AFTER:
-            raise unreachable(self.config.members[block.env], failure.reason)
+    def _show(self) -> None:
+        """What the loop has counted; shown here, so that a terminal that stands still holds up no session."""
+        num_fetched, num_failed = self._num_fetched, len(self.failures)
+        self.watcher.fetched(num_fetched - self._num_shown)
+        self.watcher.failed(num_failed - self._num_failures_shown)
+        self._num_shown, self._num_failures_shown = num_fetched, num_failed
 
-    def _fetch(self, task: Task, task_hash: str) -> Entry | Failure:
-        """In a thread of the pool."""
+    async def _fetch_block(self, opened: _OpenBlock) -> None:
+        """On the process's loop. Afterwards each task is among the entries or the failures, and its session is closed.
+
+        Raises what one of them raised, which stops all the others before their next session.
+        """
+        tasks = (self._fetch(opened, task, task_hash) for task, task_hash in opened.wanted)
+        for error in await asyncio.gather(*tasks, return_exceptions=True):
+            if error is not None:
+                raise error
+
+    async def _fetch(self, opened: _OpenBlock, task: Task, task_hash: str) -> None:
+        try:
+            async with self._turns:
+                self._take(opened, task, await self._try(task, task_hash))
+        except BaseException:
+            self._stop.set()
+            raise
+
+    def _take(self, opened: _OpenBlock, task: Task, result: Entry | Failure) -> None:
+        if isinstance(result, Entry):
+            self._failed_in_a_row = 0
+            self._num_fetched += 1
+            opened.entries[task.index] = result
+            fault_point(Point.TASK)
+            return
+        self.failures.append(Failure(result.task_id, result.reason))
+        self._failed_in_a_row = self._failed_in_a_row + 1 if isinstance(result, _Unavailable) else 0
+        if self._failed_in_a_row >= GIVE_UP_AFTER:
+            raise unreachable(self.config.members[task.env], result.reason)
+
+    async def _try(self, task: Task, task_hash: str) -> Entry | Failure:
         member, provider = self.config.members[task.env], self.providers[task.env]
         failure = Failure(task.id, "stopped before it was tried")
         for attempt in range(ATTEMPTS):
-            if self._stop.wait(FIRST_PAUSE_S * 2 ** (attempt - 1) if attempt else 0):
+            if attempt:
+                await asyncio.sleep(FIRST_PAUSE_S * 2 ** (attempt - 1))
+            if self._stop.is_set():
                 break
             try:
-                with self._gates[task.env]:
-                    return read_task(provider, task, task_hash, member)
+                async with self._gates[task.env]:
+                    prompt, tools = await self._describe(provider, task)
+                return entry_of(task, task_hash, prompt, tools, member)
             except XpError:
                 raise
             except EnvUnavailable as error:
@@ -203,6 +236,11 @@ class Fetcher:
                 # The provider may be a user's own code: a bug in it is one task's failure, told with its type.
                 return Failure(task.id, reason(error))
         return failure
+
+    async def _describe(self, provider: Provider, task: Task) -> tuple[list[Message], tuple[ToolSpec, ...]]:
+        if isinstance(provider, Describer):
+            return await provider.describe(task)
+        return await self._loop.run_in_executor(self._pool, described, provider, task)
 
 
 def _groups(blocks: Sequence[Block]) -> Iterator[list[Block]]:

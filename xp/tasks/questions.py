@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from xp.envs.base import Describer, EnvFault, EnvUnavailable, Message, Provider, Task, ToolSpec
+from xp.envs.base import EnvFault, EnvUnavailable, Message, Provider, Task, ToolSpec
 from xp.episode.config import Dialect
 from xp.episode.prompt import opening_messages, tool_schemas
 from xp.errors import ExitCode, XpError
@@ -54,8 +54,19 @@ def hash_task(task: Task) -> str:
     return digest_of(task.spec or {"split": task.split, "index": task.index})
 
 
-def read_task(provider: Provider, task: Task, task_hash: str, member: MemberConfig) -> Entry:
-    prompt, tools = _describe(provider, task)
+def described(provider: Provider, task: Task) -> tuple[list[Message], tuple[ToolSpec, ...]]:
+    """Prompt and tools of a task, from a session that is open for no longer."""
+    session = provider.open(task)
+    try:
+        return session.prompt(), session.tools()
+    finally:
+        session.close()
+
+
+def entry_of(
+    task: Task, task_hash: str, prompt: Sequence[Message], tools: tuple[ToolSpec, ...], member: MemberConfig
+) -> Entry:
+    """What is kept of a task; raises ValueError if it has no prompt."""
     messages = opening_messages(member.system_prompt, prompt, tools)
     if not messages:
         raise ValueError("the environment has no prompt for this task")
@@ -64,16 +75,6 @@ def read_task(provider: Provider, task: Task, task_hash: str, member: MemberConf
     shown = () if member.env.dialect is Dialect.ACTION else tools
     schemas = json.dumps(tool_schemas(shown), sort_keys=True, ensure_ascii=True)
     return Entry(task.index, task_hash, clean, schemas)
-
-
-def _describe(provider: Provider, task: Task) -> tuple[list[Message], tuple[ToolSpec, ...]]:
-    if isinstance(provider, Describer):
-        return provider.describe(task)
-    session = provider.open(task)
-    try:
-        return session.prompt(), session.tools()
-    finally:
-        session.close()
 
 
 def _valid(text: str) -> str:

@@ -57,8 +57,8 @@ class Progress:
         self._done += num_tasks
         self._show()
 
-    def failed(self) -> None:
-        self._failed += 1
+    def failed(self, num_tasks: int) -> None:
+        self._failed += num_tasks
         self._show()
 
     def _show(self) -> None:

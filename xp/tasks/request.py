@@ -39,13 +39,16 @@ def key_of(request: Mapping[str, Any]) -> str:
     return digest_of(request)[:20]
 
 
+_canonical = json.JSONEncoder(sort_keys=True, ensure_ascii=True, separators=(",", ":"), default=str).encode
+
+
 def digest_of(value: Any) -> str:
     """sha256 of the canonical JSON of a value."""
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()
 
 
 def canonical_json(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, ensure_ascii=True, separators=(",", ":"), default=str)
+    return _canonical(value)
 
 
 def _canonical_member(member: MemberConfig) -> dict[str, Any]:
