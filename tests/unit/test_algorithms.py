@@ -6,20 +6,39 @@ import pytest
 
 from xp.compose import compose, options
 from xp.errors import XpError
-from xp.plan import build_plan
-from xp.spec import AdvantageScale, Estimator, LossAggregation
+from xp.plan import build_plan, render_module
+from xp.spec import (
+    AdvantageScale,
+    Critic,
+    Estimator,
+    ImportanceCorrection,
+    LossAggregation,
+    PolicyLoss,
+    RatioLevel,
+    RunSpec,
+)
 
 GPU = {
     "trl": ("env=whodunit", "backend=trl", "hardware=a100x4"),
     "skyrl": ("env=whodunit", "backend=skyrl", "hardware=a100x4"),
     "slime": ("env=whodunit", "backend=slime", "hardware=h200x8", "model=qwen3-4b"),
 }
+MUST = {"custom": ("algorithm.advantage_fn=my_pkg.algorithms:my_advantages",)}
+"""What an option leaves to the user."""
 REFUSED = {
     ("dapo", "trl"): "algorithm.dynamic_sampling",
     ("rloo", "trl"): "algorithm.estimator",
+    ("reinforce_pp", "trl"): "algorithm.estimator",
+    ("ppo", "trl"): "algorithm.estimator",
+    ("custom", "trl"): "algorithm.estimator",
     ("rloo", "slime"): "algorithm.loss_aggregation",
     ("dr_grpo", "slime"): "algorithm.loss_aggregation",
+    ("ppo", "slime"): "backend.convert_model",
 }
+
+
+def composed(name: str, *overrides: str) -> RunSpec:
+    return compose([*overrides, f"algorithm={name}", *MUST.get(name, ())])
 
 
 def test_dapo_clips_higher_and_leaves_out_overlong_and_flat() -> None:
@@ -44,10 +63,97 @@ def test_rloo_leaves_one_out_and_scales_nothing() -> None:
         compose(["algorithm=rloo", "algorithm.advantage_scale=group_std"])
 
 
+def test_gspo_clips_one_ratio_an_episode_far_closer_to_1() -> None:
+    algorithm = compose(["algorithm=gspo"]).algorithm
+    assert (algorithm.policy_loss, algorithm.ratio_level) == (PolicyLoss.CLIP, RatioLevel.SEQUENCE)
+    # Section 5.1 of the paper.
+    assert (algorithm.clip_low, algorithm.clip_high) == (3e-4, 4e-4)
+    assert algorithm.loss_aggregation is LossAggregation.SEQUENCE_MEAN
+    assert (algorithm.estimator, algorithm.advantage_scale) == (Estimator.GRPO, AdvantageScale.GROUP_STD)
+
+
+def test_cispo_weighs_tokens_without_a_lower_bound() -> None:
+    algorithm = compose(["algorithm=cispo"]).algorithm
+    assert (algorithm.policy_loss, algorithm.ratio_level) == (PolicyLoss.CISPO, RatioLevel.TOKEN)
+    assert (algorithm.clip_low, 1 + algorithm.clip_high) == (1.0, 5.0)
+    assert algorithm.loss_aggregation is LossAggregation.TOKEN_MEAN
+    assert (algorithm.estimator, algorithm.advantage_scale) == (Estimator.GRPO, AdvantageScale.GROUP_STD)
+
+
+def test_reinforce_pp_takes_baseline_and_scale_from_the_whole_step() -> None:
+    algorithm = compose(["algorithm=reinforce_pp"]).algorithm
+    assert (algorithm.estimator, algorithm.advantage_scale) == (Estimator.REINFORCE_PP, AdvantageScale.BATCH_STD)
+    assert (algorithm.policy_loss, algorithm.ratio_level) == (PolicyLoss.CLIP, RatioLevel.TOKEN)
+
+
+def test_ppo_has_a_critic_and_the_usual_constants() -> None:
+    algorithm = compose(["algorithm=ppo"]).algorithm
+    assert (algorithm.estimator, algorithm.advantage_scale) == (Estimator.GAE, AdvantageScale.BATCH_STD)
+    assert algorithm.critic == Critic(discount=1.0, gae_lambda=0.95, value_clip=0.2)
+    assert (algorithm.clip_low, algorithm.clip_high, algorithm.policy_loss) == (0.2, 0.2, PolicyLoss.CLIP)
+
+
+def test_custom_is_nothing_without_a_function() -> None:
+    with pytest.raises(XpError, match="estimator=custom needs advantage_fn: set it"):
+        compose(["algorithm=custom"])
+    algorithm = composed("custom").algorithm
+    assert (algorithm.estimator, algorithm.advantage_scale) == (Estimator.CUSTOM, AdvantageScale.NONE)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (
+            ["algorithm=reinforce_pp", "algorithm.advantage_scale=group_std"],
+            "divides by the deviation over the trained tokens of a step: set advantage_scale=batch_std",
+        ),
+        (
+            ["algorithm=ppo", "algorithm.advantage_scale=none"],
+            "divides by the deviation over the trained tokens of a step: set advantage_scale=batch_std",
+        ),
+        (
+            ["algorithm=custom", *MUST["custom"], "algorithm.advantage_scale=group_std"],
+            "is scaled by your own function: set advantage_scale=none",
+        ),
+        (
+            ["algorithm.estimator=custom", "algorithm.advantage_scale=none"],
+            "estimator=custom needs advantage_fn: set it, or use another estimator",
+        ),
+        (
+            ["algorithm.estimator=gae", "algorithm.advantage_scale=batch_std"],
+            "estimator=gae needs critic: set it, or use another estimator",
+        ),
+        (
+            ["algorithm.advantage_fn=my_pkg:f"],
+            "advantage_fn is for estimator=custom, not grpo: set advantage_fn=null",
+        ),
+        (
+            ["algorithm.critic={discount: 1.0, gae_lambda: 0.95, value_clip: 0.2}"],
+            "critic is for estimator=gae, not grpo: set critic=null",
+        ),
+        (
+            ["algorithm=cispo", "algorithm.ratio_level=sequence"],
+            "policy_loss=cispo weighs tokens: set ratio_level=token, or policy_loss=clip",
+        ),
+        (
+            ["training.critic_learning_rate=1e-5"],
+            "training.critic_learning_rate is for a critic, and there is none: set it to null",
+        ),
+        (["algorithm=ppo", "algorithm.critic.discount=0"], "algorithm.critic.discount"),
+        (["algorithm=ppo", "algorithm.critic.gae_lambda=1.5"], "algorithm.critic.gae_lambda"),
+        (["algorithm=custom", "algorithm.advantage_fn=my_pkg"], "algorithm.advantage_fn"),
+    ],
+)
+def test_an_algorithm_that_contradicts_itself_is_refused_with_a_way_out(overrides: list[str], expected: str) -> None:
+    with pytest.raises(XpError) as caught:
+        compose(overrides)
+    assert expected in str(caught.value)
+
+
 @pytest.mark.parametrize("backend", sorted(GPU))
 @pytest.mark.parametrize("algorithm", options("algorithm"))
 def test_every_algorithm_plans_on_every_backend_or_is_refused_by_its_field(algorithm: str, backend: str) -> None:
-    spec = compose([*GPU[backend], f"algorithm={algorithm}"])
+    spec = composed(algorithm, *GPU[backend])
     refused = REFUSED.get((algorithm, backend))
     if refused is None:
         assert build_plan(spec, "r").stages
@@ -62,6 +168,27 @@ def test_rloo_runs_on_slime_with_the_aggregation_that_slime_has() -> None:
     assert '"estimator": "rloo"' in train.job.files["runs/r/attempt_1/train/config.json"]
 
 
+def test_ppo_runs_on_slime_from_a_converted_model() -> None:
+    spec = composed("ppo", *GPU["slime"], "backend.convert_model=true")
+    assert "train" in [stage.name for stage in build_plan(spec, "r").stages]
+
+
+@pytest.mark.parametrize("backend", sorted(GPU))
+@pytest.mark.parametrize("algorithm", ["gspo", "cispo"])
+@pytest.mark.parametrize("correction", list(ImportanceCorrection))
+def test_a_policy_loss_goes_with_an_importance_correction_or_is_refused_by_a_field(
+    algorithm: str, backend: str, correction: ImportanceCorrection
+) -> None:
+    spec = composed(algorithm, *GPU[backend], f"algorithm.importance_correction={correction}")
+    assert {refusal.field for refusal in render_module(spec).refusals(spec)} <= {"algorithm.importance_correction"}
+
+
+@pytest.mark.parametrize("backend", ["skyrl", "slime"])
+def test_a_function_of_the_users_own_is_told_to_the_job(backend: str) -> None:
+    train = next(stage for stage in build_plan(composed("custom", *GPU[backend]), "r").stages if stage.name == "train")
+    assert "my_pkg.algorithms:my_advantages" in str(train.job)
+
+
 def test_an_algorithm_changes_no_size_and_no_rate() -> None:
-    trainings = {compose([f"algorithm={name}"]).training for name in options("algorithm")}
+    trainings = {composed(name).training for name in options("algorithm")}
     assert len(trainings) == 1

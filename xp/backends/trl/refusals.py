@@ -151,12 +151,12 @@ def _cispo(spec: RunSpec) -> Iterator[Refusal]:
     """Source: trl 1.16.0, trl/trainer/grpo_trainer.py `_compute_loss`."""
     algorithm = spec.algorithm
     if algorithm.clip_low != 1:
-        yield Refusal("algorithm.clip_low", "TRL's cispo has no lower bound; set 1, or use backend=skyrl")
+        yield Refusal("algorithm.clip_low", "TRL's cispo has no lower bound; set 1, or use backend=skyrl or slime")
     if algorithm.loss_aggregation is not LossAggregation.TOKEN_MEAN:
         yield Refusal(
             "algorithm.loss_aggregation",
             f"TRL's cispo averages over tokens, not by {algorithm.loss_aggregation.value}; set token_mean, or use"
-            " backend=skyrl",
+            " backend=skyrl or slime",
         )
 
 
