@@ -128,3 +128,12 @@ def test_a_run_without_accelerators_says_nothing() -> None:
 def test_every_model_is_judged_on_every_hardware(model: str, hardware: str) -> None:
     lines = memory_lines(compose([f"model={model}", f"hardware={hardware}"]))
     assert "to spare" in lines[-1] or "would not fit" in lines[-1]
+
+
+def test_skyrls_critic_takes_turns_with_the_policy_and_leaves_its_optimizer_only_where_it_is_told_to() -> None:
+    stays = (*SKYRL, "backend.parallel.offload_optimizer=false")
+    with_critic, without = (estimate(compose([*stays, f"algorithm={name}"])) for name in ("ppo", "grpo"))
+    adam = 8 * 3_085_938_688 / 4
+    assert with_critic.training_peak - without.training_peak == pytest.approx(adam)
+    assert with_critic.generation_peak - without.generation_peak == pytest.approx(adam)
+    assert estimate(compose([*SKYRL, "algorithm=ppo"])) == estimate(compose([*SKYRL, "algorithm=grpo"]))

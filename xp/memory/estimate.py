@@ -19,6 +19,7 @@ OVERHEAD = 3e9
 """Bytes of the CUDA context, of NCCL's buffers and of fragmentation."""
 ENGINE_OVERHEAD = 2e9
 """Bytes of an engine's CUDA graphs and working memory, out of its share."""
+CRITIC_OPTIMIZER = "critic's optimizer"
 LOGIT_BYTES = 8
 """A logit in bfloat16, its float32 for the log-softmax, and its gradient in bfloat16."""
 
@@ -63,9 +64,7 @@ def estimate(spec: RunSpec) -> Estimate:
     activations = _activations(spec, shape, setting)
     is_colocated = spec.backend.engine.placement is Placement.COLOCATED and _has_engine(spec)
     engine_share = spec.backend.engine.memory_fraction * spec.hardware.accelerator_memory_gb * 1e9
-    # TRL's trainer keeps all but the gradients where it is; SkyRL and Slime make room.
-    keeps = ("weights", "optimizer", "reference") if spec.backend.name is BackendName.TRL and is_colocated else ()
-    stays = {name: states[name] for name in keeps if name in states}
+    stays = {name: states[name] for name in _kept(spec) if name in states} if is_colocated else {}
     engine_weights = 2.0 * weights.total / setting.engine_tensor
     kv_token = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * 2
     return Estimate(
@@ -75,6 +74,20 @@ def estimate(spec: RunSpec) -> Estimate:
         kv_episode=kv_token * _longest(spec),
         episodes_per_engine=min(spec.backend.engine.max_sequences, -(-setting.episodes // setting.engines)),
     )
+
+
+def _kept(spec: RunSpec) -> tuple[str, ...]:
+    """States that stay on an accelerator while its engine generates."""
+    if spec.backend.name is BackendName.TRL:
+        return "weights", "optimizer", "reference"
+    # SkyRL and Slime make room, but where SkyRL's FSDP is told to leave an optimizer alone.
+    return ("optimizer", CRITIC_OPTIMIZER) if _leaves_optimizers(spec) else ()
+
+
+def _leaves_optimizers(spec: RunSpec) -> bool:
+    parallel = spec.backend.parallel
+    is_fsdp = spec.backend.name is BackendName.SKYRL and parallel.strategy is Strategy.FSDP2
+    return is_fsdp and not parallel.offload_optimizer and not parallel.offload_parameters
 
 
 def _has_engine(spec: RunSpec) -> bool:
@@ -99,6 +112,9 @@ def _states(spec: RunSpec, shape: Architecture | Build, weights: Weights, settin
         states = {"weights": 2 * held + 4 * trained, "gradients": 4 * trained, "optimizer": 8 * trained}
     else:
         states = {"weights": 4 * held, "gradients": 4 * held, "optimizer": 8 * held}
+    # A critic takes turns with the policy, whose part is the larger: it has the logits.
+    if spec.algorithm.critic is not None and _leaves_optimizers(spec):
+        states[CRITIC_OPTIMIZER] = states["optimizer"]
     if strategy is Strategy.FSDP2:
         # Two layers are gathered at a time, in the type they are computed in.
         width = 4 if spec.model.dtype is DType.FLOAT32 else 2
