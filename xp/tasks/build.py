@@ -28,8 +28,19 @@ MOST_LISTED = 20
 class _Tally:
     """Counts of one environment and purpose while its rows pass."""
 
-    count: Count = field(default_factory=Count)
+    tasks: int = 0
+    overlapping: int = 0
+    prompt_characters: int = 0
     prompts: set[bytes] = field(default_factory=set)
+
+    def count(self, failed: int) -> Count:
+        return Count(
+            tasks=self.tasks,
+            failed=failed,
+            overlapping=self.overlapping,
+            prompt_characters=self.prompt_characters,
+            distinct_prompts=len(self.prompts),
+        )
 
 
 def merge(
@@ -49,8 +60,7 @@ def merge(
         fault_point(Point.MERGE)
     counts: dict[str, dict[str, Count]] = {}
     for (env, purpose), tally in tallies.items():
-        count = replace(tally.count, failed=failed[env, purpose], distinct_prompts=len(tally.prompts))
-        counts.setdefault(env, {})[purpose] = count
+        counts.setdefault(env, {})[purpose] = tally.count(failed[env, purpose])
     _refuse_empty(counts)
     manifest = Manifest(
         key=request_key(config),
@@ -132,11 +142,11 @@ def _rows(
             if entry is None:
                 continue
             if entry.messages is None:
-                tally.count = replace(tally.count, overlapping=tally.count.overlapping + 1)
+                tally.overlapping += 1
                 continue
             tally.prompts.add(entry.prompt_digest)
-            characters = tally.count.prompt_characters + entry.prompt_characters
-            tally.count = replace(tally.count, tasks=tally.count.tasks + 1, prompt_characters=characters)
+            tally.tasks += 1
+            tally.prompt_characters += entry.prompt_characters
             yield entry.row(block, float(config.members[block.env].weight))
 
 

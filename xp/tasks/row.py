@@ -44,6 +44,9 @@ def schema() -> Any:
     return pa.schema([pa.field(name, kinds.get(name, pa.string()), False) for name in text])
 
 
+_canonical = json.JSONEncoder(sort_keys=True).encode
+
+
 def write_rows(path: Path, rows: Iterable[TaskRow]) -> str:
     """Write the rows in bounded memory, the same bytes for the same rows; gives back the digest of their content."""
     import pyarrow as pa
@@ -55,7 +58,7 @@ def write_rows(path: Path, rows: Iterable[TaskRow]) -> str:
         for group in _groups(rows):
             values = [vars(row) for row in group]
             for value in values:
-                content.update(json.dumps(value, sort_keys=True).encode() + b"\n")
+                content.update(_canonical(value).encode() + b"\n")
             writer.write_table(pa.Table.from_pylist(values, schema=columns))
     return content.hexdigest()
 
