@@ -17,6 +17,8 @@ from xp.compose import compose
 
 PLACES = Places(run="runs/r", attempt=1, tasks="tasks/t")
 PROMPT = [10, 11, 12]
+FIRST = 20
+"""Token by which the first episode begins; the second begins by the next one."""
 REWARDS: list[float | None] = [1.0, None, 0.0, 0.5, 0.3, 0.9, 0.1, 0.2]
 TEMPERATURE, KL, LOW, HIGH = 0.7, 0.05, 0.1, 0.3
 RATE = 2e-4
@@ -25,7 +27,7 @@ RATE = 2e-4
 
 def completions(end: int) -> tuple[list[list[int]], list[list[int]]]:
     """Token ids of eight episodes of different lengths, and which of them the policy wrote."""
-    ids = [[20 + number, *range(40, 40 + number), end] for number in range(8)]
+    ids = [[FIRST + number, *range(40, 40 + number), end] for number in range(8)]
     masks = [[1, *[position % 2 for position in range(number)], 1] for number in range(8)]
     masks[1] = [0] * len(masks[1])  # a void episode
     return ids, masks
@@ -67,23 +69,26 @@ class Formula:
         # An episode's mean ratio has, in each of its n tokens, 1/n of the slope, and there are n terms of it.
         return np.minimum(ratio * advantage, clipped), np.where(is_clipped, 0, ratio * advantage), is_clipped
 
-    def __call__(self, now: list[np.ndarray], old: list[np.ndarray]) -> tuple[float, list[np.ndarray], int]:
-        """The loss with k3 of the KL to the initial model (the old one), its slopes, how many tokens are clipped."""
+    def __call__(
+        self, now: list[np.ndarray], old: list[np.ndarray], members: list[int], num_updates: int
+    ) -> tuple[float, list[np.ndarray], int]:
+        """The loss of an update over some of the episodes, its slopes in all of them, how many tokens are clipped.
+
+        The KL is k3 to the initial model, which is the old one; token_mean divides by an update's share of all tokens.
+        """
         masks = [np.array(mask) for mask in completions(0)[1]]
-        total, slopes, num_clipped = 0.0, [], 0
-        for after, before, mask, advantage in zip(now, old, masks, advantages(self.scale), strict=True):
-            gain, slope, is_clipped = self.tokens(after, before, mask, advantage)
+        total, slopes, num_clipped = 0.0, [np.zeros(len(mask)) for mask in masks], 0
+        for member in members:
+            after, before, mask = now[member], old[member], masks[member]
+            gain, slope, is_clipped = self.tokens(after, before, mask, advantages(self.scale)[member])
             penalty = np.exp(before - after) - (before - after) - 1
-            share = (
-                mask
-                / {
-                    "token_mean": sum(map(sum, masks)),
-                    "sequence_mean": 8 * max(1, mask.sum()),
-                    "constant": 8 * 420,
-                }[self.aggregation]
-            )
-            total += ((KL * penalty - gain) * share).sum()
-            slopes.append((KL * (1 - np.exp(before - after)) - slope) * share)
+            count = {
+                "token_mean": sum(map(sum, masks)) / num_updates,
+                "sequence_mean": len(members) * max(1, mask.sum()),
+                "constant": len(members) * 420,
+            }[self.aggregation]
+            total += ((KL * penalty - gain) * mask).sum() / count
+            slopes[member] = (KL * (1 - np.exp(before - after)) - slope) * mask / count
             num_clipped += int((is_clipped * mask).sum())
         return total, slopes, num_clipped
 
@@ -93,6 +98,10 @@ class Seen:
     """What the policy says of every completion token before each update, and what the formula makes of it."""
 
     formula: Formula
+    num_updates: int
+    """Of a pass."""
+    members: list[int]
+    """Episodes of the update that is under way."""
     logprobs: list[list[np.ndarray]]
     losses: list[float]
     grad_norms: list[float]
@@ -108,7 +117,8 @@ class Seen:
             logprobs = torch.log_softmax(logits, -1)[len(PROMPT) - 1 : -1]
             found.append(logprobs.gather(1, torch.tensor(completion)[:, None])[:, 0])
         self.logprobs.append([one.detach().double().numpy() for one in found])
-        loss, slopes, num_clipped = self.formula(self.logprobs[-1], self.logprobs[0])
+        loss, slopes, num_clipped = self.formula(self.logprobs[-1], self.logprobs[0], self.members, self.num_updates)
+        self.members = []
         product = sum((one * torch.tensor(slope).float()).sum() for one, slope in zip(found, slopes, strict=True))
         gradients = torch.autograd.grad(product, list(model.parameters()), allow_unused=True)
         squares = [gradient.square().sum() for gradient in gradients if gradient is not None]
@@ -126,7 +136,9 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def trained(base: Path, out: Path, formula: Formula, *overrides: str) -> tuple[list[dict[str, float]], Seen]:
+def trained(
+    base: Path, out: Path, formula: Formula, micro: int, num_updates: int
+) -> tuple[list[dict[str, float]], Seen]:
     """Two passes over one rollout step of two groups of four: the trainer's log, and the formula's word on each."""
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
@@ -134,10 +146,15 @@ def trained(base: Path, out: Path, formula: Formula, *overrides: str) -> tuple[l
 
     tokenizer = AutoTokenizer.from_pretrained(base)
     ids, masks = completions(tokenizer.eos_token_id)
-    seen = Seen(formula, [], [], [], [])
+    seen = Seen(formula, num_updates, [], [], [], [], [])
+
+    class Watched(GRPOTrainer):  # type: ignore[misc]
+        def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Any:
+            seen.members += (inputs["completion_ids"][:, 0] - FIRST).tolist()
+            return super()._compute_loss(model, inputs)
 
     class Record(TrainerCallback):  # type: ignore[misc]
-        def on_step_begin(self, *_: Any, model: Any, **__: Any) -> None:
+        def on_pre_optimizer_step(self, *_: Any, model: Any, **__: Any) -> None:
             seen.record(model, ids)
 
     def rollout(prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:  # noqa: ARG001
@@ -161,10 +178,11 @@ def trained(base: Path, out: Path, formula: Formula, *overrides: str) -> tuple[l
             f"algorithm.ratio_level={formula.ratio_level}",
             f"algorithm.loss_aggregation={formula.aggregation}",
             f"algorithm.advantage_scale={formula.scale}",
-            *overrides,
+            f"training.micro_batch_size={micro}",
+            f"training.updates_per_step={num_updates}",
         ]
     )
-    trainer = GRPOTrainer(
+    trainer = Watched(
         model=AutoModelForCausalLM.from_pretrained(base),
         args=GRPOConfig(**grpo_config(spec, PLACES) | {"output_dir": str(out), "save_strategy": "no"}),
         processing_class=tokenizer,
@@ -178,28 +196,33 @@ def trained(base: Path, out: Path, formula: Formula, *overrides: str) -> tuple[l
 
 
 @pytest.mark.parametrize(
-    ("formula", "micro"),
+    ("formula", "micro", "num_updates"),
     [
-        (Formula(), 8),
-        (Formula(scale="batch_std"), 4),
-        (Formula(aggregation="sequence_mean", scale="none"), 8),
-        (Formula(aggregation="sequence_mean"), 4),
-        (Formula(aggregation="constant"), 4),
-        (Formula(ratio_level="sequence", aggregation="sequence_mean"), 4),
-        (Formula(ratio_level="sequence", aggregation="token_mean", scale="none"), 8),
-        (Formula(ratio_level="sequence", aggregation="constant"), 4),
-        (Formula(policy_loss="cispo"), 4),
-        (Formula(policy_loss="cispo", scale="batch_std"), 8),
+        (Formula(), 8, 1),
+        (Formula(scale="batch_std"), 4, 1),
+        (Formula(aggregation="sequence_mean", scale="none"), 8, 1),
+        (Formula(aggregation="sequence_mean"), 4, 1),
+        (Formula(aggregation="constant"), 4, 1),
+        (Formula(ratio_level="sequence", aggregation="sequence_mean"), 4, 1),
+        (Formula(ratio_level="sequence", aggregation="token_mean", scale="none"), 8, 1),
+        (Formula(ratio_level="sequence", aggregation="constant"), 4, 1),
+        (Formula(policy_loss="cispo"), 4, 1),
+        (Formula(policy_loss="cispo", scale="batch_std"), 8, 1),
+        # Who is in which update is drawn by the trainer.
+        (Formula(), 2, 2),
+        (Formula(ratio_level="sequence", aggregation="sequence_mean"), 4, 2),
+        (Formula(policy_loss="cispo"), 2, 2),
     ],
     ids=str,
 )
 def test_loss_and_gradient_of_every_update_are_the_formulas(
-    base: Path, tmp_path: Path, formula: Formula, micro: int
+    base: Path, tmp_path: Path, formula: Formula, micro: int, num_updates: int
 ) -> None:
-    lines, seen = trained(base, tmp_path, formula, f"training.micro_batch_size={micro}")
-    # The second pass is off-policy: the clip and the KL penalty are at work.
+    lines, seen = trained(base, tmp_path, formula, micro, num_updates)
+    assert len(lines) == len(seen.losses) == 2 * num_updates
+    # The last update is off-policy: the clip and the KL penalty are at work.
     assert seen.num_clipped[0] == 0
-    assert seen.num_clipped[1] > 0
+    assert seen.num_clipped[-1] > 0
     assert 1e-4 < abs(seen.losses[1] - seen.losses[0]) < 10
     np.testing.assert_allclose([line["loss"] for line in lines], seen.losses, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose([line["grad_norm"] for line in lines], seen.grad_norms, rtol=1e-4)

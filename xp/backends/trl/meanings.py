@@ -8,7 +8,8 @@ from typing import Any
 from xp.backends.base import MEANT, Fit, Meaning
 from xp.backends.trl.geometry import world_size
 from xp.backends.trl.knobs import KNOBS, is_colocated
-from xp.spec import EngineName, RunSpec, Section
+from xp.backends.trl.refusals import OTHER_ESTIMATORS
+from xp.spec import EngineName, Estimator, RunSpec, Section
 
 ROLLOUT = "xp.backends.trl.rollout"
 ENGINE = "the engine that xp drives"
@@ -94,6 +95,8 @@ def _meaning(spec: RunSpec, path: str) -> Meaning:
         return CARRIED["model.architecture"]
     if path.startswith("algorithm.critic."):
         return CARRIED["algorithm.critic"]
+    if path == "algorithm.estimator" and spec.algorithm.estimator is not Estimator.GRPO:
+        return Meaning(Fit.UNSUPPORTED, REFUSED, f"GRPOTrainer {OTHER_ESTIMATORS[spec.algorithm.estimator]}.")
     if path == "backend.parallel.strategy":
         return Meaning(Fit.EXACT, _strategy(spec))
     if path.startswith("backend.engine."):
