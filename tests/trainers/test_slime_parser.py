@@ -23,6 +23,10 @@ PLACES = Places(run="runs/r", attempt=1, tasks="tasks/t")
 RECIPES = [name for name in options("recipes") if "slime" in name]
 
 
+PPO = ("algorithm=ppo", "backend.convert_model=true")
+SEQUENCE_MEAN = "algorithm.loss_aggregation=sequence_mean"
+
+
 def command(spec: RunSpec, name: str) -> Command:
     job = next(stage.job for stage in stages(spec, PLACES) if stage.name == name)
     text = job.files[f"runs/r/attempt_1/{name}/config.json"]
@@ -45,7 +49,10 @@ def parse(spec: RunSpec, name: str, root: Path) -> Any:
         held_out = root / f"runs/r/attempt_1/{stage}/held_out.jsonl"
         held_out.parent.mkdir(parents=True, exist_ok=True)
         held_out.touch()
-    return parsed(absolute_flags(command(spec, name), root), parse_args)
+    flags = absolute_flags(command(spec, name), root)
+    if spec.backend.convert_model and "--ref-load" in flags:
+        Path(flags[flags.index("--ref-load") + 1]).mkdir(parents=True, exist_ok=True)
+    return parsed(flags, parse_args)
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
@@ -71,7 +78,8 @@ def test_slime_takes_every_recipe_and_counts_as_the_spec_meant(recipe: str, tmp_
     assert args.use_kl_loss is (training.kl_coef > 0)
     assert (args.kl_loss_coef, args.kl_coef, args.kl_loss_type) == (training.kl_coef, 0.0, algorithm.kl_estimator)
     assert args.entropy_coef == training.entropy_coef
-    assert args.grpo_std_normalization is (algorithm.advantage_scale is not AdvantageScale.NONE)
+    assert args.grpo_std_normalization is (algorithm.advantage_scale is AdvantageScale.GROUP_STD)
+    assert (args.use_critic, args.normalize_advantages) == (algorithm.critic is not None,) * 2
     assert args.calculate_per_token_loss is (algorithm.loss_aggregation is LossAggregation.TOKEN_MEAN)
     assert (args.attention_dropout, args.hidden_dropout) == (0.0, 0.0)
     assert (args.rollout_temperature, args.rollout_top_p) == (training.temperature, training.top_p)
@@ -106,6 +114,11 @@ def test_a_run_starts_from_the_model_and_goes_on_from_its_checkpoint(recipe: str
     assert (again.no_load_optim, again.finetune) in ((None, False), (False, False))
 
 
+def test_an_evaluation_of_a_run_with_a_critic_takes_no_memory_away(tmp_path: Path) -> None:
+    args = parse(compose(["recipes=whodunit-slime-4b", *PPO]), "evaluate", tmp_path)
+    assert (args.use_critic, args.offload_train, args.megatron_config_path) == (False, False, None)
+
+
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_an_evaluation_starts_engines_and_no_trainer(recipe: str, tmp_path: Path) -> None:
     spec = compose([f"recipes={recipe}", "evaluation.temperature=0.5"])
@@ -127,6 +140,17 @@ def test_an_evaluation_starts_engines_and_no_trainer(recipe: str, tmp_path: Path
         (["algorithm.clip_high=0.28"], "eps_clip_high", 0.28),
         (["algorithm.importance_correction=token", "algorithm.importance_cap=3.0"], "tis_clip", 3.0),
         (["algorithm.importance_correction=token"], "use_tis", True),
+        (["algorithm=gspo"], "advantage_estimator", "gspo"),
+        (["algorithm=gspo"], "eps_clip_high", 4e-4),
+        (["algorithm=cispo"], "advantage_estimator", "cispo"),
+        (["algorithm=cispo"], "eps_clip", 1.0),
+        (["algorithm=reinforce_pp"], "advantage_estimator", "grpo"),
+        (["algorithm=reinforce_pp"], "normalize_advantages", False),
+        (["algorithm=custom", "algorithm.advantage_fn=my_pkg:mine"], "grpo_std_normalization", False),
+        (["algorithm=rloo", "algorithm.ratio_level=sequence", SEQUENCE_MEAN], "advantage_estimator", "gspo"),
+        ([*PPO], "use_critic", True),
+        ([*PPO], "normalize_advantages", True),
+        ([*PPO], "lambd", 0.95),
         (["training.lr_schedule=cosine"], "lr_decay_style", "cosine"),
         (["training.updates_per_step=2"], "num_steps_per_rollout", 2),
         (["training.top_k=20"], "rollout_top_k", 20),
@@ -155,5 +179,5 @@ def test_every_hook_is_a_function_that_slime_can_load() -> None:
     from xp.backends.slime import hooks
 
     paths = [path for name, path in vars(hooks).items() if name.isupper()]
-    assert len(paths) == 6
+    assert len(paths) == 7
     assert all(callable(load_function(path)) for path in paths)

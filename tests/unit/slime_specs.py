@@ -37,6 +37,13 @@ SCALED = ("grpo", "gspo", "cispo")
 """Those whose scale is free."""
 
 
+def expected_estimator(spec: RunSpec) -> str:
+    """Slime's word for the loss; its own baselines are never asked for."""
+    algorithm = spec.algorithm
+    losses = {("clip", "token"): "grpo", ("clip", "sequence"): "gspo", ("cispo", "token"): "cispo"}
+    return "ppo" if algorithm.critic else losses[algorithm.policy_loss.value, algorithm.ratio_level.value]
+
+
 @st.composite
 def legal(draw: st.DrawFn) -> RunSpec:
     is_sparse = draw(st.booleans())

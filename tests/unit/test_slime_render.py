@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 
 from tests.unit.slime_parser import is_on, parse
-from tests.unit.slime_specs import DENSE, SLIME, legal
+from tests.unit.slime_specs import DENSE, SLIME, expected_estimator, legal
 from xp.backends.base import MEANT, Fit, Places
 from xp.backends.slime.architecture import SHAPE
 from xp.backends.slime.config import ConvertConfig, EvaluateConfig, TrainConfig
@@ -101,13 +101,6 @@ def test_the_options_file_names_what_the_catalog_was_made_from() -> None:
     assert backend.commit == catalog().slime
     assert backend.pins["sglang"] == catalog().sglang
     assert len(catalog().flags) > 1400
-
-
-def expected_estimator(spec: RunSpec) -> str:
-    """Slime's word for the loss; its own baselines are never asked for."""
-    algorithm = spec.algorithm
-    losses = {("clip", "token"): "grpo", ("clip", "sequence"): "gspo", ("cispo", "token"): "cispo"}
-    return "ppo" if algorithm.critic else losses[algorithm.policy_loss.value, algorithm.ratio_level.value]
 
 
 @settings(max_examples=20, deadline=None)

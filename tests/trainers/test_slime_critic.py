@@ -1,0 +1,199 @@
+"""Advantages, returns and loss of Slime's critic, as xp's flags and functions set it, against NumPy."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.trainers.slime_setup import needs_slime, worker_config
+from tests.trainers.slime_update import MASKS, REWARDS, Step, arguments, batch_of, drawn, megatron
+from xp.backends.slime import hooks
+from xp.backends.slime.config import WORKER_ATTRIBUTE, CriticConfig
+from xp.backends.slime.gae import over_trained_tokens
+from xp.backends.slime.train import critic_role
+from xp.backends.slime.training import enter
+
+pytestmark = needs_slime
+
+PPO = (
+    "algorithm=ppo",
+    "backend.convert_model=true",
+    "algorithm.critic={discount: 0.97, gae_lambda: 0.9, value_clip: 0.3}",
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _groups(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with megatron(tmp_path_factory.mktemp("groups")):
+        yield
+
+
+def papers(values: np.ndarray, reward: float, discount: float, gae_lambda: float) -> tuple[np.ndarray, np.ndarray]:
+    """1506.02438, eq. 16, as the sum that it is: of all later errors, each discounted by gamma x lambda a token."""
+    following = np.append(values[1:], 0.0)
+    rewards = np.append(np.zeros(len(values) - 1), reward) if len(values) else values
+    errors = rewards + discount * following[: len(values)] - values
+    powers = (discount * gae_lambda) ** np.arange(len(values))
+    advantages = np.array([(errors[at:] * powers[: len(values) - at]).sum() for at in range(len(values))])
+    return advantages, advantages + values
+
+
+def papers_of_step(step: Step) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Of the policy's tokens alone, one after another; [response] each, 0 elsewhere."""
+    found: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
+    for mask, values, reward in zip(MASKS, step.values, REWARDS, strict=True):
+        for whole, own in zip(found, papers(values[mask == 1], reward, 0.97, 0.9), strict=True):
+            whole.append(np.zeros(len(mask)))
+            whole[-1][mask == 1] = own
+    return found
+
+
+def test_slimes_own_recursions_are_the_papers_formula() -> None:
+    import torch
+    from slime.utils.ppo_utils import chunked_gae, get_advantages_and_returns_batch, vanilla_gae
+
+    values = np.random.default_rng(3).normal(size=300)
+    expected = papers(values, 0.7, 0.97, 0.9)
+    rewards = torch.zeros(1, 300)
+    rewards[0, -1] = 0.7
+    rows = torch.tensor(values, dtype=torch.float32)[None]
+    for recursion in (vanilla_gae, chunked_gae):
+        for found, wanted in zip(recursion(rewards, rows, 0.97, 0.9), expected, strict=True):
+            assert found[0].numpy() == pytest.approx(wanted, abs=1e-4)
+    for (found,), wanted in zip(
+        get_advantages_and_returns_batch([310], [300], rows, rewards, 0.97, 0.9), expected, strict=True
+    ):
+        assert found.numpy() == pytest.approx(wanted, abs=1e-4)
+
+
+def roles(root: Path, *, is_resumed: bool = False) -> tuple[Any, Any]:
+    """Slime's arguments for the policy's processes and for the critic's, after its init has called xp's function."""
+    from slime.observability import logging_utils
+    from slime.utils.arguments import parse_megatron_role_args
+
+    base = arguments(root, *PPO)
+    path = root / "worker.json"
+    path.write_text(worker_config(root, estimator="gae").to_json())
+    setattr(base, WORKER_ATTRIBUTE, str(path))
+    config = critic_role(CriticConfig("roles.yaml", "runs/r/critic", 3e-5), root, is_resumed=is_resumed)
+    Path(base.megatron_config_path).write_text(json.dumps(config))
+    made = [parse_megatron_role_args(base, base.megatron_config_path, role) for role in ("actor", "critic")]
+    native = logging_utils.log
+    try:
+        for args in made:
+            enter(args)
+    finally:
+        logging_utils.log = native
+    return made[0], made[1]
+
+
+def test_slimes_parser_makes_a_critic_of_the_role_that_xp_writes(tmp_path: Path) -> None:
+    policy, critic = roles(tmp_path)
+    assert (policy.use_critic, policy.offload_train, policy.num_critic_only_steps) == (True, True, 0)
+    assert (policy.gamma, policy.lambd, policy.value_clip) == (0.97, 0.9, 0.3)
+    assert (policy.lr, critic.lr) == (1e-6, 3e-5)
+    assert policy.save == str(tmp_path / "runs/r/checkpoints")
+    assert critic.save == str(tmp_path / "runs/r/critic")
+    # Both begin with the converted model, whose output layer Slime replaces for the critic; the policy's is tied here.
+    assert policy.load == critic.load == policy.ref_load
+    assert (policy.untie_embeddings_and_output_weights, critic.untie_embeddings_and_output_weights) == (False, True)
+    assert policy.custom_advantage_function_path == critic.custom_advantage_function_path == hooks.OVER_TRAINED_TOKENS
+    assert roles(tmp_path, is_resumed=True)[1].load == str(tmp_path / "runs/r/critic")
+
+
+def test_advantages_pass_over_a_tools_tokens_and_a_void_episode_in_both_roles(tmp_path: Path) -> None:
+    from slime.backends.megatron_utils.loss import compute_advantages_and_returns
+
+    step = drawn(5)
+    advantages, returns = papers_of_step(step)
+    trained = np.concatenate([own[mask == 1] for own, mask in zip(advantages, MASKS, strict=True)])
+    for args in roles(tmp_path):
+        data = batch_of(step)
+        compute_advantages_and_returns(args, data)
+        for at, mask in enumerate(MASKS):
+            whitened = (advantages[at] - trained.mean()) / np.sqrt(trained.var(ddof=1) + 1e-8)
+            assert data["advantages"][at].numpy()[mask == 1] == pytest.approx(whitened[mask == 1], abs=1e-4)
+            assert data["returns"][at].numpy() == pytest.approx(returns[at], abs=1e-5)
+
+
+def test_slimes_own_advantages_would_look_at_values_that_nothing_trains() -> None:
+    """Why they are not used: what stands at a tool's token reaches the turn before it."""
+    from slime.utils.ppo_utils import get_advantages_and_returns_batch
+
+    step, args = drawn(5), SimpleNamespace(gamma=1.0, lambd=0.95)
+    before, after = batch_of(step), batch_of(step)
+    for values, mask in zip(after["values"], MASKS, strict=True):
+        values[mask == 0] += 100.0
+    rewards = [values.new_zeros(len(values)) for values in before["values"]]
+    lengths = (before["total_lengths"], before["response_lengths"])
+    native = [
+        get_advantages_and_returns_batch(*lengths, data["values"], rewards, 1.0, 0.95)[0] for data in (before, after)
+    ]
+    for data in (before, after):
+        over_trained_tokens(args, data)
+    first = MASKS[0] == 1
+    assert abs(native[0][0] - native[1][0])[first].max() > 1.0
+    for one, other, mask in zip(before["advantages"], after["advantages"], MASKS, strict=True):
+        assert one[mask == 1].numpy() == pytest.approx(other[mask == 1].numpy())
+
+
+def test_a_step_of_void_episodes_alone_has_advantages_of_zero() -> None:
+    import torch
+
+    data: dict[str, Any] = {
+        "values": [torch.ones(1), torch.ones(2)],
+        "loss_masks": [torch.zeros(1, dtype=torch.int), torch.zeros(2, dtype=torch.int)],
+        "rewards": [0.0, 0.0],
+        "total_lengths": [4, 5],
+        "response_lengths": [1, 2],
+    }
+    over_trained_tokens(SimpleNamespace(gamma=1.0, lambd=0.95), data)
+    assert [one.tolist() for one in data["advantages"]] == [[0.0], [0.0, 0.0]]
+
+
+@pytest.mark.parametrize("aggregation", ["token_mean", "sequence_mean"])
+def test_the_critics_loss_is_ppos_clipped_error_over_the_policys_tokens(aggregation: str, tmp_path: Path) -> None:
+    import torch
+    from slime.backends.megatron_utils.loss import loss_function
+
+    step, args = drawn(7), arguments(tmp_path, *PPO, f"algorithm.loss_aggregation={aggregation}")
+    args.loss_type = "value_loss"  # as Slime's train_critic sets it
+    returns = papers_of_step(step)[1]
+    batch = batch_of(step) | {"returns": [torch.tensor(one, dtype=torch.float32) for one in returns]}
+    # The first column stands for what the output layer of the critic gives.
+    outputs = torch.tensor(np.concatenate(step.logits)[None, :, :1], dtype=torch.float32, requires_grad=True)
+    loss, normalizer, _ = loss_function(args, batch, 1, len(MASKS), outputs)
+    loss.backward()
+    assert outputs.grad is not None
+    expected, wanted = 0.0, []
+    sizes = [max(1, int(mask.sum())) for mask in MASKS]
+    for at, mask in enumerate(MASKS):
+        weight = mask / (sum(sizes) if aggregation == "token_mean" else sizes[at] * len(MASKS))
+        now = step.logits[at][-len(mask) - 1 : -1, 0]
+        cut = step.values[at] + np.clip(now - step.values[at], -0.3, 0.3)
+        errors = np.maximum((now - returns[at]) ** 2, (cut - returns[at]) ** 2)
+        slope = np.where((now - returns[at]) ** 2 >= (cut - returns[at]) ** 2, 2 * (now - returns[at]), 0.0)
+        expected += float((errors * weight).sum())
+        gradient = np.zeros(len(step.logits[at]))
+        gradient[-len(mask) - 1 : -1] = slope * weight
+        wanted.append(gradient)
+    assert float(loss.detach() / normalizer) == pytest.approx(expected, rel=1e-4)
+    assert (outputs.grad[0, :, 0] / normalizer).numpy() == pytest.approx(np.concatenate(wanted), abs=1e-5)
+
+
+def test_slimes_critic_cannot_start_from_a_hugging_face_directory() -> None:
+    """Why backend.convert_model=true is asked for: the loader has no name for the critic's bias."""
+    from slime.backends.megatron_utils.hf_to_megatron.qwen import qwen_hf_tensor, qwen_moe_hf_tensor
+    from slime.backends.megatron_utils.model_provider import LinearForLastLayer
+
+    layer = LinearForLastLayer(8, 1, config=SimpleNamespace(sequence_parallel=False))
+    assert [name for name, _ in layer.named_parameters()] == ["weight", "bias"]
+    for loader in (qwen_hf_tensor, qwen_moe_hf_tensor):
+        with pytest.raises(KeyError, match=r"Unsupported Megatron parameter 'output_layer\.bias'"):
+            loader("module.module.output_layer.bias", None, SimpleNamespace(tie_word_embeddings=True))

@@ -1,0 +1,187 @@
+"""Slime's loss of a small step, as xp's flags set it, is the papers': value and gradient, against NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.trainers.slime_setup import needs_slime
+from tests.trainers.slime_update import MASKS, REWARDS, Step, arguments, batch_of, drawn, megatron
+from xp.episode.advantages import Valid, reinforce_pp
+
+pytestmark = needs_slime
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _groups(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with megatron(tmp_path_factory.mktemp("groups")):
+        yield
+
+
+def of_slime(args: Any, step: Step) -> tuple[float, list[np.ndarray], dict[str, float]]:
+    """Loss of one update over the whole step, its gradient by the logits, and what Slime reports."""
+    import torch
+    from slime.backends.megatron_utils.loss import loss_function
+
+    logits = torch.tensor(np.concatenate(step.logits)[None], dtype=torch.float32, requires_grad=True)
+    loss, normalizer, reported = loss_function(args, batch_of(step), 1, len(MASKS), logits)
+    loss.backward()
+    assert logits.grad is not None
+    # Megatron divides by the tokens of all ranks once all micro-batches are through.
+    scale = float(normalizer)
+    gradient = np.split(logits.grad[0].numpy() / scale, np.cumsum([len(one) for one in step.tokens])[:-1])
+    values = dict(zip(reported["keys"], reported["values"][1:].tolist(), strict=True))
+    return float(loss.detach()) / scale, gradient, values
+
+
+def aggregated(args: Any, losses: list[np.ndarray], slopes: list[np.ndarray]) -> tuple[float, list[np.ndarray]]:
+    """token_mean: over all trained tokens; sequence_mean: per episode, then over episodes, void ones with loss 0."""
+    sizes = [max(1, int(mask.sum())) for mask in MASKS]
+    if args.calculate_per_token_loss:
+        weights = [mask / sum(sizes) for mask in MASKS]
+    else:
+        weights = [mask / size / len(MASKS) for mask, size in zip(MASKS, sizes, strict=True)]
+    total = sum(float((own * weight).sum()) for own, weight in zip(losses, weights, strict=True))
+    return total, [own * weight for own, weight in zip(slopes, weights, strict=True)]
+
+
+def clipped(ratio: np.ndarray, advantage: float, low: float, high: float) -> tuple[np.ndarray, np.ndarray]:
+    """PPO (1707.06347): the loss, and its slope by the ratio."""
+    plain, cut = -ratio * advantage, -np.clip(ratio, 1 - low, 1 + high) * advantage
+    return np.maximum(plain, cut), np.where(plain >= cut, -advantage, 0.0)
+
+
+def papers(name: str, step: Step, low: float, high: float) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Each token's loss, and the loss's slope by each token's log-probability; an episode's mean is not yet taken."""
+    losses, slopes = [], []
+    for at, mask in enumerate(MASKS):
+        gap, advantage = step.log_probs(at) - step.old[at], step.advantages[at]
+        if name == "gspo":
+            # 2507.18071, eq. 7: s = exp(mean of log-ratios). Each of n tokens moves it by s / n, and n tokens have it.
+            ratio = np.full(len(mask), np.exp((gap * mask).sum() / max(1, mask.sum())))
+            loss, slope = clipped(ratio, advantage, low, high)
+            slope = slope * ratio
+        elif name == "cispo":
+            # 2506.13585, eq. 4 and 5: the clipped ratio is a constant weight of the log-probability.
+            weight = np.clip(np.exp(gap), 1 - low, 1 + high)
+            loss, slope = -weight * advantage * step.log_probs(at), -weight * advantage
+        else:
+            ratio = np.exp(gap)
+            loss, slope = clipped(ratio, advantage, low, high)
+            slope = slope * ratio
+        losses.append(loss)
+        slopes.append(slope)
+    return losses, slopes
+
+
+CASES = {
+    "grpo": ("algorithm=grpo",),
+    "gspo": ("algorithm=gspo",),
+    "gspo, wide": ("algorithm=gspo", "algorithm.clip_low=0.1", "algorithm.clip_high=0.05"),
+    "cispo": ("algorithm=cispo",),
+    "cispo, narrow": ("algorithm=cispo", "algorithm.clip_low=0.2", "algorithm.clip_high=0.28"),
+}
+
+
+@pytest.mark.parametrize("aggregation", ["token_mean", "sequence_mean"])
+@pytest.mark.parametrize("name", CASES)
+def test_the_loss_and_its_gradient_are_the_papers(name: str, aggregation: str, tmp_path: Path) -> None:
+    args = arguments(tmp_path, *CASES[name], f"algorithm.loss_aggregation={aggregation}")
+    step = drawn(far=1.2 if name == "cispo" else 0.4)
+    loss, gradient, reported = of_slime(args, step)
+    losses, slopes = papers(name.partition(",")[0], step, args.eps_clip, args.eps_clip_high)
+    expected, by_log_probs = aggregated(args, losses, slopes)
+    assert loss == pytest.approx(expected, rel=1e-4)
+    for own, wanted in zip(gradient, step.logits_gradient(by_log_probs), strict=True):
+        assert own == pytest.approx(wanted, abs=2e-6)
+    # Something was clipped and something was not, so that both sides of the formula were compared.
+    share = reported["pg_clipfrac"] / (sum(max(1, mask.sum()) for mask in MASKS) if aggregation == "token_mean" else 5)
+    assert 0 < share < 1
+
+
+def test_a_void_episode_has_no_gradient_and_weighs_one_token_in_slimes_mean(tmp_path: Path) -> None:
+    args, step = arguments(tmp_path, "algorithm=grpo"), drawn()
+    _, gradient, _ = of_slime(args, step)
+    assert not gradient[2].any()
+    assert all(own.any() for at, own in enumerate(gradient) if at != 2)
+
+
+@pytest.mark.parametrize("name", ["gspo, wide", "cispo"])
+def test_the_gap_to_the_engine_weighs_each_token(name: str, tmp_path: Path) -> None:
+    args = arguments(tmp_path, *CASES[name], "algorithm.importance_correction=token", "algorithm.importance_cap=1.5")
+    step = drawn()
+    _, gradient, _ = of_slime(args, step)
+    kind = name.partition(",")[0]
+    losses, slopes = papers(kind, step, args.eps_clip, args.eps_clip_high)
+    weights = [np.minimum(np.exp(old - own), 1.5) for old, own in zip(step.old, step.of_engine, strict=True)]
+    if kind == "gspo":
+        # Every token's loss holds the episode's ratio, so that a token's slope has the weights of them all.
+        sums = [(own * mask).sum() / max(1, mask.sum()) for own, mask in zip(weights, MASKS, strict=True)]
+        weights = [np.full(len(mask), own) for own, mask in zip(sums, MASKS, strict=True)]
+    assert any((own == 1.5).any() for own in weights) or kind == "gspo"
+    _, by_log_probs = aggregated(args, losses, [own * weight for own, weight in zip(slopes, weights, strict=True)])
+    for own, wanted in zip(gradient, step.logits_gradient(by_log_probs), strict=True):
+        assert own == pytest.approx(wanted, abs=2e-6)
+
+
+@pytest.mark.parametrize("aggregation", ["token_mean", "sequence_mean"])
+def test_the_kl_to_the_reference_is_k3_of_each_token_in_the_same_mean(aggregation: str, tmp_path: Path) -> None:
+    step, spec = drawn(), ("algorithm=gspo", f"algorithm.loss_aggregation={aggregation}")
+    args = arguments(tmp_path, *spec, "training.kl_coef=0.3")
+    losses, slopes = papers("gspo", step, args.eps_clip, args.eps_clip_high)
+    for at, reference in enumerate(step.of_reference):
+        # http://joschu.net/blog/kl-approx.html: exp(d) - 1 - d, d the reference's log-probability minus the policy's.
+        gap = reference - step.log_probs(at)
+        losses[at] = losses[at] + 0.3 * (np.exp(gap) - 1 - gap)
+        slopes[at] = slopes[at] + 0.3 * (1 - np.exp(gap))
+    loss, gradient, _ = of_slime(args, step)
+    expected, by_log_probs = aggregated(args, losses, slopes)
+    assert loss == pytest.approx(expected, rel=1e-4)
+    for own, wanted in zip(gradient, step.logits_gradient(by_log_probs), strict=True):
+        assert own == pytest.approx(wanted, abs=2e-6)
+
+
+def test_one_update_a_step_has_ratio_one_whatever_the_loss(tmp_path: Path) -> None:
+    step = drawn(far=0.0)
+    found = {}
+    for name in ("grpo", "gspo", "cispo"):
+        args = arguments(tmp_path, *CASES[name], "algorithm.loss_aggregation=token_mean")
+        found[name] = np.concatenate(of_slime(args, step)[1])
+    assert found["gspo"] == pytest.approx(found["grpo"], abs=2e-6)
+    assert found["cispo"] == pytest.approx(found["grpo"], abs=2e-6)
+
+
+def test_reinforce_pp_is_slimes_own_where_no_episode_is_void() -> None:
+    import torch
+    from slime.utils.distributed_utils import distributed_masked_whiten
+    from slime.utils.ppo_utils import get_reinforce_plus_plus_returns
+
+    kept = [at for at, mask in enumerate(MASKS) if mask.sum()]
+    masks = [torch.tensor(MASKS[at]) for at in kept]
+    lengths = [len(mask) for mask in masks]
+    returns = get_reinforce_plus_plus_returns(
+        rewards=torch.tensor([REWARDS[at] for at in kept]),
+        kl=[torch.zeros(length) for length in lengths],
+        loss_masks=masks,
+        response_lengths=lengths,
+        total_lengths=lengths,
+        kl_coef=0.0,
+        gamma=1.0,
+    )
+    whitened = distributed_masked_whiten(torch.cat(returns), torch.cat(masks)).split(lengths)
+    own = reinforce_pp([Valid(REWARDS[at], "g", int(MASKS[at].sum())) for at in kept])
+    for advantage, native, mask in zip(own, whitened, masks, strict=True):
+        assert native[mask.bool()].numpy() == pytest.approx(advantage, abs=1e-5)
+
+
+def test_slimes_own_reinforce_pp_stops_at_a_void_episode() -> None:
+    import torch
+    from slime.utils.ppo_utils import get_reinforce_plus_plus_returns
+
+    void = torch.zeros(1)
+    with pytest.raises(AssertionError, match="fully masked"):
+        get_reinforce_plus_plus_returns(torch.zeros(1), [void], [void], [1], [2], 0.0, 1.0)
