@@ -16,7 +16,9 @@ FOREIGN = {
     "trainer.train_batch_size": "training.prompts_per_step",
     "trainer.policy_mini_batch_size": "training.updates_per_step (prompts_per_step / mini-batch)",
     "trainer.policy.optimizer_config.lr": "training.learning_rate",
-    "trainer.algorithm.advantage_estimator": "algorithm=grpo chooses it",
+    "trainer.algorithm.advantage_estimator": "algorithm.estimator, which algorithm=NAME chooses",
+    "trainer.algorithm.policy_loss_type": "algorithm.policy_loss and .ratio_level, which algorithm=NAME chooses",
+    "trainer.critic.model.path": "algorithm=ppo; its critic starts from the policy's own weights",
     "trainer.algorithm.kl_loss_coef": "training.kl_coef",
     "trainer.max_prompt_length": "training.max_prompt_tokens",
     "trainer.policy.model.path": "model=NAME chooses it; model.path for one of your own",
@@ -53,6 +55,9 @@ FOREIGN = {
     "--context-parallel-size": "backend.parallel.context",
     "--use-kl-loss": "training.kl_coef above 0",
     "--kl-loss-coef": "training.kl_coef",
+    "--advantage-estimator": "algorithm.estimator, .policy_loss and .ratio_level, which algorithm=NAME chooses",
+    "--critic-lr": "training.critic_learning_rate",
+    "--custom-advantage-function-path": "algorithm=custom algorithm.advantage_fn=package.module:function",
     # TRL
     "num_generations": "training.group_size",
     "learning_rate": "training.learning_rate",
@@ -60,6 +65,10 @@ FOREIGN = {
     "beta": "training.kl_coef",
     "max_completion_length": "training.max_response_tokens",
     "max_tool_calling_iterations": "env.max_turns",
+    "loss_type": "algorithm.loss_aggregation, and algorithm.policy_loss where it is cispo",
+    "gamma": "algorithm.critic.discount, with algorithm=ppo",
+    "lam": "algorithm.critic.gae_lambda, with algorithm=ppo",
+    "cliprange_value": "algorithm.critic.value_clip, with algorithm=ppo",
     # variables of the public scripts
     "MODEL": "model=NAME",
     "NUM_GPUS": "hardware=a100x4 chooses accelerator and count",
@@ -68,13 +77,40 @@ FOREIGN = {
     "MAX_TURNS": "env.max_turns",
     "ENV_NAME": "env=NAME",
     "recipe": "recipes=NAME",
+    # said by several
+    "advantage_estimator": "algorithm=NAME chooses it",
+    "adv_estimator": "algorithm=NAME chooses it",
+    "algorithm.adv_estimator": "algorithm=NAME chooses it",
+    "policy_loss_type": "algorithm=NAME chooses it",
+}
+
+
+ESTIMATOR_KEYS = (
+    *("advantage_estimator", "adv_estimator", "algorithm.adv_estimator", "policy_loss_type"),
+    *("trainer.algorithm.advantage_estimator", "trainer.algorithm.policy_loss_type", "--advantage-estimator"),
+)
+"""By which trainers choose what is an option of xp's group `algorithm`."""
+ALGORITHMS = {
+    "grpo": "grpo",
+    "rloo": "rloo",
+    "gspo": "gspo",
+    "cispo": "cispo",
+    "gae": "ppo",
+    "ppo": "ppo",
+    "reinforce++": "reinforce_pp",
+    "reinforce_plus_plus": "reinforce_pp",
+}
+"""A trainer's word -> the option."""
+BY_VALUE = {(key, word): f"algorithm={option}" for key in ESTIMATOR_KEYS for word, option in ALGORITHMS.items()} | {
+    ("loss_type", "cispo"): "algorithm=cispo",
+    ("importance_sampling_level", "sequence"): "algorithm=gspo, or algorithm.ratio_level=sequence",
 }
 
 
 def foreign_hint(text: str) -> str | None:
-    """xp's word for a key of somebody else's script, or None. `text` may carry `=value`."""
-    key = text.partition("=")[0].lstrip("+~")
-    word = FOREIGN.get(key)
+    """xp's word for a key of somebody else's script, or None. `text` may carry `=value`, or a value after a space."""
+    key, _, value = text.replace(" ", "=", 1).lstrip("+~").partition("=")
+    word = BY_VALUE.get((key, value.strip("'\""))) or FOREIGN.get(key)
     return f"in xp: {word}" if word else None
 
 

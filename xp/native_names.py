@@ -9,8 +9,13 @@ from pathlib import Path
 
 from xp.known_names import foreign_hint
 
-_REFERENCE = ("env=whodunit", "model=qwen2.5-3b-instruct", "hardware=a100x4", "algorithm.importance_correction=token")
-"""Whose rendering is searched: with as many of xp's fields in use as one spec can have."""
+_REFERENCE = ("env=whodunit", "model=qwen2.5-3b-instruct", "hardware=a100x4")
+_ALGORITHMS = (
+    ("algorithm.importance_correction=token",),
+    ("algorithm=cispo",),
+    ("algorithm=ppo", "training.critic_learning_rate=1e-5"),
+)
+"""Whose renderings are searched, in this order: with as many of xp's fields in use as they can have together."""
 
 
 def hint(text: str) -> str | None:
@@ -45,10 +50,11 @@ def _rendered(backend: str) -> dict[str, str]:
     from xp.compose import compose
     from xp.plan import render_module
 
-    spec = compose([*_REFERENCE, f"backend={backend}"])
     found: dict[str, str] = {}
-    for field, meaning in render_module(spec).meanings(spec).items():
-        for key in re.findall(r"(?:^|[\s,;])((?:--)?[A-Za-z][\w.-]*)", meaning.receives):
-            if key in _catalogs()[backend]:
-                found.setdefault(key, field)
+    for algorithm in _ALGORITHMS:
+        spec = compose([*_REFERENCE, f"backend={backend}", *algorithm])
+        for field, meaning in render_module(spec).meanings(spec).items():
+            for key in re.findall(r"(?:^|[\s,;])((?:--)?[A-Za-z][\w.-]*)", meaning.receives):
+                if key in _catalogs()[backend]:
+                    found.setdefault(key, field)
     return found

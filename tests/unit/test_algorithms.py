@@ -6,6 +6,7 @@ import pytest
 
 from xp.compose import compose, options
 from xp.errors import XpError
+from xp.native_names import hint
 from xp.plan import build_plan, render_module
 from xp.spec import (
     AdvantageScale,
@@ -192,3 +193,37 @@ def test_a_function_of_the_users_own_is_told_to_the_job(backend: str) -> None:
 def test_an_algorithm_changes_no_size_and_no_rate() -> None:
     trainings = {composed(name).training for name in options("algorithm")}
     assert len(trainings) == 1
+
+
+@pytest.mark.parametrize(
+    ("native", "expected"),
+    [
+        ("advantage_estimator=gae", "algorithm=ppo"),
+        ("adv_estimator=reinforce_plus_plus", "algorithm=reinforce_pp"),
+        ("policy_loss_type", "algorithm=NAME chooses it"),
+        ("loss_type=cispo", "algorithm=cispo"),
+        ("loss_type=dapo", "algorithm.loss_aggregation, and algorithm.policy_loss where it is cispo"),
+        ("importance_sampling_level", "algorithm.ratio_level"),
+        ("importance_sampling_level=sequence", "algorithm=gspo, or algorithm.ratio_level=sequence"),
+        ("--advantage-estimator gspo", "algorithm=gspo"),
+        ("--advantage-estimator", "algorithm.estimator, .policy_loss and .ratio_level, which algorithm=NAME chooses"),
+        ("trainer.algorithm.advantage_estimator=reinforce++", "algorithm=reinforce_pp"),
+        ("trainer.algorithm.policy_loss_type=gspo", "algorithm=gspo"),
+        # Read off what the backends say that they render, with a critic and with cispo.
+        ("trainer.algorithm.cispo.cispo_eps_clip_high", "algorithm.clip_high"),
+        ("trainer.critic.optimizer_config.lr", "training.critic_learning_rate"),
+        ("trainer.algorithm.lambd", "algorithm.critic.gae_lambda"),
+        ("--gamma", "algorithm.critic.discount"),
+        ("--value-clip", "algorithm.critic.value_clip"),
+        ("--custom-advantage-function-path", "algorithm=custom algorithm.advantage_fn=package.module:function"),
+    ],
+)
+def test_a_trainers_own_word_for_an_algorithm_is_answered_with_xps(native: str, expected: str) -> None:
+    assert hint(native) == f"in xp: {expected}"
+
+
+def test_the_command_line_answers_a_native_key_by_its_value() -> None:
+    with pytest.raises(XpError) as caught:
+        compose(["loss_type=cispo", "trainer.algorithm.advantage_estimator=gae"])
+    assert "loss_type: unknown key; in xp: algorithm=cispo" in str(caught.value)
+    assert "trainer.algorithm.advantage_estimator: unknown key; in xp: algorithm=ppo" in str(caught.value)

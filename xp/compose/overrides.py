@@ -114,12 +114,12 @@ def apply(container: dict[str, Any], override: Override) -> Iterator[Fault]:
         if isinstance(node, dict) and part not in node and FREE_FORM.match(path):
             node[part] = {}
         if not isinstance(node, dict) or part not in node:
-            yield Fault(path, explain_unknown_key(path, ".".join(parts[:depth]), node, hint(path), GROUPS))
+            yield Fault(path, explain_unknown_key(path, ".".join(parts[:depth]), node, hint(f"{path}={value}"), GROUPS))
             return
         node = node[part]
     last = parts[-1]
     if not isinstance(node, dict) or (last not in node and not FREE_FORM.match(path)):
-        yield Fault(path, explain_unknown_key(path, ".".join(parts[:-1]), node, hint(path), GROUPS))
+        yield Fault(path, explain_unknown_key(path, ".".join(parts[:-1]), node, hint(f"{path}={value}"), GROUPS))
     elif isinstance(value, dict) and isinstance(node.get(last), dict):
         node[last] = {**node[last], **value}
     else:
