@@ -56,11 +56,14 @@ def stage_of(outputs: Path, name: str, attempt: int, *overrides: str, run: str =
         (outputs / path).parent.mkdir(parents=True, exist_ok=True)
         (outputs / path).write_text(text)
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    return stage, {**inherited, **stage.job.env, "PYTHONPATH": str(REPOSITORY)}
+    # A user's own modules may lie in the outputs root.
+    return stage, {**inherited, **stage.job.env, "PYTHONPATH": f"{REPOSITORY}{os.pathsep}{outputs}"}
 
 
-def run(outputs: Path, name: str, attempt: int, *overrides: str) -> subprocess.CompletedProcess[str]:
-    stage, environ = stage_of(outputs, name, attempt, *overrides)
+def run(
+    outputs: Path, stage_name: str, attempt: int, *overrides: str, name: str = "r"
+) -> subprocess.CompletedProcess[str]:
+    stage, environ = stage_of(outputs, stage_name, attempt, *overrides, run=name)
     argv = [sys.executable, *stage.job.argv[1:]]
     return subprocess.run(argv, cwd=outputs, env=environ, capture_output=True, text=True, timeout=900)
 

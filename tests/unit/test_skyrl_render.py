@@ -90,6 +90,8 @@ def test_every_recipe_plans_on_a_laptop(recipe: str) -> None:
         ["backend=skyrl", "hardware=cpu"],
         [*SKYRL, "model.lora={rank: 32, alpha: 64.0, dropout: 0.0, target_modules: null}"],
         [*SKYRL, *MEGATRON],
+        [*SKYRL, "algorithm=cispo"],
+        [*SKYRL, "algorithm=ppo"],
     ],
     ids=str,
 )
