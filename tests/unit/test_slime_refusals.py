@@ -106,7 +106,7 @@ def test_training_takes_equally_many_accelerators_of_each_node() -> None:
         ("advantage-estimator=ppo", "set algorithm.estimator"),
         ("normalize-advantages=true", "set algorithm.advantage_scale"),
         ("lambd=0.9", "set algorithm.critic"),
-        ("custom-advantage-function-path=my.fn", "set algorithm.critic"),
+        ("custom-advantage-function-path=my.fn", "set algorithm=custom algorithm.advantage_fn="),
         ("megatron-config-path=roles.yaml", "set training.critic_learning_rate"),
         ("disable-compute-advantages-and-returns=true", "set algorithm.estimator"),
         ("custom-loss-function-path=my.loss", "set algorithm.policy_loss"),

@@ -211,4 +211,5 @@ def _owners(spec: RunSpec) -> dict[str, str]:
         **dict.fromkeys(network, "model.architecture"),
         **PLACED,
         **{name: field for field, knob in KNOBS.items() for name in knob(spec)},
+        "--custom-advantage-function-path": "algorithm=custom algorithm.advantage_fn=package.module:function",
     }
