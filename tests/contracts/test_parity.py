@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -22,20 +22,53 @@ SPECS = {
     "experts": ("env=whodunit", "model=qwen3-30b-a3b", "hardware=h200x8"),
     "laptop": ("env=whodunit_mini",),
 }
+ALGORITHMS = {
+    "gspo": ("algorithm=gspo",),
+    "cispo": ("algorithm=cispo",),
+    "rloo": ("algorithm=rloo", "algorithm.loss_aggregation=sequence_mean"),
+    "reinforce_pp": ("algorithm=reinforce_pp",),
+    "ppo": ("algorithm=ppo",),
+    "ppo with a rate": ("algorithm=ppo", "training.critic_learning_rate=1e-5"),
+    "custom": ("algorithm=custom", "algorithm.advantage_fn=my_pkg.algorithms:mine"),
+}
+"""On the reference: what brings fields of the algorithm to life that are null or without effect there."""
+NEEDED = {("slime", "ppo"): ("backend.convert_model=true",)}
+"""What a backend wants with an algorithm before it takes it."""
+ESTIMATORS: tuple[dict[str, Any], ...] = tuple(
+    {"estimator": estimator, "advantage_scale": scale, "advantage_fn": function, "critic": critic}
+    for estimator, scale, function, critic in (
+        ("grpo", "group_std", None, None),
+        ("rloo", "none", None, None),
+        ("reinforce_pp", "batch_std", None, None),
+        ("gae", "batch_std", None, {"discount": 0.9, "gae_lambda": 0.8, "value_clip": 0.3}),
+        ("custom", "none", "my_pkg.algorithms:another", None),
+    )
+)
+"""Fields of an estimator, which are legal together only."""
 CARRIED_BY_THE_RECORD = {"model.name", "algorithm.name"}
 """Names: they are in the run's record and change nothing that a trainer does."""
 
 
+def with_algorithm(name: str, backend: BackendName) -> list[str]:
+    needed = NEEDED.get((backend.value, name.partition(" ")[0]), ())
+    return [*REFERENCE, *ALGORITHMS[name], *needed, f"backend={backend}"]
+
+
 @pytest.mark.parametrize("backend", list(BackendName))
-@pytest.mark.parametrize("overrides", SPECS.values(), ids=list(SPECS))
+@pytest.mark.parametrize(
+    "overrides",
+    [*SPECS.values(), *((*REFERENCE, *algorithm) for algorithm in ALGORITHMS.values())],
+    ids=[*SPECS, *ALGORITHMS],
+)
 def test_a_backend_says_what_it_makes_of_every_field(backend: BackendName, overrides: tuple[str, ...]) -> None:
     spec = compose([*overrides, f"backend={backend}"])
     assert set(render_module(spec).meanings(spec)) == set(meant_fields(spec))
 
 
 @pytest.mark.parametrize("backend", list(BackendName))
-def test_what_is_not_exact_has_a_note(backend: BackendName) -> None:
-    spec = compose([*REFERENCE, f"backend={backend}"])
+@pytest.mark.parametrize("name", [None, *ALGORITHMS])
+def test_what_is_not_exact_has_a_note(backend: BackendName, name: str | None) -> None:
+    spec = compose([*REFERENCE, f"backend={backend}"] if name is None else with_algorithm(name, backend))
     for field, meaning in render_module(spec).meanings(spec).items():
         assert (meaning.fit is Fit.EXACT) or meaning.note, field
 
@@ -54,16 +87,25 @@ def changed(spec: RunSpec, path: str) -> Iterator[RunSpec]:
     for part in parents:
         node, value = node[part], getattr(value, part)
     now = getattr(value, last)
+    before = dict(node)
     for other in others(now, path):
-        node[last] = other
+        node |= other if isinstance(other, Together) else {last: other}
         try:
             yield from_container(container)
         except XpError:
             continue
-    node[last] = now
+        finally:
+            node |= before
+
+
+class Together(dict[str, Any]):
+    """Values of a field and of its neighbours, that are legal together only."""
 
 
 def others(now: Any, path: str) -> list[Any]:
+    if path in ("algorithm.estimator", "algorithm.advantage_fn", "algorithm.critic"):
+        own = [now[:-1]] if path == "algorithm.advantage_fn" and now else []
+        return [*own, *(Together(one) for one in ESTIMATORS if one[path.rpartition(".")[2]] != now)]
     if isinstance(now, bool):
         return [not now]
     if isinstance(now, Enum):
@@ -98,21 +140,49 @@ def says_so(spec: RunSpec, field: str) -> bool:
     return meaning.fit is Fit.EMULATED or meaning.receives.startswith(("nothing", "checked"))
 
 
+def dropped(base: list[str], fields: Iterable[str]) -> list[str]:
+    """Fields that may be changed without anybody noticing."""
+    plain = compose(base)
+    module, found = render_module(plain), []
+    for field in fields:
+        if field in CARRIED_BY_THE_RECORD or field.startswith("model.architecture") or field == "model.path":
+            continue
+        spec = compose([*base, LIVE[field]]) if field in LIVE else plain
+        accepted = [other for other in changed(spec, field) if other != spec and not module.refusals(other)]
+        if accepted and module.meanings(spec)[field].fit is Fit.UNSUPPORTED:
+            found.append(f"{field} is called unsupported and is not refused")
+        elif any(rendered(other) == rendered(spec) and not says_so(other, field) for other in accepted):
+            found.append(f"{field} changes nothing, and nobody says so")
+    return found
+
+
 @pytest.mark.parametrize("backend", list(BackendName))
 @pytest.mark.parametrize("name", ["reference", "laptop"])
 def test_a_field_that_changes_changes_the_job_or_is_refused(backend: BackendName, name: str) -> None:
-    plain = compose([*SPECS[name], f"backend={backend}"])
-    module = render_module(plain)
-    if module.refusals(plain):
+    base = [*SPECS[name], f"backend={backend}"]
+    plain = compose(base)
+    if render_module(plain).refusals(plain):
         pytest.skip(f"backend={backend} does not take this spec")
-    dropped = []
-    for field in meant_fields(plain):
-        if field in CARRIED_BY_THE_RECORD or field.startswith("model.architecture") or field == "model.path":
-            continue
-        spec = compose([*SPECS[name], f"backend={backend}", LIVE[field]]) if field in LIVE else plain
-        accepted = [other for other in changed(spec, field) if not module.refusals(other)]
-        if accepted and module.meanings(spec)[field].fit is Fit.UNSUPPORTED:
-            dropped.append(f"{field} is called unsupported and is not refused")
-        elif all(rendered(other) == rendered(spec) and not says_so(other, field) for other in accepted) and accepted:
-            dropped.append(f"{field} changes nothing, and nobody says so")
-    assert dropped == []
+    assert dropped(base, meant_fields(plain)) == []
+
+
+@pytest.mark.parametrize("backend", list(BackendName))
+@pytest.mark.parametrize("name", list(ALGORITHMS))
+def test_a_field_of_an_algorithm_that_changes_changes_the_job_or_is_refused(backend: BackendName, name: str) -> None:
+    base = with_algorithm(name, backend)
+    plain = compose(base)
+    if render_module(plain).refusals(plain):
+        assert backend is BackendName.TRL, render_module(plain).refusals(plain)
+        pytest.skip("backend=trl has the baseline of a group alone")
+    assert dropped(base, [field for field in meant_fields(plain) if is_of_the_algorithm(field)]) == []
+
+
+def is_of_the_algorithm(field: str) -> bool:
+    return field.startswith("algorithm.") or field == "training.critic_learning_rate"
+
+
+def test_no_field_of_an_algorithm_is_beyond_the_reach_of_these_changes() -> None:
+    specs = [compose([*REFERENCE, *algorithm]) for algorithm in ((), *ALGORITHMS.values())]
+    fields = {field for spec in specs for field in meant_fields(spec) if is_of_the_algorithm(field)}
+    reached = {field for spec in specs for field in meant_fields(spec) if any(changed(spec, field))}
+    assert fields - reached - CARRIED_BY_THE_RECORD == set()
