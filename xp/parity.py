@@ -1,6 +1,6 @@
 """One spec on three trainers: what each of them receives of every field, and how well it fits.
 
-`python -m xp.parity` writes docs/parity.md for the reference composition.
+`python -m xp.parity` writes docs/parity.md for the reference composition, and what changes there with other algorithms.
 """
 
 from __future__ import annotations
@@ -17,6 +17,14 @@ from xp.spec import BackendName, RunSpec
 
 REFERENCE = ("env=whodunit", "model=qwen2.5-3b-instruct", "hardware=a100x4")
 """What docs/parity.md is made of: the public SkyRL example's model and machine."""
+ALGORITHMS = (
+    ("algorithm=gspo",),
+    ("algorithm=cispo",),
+    ("algorithm=reinforce_pp",),
+    ("algorithm=ppo", "training.critic_learning_rate=1e-05"),
+    ("algorithm=custom", "algorithm.advantage_fn=my_pkg.algorithms:my_advantages"),
+)
+"""On the reference: what brings fields to life that are null or without effect there."""
 SIGNS = {Fit.EXACT: "", Fit.EMULATED: "≈ ", Fit.UNSUPPORTED: "✗ "}
 
 
@@ -57,31 +65,56 @@ def refused(specs: Mapping[BackendName, RunSpec]) -> dict[BackendName, list[str]
     return {name: reasons for name, reasons in found.items() if reasons}
 
 
-def markdown(table: Sequence[Row]) -> str:
-    """docs/parity.md."""
+def markdown(table: Sequence[Row], by_algorithm: Mapping[str, Sequence[Row]]) -> str:
+    """docs/parity.md.
+
+    Args:
+        table: of the reference.
+        by_algorithm: overrides -> the whole table with them, of which the fields of the algorithm are shown.
+    """
     counts = {fit: sum(m.fit is fit for row in table for m in row.meanings.values()) for fit in Fit}
     notes: dict[str, int] = {}
+    known = {row.field: row for row in table}
     body = [_markdown_row(row, notes) for row in table]
+    for overrides, rows_of_one in by_algorithm.items():
+        changed = [row for row in rows_of_one if _is_of_the_algorithm(row.field) and row != known.get(row.field)]
+        body += ["", f"### {overrides}", "", *HEADER, *(_markdown_row(row, notes) for row in changed)]
     return "\n".join(
         [
             "# What each trainer receives",
             "",
             "Made by `make docs` from the backends' own `meanings`, for `" + " ".join(REFERENCE) + "`;",
             "`python -m xp parity [overrides]` prints it for any other spec, `python -m xp explain KEY` for one field.",
+            "The fields of the other algorithms, where they differ, are at the end.",
             "",
             f"No sign: exact ({counts[Fit.EXACT]} cells). ≈ emulated ({counts[Fit.EMULATED]}): the same meaning by",
             "other means, or with the difference that the note names.",
             f"✗ unsupported ({counts[Fit.UNSUPPORTED]}): a plan that sets it is refused. Fields that are not here",
             "(`env`, `hardware`, `launcher`, ...) are carried by xp itself and mean the same everywhere.",
             "",
-            "| field | value | " + " | ".join(name.value for name in BackendName) + " |",
-            "|---|---|" + "---|" * len(BackendName),
+            *HEADER,
             *body,
             "",
             *(f"{number}. {note}" for note, number in notes.items()),
             "",
         ]
     )
+
+
+HEADER = (
+    "| field | value | " + " | ".join(name.value for name in BackendName) + " |",
+    "|---|---|" + "---|" * len(BackendName),
+)
+
+
+def reference_markdown() -> str:
+    """docs/parity.md as it should be."""
+    others = {" ".join(one): rows(specs_of([*REFERENCE, *one])) for one in ALGORITHMS}
+    return markdown(rows(specs_of(REFERENCE)), others)
+
+
+def _is_of_the_algorithm(field: str) -> bool:
+    return (field.startswith("algorithm.") and field != "algorithm.name") or field == "training.critic_learning_rate"
 
 
 def _markdown_row(row: Row, notes: dict[str, int]) -> str:
@@ -116,7 +149,7 @@ def _shown(value: object) -> str:
 def main() -> None:
     """Rewrite docs/parity.md."""
     target = Path(__file__).resolve().parents[1] / "docs/parity.md"
-    target.write_text(markdown(rows(specs_of(REFERENCE))))
+    target.write_text(reference_markdown())
 
 
 if __name__ == "__main__":

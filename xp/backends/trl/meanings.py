@@ -9,7 +9,7 @@ from xp.backends.base import MEANT, Fit, Meaning
 from xp.backends.trl.geometry import world_size
 from xp.backends.trl.knobs import KNOBS, is_colocated
 from xp.backends.trl.refusals import OTHER_ESTIMATORS
-from xp.spec import EngineName, Estimator, RunSpec, Section
+from xp.spec import EngineName, Estimator, LossAggregation, RunSpec, Section
 
 ROLLOUT = "xp.backends.trl.rollout"
 ENGINE = "the engine that xp drives"
@@ -17,6 +17,7 @@ REFUSED = "refused where it is set"
 TOKENS_OF_A_STEP = (
     "With several updates a step, token_mean divides each by the step's tokens over their number, not by its own."
 )
+ALL_EPISODES = "An episode that is left out (void, or truncated where those are) counts as one of loss zero."
 
 CARRIED: Mapping[str, Meaning] = {
     "model.name": Meaning(Fit.EXACT, "the run's record"),
@@ -72,7 +73,7 @@ DIFFERENT: Mapping[str, tuple[str, str]] = {
         "torch_dtype=float32 for the weights",
         "Trained weights are kept in float32 and computed with in this type; frozen ones (LoRA) are loaded in it.",
     ),
-    "algorithm.loss_aggregation": ("", TOKENS_OF_A_STEP),
+    "algorithm.policy_loss": ("", ""),
     "algorithm.advantage_scale": ("", "1e-4 is added to the standard deviation (SkyRL, Slime: 1e-6)."),
     "training.weight_decay": ("", "Biases and norms are excluded."),
     "training.entropy_coef": ("", "The bonus is a token mean per micro-batch, whatever the loss averages over."),
@@ -80,7 +81,7 @@ DIFFERENT: Mapping[str, tuple[str, str]] = {
     "training.top_k": ("", "With vLLM, log-probabilities are those after the cut; with transformers, before it."),
     "seed": ("", "An engine's own seed is its rank; the order of tasks is the same on every backend."),
 }
-"""Rendered fields whose meaning differs in a detail: what else carries it, and the detail."""
+"""Rendered fields whose meaning differs in a detail: what else carries it, and the detail; empty where nothing does."""
 
 
 def meanings(spec: RunSpec) -> Mapping[str, Meaning]:
@@ -104,6 +105,9 @@ def _meaning(spec: RunSpec, path: str) -> Meaning:
     rendered = _rendered(spec, path)
     if path in CARRIED and not rendered:
         return CARRIED[path]
+    if path == "algorithm.loss_aggregation":
+        is_over_tokens = spec.algorithm.loss_aggregation is LossAggregation.TOKEN_MEAN
+        return Meaning(Fit.EMULATED, rendered, TOKENS_OF_A_STEP if is_over_tokens else ALL_EPISODES)
     also, note = DIFFERENT.get(path, (CARRIED[path].receives if path in CARRIED else "", ""))
     receives = "; ".join(part for part in (rendered, also) if part)
     return Meaning(Fit.EMULATED if note else Fit.EXACT, receives, note)
