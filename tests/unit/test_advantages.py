@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,8 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from xp.compose import compose
 from xp.episode.advantages import EPSILON, Valid, load_advantage_fn, reinforce_pp
 from xp.errors import ExitCode, XpError
+from xp.plan import build_plan
+from xp.stages.episode import user_modules
 
 
 def step(*episodes: tuple[float, int]) -> list[Valid]:
@@ -167,3 +171,29 @@ def test_a_function_that_breaks_its_word_stops_the_run(module: str, function: st
 def test_a_function_may_end_its_process_itself(module: str) -> None:
     with pytest.raises(SystemExit):
         load_advantage_fn(f"{module}:gives_up")(STEP)
+
+
+def documented() -> str:
+    """The example of docs/configuration.md."""
+    text = (Path(__file__).parents[2] / "docs/configuration.md").read_text()
+    (example,) = re.findall(r"```python\n(# my_algorithms\.py.*?)```", text, flags=re.DOTALL)
+    return str(example)
+
+
+def test_the_documented_example_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_algorithms.py").write_text(documented())
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "my_algorithms", raising=False)
+    found = load_advantage_fn("my_algorithms:above_median")(
+        [Valid(1.0, "a", 10), Valid(0.0, "a", 20), Valid(0.5, "a", 5), Valid(7.0, "b", 20)]
+    )
+    assert found == pytest.approx([0.5 * 0.75, -0.5 * 0.5, 0.0, 0.0])
+
+
+@pytest.mark.parametrize("backend", [("skyrl", "a100x4"), ("slime", "a100x4")])
+def test_the_documented_command_line_plans_and_takes_the_module_along(backend: tuple[str, str]) -> None:
+    text = (Path(__file__).parents[2] / "docs/configuration.md").read_text()
+    (line,) = re.findall(r"^    python -m xp (algorithm=custom .*)$", text, flags=re.MULTILINE)
+    spec = compose([*line.split(), f"backend={backend[0]}", f"hardware={backend[1]}"])
+    assert build_plan(spec, "r").stages
+    assert "my_algorithms" in user_modules(spec)
