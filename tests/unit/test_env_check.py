@@ -20,7 +20,7 @@ from tests.unit.test_envs_graded import graded
 from xp.env_check.command import env_command
 from xp.env_check.measure import measure
 from xp.env_check.policy import Draw, arguments_of, faults_of, random_policy, scripted_policy
-from xp.env_check.report import Report, report
+from xp.env_check.report import Report, _latency, report
 from xp.envs.base import Message, Task, ToolSpec
 from xp.envs.load import load_provider
 from xp.episode.config import Dialect, EnvConfig, RewardRule
@@ -128,6 +128,20 @@ def test_an_answer_is_given_where_there_is_no_tool() -> None:
     assert found.facts["tools"].startswith("none")
     assert found.faults == ()
     assert found.facts["random policy"].startswith("reward 0 to")
+
+
+def test_a_prompt_is_measured_as_the_model_reads_it_without_tools_where_calls_are_written_as_text() -> None:
+    silent = rules(provider="tests.unit.test_env_check:Silent")
+    assert not checked(silent).facts["prompt"].startswith("3 to 3 tokens")
+    assert checked(replace(silent, dialect=Dialect.ACTION)).facts["prompt"].startswith("3 to 3 tokens, of 3")
+
+
+def test_a_time_that_was_taken_once_is_told_once_and_long_ones_in_seconds() -> None:
+    facts = checked(rules(provider="tests.unit.test_env_check:Silent")).facts
+    assert "95%" not in facts["first open takes"]
+    assert "95%" in facts["open takes"]
+    assert _latency([16.3559]) == "16.4 s"
+    assert _latency([0.0021]) == "2.1 ms"
 
 
 def test_an_environment_that_scores_nothing_is_at_fault() -> None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
+
 import pytest
 
+from tests.fake_session import RULES
 from xp.environments import gsm8k
 from xp.environments.multiply import Multiply
+from xp.envs.load import load_provider
 from xp.errors import XpError
 
 
@@ -43,10 +48,25 @@ def test_gsm8k_compares_numbers_not_texts() -> None:
     assert gsm8k.grade("#### $1,018.0", {"answer": "1,018"}) == 1.0
 
 
-def test_math_verify_takes_an_answer_however_it_is_written() -> None:
+def test_math_verify_takes_an_answer_however_it_is_written(caplog: pytest.LogCaptureFixture) -> None:
     pytest.importorskip("math_verify", reason="math-verify is not installed (extra math)")
-    assert gsm8k.grade_by_math_verify(r"so it is $\frac{36}{2}$", {"answer": "18"}) == 1.0
-    assert gsm8k.grade_by_math_verify(r"$\boxed{19}$", {"answer": "18"}) == 0.0
+    from xp.environments import math_verified
+
+    assert math_verified.grade(r"so it is $\frac{36}{2}$", {"answer": "18"}) == 1.0
+    assert math_verified.grade(r"$\boxed{19}$", {"answer": "18"}) == 0.0
+    assert caplog.records == []  # It is asked ten thousand times in a run.
+
+
+def test_an_interpreter_without_a_graders_package_says_so_before_the_first_episode(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "math_verify", None)
+    monkeypatch.delitem(sys.modules, "xp.environments.math_verified", raising=False)
+    rule = replace(
+        RULES, provider="local", grader="xp.environments.math_verified:grade", rows="xp.environments.gsm8k:made"
+    )
+    with pytest.raises(XpError, match=f"math_verified:grade cannot be loaded by {sys.executable}.*math_verify"):
+        load_provider(rule, {})
 
 
 def test_the_made_set_is_the_same_everywhere_and_does_not_tell_its_answers() -> None:

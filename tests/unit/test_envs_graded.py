@@ -19,7 +19,7 @@ from xp.episode.episode import Episode
 from xp.episode.outcome import Outcome, Status
 from xp.errors import XpError
 from xp.tasks.config import MemberConfig, Selection
-from xp.tasks.questions import read_task
+from xp.tasks.questions import described, entry_of
 
 MODULE = "tests.envs_under_test.graders"
 
@@ -79,7 +79,8 @@ def test_what_a_row_holds_beside_its_prompt_reaches_neither_the_prepared_task_no
     provider = GradedProvider(config, {})
     one = provider.tasks("train", [0])[0]
     selection = Selection("train")
-    entry = read_task(provider, one, "hash", MemberConfig(config, selection, None, 1.0, "Think. {tools}"))
+    member = MemberConfig(config, selection, None, 1.0, "Think. {tools}")
+    entry = entry_of(one, "hash", *described(provider, one), member)
     assert "canary" not in f"{entry} {one!r}"
 
 

@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 from xp.env_check.policy import Policy, faults_of, random_policy, scripted_policy
 from xp.envs.base import EnvFault, Message, Provider, Session, Task, ToolSpec
-from xp.episode.config import EnvConfig
+from xp.episode.config import Dialect, EnvConfig
 from xp.episode.episode import Episode
 from xp.episode.outcome import Outcome, Status
 from xp.episode.prompt import opening_messages, tool_schemas
@@ -76,8 +76,9 @@ class Measured:
     random: Plays = Plays((), 0)
     scripted: Plays = Plays((), 0)
 
-    def schemas(self) -> str:
-        return json.dumps(tool_schemas(self.tools))
+    def schemas(self, dialect: Dialect) -> str:
+        """The tools that a chat template is given: none where calls are written as text."""
+        return json.dumps(tool_schemas(() if dialect is Dialect.ACTION else self.tools))
 
 
 def measure(

@@ -9,7 +9,7 @@ from typing import Any
 
 from xp.env_check.measure import Measured, Plays, texts
 from xp.envs.base import Message
-from xp.episode.config import EnvConfig
+from xp.episode.config import Dialect, EnvConfig
 from xp.episode.outcome import Status
 
 FLAT = 0.9
@@ -46,13 +46,13 @@ def report(
         count_tokens: of a prompt with its tools, by the model's tokenizer; None: there is none at hand.
     """
     prompts = [prompt for prompt in found.prompts if prompt]
-    lengths = [count_tokens(prompt, found.schemas()) for prompt in prompts] if count_tokens else []
+    lengths = [count_tokens(prompt, found.schemas(rules.dialect)) for prompt in prompts] if count_tokens else []
     facts = {
         "version": found.version or "none given",
         "tasks": ", ".join(f"{count} in {split}" for split, count in found.counts.items()),
         "played": f"split {found.split}, {len(found.random.groups)} tasks x {group_size} random episodes",
         "tools": ", ".join(tool.name for tool in found.tools) or "none (the message is the answer)",
-        "prompt": _prompt_fact(found, lengths, max_prompt_tokens),
+        "prompt": _prompt_fact(found, rules.dialect, lengths, max_prompt_tokens),
         "sessions": f"{found.num_opened} of {found.num_opened + len(found.faults)} opened",
         **{f"{question} takes": _latency(seconds) for question, seconds in found.seconds.items()},
         "random policy": _plays_fact(found.random),
@@ -97,11 +97,13 @@ def _warnings(rules: EnvConfig, found: Measured, lengths: Sequence[int], limit: 
     return warnings
 
 
-def _prompt_fact(found: Measured, lengths: Sequence[int], limit: int) -> str:
+def _prompt_fact(found: Measured, dialect: Dialect, lengths: Sequence[int], limit: int) -> str:
+    schemas = found.schemas(dialect)
+    tools = " with its tools" if found.tools and dialect is not Dialect.ACTION else ""
     if lengths:
-        return f"{min(lengths)} to {max(lengths)} tokens with its tools, of {limit} allowed"
-    characters = [count + len(found.schemas()) for count in texts(found.prompts)] or [0]
-    return f"{min(characters)} to {max(characters)} characters with its tools (tokenizer=DIR counts tokens)"
+        return f"{min(lengths)} to {max(lengths)} tokens{tools}, of {limit} allowed"
+    characters = [count + len(schemas) * bool(tools) for count in texts(found.prompts)] or [0]
+    return f"{min(characters)} to {max(characters)} characters{tools} (tokenizer=DIR counts tokens)"
 
 
 def _plays_fact(plays: Plays) -> str:
@@ -113,8 +115,13 @@ def _plays_fact(plays: Plays) -> str:
 
 
 def _latency(seconds: Sequence[float]) -> str:
-    late = quantiles(seconds, n=20)[-1] if len(seconds) > 1 else seconds[0]
-    return f"{1000 * median(seconds):.1f} ms, 95% within {1000 * late:.1f} ms"
+    if len(seconds) == 1:
+        return _duration(seconds[0])
+    return f"{_duration(median(seconds))}, 95% within {_duration(quantiles(seconds, n=20)[-1])}"
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds >= 1.0 else f"{1000 * seconds:.1f} ms"
 
 
 def _share(share: float | None) -> str:

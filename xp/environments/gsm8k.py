@@ -27,15 +27,6 @@ def grade(answer: str, row: Row) -> float:
     return float(bool(found) and _number(found[-1]) == _number(row["answer"]))
 
 
-def grade_by_math_verify(answer: str, row: Row) -> float:
-    """1 if math-verify holds the answer for equal to the row's, however it is written, else 0; needs math-verify."""
-    from math_verify import parse, verify
-
-    # Its own time-outs are signals, which only a main thread may set; xp's limit is env.limits.call_timeout_s.
-    gold, given = (parse(text, parsing_timeout=None) for text in (row["answer"], answer.replace("####", "")))
-    return float(bool(verify(gold, given, timeout_seconds=None)))
-
-
 def hub() -> Mapping[str, Sequence[Row]]:
     """The public set: 7,473 problems to train on and 1,319 to test on, from the hub or its cache on this machine.
 

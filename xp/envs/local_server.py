@@ -24,7 +24,7 @@ from xp.errors import ExitCode, XpError
 
 PYTHON_VARIABLE: Final = "XP_PYTHON"
 """Names the interpreter that xp itself was started with, where that is on this machine (launcher=local)."""
-START_S: Final = 60.0
+START_S: Final = 180.0
 STOP_S: Final = 5.0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -43,7 +44,7 @@ def attribute(name: str) -> Any:
     try:
         return getattr(importlib.import_module(module), what)
     except (ImportError, AttributeError) as error:
-        raise XpError(f"{name} cannot be loaded: {error}", ExitCode.CONFIG) from error
+        raise XpError(f"{name} cannot be loaded by {sys.executable}: {error}", ExitCode.CONFIG) from error
 
 
 def checked(rows: Any, name: str) -> Rows:
