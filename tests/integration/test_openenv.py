@@ -270,7 +270,8 @@ def test_a_container_is_started_used_and_removed(tmp_path: Path, monkeypatch: py
     with LocalServer(f"{MODULE}:Counter", kind="openenv") as server:
         docker = tmp_path / "docker"
         address = server.url.removeprefix("http://")
-        docker.write_text(f'#!/bin/sh\necho "$@" >> {log}\ncase $1 in run) echo abc;; port) echo {address};; esac\n')
+        cases = f"run) echo abc;; port) echo {address};; inspect) echo running 0;;"
+        docker.write_text(f'#!/bin/sh\necho "$@" >> {log}\ncase $1 in {cases} esac\n')
         docker.chmod(docker.stat().st_mode | stat.S_IXUSR)
         monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
         monkeypatch.setattr("xp.envs.image_server._is_healthy", lambda url: url == server.url)
@@ -281,5 +282,5 @@ def test_a_container_is_started_used_and_removed(tmp_path: Path, monkeypatch: py
             found.open(task())
         found.close()
     calls = log.read_text().splitlines()
-    assert [call.split()[0] for call in calls] == ["run", "port", "rm"]
+    assert [call.split()[0] for call in calls] == ["run", "port", "inspect", "rm"]
     assert "127.0.0.1::8000" in calls[0]

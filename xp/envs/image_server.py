@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import subprocess
+import sys
 import time
 import urllib.request
 from contextlib import suppress
@@ -15,6 +16,10 @@ from xp.errors import ExitCode, XpError
 PORT: Final = 8000
 """On which OpenEnv's images listen."""
 POLL_S: Final = 0.5
+REMOVE_S: Final = 60.0
+LOG_LINES: Final = 20
+REMOVE: Final = 'trap "" TERM INT HUP; read -r _; docker rm --force "$1" >/dev/null 2>&1'
+"""What outlives this process, however it ends: its standard input is a pipe that nobody else holds open."""
 
 
 class ImageServer:
@@ -30,19 +35,29 @@ class ImageServer:
         self._image = image
         self._start_s = start_s
         self._id: str | None = None
+        self._remover: subprocess.Popen[bytes] | None = None
         self._owner = os.getpid()
 
     def start(self) -> None:
         """Start the container and wait until it answers; raises XpError."""
-        self._id = _docker("run", "--detach", "--rm", "--publish", f"127.0.0.1::{PORT}", self._image)
-        atexit.register(self.stop)
+        self._id = self._run()
         try:
-            self.url = f"http://{_docker('port', self._id, f'{PORT}/tcp').splitlines()[0]}"
+            atexit.register(self.stop)
+            self._remover = subprocess.Popen(
+                ["sh", "-c", REMOVE, "sh", self._id],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+            self.url = self._address()
             deadline = time.monotonic() + self._start_s
             while not _is_healthy(self.url):
+                self._check_running()
                 if time.monotonic() > deadline:
                     raise XpError(
-                        f"image {self._image} did not answer {self.url}/health in {self._start_s:g} s",
+                        f"image {self._image} did not answer {self.url}/health in {self._start_s:g} s"
+                        f" (env.limits.create_timeout_s){self._log()}",
                         ExitCode.ENVIRONMENT,
                     )
                 time.sleep(POLL_S)
@@ -52,23 +67,96 @@ class ImageServer:
 
     def stop(self) -> None:
         """Remove the container; idempotent, and a forked process leaves its parent's alone."""
-        container, self._id = self._id, None
-        if container is not None and self._owner == os.getpid():
-            atexit.unregister(self.stop)
-            with suppress(XpError):
-                _docker("rm", "--force", container)
+        if self._id is None or self._owner != os.getpid():
+            return
+        atexit.unregister(self.stop)
+        with suppress(XpError):
+            if ended := self._ended():
+                print(f"xp: {ended}", file=sys.stderr, flush=True)
+        self._id, remover = None, self._remover
+        if remover is not None and remover.stdin is not None:
+            remover.stdin.close()
+            with suppress(subprocess.TimeoutExpired):
+                remover.wait(REMOVE_S)
+
+    def _run(self) -> str:
+        # Without --rm: the log of one that ended by itself is what says why.
+        try:
+            return _docker("run", "--detach", "--publish", f"127.0.0.1::{PORT}", self._image).splitlines()[-1]
+        except XpError as error:
+            if error.code is ExitCode.RUNTIME:
+                raise
+            raise XpError(
+                f"{error}\nenv.image={self._image}: build it or `docker pull` it on this machine, or correct the name",
+                error.code,
+            ) from None
+
+    def _address(self) -> str:
+        try:
+            assert self._id is not None
+            return f"http://{_docker('port', self._id, f'{PORT}/tcp').splitlines()[0]}"
+        except (XpError, IndexError):
+            self._check_running()
+            raise
+
+    def _check_running(self) -> None:
+        if ended := self._ended():
+            raise XpError(ended, ExitCode.ENVIRONMENT)
+
+    def _ended(self) -> str | None:
+        """What became of a container that nobody has stopped; None: it runs."""
+        assert self._id is not None
+        state, code = _docker("inspect", "--format", "{{.State.Status}} {{.State.ExitCode}}", self._id).split()
+        if state not in ("exited", "dead"):
+            return None
+        return f"the container of {self._image} ended by itself with code {code}{self._log()}"
+
+    def _log(self) -> str:
+        """The last of what the container said, on lines of its own."""
+        assert self._id is not None
+        with suppress(XpError):
+            said = _docker("logs", "--tail", str(LOG_LINES), self._id, with_errors=True)
+            return f"; it said\n{said}" if said else "; it said nothing"
+        return ""
 
 
-def _docker(*arguments: str) -> str:
+def _docker(*arguments: str, with_errors: bool = False) -> str:
+    """What docker prints.
+
+    Raises:
+        XpError: RUNTIME where there is no docker or no daemon, ENVIRONMENT where it could not do it.
+    """
+    command = ("docker", *arguments)
     try:
-        done = subprocess.run(("docker", *arguments), capture_output=True, text=True, timeout=600, check=True)
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT if with_errors else subprocess.PIPE,
+            text=True,
+            timeout=600,
+            check=True,
+        )
     except FileNotFoundError:
         raise XpError("env.image needs docker, which is not on this machine", ExitCode.RUNTIME) from None
     except subprocess.TimeoutExpired:
         raise XpError(f"docker {arguments[0]} did not end in ten minutes", ExitCode.ENVIRONMENT) from None
     except subprocess.CalledProcessError as error:
-        raise XpError(f"docker {arguments[0]} failed: {error.stderr.strip()[:500]}", ExitCode.ENVIRONMENT) from None
+        raise _failure(
+            arguments[0], (error.stderr or error.stdout or "").partition("\n\nRun 'docker")[0].strip()
+        ) from None
     return done.stdout.strip()
+
+
+def _failure(what: str, said: str) -> XpError:
+    """`docker version` asks the daemon alone: it tells one that is not there from a command that failed."""
+    if subprocess.run(("docker", "version"), stdin=subprocess.DEVNULL, capture_output=True, check=False).returncode:
+        return XpError(
+            f"env.image needs a Docker daemon, and this machine's does not answer: {said[:500]}\n"
+            "start it, set DOCKER_HOST to another one's socket, or serve the environment with env.serve or env.target",
+            ExitCode.RUNTIME,
+        )
+    return XpError(f"docker {what} failed: {said[:500]}", ExitCode.ENVIRONMENT)
 
 
 def _is_healthy(url: str) -> bool:
