@@ -11,9 +11,15 @@ from typing import Any
 import pytest
 
 from tests.unit.slime_config import worker_config
+from xp.backends.base import Places
 from xp.backends.slime.advantages import advantages, centred, estimate_of
 from xp.backends.slime.config import WorkerConfig
+from xp.backends.slime.render import stages
+from xp.backends.slime.train import main as train
+from xp.compose import compose
 from xp.errors import ExitCode, XpError
+
+PLACES = Places(run="runs/r", attempt=1, tasks="tasks/t")
 
 
 def sample(reward: float, group: int, num_tokens: int = 3, *, is_left_out: bool = False) -> Any:
@@ -79,6 +85,15 @@ def test_a_function_of_the_users_own_sees_the_valid_episodes_alone(
     with pytest.raises(XpError, match="for 2 episodes; it must give one finite number for each") as caught:
         advantages(samples, wrong)
     assert caught.value.code is ExitCode.STAGE_FAILED
+
+
+def test_a_function_that_is_not_there_ends_the_stage_before_an_episode_is_played(tmp_path: Path) -> None:
+    named = ["algorithm=custom", "algorithm.advantage_fn=xp_no_such_module:mine"]
+    made = stages(compose(["env=whodunit", "backend=slime", "hardware=h100x8", "model=qwen3-4b", *named]), PLACES)
+    config = next(stage for stage in made if stage.name == "train").job.files["runs/r/attempt_1/train/config.json"]
+    (tmp_path / "config.json").write_text(config)
+    with pytest.raises(XpError, match="advantage_fn xp_no_such_module:mine cannot be loaded"):
+        train([str(tmp_path / "config.json")])
 
 
 def test_a_critic_gets_the_rewards_as_they_are_and_a_step_without_a_trained_token_stops_with_the_way_out() -> None:
