@@ -190,11 +190,6 @@ def test_a_function_of_the_users_own_is_told_to_the_job(backend: str) -> None:
     assert "my_pkg.algorithms:my_advantages" in str(train.job)
 
 
-def test_an_algorithm_changes_no_size_and_no_rate() -> None:
-    trainings = {composed(name).training for name in options("algorithm")}
-    assert len(trainings) == 1
-
-
 @pytest.mark.parametrize(
     ("native", "expected"),
     [

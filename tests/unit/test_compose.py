@@ -35,18 +35,19 @@ FRAMES = {
     "openreward": ["env.target=Org/Name"],
     "openenv": ["env.target=http://127.0.0.1:8000", "env.rows=my_pkg:tasks.jsonl"],
     **{f"openenv_{name}": ["env.target=http://127.0.0.1:8000"] for name in ("atari", "finrl", "openspiel", "sumo_rl")},
+    "custom": ["algorithm.advantage_fn=my_pkg.algorithms:mine"],
 }
-"""Environments that are only a frame, and what a user gives them."""
+"""Environments and algorithms that are only a frame, and what a user gives them."""
 
 
 @pytest.mark.parametrize(("group", "option"), [(g, o) for g in GROUPS for o in options(g)])
 def test_every_option_of_every_group_composes(group: str, option: str) -> None:
-    given = FRAMES.get(option, []) if group == "env" else []
+    given = FRAMES.get(option, []) if group in ("env", "algorithm") else []
     assert to_yaml(compose([f"{group}={option}", *given]))
 
 
 def test_the_algorithm_changes_no_rate_and_no_size() -> None:
-    specs = [compose([f"algorithm={name}"]) for name in options("algorithm")]
+    specs = [compose([f"algorithm={name}", *FRAMES.get(name, [])]) for name in options("algorithm")]
     assert len({spec.training.model_dump_json() for spec in specs}) == 1
 
 
