@@ -90,6 +90,14 @@ def test_explain_of_a_key_that_is_none_names_the_nearest(
     assert expected in capsys.readouterr().err
 
 
+def test_explain_says_what_becomes_of_a_critic_where_there_is_one() -> None:
+    overrides = ["algorithm=ppo"]
+    text = "\n".join(explain("algorithm.critic.gae_lambda", compose(overrides), specs_of(overrides), overrides))
+    assert text.startswith("algorithm.critic.gae_lambda = 0.95\n  from   conf/algorithm/ppo.yaml:")
+    for part in ("GRPOTrainer has no critic", "trainer.algorithm.lambd=0.95", "--lambd 0.95"):
+        assert part in text
+
+
 def test_explain_says_what_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "algorithm.dynamic_sampling", "algorithm.dynamic_sampling=true"]) == 0
     assert "refused: " in capsys.readouterr().out
