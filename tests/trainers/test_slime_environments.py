@@ -154,3 +154,36 @@ def test_the_members_of_a_mix_are_rewarded_each_by_its_own_rule_and_counted_apar
     assert metrics["multiply/reward/avg_raw_reward"] == pytest.approx(0.375)
     assert metrics["whodunit_mini/episodes/num"] == metrics["multiply/episodes/num"] == SIZE
     assert metrics["episodes/void"] == 0.0
+
+
+@needs_xps_python
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_slimes_own_train_py_plays_an_openenv_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its loop, with real Ray and the real router; engines and training are not (test_slime_rehearsal)."""
+    from tests.trainers.fake_sglang import FakeSglang, TinyPolicy
+    from tests.trainers.test_slime_rehearsal import GROUP, PROMPTS, STEPS, job_of, rehearsed, run, spec_of
+    from xp.backends.base import Places
+    from xp.stages.prepare import prepare_stage, task_set_place
+
+    monkeypatch.setenv("XP_PYTHON", str(XPS_PYTHON))
+    model = tiny_directory(tmp_path)
+    spec = spec_of(model, "env=openenv_echo", "env.train.num_tasks=4")
+    places = Places(run="runs/r", attempt=1, tasks=task_set_place(spec))
+    run(prepare_stage(spec, places).job, tmp_path)
+    export = tmp_path / "runs/r/exports" / str(STEPS - 1)
+    export.mkdir(parents=True)
+    for file in model.iterdir():
+        (export / file.name).write_bytes(file.read_bytes())
+    tokenizer, policy = tokenizer_and_model()
+
+    def says_the_word(ids: list[int]) -> list[int]:
+        word = re.findall(r"Say: (\w+)", tokenizer.decode(ids))[-1]
+        return [*tokenizer(f"<action>{word}</action>", add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
+
+    with FakeSglang(TinyPolicy(policy, tokenizer.eos_token_id, says_the_word), tokenizer.decode) as server:
+        run(rehearsed(job_of(spec, places, "train"), server, ("--debug-rollout-only",)), tmp_path)
+    lines = [json.loads(line) for line in (tmp_path / "runs/r/metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [1, 2]
+    assert all(line["episodes/num"] == PROMPTS * GROUP and line["episodes/void"] == 0.0 for line in lines)
+    assert all(line["reward/avg_raw_reward"] == 1.0 for line in lines)

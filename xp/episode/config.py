@@ -106,7 +106,7 @@ class EnvConfig:
     image: str | None = None
     """Docker image of a server that the provider starts."""
     python: str | None = None
-    """Interpreter that runs `serve`; None: this one."""
+    """Interpreter that runs `serve`; None: see xp.envs.local_server."""
     grader: str | None = None
     """`module:function` or `module:Class` that scores answers."""
     env_class: str | None = None

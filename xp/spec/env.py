@@ -87,7 +87,7 @@ class EnvMember(Section):
     image: str | None
     """Docker image of an OpenEnv server, started on this machine's loopback."""
     python: str | None
-    """Interpreter that runs `serve`, where its packages are not the trainer's; None: the stage's own."""
+    """Interpreter that runs `serve`; None: the stage's own, or xp's own (launcher=local) where that lacks a package."""
     grader: ModulePath | None
     """provider local: `package.module:function`, (answer, row) -> reward, or a class with `grade` or `step`."""
     env_class: Name | None

@@ -1,0 +1,164 @@
+"""Environments of every kind through SkyRL's whole loop: OpenEnv, a grader of the user's own, a mix of two providers.
+
+Small and short: two steps with a model that knows the answers, then the evaluation of the trained one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
+
+from tests.envs_under_test.taught import teach
+from tests.trainers.skyrl_parts import REHEARSAL
+from xp.compose import compose
+from xp.episode.metrics_file import read_metrics
+from xp.episode.trajectory import read_trajectories
+from xp.errors import ExitCode
+from xp.plan import build_plan
+from xp.stages.model import model_place
+from xp.stages.prepare import task_set_place
+from xp.tasks.row import TaskRow, read_rows
+
+REPOSITORY = Path(__file__).parents[2]
+XPS_PYTHON = Path(os.environ.get("XP_PYTHON", REPOSITORY / ".venv/bin/python"))
+"""What xp is started with: it prepares the tasks, and has openenv, which SkyRL's Python has not."""
+STEPS, GROUP, HELD_OUT = 2, 2, 4
+SMALL = (
+    *REHEARSAL,
+    f"evaluation.num_episodes={HELD_OUT}",
+    f"training.num_steps={STEPS}",
+    "training.prompts_per_step=2",
+    f"training.group_size={GROUP}",
+    "training.micro_batch_size=2",
+    "training.warmup_updates=0",
+    # Every answer is right, so every advantage is 0: the entropy bonus alone moves the weights.
+    "training.entropy_coef=0.01",
+    "training.learning_rate=1e-5",
+)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(1800),
+    pytest.mark.skipif(not XPS_PYTHON.exists(), reason=f"{XPS_PYTHON} is what xp is started with: make setup"),
+]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A training and its evaluation, both ended with exit code 0."""
+
+    outputs: Path
+    tasks: list[TaskRow]
+
+    def metrics(self) -> list[dict[str, Any]]:
+        return read_metrics(self.outputs / "runs/r/metrics.jsonl", "train")
+
+    def trajectories(self) -> list[dict[str, Any]]:
+        return read_trajectories(self.outputs / "runs/r/attempt_1/train/trajectories/train.jsonl").records
+
+    def evaluation(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.outputs / "runs/r/attempt_1/evaluate/evaluation.json").read_text())
+        return found["results"]
+
+
+def run_stage(outputs: Path, name: str, overrides: Sequence[str], path: str = "") -> subprocess.CompletedProcess[str]:
+    """A stage with its files in place, in the interpreter and the environment that the local launcher gives it."""
+    stage = next(one for one in build_plan(compose([*SMALL, *overrides]), "r", 1).stages if one.name == name)
+    for file, text in stage.job.files.items():
+        (outputs / file).parent.mkdir(parents=True, exist_ok=True)
+        (outputs / file).write_text(text)
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    environ = {**inherited, **stage.job.env, "PYTHONPATH": f"{REPOSITORY}:{path}", "XP_PYTHON": str(XPS_PYTHON)}
+    python = str(XPS_PYTHON) if name == "prepare" else sys.executable
+    return subprocess.run(
+        [python, *stage.job.argv[1:]], cwd=outputs, env=environ, capture_output=True, text=True, timeout=900
+    )
+
+
+def run(outputs: Path, *overrides: str, path: str = "") -> Run:
+    """Prepare, teach, train, evaluate."""
+    spec = compose([*SMALL, *overrides])
+    rows: list[TaskRow] = []
+    for name in ("prepare", "train", "evaluate"):
+        done = run_stage(outputs, name, overrides, path)
+        assert done.returncode == ExitCode.OK, f"{name}: {done.stdout[-4000:]}{done.stderr[-4000:]}"
+        if name == "prepare":
+            rows = list(read_rows(outputs / task_set_place(spec) / "tasks.parquet"))
+            teach(rows, outputs / model_place(spec.model))
+    return Run(outputs, rows)
+
+
+def check_whole(found: Run, envs: set[str]) -> None:
+    """No episode is void, each is recorded once, and the evaluation has scored every one."""
+    assert [line["step"] for line in found.metrics()] == [1, 2]
+    assert all(line["episodes/void"] == 0.0 and line["episodes/num"] == 2.0 * GROUP for line in found.metrics())
+    records = found.trajectories()
+    assert sorted(record["sample"] for record in records) == sorted([0, 1] * 2 * STEPS)
+    assert {record["env"] for record in records} <= envs
+    assert all(record["outcome"]["void_reason"] is None for record in records)
+    results = found.evaluation()
+    assert {name: (one["num_scored"], one["num_void"]) for name, one in results.items()} == {
+        "before": (HELD_OUT, 0),
+        "after": (HELD_OUT, 0),
+    }
+
+
+def test_an_openenv_environment_is_trained_on_though_skyrls_python_has_no_openenv(tmp_path: Path) -> None:
+    found = run(tmp_path, "env=openenv_echo", "env.held_out.num_tasks=4")
+    check_whole(found, {"openenv_echo"})
+    assert all(line["reward/avg_raw_reward"] > 0.5 for line in found.metrics())
+    assert found.evaluation()["before"]["reward_mean"] > 0.5
+    right = next(record for record in found.trajectories() if record["outcome"]["reward"] == 1.0)
+    assert right["outcome"]["status"] == "finished"
+
+
+def test_the_grader_of_the_docs_is_trained_on_from_a_package_of_the_users_own(tmp_path: Path) -> None:
+    text = (REPOSITORY / "docs/environments.md").read_text()
+    snippet = re.search(r"```python\n# my_env\.py\n(.*?)```", text, re.DOTALL)
+    assert snippet is not None
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package/my_env.py").write_text(snippet[1])
+    sys.path.insert(0, str(tmp_path / "package"))  # The control plane names the task set after the grader's source.
+    try:
+        overrides = ("env=graded", "env.grader=my_env:Multiply", "env.train.num_tasks=4", "env.held_out.num_tasks=4")
+        found = run(tmp_path, *overrides, path=str(tmp_path / "package"))
+    finally:
+        sys.path.remove(str(tmp_path / "package"))
+    check_whole(found, {"graded"})
+    assert all(line["reward/avg_raw_reward"] > 0.5 for line in found.metrics())
+
+
+def test_a_mix_of_a_served_and_a_graded_environment_is_trained_on_each_by_its_own_rule(tmp_path: Path) -> None:
+    members = ("whodunit_mini", "multiply")
+    overrides = [
+        f"env.members.{member}.{purpose}.num_tasks={count}"
+        for member in members
+        for purpose, count in (("train", 3), ("held_out", 2))
+    ]
+    # Equal shares, so that both members are seen in two steps.
+    overrides += ["env=whodunit_mini_multiply", "env.members.whodunit_mini.weight=1.0"]
+    found = run(tmp_path, *overrides)
+    check_whole(found, set(members))
+    assert {record["env"] for record in found.trajectories()} == set(members)
+    for member in members:
+        lines = [line for line in found.metrics() if f"{member}/reward/avg_raw_reward" in line]
+        assert lines
+        assert all(line[f"{member}/episodes/void"] == 0.0 for line in lines)
+        played = [record for record in found.trajectories() if record["env"] == member]
+        assert sum(line[f"{member}/episodes/num"] for line in lines) == len(played)
+    rewards = {
+        member: {one["outcome"]["reward"] for one in found.trajectories() if one["env"] == member} for member in members
+    }
+    assert 0.5 in rewards["multiply"]
+    assert max(rewards["multiply"]) == 0.5
+    assert max(rewards["whodunit_mini"]) > 0.0
