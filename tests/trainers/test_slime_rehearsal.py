@@ -24,7 +24,7 @@ from tests.tiny import tokenizer_and_model
 from tests.trainers.fake_sglang import FakeSglang, TinyPolicy
 from tests.trainers.slime_setup import detective, needs_slime, tiny_directory
 from xp.backends.base import Places
-from xp.backends.slime.config import Command, EvaluateConfig, TrainConfig
+from xp.backends.slime.config import Command, EvaluateConfig, TrainConfig, WorkerConfig
 from xp.backends.slime.render import stages
 from xp.compose import compose
 from xp.job import Job
@@ -151,20 +151,24 @@ def test_slimes_own_loop_plays_the_mysteries_and_converts_them_to_training_data(
     played = {(one["step"], one["index"]) for one in trajectories}
     assert played == {(at // PROMPTS, line["metadata"]["index"]) for at, line in enumerate(view)}
 
+    (worker,) = root.rglob("train/slime/train/worker.json")
     for rollout_id in range(STEPS):
-        _check_conversion(Path(str(dump).format(rollout_id=rollout_id)), root)
+        _check_conversion(Path(str(dump).format(rollout_id=rollout_id)), root, worker)
     assert (root / "runs/r/model/model.safetensors").is_file()
 
 
-def _check_conversion(dump: Path, root: Path) -> None:
+def _check_conversion(dump: Path, root: Path, worker: Path) -> None:
     """Slime's own conversion of the samples that its loop has dumped."""
     import torch
     from slime.utils.types import Sample
 
-    from tests.trainers.slime_setup import slime_arguments
-    from tests.trainers.test_slime_rollout import converted
+    from tests.contracts.test_agreement import NO_RETRY, FakeMix
+    from tests.trainers.slime_setup import put_worker, slime_arguments
+    from tests.trainers.test_slime_rollout import Kept, converted
 
     args = slime_arguments(root / "models/tiny")
+    # As the run wrote it, but without its environments: nothing is played here.
+    put_worker(args, WorkerConfig.from_json(worker.read_text()), FakeMix(NO_RETRY), Kept())
     samples = [Sample.from_dict(value) for value in torch.load(dump, weights_only=False)["samples"]]
     assert len(samples) == PROMPTS * GROUP
     data = converted(args, samples)
