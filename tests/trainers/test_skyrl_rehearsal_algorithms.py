@@ -74,7 +74,7 @@ def test_an_algorithm_trains_what_writes(outputs: Path, algorithm: str) -> None:
     assert [line["step"] for line in lines] == [1, 2]
     assert all(line["training/grad_norm"] > 0 for line in lines)
     assert max(line["training/logprob_gap"] for line in lines) < 1e-5
-    assert not any("training/critic_loss" in line for line in lines)
+    assert not any("training/value_loss" in line for line in lines)
 
 
 def test_a_users_function_that_fails_ends_the_run_with_its_code(outputs: Path) -> None:
@@ -97,7 +97,7 @@ def test_ppo_trains_policy_and_critic_over_attempts(ppo: list[dict[str, Any]]) -
     for line in ppo:
         assert line["training/grad_norm"] > 0
         assert line["training/critic_grad_norm"] > 0
-        assert line["training/critic_loss"] > 0
+        assert line["training/value_loss"] > 0
         assert line["training/logprob_gap"] < 1e-5
     assert ppo[0]["training/critic_learning_rate"] == pytest.approx(0.002)
 

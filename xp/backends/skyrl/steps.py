@@ -22,7 +22,7 @@ NAMES: Mapping[str, str] = {
     "policy/policy_entropy": "training/entropy",
     "policy/loss_metrics/clip_ratio": "training/clip_fraction",
     "policy/rollout_train_logprobs_abs_diff_mean": "training/logprob_gap",
-    "critic/critic_loss": "training/critic_loss",
+    "critic/critic_loss": "training/value_loss",
     "critic/grad_norm": "training/critic_grad_norm",
     "critic/values_mean": "training/value",
     "critic/values_clipfrac": "training/value_clip_fraction",
