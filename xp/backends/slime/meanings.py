@@ -86,6 +86,8 @@ def _meaning(spec: RunSpec, path: str) -> Meaning:
             return CARRIED[whole]
     if path.startswith("model.architecture"):
         return Meaning(Fit.EXACT, _shape(spec, path.rpartition(".")[2]))
+    if path == "training.critic_learning_rate" and spec.algorithm.critic is None:
+        return Meaning(Fit.EXACT, "nothing: there is no critic")
     if path in CARRIED:
         return CARRIED[path]
     if path.startswith("backend.parallel.offload_"):

@@ -117,7 +117,7 @@ def _mathematics(spec: RunSpec) -> Iterator[Refusal]:
     if algorithm.loss_aggregation is LossAggregation.CONSTANT:
         yield Refusal(
             "algorithm.loss_aggregation",
-            "Slime has no constant normaliser; set token_mean or sequence_mean, or use backend=skyrl or trl",
+            "Slime has no constant normaliser; set token_mean or sequence_mean, or use backend=skyrl",
         )
     if algorithm.importance_correction is ImportanceCorrection.SEQUENCE:
         yield Refusal(
