@@ -6,6 +6,8 @@ SLIME_VENV ?= .venv-slime
 # The CPU build, where pip needs to be told: make setup TORCH_INDEX_URL=https://download.pytorch.org/whl/cpu
 TORCH ?= torch==2.13.0
 TORCH_INDEX_URL ?=
+# Processes of make test. A file's tests stay together: its fixtures are trained models and servers.
+WORKERS ?= 2
 # Overrides for a run or a recipe: make demo ARGS="seed=2"
 ARGS ?=
 
@@ -45,7 +47,7 @@ $(addprefix plan-,$(RECIPES)): plan-%: setup
 	$(XP) plan recipes=$* $(ARGS)
 
 test: setup check  ## Style, types, the wall, and every test that takes less than a minute; what .ci/run calls
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" --numprocesses $(WORKERS) --dist loadfile
 
 test-slow: setup  ## The tests that take longer
 	$(BIN)/python -m pytest -m slow

@@ -23,6 +23,16 @@ def run_stage(program: Callable[[Sequence[str]], None], argv: Sequence[str]) -> 
     """
     signal.signal(signal.SIGTERM, _terminate)
     try:
+        return _ended(program, argv)
+    except _Terminated:
+        return _tell("terminated", ExitCode.TERMINATED)
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _ended(program: Callable[[Sequence[str]], None], argv: Sequence[str]) -> int:
+    """The exit code, its reason told; TERM may still come while it is."""
+    try:
         program(argv)
     except XpError as error:
         return _tell(str(error), error.code)
@@ -30,8 +40,6 @@ def run_stage(program: Callable[[Sequence[str]], None], argv: Sequence[str]) -> 
         return _tell(f"the environment failed: {type(fault).__name__}: {fault}", ExitCode.ENVIRONMENT)
     except KeyboardInterrupt:
         return _tell("interrupted", ExitCode.INTERRUPTED)
-    except _Terminated:
-        return _tell("terminated", ExitCode.TERMINATED)
     except OSError as error:
         if error.errno in _RESOURCE_ERRNOS:
             return _tell(f"{error.strerror}: {error.filename}; make room or permit writing there", ExitCode.RESOURCE)
