@@ -80,27 +80,17 @@ class OpenRewardProvider:
         return [Task(self._config.name, split, index, spec) for index, spec in zip(indices, specs, strict=True)]
 
     def open(self, task: Task) -> OpenRewardSession:
-        core = self._core()
-        return OpenRewardSession(core, self._in_slot(core, task, core.open(task)))
+        """Open a session as soon as there may be one more; the slot is given back with the session."""
+        core, limits = self._core(), self._config.limits
+        checked_index(task)
+        if not core.slots.acquire(timeout=limits.episode_timeout_s):
+            raise DeadlineExceeded(f"{self!r}: {limits.max_sessions} sessions are open, and none was closed in time")
+        return OpenRewardSession(core, run(core.open(task), limits.create_timeout_s + SLACK_S))
 
     async def describe(self, task: Task) -> tuple[list[Message], tuple[ToolSpec, ...]]:
         """See xp.envs.base.Describer."""
         checked_index(task)
         return await self._core().describe(task)
-
-    def _in_slot(self, core: _Core, task: Task, work: Coroutine[Any, Any, T]) -> T:
-        """Open a session as soon as there may be one more; the slot is given back with the session."""
-        limits = self._config.limits
-        try:
-            checked_index(task)
-            if not core.slots.acquire(timeout=limits.episode_timeout_s):
-                raise DeadlineExceeded(
-                    f"{self!r}: {limits.max_sessions} sessions are open, and none was closed in time"
-                )
-        except BaseException:
-            work.close()
-            raise
-        return run(work, limits.create_timeout_s + SLACK_S)
 
     def close(self) -> None:
         with self._lock:

@@ -12,18 +12,16 @@ from typing import Any, NoReturn
 
 import torch
 
+from xp.backends.skyrl.config import OWN_ESTIMATOR
 from xp.episode.advantages import EPSILON, AdvantageFn, Valid
-
-ESTIMATOR = "xp"
-"""What stands for them in SkyRL's registry, whose names it holds `trainer.algorithm.advantage_estimator` against."""
 
 
 def register_estimator() -> None:
     """Make the name known to this process's registry; a trainer that is not xp's fails on it instead of guessing."""
     from skyrl.backends.skyrl_train.utils.ppo_utils import AdvantageEstimatorRegistry
 
-    if ESTIMATOR not in AdvantageEstimatorRegistry.list_available():
-        AdvantageEstimatorRegistry.register(ESTIMATOR, _elsewhere)
+    if OWN_ESTIMATOR not in AdvantageEstimatorRegistry.list_available():
+        AdvantageEstimatorRegistry.register(OWN_ESTIMATOR, _elsewhere)
 
 
 def _elsewhere(**_: Any) -> NoReturn:

@@ -8,6 +8,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+OWN_ESTIMATOR = "xp"
+"""Name in SkyRL's registry of what xp.backends.skyrl.advantages computes; its parser takes registered ones only."""
+
 
 @dataclass(frozen=True)
 class Sampling:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from xp.backends.skyrl.config import OWN_ESTIMATOR
 from xp.backends.skyrl.geometry import geometry, is_colocated, is_megatron
 from xp.spec import (
     AdvantageScale,
@@ -37,7 +38,6 @@ SCHEDULER = {
 }
 OWN_ESTIMATORS = (Estimator.REINFORCE_PP, Estimator.GAE, Estimator.CUSTOM)
 """Whose advantages xp.backends.skyrl.advantages computes, under a name of its own."""
-OWN_ESTIMATOR = "xp"
 MAX_SAMPLE_BATCHES = 30
 """Batches that a step of dynamic sampling may draw before SkyRL stops the run: its own default."""
 
