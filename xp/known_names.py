@@ -77,6 +77,8 @@ FOREIGN = {
     "MAX_TURNS": "env.max_turns",
     "ENV_NAME": "env=NAME",
     "recipe": "recipes=NAME",
+    # an earlier key of xp's own
+    "evaluation.num_episodes": "evaluation.num_tasks (of the held-out tasks) and evaluation.samples_per_task",
     # said by several
     "advantage_estimator": "algorithm=NAME chooses it",
     "adv_estimator": "algorithm=NAME chooses it",

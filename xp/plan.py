@@ -12,6 +12,7 @@ from typing import cast
 
 from xp.backends.base import Places, RenderModule
 from xp.errors import ExitCode, XpError
+from xp.extent import extent_refusals
 from xp.job import Stage
 from xp.spec import RunSpec
 from xp.stages.prepare import prepare_stage, task_set_place
@@ -46,7 +47,7 @@ def new_run_id(spec: RunSpec) -> str:
 def build_plan(spec: RunSpec, run_id: str, attempt: int = 1) -> Plan:
     """Refuse what the backend cannot do, then lay out the stages; raises XpError(PLAN) with every reason."""
     backend = render_module(spec)
-    if refusals := list(backend.refusals(spec)):
+    if refusals := [*backend.refusals(spec), *extent_refusals(spec)]:
         raise XpError("\n".join(str(refusal) for refusal in refusals), ExitCode.PLAN)
     places = Places(run=f"runs/{run_id}", attempt=attempt, tasks=task_set_place(spec))
     return Plan(run_id, attempt, spec, (prepare_stage(spec, places), *backend.stages(spec, places)))

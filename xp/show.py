@@ -59,6 +59,7 @@ def title(plan: Plan) -> str:
 def arithmetic(plan: Plan) -> list[str]:
     """The batch geometry in words; the second line is the size of the run."""
     from xp.batch import arithmetic as batch_arithmetic
+    from xp.extent import evaluation_line
 
     training = plan.spec.training
     episodes = training.prompts_per_step * training.group_size
@@ -69,8 +70,7 @@ def arithmetic(plan: Plan) -> list[str]:
         f"the run: {training.num_steps} steps = {training.num_steps * episodes:,} episodes,"
         f" {training.num_steps * updates:,} updates at learning rate {training.learning_rate:g}",
         *batch_arithmetic(plan.spec),
-        f"held out: {plan.spec.evaluation.num_episodes} episodes"
-        + (" before and after training" if plan.spec.evaluation.before_training else " after training"),
+        evaluation_line(plan.spec),
     ]
 
 

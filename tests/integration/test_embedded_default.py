@@ -30,7 +30,6 @@ SMALL = (
     "training.micro_batch_size=8",
     "training.num_steps=2",
     "training.checkpoint_every=1",
-    "evaluation.num_episodes=8",
 )
 
 

@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(120
 SMALL = (
     *("hardware.accelerators_per_node=2", "model.build.warmup_steps=40"),
     *("env.train.num_tasks=16", "env.held_out.num_tasks=8"),
-    *("evaluation.num_episodes=8", "evaluation.before_training=false", "evaluation.every=1"),
+    *("evaluation.before_training=false", "evaluation.every=1"),
     *("training.num_steps=2", "training.prompts_per_step=4", "training.group_size=4", "training.micro_batch_size=8"),
     "training.checkpoint_every=1",
 )

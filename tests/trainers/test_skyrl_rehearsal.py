@@ -35,7 +35,6 @@ SMALL = (
     *REHEARSAL,
     "env.train.num_tasks=5",
     "env.held_out.num_tasks=4",
-    "evaluation.num_episodes=4",
     "training.prompts_per_step=2",
     "training.group_size=2",
     "training.micro_batch_size=2",

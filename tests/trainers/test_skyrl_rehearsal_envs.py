@@ -36,7 +36,7 @@ XPS_PYTHON = Path(os.environ.get("XP_PYTHON", REPOSITORY / ".venv/bin/python"))
 STEPS, GROUP, HELD_OUT = 2, 2, 4
 SMALL = (
     *REHEARSAL,
-    f"evaluation.num_episodes={HELD_OUT}",
+    f"evaluation.num_tasks={HELD_OUT}",
     f"training.num_steps={STEPS}",
     "training.prompts_per_step=2",
     f"training.group_size={GROUP}",

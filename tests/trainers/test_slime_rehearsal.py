@@ -62,7 +62,7 @@ def spec_of(model: Path, *more: str) -> RunSpec:
                 "env.train.num_tasks=16",
                 "env.held_out.num_tasks=4",
             ),
-            *("evaluation.num_episodes=8", "env.limits.max_sessions=16", "backend.parallel.tensor=1"),
+            *("evaluation.samples_per_task=2", "env.limits.max_sessions=16", "backend.parallel.tensor=1"),
             *more,
         ]
     )

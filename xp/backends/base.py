@@ -107,5 +107,8 @@ class RenderModule(Protocol):
     def evaluation(self, spec: RunSpec, places: Places, models: Mapping[str, str], needs: tuple[str, ...]) -> Stage:
         """Play the held-out tasks with each of these models (name -> Hugging Face directory)."""
 
+    def evaluations(self, spec: RunSpec, num_steps: int) -> int:
+        """How often the held-out tasks are played while a run of so many rollout steps trains."""
+
     def checkpoint(self, spec: RunSpec, places: Places, step: int) -> str:
         """Directory of the checkpoint of a rollout step, as a Hugging Face model."""

@@ -70,8 +70,10 @@ class Training(Section):
 class Evaluation(Section):
     """Held-out episodes, the same before and after training."""
 
-    num_episodes: Count
-    """Spread evenly over the held-out tasks; rounded up to whole rounds of them."""
+    num_tasks: Count | None
+    """Of the held-out tasks, chosen by a hash of their names; None: all of them."""
+    samples_per_task: Count
+    """Episodes of each of these tasks."""
     temperature: Annotated[float, Field(ge=0)]
     """0: greedy."""
     before_training: bool

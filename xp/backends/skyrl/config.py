@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from xp.tasks.rounds import Rounds
+
 OWN_ESTIMATOR = "xp"
 """Name in SkyRL's registry of what xp.backends.skyrl.advantages computes; its parser takes registered ones only."""
 
@@ -90,7 +92,7 @@ class TrainConfig:
     shuffle: bool
     """Whether xp's order of tasks is a random one; SkyRL's own loader must not shuffle on top."""
     mask_truncated: bool
-    evaluation_episodes: int | None
+    during: Rounds | None
     """Of an evaluation while training; None: there is none."""
     estimator: str
     """In xp's words: whose advantages are wanted."""
@@ -103,7 +105,8 @@ class TrainConfig:
     @staticmethod
     def from_json(text: str) -> TrainConfig:
         value = json.loads(text)
-        return TrainConfig(**value | {"common": _common(value["common"])})
+        during = None if value["during"] is None else Rounds(**value["during"])
+        return TrainConfig(**value | {"common": _common(value["common"]), "during": during})
 
 
 @dataclass(frozen=True)
@@ -117,7 +120,7 @@ class EvaluateConfig:
     """Where the reward curve goes (PNG)."""
     held_out_data: str
     """Parquet of held-out tasks that the stage writes; also in common.paths."""
-    num_episodes: int
+    rounds: Rounds
     batch_size: int
     """Episodes played at the same time."""
 
@@ -127,7 +130,7 @@ class EvaluateConfig:
     @staticmethod
     def from_json(text: str) -> EvaluateConfig:
         value = json.loads(text)
-        return EvaluateConfig(**value | {"common": _common(value["common"])})
+        return EvaluateConfig(**value | {"common": _common(value["common"]), "rounds": Rounds(**value["rounds"])})
 
 
 def _value(key: str, path: str) -> str | list[str]:

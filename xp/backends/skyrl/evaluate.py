@@ -11,7 +11,7 @@ from pathlib import Path
 
 from xp.backends.skyrl.config import EvaluateConfig
 from xp.backends.skyrl.tasks_view import write_view
-from xp.backends.skyrl.train import native_config, prepare, whole_rounds
+from xp.backends.skyrl.train import native_config, prepare
 from xp.episode.curve import draw_curve
 from xp.episode.evaluation import evaluation_result, write_evaluation
 from xp.episode.metrics import Played, check_health, episode_metrics
@@ -52,7 +52,7 @@ def _play(config: EvaluateConfig, name: str, directory: str, rows: Sequence[Task
     common = config.common
     chat = ChatTokens(AutoTokenizer.from_pretrained(directory), common.chat_template)
     kept = within_limit(Path(common.tasks), rows, chat, common.sampling.max_prompt_tokens)
-    write_view(whole_rounds(kept, config.num_episodes), Path(config.held_out_data))
+    write_view(config.rounds.episodes(kept), Path(config.held_out_data))
     num_workers = common.num_workers if common.rehearsal else None
     cfg = native_config(common, directory)
     played: list[Played] = run_in_ray(cfg, evaluate_in_task, (config, name, stage, Path.cwd()), num_workers=num_workers)

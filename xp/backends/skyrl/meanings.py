@@ -26,7 +26,8 @@ CARRIED: Mapping[str, str] = {
     "training.adam_beta2": "trainer.policy.optimizer_config.adam_betas, with adam_beta1",
     "training.shuffle": "xp.tasks.schedule; SkyRL's loader keeps the order",
     "training.max_void_fraction": "xp.backends.skyrl.steps",
-    "evaluation.num_episodes": "rows of the held-out view, and the evaluate stage",
+    "evaluation.num_tasks": "xp.tasks.rounds: rows of the held-out view",
+    "evaluation.samples_per_task": "xp.tasks.rounds: rows of the held-out view",
     "evaluation.before_training": "the evaluate stage",
     "backend.engine.name": "SkyRL's inference interface",
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,11 +17,12 @@ from xp.backends.skyrl.refusals import refusals
 from xp.job import Job, Stage
 from xp.spec import RunSpec
 from xp.stages.episode import episode_config, episode_secrets
+from xp.stages.evaluation import rounds
 from xp.stages.model import model_place, model_stage
 from xp.stages.needs import QUIET, cpu_environment, trainer_resources, trainer_runtime
 from xp.stages.prepare import prepare_config
 
-__all__ = ["checkpoint", "evaluation", "meanings", "refusals", "stages"]
+__all__ = ["checkpoint", "evaluation", "evaluations", "meanings", "refusals", "stages"]
 
 PACKAGES = ("skyrl", "skyrl_gym", "ray", "torch", "transformers", "openreward")
 ENGINE_PACKAGES = ("vllm", "flash_attn")
@@ -75,11 +77,17 @@ def evaluation(spec: RunSpec, places: Places, models: Mapping[str, str], needs: 
         models=models,
         curve=curve,
         held_out_data=data,
-        num_episodes=spec.evaluation.num_episodes,
+        rounds=rounds(spec),
         batch_size=spec.evaluation.batch_size,
     )
     outputs = (f"{here}/evaluation.json", curve)
     return Stage("evaluate", _job(spec, here, "xp.backends.skyrl.evaluate", config.to_json(), outputs), needs=needs)
+
+
+def evaluations(spec: RunSpec, num_steps: int) -> int:
+    """The last step has one in any case."""
+    every = spec.evaluation.every
+    return 0 if every is None else math.ceil(num_steps / every)
 
 
 def checkpoint(spec: RunSpec, places: Places, step: int) -> str:
@@ -110,7 +118,7 @@ def _train_job(spec: RunSpec, places: Places, base_model: str) -> Job:
         updates_per_rollout=geometry(spec).updates_per_rollout,
         shuffle=training.shuffle,
         mask_truncated=spec.algorithm.mask_truncated,
-        evaluation_episodes=None if spec.evaluation.every is None else spec.evaluation.num_episodes,
+        during=None if spec.evaluation.every is None else rounds(spec),
         estimator=spec.algorithm.estimator.value,
         advantage_fn=spec.algorithm.advantage_fn,
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -57,13 +56,8 @@ def write_views(config: TrainConfig, stage: Path) -> None:
     num_prompts = config.num_steps * config.prompts_per_step
     order = schedule(kept("train"), num_prompts, seed=common.sampling.seed, shuffle=config.shuffle)
     write_view(order, Path(config.train_data))
-    if config.evaluation_episodes is not None:
-        write_view(whole_rounds(kept("held_out"), config.evaluation_episodes), Path(config.held_out_data))
-
-
-def whole_rounds(rows: Sequence[TaskRow], num_episodes: int) -> list[TaskRow]:
-    """Every held-out task as often as it is played: at least `num_episodes` in all."""
-    return [*rows] * math.ceil(num_episodes / len(rows))
+    if config.during is not None:
+        write_view(config.during.episodes(kept("held_out")), Path(config.held_out_data))
 
 
 def native_config(common: Common, model: str) -> Any:

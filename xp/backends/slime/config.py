@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from xp.tasks.rounds import Rounds
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -83,8 +85,8 @@ class TrainConfig:
     """Value of --prompt-data: the program writes the task view there, num_steps x prompts_per_step lines."""
     held_out: str | None
     """Value of --eval-prompt-data, one line an episode; None: no evaluation while training."""
-    num_held_out: int
-    """Episodes of one evaluation, rounded up to whole rounds of the held-out tasks."""
+    rounds: Rounds
+    """Of one evaluation."""
     checkpoints: str
     """Value of --save and --load."""
     exports: str
@@ -114,7 +116,7 @@ class TrainConfig:
         value = json.loads(text)
         critic = None if value["critic"] is None else CriticConfig(**value["critic"])
         parts = {"common": _common(value["common"]), "command": _command(value["command"]), "critic": critic}
-        return TrainConfig(**value | parts)
+        return TrainConfig(**value | parts | {"rounds": Rounds(**value["rounds"])})
 
 
 @dataclass(frozen=True)
@@ -158,7 +160,7 @@ class EvaluateConfig:
     """Value of --eval-prompt-data: the program writes the view there, one line an episode."""
     curve: str
     """Where the reward curve goes (PNG)."""
-    num_episodes: int
+    rounds: Rounds
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=2) + "\n"
@@ -166,7 +168,8 @@ class EvaluateConfig:
     @staticmethod
     def from_json(text: str) -> EvaluateConfig:
         value = json.loads(text)
-        return EvaluateConfig(**value | {"common": _common(value["common"]), "command": _command(value["command"])})
+        parts = {"common": _common(value["common"]), "command": _command(value["command"])}
+        return EvaluateConfig(**value | parts | {"rounds": Rounds(**value["rounds"])})
 
 
 @dataclass(frozen=True)

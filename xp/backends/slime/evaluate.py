@@ -6,7 +6,6 @@ It is Slime's train.py without training: the same router, engines and generate f
 from __future__ import annotations
 
 import json
-import math
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -54,8 +53,8 @@ def _play(config: EvaluateConfig, name: str, model: Path, stage: Path, root: Pat
     chat = ChatTokens(AutoTokenizer.from_pretrained(model), config.common.chat_template)
     tasks = Path(config.common.tasks)
     rows = within_limit(tasks, load_tasks(tasks, stage, "held_out"), chat, config.common.limits.max_prompt_tokens)
-    write_episodes(rows, math.ceil(config.num_episodes / len(rows)), Path(config.held_out))
-    worker = worker_config(config, name, root)
+    num_episodes = write_episodes(rows, config.rounds, Path(config.held_out))
+    worker = worker_config(config, name, root, num_episodes)
     run_train(with_model(config.command, model), worker)
     file = played_file(worker)
     if not file.is_file():
@@ -63,7 +62,7 @@ def _play(config: EvaluateConfig, name: str, model: Path, stage: Path, root: Pat
     return [played_from(value) for value in json.loads(file.read_text())]
 
 
-def worker_config(config: EvaluateConfig, name: str, root: Path) -> WorkerConfig:
+def worker_config(config: EvaluateConfig, name: str, root: Path, num_episodes: int) -> WorkerConfig:
     """What Slime's processes read of it."""
     return WorkerConfig(
         root=str(root.absolute()),
@@ -71,7 +70,7 @@ def worker_config(config: EvaluateConfig, name: str, root: Path) -> WorkerConfig
         phase=f"evaluate/{name}",
         group_size=1,
         num_steps=1,
-        prompts_per_step=config.num_episodes,
+        prompts_per_step=num_episodes,
         updates_per_step=1,
         mask_truncated=False,
         checkpoints=None,

@@ -32,7 +32,8 @@ CARRIED: Mapping[str, Meaning] = {
     ),
     "training.shuffle": Meaning(Fit.EXACT, "xp.tasks.schedule; the view has xp's order"),
     "training.max_void_fraction": Meaning(Fit.EXACT, "xp.backends.slime.steps"),
-    "evaluation.num_episodes": Meaning(Fit.EXACT, "lines of the held-out view"),
+    "evaluation.num_tasks": Meaning(Fit.EXACT, "xp.tasks.rounds: lines of the held-out view"),
+    "evaluation.samples_per_task": Meaning(Fit.EXACT, "xp.tasks.rounds: lines of the held-out view"),
     "evaluation.before_training": Meaning(Fit.EXACT, "the evaluate stage"),
     "evaluation.batch_size": Meaning(
         Fit.EMULATED, "--sglang-server-concurrency of the evaluate stage", "Rounded up to whole episodes an engine."

@@ -17,11 +17,12 @@ from xp.backends.slime.refusals import refusals
 from xp.job import Job, Stage
 from xp.spec import RunSpec
 from xp.stages.episode import episode_config, episode_secrets
+from xp.stages.evaluation import rounds
 from xp.stages.model import model_place
 from xp.stages.needs import QUIET, trainer_resources, trainer_runtime
 from xp.stages.prepare import prepare_config
 
-__all__ = ["checkpoint", "evaluation", "meanings", "refusals", "stages", "train_flags"]
+__all__ = ["checkpoint", "evaluation", "evaluations", "meanings", "refusals", "stages", "train_flags"]
 
 PACKAGES = ("ray", "sglang", "torch", "transformers", "openreward")
 SLIME_PATH, MEGATRON_PATH = "SLIME_PATH", "MEGATRON_PATH"
@@ -77,10 +78,16 @@ def evaluation(spec: RunSpec, places: Places, models: Mapping[str, str], needs: 
         models=models,
         held_out=_held_out(here),
         curve=curve,
-        num_episodes=spec.evaluation.num_episodes,
+        rounds=rounds(spec),
     )
     outputs = (f"{here}/evaluation.json", curve)
     return Stage("evaluate", _job(spec, here, "xp.backends.slime.evaluate", config.to_json(), outputs), needs=needs)
+
+
+def evaluations(spec: RunSpec, num_steps: int) -> int:
+    """After each step that `evaluation.every` divides."""
+    every = spec.evaluation.every
+    return 0 if every is None else num_steps // every
 
 
 def checkpoint(spec: RunSpec, places: Places, step: int) -> str:
@@ -98,7 +105,7 @@ def _train_job(spec: RunSpec, places: Places) -> Job:
         architecture=_architecture(spec),
         prompts=_prompts(here),
         held_out=_held_out(here) if spec.evaluation.every else None,
-        num_held_out=spec.evaluation.num_episodes,
+        rounds=rounds(spec),
         checkpoints=places.checkpoints,
         exports=_exports(places),
         model_dir=places.model,

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from xp.atomic import replacing
+from xp.tasks.rounds import Rounds
 from xp.tasks.row import TaskRow
 
 INPUT_KEY, METADATA_KEY, TOOL_KEY = "input", "metadata", "tools"
@@ -32,12 +33,12 @@ def write_view(rows: Iterable[TaskRow], path: Path) -> int:
     return _write(map(slime_line, rows), path)
 
 
-def write_episodes(rows: Sequence[TaskRow], rounds: int, path: Path) -> int:
+def write_episodes(rows: Sequence[TaskRow], rounds: Rounds, path: Path) -> int:
     """As `write_view`, with every task once a round; the metadata's `sample` says which of its episodes a line is."""
     lines = (
         {**slime_line(row), METADATA_KEY: {**slime_line(row)[METADATA_KEY], "sample": number}}
-        for number in range(rounds)
-        for row in rows
+        for number in range(rounds.samples_per_task)
+        for row in rounds.tasks(rows)
     )
     return _write(lines, path)
 

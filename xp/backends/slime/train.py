@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -59,7 +58,7 @@ def write_views(config: TrainConfig, stage: Path, model: Path) -> None:
     write_view(schedule(kept, num_prompts, seed=common.seed, shuffle=config.shuffle), Path(config.prompts))
     if config.held_out is not None:
         held_out = _kept(config, stage, chat, "held_out")
-        write_episodes(held_out, math.ceil(config.num_held_out / len(held_out)), Path(config.held_out))
+        write_episodes(held_out, config.rounds, Path(config.held_out))
 
 
 def critic_role(critic: CriticConfig, root: Path, *, is_resumed: bool) -> Mapping[str, Any]:

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from xp.tasks.rounds import Rounds
+
 
 @dataclass(frozen=True)
 class Sampling:
@@ -77,10 +79,14 @@ class During:
 
     every: int
     """Rollout steps between two."""
-    num_episodes: int
+    rounds: Rounds
     batch_size: int
     """Episodes played at the same time, over all ranks."""
     sampling: Sampling
+    wave_size: int
+    """Episodes that one process plays at the same time."""
+    wave_s: int
+    """Seconds that such a wave may take; the other ranks wait for it at a collective."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +120,7 @@ class TrainConfig:
         parts = {
             "common": _common(value["common"]),
             "lora": None if lora is None else _lora(lora),
-            "during": None if during is None else During(**during | {"sampling": Sampling(**during["sampling"])}),
+            "during": None if during is None else _during(during),
         }
         return TrainConfig(**value | parts)
 
@@ -128,7 +134,7 @@ class EvaluateConfig:
     """`before` and `after` -> model directory, in the order in which they are played."""
     curve: str
     """Where the reward curve goes (PNG)."""
-    num_episodes: int
+    rounds: Rounds
     batch_size: int
     """Episodes played at the same time."""
 
@@ -138,7 +144,7 @@ class EvaluateConfig:
     @staticmethod
     def from_json(text: str) -> EvaluateConfig:
         value = json.loads(text)
-        return EvaluateConfig(**value | {"common": _common(value["common"])})
+        return EvaluateConfig(**value | {"common": _common(value["common"]), "rounds": Rounds(**value["rounds"])})
 
 
 def _common(value: dict[str, Any]) -> Common:
@@ -146,6 +152,10 @@ def _common(value: dict[str, Any]) -> Common:
     if server is not None:
         server = Server(**server | {"arguments": tuple(server["arguments"])})
     return Common(**value | {"sampling": Sampling(**value["sampling"]), "server": server})
+
+
+def _during(value: dict[str, Any]) -> During:
+    return During(**value | {"sampling": Sampling(**value["sampling"]), "rounds": Rounds(**value["rounds"])})
 
 
 def _lora(value: dict[str, Any]) -> Lora:

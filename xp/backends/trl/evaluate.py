@@ -5,7 +5,6 @@ Both models play the same tasks from the same seeds, so that the difference is t
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -57,7 +56,7 @@ def _play(config: EvaluateConfig, name: str, directory: str, rows: Sequence[Task
     chat = ChatTokens(AutoTokenizer.from_pretrained(directory), config.common.chat_template)
     limit = config.common.sampling.max_prompt_tokens
     kept = within_limit(Path(config.common.tasks), rows, chat, limit)
-    todo = kept * math.ceil(config.num_episodes / len(kept))
+    todo = config.rounds.episodes(kept)
     numbered = list(zip(todo, sample_numbers([row.task_id for row in todo]), strict=True))
     played: list[Played] = []
     file = Path(config.common.stage_dir) / "trajectories" / f"{name}.jsonl"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import cycle, islice
 from pathlib import Path
 
-from xp.backends.trl.config import Sampling, TrainConfig
+from xp.backends.trl.config import During, Sampling, TrainConfig
 from xp.backends.trl.conversation import OpenEngine
 from xp.backends.trl.ranks import Ranks
 from xp.backends.trl.rollout import play_with, sample_numbers
@@ -43,7 +44,12 @@ class HeldOut:
         assert config.during is not None
         self._config, self._during = config, config.during
         self._chat, self._mix, self._recorder, self._ranks = chat, mix, recorder, ranks
-        self._own = _share(rows, self._during.num_episodes, ranks)
+        self._share = share_of(self._during.rounds.episodes(rows), ranks)
+
+    @property
+    def patience_s(self) -> int:
+        """How long another rank may take at most, beside its training episodes."""
+        return self._share.seconds(self._during)
 
     def is_due(self, step: int) -> bool:
         """Whether the policy that has learned for so many rollout steps is to be evaluated."""
@@ -54,9 +60,10 @@ class HeldOut:
         common = self._config.common
         open_engine = engine(self._during.sampling)
         size = max(1, self._during.batch_size // self._ranks.count)
-        played = []
-        for start in range(0, len(self._own), size):
-            for rollout in play_with(open_engine, self._chat, self._own[start : start + size], self._mix):
+        numbered, played = self._share.numbered, []
+        for start in range(0, len(numbered), size):
+            rollouts = play_with(open_engine, self._chat, numbered[start : start + size], self._mix)
+            for rollout in rollouts[: max(0, self._share.num_counted - start)]:
                 self._recorder.write(rollout.trajectory(common.run, "evaluate/during", step))
                 played.append(rollout.played())
         everyone = [one for share in self._ranks.gather(played) for one in share]
@@ -66,9 +73,23 @@ class HeldOut:
             MetricsFile(Path(common.metrics), "evaluate_during", common.attempt).write(step, metrics)
 
 
-def _share(rows: Sequence[TaskRow], num_episodes: int, ranks: Ranks) -> list[tuple[TaskRow, int]]:
-    """Whole rounds of the tasks, filled up so that every rank has as many: ranks may share an engine."""
-    whole = len(rows) * math.ceil(num_episodes / len(rows))
-    filled = list(islice(cycle(rows), math.ceil(whole / ranks.count) * ranks.count))
+@dataclass(frozen=True)
+class Share:
+    """What one rank plays of an evaluation."""
+
+    numbered: Sequence[tuple[TaskRow, int]]
+    """Each row with the number of its sample."""
+    num_counted: int
+    """The first so many count. The rest are played and thrown away: ranks may share an engine, and all play as many."""
+
+    def seconds(self, during: During) -> int:
+        """How long it may take at most."""
+        return math.ceil(len(self.numbered) / during.wave_size) * during.wave_s
+
+
+def share_of(episodes: Sequence[TaskRow], ranks: Ranks) -> Share:
+    """This rank's part of an evaluation, as long as every other's."""
+    filled = list(islice(cycle(episodes), math.ceil(len(episodes) / ranks.count) * ranks.count))
     numbered = list(zip(filled, sample_numbers([row.task_id for row in filled]), strict=True))
-    return numbered[ranks.number :: ranks.count]
+    num_counted = len(range(ranks.number, len(episodes), ranks.count))
+    return Share(numbered[ranks.number :: ranks.count], num_counted)

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from xp.backends.trl.geometry import geometry, world_size
+from xp.backends.trl.geometry import geometry
 from xp.spec import (
     AdvantageScale,
     DType,
@@ -177,11 +177,11 @@ def _schedule(spec: RunSpec) -> str:
 
 
 def _patience_s(spec: RunSpec) -> int:
-    """Seconds that a rank waits at a collective: another's episodes may take all of their time, in several waves."""
+    """Seconds that a rank waits at a collective: another's episodes may take all of their time, in several waves.
+
+    The stage's program adds what an evaluation while training takes, once it knows how many tasks are held out.
+    """
     limits = [member.limits for member in spec.env.members.values()]
     at_once = min(one.max_sessions for one in limits)
     waves = math.ceil(geometry(spec).episodes_per_process / at_once)
-    if spec.evaluation.every is not None:
-        at_once = min(at_once, max(1, spec.evaluation.batch_size // world_size(spec)))
-        waves += math.ceil(spec.evaluation.num_episodes / world_size(spec) / at_once)
     return COLLECTIVE_S + waves * math.ceil(max(one.episode_timeout_s for one in limits))

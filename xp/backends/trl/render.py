@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,11 +16,12 @@ from xp.backends.trl.refusals import refusals
 from xp.job import Job, Stage
 from xp.spec import EngineName, RunSpec
 from xp.stages.episode import episode_config, episode_secrets
+from xp.stages.evaluation import rounds
 from xp.stages.model import model_place, model_stage
 from xp.stages.needs import QUIET, cpu_environment, trainer_resources, trainer_runtime
 from xp.stages.prepare import prepare_config
 
-__all__ = ["checkpoint", "evaluation", "grpo_config", "meanings", "refusals", "stages"]
+__all__ = ["checkpoint", "evaluation", "evaluations", "grpo_config", "meanings", "refusals", "stages"]
 
 PACKAGES = ("torch", "transformers", "trl", "openreward")
 
@@ -50,12 +52,18 @@ def evaluation(spec: RunSpec, places: Places, models: Mapping[str, str], needs: 
         common=_common(spec, places, "evaluate", spec.evaluation.temperature, _evaluation_server(spec)),
         models=models,
         curve=curve,
-        num_episodes=spec.evaluation.num_episodes,
+        rounds=rounds(spec),
         batch_size=spec.evaluation.batch_size,
     )
     outputs = (f"{here}/evaluation.json", curve)
     argv = ("python", "-m", "xp.backends.trl.evaluate", f"{here}/config.json")
     return Stage("evaluate", _job(spec, here, argv, {"config.json": config.to_json()}, outputs), needs=needs)
+
+
+def evaluations(spec: RunSpec, num_steps: int) -> int:
+    """Before the step that follows, so that the last one has none: the evaluate stage plays its model."""
+    every = spec.evaluation.every
+    return 0 if every is None else (num_steps - 1) // every
 
 
 def checkpoint(spec: RunSpec, places: Places, step: int) -> str:
@@ -138,8 +146,15 @@ def _during(spec: RunSpec) -> During | None:
     evaluation = spec.evaluation
     if evaluation.every is None:
         return None
-    sampling = _sampling(spec, evaluation.temperature)
-    return During(evaluation.every, evaluation.num_episodes, evaluation.batch_size, sampling)
+    limits = [member.limits for member in spec.env.members.values()]
+    return During(
+        every=evaluation.every,
+        rounds=rounds(spec),
+        batch_size=evaluation.batch_size,
+        sampling=_sampling(spec, evaluation.temperature),
+        wave_size=min(max(1, evaluation.batch_size // world_size(spec)), *(one.max_sessions for one in limits)),
+        wave_s=math.ceil(max(one.episode_timeout_s for one in limits)),
+    )
 
 
 def _job(spec: RunSpec, here: str, argv: tuple[str, ...], files: Mapping[str, str], outputs: tuple[str, ...]) -> Job:

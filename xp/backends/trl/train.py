@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,6 +68,7 @@ def main(argv: Sequence[str]) -> None:
         held_out = None
         if config.during is not None:
             held_out = HeldOut(config, _held_out(config, path.parent, chat), chat, mix, recorder, ranks)
+            config = _patient(config, held_out.patience_s)
         rollouts = Rollouts(config, chat, {row.task_id: row for row in order}, mix, log, recorder, ranks, held_out)
         trainer = make_trainer(config, os.environ, tokenizer, order, log, rollouts)
         checkpoint = latest_checkpoint(Path(config.grpo["output_dir"]))
@@ -171,6 +173,11 @@ def _held_out(config: TrainConfig, stage_dir: Path, chat: ChatTokens) -> list[Ta
     tasks = Path(config.common.tasks)
     rows = load_tasks(tasks, stage_dir, "held_out")
     return within_limit(tasks, rows, chat, config.common.sampling.max_prompt_tokens)
+
+
+def _patient(config: TrainConfig, seconds: int) -> TrainConfig:
+    """With so much more time for a rank that waits at a collective."""
+    return replace(config, grpo={**config.grpo, "ddp_timeout": config.grpo["ddp_timeout"] + seconds})
 
 
 def _trajectories(directory: Path, ranks: Ranks) -> Path:

@@ -1,0 +1,120 @@
+"""What a plan says of the size of a run is what is played."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from xp.backends.skyrl.config import EvaluateConfig as SkyrlConfig
+from xp.backends.slime.config import EvaluateConfig as SlimeConfig
+from xp.backends.trl.config import EvaluateConfig as TrlConfig
+from xp.compose import compose, options
+from xp.errors import ExitCode, XpError
+from xp.extent import evaluated, evaluation_line, num_tasks
+from xp.plan import Plan, build_plan
+from xp.spec import BackendName, RunSpec
+from xp.stages.prepare import prepare_config, task_set_place
+from xp.tasks.manifest import MANIFEST, Count, Manifest
+from xp.tasks.request import canonical_request, request_key
+
+CONFIGS: dict[BackendName, Any] = {
+    BackendName.TRL: TrlConfig,
+    BackendName.SKYRL: SkyrlConfig,
+    BackendName.SLIME: SlimeConfig,
+}
+
+
+@dataclass(frozen=True)
+class Named:
+    task_id: str
+
+
+def cache(spec: RunSpec, train: int, held_out: int) -> None:
+    """Leave a task set of such a size where the spec's would be; of its table nobody asks while planning."""
+    config = prepare_config(spec)
+    first, *others = spec.env.members
+    counts = {first: {"train": Count(tasks=train), "held_out": Count(tasks=held_out)}}
+    manifest = Manifest(
+        key=request_key(config),
+        request=canonical_request(config),
+        environments=dict.fromkeys(spec.env.members, "1"),
+        content_digest="",
+        counts=counts | {name: {"train": Count(), "held_out": Count()} for name in others},
+        failures=(),
+        notes=(),
+        files={},
+    )
+    place = Path(spec.outputs, task_set_place(spec))
+    place.mkdir(parents=True)
+    (place / MANIFEST).write_text(manifest.to_json())
+
+
+def stage_config(plan: Plan, stage: str) -> str:
+    files = next(one.job.files for one in plan.stages if one.name == stage)
+    return next(text for path, text in files.items() if path.endswith(f"{stage}/config.json"))
+
+
+@pytest.mark.parametrize("recipe", options("recipes"))
+def test_a_recipe_plays_as_many_held_out_episodes_as_its_plan_says(recipe: str, tmp_path: Path) -> None:
+    spec = compose([f"recipes={recipe}", f"outputs={tmp_path}"])
+    cache(spec, train=2000, held_out=num_tasks(spec).held_out or 70)
+    found = evaluated(spec)
+    assert found is not None
+    config = CONFIGS[spec.backend.name].from_json(stage_config(build_plan(spec, "r"), "evaluate"))
+    rows = [Named(f"a/test/{index}") for index in range(num_tasks(spec).held_out or 0)]
+    played = [row for _ in config.models for row in config.rounds.episodes(rows)]
+    assert len(played) == found.total == found.episodes * 2
+    assert f"= {found.episodes:,} episodes, before and after training: {len(played):,} episodes" in evaluation_line(
+        spec
+    )
+
+
+def test_the_embedded_default_evaluates_on_512_episodes() -> None:
+    found = evaluated(compose([]))
+    assert found is not None
+    assert (found.episodes, found.total) == (512, 1024)
+    assert found.share == pytest.approx(1024 / (1024 + 36 * 64))
+
+
+def test_the_number_of_held_out_tasks_that_only_the_environment_knows_comes_from_the_cached_set(tmp_path: Path) -> None:
+    spec = compose(["env=multiply", f"outputs={tmp_path}"])
+    assert evaluated(spec) is None
+    assert evaluation_line(spec).endswith("how many there are is known after prepare")
+    cache(spec, train=2000, held_out=500)
+    assert "500 held-out tasks x 1 episode = 500 episodes, before and after training: 1,000" in evaluation_line(spec)
+
+
+@pytest.mark.parametrize(
+    ("backend", "times"), [("trl", 3), ("skyrl hardware=a100x4", 4), ("slime hardware=h100x8 model=qwen3-4b", 4)]
+)
+def test_evaluations_while_training_count_as_the_backend_makes_them(backend: str, times: int) -> None:
+    words = ["env.held_out.num_tasks=10", "training.num_steps=8", "evaluation.every=2", "evaluation.num_tasks=6"]
+    found = evaluated(compose([f"backend={backend.split()[0]}", *backend.split()[1:], *words]))
+    assert found is not None
+    assert (found.num_tasks, found.during, found.total) == (6, times, 6 * (times + 2))
+
+
+def test_more_tasks_than_are_held_out_are_refused() -> None:
+    with pytest.raises(XpError, match=r"evaluation\.num_tasks: 600 of 512 held-out tasks; set 512, or null") as caught:
+        build_plan(compose(["evaluation.num_tasks=600"]), "r")
+    assert caught.value.code is ExitCode.PLAN
+
+
+def test_the_earlier_key_is_answered_with_the_new_ones() -> None:
+    with pytest.raises(XpError, match=r"in xp: evaluation\.num_tasks .* and evaluation\.samples_per_task"):
+        compose(["evaluation.num_episodes=16"])
+
+
+def test_slimes_view_has_a_line_an_episode(tmp_path: Path) -> None:
+    from tests.unit.test_task_views import row
+    from xp.backends.slime.tasks_view import write_episodes
+    from xp.tasks.rounds import Rounds
+
+    rows = [row(index) for index in range(9)]
+    assert write_episodes(rows, Rounds(4, 2), tmp_path / "held_out.jsonl") == 8
+    lines = [json.loads(line)["metadata"] for line in (tmp_path / "held_out.jsonl").read_text().splitlines()]
+    assert len({(line["task_id"], line["sample"]) for line in lines}) == 8

@@ -1,0 +1,43 @@
+"""Which held-out tasks an evaluation plays and how often: decided once, the same on every backend."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+
+class Named(Protocol):
+    """A task by its name; a row of the task set is one."""
+
+    @property
+    def task_id(self) -> str: ...
+
+
+Row = TypeVar("Row", bound=Named)
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """The size of one evaluation."""
+
+    num_tasks: int | None
+    """At most so many of the held-out tasks; None: all of them."""
+    samples_per_task: int
+
+    def tasks(self, rows: Sequence[Row]) -> list[Row]:
+        """The tasks to be played, in the order of `rows`.
+
+        They are chosen by a hash of their names: the same ones in every run, and those of a smaller number are among
+        those of a larger one.
+        """
+        if self.num_tasks is None or self.num_tasks >= len(rows):
+            return list(rows)
+        ranks = {row.task_id: hashlib.sha256(row.task_id.encode()).digest() for row in rows}
+        chosen = set(sorted(ranks, key=ranks.__getitem__)[: self.num_tasks])
+        return [row for row in rows if row.task_id in chosen]
+
+    def episodes(self, rows: Sequence[Row]) -> list[Row]:
+        """One row an episode: every task once, then every task again, until each has its samples."""
+        return self.tasks(rows) * self.samples_per_task
