@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import threading
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -71,6 +73,8 @@ class Injected:
     fault: Fault
     times: int
     skip: int
+    until: float = math.inf
+    """On the monotonic clock."""
 
 
 @dataclass
@@ -86,6 +90,7 @@ class FaultProxy:
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._writers: set[asyncio.StreamWriter] = set()
         start = asyncio.start_server(self._serve, "127.0.0.1", 0)
         self._server = asyncio.run_coroutine_threadsafe(start, self._loop).result(5)
         self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
@@ -107,6 +112,26 @@ class FaultProxy:
         """Break the next `times` exchanges whose path ends in `path`, after `skip` of them have passed."""
         self._injected.append(Injected(path, fault, times, skip))
 
+    def outage(self, seconds: float, fault: Fault, path: str = "") -> None:
+        """Break every exchange whose path ends in `path`, from now on for so long."""
+        self._injected.append(Injected(path, fault, 10**9, 0, time.monotonic() + seconds))
+
+    def refuse_for(self, seconds: float) -> None:
+        """Refuse connections for so long, and end those that are open, as a server does that is deployed again."""
+        port = self._server.sockets[0].getsockname()[1]
+
+        async def away() -> None:
+            self._server.close()
+            for writer in list(self._writers):
+                writer.transport.abort()
+
+        async def back() -> None:
+            await asyncio.sleep(seconds)
+            self._server = await asyncio.start_server(self._serve, "127.0.0.1", port)
+
+        asyncio.run_coroutine_threadsafe(away(), self._loop).result(5)
+        asyncio.run_coroutine_threadsafe(back(), self._loop)
+
     def requests(self, path: str) -> list[Exchange]:
         return [exchange for exchange in self.seen if exchange.path.endswith(path)]
 
@@ -114,12 +139,14 @@ class FaultProxy:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
+        self._writers.add(writer)
         try:
             await self._exchange(reader, writer)
         except (ConnectionError, asyncio.IncompleteReadError):
             pass
         finally:
             self._tasks.discard(task)
+            self._writers.discard(writer)
             writer.close()
 
     async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -137,7 +164,7 @@ class FaultProxy:
 
     def _next_fault(self, path: str) -> Fault | None:
         for injected in self._injected:
-            if path.endswith(injected.path):
+            if path.endswith(injected.path) and time.monotonic() < injected.until:
                 if injected.skip > 0:
                     injected.skip -= 1
                 elif injected.times > 0:

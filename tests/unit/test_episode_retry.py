@@ -39,6 +39,19 @@ def test_the_wait_is_never_shorter_than_the_server_asked_for(asked: float, dice:
     assert asked <= wait <= asked * 1.1 + 0.4
 
 
+def test_an_outage_is_waited_out_until_the_deadline() -> None:
+    rule = RetryRule(3, (Refused, ResponseLost), (ResponseLost,))
+    assert rule.wait_s(ResponseLost("502"), 500, 60.0) is not None
+    assert rule.wait_s(ResponseLost("502"), 500, 1.0) is None
+    assert rule.wait_s(Refused("429"), 3, 60.0) is None
+
+
+def test_in_an_outage_a_wish_for_an_hour_is_honoured_for_a_minute() -> None:
+    rule, fault = RetryRule(3, (ResponseLost,), (ResponseLost,)), ResponseLost("503")
+    fault.retry_after_s = 3600.0
+    assert 60.0 <= (rule.wait_s(fault, 1, 600.0) or 0.0) <= 67.0
+
+
 @pytest.mark.scorecard(14)
 def test_a_wait_beyond_the_deadline_is_not_begun() -> None:
     assert ONCE.wait_s(Refused("busy", 60.0), 1, 59.0) is None

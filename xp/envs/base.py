@@ -113,6 +113,9 @@ class Describer(Protocol):
 class EnvFault(Exception):
     """Infrastructure failed: not the model's doing, so an episode that meets one is void, never scored 0."""
 
+    retry_after_s: float | None = None
+    """How long the server asked to be left alone; None: it did not say."""
+
 
 class EnvUnavailable(EnvFault):
     """The server refused, was not there, or said that it is busy: the request did not execute."""

@@ -11,11 +11,10 @@ from typing import Any
 from xp.envs import openenv_wire as wire
 from xp.envs.base import EnvFault, ProtocolError, ToolResult, ToolSpec
 from xp.envs.openenv_socket import Socket, client_of, connect
-from xp.envs.ors_http import Transport
+from xp.envs.ors_http import Repeat, Transport
 from xp.envs.target import Target, origin
 from xp.envs.wire import parse_json
 from xp.episode.config import EnvConfig
-from xp.episode.retry import RetryRule
 
 
 class Core:
@@ -27,7 +26,6 @@ class Core:
         self.slots = threading.Semaphore(config.limits.max_sessions)
         self._target = target
         self._transport = Transport(target, config.limits.max_attempts)
-        self._rule = RetryRule(config.limits.max_attempts)
         self._schema: Any = None
         self._mcp_tools: tuple[ToolSpec, ...] | None = None
         self._client: Any = None
@@ -36,23 +34,19 @@ class Core:
     async def schema(self) -> Any:
         if self._schema is None:
             deadline = asyncio.get_running_loop().time() + self.limits.create_timeout_s
-            body = await self._transport.request("GET", "/schema", deadline=deadline, is_safe=True)
+            body = await self._transport.request("GET", "/schema", deadline=deadline, repeat=Repeat.QUESTION)
             self._schema = parse_json(body, "GET /schema")
         return self._schema
 
     async def open(self, reset: Mapping[str, Any]) -> tuple[Socket, ToolResult]:
-        """A session after its reset; one that is refused for want of room is asked for again until the deadline."""
-        loop = asyncio.get_running_loop()
-        deadline, attempt = loop.time() + self.limits.create_timeout_s, 0
+        """A session after its reset. Its connection is the session, so that one which failed leaves nothing behind."""
+        deadline, attempt = asyncio.get_running_loop().time() + self.limits.create_timeout_s, 0
         while True:
             attempt += 1
             try:
                 return await self._open_once(reset, deadline)
             except EnvFault as fault:
-                wait = self._rule.wait_s(fault, attempt, deadline - loop.time())
-                if wait is None:
-                    raise
-                await asyncio.sleep(wait)
+                await self._transport.pause(Repeat.OPENING, fault, attempt, deadline)
 
     async def _open_once(self, reset: Mapping[str, Any], deadline: float) -> tuple[Socket, ToolResult]:
         if self._client is None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from xp.envs import wire
 from xp.envs.base import ProtocolError, SessionLost
-from xp.envs.ors_http import Transport
+from xp.envs.ors_http import Repeat, Transport
 from xp.envs.ors_session import Sessions
 from xp.episode.config import EnvConfig
 
@@ -122,7 +122,9 @@ class Catalog:
     async def _json(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         deadline = self._deadline()
         async with self._borrowed(deadline) as sid:
-            text = await self._transport.request(method, path, deadline=deadline, body=body, sid=sid, is_safe=True)
+            text = await self._transport.request(
+                method, path, deadline=deadline, body=body, sid=sid, repeat=Repeat.QUESTION
+            )
         return wire.parse_json(text, f"{method} {path}")
 
     @asynccontextmanager
@@ -131,7 +133,7 @@ class Catalog:
         if self._transport.target.deployment is None:
             yield None
             return
-        sid = await self._sessions.mint(deadline, [])
+        sid = await self._sessions.mint(deadline, [], Repeat.QUESTION)
         try:
             yield sid
         finally:

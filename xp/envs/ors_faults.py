@@ -13,7 +13,7 @@ import aiohttp
 
 from xp.envs.base import EnvFault, EnvUnavailable, ProtocolError, ResponseLost, SessionLost, ToolCrashed, UnsafeOrigin
 from xp.envs.target import origin
-from xp.episode.retry import Refused, retry_after_s
+from xp.episode.retry import Refused, Unreachable, retry_after_s
 
 MAX_ERROR_BYTES: Final = 4096
 GATEWAY: Final = (502, 503, 504)
@@ -44,7 +44,11 @@ def _fault(error: BaseException, what: str) -> EnvFault | None:
         case aiohttp.ClientConnectorCertificateError() | aiohttp.ClientConnectorSSLError() | aiohttp.InvalidURL():
             return EnvUnavailable(f"{what}: {type(error).__name__}")
         case aiohttp.ClientConnectorError():
-            return Refused(f"{what}: cannot connect ({error.os_error.strerror or type(error.os_error).__name__})")
+            return Unreachable(f"{what}: cannot connect ({error.os_error.strerror or type(error.os_error).__name__})")
+        case aiohttp.WSServerHandshakeError() if error.status in (429, *GATEWAY):
+            # No session without its connection: whoever asks again finds nothing left over.
+            header = error.headers.get("Retry-After") if error.headers else None
+            return Refused(f"{what}: {error.status}", retry_after_s(header, time.time()))
         case aiohttp.ClientResponseError():
             return ProtocolError(f"{what}: not HTTP ({type(error).__name__})")
         case aiohttp.ClientError() | ConnectionError() | ssl.SSLError():
@@ -62,15 +66,17 @@ async def raise_for_status(response: aiohttp.ClientResponse, what: str, has_sess
         raise ProtocolError(f"{where}, a redirect, which was not followed")
     detail = _detail(await _read_some(response))
     is_starting = response.headers.get("X-Backend-State") == "starting"
+    wait = retry_after_s(response.headers.get("Retry-After"), time.time())
     if status == 429 or (status == 503 and is_starting):
-        wait = retry_after_s(response.headers.get("Retry-After"), time.time())
         raise Refused(f"{where} {detail}", wait, is_starting and status == 503)
     if status in (404, 410) and has_session:
         raise SessionLost(f"{where} {detail}")
     if status in (401, 403):
         raise EnvUnavailable(f"{where}: the server wants another API key, or none was sent to it")
     if status in GATEWAY:
-        raise ResponseLost(f"{where} {detail}")
+        fault = ResponseLost(f"{where} {detail}")
+        fault.retry_after_s = wait
+        raise fault
     if status >= 500:
         raise ToolCrashed(f"{where} {detail}")
     raise ProtocolError(f"{where} {detail}")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import Mapping
 from contextlib import suppress
+from enum import Enum
 from types import TracebackType
 from typing import Any, Final
 
@@ -23,7 +25,7 @@ from xp.envs.local_keys import PROOF_HEADER
 from xp.envs.ors_faults import raise_for_status, translated
 from xp.envs.sse import EventReader
 from xp.envs.target import Target, origin
-from xp.episode.retry import Refused, RetryRule
+from xp.episode.retry import Refused, RetryRule, Unreachable
 
 MAX_REPLY_BYTES: Final = 64 * 1024 * 1024
 MAX_CALL_BYTES: Final = 16 * 1024 * 1024
@@ -33,6 +35,42 @@ SILENCE_S: Final = 25.0
 """A server sends a comment every 10 s; after this much silence a call that can be resumed is resumed."""
 DRAIN_S: Final = 0.2
 EVENTS: Final = "text/event-stream"
+SAID_AFTER: Final = 4
+"""Tries after which an outage is said, once until it is over."""
+_log = logging.getLogger(__name__)
+
+
+class Repeat(Enum):
+    """When a request is sent again."""
+
+    QUESTION = "question"
+    """Executing it twice is the same as once; a few tries say whether the server is there."""
+    OPENING = "opening"
+    """Executing it twice is the same as once; an outage is waited out until the deadline."""
+    CREATION = "creation"
+    """It executes at most once; whatever refuses it is waited out until the deadline."""
+    CALL = "call"
+    """It executes at most once; refused connections are waited out until the deadline, other refusals a few times."""
+    RESUMPTION = "resumption"
+    """A call whose id is known: asking for its result again executes nothing."""
+
+
+def rules_of(max_attempts: int, is_own: bool) -> Mapping[Repeat, RetryRule]:
+    """The rule of each kind of request.
+
+    Args:
+        max_attempts: tries of a request that provably did not execute, or is safe to repeat.
+        is_own: the server is this run's own; when it is gone, nobody starts it again.
+    """
+    lost, refused = (Refused, ResponseLost), (Refused,)
+    unreachable = () if is_own else (Unreachable,)
+    return {
+        Repeat.QUESTION: RetryRule(max_attempts, lost),
+        Repeat.OPENING: RetryRule(max_attempts, lost, () if is_own else lost),
+        Repeat.CREATION: RetryRule(max_attempts, refused, () if is_own else refused),
+        Repeat.CALL: RetryRule(max_attempts, refused, unreachable),
+        Repeat.RESUMPTION: RetryRule(max_attempts, lost, unreachable),
+    }
 
 
 class Transport:
@@ -40,13 +78,13 @@ class Transport:
 
     Args:
         target: where, and what may be sent there.
-        max_attempts: tries of a request that provably did not execute, or is safe to repeat.
+        max_attempts: see rules_of.
     """
 
     def __init__(self, target: Target, max_attempts: int) -> None:
         self.target = target
-        self._once = RetryRule(max_attempts)
-        self._again = RetryRule(max_attempts, (Refused, ResponseLost))
+        self._rules = rules_of(max_attempts, target.proof is not None)
+        self._is_out = False
         self._client: aiohttp.ClientSession | None = None
         self._origin = origin(target.url)
 
@@ -59,16 +97,15 @@ class Transport:
         body: Mapping[str, Any] | None = None,
         sid: str | None = None,
         with_secrets: bool = False,
-        is_safe: bool,
+        repeat: Repeat,
     ) -> bytes:
         """The body of the answer.
 
         Args:
             deadline: on the loop's clock; all tries together end by then.
-            is_safe: executing it twice is the same as once.
+            repeat: when it is sent again.
         """
         what = f"{method} {path}"
-        rule = self._again if is_safe else self._once
         attempt = 0
         async with _until(deadline, what):
             while True:
@@ -79,7 +116,7 @@ class Transport:
                             await self._accept(response, what, sid)
                             return await _read(response, MAX_REPLY_BYTES, what)
                 except EnvFault as fault:
-                    await _pause(rule, fault, attempt, deadline)
+                    await self.pause(repeat, fault, attempt, deadline)
 
     async def stream(
         self,
@@ -90,11 +127,13 @@ class Transport:
         sid: str | None = None,
         with_secrets: bool = False,
         progress: list[str],
+        repeat: Repeat = Repeat.CALL,
     ) -> str:
-        """The result of a streamed call, which executes at most once: until its id is known, nothing is repeated.
+        """The result of a streamed request, which is resumed as soon as its id is known.
 
         Args:
-            progress: receives the call's id as soon as the server gives it.
+            progress: receives the request's id as soon as the server gives it.
+            repeat: when it is sent again before that.
         """
         what = f"POST {path}"
         attempt = 0
@@ -108,7 +147,9 @@ class Transport:
                             await self._accept(response, what, sid)
                             return await _result(response, what, progress, is_resumed=resumed is not body)
                 except EnvFault as fault:
-                    await _pause(self._again if progress else self._once, fault, attempt, deadline)
+                    if progress and repeat is Repeat.CALL:
+                        repeat = Repeat.RESUMPTION
+                    await self.pause(repeat, fault, attempt, deadline)
 
     async def location(self, path: str, deadline: float) -> str | None:
         """Where the server would redirect a bare path to; the redirect is read, not followed."""
@@ -116,6 +157,22 @@ class Transport:
             with translated(path):
                 async with self._open("GET", path, None, None, False) as response:
                     return response.headers.get("Location") if response.status in (307, 308) else None
+
+    async def pause(self, repeat: Repeat, fault: EnvFault, attempt: int, deadline: float) -> None:
+        """Wait before the next try, or raise `fault` where there is to be none.
+
+        Args:
+            attempt: tries so far, from 1.
+            deadline: on the loop's clock.
+        """
+        left = deadline - asyncio.get_running_loop().time()
+        wait = self._rules[repeat].wait_s(fault, attempt, left)
+        if wait is None:
+            raise fault
+        if attempt >= SAID_AFTER and not self._is_out:
+            self._is_out = True
+            _log.warning("%s does not answer (%s); trying again for %.0f s", self._origin, type(fault).__name__, left)
+        await asyncio.sleep(wait)
 
     async def close(self) -> None:
         client, self._client = self._client, None
@@ -128,6 +185,7 @@ class Transport:
             raise UnsafeOrigin(f"{what}: {self._origin} is no longer the server that this run started")
         if not 200 <= response.status < 300:
             await raise_for_status(response, what, sid is not None, self.target.url)
+        self._is_out = False
 
     def _open(
         self,
@@ -187,13 +245,6 @@ class _until:  # noqa: N801
             await self._timeout.__aexit__(kind, error, trace)
         except TimeoutError:
             raise DeadlineExceeded(f"{self._what}: no complete answer in time") from None
-
-
-async def _pause(rule: RetryRule, fault: EnvFault, attempt: int, deadline: float) -> None:
-    wait = rule.wait_s(fault, attempt, deadline - asyncio.get_running_loop().time())
-    if wait is None:
-        raise fault
-    await asyncio.sleep(wait)
 
 
 async def _read(response: aiohttp.ClientResponse, limit: int, what: str) -> bytes:

@@ -7,11 +7,12 @@ from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import product
 from typing import Any, Final, TypeVar
 
 from xp.envs import wire
-from xp.envs.base import EnvFault, Message, ProtocolError, SessionLost, Task, ToolResult, ToolSpec
-from xp.envs.ors_http import Transport
+from xp.envs.base import EnvFault, Message, ProtocolError, ResponseLost, SessionLost, Task, ToolResult, ToolSpec
+from xp.envs.ors_http import Repeat, Transport
 from xp.episode.config import Limits
 
 T = TypeVar("T")
@@ -30,6 +31,8 @@ class Live:
     env: str
     touched: float
     """When the server last heard of it, on the loop's clock."""
+    abandoned: tuple[str, ...] = ()
+    """Sessions whose creation was not answered: it may have gone on after they were ended, so they are ended again."""
     prompt: list[Message] = field(default_factory=list)
     tools: tuple[tuple[ToolSpec, ...], Terminal | None] | None = None
     lost: str | None = None
@@ -53,9 +56,27 @@ class Sessions:
         self._has_messages = True
 
     async def open(self, env: str, task: Task) -> Live:
-        """Create a session and wait until its setup is done: what it returns can be called at once."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._limits.create_timeout_s
+        """Create a session and wait until its setup is done: what it returns can be called at once.
+
+        A creation that was not answered may have executed; the next try is a session of its own.
+        """
+        deadline = asyncio.get_running_loop().time() + self._limits.create_timeout_s
+        abandoned: list[str] = []
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                live = await self._open_once(env, task, deadline, abandoned)
+                break
+            except ResponseLost as fault:
+                await self._transport.pause(Repeat.OPENING, fault, attempt, deadline)
+        live.abandoned = tuple(abandoned)
+        self._open.add(live)
+        if self._keeper is None:
+            self._keeper = asyncio.get_running_loop().create_task(self._keep_alive())
+        return live
+
+    async def _open_once(self, env: str, task: Task, deadline: float, abandoned: list[str]) -> Live:
         progress: list[str] = []
         sid: str | None = None
         try:
@@ -63,23 +84,23 @@ class Sessions:
             source = {"task_spec": dict(task.spec)} if task.spec else {"split": task.split, "index": task.index}
             body = {"env_name": env, **source}
             await self._transport.request(
-                "POST", "/create", deadline=deadline, body=body, sid=sid, with_secrets=True, is_safe=False
+                "POST", "/create", deadline=deadline, body=body, sid=sid, with_secrets=True, repeat=Repeat.CREATION
             )
-            live = Live(sid, env, loop.time())
+            live = Live(sid, env, asyncio.get_running_loop().time())
             live.prompt = await self._prompt(live, deadline)
-        except BaseException:
-            for name in {sid or "", *progress} - {""}:
+        except BaseException as error:
+            names = {sid or "", *progress} - {""}
+            if isinstance(error, ResponseLost):
+                abandoned.extend(names)
+            for name in names:
                 self._later(self._tear_down(name))
             raise
-        self._open.add(live)
-        if self._keeper is None:
-            self._keeper = loop.create_task(self._keep_alive())
         return live
 
-    async def mint(self, deadline: float, progress: list[str]) -> str:
+    async def mint(self, deadline: float, progress: list[str], repeat: Repeat = Repeat.OPENING) -> str:
         """The id of a new session, which holds nothing yet."""
         text = await self._transport.stream(
-            "/create_session", deadline=deadline, body={}, with_secrets=True, progress=progress
+            "/create_session", deadline=deadline, body={}, with_secrets=True, progress=progress, repeat=repeat
         )
         reply = wire.parse_json(text, "POST /create_session") if text else None
         sid = reply.get("sid") if isinstance(reply, dict) else None
@@ -97,7 +118,7 @@ class Sessions:
         if live.tools is None:
             deadline = asyncio.get_running_loop().time() + self._limits.create_timeout_s
             path = f"/{live.env}/task_tools"
-            work = self._transport.request("GET", path, deadline=deadline, sid=live.sid, is_safe=True)
+            work = self._transport.request("GET", path, deadline=deadline, sid=live.sid, repeat=Repeat.OPENING)
             live.tools = _listing(await self._guarded(live, work), path)
         return live.tools
 
@@ -105,7 +126,7 @@ class Sessions:
         """End the session on the server, off the caller's path."""
         self._open.discard(live)
         live.lost = live.lost or "it is closed"
-        return self._later(self._tear_down(live.sid))
+        return self._later(self._tear_down(live.sid, *live.abandoned))
 
     def end(self, sid: str) -> None:
         """End a session that was minted, and never created, here."""
@@ -125,11 +146,13 @@ class Sessions:
         if self._has_messages:
             path = f"/{live.env}/messages"
             with suppress(SessionLost):
-                body = await self._transport.request("GET", path, deadline=deadline, sid=live.sid, is_safe=True)
+                body = await self._transport.request(
+                    "GET", path, deadline=deadline, sid=live.sid, repeat=Repeat.OPENING
+                )
                 return wire.messages(wire.parse_json(body, path), path)
         # Servers before 0.1.157 have no /messages; if the session is what is gone, this says so.
         path = f"/{live.env}/prompt"
-        body = await self._transport.request("GET", path, deadline=deadline, sid=live.sid, is_safe=True)
+        body = await self._transport.request("GET", path, deadline=deadline, sid=live.sid, repeat=Repeat.OPENING)
         self._has_messages = False
         return [Message(role="user", content=wire.block_text(wire.parse_json(body, path), path))]
 
@@ -165,7 +188,7 @@ class Sessions:
     async def _ping(self, live: Live) -> None:
         deadline = asyncio.get_running_loop().time() + PING_EVERY_S
         try:
-            await self._transport.request("POST", "/ping", deadline=deadline, sid=live.sid, is_safe=True)
+            await self._transport.request("POST", "/ping", deadline=deadline, sid=live.sid, repeat=Repeat.QUESTION)
         except SessionLost as fault:
             live.lost = live.lost or str(fault)
             if live.in_flight is not None:
@@ -173,11 +196,11 @@ class Sessions:
         except EnvFault:
             pass  # An outage is for the next call to meet: it may be over by then.
 
-    async def _tear_down(self, sid: str) -> None:
+    async def _tear_down(self, *sids: str) -> None:
         deadline = asyncio.get_running_loop().time() + CLOSE_S
-        for path in ("/delete", "/delete_session"):
+        for sid, path in product(sids, ("/delete", "/delete_session")):
             with suppress(EnvFault):
-                await self._transport.request("POST", path, deadline=deadline, sid=sid, is_safe=True)
+                await self._transport.request("POST", path, deadline=deadline, sid=sid, repeat=Repeat.QUESTION)
 
     def _later(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)

@@ -73,7 +73,7 @@ class Limits:
     max_sessions: int
     """Sessions open at the same time in one process."""
     max_attempts: int
-    """Tries of one request that provably did not execute."""
+    """Tries of a question, and of a call that provably did not execute although the server was there (429)."""
     retries_per_episode: int
     """Whole-episode retries on a fresh session before an episode is void."""
 

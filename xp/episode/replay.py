@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from xp.envs.base import DeadlineExceeded, EnvFault, Session, ToolResult, ToolSpec, UnsafeOrigin
+from xp.episode.retry import backoff_s
 from xp.episode.tool_calls import ToolCall
 
 T = TypeVar("T")
@@ -40,6 +41,7 @@ class Attempt:
     def __init__(self, open_session: Callable[[], Session], retries: int) -> None:
         self._open_session = open_session
         self._retries_left = retries
+        self._num_retries = 0
         self._session: Session | None = None
         self._done: list[tuple[Call, ToolResult]] = []
 
@@ -77,6 +79,8 @@ class Attempt:
                 if self._retries_left <= 0:
                     raise
                 self._retries_left -= 1
+                self._num_retries += 1
+                time.sleep(max(0.0, min(backoff_s(self._num_retries), deadline - time.monotonic())))
 
     def _reopen(self) -> Session:
         self._session = session = self._open_session()

@@ -12,6 +12,8 @@ from xp.envs.base import EnvFault, EnvUnavailable
 
 BASE_S: Final = 0.25
 CAP_S: Final = 8.0
+MOST_ASKED_S: Final = 60.0
+"""In an outage a longer Retry-After is not waited for: a gateway's page asks for an hour whatever happens."""
 
 
 class Refused(EnvUnavailable):
@@ -29,6 +31,10 @@ class Refused(EnvUnavailable):
         self.is_starting = is_starting
 
 
+class Unreachable(Refused):
+    """No connection: the server is restarting, or is not there."""
+
+
 @dataclass(frozen=True)
 class RetryRule:
     """Which faults are worth another try.
@@ -38,6 +44,8 @@ class RetryRule:
 
     max_attempts: int
     retried: tuple[type[EnvFault], ...] = (Refused,)
+    waited_out: tuple[type[EnvFault], ...] = ()
+    """Those of them that are tried again until the deadline, however often that is."""
 
     def wait_s(
         self, fault: EnvFault, attempt: int, left_s: float, jitter: Callable[[], float] = random.random
@@ -51,12 +59,19 @@ class RetryRule:
         """
         if not isinstance(fault, self.retried):
             return None
-        if attempt >= self.max_attempts and not (isinstance(fault, Refused) and fault.is_starting):
+        is_outage = isinstance(fault, self.waited_out)
+        if attempt >= self.max_attempts and not (is_outage or (isinstance(fault, Refused) and fault.is_starting)):
             return None
-        backoff = min(CAP_S, BASE_S * 2.0 ** min(attempt - 1, 16)) * (0.5 + jitter())
-        asked = fault.retry_after_s if isinstance(fault, Refused) else None
+        backoff, asked = backoff_s(attempt, jitter), fault.retry_after_s
+        if asked is not None and is_outage:
+            asked = min(asked, MOST_ASKED_S)
         wait = backoff if asked is None else asked + min(backoff, 0.1 * asked + 0.05)
         return wait if wait < left_s else None
+
+
+def backoff_s(attempt: int, jitter: Callable[[], float] = random.random) -> float:
+    """The pause after the given number of tries, from 1: twice as long each time, spread by half of it."""
+    return min(CAP_S, BASE_S * 2.0 ** min(attempt - 1, 16)) * (0.5 + jitter())
 
 
 def retry_after_s(header: str | None, now: float) -> float | None:

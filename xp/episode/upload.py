@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from xp.envs.base import EnvFault
 from xp.envs.loop import current_loop, run
-from xp.envs.ors_http import Transport
+from xp.envs.ors_http import Repeat, Transport
 from xp.envs.target import Target
 from xp.episode.trajectory import Trajectory
 
@@ -97,7 +97,7 @@ class Uploader:
             deadline = asyncio.get_running_loop().time() + REQUEST_S
             # Each event has an id of its own, so the API recognises one that it has seen.
             await self._transport.request(
-                "POST", "/v1/rollouts", deadline=deadline, body={"events": batch}, is_safe=True
+                "POST", "/v1/rollouts", deadline=deadline, body={"events": batch}, repeat=Repeat.QUESTION
             )
 
     async def _finish(self, limit_s: float) -> None:

@@ -59,12 +59,14 @@ class EnvLimits(Section):
     """Deadlines and bounds of an environment's sessions."""
 
     create_timeout_s: Seconds
+    """One opening; outages are waited out until then."""
     call_timeout_s: Seconds
+    """One tool call; a refused connection is tried again until then."""
     episode_timeout_s: Seconds
     max_sessions: Count
     """Sessions open at the same time in one process."""
     max_attempts: Count
-    """Tries of a request that provably did not execute."""
+    """Tries of a question, and of a call that provably did not execute although the server was there (429)."""
     retries_per_episode: Annotated[int, Field(ge=0)]
     """Whole-episode retries on a fresh session before an episode is void."""
 

@@ -1,0 +1,189 @@
+"""Outages: opening a session waits them out, a call waits where it provably did not execute, and nothing runs twice."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
+import pytest
+
+from tests.fake_session import call, with_limits
+from tests.ors_server import rules
+from tests.reliability import proxy as faults
+from tests.reliability.conftest import TASK, World
+from tests.reliability.proxy import Fault
+from tests.reliability.test_sessions import wait_for
+from xp.envs.base import EnvFault, EnvUnavailable, Task
+from xp.envs.local_server import LocalServer
+from xp.envs.openenv import OpenEnvProvider
+from xp.episode.episode import Episode
+from xp.episode.outcome import Outcome, Status
+
+PATIENT = {"create_timeout_s": 90.0, "call_timeout_s": 90.0, "episode_timeout_s": 180.0}
+
+
+def play(world: World, num: int, during: Callable[[int], None] = lambda _: None) -> list[Outcome]:
+    """Whole episodes beside each other, all of one provider."""
+    provider, config = world.provider(**PATIENT), world.config(**PATIENT)
+
+    def one(_: int) -> Outcome:
+        episode = Episode(TASK, lambda: provider.open(TASK), config)
+        for turn, tool in enumerate(("inc", "inc", "submit")):
+            during(turn)
+            episode.step(call(tool))
+        return episode.settle()
+
+    with ThreadPoolExecutor(num) as pool:
+        return list(pool.map(one, range(num)))
+
+
+def check_each_ran_once(world: World, outcomes: list[Outcome]) -> None:
+    assert [outcome.status for outcome in outcomes] == [Status.FINISHED] * len(outcomes), outcomes
+    assert [outcome.reward for outcome in outcomes] == [1.5] * len(outcomes)
+    assert world.effects.count("inc") == 2 * len(outcomes)
+    assert world.effects.count("submit") == len(outcomes)
+    assert wait_for(lambda: world.effects.count("teardown") == world.effects.count("init"))
+
+
+def in_http_date(seconds: float) -> str:
+    return format_datetime(datetime.now(UTC) + timedelta(seconds=seconds), usegmt=True)
+
+
+BURSTS: dict[str, Fault] = {
+    "502": faults.status(502),
+    "503": faults.status(503),
+    "503 with Retry-After": faults.status(503, {"Retry-After": "1"}),
+    "503 with a date": faults.status(503, {"Retry-After": in_http_date(1.0)}),
+    "504": faults.status(504),
+    "429": faults.status(429),
+    "reset": faults.reset(executed=False),
+}
+
+
+@pytest.mark.scorecard(14)
+@pytest.mark.parametrize("name", BURSTS)
+def test_14_a_burst_while_sessions_open_costs_time_and_no_episode(world: World, name: str) -> None:
+    world.proxy.outage(1.5, BURSTS[name])
+    check_each_ran_once(world, play(world, 4))
+
+
+@pytest.mark.scorecard(14)
+@pytest.mark.parametrize("path", ["/create_session", "/create", "/messages"])
+def test_14_a_burst_that_meets_each_step_of_the_opening_leaks_no_session(world: World, path: str) -> None:
+    world.proxy.inject(path, faults.status(503, executed=True), times=3)
+    check_each_ran_once(world, play(world, 1))
+
+
+@pytest.mark.scorecard(14)
+def test_14_refused_connections_while_sessions_open_cost_time_and_no_episode(world: World) -> None:
+    world.proxy.refuse_for(1.5)
+    check_each_ran_once(world, play(world, 4))
+
+
+def deploy_before_the_second_call(world: World, seconds: float) -> Callable[[int], None]:
+    everybody = threading.Barrier(4, action=lambda: world.proxy.refuse_for(seconds))
+
+    def during(turn: int) -> None:
+        if turn == 1:
+            everybody.wait(30)
+
+    return during
+
+
+@pytest.mark.scorecard(14)
+def test_14_a_deploy_in_mid_run_costs_time_and_no_episode(world: World) -> None:
+    check_each_ran_once(world, play(world, 4, deploy_before_the_second_call(world, 1.5)))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.scorecard(14)
+@pytest.mark.parametrize("fault", [faults.status(503), faults.status(503, {"Retry-After": "3600"})])
+def test_14_ten_seconds_of_503_at_opening_give_no_void_episode(world: World, fault: Fault) -> None:
+    world.proxy.outage(10.0, fault)
+    check_each_ran_once(world, play(world, 4))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.scorecard(14)
+def test_14_a_minute_of_refused_connections_in_mid_run_costs_time_and_no_episode(world: World) -> None:
+    check_each_ran_once(world, play(world, 4, deploy_before_the_second_call(world, 60.0)))
+
+
+def test_a_question_to_a_server_that_is_not_there_is_answered_soon(world: World) -> None:
+    world.proxy.refuse_for(30.0)
+    began = time.monotonic()
+    with pytest.raises(EnvUnavailable, match="cannot connect"):
+        world.provider(**PATIENT).splits()
+    assert time.monotonic() - began < 15.0
+
+
+def test_an_outage_beyond_the_deadline_of_an_opening_ends_there(world: World) -> None:
+    world.proxy.outage(60.0, faults.status(503))
+    began = time.monotonic()
+    with pytest.raises(EnvFault, match="503"):
+        world.provider(create_timeout_s=1.5).open(TASK)
+    assert time.monotonic() - began < 5.0
+
+
+def test_an_outage_is_said_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    world.proxy.outage(3.0, faults.status(503))
+    play(world, 2)
+    said = [record.getMessage() for record in caplog.records if "does not answer" in record.getMessage()]
+    assert len(said) == 1, said
+
+
+def test_an_episode_pauses_before_it_begins_again(world: World) -> None:
+    world.proxy.inject("/call", faults.reset(executed=True))
+    episode = world.episode(retries_per_episode=1)
+    began = time.monotonic()
+    assert episode.step(call("inc")).status is Status.ONGOING
+    assert time.monotonic() - began >= 0.125
+
+
+OPENENV = "tests.envs_under_test.openenv_counter"
+
+
+def gateway_before(server: LocalServer, num_refused: int, loop: asyncio.AbstractEventLoop) -> str:
+    """A relay that answers its first exchanges with 503 and passes the others through; the URL."""
+    port = int(server.url.rpartition(":")[2])
+    left = iter(range(num_refused))
+
+    async def pump(source: asyncio.StreamReader, goal: asyncio.StreamWriter) -> None:
+        while piece := await source.read(65536):
+            goal.write(piece)
+        goal.close()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        first = await reader.readline()
+        if next(left, None) is not None:
+            writer.write(b"HTTP/1.1 503 x\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+            writer.close()
+            return
+        upstream, goal = await asyncio.open_connection("127.0.0.1", port)
+        goal.write(first + f"x-api-key: {server.keys.client}\r\n".encode())
+        await asyncio.gather(pump(reader, goal), pump(upstream, writer))
+
+    started = asyncio.run_coroutine_threadsafe(asyncio.start_server(serve, "127.0.0.1", 0), loop).result(5)
+    return f"http://127.0.0.1:{started.sockets[0].getsockname()[1]}"
+
+
+def test_a_gateways_503_while_an_openenv_session_opens_is_waited_out() -> None:
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, daemon=True).start()
+    with LocalServer(f"{OPENENV}:Counter", kind="openenv") as server:
+        url = gateway_before(server, 4, loop)
+        config = rules(provider="openenv", target=url, rows=f"{OPENENV}:rows", num_seeds=4, create_timeout_s=60.0)
+        provider = OpenEnvProvider(with_limits(config, max_attempts=3), os.environ)
+        session = provider.open(Task("x", "train", 0))
+        assert session.call("step", {"amount": 7}).reward == 7.0
+        session.close()
+        provider.close()
+    loop.call_soon_threadsafe(loop.stop)
