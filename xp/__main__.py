@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
 
 from xp.errors import ExitCode, XpError
@@ -65,10 +65,9 @@ def _run(arguments: list[str]) -> int:
         return commands.runs(rest)
     if name == "env":
         return commands.env(rest)
-    options, overrides = _parser().parse_known_args(rest)
-    flags = [text for text in overrides if text.startswith("-") and "=" not in text]
-    if flags and not options.overrides:
-        raise XpError(f"{flags[0]}: no such flag; see python -m xp --help")
+    parser = _parser()
+    own = {flag for action in parser._actions for flag in action.option_strings}
+    options, overrides = parser.parse_known_args([*_with_values(rest, own)])
     request = commands.Request(
         overrides=(*options.overrides, *overrides),
         config_dirs=tuple(_directory(text) for text in options.config_dir),
@@ -81,6 +80,17 @@ def _run(arguments: list[str]) -> int:
     if options.cfg:
         return commands.show_config(request)
     return commands.COMMANDS[name](request)
+
+
+def _with_values(texts: Sequence[str], own: Container[str]) -> Iterator[str]:
+    """The texts, a flag of another program's joined with the value after it, so that one answer is given for both."""
+    rest = list(texts)
+    while rest:
+        text = rest.pop(0)
+        is_foreign = text.startswith("--") and text != "--" and "=" not in text and text not in own
+        if is_foreign and rest and not rest[0].startswith("-") and "=" not in rest[0]:
+            text = f"{text}={rest.pop(0)}"
+        yield text
 
 
 def _directory(text: str) -> Path:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from xp.compose import compose, compose_sweep, to_yaml
 from xp.errors import ExitCode, XpError
+from xp.known_names import unread_variables
 from xp.plan import Plan, build_evaluation, build_plan, new_run_id
 from xp.record import Status
 from xp.resume import spec_to_resume, split_off
@@ -197,6 +200,8 @@ COMMANDS: Mapping[str, Callable[..., int]] = {
 
 
 def _plans(request: Request) -> list[Plan]:
+    for line in unread_variables(os.environ):
+        print(f"xp: note: {line}", file=sys.stderr)
     given, overrides = split_off(("resume",), request.overrides)
     if "resume" in given:
         if request.is_sweep:

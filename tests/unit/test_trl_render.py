@@ -214,7 +214,7 @@ def test_the_batch_arithmetic_says_what_the_spec_meant(data: st.DataObject) -> N
         (["algorithm.importance_correction=token"], "no gap to correct; set none"),
         (["backend.overrides.beta=0.1"], "set training.kl_coef"),
         (["backend.overrides.bett=0.1"], "did you mean beta?"),
-        (["backend.overrides.report_to=wandb"], "same value for every run"),
+        (["backend.overrides.report_to=wandb"], "set tracking"),
         (["backend.overrides.vllm_server_base_url=http://x"], "set backend.engine.placement"),
         (["backend.engine.name=vllm"], "vllm wants a GPU; set transformers on hardware=cpu"),
         (["training.max_response_tokens=800"], "more than the 1024 tokens that model=tiny can take"),

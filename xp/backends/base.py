@@ -98,6 +98,9 @@ class RenderModule(Protocol):
     def refusals(self, spec: RunSpec) -> Sequence[Refusal]:
         """Everything in the spec that this backend cannot do."""
 
+    def owners(self, spec: RunSpec) -> Mapping[str, str]:
+        """Native key -> the field that it comes from (empty: the same for every run); where nothing is refused."""
+
     def meanings(self, spec: RunSpec) -> Mapping[str, Meaning]:
         """Leaf field of the sections `MEANT` (as a key path) -> what becomes of it: the rows of the parity table."""
 

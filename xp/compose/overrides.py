@@ -32,8 +32,7 @@ def parse(overrides: Sequence[str]) -> tuple[list[Override], list[str]]:
         try:
             override = parser.parse_override(text)
         except HydraException as error:
-            known = hint(text)
-            faults.append(f"{text}: {known or 'an override is written key=value'} ({str(error).splitlines()[0]})")
+            faults.append(_unread(text, str(error).splitlines()[0]))
             continue
         fault = _shape_fault(override)
         if fault is None:
@@ -43,9 +42,26 @@ def parse(overrides: Sequence[str]) -> tuple[list[Override], list[str]]:
     return parsed, faults
 
 
+def _unread(text: str, reason: str) -> str:
+    """What is wrong with a text that is no override; a value is not repeated where it may be a secret."""
+    if known := _elsewhere(text):
+        return f"{text.partition('=')[0]}: {known}"
+    if text.startswith("--"):
+        return f"{text}: no such flag; see python -m xp --help"
+    return f"{text}: an override is written key=value ({reason})"
+
+
+def _elsewhere(text: str) -> str | None:
+    """xp's words for a key of another program; None for a key that xp has by the same name."""
+    known = hint(text)
+    return None if known == f"in xp: {text.partition('=')[0].lstrip('+~')}" else known
+
+
 def _shape_fault(override: Override) -> str | None:
     """What is wrong with an override whatever its key and value are."""
     key = override.key_or_group
+    if (override.is_delete() or override.is_add()) and (known := _elsewhere(override.input_line or key)):
+        return known
     if override.is_delete() or override.is_add() or key.startswith("hydra"):
         return "write it as key=value; keys are neither added (+) nor deleted (~), set one to null"
     if override.package is not None or "/" in key:
@@ -109,17 +125,20 @@ def apply(container: dict[str, Any], override: Override) -> Iterator[Fault]:
         yield Fault(path, f"{path}: {reason}")
         return
     node: Any = container
-    parts = path.split(".")
+    parts, typed = path.split("."), override.input_line or path
     for depth, part in enumerate(parts[:-1]):
         if isinstance(node, dict) and part not in node and FREE_FORM.match(path):
             node[part] = {}
         if not isinstance(node, dict) or part not in node:
-            yield Fault(path, explain_unknown_key(path, ".".join(parts[:depth]), node, hint(f"{path}={value}"), GROUPS))
+            yield Fault(
+                path,
+                explain_unknown_key(path, ".".join(parts[:depth]), node, hint(typed), GROUPS),
+            )
             return
         node = node[part]
     last = parts[-1]
     if not isinstance(node, dict) or (last not in node and not FREE_FORM.match(path)):
-        yield Fault(path, explain_unknown_key(path, ".".join(parts[:-1]), node, hint(f"{path}={value}"), GROUPS))
+        yield Fault(path, explain_unknown_key(path, ".".join(parts[:-1]), node, hint(typed), GROUPS))
     elif isinstance(value, dict) and isinstance(node.get(last), dict):
         node[last] = {**node[last], **value}
     else:

@@ -79,3 +79,17 @@ PATHS = (
     "trainer.policy.model.lora.lora_sync_path",
 )
 """SkyRL's keys that hold places of the run; the stage's program makes them absolute."""
+
+BEHIND: Mapping[str, str] = {
+    "trainer.logger": "tracking",
+    "trainer.eval_before_train": "evaluation.before_training",
+    "data.train_data": "env.train",
+    "data.val_data": "env.held_out",
+    "trainer.ckpt_path": "outputs",
+    "trainer.export_path": "outputs",
+    "trainer.log_path": "outputs",
+    "trainer.policy.model.path": "model.path",
+    "trainer.ref.model.path": "model.path",
+    "trainer.critic.model.path": "model.path",
+}
+"""Of these keys, those that have a field of the spec behind them all the same."""

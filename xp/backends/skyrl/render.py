@@ -12,7 +12,7 @@ from xp.backends.skyrl.fixed import FIXED
 from xp.backends.skyrl.geometry import geometry, is_megatron
 from xp.backends.skyrl.knobs import KNOBS, has_critic, is_rehearsal
 from xp.backends.skyrl.meanings import meanings
-from xp.backends.skyrl.overrides import assignment, flat
+from xp.backends.skyrl.overrides import assignment, flat, owners
 from xp.backends.skyrl.refusals import refusals
 from xp.job import Job, Stage
 from xp.spec import RunSpec
@@ -22,7 +22,7 @@ from xp.stages.model import model_place, model_stage
 from xp.stages.needs import QUIET, cpu_environment, trainer_resources, trainer_runtime
 from xp.stages.prepare import prepare_config
 
-__all__ = ["checkpoint", "evaluation", "evaluations", "meanings", "refusals", "stages"]
+__all__ = ["checkpoint", "evaluation", "evaluations", "meanings", "owners", "refusals", "stages"]
 
 PACKAGES = ("skyrl", "skyrl_gym", "ray", "torch", "transformers", "openreward")
 ENGINE_PACKAGES = ("vllm", "flash_attn")

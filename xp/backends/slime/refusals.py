@@ -173,15 +173,15 @@ def _lengths(spec: RunSpec) -> Iterator[Refusal]:
 
 def _overrides(spec: RunSpec) -> Iterator[Refusal]:
     """Call only where the rest of the spec can be rendered."""
-    owners = _owners(spec)
-    by_dest = {catalog().flags[name].dest: name for name in owners}
+    owned = owners(spec)
+    by_dest = {catalog().flags[name].dest: name for name in owned}
     for name, values in given(spec.backend.overrides).items():
         key = name.removeprefix("--")
         field = f"backend.overrides.{key}"
         known = catalog().flags.get(name)
-        mine = name if name in owners else by_dest.get(known.dest) if known else None
+        mine = name if name in owned else by_dest.get(known.dest) if known else None
         if mine is not None:
-            way_out = f"set {owners[mine]}" if owners[mine] else "it has the same value for every run"
+            way_out = f"set {owned[mine]}" if owned[mine] else "it has the same value for every run"
             as_what = "" if mine == name else f" as {mine}"
             yield Refusal(field, f"xp renders this flag itself{as_what}; {way_out}")
         elif name in TAKEN:
@@ -202,8 +202,8 @@ def _unheard(spec: RunSpec) -> Mapping[str, str]:
     return found
 
 
-def _owners(spec: RunSpec) -> dict[str, str]:
-    """Flag -> the field that it comes from, whether this spec writes it or not."""
+def owners(spec: RunSpec) -> dict[str, str]:
+    """Flag -> the field that it comes from, whether this spec writes it or not; empty where every run has the same."""
     assert spec.model.architecture is not None  # architecture_refusals: refused before
     network: Flags = architecture_flags(spec.model.architecture)
     return {

@@ -13,7 +13,7 @@ from xp.backends.slime.config import Command, Common, ConvertConfig, CriticConfi
 from xp.backends.slime.flags import Flags, catalog, given, value, words
 from xp.backends.slime.knobs import FIXED, HELD_OUT, KNOBS, episodes_per_engine, evaluation_flags, knob_flags
 from xp.backends.slime.meanings import meanings
-from xp.backends.slime.refusals import refusals
+from xp.backends.slime.refusals import owners, refusals
 from xp.job import Job, Stage
 from xp.spec import RunSpec
 from xp.stages.episode import episode_config, episode_secrets
@@ -22,7 +22,7 @@ from xp.stages.model import model_place
 from xp.stages.needs import QUIET, trainer_resources, trainer_runtime
 from xp.stages.prepare import prepare_config
 
-__all__ = ["checkpoint", "evaluation", "evaluations", "meanings", "refusals", "stages", "train_flags"]
+__all__ = ["checkpoint", "evaluation", "evaluations", "meanings", "owners", "refusals", "stages", "train_flags"]
 
 PACKAGES = ("ray", "sglang", "torch", "transformers", "openreward")
 SLIME_PATH, MEGATRON_PATH = "SLIME_PATH", "MEGATRON_PATH"

@@ -27,6 +27,16 @@ OTHER_ESTIMATORS = {
     Estimator.CUSTOM: "makes the advantages itself, and takes none from a function",
 }
 """What TRL's GRPOTrainer has instead."""
+BEHIND = {
+    "output_dir": "outputs",
+    "vllm_server_base_url": "backend.engine.placement",
+    "vllm_group_port": "backend.engine.placement",
+    "shuffle_dataset": "training.shuffle",
+    "report_to": "tracking",
+    "eval_strategy": "evaluation.every",
+    "mask_truncated_completions": "algorithm.mask_truncated",
+}
+"""Keys that no knob writes, or that have one value for every run -> the field behind them all the same."""
 
 
 def refusals(spec: RunSpec) -> list[Refusal]:
@@ -169,14 +179,17 @@ def _lengths(spec: RunSpec) -> Iterator[Refusal]:
         )
 
 
+def owners(spec: RunSpec) -> dict[str, str]:
+    """Key of GRPOConfig -> the field that it comes from; empty where every run has the same."""
+    found = {key: field for field, knob in KNOBS.items() for key in knob(spec)} | dict.fromkeys(FIXED, "")
+    return found | BEHIND
+
+
 def _overrides(spec: RunSpec) -> Iterator[Refusal]:
-    owners = {key: field for field, knob in KNOBS.items() for key in knob(spec)} | dict.fromkeys(FIXED, "")
-    owners["output_dir"] = "outputs"
-    owners["vllm_server_base_url"] = "backend.engine.placement"
-    owners["vllm_group_port"] = "backend.engine.placement"
+    owned = owners(spec)
     for key in spec.backend.overrides:
-        if key in owners:
-            way_out = f"set {owners[key]}" if owners[key] else "it has the same value for every run"
+        if key in owned:
+            way_out = f"set {owned[key]}" if owned[key] else "it has the same value for every run"
             yield Refusal(f"backend.overrides.{key}", f"xp renders this key itself; {way_out}")
         elif key not in catalog():
             yield Refusal(f"backend.overrides.{key}", f"GRPOConfig has no such field{nearest(key, catalog())}")

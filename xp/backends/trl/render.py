@@ -12,7 +12,7 @@ from xp.backends.trl.geometry import geometry, world_size
 from xp.backends.trl.knobs import FIXED, KNOBS
 from xp.backends.trl.meanings import meanings
 from xp.backends.trl.processes import accelerate_config, server
-from xp.backends.trl.refusals import refusals
+from xp.backends.trl.refusals import owners, refusals
 from xp.job import Job, Stage
 from xp.spec import EngineName, RunSpec
 from xp.stages.episode import episode_config, episode_secrets
@@ -21,7 +21,7 @@ from xp.stages.model import model_place, model_stage
 from xp.stages.needs import QUIET, cpu_environment, trainer_resources, trainer_runtime
 from xp.stages.prepare import prepare_config
 
-__all__ = ["checkpoint", "evaluation", "evaluations", "grpo_config", "meanings", "refusals", "stages"]
+__all__ = ["checkpoint", "evaluation", "evaluations", "grpo_config", "meanings", "owners", "refusals", "stages"]
 
 PACKAGES = ("torch", "transformers", "trl", "openreward")
 

@@ -1,0 +1,147 @@
+"""Every key of the public scripts and tutorials is answered with xp's, and no answer is refused afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import random
+import re
+from functools import cache
+
+import pytest
+
+from tests.unit.tutorial_keys import BESIDE, SKYRL, SLIME, TUTORIALS
+from xp.__main__ import main
+from xp.compose import GROUPS, compose, options
+from xp.errors import ExitCode
+from xp.explain import fields_of
+from xp.known_names import OPTION_ALIASES, unread_variables
+from xp.native_names import _catalogs, _sample, hint
+from xp.plan import build_plan, render_module
+from xp.script_words import RENAMED
+
+
+@pytest.mark.parametrize(
+    ("base", "key", "answer"),
+    [
+        pytest.param(base, key, answer, id=f"{name}:{key}")
+        for name, (base, answers) in TUTORIALS.items()
+        for key, answer in answers
+    ],
+)
+def test_a_key_of_a_tutorial_is_answered_and_the_answer_plans(
+    base: tuple[str, ...], key: str, answer: tuple[str, ...]
+) -> None:
+    command = key.split(" ", 1) if key.startswith("--") else [key]
+    said = _said(command)
+    assert "in xp:" in said or "xp renders" in said or "not beside xp" in said or "passes through" in said, said
+    for part in answer:
+        assert part in said, said
+    given = [part for part in answer if "=" in part]
+    beside = [text for part in answer for text in BESIDE.get(part, ())]
+    assert not given or build_plan(compose([*_without(base, given), *given, *beside]), "r").stages
+
+
+def test_all_keys_that_a_tutorial_is_answered_with_are_keys_of_xp() -> None:
+    named = {part.partition("=")[0] for _, answers in TUTORIALS.values() for _, answer in answers for part in answer}
+    of_the_user = {"env.secrets.OPENAI_API_KEY"}
+    known = {*GROUPS, *of_the_user, *_fields()}
+    assert [key for key in named if key not in known and not any(path.startswith(f"{key}.") for path in known)] == []
+
+
+def test_no_answer_to_a_tutorial_repeats_a_secret(capsys: pytest.CaptureFixture[str]) -> None:
+    secret = "sk-very-secret"
+    for command in (["--wandb-key", secret], [f"OPENREWARD_API_KEY={secret}"], [f"api_key={secret}"]):
+        assert main(["plan", *command]) == ExitCode.CONFIG
+        assert secret not in capsys.readouterr().err
+
+
+def test_a_flag_that_nobody_knows_is_told_with_its_value(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--no-such-flag", "3", "seed=2"]) == ExitCode.CONFIG
+    assert capsys.readouterr().err == "xp: --no-such-flag=3: no such flag; see python -m xp --help\n"
+
+
+def test_a_word_of_a_tutorial_is_known_below_a_section_too() -> None:
+    assert hint("env.nonterminal_reward=0.5") == "in xp: env.reward.nonterminal=0.5"
+    assert hint("training.learning_rat=0.5") is None
+
+
+def test_a_variable_of_the_scripts_that_is_exported_is_told_of(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENREWARD_UPLOAD_ROLLOUT", "true")
+    assert main(["plan"]) == 0
+    told = "OPENREWARD_UPLOAD_ROLLOUT is exported, and xp does not read it; in xp: upload_rollouts=true"
+    assert told in capsys.readouterr().err
+    assert unread_variables({"PATH": "/bin", "MODEL": ""}) == []
+
+
+def test_the_ids_of_the_hubs_are_those_of_the_options() -> None:
+    for (group, other), option in OPTION_ALIASES.items():
+        assert option in options(group)
+        if group == "model":
+            spec = compose([f"model={other}", "hardware=a100x4", "env=whodunit"])
+            assert (spec.model.path or "").lower() == other
+
+
+def test_the_fields_that_words_are_renamed_to_exist() -> None:
+    assert [field for field in RENAMED.values() if field not in _fields()] == []
+
+
+def _native_keys(number: int) -> list[tuple[str, str]]:
+    """A random sample of each backend's catalog, the same for every run of the test."""
+    return [
+        (backend, key)
+        for backend, keys in _catalogs().items()
+        for key in random.Random(1).sample(sorted(keys), min(number, len(keys)))
+    ]
+
+
+@pytest.mark.parametrize("backend", ["skyrl", "slime", "trl"])
+def test_no_answer_to_a_native_key_is_false(backend: str) -> None:
+    faults = [fault for name, key in _native_keys(40) if name == backend for fault in _false_answer(name, key)]
+    assert faults == []
+
+
+def _false_answer(backend: str, key: str) -> list[str]:
+    """What is wrong with the answer to a key of a catalog."""
+    said = hint(key)
+    if said is None:
+        return [f"{key}: no answer"]
+    if "passes through: " in said:
+        options_named = re.findall(r"backend=([\w-]+) '", said)
+        return [fault for option in options_named for fault in _not_passed(option, backend, key)]
+    field = re.match(r"in xp: ([a-z_]+(?:\.[a-z_0-9]+)+)", said)
+    is_true = field is None or any(path == field[1] or path.startswith(f"{field[1]}.") for path in _fields())
+    return [] if is_true else [f"{key}: {said}: no such field"]
+
+
+@cache
+def _fields() -> frozenset[str]:
+    """Every field of xp's, those too that are null in most compositions."""
+    lora = "model.lora={rank: 8, alpha: 16.0, dropout: 0.0, target_modules: null}"
+    specs = [compose(list(given)) for given in (SKYRL, SLIME, [*SKYRL, "algorithm=ppo"], [*SKYRL, lora])]
+    return frozenset(path for spec in specs for path in fields_of(spec))
+
+
+def _not_passed(option: str, backend: str, key: str) -> list[str]:
+    """Why a backend refuses what it was said to take."""
+    name, value = key.lstrip("-"), _sample(_catalogs()[backend][key])
+    spec = compose(["env=whodunit", "hardware=a100x4", f"backend={option}"])
+    overrides = {**spec.backend.overrides, name: value}
+    tried = spec.model_copy(update={"backend": spec.backend.model_copy(update={"overrides": overrides})})
+    return [str(one) for one in render_module(tried).refusals(tried)]
+
+
+def _said(command: list[str]) -> str:
+    """The whole message of the command line that is refused."""
+    err = io.StringIO()
+    with contextlib.redirect_stderr(err):
+        assert main(["plan", *command]) == ExitCode.CONFIG
+    return err.getvalue()
+
+
+def _without(base: tuple[str, ...], given: list[str]) -> list[str]:
+    """The base without the groups that the answer chooses itself."""
+    chosen = {text.partition("=")[0] for text in given if "." not in text.partition("=")[0]}
+    return [text for text in base if text.partition("=")[0] not in chosen]
