@@ -23,7 +23,7 @@ commands:
   doctor     hold this machine against a plan: versions, accelerators, secrets, disk, launcher, template, environments
   env        env check TARGET | env=NAME: play an environment without a model; latency, rewards, variance, lengths
   tasks      look at the task store: list, show, verify, prune
-  runs       look at runs: list, show RUN, logs RUN, cancel RUN, resume RUN, compare [RUN ...]
+  runs       look at runs: list, show RUN, logs RUN, cancel RUN, resume RUN, trust RUN, compare [RUN ...]
 
 examples:
   python -m xp                                            learn small murder mysteries on this machine's CPU

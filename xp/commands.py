@@ -84,9 +84,10 @@ def tasks(arguments: Sequence[str]) -> int:
 
 
 def runs(arguments: Sequence[str]) -> int:
-    """Runs by their records: list, show one, follow its log, stop it, go on with it, or compare what they reached."""
+    """Runs by their records: list, show one, follow its log, stop it, go on with it, trust it, or compare them."""
     from xp.leaderboard import as_csv, as_markdown, leaderboard
-    from xp.runs import cancel, logs, show, show_all
+    from xp.record import directory_of
+    from xp.runs import cancel, logs, show, show_all, trust
     from xp.show import show_lines
 
     rest, outputs = _outputs_of(arguments)
@@ -94,11 +95,13 @@ def runs(arguments: Sequence[str]) -> int:
         case [] | ["list"]:
             show_all(outputs)
         case ["show", name]:
-            show(outputs / "runs" / name)
+            show(directory_of(outputs, name))
         case ["logs", name]:
-            logs(outputs, outputs / "runs" / name)
+            logs(outputs, directory_of(outputs, name))
         case ["cancel", name]:
-            print(cancel(outputs / "runs" / name))
+            print(cancel(directory_of(outputs, name)))
+        case ["trust", name]:
+            print(trust(directory_of(outputs, name)))
         case ["resume", name, *overrides]:
             resumed = spec_to_resume(name, [*overrides, f"outputs={outputs}"])
             return _dispatch_all([build_plan(resumed.spec, resumed.run_id, resumed.attempt)], until=None)
@@ -111,7 +114,7 @@ def runs(arguments: Sequence[str]) -> int:
         case _:
             raise XpError(
                 "python -m xp runs list | show RUN | logs RUN | cancel RUN | resume RUN [key=value ...]"
-                " | compare [--csv | --markdown] [RUN ...] [outputs=DIR]"
+                " | trust RUN | compare [--csv | --markdown] [RUN ...] [outputs=DIR]"
             )
     return ExitCode.OK
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
@@ -12,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from xp.errors import ExitCode, XpError
-from xp.record import RunRecord, read_record
+from xp.held_out import held_out
+from xp.record import RunRecord, directory_of, read_record
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,9 @@ def leaderboard(outputs: Path, names: Sequence[str]) -> list[Line]:
         XpError: RUN_DIR where a named run does not exist.
     """
     runs = outputs / "runs"
-    directories = [runs / name for name in names] or [file.parent for file in sorted(runs.glob("*/run.json"))]
+    directories = [directory_of(outputs, name) for name in names] or [
+        file.parent for file in sorted(runs.glob("*/run.json"))
+    ]
     lines = [_line(directory) for directory in directories]
     return sorted(lines, key=lambda line: (line.after is None, -(line.after or 0.0), line.run))
 
@@ -80,13 +82,13 @@ def _values(line: Line) -> list[Any]:
 
 
 def _line(directory: Path) -> Line:
-    import yaml
+    from xp.compose.recorded import recorded_spec
 
     record = read_record(directory)
     try:
-        spec = yaml.safe_load((directory / "spec.yaml").read_text())
-        results = _results(directory)
-        before, after = results.get("before", {}), results.get("after", {})
+        spec = recorded_spec(directory / "spec.yaml")
+        results = held_out(directory)
+        before, after = results.get("before"), results.get("after")
         return Line(
             run=record.run_id,
             env="+".join(spec["env"]["members"]),
@@ -95,23 +97,14 @@ def _line(directory: Path) -> Line:
             backend=spec["backend"]["name"],
             seed=spec["seed"],
             steps=spec["training"]["num_steps"],
-            before=before.get("reward_mean"),
-            after=after.get("reward_mean"),
-            stderr=after.get("reward_stderr"),
+            before=None if before is None else before.reward_mean,
+            after=None if after is None else after.reward_mean,
+            stderr=None if after is None else after.reward_stderr,
             minutes=_minutes(record),
             status=record.status.value,
         )
-    except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise XpError(f"{directory} cannot be compared: {type(error).__name__} {error}", ExitCode.RUN_DIR) from error
-
-
-def _results(directory: Path) -> dict[str, dict[str, Any]]:
-    """Of the newest attempt that has some; an evaluation of the trained model alone leaves `before` as it was."""
-    found: dict[str, dict[str, Any]] = {}
-    files = sorted(directory.glob("attempt_*/evaluate/evaluation.json"), key=lambda file: file.stat().st_mtime)
-    for file in files:
-        found |= json.loads(file.read_text())["results"]
-    return found
 
 
 def _minutes(record: RunRecord) -> float:

@@ -18,6 +18,7 @@ from typing import Any
 
 from xp.atomic import write_atomically
 from xp.errors import ExitCode, XpError
+from xp.names import is_name
 
 FILE = "run.json"
 LOCK = ".lock"
@@ -98,15 +99,6 @@ class RunRecord:
     def to_json(self) -> str:
         return json.dumps({"format": FORMAT} | asdict(self), indent=2, ensure_ascii=False) + "\n"
 
-    @staticmethod
-    def from_json(text: str) -> RunRecord:
-        """Read what `to_json` wrote; raises KeyError, TypeError or ValueError on anything else."""
-        value = json.loads(text)
-        if not isinstance(value, dict) or value.pop("format") != FORMAT:
-            raise ValueError("not of the format that this version of xp reads")
-        attempts = tuple(_attempt(item) for item in value["attempts"])
-        return RunRecord(value["run_id"], Status(value["status"]), tuple(value["secrets"]), attempts)
-
 
 def now() -> str:
     """UTC, to the millisecond."""
@@ -149,15 +141,29 @@ def write_record(directory: Path, record: RunRecord) -> None:
     write_atomically(directory / FILE, record.to_json())
 
 
+def directory_of(outputs: Path, run_id: str) -> Path:
+    """Where a run lies below the outputs root; raises XpError(RUN_DIR) for what is no run's id."""
+    if not is_name(run_id):
+        raise XpError(f"{run_id!r} is not the id of a run; python -m xp runs list names the runs", ExitCode.RUN_DIR)
+    return outputs / "runs" / run_id
+
+
 def read_record(directory: Path) -> RunRecord:
-    """The record of a run directory; raises XpError(RUN_DIR) where there is none that can be read."""
+    """The record of a run directory; raises XpError(RUN_DIR) where there is none, or one that xp would not write."""
+    from xp.reading import json_of
+    from xp.record_check import record_of
+
     file = directory / FILE
+    if not file.exists():
+        raise XpError(f"{file} does not exist: {directory} is no run directory", ExitCode.RUN_DIR)
+    value = json_of(file, ExitCode.RUN_DIR)
     try:
-        return RunRecord.from_json(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise XpError(f"{file} does not exist: {directory} is no run directory", ExitCode.RUN_DIR) from None
-    except (KeyError, TypeError, ValueError, NotADirectoryError) as error:
+        record = record_of(value)
+    except (ValueError, RecursionError) as error:
         raise XpError(f"{file} is no run record: {error}", ExitCode.RUN_DIR) from None
+    if record.run_id != (name := Path(os.path.abspath(directory)).name):
+        raise XpError(f"{file} is the record of {record.run_id}, and its directory is named {name}", ExitCode.RUN_DIR)
+    return record
 
 
 def is_held(directory: Path) -> bool:
@@ -177,12 +183,6 @@ def is_held(directory: Path) -> bool:
 
 def _with_last(record: RunRecord, attempt: AttemptRecord) -> RunRecord:
     return replace(record, attempts=(*record.attempts[:-1], attempt))
-
-
-def _attempt(value: dict[str, Any]) -> AttemptRecord:
-    stages = tuple(StageRecord(**item | {"status": Status(item["status"])}) for item in value["stages"])
-    provenance = Provenance(**value["provenance"])
-    return AttemptRecord(**value | {"status": Status(value["status"]), "provenance": provenance, "stages": stages})
 
 
 def table(record: RunRecord) -> str:

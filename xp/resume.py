@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 from xp.compose import from_container, parse_assignments
 from xp.errors import ExitCode, XpError
 from xp.faults import all_paths
+from xp.names import is_name
 from xp.spec import RunSpec
 
 CHANGEABLE = (
@@ -52,17 +54,18 @@ def spec_to_resume(run: str, overrides: Sequence[str]) -> Resumed:
     Raises:
         XpError: there is no such run (RUN_DIR), or an override would make it another experiment (CONFIG).
     """
-    import yaml
-
+    from xp.compose.recorded import recorded_spec
     from xp.launchers.run_directory import is_unborn
     from xp.record import read_record
 
     values = parse_assignments(overrides)
     directory = Path(run) if "/" in run else Path(values.pop("outputs", "outputs")) / "runs" / run
+    if not is_name(directory.name) or Path(os.path.abspath(directory)).parent.name != "runs":
+        raise XpError(f"resume={run}: not the id of a run, nor a directory OUTPUTS/runs/RUN", ExitCode.RUN_DIR)
     file = directory / "spec.yaml"
     if not file.is_file():
         raise XpError(f"resume={run}: {file} does not exist; python -m xp runs list names the runs", ExitCode.RUN_DIR)
-    container: dict[str, Any] = yaml.safe_load(file.read_text())
+    container = recorded_spec(file)
     container["outputs"] = str(directory.parent.parent)
     faults = [fault for key, value in values.items() if (fault := _change(container, key, value))]
     if faults:
@@ -76,11 +79,11 @@ def _change(container: dict[str, Any], key: str, value: Any) -> str | None:
         return (
             f"{key}: a resumed run keeps it; start a new run to change it (resume may change {', '.join(CHANGEABLE)})"
         )
-    node = container
+    node: Any = container
     *parents, last = key.split(".")
     for part in parents:
-        node = node.get(part, {})
-    if last not in node:
+        node = node.get(part) if isinstance(node, dict) else None
+    if not isinstance(node, dict) or last not in node:
         return f"{key}: unknown key; there is: {', '.join(all_paths(container)[:5])}, ..."
     node[last] = value
     return None

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 from xp.errors import ExitCode, XpError
+from xp.held_out import NAMES, held_out
 from xp.launchers import detached
+from xp.launchers.files import inside
 from xp.launchers.follow import LOOK_S, Tail
 from xp.launchers.log import write_to_screen
 from xp.launchers.run_directory import cancel as stop_supervisor
+from xp.origin import is_ours, mark
 from xp.record import RunRecord, Status, is_held, read_record, table
 
+FOREIGN = "of elsewhere"
+"""The record says `running`, and the run was not begun here, so that nobody is asked about it."""
 KILLED = "killed"
 """The record says `running`, and nobody runs it any more."""
 ASK_S = 3.0
@@ -49,6 +52,8 @@ def show(run: Path) -> None:
     for stage in record.attempts[-1].stages if record.status is Status.RUNNING else ():
         if stage.native_id is not None and stage.status in (Status.PENDING, Status.RUNNING):
             out.print(f"{stage.name}: {stage.launcher} {stage.native_id}", markup=False)
+    if status(run, record) == FOREIGN:
+        out.print("it was not begun here: nobody is asked about its jobs, and it is not resumed", markup=False)
     if status(run, record) == KILLED:
         out.print(f"its supervisor was killed; go on with: python -m xp resume={run.name}")
 
@@ -94,24 +99,40 @@ def cancel(run: Path) -> str:
     return f"{asked}; nobody confirms it, so look there before you resume: {read_record(run).status}"
 
 
+def trust(run: Path) -> str:
+    """Mark a run that was begun elsewhere as this user's, so that it can be gone on with; returns what that means."""
+    from xp.compose import from_container
+    from xp.compose.recorded import recorded_spec
+    from xp.stages.episode import user_modules
+
+    record = read_record(run)
+    spec = from_container(recorded_spec(run / "spec.yaml"))
+    mark(run)
+    modules = ", ".join(user_modules(spec)) or "none"
+    python = spec.backend.runtime.python or "xp's own"
+    return (
+        f"{record.run_id} is trusted now; going on with it imports the modules: {modules}; the job's Python: {python}"
+    )
+
+
 def status(run: Path, record: RunRecord) -> str:
     """What the record says, unless it says `running` and nobody runs it any more."""
     if record.status is not Status.RUNNING or is_held(run):
         return record.status.value
+    if not is_ours(run):
+        return FOREIGN
     return record.status.value if detached.live(run, record) else KILLED
 
 
 def _logs(outputs: Path, record: RunRecord) -> list[Path]:
     """Of all stages that have begun, in order."""
-    named = [outputs / stage.log for attempt in record.attempts for stage in attempt.stages if stage.log]
+    named = [inside(outputs, stage.log) for attempt in record.attempts for stage in attempt.stages if stage.log]
     return [file for file in named if file.exists()]
 
 
 def _held_out(run: Path) -> str:
-    found: Sequence[Path] = sorted(
-        run.glob("attempt_*/evaluate/evaluation.json"), key=lambda path: path.stat().st_mtime
-    )
-    if not found:
-        return "-"
-    results = json.loads(found[-1].read_text())["results"]
-    return " -> ".join(f"{results[name]['reward_mean']:.3f}" for name in ("before", "after") if name in results)
+    try:
+        results = held_out(run)
+    except XpError:
+        return "?"  # `runs compare` says what is wrong with the file
+    return " -> ".join(f"{results[name].reward_mean:.3f}" for name in NAMES if name in results) or "-"

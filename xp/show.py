@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from xp.held_out import HeldOut, read_held_out
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -79,7 +80,7 @@ def show_summary(plan: Plan, outputs: Path, attempt: int) -> None:
     out = console()
     run = outputs / "runs" / plan.run_id
     file = run / f"attempt_{attempt}" / "evaluate" / "evaluation.json"
-    results: dict[str, Any] = json.loads(file.read_text())["results"]
+    results = read_held_out(file)
     was_trained = any(stage.name == "train" for stage in plan.stages)
     size = f": {arithmetic(plan)[1].removeprefix('the run: ')}" if was_trained else ""
     out.print(f"\n[bold]{'Trained' if was_trained else 'Evaluated'}[/bold] {title(plan)}{size}")
@@ -110,10 +111,8 @@ def show_lines(lines: Sequence[Line]) -> None:
     console().print(table)
 
 
-def _reward(result: dict[str, Any]) -> str:
-    error = "" if result["reward_stderr"] is None else f" ± {result['reward_stderr']:.3f}"
-    text = (
-        f"[bold]{result['reward_mean']:.3f}[/bold]{error}"
-        f" over {result['num_scored']} episodes, {result['perfect_share']:.0%} with full reward"
-    )
-    return f"{text}, {result['num_void']} void" if result["num_void"] else text
+def _reward(result: HeldOut) -> str:
+    error = "" if result.reward_stderr is None else f" ± {result.reward_stderr:.3f}"
+    share = "" if result.perfect_share is None else f", {result.perfect_share:.0%} with full reward"
+    text = f"[bold]{result.reward_mean:.3f}[/bold]{error} over {result.num_scored} episodes{share}"
+    return f"{text}, {result.num_void} void" if result.num_void else text

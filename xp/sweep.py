@@ -16,6 +16,7 @@ from typing import Any
 from xp.errors import ExitCode, XpError
 from xp.launchers.detached import current
 from xp.leaderboard import leaderboard
+from xp.origin import is_ours
 from xp.record import Status, is_held
 from xp.spec import RunSpec
 
@@ -113,15 +114,15 @@ def held_out_reward(spec: RunSpec) -> float:
 
 
 def _read(file: Path) -> tuple[str, Entry] | None:
-    import yaml
+    from xp.compose.recorded import recorded_spec
 
+    if not is_ours(file.parent):
+        return None  # somebody else's word on what the spec has come to
     try:
         record = current(file.parent)
-        spec = yaml.load(file.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except (XpError, OSError, yaml.YAMLError):
+        spec = recorded_spec(file)
+    except XpError:
         return None  # not a run that could be gone on with
-    if not isinstance(spec, dict):
-        return None
     if record.status is Status.SUCCEEDED:
         standing = Standing.DONE
     else:

@@ -16,6 +16,7 @@ from xp.errors import ExitCode, XpError
 from xp.job import Stage
 from xp.launchers.base import Context, Echo, Launch
 from xp.launchers.exits import exit_code, is_restartable
+from xp.origin import mark
 from xp.record import RunRecord, Status, read_record
 
 Play = Callable[[Stage, Context], int]
@@ -24,7 +25,7 @@ Play = Callable[[Stage, Context], int]
 class FakeLauncher:
     """Plays each stage by a function and remembers what it was asked."""
 
-    name = "fake"
+    name = "local"
     is_here = True
 
     def __init__(self, play: Play | Sequence[int] = (), refusal: XpError | None = None) -> None:
@@ -204,6 +205,7 @@ def test_a_directory_whose_supervisor_was_killed_before_its_first_record_is_used
 ) -> None:
     run = tmp_path / "runs/run"
     run.mkdir(parents=True)
+    mark(run)
     for name in left:
         (run / name).write_text("half")
     assert go(plan(stage("a", "")), tmp_path).status is Status.SUCCEEDED

@@ -52,6 +52,15 @@ def test_a_step_of_nothing_but_void_has_no_reward() -> None:
     assert "reward/avg_raw_reward" not in episode_metrics([played("t", None)], 1)
 
 
+def test_a_line_after_a_torn_one_begins_afresh(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1, "stage": "train"}\n{"step": 2, "sta')
+    MetricsFile(path, "train", 2).write(2, {"loss": 0.5})
+    MetricsFile(path, "train", 2).write(3, {"loss": 0.25})
+    assert [line["step"] for line in read_metrics(path, "train")] == [1, 2, 3]
+    assert len(path.read_text().splitlines()) == 4
+
+
 def test_the_last_attempt_wins_and_a_torn_line_is_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     first, second = MetricsFile(path, "train", 1), MetricsFile(path, "train", 2)

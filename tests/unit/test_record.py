@@ -32,10 +32,17 @@ def begun() -> RunRecord:
     return begin_attempt(EMPTY, ["prepare", "train"], HERE)
 
 
-def test_a_record_survives_the_disk(tmp_path: Path) -> None:
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """Of the run; its name is the run's id."""
+    (tmp_path / "run").mkdir()
+    return tmp_path / "run"
+
+
+def test_a_record_survives_the_disk(directory: Path) -> None:
     record = update_stage(begun(), "prepare", status=Status.FAILED, exit_code=7, started=now(), ended=now())
-    write_record(tmp_path, close_attempt(record, Status.FAILED))
-    assert read_record(tmp_path) == close_attempt_times(read_record(tmp_path), close_attempt(record, Status.FAILED))
+    write_record(directory, close_attempt(record, Status.FAILED))
+    assert read_record(directory) == close_attempt_times(read_record(directory), close_attempt(record, Status.FAILED))
 
 
 def close_attempt_times(read: RunRecord, expected: RunRecord) -> RunRecord:
@@ -108,10 +115,10 @@ def test_the_table_shows_every_stage_of_every_attempt() -> None:
     assert "(changed)" in text
 
 
-def test_the_module_prints_a_record_and_says_what_is_none(tmp_path: Path) -> None:
-    write_record(tmp_path, begun())
+def test_the_module_prints_a_record_and_says_what_is_none(directory: Path, tmp_path: Path) -> None:
+    write_record(directory, begun())
     command = [sys.executable, "-m", "xp.record"]
-    shown = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, check=True)
+    shown = subprocess.run([*command, str(directory)], capture_output=True, text=True, check=True)
     assert "prepare" in shown.stdout
     absent = subprocess.run([*command, str(tmp_path / "x")], capture_output=True, text=True, check=False)
     assert absent.returncode == ExitCode.RUN_DIR

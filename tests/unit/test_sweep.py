@@ -12,6 +12,7 @@ from xp.compose import compose, to_yaml
 from xp.errors import XpError
 from xp.launchers.run_directory import hold
 from xp.leaderboard import as_csv, as_markdown, leaderboard
+from xp.origin import mark
 from xp.record import Provenance, RunRecord, Status, begin_attempt, close_attempt, write_record
 from xp.spec import RunSpec
 from xp.sweep import Standing, ledger, open_points, spec_digest
@@ -27,6 +28,7 @@ def leave_run(one: RunSpec, run_id: str, status: Status, after: float | None = N
     directory = Path(one.outputs) / "runs" / run_id
     directory.mkdir(parents=True)
     (directory / "spec.yaml").write_text(to_yaml(one))
+    mark(directory)
     record = begin_attempt(RunRecord(run_id, Status.PENDING, ()), ["train"], HERE)
     write_record(directory, record if status is Status.RUNNING else close_attempt(record, status))
     if after is not None:

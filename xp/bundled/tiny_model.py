@@ -23,6 +23,7 @@ from xp.bundled.mystery import ALIBIS, ROOMS, SUSPECTS, TOOLS, WEAPONS
 from xp.bundled.tokenizer import train_tokenizer
 from xp.bundled.warm_up import Warmup, render_demonstration
 from xp.episode.prompt import tool_schemas
+from xp.reading import config_of
 from xp.stage_program import run_stage
 
 MANIFEST: Final = "manifest.json"
@@ -51,7 +52,7 @@ class TinyModelConfig:
 
 def main(argv: Sequence[str]) -> None:
     """Build the model into a sibling directory and rename it into place."""
-    config = TinyModelConfig.from_json(Path(argv[0]).read_text())
+    config = config_of(Path(argv[0]), TinyModelConfig.from_json)
     config.output_dir.parent.mkdir(parents=True, exist_ok=True)
     unfinished = Path(tempfile.mkdtemp(prefix=f".{config.output_dir.name}-", dir=config.output_dir.parent))
     try:

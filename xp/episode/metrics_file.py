@@ -28,8 +28,10 @@ class MetricsFile:
         """Append one line. A value that is not finite is written as null, since JSON has no NaN."""
         values = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
         line = {"step": step, "time": time.time(), **self._head, **values}
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        with self._path.open("ab+") as file:
+            size = file.seek(0, os.SEEK_END)
+            is_torn = size > 0 and os.pread(file.fileno(), 1, size - 1) != b"\n"  # by a writer that was killed
+            file.write(b"\n" * is_torn + json.dumps(line).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
 
@@ -37,11 +39,11 @@ class MetricsFile:
 def read_metrics(path: Path, stage: str) -> list[dict[str, Any]]:
     """The lines of one stage in order of step; of a step that several attempts wrote, the last one's."""
     by_step: dict[int, dict[str, Any]] = {}
-    for text in path.read_text(encoding="utf-8").splitlines():
+    for text in path.read_bytes().split(b"\n"):
         try:
             line = json.loads(text)
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):
             continue  # a line torn by a killed process
-        if line.get("stage") == stage:
+        if isinstance(line, dict) and line.get("stage") == stage and isinstance(line.get("step"), int):
             by_step[line["step"]] = line
     return [by_step[step] for step in sorted(by_step)]

@@ -11,6 +11,7 @@ from xp.envs.load import load_provider
 from xp.episode.config import EpisodeConfig
 from xp.episode.episode import Episode
 from xp.episode.shaping import load_shape
+from xp.reading import config_of
 
 
 class TaskName(Protocol):
@@ -44,7 +45,7 @@ class Mix:
     @staticmethod
     def from_file(path: Path, environ: Mapping[str, str]) -> Mix:
         """Read the `episode.json` that the control plane wrote."""
-        return Mix(EpisodeConfig.from_json(path.read_text()), environ)
+        return Mix(config_of(path, EpisodeConfig.from_json), environ)
 
     def episode(self, row: TaskName) -> Episode:
         """A fresh episode on a task; its session opens with `start()` or the first step."""

@@ -172,7 +172,7 @@ def read_trajectories(path: Path) -> Trajectories:
         for number, line in enumerate(lines, start=1):
             try:
                 record = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 num_torn += bool(line.strip())
                 continue
             version = record.get("schema_version") if isinstance(record, dict) else None

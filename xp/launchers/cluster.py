@@ -18,6 +18,8 @@ from xp.launchers import secrets_files
 from xp.launchers.base import Context, Launch
 from xp.launchers.files import write_files
 from xp.launchers.order import ORDER, make_order
+from xp.names import is_inner_path, is_native_id
+from xp.reading import json_of
 from xp.secrets import telling_values
 from xp.spec.place import LauncherSpec
 
@@ -55,10 +57,18 @@ def place_order(stage: Stage, context: Context, spec: LauncherSpec, *, extra: Ma
 
 def read_launches(directory: Path) -> list[Launch] | None:
     """What was handed in from a directory; None: nothing, as far as anybody knows."""
-    try:
-        return [Launch(**one) for one in json.loads((directory / SUBMITTED).read_text(encoding="utf-8"))]
-    except FileNotFoundError:
+    file = directory / SUBMITTED
+    if not file.exists():
         return None
+    try:
+        launches = [Launch(**one) for one in json_of(file, ExitCode.RUN_DIR)]
+    except TypeError as error:
+        raise XpError(f"{file} is no list of jobs: {error}", ExitCode.RUN_DIR) from None
+    for launch in launches:
+        is_typed = isinstance(launch.key, str) and isinstance(launch.started, str)
+        if not (is_typed and is_native_id(launch.launcher, launch.native_id) and is_inner_path(launch.log)):
+            raise XpError(f"{file} names a job or a log that xp would not name so", ExitCode.RUN_DIR)
+    return launches
 
 
 def write_launches(directory: Path, launches: Sequence[Launch]) -> None:

@@ -6,8 +6,11 @@ import json
 import signal
 from pathlib import Path
 
+from xp.errors import ExitCode, XpError
 from xp.launchers.base import Context, Detachable, Launch
 from xp.launchers.order import CLAIM, read_result
+from xp.origin import is_ours
+from xp.reading import json_of
 from xp.record import (
     LOCK,
     RunRecord,
@@ -42,7 +45,7 @@ def current(run: Path) -> RunRecord:
     lock = FileLock(run / LOCK)
     try:
         lock.acquire(timeout=0)
-    except Timeout:
+    except (Timeout, OSError):  # another process has it, or this one may not write there
         return record
     try:
         record = read_record(run)
@@ -99,6 +102,8 @@ def detachable(run: Path, record: RunRecord) -> Detachable | None:
     """The launcher of a run's last attempt, if its jobs need no supervisor; None where they were its processes."""
     from xp.launchers.choice import make_launcher
 
+    if not is_ours(run):  # what it names is somebody else's word: nobody is asked, nothing is closed or fetched
+        return None
     spec = _launcher_spec(run / f"attempt_{len(record.attempts)}" / "plan.json")
     if spec is None:
         return None
@@ -138,7 +143,7 @@ def _launch(record: RunRecord, stage: StageRecord) -> Launch:
 
 def _launcher_spec(plan: Path) -> LauncherSpec | None:
     try:
-        section = json.loads(plan.read_text(encoding="utf-8"))["spec"]["launcher"]
+        section = json_of(plan, ExitCode.RUN_DIR)["spec"]["launcher"]
         return LauncherSpec.model_validate_json(json.dumps(section))
-    except (OSError, KeyError, TypeError, ValueError):
+    except (XpError, KeyError, TypeError, ValueError, RecursionError):
         return None

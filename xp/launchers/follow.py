@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import codecs
+import os
+import stat
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+from xp.errors import ExitCode, XpError
 from xp.launchers.base import Echo
 from xp.launchers.order import read_result
 
@@ -31,7 +34,9 @@ class Tail:
     def read(self) -> str:
         """What is new; empty where the file is not there yet."""
         try:
-            with self._file.open("rb") as file:
+            with os.fdopen(os.open(self._file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                    raise XpError(f"{self._file} is no regular file", ExitCode.RUN_DIR)
                 file.seek(self._position)
                 data = file.read()
         except FileNotFoundError:

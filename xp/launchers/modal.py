@@ -24,7 +24,7 @@ from xp.job import Stage
 from xp.launchers import modal_app
 from xp.launchers.base import Context, Echo, Launch
 from xp.launchers.cluster import SUBMITTED, TimedOut, ask, identity, inherited, read_launches, write_launches
-from xp.launchers.files import write_files
+from xp.launchers.files import inside, write_files
 from xp.launchers.log import LogStream
 from xp.launchers.order import ORDER, RESULT, make_order
 from xp.launchers.pipe import drain
@@ -128,7 +128,7 @@ class ModalLauncher:
         directory = Path(launch.log).parent
         run = Path(*directory.parts[:2])
         for name in (*self._names(str(directory)), f"{run}/metrics.jsonl"):
-            place = self._outputs / name
+            place = inside(self._outputs, name)  # the volume is not this machine's, and its names are not xp's
             if place.name in (ORDER, modal_app.APP_FILE, SUBMITTED, *leave):
                 continue
             if (text := self._read(name, binary=True)) is not None:

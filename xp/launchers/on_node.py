@@ -34,6 +34,7 @@ from xp.launchers.order import CLAIM, RESULT, Order, Result, claim
 from xp.launchers.outputs import missing, states
 from xp.launchers.pipe import drain
 from xp.launchers.preflight import interpreter, project
+from xp.reading import config_of
 from xp.record import now
 from xp.secrets import Redactor, telling_values
 
@@ -47,7 +48,7 @@ def main(argv: Sequence[str]) -> int:
     ending = Ending()
     for path in orders:
         try:
-            code = carry_out(Order.from_json(Path(path).read_text(encoding="utf-8")), job, ending)
+            code = carry_out(config_of(Path(path), Order.from_json), job, ending)
         except (XpError, OSError) as error:
             print(f"xp: {error}", file=sys.stderr, flush=True)
             return int(error.code) if isinstance(error, XpError) else ExitCode.RUNTIME

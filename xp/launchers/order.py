@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from pathlib import Path
 
 from xp.atomic import TEMPORARY
@@ -14,6 +15,7 @@ from xp.errors import ExitCode, XpError
 from xp.job import Runtime, Stage
 from xp.launchers.base import Context
 from xp.launchers.outputs import State
+from xp.reading import json_of
 
 ORDER = "order.json"
 CLAIM = "claim.json"
@@ -118,11 +120,16 @@ def make_order(
 
 def read_result(directory: Path) -> Result | None:
     """The result of the stage whose directory this is; None while there is none."""
-    try:
-        value = json.loads((directory / RESULT).read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    file = directory / RESULT
+    if not file.exists():
         return None
-    return Result(value["code"], tuple(value["missing"]), value["ended"])
+    value = json_of(file, ExitCode.RUN_DIR)
+    try:
+        result = Result(int(value["code"]), tuple(map(str, value["missing"])), str(value["ended"]))
+        datetime.fromisoformat(result.ended)
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise XpError(f"{file} is no result: {type(error).__name__} {error}", ExitCode.RUN_DIR) from None
+    return result
 
 
 def claim(file: Path, job: str, before: Mapping[str, State]) -> Mapping[str, State]:

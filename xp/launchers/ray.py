@@ -29,6 +29,7 @@ from xp.launchers.gpus import Gpus, claim
 from xp.launchers.order import Order, read_result
 from xp.launchers.preflight import check_machine
 from xp.launchers.ray_head import RayHead, is_loopback
+from xp.reading import config_of
 from xp.record import now
 from xp.spec.place import LauncherSpec
 
@@ -156,7 +157,7 @@ class RayLauncher:
     def _hand_in(
         self, client: Any, native_id: str, jobs: Sequence[Job], orders: Sequence[Path], context: Context
     ) -> None:
-        first = Order.from_json(orders[0].read_text(encoding="utf-8"))
+        first = config_of(orders[0], Order.from_json)
         python = sys.executable if is_loopback(self._address) else "python"
         variables = {
             **(dict(jobs[0].env) if len(jobs) == 1 else {}),

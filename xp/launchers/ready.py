@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,13 +12,12 @@ from xp.errors import ExitCode, XpError
 from xp.launchers.base import Context, Launcher
 from xp.launchers.files import inside, locate_modules
 from xp.launchers.run_directory import check_run_directory, check_writable
+from xp.names import is_name
 from xp.secrets import Redactor, resolve, telling_values
 from xp.tracking.base import WANDB_KEY, check_trackers
 
 if TYPE_CHECKING:
     from xp.plan import Plan
-
-_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]|\.(?!\.)){0,149}")
 
 
 @dataclass(frozen=True)
@@ -40,7 +38,7 @@ class Ready:
 def make_ready(plan: Plan, launcher: Launcher, outputs: Path, modules: Sequence[str]) -> Ready:
     """Check names, paths, places, secrets, trackers, modules and the machine; raises XpError for the first fault."""
     for name in (plan.run_id, *(stage.name for stage in plan.stages)):
-        if not _NAME.fullmatch(name):
+        if not is_name(name):
             raise XpError(
                 f"{name!r} cannot name a directory: letters, digits, `_`, `-` and single dots", ExitCode.RUN_DIR
             )

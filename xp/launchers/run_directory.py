@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import platform
 import signal
@@ -11,6 +12,8 @@ from pathlib import Path
 
 from xp.atomic import TEMPORARY
 from xp.errors import ExitCode, XpError
+from xp.origin import FILE as ORIGIN
+from xp.origin import check_ours, is_ours, mark
 from xp.record import LOCK, is_held, read_record
 
 SPEC = "spec.yaml"
@@ -24,7 +27,10 @@ def check_run_directory(run: Path, attempt: int) -> None:
                 " or start a new run",
                 ExitCode.RUN_DIR,
             )
+        if (run / SPEC).exists():
+            check_ours(run)
         return
+    check_ours(run)
     there = len(read_record(run).attempts)
     if there != attempt - 1:
         raise XpError(f"{run} has {there} attempts, so attempt_{attempt} cannot be next", ExitCode.RUN_DIR)
@@ -34,7 +40,7 @@ def is_unborn(run: Path) -> bool:
     """Whether a supervisor was killed after it made this directory and before its first record: nothing has run."""
     if run.is_symlink() or not run.is_dir():
         return False
-    return all(path.name in (LOCK, SPEC) or path.name.endswith(TEMPORARY) for path in run.iterdir())
+    return all(path.name in (LOCK, ORIGIN, SPEC) or path.name.endswith(TEMPORARY) for path in run.iterdir())
 
 
 def check_writable(outputs: Path) -> None:
@@ -65,6 +71,8 @@ def hold(run: Path, attempt: int) -> Iterator[None]:
             raise XpError(f"{run.name} is running already: another process holds {run}", ExitCode.RUN_DIR) from None
     try:
         check_run_directory(run, attempt)  # again: another supervisor may have come and gone
+        if attempt == 1:
+            _mark(run)
         yield
     finally:
         lock.release()
@@ -83,8 +91,37 @@ def cancel(run: Path) -> int:
     if attempt.host != platform.node():
         whose = f"process {attempt.supervisor} of {attempt.host}"
         raise XpError(f"{run.name} is run by {whose}: stop it there", ExitCode.RUN_DIR)
+    if not _has_open(attempt.supervisor, run / LOCK):
+        raise XpError(
+            f"{run.name}: process {attempt.supervisor} of its record does not hold {run / LOCK}, so it is not stopped;"
+            " look for the process that does: lsof, fuser",
+            ExitCode.RUN_DIR,
+        )
     os.kill(attempt.supervisor, signal.SIGTERM)
     return attempt.supervisor
+
+
+def _has_open(process: int, file: Path) -> bool:
+    """Whether a process has a file open: the record's word alone is not enough to send it a signal."""
+    import psutil
+
+    try:
+        names = {opened.path for opened in psutil.Process(process).open_files()}
+    except (psutil.Error, OSError):
+        return False
+    return os.path.realpath(file) in names
+
+
+def _mark(run: Path) -> None:
+    """Mark the directory as begun here; where the home cannot be written the run goes on, and cannot be resumed."""
+    if is_ours(run):
+        return
+    with resource_errors(run):
+        try:
+            mark(run)
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR):
+                raise
 
 
 @contextmanager

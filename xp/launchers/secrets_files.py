@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
+import re
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from xp.errors import ExitCode, XpError
 from xp.launchers.base import Context
+from xp.names import is_name
+
+_FILE = re.compile(r"[0-9]+\..+\.(json|part)")
 
 
 def directory() -> Path:
@@ -19,7 +23,9 @@ def directory() -> Path:
 
 def file_of(context: Context, stage: str) -> Path:
     """The file of a stage; it may be there or not."""
-    return directory() / context.run_id / f"{context.attempt}.{stage}.json"
+    if not (is_name(context.run_id) and is_name(stage)):
+        raise XpError(f"{context.run_id!r} and {stage!r} do not both name a directory", ExitCode.RUN_DIR)
+    return directory() / context.run_id / f"{int(context.attempt)}.{stage}.json"
 
 
 def write(context: Context, stage: str, values: Mapping[str, str]) -> Path | None:
@@ -43,5 +49,12 @@ def write(context: Context, stage: str, values: Mapping[str, str]) -> Path | Non
 
 
 def forget(context: Context) -> None:
-    """Remove every file of the run."""
-    shutil.rmtree(directory() / context.run_id, ignore_errors=True)
+    """Remove every file of the run's secrets; nothing else, and never through a link."""
+    place = directory() / context.run_id
+    if not is_name(context.run_id) or place.is_symlink() or not place.is_dir():
+        return
+    for file in place.iterdir():
+        if _FILE.fullmatch(file.name) and (file.is_symlink() or file.is_file()):
+            file.unlink(missing_ok=True)
+    with suppress(OSError):  # it holds what xp did not write
+        place.rmdir()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from xp.episode.tokens import ChatTokens
 from xp.errors import ExitCode, XpError
+from xp.reading import config_of
 from xp.tasks.config import PrepareConfig
 from xp.tasks.row import TaskRow
 from xp.tasks.store import open_verified
@@ -24,7 +25,7 @@ def load_tasks(directory: Path, stage_dir: Path, purpose: str) -> list[TaskRow]:
     Raises:
         XpError: (TASKS) the set is missing, partial, damaged, or of another spec; the message says which field differs.
     """
-    expected = PrepareConfig.from_json((stage_dir / "prepare.json").read_text())
+    expected = config_of(stage_dir / "prepare.json", PrepareConfig.from_json)
     task_set = open_verified(directory, expected)
     rows = list(task_set.rows(purpose))
     if not rows:

@@ -76,11 +76,32 @@ class Manifest:
             for member, purposes in value["counts"].items()
         }
         failures = tuple(Failure(**failure) for failure in value["failures"])
-        return Manifest(**value | {"counts": counts, "failures": failures, "notes": tuple(value["notes"])})
+        manifest = Manifest(**value | {"counts": counts, "failures": failures, "notes": tuple(value["notes"])})
+        _check_types(manifest)
+        return manifest
 
     def missing_fraction(self) -> float:
         """The largest share of failed tasks of any environment."""
         return max(missing_fractions(self.counts).values(), default=0.0)
+
+
+def _check_types(manifest: Manifest) -> None:
+    """Raise TypeError for a value that is of another type than its field: a digest proves only who wrote it."""
+    counts = [count for purposes in manifest.counts.values() for count in purposes.values()]
+    numbers = [number for count in counts for number in asdict(count).values()]
+    pairs = [*manifest.environments.items(), *manifest.files.items()]
+    reasons = [text for failure in manifest.failures for text in (failure.task_id, failure.reason)]
+    texts = [
+        manifest.key,
+        manifest.content_digest,
+        *manifest.notes,
+        *reasons,
+        *(text for pair in pairs for text in pair),
+    ]
+    if not all(isinstance(text, str) for text in texts) or not isinstance(manifest.request, Mapping):
+        raise TypeError("a text is of another type")
+    if not all(isinstance(number, int) and number >= 0 for number in numbers):
+        raise TypeError("a count is no number of tasks")
 
 
 def missing_fractions(counts: Mapping[str, Mapping[str, Count]]) -> dict[str, float]:

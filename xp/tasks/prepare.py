@@ -15,6 +15,7 @@ from types import FrameType
 
 from xp.envs.base import Provider
 from xp.errors import ExitCode, XpError
+from xp.reading import config_of
 from xp.tasks.config import PrepareConfig, Purpose
 from xp.tasks.faults import Point, fault_point
 from xp.tasks.files import writing_below
@@ -152,12 +153,7 @@ def _say(line: str) -> None:
 
 
 def _read_config(path: Path) -> PrepareConfig:
-    try:
-        return PrepareConfig.from_json(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise XpError(f"cannot read {path}: {error.strerror}") from error
-    except (KeyError, TypeError, ValueError) as error:
-        raise XpError(f"{path} is no configuration of the prepare stage: {error!r}") from error
+    return config_of(path, PrepareConfig.from_json)
 
 
 def _stop_on_signals() -> None:

@@ -74,7 +74,7 @@ class WorkDirectory:
         self.path.mkdir(parents=True, exist_ok=True)
         text = canonical_json(stamp)
         known = self.path / "stamp.json"
-        if not known.is_file() or known.read_text() != text:
+        if not known.is_file() or known.read_bytes() != text.encode():
             self.clear()
             self.path.mkdir(parents=True)
             with replacing(known) as temporary:
@@ -110,9 +110,9 @@ class WorkDirectory:
             claimed = json.loads(head)
             if claimed != {"sha256": digest_of(lines), "block": _identity(block)}:
                 return {}
-        except (OSError, ValueError):
+            entries = [Entry(i, h, None if m is None else tuple(m), t) for i, h, m, t in map(json.loads, lines)]
+        except (OSError, TypeError, ValueError, RecursionError):
             return {}
-        entries = (Entry(i, h, None if m is None else tuple(m), t) for i, h, m, t in map(json.loads, lines))
         return {entry.index: entry for entry in entries}
 
     def clear(self) -> None:

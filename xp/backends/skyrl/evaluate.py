@@ -18,6 +18,7 @@ from xp.episode.metrics import Played, check_health, episode_metrics
 from xp.episode.metrics_file import MetricsFile
 from xp.episode.tokens import ChatTokens
 from xp.errors import ExitCode, XpError
+from xp.reading import config_of
 from xp.stage_program import run_stage
 from xp.tasks.load import load_tasks, within_limit
 from xp.tasks.row import TaskRow
@@ -26,7 +27,7 @@ from xp.tasks.row import TaskRow
 def main(argv: Sequence[str]) -> None:
     """Evaluate every model of the config, write evaluation.json and draw the reward curve."""
     path = Path(argv[0]).absolute()
-    config = EvaluateConfig.from_json(path.read_text())
+    config = config_of(path, EvaluateConfig.from_json)
     prepare(config.common)
     rows = load_tasks(Path(config.common.tasks), path.parent, "held_out")
     metrics = MetricsFile(Path(config.common.metrics), "evaluate", config.common.attempt)

@@ -11,6 +11,7 @@ from xp.backends.skyrl.config import Common, TrainConfig
 from xp.backends.skyrl.process import prepare_process
 from xp.backends.skyrl.tasks_view import write_view
 from xp.episode.tokens import ChatTokens
+from xp.reading import config_of
 from xp.stage_program import run_stage
 from xp.tasks.load import load_tasks, within_limit
 from xp.tasks.row import TaskRow
@@ -20,7 +21,7 @@ from xp.tasks.schedule import schedule
 def main(argv: Sequence[str]) -> None:
     """Train as the config file says; SkyRL goes on from the last complete checkpoint where there is one."""
     path = Path(argv[0]).absolute()
-    config = TrainConfig.from_json(path.read_text())
+    config = config_of(path, TrainConfig.from_json)
     prepare(config.common)
     write_views(config, path.parent)
 

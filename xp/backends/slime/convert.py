@@ -18,6 +18,7 @@ from xp.backends.slime.models import check_architecture, local_model
 from xp.backends.slime.program import absolute_flags
 from xp.backends.slime.sources import open_sources
 from xp.errors import ExitCode, XpError
+from xp.reading import config_of
 from xp.stage_program import run_stage
 
 PROGRAM = "tools/convert_hf_to_torch_dist.py"
@@ -25,7 +26,7 @@ PROGRAM = "tools/convert_hf_to_torch_dist.py"
 
 def main(argv: Sequence[str]) -> None:
     """Convert beside the target, then rename; the manifest is written last and says that all of it is there."""
-    config = ConvertConfig.from_json(Path(argv[0]).read_text())
+    config = config_of(Path(argv[0]), ConvertConfig.from_json)
     root, target = Path.cwd(), Path(config.output_dir).absolute()
     check_architecture(local_model(config.base_model, root), config.architecture)
     staged = target.with_name(f".{target.name}.{os.getpid()}.part")

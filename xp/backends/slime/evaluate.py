@@ -25,6 +25,7 @@ from xp.episode.metrics import Played, check_health, episode_metrics
 from xp.episode.metrics_file import MetricsFile
 from xp.episode.tokens import ChatTokens
 from xp.errors import ExitCode, XpError
+from xp.reading import config_of
 from xp.stage_program import run_stage
 from xp.tasks.load import load_tasks, within_limit
 
@@ -32,7 +33,7 @@ from xp.tasks.load import load_tasks, within_limit
 def main(argv: Sequence[str]) -> None:
     """Evaluate every model of the config, write evaluation.json and draw the reward curve."""
     path = Path(argv[0]).absolute()
-    config = EvaluateConfig.from_json(path.read_text())
+    config = config_of(path, EvaluateConfig.from_json)
     root = Path.cwd()
     open_sources(config.command)
     metrics = MetricsFile(Path(config.common.metrics), "evaluate", config.common.attempt)

@@ -17,6 +17,7 @@ from xp.backends.slime.sources import open_sources
 from xp.backends.slime.tasks_view import write_episodes, write_view
 from xp.episode.advantages import load_advantage_fn
 from xp.episode.tokens import ChatTokens
+from xp.reading import config_of
 from xp.stage_program import run_stage
 from xp.tasks.load import load_tasks, within_limit
 from xp.tasks.row import TaskRow
@@ -26,7 +27,7 @@ from xp.tasks.schedule import schedule
 def main(argv: Sequence[str]) -> None:
     """Train as the config file says, from the last whole checkpoint where there is one."""
     path = Path(argv[0]).absolute()
-    config = TrainConfig.from_json(path.read_text())
+    config = config_of(path, TrainConfig.from_json)
     root = Path.cwd()
     if config.advantage_fn is not None:
         load_advantage_fn(config.advantage_fn)  # a fault in it ends the stage here, and not after a step of episodes

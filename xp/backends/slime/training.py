@@ -13,6 +13,7 @@ from xp.atomic import write_atomically
 from xp.backends.slime.config import WORKER_ATTRIBUTE, WorkerConfig
 from xp.backends.slime.hooks import OVER_TRAINED_TOKENS
 from xp.backends.slime.steps import half_of, metrics_file
+from xp.reading import config_of
 
 NAMES: Mapping[str, str] = {
     "train/loss": "training/loss",
@@ -41,7 +42,7 @@ def enter(args: Any) -> None:
     """
     from slime.observability import logging_utils
 
-    config = WorkerConfig.from_json(Path(getattr(args, WORKER_ATTRIBUTE)).read_text())
+    config = config_of(Path(getattr(args, WORKER_ATTRIBUTE)), WorkerConfig.from_json)
     if config.estimator == "gae":
         args.custom_advantage_function_path = OVER_TRAINED_TOKENS
     if not isinstance(logging_utils.log, Watched):

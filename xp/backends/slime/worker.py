@@ -20,6 +20,7 @@ from xp.episode.outcome import Outcome, Status
 from xp.episode.recorder import Recorder
 from xp.episode.tokens import ChatTokens
 from xp.episode.trajectory import Trajectory
+from xp.reading import config_of
 
 PLAYED = "xp_played"
 """Key of a sample's metadata: a Played as plain values."""
@@ -49,10 +50,10 @@ class Worker:
     @staticmethod
     def from_file(path: Path) -> Worker:
         """Read the WorkerConfig, and the `episode.json` of its stage."""
-        config = WorkerConfig.from_json(path.read_text())
+        config = config_of(path, WorkerConfig.from_json)
         stage = Path(config.root, config.common.stage_dir)
         environ = environment()
-        mix = Mix(EpisodeConfig.from_json((stage / "episode.json").read_text()), environ)
+        mix = Mix(config_of(stage / "episode.json", EpisodeConfig.from_json), environ)
         file = stage / "trajectories" / f"{config.phase.rpartition('/')[2]}.jsonl"
         recorder = Recorder(file, mix, config.common.upload_as, environ)
         close_when_asked(path.parent, mix.close)

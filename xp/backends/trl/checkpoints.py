@@ -11,6 +11,7 @@ from transformers import TrainerCallback
 
 from xp.atomic import write_atomically
 from xp.backends.trl.ranks import Ranks
+from xp.names import is_inner_path
 from xp.tasks.files import file_digest
 
 SEAL = "sealed.json"
@@ -42,16 +43,16 @@ def broken(checkpoint: Path) -> str | None:
     """What is wrong with a checkpoint; None where every file is as it was sealed."""
     try:
         files: dict[str, dict[str, Any]] = json.loads((checkpoint / SEAL).read_text())
+        for name, sealed in files.items():
+            file = checkpoint / name
+            if not is_inner_path(name) or not file.is_file():
+                return f"{name!r} is missing"
+            if file.stat().st_size != sealed["size"] or file_digest(file) != sealed["sha256"]:
+                return f"{name} is not what was saved"
     except FileNotFoundError:
         return "it was never finished"
-    except ValueError:
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
         return f"its {SEAL} cannot be read"
-    for name, sealed in files.items():
-        file = checkpoint / name
-        if not file.is_file():
-            return f"{name} is missing"
-        if file.stat().st_size != sealed["size"] or file_digest(file) != sealed["sha256"]:
-            return f"{name} is not what was saved"
     return None
 
 

@@ -17,13 +17,14 @@ from pathlib import Path
 from xp.backends.trl import train
 from xp.backends.trl.config import TrainConfig
 from xp.backends.trl.server import free_port, running, split_devices
+from xp.reading import config_of
 from xp.stage_program import run_stage
 
 
 def main(argv: Sequence[str]) -> None:
     """Train as the config file says; raises SystemExit with a process's own code."""
     path, *accelerate = argv
-    config = TrainConfig.from_json(Path(path).read_text())
+    config = config_of(Path(path), TrainConfig.from_json)
     with ExitStack() as stack:
         if config.common.server is not None:
             _serve(stack, config)

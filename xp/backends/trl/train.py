@@ -21,6 +21,7 @@ from xp.episode.metrics_file import MetricsFile
 from xp.episode.mix import Mix
 from xp.episode.recorder import Recorder
 from xp.episode.tokens import ChatTokens
+from xp.reading import config_of
 from xp.stage_program import run_stage
 from xp.tasks.load import load_tasks, within_limit
 from xp.tasks.row import TaskRow
@@ -37,7 +38,7 @@ GROUP_PORT = "XP_TRL_GROUP_PORT"
 def main(argv: Sequence[str]) -> None:
     """Train as the config file says, from the last complete checkpoint where there is one."""
     path = Path(argv[0])
-    config = TrainConfig.from_json(path.read_text())
+    config = config_of(path, TrainConfig.from_json)
     ranks = Ranks()
     if not ranks.is_main:
         quiet_rank()

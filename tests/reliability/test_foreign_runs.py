@@ -1,0 +1,251 @@
+"""Somebody else's run, unpacked below `outputs/runs`, is data: no command deletes, asks, stops or reads by its word."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.foreign import contents, leave_programs, leave_run, record
+from xp import sweep
+from xp.__main__ import main
+from xp.compose import compose
+from xp.errors import ExitCode, XpError
+from xp.launchers import secrets_files
+from xp.launchers.base import Context
+from xp.launchers.cluster import read_launches
+from xp.launchers.files import inside
+from xp.launchers.run_directory import cancel, hold
+from xp.origin import is_ours, mark
+from xp.record import read_record
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user's home with secrets of a run and with something dear."""
+    place = tmp_path / "home"
+    (place / ".xp/secrets/mine").mkdir(parents=True)
+    (place / ".xp/secrets/mine/1.train.json").write_text("{}")
+    (place / "thesis").mkdir()
+    (place / "thesis/text.tex").write_text("ten years")
+    monkeypatch.setenv("HOME", str(place))
+    return place
+
+
+@pytest.fixture
+def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What was asked of a cluster's programs."""
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    return leave_programs(tmp_path / "bin")
+
+
+@pytest.fixture
+def outputs(tmp_path: Path) -> Path:
+    return tmp_path / "outputs"
+
+
+def every_command(outputs: Path, name: str) -> dict[str, int]:
+    """The exit codes of all that looks at runs."""
+    words = {
+        "list": ["list"],
+        "show": ["show", name],
+        "logs": ["logs", name],
+        "cancel": ["cancel", name],
+        "resume": ["resume", name],
+        "compare": ["compare", name],
+    }
+    return {word: main(["runs", *rest, f"outputs={outputs}"]) for word, rest in words.items()}
+
+
+@pytest.mark.parametrize("run_id", ["../../thesis", "..", ".", "", "a/b", "-rf", "x\0y", "a..b", "other", 7, None])
+def test_a_record_whose_run_id_is_not_its_directorys_name_is_refused_and_nothing_changes(
+    outputs: Path, home: Path, calls: Path, run_id: Any
+) -> None:
+    leave_run(outputs, "theirs", record(run_id, native_id=None))
+    mark(outputs / "runs/theirs")
+    before = contents(home), contents(outputs)
+    codes = every_command(outputs, "theirs")
+    assert codes.pop("list") == ExitCode.OK
+    assert set(codes.values()) == {ExitCode.RUN_DIR}
+    assert sweep.ledger(outputs) == {}
+    assert (contents(home), contents(outputs)) == before
+    assert not calls.exists()
+
+
+def test_an_absolute_run_id_deletes_nothing(outputs: Path, home: Path) -> None:
+    leave_run(outputs, "theirs", record(str(home / "thesis"), native_id=None))
+    mark(outputs / "runs/theirs")
+    main(["runs", f"outputs={outputs}"])
+    assert (home / "thesis/text.tex").exists()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"native_id": "--user=root"},
+        {"native_id": "7 8"},
+        {"native_id": "7;id"},
+        {"native_id": 7},
+        {"native_id": "7", "launcher": None},
+        {"native_id": "-1", "launcher": "local"},
+        {"native_id": "../up", "launcher": "ray"},
+        {"native_id": "--help", "launcher": "modal"},
+        {"launcher": "no-such"},
+        {"log": "../../../etc/passwd"},
+        {"log": "/etc/passwd"},
+        {"log": "runs/other/attempt_1/train/log.txt"},
+        {"name": "../train"},
+        {"started": "yesterday"},
+        {"started": "2026-01-01\x1b00:00:00+00:00"},
+        {"exit_code": "0"},
+        {"status": "\x1b[2J"},
+        {"further": 1},
+        {"attempt": {"supervisor": -1}},
+        {"attempt": {"supervisor": 1}},
+        {"attempt": {"supervisor": True}},
+        {"attempt": {"number": 2}},
+        {"attempt": {"host": "a\x1b[2Jb"}},
+        {"attempt": {"stages": None}},
+    ],
+    ids=str,
+)
+def test_a_word_that_xp_would_not_have_written_is_refused_and_no_program_hears_it(
+    outputs: Path, calls: Path, changes: dict[str, Any]
+) -> None:
+    leave_run(outputs, "theirs", record("theirs", **changes))
+    mark(outputs / "runs/theirs")
+    before = contents(outputs)
+    codes = every_command(outputs, "theirs")
+    assert codes.pop("list") == ExitCode.OK
+    assert set(codes.values()) == {ExitCode.RUN_DIR}
+    assert contents(outputs) == before
+    assert not calls.exists()
+
+
+def test_a_run_of_somebody_else_that_says_it_runs_is_shown_and_nothing_is_asked_or_stopped(
+    outputs: Path, home: Path, calls: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    leave_run(outputs, "mine", record("mine"))  # with the id of a run whose secrets are here
+    before = contents(home), contents(outputs)
+    codes = every_command(outputs, "mine")
+    wanted = dict.fromkeys(("list", "show", "logs", "compare"), ExitCode.OK)
+    assert codes == wanted | dict.fromkeys(("cancel", "resume"), ExitCode.RUN_DIR)
+    assert (contents(home), contents(outputs)) == before
+    assert not calls.exists()
+    shown = capsys.readouterr()
+    assert "of elsewhere" in shown.out
+    assert "runs trust mine" in shown.err
+
+
+def test_a_sweep_neither_resumes_nor_counts_a_run_of_somebody_else(outputs: Path, calls: Path) -> None:
+    spec = compose([f"outputs={outputs}"])
+    for name, status in (("cut", "failed"), ("done", "succeeded"), ("left", "running")):
+        leave_run(outputs, name, record(name, status=status), spec)
+    todo, left = sweep.open_points([spec], again=False)
+    assert [(point.run_id, point.attempt) for point in todo] == [(None, 1)]
+    assert left == []
+    assert not calls.exists()
+
+
+def test_a_run_that_is_trusted_is_asked_about_and_can_be_gone_on_with(outputs: Path, calls: Path) -> None:
+    leave_run(outputs, "theirs", record("theirs"))
+    assert main(["runs", "trust", "theirs", f"outputs={outputs}"]) == ExitCode.OK
+    main(["runs", "show", "theirs", f"outputs={outputs}"])
+    assert "scontrol --oneliner show job 7" in calls.read_text()
+
+
+def test_a_copy_of_a_run_of_ones_own_is_not_ones_own(outputs: Path) -> None:
+    run = leave_run(outputs, "run", record("run"))
+    mark(run)
+    assert is_ours(run)
+    run.rename(run.with_name("moved"))
+    shutil.copytree(run.with_name("moved"), run)
+    assert not is_ours(run)
+    assert not is_ours(run.with_name("moved"))
+
+
+def test_a_key_that_others_can_read_proves_nothing(outputs: Path, home: Path) -> None:
+    run = leave_run(outputs, "run", record("run"))
+    mark(run)
+    (home / ".xp/key").chmod(0o644)
+    assert not is_ours(run)
+
+
+@pytest.mark.parametrize("name", ["..", "../../home", "/etc", "", "a b", "-x"])
+@pytest.mark.parametrize("word", ["show", "logs", "cancel", "resume", "trust", "compare"])
+def test_a_command_takes_no_path_for_a_run(outputs: Path, word: str, name: str) -> None:
+    assert main(["runs", word, name, f"outputs={outputs}"]) == ExitCode.RUN_DIR
+
+
+def test_links_and_pipes_in_a_run_are_not_followed_and_do_not_block(outputs: Path, home: Path) -> None:
+    run = leave_run(outputs, "theirs", record("theirs"))
+    log = run / "attempt_1/train/log.txt"
+    log.unlink()
+    log.symlink_to("/etc/passwd")
+    (run / ".lock").symlink_to(home / "thesis/text.tex")
+    before = contents(home), contents(outputs)
+    codes = every_command(outputs, "theirs")
+    assert codes["logs"] == ExitCode.RUN_DIR
+    assert (contents(home), contents(outputs)) == before
+    log.unlink()
+    os.mkfifo(log)
+    assert main(["runs", "logs", "theirs", f"outputs={outputs}"]) == ExitCode.RUN_DIR
+    (run / "run.json").unlink()
+    os.mkfifo(run / "run.json")
+    assert main(["runs", "show", "theirs", f"outputs={outputs}"]) == ExitCode.RUN_DIR
+
+
+def test_a_process_that_does_not_hold_the_run_is_not_stopped(outputs: Path) -> None:
+    import subprocess
+    import sys
+
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as bystander:
+        text = record("theirs", launcher="local", attempt={"supervisor": bystander.pid, "host": os.uname().nodename})
+        run = leave_run(outputs, "theirs", text)
+        mark(run)
+        with hold(run, 2), pytest.raises(XpError, match="does not hold") as caught:
+            cancel(run)
+        assert caught.value.code == ExitCode.RUN_DIR
+        assert bystander.poll() is None
+        bystander.communicate(b"\n")
+
+
+@pytest.mark.parametrize("run_id", ["", ".", "..", "../../thesis", "a/../../thesis"])
+def test_forgetting_secrets_removes_a_direct_child_and_nothing_else(home: Path, outputs: Path, run_id: str) -> None:
+    before = contents(home)
+    secrets_files.forget(Context(run_id, 1, outputs, "runs/x/attempt_1"))
+    assert contents(home) == before
+
+
+def test_forgetting_secrets_follows_no_link_and_leaves_what_is_not_xps(home: Path, outputs: Path) -> None:
+    secrets = home / ".xp/secrets"
+    (secrets / "linked").symlink_to(home / "thesis")
+    (secrets / "mine/notes.txt").write_text("mine")
+    (secrets / "mine/2.train.json").symlink_to(home / "thesis/text.tex")
+    for run_id in ("linked", "mine"):
+        secrets_files.forget(Context(run_id, 1, outputs, "runs/x/attempt_1"))
+    assert [path.name for path in (secrets / "mine").iterdir()] == ["notes.txt"]
+    assert (home / "thesis/text.tex").read_text() == "ten years"
+
+
+def test_what_was_submitted_is_not_taken_from_a_file_that_names_another_kind_of_job(tmp_path: Path) -> None:
+    (tmp_path / "submitted.json").write_text(
+        '[{"launcher": "slurm", "key": "k", "native_id": "--me", "log": "l", "started": "t"}]'
+    )
+    with pytest.raises(XpError, match="would not name"):
+        read_launches(tmp_path)
+
+
+def test_names_of_a_volume_stay_below_the_outputs(outputs: Path) -> None:
+    for name in ("../x", "/etc/x", "a/../../x"):
+        with pytest.raises(XpError):
+            inside(outputs, name)
+
+
+def test_a_record_of_a_real_run_is_read_as_it_was_written(outputs: Path) -> None:
+    run = leave_run(outputs, "run", record("run"))
+    assert read_record(run).attempts[0].stages[0].native_id == "7"

@@ -1,0 +1,64 @@
+"""What a run reached on the held-out tasks, as its evaluations wrote it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from xp.errors import ExitCode, XpError
+from xp.reading import json_of
+
+NAMES = ("before", "after")
+"""The untrained model and the trained one."""
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """One model's result."""
+
+    reward_mean: float
+    reward_stderr: float | None
+    """None: of one episode."""
+    perfect_share: float | None
+    num_scored: int | None
+    num_void: int | None
+
+
+def read_held_out(file: Path) -> dict[str, HeldOut]:
+    """The results of an evaluation.json; raises XpError(RUN_DIR) for what is none."""
+    value = json_of(file, ExitCode.RUN_DIR)
+    try:
+        results = value["results"]
+        return {name: _result(results[name]) for name in NAMES if name in results}
+    except (KeyError, TypeError, ValueError) as error:
+        raise XpError(f"{file} is no evaluation: {type(error).__name__} {error}", ExitCode.RUN_DIR) from None
+
+
+def held_out(run: Path) -> dict[str, HeldOut]:
+    """Of a run's attempts, the newest result of each model; raises XpError(RUN_DIR) as `read_held_out` does."""
+    found: dict[str, HeldOut] = {}
+    for file in sorted(run.glob("attempt_*/evaluate/evaluation.json"), key=lambda path: path.lstat().st_mtime):
+        found |= read_held_out(file)
+    return found
+
+
+def _result(value: Mapping[str, Any]) -> HeldOut:
+    mean = _number(value["reward_mean"])
+    if mean is None:
+        raise ValueError("reward_mean is null")
+    counts = [value.get(name) for name in ("num_scored", "num_void")]
+    if any(count is not None and (not isinstance(count, int) or isinstance(count, bool)) for count in counts):
+        raise ValueError("a number of episodes is no whole number")
+    stderr, share = _number(value.get("reward_stderr")), _number(value.get("perfect_share"))
+    return HeldOut(mean, stderr, share, counts[0], counts[1])
+
+
+def _number(value: Any) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError("a reward is no finite number")
+    return float(value)

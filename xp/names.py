@@ -1,0 +1,51 @@
+"""Words that name a directory, a job or a file, held against their form before anything is done with them.
+
+A run directory may come from somebody else: no word of it reaches a path, a program's arguments or a signal unless it
+has passed here.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePosixPath
+from typing import Final
+
+MAX_PATH: Final = 4096
+_RUN_ID = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]|\.(?!\.)){0,149}")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,255}")
+_NATIVE_IDS: Final = {
+    "local": re.compile(r"[1-9][0-9]{0,9}"),
+    "slurm": re.compile(r"[1-9][0-9]{0,18}"),
+    "ray": re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]|\.(?!\.)){0,399}"),
+    "modal": re.compile(r"ap-[A-Za-z0-9]{1,100}"),
+}
+"""Launcher -> how it calls a job."""
+
+
+def is_name(text: object) -> bool:
+    """Whether a text can name a run or a stage, and so a directory: letters, digits, `_`, `-` and single dots."""
+    return isinstance(text, str) and _RUN_ID.fullmatch(text) is not None
+
+
+def is_variable(text: object) -> bool:
+    """Whether a text can name an environment variable."""
+    return isinstance(text, str) and _VARIABLE.fullmatch(text) is not None
+
+
+def is_launcher(text: object) -> bool:
+    """Whether a text names a launcher."""
+    return isinstance(text, str) and text in _NATIVE_IDS
+
+
+def is_native_id(launcher: object, text: object) -> bool:
+    """Whether a launcher would call a job so; such a word begins with no dash and holds no space."""
+    form = _NATIVE_IDS.get(launcher) if isinstance(launcher, str) else None
+    return form is not None and isinstance(text, str) and form.fullmatch(text) is not None
+
+
+def is_inner_path(text: object) -> bool:
+    """Whether a text is a relative path that stays below where it starts."""
+    if not isinstance(text, str) or not 0 < len(text) <= MAX_PATH or not text.isprintable():
+        return False
+    parts = PurePosixPath(text).parts
+    return bool(parts) and not text.startswith("/") and ".." not in parts

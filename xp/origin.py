@@ -1,0 +1,92 @@
+"""Whether a run was begun here, by this user: only then are its jobs asked for, its record closed, its model loaded.
+
+A run directory is also a thing that people send each other, and its record names jobs, files and modules. A mark in the
+directory, made with a key that only this user can read, tells the two apart. It holds for one directory: a copy of it
+has none. `python -m xp runs trust RUN` marks a run of somebody else's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import secrets
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from xp.atomic import write_atomically
+from xp.errors import ExitCode, XpError
+
+FILE: Final = ".origin"
+KEY_BYTES: Final = 32
+
+
+def mark(run: Path) -> None:
+    """Mark a run's directory as begun here.
+
+    Raises:
+        OSError: the key or the mark cannot be written.
+    """
+    write_atomically(run / FILE, _mark_of(run, _key(is_new_allowed=True)) + "\n")
+
+
+def is_ours(run: Path) -> bool:
+    """Whether this user began the run, or trusts it."""
+    with suppress(OSError, UnicodeDecodeError):
+        if (run / FILE).is_symlink() or (run / FILE).stat().st_size > 200:
+            return False
+        found = (run / FILE).read_bytes().strip()
+        return hmac.compare_digest(found, _mark_of(run, _key(is_new_allowed=False)).encode())
+    return False
+
+
+def check_ours(run: Path) -> None:
+    """Raise XpError(RUN_DIR) for a run that was begun elsewhere."""
+    if not is_ours(run):
+        raise XpError(
+            f"{run} was not begun here: it is a copy, of another user or machine, or ~/.xp was not writable when it"
+            f" began. Going on with it runs what it names: look at `python -m xp plan resume={run}`, and if you trust"
+            f" it, `python -m xp runs trust {run.name} outputs={run.parent.parent}`",
+            ExitCode.RUN_DIR,
+        )
+
+
+def _mark_of(run: Path, key: bytes) -> str:
+    place = f"{run.name}\0{run.stat().st_ino}"
+    return hmac.new(key, place.encode(), hashlib.sha256).hexdigest()
+
+
+def _key(*, is_new_allowed: bool) -> bytes:
+    """This user's key; made on first use, by one of several processes."""
+    file = Path.home() / ".xp" / "key"
+    with suppress(FileNotFoundError):
+        return _read_key(file)
+    if not is_new_allowed:
+        raise FileNotFoundError(file)
+    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    temporary = file.with_name(f".key.{os.getpid()}.{secrets.token_hex(4)}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(descriptor, secrets.token_bytes(KEY_BYTES))
+        os.fsync(descriptor)
+        with suppress(FileExistsError):
+            os.link(temporary, file)
+    finally:
+        os.close(descriptor)
+        temporary.unlink(missing_ok=True)
+    return _read_key(file)
+
+
+def _read_key(file: Path) -> bytes:
+    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        status = os.fstat(descriptor)
+        if status.st_uid != os.getuid() or status.st_mode & 0o077:
+            raise PermissionError(f"{file} must be yours alone: chmod 600 {file}")
+        key = os.read(descriptor, KEY_BYTES + 1)
+    finally:
+        os.close(descriptor)
+    if len(key) != KEY_BYTES:
+        raise PermissionError(f"{file} is no key of xp's; remove it")
+    return key
