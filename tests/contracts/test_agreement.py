@@ -56,7 +56,7 @@ class Script:
 
 
 def paying(reduction: Reduction, nonterminal: float | None = None, maximum: float | None = None) -> EnvConfig:
-    return replace(RULES, reward=RewardRule(reduction, nonterminal, None, maximum))
+    return replace(RULES, reward=RewardRule(reduction, nonterminal, None, maximum, 1e6))
 
 
 SCRIPTS = (

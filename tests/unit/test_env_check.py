@@ -145,7 +145,7 @@ def test_a_time_that_was_taken_once_is_told_once_and_long_ones_in_seconds() -> N
 
 
 def test_an_environment_that_scores_nothing_is_at_fault() -> None:
-    config = replace(graded("Higher"), max_turns=1, reward=RewardRule(rules().reward.reduction, None, None, None))
+    config = replace(graded("Higher"), max_turns=1, reward=RewardRule(rules().reward.reduction, None, None, None, 1e6))
     assert not any("scored" in fault for fault in checked(config).faults)
     silent = rules(provider="tests.unit.test_env_check:Silent")
     assert any("no step of any episode was scored" in fault for fault in checked(silent).faults)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from dataclasses import replace
@@ -174,11 +175,41 @@ def test_an_unscored_episode_that_ran_is_worth_zero() -> None:
 
 
 def test_the_nonterminal_reward_is_added_unless_the_environment_ended_it() -> None:
-    rules = replace(RULES, reward=RewardRule(Reduction.LAST, -1.0, None, None))
+    rules = replace(RULES, reward=RewardRule(Reduction.LAST, -1.0, None, None, 1e6))
     stopped, won = episode_of(FakeSession(steady), rules), episode_of(FakeSession(steady), rules)
     stopped.step(call("move"))
     won.step(call("win"))
     assert (stopped.settle().reward, won.settle().reward) == (-1.0, 1.0)
+
+
+@pytest.mark.parametrize("reward", [1e30, -1e30, 1e6 + 1, math.inf, -math.inf, math.nan])
+def test_a_reward_beyond_the_bound_voids_with_the_reason_and_is_not_asked_for_again(reward: float) -> None:
+    session = FakeSession(lambda name, done: ToolResult("paid", reward) if done else steady(name, done))
+    episode = episode_of(session)
+    episode.step(call("move"))
+    assert episode.step(call("move")).status is Status.VOID
+    outcome = episode.settle()
+    assert (outcome.reward, outcome.step_rewards) == (None, (0.5,))
+    reason = f"RewardOutOfBounds: the reward of move is {reward:g}; env.reward.bound is 1e+06"
+    assert outcome.void_reason == reason
+    assert len(session.calls) == 2
+
+
+def test_a_sum_beyond_the_bound_voids_and_one_within_it_counts() -> None:
+    rules = replace(RULES, reward=replace(RULES.reward, bound=1.0))
+    one, two = episode_of(FakeSession(steady), rules), episode_of(FakeSession(steady), rules)
+    for episode, moves in ((one, 2), (two, 3)):
+        for _ in range(moves):
+            episode.step(call("move"))
+    assert one.settle().reward == 1.0
+    assert (two.settle().status, two.settle().reward) == (Status.VOID, None)
+    assert "the reward of the episode is 1.5" in (two.settle().void_reason or "")
+
+
+def test_a_reward_function_beyond_the_bound_voids() -> None:
+    episode = Episode(TASK, Sessions(FakeSession(steady)), RULES, shape=lambda _: 1e30)
+    episode.step(call("win"))
+    assert (episode.settle().status, episode.settle().reward) == (Status.VOID, None)
 
 
 def test_a_fault_without_retries_voids_and_never_scores() -> None:

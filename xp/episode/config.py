@@ -61,6 +61,8 @@ class RewardRule:
     """Added as a last step reward when the environment never said `finished`; None: nothing is added."""
     minimum: float | None
     maximum: float | None
+    bound: float
+    """Largest distance from 0 of a step's and of the episode's reward; one beyond it makes the episode void."""
 
 
 @dataclass(frozen=True)

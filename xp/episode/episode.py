@@ -13,7 +13,7 @@ from xp.episode.config import Dialect, EnvConfig, OnMalformedCall, OnNoToolCall,
 from xp.episode.dialects import FORMS, PARSERS
 from xp.episode.outcome import Outcome, Reply, Status
 from xp.episode.replay import Attempt, Call, call_name
-from xp.episode.rewards import reduce_rewards
+from xp.episode.rewards import check_bound, reduce_rewards
 from xp.episode.shaping import Shape, shaped
 from xp.episode.tool_calls import Malformed, ParsedCall, without_thinking
 
@@ -104,7 +104,7 @@ class Episode:
                 self._attempt.close()
                 self.elapsed_s = time.time() - self.started_at
                 outcome = self._score()
-                self._outcome = outcome if self._shape is None else shaped(outcome, self._shape)
+                self._outcome = self._bounded(outcome if self._shape is None else shaped(outcome, self._shape))
             return self._outcome
 
     def _start(self) -> None:
@@ -173,11 +173,24 @@ class Episode:
             raise DeadlineExceeded(
                 f"the episode took longer than its {limit:g} s ({call_name(call)} was the last call)"
             )
+        if result.reward is not None:
+            check_bound(result.reward, call_name(call), self._rules.reward)
         return result
 
     def _void(self, fault: EnvFault) -> None:
         self._status = Status.VOID
         self._void_reason = f"{type(fault).__name__}: {fault}"
+
+    def _bounded(self, outcome: Outcome) -> Outcome:
+        """Void where the reward is one that no trainer can use."""
+        if outcome.reward is None:
+            return outcome
+        try:
+            check_bound(outcome.reward, "the episode", self._rules.reward)
+        except EnvFault as fault:
+            self._void(fault)
+            return replace(outcome, status=self._status, reward=None, void_reason=self._void_reason)
+        return outcome
 
     def _score(self) -> Outcome:
         rewards = tuple(result.reward for turn in self._turns for result in turn.results if result.reward is not None)

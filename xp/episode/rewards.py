@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
+from xp.envs.base import EnvFault
 from xp.episode.config import Reduction, RewardRule
 
 REDUCTIONS: Mapping[Reduction, Callable[[Sequence[float]], float]] = {
@@ -14,6 +15,20 @@ REDUCTIONS: Mapping[Reduction, Callable[[Sequence[float]], float]] = {
     Reduction.MIN: min,
     Reduction.LAST: lambda rewards: rewards[-1],
 }
+
+
+class RewardOutOfBounds(EnvFault):
+    """A reward that no environment means: infinite, not a number, or so large that a float32 cannot hold its square."""
+
+
+def check_bound(reward: float, what: str, rule: RewardRule) -> None:
+    """Raise RewardOutOfBounds unless `reward` is a number within the rule's bound.
+
+    Args:
+        what: whose reward it is, for the message.
+    """
+    if not abs(reward) <= rule.bound:  # Also false where it is not a number.
+        raise RewardOutOfBounds(f"the reward of {what} is {reward:g}; env.reward.bound is {rule.bound:g}")
 
 
 def reduce_rewards(step_rewards: Sequence[float], finished: bool, rule: RewardRule) -> float:

@@ -53,6 +53,16 @@ class Reward(Section):
     """Added as a last step reward when the environment never said that it is finished."""
     minimum: float | None
     maximum: float | None
+    bound: Annotated[float, Field(gt=0, le=1e30)]
+    """Largest distance from 0 of a step's and of the episode's reward; one beyond it makes the episode void."""
+
+    @model_validator(mode="after")
+    def _within_the_bound(self) -> Reward:
+        for name in ("nonterminal", "minimum", "maximum"):
+            value = getattr(self, name)
+            if value is not None and not abs(value) <= self.bound:
+                raise ValueError(f"{name} is {value:g}, beyond the bound of {self.bound:g}: raise reward.bound")
+        return self
 
 
 class EnvLimits(Section):
