@@ -38,6 +38,7 @@ plan: setup  ## Show what would run (ARGS="env=... backend=...")
 	$(XP) plan $(ARGS)
 
 $(RECIPES): setup
+	$(XP) install --for-run recipes=$@ $(ARGS)
 	$(XP) recipes=$@ $(ARGS)
 
 $(addprefix prepare-,$(RECIPES)): prepare-%: setup
@@ -112,6 +113,12 @@ catalogs: setup $(SKYRL_VENV)/.done $(SLIME_VENV)/.done  ## Remake the lists of 
 	$(SKYRL_PYTHON) -m xp.backends.skyrl.make_catalog
 	$(if $(SLIME_PATH),$(SLIME_PYTHON) -m xp.backends.slime.make_catalog)
 
+locks: setup  ## Resolve runtimes/*/requirements.in again and rewrite the locks (needs the package index)
+	$(BIN)/python -m xp.resolve_locks --write
+
+check-locks: setup  ## Resolve them again and say what differs (needs the package index)
+	$(BIN)/python -m xp.resolve_locks
+
 golden: setup  ## Rewrite the golden plans; review the diff
 	XP_GOLDEN=write $(BIN)/python -m pytest -q tests/golden
 
@@ -124,5 +131,5 @@ bench: setup  ## Measure the promises of docs/results.md on this machine
 clean:  ## Remove .venv and caches; outputs/ stays
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
-.PHONY: help docs setup demo plan test test-slow test-skyrl rehearse-skyrl test-slime rehearse-slime slurm scorecard check format catalogs golden bench clean $(RECIPES) \
+.PHONY: help docs setup demo plan test test-slow test-skyrl rehearse-skyrl test-slime rehearse-slime slurm scorecard check format catalogs locks check-locks golden bench clean $(RECIPES) \
 	$(addprefix prepare-,$(RECIPES)) $(addprefix plan-,$(RECIPES))

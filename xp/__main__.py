@@ -18,6 +18,7 @@ commands:
   prepare    run task preparation alone
   evaluate   play the held-out tasks with a run's model: run=RUN [checkpoint=STEP]
   search     let Optuna choose within ranges: training.learning_rate='interval(1e-4,1e-3)' [--trials N]
+  install    make the Python that the trainer needs, from its lock: install backend=skyrl hardware=a100x4
   parity     what each backend receives of every field of a spec
   explain    one key: its value, where it comes from, what it means, what each backend makes of it
   doctor     hold this machine against a plan: versions, accelerators, secrets, disk, launcher, template, environments
@@ -76,6 +77,8 @@ def _run(arguments: list[str]) -> int:
         as_json=options.json,
         again=options.again,
         trials=options.trials,
+        python=options.python,
+        for_run=options.for_run,
     )
     if options.cfg:
         return commands.show_config(request)
@@ -120,6 +123,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--json", action="store_true", help="plan: the whole plan as JSON")
     parser.add_argument("--again", action="store_true", help="-m: run the points that are done already, too")
     parser.add_argument("--trials", type=int, default=20, metavar="N", help="search: runs to start (20)")
+    parser.add_argument("--python", metavar="PATH", help="install: the interpreter to build on")
+    parser.add_argument("--for-run", action="store_true", help="install: nothing where the run itself would be refused")
     parser.add_argument("--debug", action="store_true", help="a traceback instead of one message")
     parser.add_argument("--version", action="version", version=f"xp {__version__}")
     return parser

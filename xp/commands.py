@@ -30,6 +30,8 @@ class Request:
     as_json: bool
     again: bool
     trials: int
+    python: str | None = None
+    for_run: bool = False
 
 
 def run(request: Request) -> int:
@@ -136,6 +138,20 @@ def search(request: Request) -> int:
     return ExitCode.OK
 
 
+def install(request: Request) -> int:
+    """Make the Python that the spec's trainer needs."""
+    from xp.install import cannot_run_here, why_not
+    from xp.install import install as make
+
+    spec = compose(request.overrides, request.config_dirs)
+    if request.for_run and (reason := cannot_run_here(spec)):
+        print(f"nothing installed: {reason}")
+        return ExitCode.OK
+    python = make(spec, request.python)
+    print(f"nothing to install: {why_not(spec)}" if python is None else f"installed: {python}")
+    return ExitCode.OK
+
+
 def parity(request: Request) -> int:
     """What each backend receives of every field."""
     from xp.parity import lines, refused, rows, specs_of
@@ -193,6 +209,7 @@ COMMANDS: Mapping[str, Callable[..., int]] = {
     "prepare": prepare,
     "evaluate": evaluate,
     "search": search,
+    "install": install,
     "parity": parity,
     "explain": explain,
     "doctor": doctor,

@@ -31,6 +31,8 @@ class Runtime:
     project: str | None = None
     """Name of the environment variable that holds a checkout (`SKYRL_PATH`, ...)."""
     image: str | None = None
+    lock: str | None = None
+    """Key of the lock of its environment (`xp.runtime_locks`); used where neither of the first two is set."""
     packages: tuple[str, ...] = ()
     """Modules that must be importable there, checked before the start."""
     install: str | None = None

@@ -46,7 +46,9 @@ def search(
         XpError: Optuna's sweeper is not installed (RUNTIME), nothing is to be searched, or what the objective raised.
     """
     if find_spec("hydra_plugins.hydra_optuna_sweeper") is None:
-        raise XpError("a search needs Optuna's sweeper: pip install 'xp[optuna]'", ExitCode.RUNTIME)
+        raise XpError(
+            "a search needs Optuna's sweeper: make setup installs it (pyproject.toml, extra optuna)", ExitCode.RUNTIME
+        )
     _check_space(overrides)
 
     import hydra

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from xp.errors import ExitCode, XpError
 from xp.job import Runtime, Stage
+from xp.runtime_locks import installed
 
 _PROBE = """
 import importlib.metadata, importlib.util, json, sys
@@ -63,7 +64,8 @@ def interpreter(runtime: Runtime) -> str:
     checkout = project(runtime)
     if checkout is not None and (checkout / ".venv/bin/python").exists():
         return str(checkout / ".venv/bin/python")
-    return sys.executable
+    made = None if runtime.lock is None else installed(runtime.lock)
+    return sys.executable if made is None else str(made)
 
 
 def project(runtime: Runtime) -> Path | None:

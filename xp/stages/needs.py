@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from xp.job import Resources, Runtime
-from xp.spec import RunSpec
+from xp.runtime_locks import RuntimeLock, locks
+from xp.spec import RunSpec, Strategy
 
 QUIET = {
     # No telemetry, no update checks, no hub look-ups that nobody asked for.
@@ -45,7 +46,21 @@ def host_resources(spec: RunSpec) -> Resources:
     return Resources("cpu", 0, 1, num_cpus=min(hardware.num_cpus, 4), memory_gb=min(hardware.memory_gb, 8.0))
 
 
+def runtime_lock(spec: RunSpec) -> RuntimeLock | None:
+    """The lock of the trainer's Python; None where the spec names a Python, or xp's own runs the job."""
+    runtime, is_on_cpu = spec.backend.runtime, spec.hardware.accelerator == "cpu"
+    if runtime.python is not None or runtime.project_env is not None or is_on_cpu:
+        return None
+    if spec.backend.parallel.strategy is Strategy.MEGATRON:  # SkyRL's Megatron and Slime come from checkouts or images
+        return None
+    return locks().get(spec.backend.name)
+
+
 def trainer_runtime(spec: RunSpec, packages: Sequence[str], install: str | None = None) -> Runtime:
     """The Python that holds the trainer; `install`: what makes one, where pip and the packages' names do not."""
     runtime = spec.backend.runtime
-    return Runtime(runtime.python, runtime.project_env, runtime.image, tuple(packages), install)
+    lock = runtime_lock(spec)
+    key = None if lock is None else lock.key
+    if install is None and lock is not None:
+        install = f"python -m xp install backend={spec.backend.name} hardware={spec.hardware.name}"
+    return Runtime(runtime.python, runtime.project_env, runtime.image, key, tuple(packages), install)

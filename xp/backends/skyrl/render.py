@@ -33,17 +33,16 @@ LORA = "trainer.policy.model.lora."
 POLICY_PATH, CRITIC_PATH = "trainer.policy.model.path", "trainer.critic.model.path"
 
 
-def _install(spec: RunSpec) -> str:
+def _install(spec: RunSpec) -> str | None:
     """SkyRL's pins are not those of xp's own environment, nor of its tests."""
     if is_rehearsal(spec):
         return "make .venv-skyrl/.done and backend.runtime.python=.venv-skyrl/bin/python (make rehearse-skyrl is both)"
     extra = "megatron" if is_megatron(spec) else "fsdp"
     if spec.backend.runtime.project_env is not None:
         return f"uv sync --extra {extra} in the checkout, and pip install openreward into its .venv"
-    return (
-        f'make one of its own: python3.12 -m venv VENV && VENV/bin/pip install "skyrl[{extra}]==0.3.0" openreward,'
-        " then backend.runtime.python=VENV/bin/python (docs/backends/skyrl.md)"
-    )
+    if is_megatron(spec):
+        return "SkyRL's Megatron comes from a checkout: backend=skyrl-main, export SKYRL_PATH (docs/backends/skyrl.md)"
+    return None  # its lock does
 
 
 def native(spec: RunSpec) -> dict[str, Any]:

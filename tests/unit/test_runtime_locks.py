@@ -1,0 +1,151 @@
+"""One lock for each trainer: whole, with hashes, and the only place that a version comes from."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from xp.compose import compose
+from xp.errors import ExitCode, XpError
+from xp.install import cannot_run_here, install, install_lock, why_not
+from xp.job import Runtime
+from xp.launchers.preflight import interpreter
+from xp.plan import build_plan
+from xp.runtime_locks import LOCK, WHOLE, RuntimeLock, installed, locks
+
+ROOT = Path(__file__).resolve().parents[2]
+GPU = ("env=whodunit", "hardware=a100x4")
+SLIME = ("env=whodunit", "backend=slime", "hardware=h200x8", "model=qwen3-30b-a3b")
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> RuntimeLock:
+    """A lock of no package at all, so that a real uv makes its environment without an index."""
+    directory = tmp_path / "small"
+    directory.mkdir()
+    (directory / LOCK).write_text("# nothing\n")
+    return RuntimeLock("small", directory)
+
+
+@pytest.mark.parametrize("name", sorted(locks()))
+def test_every_package_of_a_lock_has_a_version_and_a_hash_and_no_registry_is_named(name: str) -> None:
+    text = (locks()[name].directory / LOCK).read_text()
+    entries = [entry for entry in re.split(r"\n(?=\S)", text) if not entry.startswith("#")]
+    assert len(entries) > 50
+    whole = re.compile(r"[a-z0-9._-]+(\[[a-z0-9,_-]+\])?==\S+ \\\n +--hash=sha256:[0-9a-f]{64}")
+    assert [entry for entry in entries if not whole.match(entry)] == []
+    assert "://" not in text
+
+
+@pytest.mark.parametrize("backend", ["trl", "skyrl"])
+def test_the_pins_of_a_backend_are_the_versions_of_its_lock(backend: str) -> None:
+    pins, versions = compose([*GPU, f"backend={backend}"]).backend.pins, locks()[backend].versions()
+    assert {package: versions.get(package) for package in pins} == pins
+
+
+def test_every_version_that_pyproject_fixes_for_a_trainer_is_that_of_its_lock() -> None:
+    import tomllib
+
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for name in ("trl", "skyrl"):
+        fixed = dict(text.split("==") for text in extras[name] if "==" in text)
+        assert fixed
+        assert {package: locks()[name].versions().get(package) for package in fixed} == fixed
+
+
+def test_the_wheel_of_flash_attention_is_named_by_address_and_hash_for_each_python() -> None:
+    lines = (locks()["skyrl"].directory / "flash-attention.txt").read_text().splitlines()
+    wheels = [line for line in lines if not line.startswith("#")]
+    torch = locks()["skyrl"].versions()["torch"].rpartition(".")[0]
+    for line, python in zip(wheels, ("3.11", "3.12"), strict=True):
+        sha = re.search(r"artifacts/([0-9a-f]{64})/.*#sha256=([0-9a-f]{64}) ;", line)
+        assert sha is not None
+        assert sha[1] == sha[2]
+        assert f"torch.{torch}-cp{python.replace('.', '')}" in line
+        assert f'python_version == "{python}"' in line
+
+
+def test_a_job_on_gpus_names_its_lock_and_one_on_a_cpu_or_with_a_python_of_its_own_does_not() -> None:
+    def lock(*overrides: str) -> str | None:
+        return build_plan(compose(["env=whodunit", *overrides]), "x").stages[-1].job.runtime.lock
+
+    assert lock("backend=skyrl", "hardware=a100x4") == locks()["skyrl"].key
+    assert lock("backend=trl", "hardware=a100x4") == locks()["trl"].key
+    assert lock("backend=trl", "hardware=a100x4", "backend.runtime.python=/usr/bin/python3") is None
+    assert lock("backend=trl", "hardware=cpu", "model=tiny") is None
+
+
+def test_an_environment_is_found_by_its_lock_once_it_is_whole(home: Path, small: RuntimeLock) -> None:
+    runtime = Runtime(lock=small.key)
+    assert interpreter(runtime) == sys.executable
+    python = install_lock(small, sys.executable)
+    assert interpreter(runtime) == str(python)
+    assert python.is_relative_to(home / ".xp" / "runtimes" / small.key)
+    made = subprocess.run([python, "-c", "import sys; print(sys.prefix)"], capture_output=True, text=True, check=True)
+    assert made.stdout.strip() == str(python.parent.parent)
+
+
+@pytest.mark.usefixtures("home")
+def test_a_build_that_was_cut_short_is_not_taken_and_is_made_anew(small: RuntimeLock) -> None:
+    python = install_lock(small, sys.executable)
+    place = python.parent.parent
+    (place / WHOLE).unlink()
+    (place / "left over").touch()
+    assert installed(small.key) is None
+    assert install_lock(small, sys.executable) == python
+    assert not (place / "left over").exists()
+
+
+@pytest.mark.usefixtures("home")
+def test_an_install_that_fails_says_so_and_leaves_nothing_that_looks_installed(small: RuntimeLock) -> None:
+    (small.directory / LOCK).write_text("no-such-package-of-anybody==1 --hash=sha256:" + "0" * 64 + "\n")
+    with pytest.raises(XpError, match="install stopped at: .* pip install") as caught:
+        install_lock(small, sys.executable)
+    assert caught.value.code == ExitCode.RUNTIME
+    assert installed(small.key) is None
+
+
+def test_a_changed_lock_is_another_environment(small: RuntimeLock) -> None:
+    before = small.key
+    (small.directory / LOCK).write_text("# something\n")
+    assert small.key != before
+
+
+@pytest.mark.parametrize(
+    ("overrides", "reason"),
+    [
+        (["env=whodunit_mini"], "xp's own Python"),
+        ([*GPU, "backend=skyrl", "backend.runtime.python=python3"], "backend.runtime.python=python3"),
+        ([*GPU, "backend=skyrl-main"], "SKYRL_PATH"),
+        ([*SLIME, "backend.runtime.project_env=null"], "strategy=megatron"),
+    ],
+)
+def test_where_there_is_nothing_to_install_the_reason_is_said(overrides: list[str], reason: str) -> None:
+    spec = compose(overrides)
+    assert install(spec) is None
+    assert reason in why_not(spec)
+
+
+def test_nothing_is_installed_for_a_run_that_this_machine_would_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")  # no nvidia-smi
+    assert "needs 4 x a100-80gb and this machine shows 0 GPUs" in str(cannot_run_here(compose([*GPU, "backend=skyrl"])))
+    assert cannot_run_here(compose([*GPU, "backend=skyrl", "launcher=slurm"])) is None
+
+
+def test_no_text_tells_anybody_to_install_the_stranger_s_package_of_our_module_s_name() -> None:
+    wrong = re.compile(r"pip install[^\n`]*?(?<![\w./-])['\"]?xp(?:\[|['\"\s`]|$)")
+    files = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("xp/**/*.py"), *ROOT.glob("conf/**/*.yaml")]
+    files += [*ROOT.glob("recipes/*.yaml"), ROOT / "Makefile", ROOT / "pyproject.toml"]
+    assert [str(file) for file in files if wrong.search(file.read_text())] == []
+    assert wrong.search("pip install 'xp[optuna]'")
+    assert wrong.search("pip install xp")

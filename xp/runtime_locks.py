@@ -1,0 +1,67 @@
+"""Names the Python that a trainer's lock file describes, and finds it where it is installed. Standard library only."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+LOCK, AFTER_LOCK = "requirements.lock", "flash-attention.txt"
+WHOLE = ".whole"
+"""Written last into an environment; one without it is unfinished."""
+
+_PACKAGE = Path(__file__).resolve().parent
+_LOCKS = (_PACKAGE if (_PACKAGE / "runtimes").is_dir() else _PACKAGE.parent) / "runtimes"
+
+
+@dataclass(frozen=True)
+class RuntimeLock:
+    """One folder of `runtimes/`."""
+
+    name: str
+    directory: Path
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Requirement files in the order in which they are installed."""
+        return tuple(file for name in (LOCK, AFTER_LOCK) if (file := self.directory / name).is_file())
+
+    @property
+    def key(self) -> str:
+        """`<name>-<digest of the files>`: the environment's directory, the same on every machine."""
+        content = b"".join(file.read_bytes() for file in self.files)
+        return f"{self.name}-{hashlib.sha256(content).hexdigest()[:12]}"
+
+    def versions(self) -> dict[str, str]:
+        """Package (normalised name) -> version."""
+        return versions_in(self.files)
+
+
+def versions_in(files: Sequence[Path]) -> dict[str, str]:
+    """Package (as the index spells it) -> version, of lines `name==version` and `name @ address-of-a-wheel`."""
+    found = {}
+    for line in (line for file in files for line in file.read_text(encoding="utf-8").splitlines()):
+        if pinned := re.match(r"([a-z0-9][a-z0-9._-]*)(?:\[[^]]*\])?==([^ ;\\]+)", line):
+            found[pinned[1]] = pinned[2]
+        elif wheel := re.match(r"([a-z0-9][a-z0-9._-]*) @ \S*/[^/-]+-([^/+-]+)[^/]*\.whl", line):
+            found[wheel[1]] = wheel[2]
+    return found
+
+
+def locks() -> dict[str, RuntimeLock]:
+    """Name -> lock, for every folder that has one."""
+    found = sorted(_LOCKS.glob(f"*/{LOCK}"))
+    return {file.parent.name: RuntimeLock(file.parent.name, file.parent) for file in found}
+
+
+def directory() -> Path:
+    """Parent of the installed environments; on a cluster, its nodes see the same home."""
+    return Path.home() / ".xp" / "runtimes"
+
+
+def installed(key: str) -> Path | None:
+    """The interpreter of an installed environment; None where there is none, or an unfinished one."""
+    place = directory() / key
+    return place / "bin" / "python" if (place / WHOLE).is_file() else None
