@@ -109,7 +109,7 @@ def _run(command: list[str]) -> None:
         subprocess.run(command, check=True)
     except (OSError, subprocess.CalledProcessError):
         raise XpError(
-            f"install stopped at: {shlex.join(command)}\nuv says why above; the same command again begins anew, and what was downloaded"
-            " is kept in uv's cache",
+            f"install stopped at: {shlex.join(command)}\n"
+            "uv says why above; the same command again begins anew, and what was downloaded is kept in uv's cache",
             ExitCode.RUNTIME,
         ) from None

@@ -41,7 +41,7 @@ def test_versions_are_held_against_the_pins() -> None:
 def test_xps_own_python_is_not_made_into_the_trainers() -> None:
     overrides = ["backend=skyrl", "env=whodunit", "hardware=a100x4"]
     faults = [f for f in versions(compose(overrides), stages(*overrides)) if f.verdict is Verdict.FAULT]
-    assert "make one of its own" in only(faults).text
+    assert "python -m xp install backend=skyrl hardware=a100x4" in only(faults).text
 
 
 def test_an_interpreter_that_is_not_there_is_a_fault() -> None:

@@ -109,7 +109,7 @@ def test_a_build_that_was_cut_short_is_not_taken_and_is_made_anew(small: Runtime
 @pytest.mark.usefixtures("home")
 def test_an_install_that_fails_says_so_and_leaves_nothing_that_looks_installed(small: RuntimeLock) -> None:
     (small.directory / LOCK).write_text("no-such-package-of-anybody==1 --hash=sha256:" + "0" * 64 + "\n")
-    with pytest.raises(XpError, match="install stopped at: .* pip install") as caught:
+    with pytest.raises(XpError, match=r"install stopped at: .* pip install") as caught:
         install_lock(small, sys.executable)
     assert caught.value.code == ExitCode.RUNTIME
     assert installed(small.key) is None
