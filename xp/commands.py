@@ -40,8 +40,19 @@ def run(request: Request) -> int:
 
 
 def prepare(request: Request) -> int:
-    """Task preparation alone."""
-    return _dispatch_all(_plans(replace(request, again=True)), until="prepare")
+    """Task preparation alone; where the model is on this machine, its chat template is held against the tasks."""
+    from xp.doctor.finding import Verdict
+    from xp.doctor.template import chat_template
+    from xp.show import console
+
+    plans = _plans(replace(request, again=True))
+    code = _dispatch_all(plans, until="prepare")
+    findings = {str(one): one for plan in plans for one in chat_template(plan.spec, Path(plan.spec.outputs))}
+    if faults := [one for one in findings.values() if one.verdict is Verdict.FAULT]:
+        raise XpError("\n".join(f"the task set is complete, and {one.text}" for one in faults), faults[0].code)
+    for line in findings:
+        console().print(line, markup=False)
+    return code
 
 
 def evaluate(request: Request) -> int:

@@ -19,6 +19,7 @@ from xp.backends.slime import hooks
 from xp.backends.slime.config import WORKER_ATTRIBUTE, Common, Limits, WorkerConfig
 from xp.backends.slime.tasks_view import INPUT_KEY, METADATA_KEY, TOOL_KEY
 from xp.backends.slime.worker import Worker
+from xp.episode.config import Chat
 from xp.tasks.row import TaskRow
 
 IS_HERE = (
@@ -42,7 +43,7 @@ def worker_config(root: Path, limits: Limits = LIMITS, **changes: Any) -> Worker
         stage_dir="runs/r/attempt_1/train",
         tasks="tasks/t",
         metrics="runs/r/metrics.jsonl",
-        chat_template={},
+        chat=Chat(),
         limits=limits,
         seed=1,
         max_void_fraction=0.5,

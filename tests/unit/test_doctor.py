@@ -15,7 +15,8 @@ from xp.doctor.finding import Finding, Verdict, fault, ok
 from xp.doctor.machine import accelerators, disk, host, versions
 from xp.doctor.reach import environments, launcher, secrets
 from xp.doctor.template import chat_template
-from xp.episode.template_check import examine
+from xp.episode.template_check import Report, examine
+from xp.episode.tokens import ChatTokens
 from xp.errors import ExitCode
 from xp.plan import build_plan
 
@@ -122,7 +123,7 @@ def test_an_environment_answers_and_a_split_that_it_has_not_is_named() -> None:
 
 def test_a_template_that_only_appends_is_told_from_one_that_rewrites() -> None:
     tokenizer, _ = tokenizer_and_model()
-    assert examine(tokenizer, {}) == {"fault": "", "only_appends": True}
+    assert examine(ChatTokens(tokenizer)) == Report((), only_appends=True, keeps_thoughts=True, keeps_calls=True)
     import copy
 
     rewriting = copy.deepcopy(tokenizer)
@@ -131,15 +132,16 @@ def test_a_template_that_only_appends_is_told_from_one_that_rewrites() -> None:
         "message.content", "message.content.split('</think>')[-1]"
     )
     assert rewriting.chat_template != tokenizer.chat_template
-    assert examine(rewriting, {})["only_appends"] is False
+    found = examine(ChatTokens(rewriting))
+    assert (found.only_appends, found.keeps_thoughts, found.keeps_calls) == (False, False, True)
 
 
 def test_a_template_that_does_not_end_a_turn_is_a_fault() -> None:
     import copy
 
     tokenizer = copy.deepcopy(tokenizer_and_model()[0])
-    tokenizer.chat_template = "{% for message in messages %}{{ message['content'] }}\n{% endfor %}"
-    assert "does not end an assistant's turn" in examine(tokenizer, {})["fault"]
+    tokenizer.chat_template = "{{ tools | tojson }}{% for message in messages %}{{ message['content'] }}\n{% endfor %}"
+    assert "does not end an assistant's turn" in examine(ChatTokens(tokenizer)).faults[0]
 
 
 def test_a_tokenizer_that_is_not_here_is_no_fault(tmp_path: Path) -> None:

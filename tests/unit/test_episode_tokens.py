@@ -10,6 +10,7 @@ import pytest
 
 from tests.tiny import tokenizer_and_model
 from xp.envs.base import Message
+from xp.episode.config import Chat
 from xp.episode.tokens import ChatTokens
 
 
@@ -40,7 +41,7 @@ def test_a_cut_turn_is_ended_by_the_environment() -> None:
 
 def test_without_thinking_every_turn_begins_after_an_empty_thought() -> None:
     tokenizer = tokenizer_with("qwen3")
-    chat = ChatTokens(tokenizer, {"enable_thinking": False})
+    chat = ChatTokens(tokenizer, Chat({"enable_thinking": False}))
     opening = "<|im_start|>assistant\n<think>\n\n</think>\n\n"
     assert tokenizer.decode(chat.prompt([Message(role="user", content="hi")], "[]")).endswith(opening)
     assert tokenizer.decode(chat.reply([Message(role="tool", content="found")], is_cut=False)).endswith(opening)

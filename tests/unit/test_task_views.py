@@ -9,6 +9,7 @@ from pathlib import Path
 from xp.backends.skyrl import tasks_view as skyrl
 from xp.backends.slime import tasks_view as slime
 from xp.envs.base import Message
+from xp.episode.config import Chat, Dialect, ToolsPrompt
 from xp.episode.tokens import ChatTokens
 from xp.tasks.config import Purpose
 from xp.tasks.row import TaskRow
@@ -80,7 +81,6 @@ class Tokenizer:
 
 def test_a_tokenizers_digest_follows_its_vocabulary_and_its_template() -> None:
     tokenizers = [Tokenizer(words, template) for words in "ab" for template in "xy"]
-    digests = {
-        ChatTokens(one, arguments).digest() for one in tokenizers for arguments in ({}, {"enable_thinking": False})
-    }
-    assert len(digests) == 8
+    chats = [Chat(), Chat({"enable_thinking": False}), Chat(tools_prompt=ToolsPrompt.SYSTEM)]
+    chats.append(Chat(tools_prompt=ToolsPrompt.SYSTEM, dialect=Dialect.ACTION))
+    assert len({ChatTokens(one, chat).digest() for one in tokenizers for chat in chats}) == 16

@@ -134,7 +134,7 @@ CHANGES = (
     "seed=9",
     "model.dtype=float32",
     LORA,
-    "model.chat_template.enable_thinking=false",
+    "model.chat_template.enable_thinking=true",
     "backend.parallel.strategy=ddp",
     "backend.parallel.offload_parameters=true",
     "backend.engine.memory_fraction=0.3",

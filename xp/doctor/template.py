@@ -1,4 +1,4 @@
-"""Whether the model's chat template only appends over turns, where its tokenizer is on this machine."""
+"""Whether the model's chat template keeps what the policy must read, where its tokenizer is on this machine."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 from xp.compose import ROOT
@@ -13,8 +14,11 @@ from xp.doctor.finding import Finding, fault, ok, unknown
 from xp.errors import ExitCode, XpError
 from xp.launchers.preflight import interpreter
 from xp.spec import RunSpec
+from xp.stages.episode import chat_of
 from xp.stages.model import model_place
 from xp.stages.needs import QUIET, trainer_runtime
+from xp.stages.prepare import task_set_place
+from xp.tasks.manifest import TABLE
 
 PROGRAM = "xp.episode.template_check"
 
@@ -32,7 +36,7 @@ def chat_template(spec: RunSpec, outputs: Path) -> Iterator[Finding]:
         yield unknown("template", "there is no Python with transformers to ask")
         return
     done = subprocess.run(
-        [python, "-m", PROGRAM, place, json.dumps(dict(spec.model.chat_template))],
+        [python, "-m", PROGRAM, place, json.dumps(asdict(chat_of(spec))), *_prepared(spec, outputs)],
         env={**os.environ, **QUIET, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"},
         capture_output=True,
         text=True,
@@ -43,14 +47,16 @@ def chat_template(spec: RunSpec, outputs: Path) -> Iterator[Finding]:
         yield unknown("template", f"{python} could not read {place}: {(done.stderr.strip().splitlines() or ['?'])[-1]}")
         return
     answer = json.loads(done.stdout.splitlines()[-1])
-    if answer["fault"]:
-        yield fault("template", f"{place}: {answer['fault']}; choose a model whose template ends a turn", ExitCode.PLAN)
-    elif answer["only_appends"]:
-        yield ok("template", f"{place}: a turn more only appends tokens")
+    if answer["faults"]:
+        yield fault("template", f"{place}: {'; '.join(answer['faults'])}", ExitCode.PLAN)
     else:
-        yield ok(
-            "template", f"{place}: the template rewrites earlier turns; episodes keep what was written, as trained"
-        )
+        yield ok("template", f"{place}: {answer['line']}")
+
+
+def _prepared(spec: RunSpec, outputs: Path) -> list[str]:
+    """The task set, where it is there: its tools are the ones that the template must render."""
+    place = outputs / task_set_place(spec)
+    return [str(place.absolute())] if (place / TABLE).is_file() else []
 
 
 def _local_model(name: str, outputs: Path) -> str | None:

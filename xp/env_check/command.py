@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -15,11 +15,12 @@ from xp.env_check.measure import measure
 from xp.env_check.report import Report, report
 from xp.envs.base import EnvFault, Message
 from xp.envs.load import load_provider
+from xp.episode.config import Chat
 from xp.errors import ExitCode, XpError
 from xp.resume import split_off
 from xp.secrets import resolve
 from xp.spec import RunSpec
-from xp.stages.episode import env_config, episode_secrets
+from xp.stages.episode import chat_of, env_config, episode_secrets
 
 USAGE: Final = (
     "python -m xp env check env=NAME | URL | Org/Name | package.module:Class [tasks=4] [tokenizer=DIR] [--json]"
@@ -52,7 +53,7 @@ def env_command(arguments: Sequence[str]) -> int:
 
 def check(spec: RunSpec, num_tasks: int, tokenizer: str | None) -> list[Report]:
     """A report for each member of the mix, in its order."""
-    count = token_counter(tokenizer, spec.model.chat_template) if tokenizer else None
+    count = token_counter(tokenizer, chat_of(spec)) if tokenizer else None
     return [_check_member(spec, name, num_tasks, count) for name in spec.env.members]
 
 
@@ -82,7 +83,7 @@ def _check_member(
     return report(rules, found, group_size=group_size, max_prompt_tokens=limit, count_tokens=count)
 
 
-def token_counter(directory: str, arguments: Mapping[str, object]) -> Callable[[Sequence[Message], str], int]:
+def token_counter(directory: str, rules: Chat) -> Callable[[Sequence[Message], str], int]:
     """Counts a prompt's tokens by the tokenizer of a Hugging Face directory; raises XpError if there is none."""
     from transformers import AutoTokenizer
 
@@ -90,7 +91,7 @@ def token_counter(directory: str, arguments: Mapping[str, object]) -> Callable[[
 
     if not Path(directory).is_dir():
         raise XpError(f"tokenizer={directory}: no such directory")
-    chat = ChatTokens(AutoTokenizer.from_pretrained(directory), arguments)
+    chat = ChatTokens(AutoTokenizer.from_pretrained(directory), rules)
     return lambda messages, tools: len(chat.prompt(messages, tools))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
@@ -46,6 +46,31 @@ class Dialect(StrEnum):
     HERMES = "hermes"
     ACTION = "action"
     """`<action>...</action>` around the argument of the environment's only tool, or around its arguments as JSON."""
+
+
+class ToolsPrompt(StrEnum):
+    """Who tells the model of its tools, and of what they answer."""
+
+    TEMPLATE = "template"
+    """The model's chat template, which is given the tools and messages of the role `tool`."""
+    SYSTEM = "system"
+    """xp, in the system message and in user messages, for a template that knows no tools (xp.episode.tools_prompt)."""
+
+
+@dataclass(frozen=True)
+class Chat:
+    """How a dialogue becomes what the model reads."""
+
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    """Of the chat template, such as enable_thinking."""
+    tools_prompt: ToolsPrompt = ToolsPrompt.TEMPLATE
+    dialect: Dialect = Dialect.HERMES
+    """In which xp writes the tools."""
+
+    @staticmethod
+    def from_value(value: Mapping[str, Any]) -> Chat:
+        """From what `dataclasses.asdict` made of one."""
+        return Chat(value["arguments"], ToolsPrompt(value["tools_prompt"]), Dialect(value["dialect"]))
 
 
 LOCAL_CALLS: Final = 8

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Sequence
 from typing import Any
 
 from xp.envs.base import Message
+from xp.episode.config import Chat, ToolsPrompt
+from xp.episode.tools_prompt import as_user, with_tools
 
 _TURN = "[xp: a turn]"
 """Stands for what the policy wrote, in a dialogue that shows what a template puts after it."""
@@ -22,16 +25,18 @@ class ChatTokens:
     Args:
         tokenizer: a Hugging Face tokenizer. Where its chat template rewrites earlier turns (Qwen3's takes thinking out
             of them), the policy reads them as they were written all the same.
-        arguments: of the template, such as `enable_thinking`.
+        chat: arguments of the template, and who writes the tools.
     """
 
-    def __init__(self, tokenizer: Any, arguments: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, tokenizer: Any, chat: Chat | None = None) -> None:
         self._tokenizer = tokenizer
-        self._arguments = dict(arguments or {})
+        self.chat = chat or Chat()
+        self._arguments = dict(self.chat.arguments)
+        self._is_ours = self.chat.tools_prompt is ToolsPrompt.SYSTEM
         self._end = tokenizer.eos_token
         self.end_id: int = tokenizer.eos_token_id
         """The token that ends a turn."""
-        self._stub = [{"role": "user", "content": "."}, {"role": "assistant", "content": _TURN}]
+        self._stub = [Message(role="user", content="."), Message(role="assistant", content=_TURN)]
         self._known: dict[str, list[int]] = {}
 
     def digest(self) -> str:
@@ -39,19 +44,34 @@ class ChatTokens:
         content = f"{self._tokenizer.backend_tokenizer.to_str()}\n{self._tokenizer.chat_template}"
         if self._arguments:
             content += json.dumps(self._arguments, sort_keys=True)
+        if self._is_ours:
+            content += json.dumps(with_tools([], [{}], self.chat.dialect))
         return hashlib.sha256(content.encode()).hexdigest()[:16]
 
     def prompt(self, messages: Sequence[Message], tools: str) -> list[int]:
         """The prompt as the model reads it: opening messages and tools (a JSON list), and the start of its turn."""
-        rendered = self._tokenizer.apply_chat_template(
+        rendered = self._apply(messages, tools, tokenize=True, return_dict=True)
+        return list(rendered["input_ids"])
+
+    def rendered(self, messages: Sequence[Message], tools: str) -> str:
+        """`prompt` as text."""
+        return str(self._apply(messages, tools, tokenize=False))
+
+    def reads(self, argument: str) -> bool:
+        """Whether the chat template knows an argument; it would pass over another in silence."""
+        return re.search(rf"\b{re.escape(argument)}\b", str(self._tokenizer.chat_template)) is not None
+
+    def _apply(self, messages: Sequence[Message], tools: str, **how: Any) -> Any:
+        schemas = json.loads(tools)
+        if self._is_ours:
+            messages, schemas = with_tools(messages, schemas, self.chat.dialect), []
+        return self._tokenizer.apply_chat_template(
             [dict(message) for message in messages],
-            tools=json.loads(tools) or None,
+            tools=schemas or None,
             add_generation_prompt=True,
-            tokenize=True,
-            return_dict=True,
+            **how,
             **self._arguments,
         )
-        return list(rendered["input_ids"])
 
     def text(self, ids: Sequence[int]) -> str:
         """What the policy wrote, without the token that ends its turn."""
@@ -68,17 +88,21 @@ class ChatTokens:
         """
         key = json.dumps([is_cut, *messages])
         if key not in self._known:
-            rendered = self._render([*self._stub, *map(dict, messages)])
-            tail = rendered[rendered.index(_TURN) + len(_TURN) :]
-            if not tail.startswith(self._end):
-                raise ValueError(f"the model's chat template does not end an assistant's turn with {self._end}")
+            tail = self.rendered_reply(messages)
             self._known[key] = self._tokenizer(tail if is_cut else tail[len(self._end) :], add_special_tokens=False)[
                 "input_ids"
             ]
         return list(self._known[key])
 
-    def _render(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        text: str = self._tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=True, **self._arguments
-        )
-        return text
+    def said(self, messages: Sequence[Message]) -> list[Message]:
+        """What the environment said, in the roles in which the model reads it."""
+        return as_user(messages) if self._is_ours else list(messages)
+
+    def rendered_reply(self, messages: Sequence[Message]) -> str:
+        """What stands between two turns of the assistant, from the token that ends the first; raises ValueError."""
+        _, found, tail = self.rendered([*self._stub, *self.said(messages)], "[]").partition(_TURN)
+        if not found:
+            raise ValueError("the model's chat template does not render what an assistant wrote")
+        if not tail.startswith(self._end):
+            raise ValueError(f"the model's chat template does not end an assistant's turn with {self._end}")
+        return tail

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
+from xp.episode.config import Dialect, ToolsPrompt
 from xp.spec.algorithm import (
     AdvantageScale,
     Algorithm,
@@ -117,4 +118,21 @@ class RunSpec(Section):
     def _rate_has_a_critic(self) -> RunSpec:
         if self.training.critic_learning_rate is not None and self.algorithm.critic is None:
             raise ValueError("training.critic_learning_rate is for a critic, and there is none: set it to null")
+        return self
+
+    @model_validator(mode="after")
+    def _written_tools_have_one_dialect(self) -> RunSpec:
+        """A system message is written before anybody knows whose episode it opens."""
+        if self.model.tools_prompt is not ToolsPrompt.SYSTEM:
+            return self
+        dialects = {member.dialect or self.model.dialect for member in self.env.members.values()}
+        if dialects == {Dialect.ACTION}:
+            raise ValueError(
+                "model.tools_prompt=system writes tools, and an action dialect shows none: set it to template"
+            )
+        if others := sorted(dialects - {self.model.dialect, Dialect.ACTION}):
+            raise ValueError(
+                f"model.tools_prompt=system writes tools in model.dialect={self.model.dialect}, and an environment's"
+                f" dialect is {', '.join(others)}: give them one"
+            )
         return self

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from xp.episode.config import Dialect
+from xp.episode.config import Dialect, ToolsPrompt
 from xp.spec.section import Count, Fraction, Name, Section
 
 
@@ -107,8 +107,10 @@ class Model(Section):
     """How it writes tool calls."""
     max_context_tokens: Count
     """Longest sequence that it can take."""
-    chat_template: dict[str, bool | int | float | str]
-    """Arguments of the chat template, such as enable_thinking."""
+    chat_template: dict[str, bool | int | float | str | None]
+    """Arguments of the chat template, such as enable_thinking; null: not given."""
+    tools_prompt: ToolsPrompt
+    """Who writes the tools into the prompt: the chat template, or xp (`system`) where the template leaves them out."""
     lora: Lora | None
     """None: all weights are trained."""
     architecture: Architecture | None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xp.episode.config import EnvConfig, EpisodeConfig, Limits, RewardRule
+from xp.episode.config import Chat, EnvConfig, EpisodeConfig, Limits, RewardRule
 from xp.errors import ExitCode, XpError
 from xp.spec import EnvMember, RunSpec
 from xp.tasks.request import is_found
@@ -40,6 +40,12 @@ def env_config(name: str, member: EnvMember, spec: RunSpec) -> EnvConfig:
         rows=member.rows,
         num_seeds=member.num_seeds,
     )
+
+
+def chat_of(spec: RunSpec) -> Chat:
+    """How dialogues become what the model reads, in every stage that generates."""
+    arguments = {name: value for name, value in spec.model.chat_template.items() if value is not None}
+    return Chat(arguments, spec.model.tools_prompt, spec.model.dialect)
 
 
 def episode_secrets(spec: RunSpec) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from xp.episode.template_check import check_chat
 from xp.episode.tokens import ChatTokens
 from xp.errors import ExitCode, XpError
 from xp.reading import config_of
@@ -34,13 +35,17 @@ def load_tasks(directory: Path, stage_dir: Path, purpose: str) -> list[TaskRow]:
 
 
 def within_limit(directory: Path, rows: Sequence[TaskRow], chat: ChatTokens, max_tokens: int) -> list[TaskRow]:
-    """Leave out tasks whose prompt is longer than the limit, and say how many; raises XpError where none is left.
+    """Leave out tasks whose prompt is longer than the limit, and say how many.
 
     Args:
         directory: of the task set; the counts are kept beside it.
         chat: the policy's tokenizer.
         max_tokens: the longest prompt that stays.
+
+    Raises:
+        XpError: no task is left; or (PLAN) the model's chat template loses tools, which is looked at first.
     """
+    check_chat(chat, ((row.messages, row.tools) for row in rows))
     lengths = count_tokens(directory, rows, chat.digest(), lambda row: len(chat.prompt(row.messages, row.tools)))
     kept = [row for row in rows if lengths[row.task_id] <= max_tokens]
     if not kept:

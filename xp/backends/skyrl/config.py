@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from xp.episode.config import Chat
 from xp.tasks.rounds import Rounds
 
 OWN_ESTIMATOR = "xp"
@@ -43,8 +44,7 @@ class Common:
     num_threads: int
     num_workers: int
     """Processes that train."""
-    chat_template: Mapping[str, Any]
-    """Arguments of the chat template."""
+    chat: Chat
     sampling: Sampling
     max_void_fraction: float
     upload_as: str | None
@@ -140,4 +140,5 @@ def _value(key: str, path: str) -> str | list[str]:
 
 def _common(value: dict[str, Any]) -> Common:
     listed = {name: tuple(value[name]) for name in ("overrides", "model_keys")}
-    return Common(**value | {"sampling": Sampling(**value["sampling"])} | listed)
+    parts = {"sampling": Sampling(**value["sampling"]), "chat": Chat.from_value(value["chat"])}
+    return Common(**value | parts | listed)

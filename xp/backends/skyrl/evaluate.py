@@ -51,7 +51,7 @@ def _play(config: EvaluateConfig, name: str, directory: str, rows: Sequence[Task
     if directory.startswith("runs/") and not Path(directory, "config.json").is_file():
         raise XpError(f"there is no model at {directory}; did the run get that far?", ExitCode.RUN_DIR)
     common = config.common
-    chat = ChatTokens(AutoTokenizer.from_pretrained(directory), common.chat_template)
+    chat = ChatTokens(AutoTokenizer.from_pretrained(directory), common.chat)
     kept = within_limit(Path(common.tasks), rows, chat, common.sampling.max_prompt_tokens)
     write_view(config.rounds.episodes(kept), Path(config.held_out_data))
     num_workers = common.num_workers if common.rehearsal else None

@@ -80,7 +80,7 @@ class XpExperiment(BasePPOExp):  # type: ignore[misc]
             "tokenizer": tokenizer,
             "policy_model_name": resolve_policy_model_name(cfg),
         }
-        chat = ChatTokens(tokenizer, self._common.chat_template)
+        chat = ChatTokens(tokenizer, self._common.chat)
         return XpGenerator(parts, chat, self._mix, self._common.sampling, self._mask_truncated)
 
     def get_eval_dataset(self) -> PromptDataset | None:

@@ -21,7 +21,7 @@ from xp.spec import (
     RatioLevel,
     RunSpec,
 )
-from xp.stages.episode import episode_config
+from xp.stages.episode import chat_of, episode_config
 
 Keys = dict[str, Any]
 
@@ -68,7 +68,7 @@ def max_tokens(spec: RunSpec) -> int:
 KNOBS: Mapping[str, Callable[[RunSpec], Keys]] = {
     "seed": lambda s: {"trainer.seed": s.seed},
     "model.dtype": lambda s: _dtype(s),
-    "model.chat_template": lambda s: {"generator.chat_template_kwargs": s.model.chat_template},
+    "model.chat_template": lambda s: {"generator.chat_template_kwargs": dict(chat_of(s).arguments)},
     "model.lora": lambda s: _lora(s),
     "algorithm.estimator": lambda s: {
         f"{ALGORITHM}.advantage_estimator": OWN_ESTIMATOR if is_own(s) else s.algorithm.estimator.value

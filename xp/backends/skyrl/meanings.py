@@ -17,6 +17,7 @@ CARRIED: Mapping[str, str] = {
     "model.build": "xp.bundled, in the model stage",
     "model.dialect": "xp.episode",
     "model.max_context_tokens": "checked against the longest episode when planning",
+    "model.tools_prompt": "xp.episode.tokens",
     "model.architecture": "the model's own config.json",
     "algorithm.name": "the run's record",
     "algorithm.critic": "trainer.critic.model.path=null",
@@ -34,7 +35,7 @@ CARRIED: Mapping[str, str] = {
 """Fields that no key of SkyRL's carries, and what does."""
 
 ALSO: Mapping[str, str] = {
-    "model.chat_template": "xp.episode.tokens",
+    "model.chat_template": "xp.episode.tokens; earlier turns stay as written",
     "training.max_prompt_tokens": "xp.tasks.load, which leaves longer prompts out",
     "training.max_response_tokens": "xp.backends.skyrl.generator, which gives a turn what is left",
 }

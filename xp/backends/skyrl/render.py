@@ -16,7 +16,7 @@ from xp.backends.skyrl.overrides import assignment, flat, owners
 from xp.backends.skyrl.refusals import refusals
 from xp.job import Job, Stage
 from xp.spec import RunSpec
-from xp.stages.episode import episode_config, episode_secrets
+from xp.stages.episode import chat_of, episode_config, episode_secrets
 from xp.stages.evaluation import rounds
 from xp.stages.model import model_place, model_stage
 from xp.stages.needs import QUIET, cpu_environment, trainer_resources, trainer_runtime
@@ -145,7 +145,7 @@ def _common(
         metrics=places.metrics,
         num_threads=spec.backend.num_threads,
         num_workers=geometry(spec).num_workers,
-        chat_template=spec.model.chat_template,
+        chat=chat_of(spec),
         sampling=Sampling(
             temperature=temperature,
             top_p=training.top_p,

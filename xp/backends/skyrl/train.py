@@ -48,7 +48,7 @@ def write_views(config: TrainConfig, stage: Path) -> None:
 
     common = config.common
     directory = Path(common.tasks)
-    chat = ChatTokens(AutoTokenizer.from_pretrained(config.base_model), common.chat_template)
+    chat = ChatTokens(AutoTokenizer.from_pretrained(config.base_model), common.chat)
 
     def kept(purpose: str) -> list[TaskRow]:
         rows = load_tasks(directory, stage, purpose)

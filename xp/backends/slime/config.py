@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from xp.episode.config import Chat
 from xp.tasks.rounds import Rounds
 
 
@@ -50,8 +51,7 @@ class Common:
     """Directory of the canonical task set."""
     metrics: str
     """The run's metrics.jsonl."""
-    chat_template: Mapping[str, Any]
-    """Arguments of the chat template."""
+    chat: Chat
     limits: Limits
     seed: int
     """Of the order of tasks."""
@@ -210,7 +210,7 @@ WORKER_ATTRIBUTE = "xp_worker"
 
 
 def _common(value: dict[str, Any]) -> Common:
-    return Common(**value | {"limits": Limits(**value["limits"])})
+    return Common(**value | {"limits": Limits(**value["limits"]), "chat": Chat.from_value(value["chat"])})
 
 
 def _command(value: dict[str, Any]) -> Command:

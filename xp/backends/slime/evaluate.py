@@ -51,7 +51,7 @@ def main(argv: Sequence[str]) -> None:
 def _play(config: EvaluateConfig, name: str, model: Path, stage: Path, root: Path) -> list[Played]:
     from transformers import AutoTokenizer
 
-    chat = ChatTokens(AutoTokenizer.from_pretrained(model), config.common.chat_template)
+    chat = ChatTokens(AutoTokenizer.from_pretrained(model), config.common.chat)
     tasks = Path(config.common.tasks)
     rows = within_limit(tasks, load_tasks(tasks, stage, "held_out"), chat, config.common.limits.max_prompt_tokens)
     num_episodes = write_episodes(rows, config.rounds, Path(config.held_out))

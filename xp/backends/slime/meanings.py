@@ -19,7 +19,10 @@ CARRIED: Mapping[str, Meaning] = {
     "model.name": Meaning(Fit.EXACT, "the run's record"),
     "model.build": Meaning(Fit.UNSUPPORTED, REFUSED, "A model that is made on the spot has no flags for Megatron."),
     "model.dialect": Meaning(Fit.EXACT, "xp.episode"),
-    "model.chat_template": Meaning(Fit.EXACT, "arguments of the chat template, in xp.episode.tokens"),
+    "model.chat_template": Meaning(
+        Fit.EXACT, "arguments of the chat template, in xp.episode.tokens; earlier turns stay as written"
+    ),
+    "model.tools_prompt": Meaning(Fit.EXACT, "xp.episode.tokens"),
     "model.lora": Meaning(Fit.UNSUPPORTED, REFUSED, "Slime has no adapters."),
     "algorithm.name": Meaning(Fit.EXACT, "the run's record"),
     "algorithm.advantage_fn": Meaning(Fit.EXACT, "xp.backends.slime.advantages, in Slime's rollout process"),

@@ -16,7 +16,7 @@ from xp.backends.slime.meanings import meanings
 from xp.backends.slime.refusals import owners, refusals
 from xp.job import Job, Stage
 from xp.spec import RunSpec
-from xp.stages.episode import episode_config, episode_secrets
+from xp.stages.episode import chat_of, episode_config, episode_secrets
 from xp.stages.evaluation import rounds
 from xp.stages.model import model_place
 from xp.stages.needs import QUIET, trainer_resources, trainer_runtime
@@ -220,7 +220,7 @@ def _common(spec: RunSpec, places: Places, stage: str) -> Common:
         stage_dir=places.stage(stage),
         tasks=places.tasks,
         metrics=places.metrics,
-        chat_template=spec.model.chat_template,
+        chat=chat_of(spec),
         limits=Limits(
             max_prompt_tokens=training.max_prompt_tokens,
             max_tokens_per_turn=training.max_tokens_per_turn,

@@ -53,7 +53,7 @@ def write_views(config: TrainConfig, stage: Path, model: Path) -> None:
     from transformers import AutoTokenizer
 
     common = config.common
-    chat = ChatTokens(AutoTokenizer.from_pretrained(model), common.chat_template)
+    chat = ChatTokens(AutoTokenizer.from_pretrained(model), common.chat)
     kept = _kept(config, stage, chat, "train")
     num_prompts = config.num_steps * config.prompts_per_step
     write_view(schedule(kept, num_prompts, seed=common.seed, shuffle=config.shuffle), Path(config.prompts))

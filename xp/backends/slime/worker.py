@@ -62,7 +62,7 @@ class Worker:
     def chat(self, tokenizer: Any) -> ChatTokens:
         """The policy's tokenizer with the run's chat template; a process has one policy."""
         if self._chat is None:
-            self._chat = ChatTokens(tokenizer, self.config.common.chat_template)
+            self._chat = ChatTokens(tokenizer, self.config.common.chat)
         return self._chat
 
     def prompt(self, chat: ChatTokens, sample: Any) -> list[int]:

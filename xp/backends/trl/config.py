@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from xp.episode.config import Chat
 from xp.tasks.rounds import Rounds
 
 
@@ -63,8 +64,7 @@ class Common:
     """Of one process."""
     dtype: str
     """Computed in."""
-    chat_template: Mapping[str, Any]
-    """Arguments of the chat template."""
+    chat: Chat
     sampling: Sampling
     max_void_fraction: float
     upload_as: str | None
@@ -151,7 +151,8 @@ def _common(value: dict[str, Any]) -> Common:
     server = value["server"]
     if server is not None:
         server = Server(**server | {"arguments": tuple(server["arguments"])})
-    return Common(**value | {"sampling": Sampling(**value["sampling"]), "server": server})
+    parts = {"sampling": Sampling(**value["sampling"]), "server": server, "chat": Chat.from_value(value["chat"])}
+    return Common(**value | parts)
 
 
 def _during(value: dict[str, Any]) -> During:

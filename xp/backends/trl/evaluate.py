@@ -54,7 +54,7 @@ def _play(config: EvaluateConfig, name: str, directory: str, rows: Sequence[Task
     from xp.backends.trl.rollout import play_with, sample_numbers
 
     directory = whole_model(directory, Path(config.common.stage_dir) / f"{name}_model")
-    chat = ChatTokens(AutoTokenizer.from_pretrained(directory), config.common.chat_template)
+    chat = ChatTokens(AutoTokenizer.from_pretrained(directory), config.common.chat)
     limit = config.common.sampling.max_prompt_tokens
     kept = within_limit(Path(config.common.tasks), rows, chat, limit)
     todo = config.rounds.episodes(kept)

@@ -25,7 +25,10 @@ CARRIED: Mapping[str, Meaning] = {
     "model.build": Meaning(Fit.EXACT, "xp.bundled, in the model stage"),
     "model.dialect": Meaning(Fit.EXACT, "xp.episode"),
     "model.max_context_tokens": Meaning(Fit.EXACT, "checked against the longest episode when planning"),
-    "model.chat_template": Meaning(Fit.EXACT, "arguments of the chat template, in xp.episode.tokens"),
+    "model.chat_template": Meaning(
+        Fit.EXACT, "arguments of the chat template, in xp.episode.tokens; earlier turns stay as written"
+    ),
+    "model.tools_prompt": Meaning(Fit.EXACT, "xp.episode.tokens"),
     "model.architecture": Meaning(Fit.EXACT, "the model's own config.json"),
     "model.lora": Meaning(Fit.EXACT, "peft_config=None"),
     "model.lora.rank": Meaning(Fit.EXACT, "LoraConfig.r"),

@@ -15,7 +15,7 @@ from xp.backends.trl.processes import accelerate_config, server
 from xp.backends.trl.refusals import owners, refusals
 from xp.job import Job, Stage
 from xp.spec import EngineName, RunSpec
-from xp.stages.episode import episode_config, episode_secrets
+from xp.stages.episode import chat_of, episode_config, episode_secrets
 from xp.stages.evaluation import rounds
 from xp.stages.model import model_place, model_stage
 from xp.stages.needs import QUIET, cpu_environment, trainer_resources, trainer_runtime
@@ -121,7 +121,7 @@ def _common(spec: RunSpec, places: Places, stage: str, temperature: float, own_s
         metrics=places.metrics,
         num_threads=max(1, spec.backend.num_threads // processes),
         dtype=spec.model.dtype.value,
-        chat_template=spec.model.chat_template,
+        chat=chat_of(spec),
         sampling=_sampling(spec, temperature),
         max_void_fraction=training.max_void_fraction,
         upload_as=places.run.removeprefix("runs/") if spec.upload_rollouts else None,

@@ -49,7 +49,7 @@ def main(argv: Sequence[str]) -> None:
     quiet_trainer(config.common.num_threads)
     set_seed(config.common.sampling.seed)
     tokenizer = AutoTokenizer.from_pretrained(config.base_model)
-    chat = ChatTokens(tokenizer, config.common.chat_template)
+    chat = ChatTokens(tokenizer, config.common.chat)
     kept = within_limit(Path(config.common.tasks), rows, chat, config.common.sampling.max_prompt_tokens)
     order = schedule(
         kept, config.num_steps * config.prompts_per_step, seed=config.common.sampling.seed, shuffle=config.shuffle

@@ -1,0 +1,43 @@
+"""The tools as xp writes them, for a model whose chat template leaves them out: the same text on every trainer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from xp.envs.base import Message
+from xp.episode.config import Dialect
+from xp.episode.dialects import FORMS
+
+_SYSTEM: Final = """# Tools
+
+You can call these tools. Each line is one tool as JSON: its name, its description and its parameters.
+<tools>
+{tools}
+</tools>
+
+To call a tool, write this, with the name of the tool and its arguments:
+{form}
+
+The next message holds its answer within <tool_response></tool_response>."""
+
+
+def with_tools(messages: Sequence[Message], schemas: Sequence[Mapping[str, Any]], dialect: Dialect) -> list[Message]:
+    """The opening messages with the tools at the end of the system message, which is made where there is none."""
+    if not schemas:
+        return list(messages)
+    lines = "\n".join(json.dumps(schema, ensure_ascii=False) for schema in schemas)
+    text = _SYSTEM.replace("{form}", FORMS[dialect]).replace("{tools}", lines, 1)
+    if messages and messages[0]["role"] == "system":
+        return [Message(role="system", content=f"{messages[0]['content']}\n\n{text}"), *messages[1:]]
+    return [Message(role="system", content=text), *messages]
+
+
+def as_user(messages: Sequence[Message]) -> list[Message]:
+    """What the environment said as one user message: some templates know no role `tool`, and no two in a row."""
+    parts = [
+        f"<tool_response>\n{message['content']}\n</tool_response>" if message["role"] == "tool" else message["content"]
+        for message in messages
+    ]
+    return [Message(role="user", content="\n".join(parts))] if parts else []
