@@ -25,6 +25,9 @@ class HeldOut:
     perfect_share: float | None
     num_scored: int | None
     num_void: int | None
+    pass_share: float | None = None
+    """Share of rewards of at least `pass_threshold`; None: of an earlier version, which knew none."""
+    pass_threshold: float | None = None
 
 
 def read_held_out(file: Path) -> dict[str, HeldOut]:
@@ -53,7 +56,8 @@ def _result(value: Mapping[str, Any]) -> HeldOut:
     if any(count is not None and (not isinstance(count, int) or isinstance(count, bool)) for count in counts):
         raise ValueError("a number of episodes is no whole number")
     stderr, share = _number(value.get("reward_stderr")), _number(value.get("perfect_share"))
-    return HeldOut(mean, stderr, share, counts[0], counts[1])
+    passes = [_number(value.get(name)) for name in ("pass_share", "pass_threshold")]
+    return HeldOut(mean, stderr, share, counts[0], counts[1], *passes)
 
 
 def _number(value: Any) -> float | None:

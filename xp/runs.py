@@ -54,6 +54,8 @@ def show(run: Path) -> None:
             out.print(f"{stage.name}: {stage.launcher} {stage.native_id}", markup=False)
     if status(run, record) == FOREIGN:
         out.print("it was not begun here: nobody is asked about its jobs, and it is not resumed", markup=False)
+    if is_ours(run) and (evaluation := _evaluation(run)):
+        _show_curve(run, evaluation)
     if status(run, record) == KILLED:
         out.print(f"its supervisor was killed; go on with: python -m xp resume={run.name}")
 
@@ -128,6 +130,22 @@ def _logs(outputs: Path, record: RunRecord) -> list[Path]:
     """Of all stages that have begun, in order."""
     named = [inside(outputs, stage.log) for attempt in record.attempts for stage in attempt.stages if stage.log]
     return [file for file in named if file.exists()]
+
+
+def _evaluation(run: Path) -> Path | None:
+    """The newest of its attempts."""
+    found = run.glob("attempt_*/evaluate/evaluation.json")
+    return max(found, key=lambda path: path.stat().st_mtime, default=None)
+
+
+def _show_curve(run: Path, evaluation: Path) -> None:
+    """Nobody drew the picture of a run that was left to a cluster."""
+    from xp.curve import picture_of
+    from xp.show import console
+
+    out = console()
+    if (picture := picture_of(run, evaluation, lambda text: out.print(text, markup=False))) is not None:
+        out.print(f"reward curve: {picture}", markup=False)
 
 
 def _held_out(run: Path) -> str:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from xp.curve import picture_of
+from xp.episode.metrics import FULL_REWARD
 from xp.held_out import HeldOut, read_held_out
 
 if TYPE_CHECKING:
@@ -87,7 +89,8 @@ def show_summary(plan: Plan, outputs: Path, attempt: int) -> None:
     for name, label in (("before", "before"), ("after", "after ")):
         if name in results:
             out.print(f"  held-out reward {label} {_reward(results[name])}")
-    out.print(f"  reward curve  {file.with_name('reward_curve.png')}")
+    if (picture := picture_of(run, file, lambda text: out.print(f"  {text}", markup=False))) is not None:
+        out.print(f"  reward curve  {picture}")
     out.print(f"  model         {run / 'model'}")
     out.print(f"  everything    {run}  (run.json, spec.yaml, metrics.jsonl, attempt_{attempt}/*/log.txt)")
 
@@ -113,6 +116,12 @@ def show_lines(lines: Sequence[Line]) -> None:
 
 def _reward(result: HeldOut) -> str:
     error = "" if result.reward_stderr is None else f" ± {result.reward_stderr:.3f}"
-    share = "" if result.perfect_share is None else f", {result.perfect_share:.0%} with full reward"
-    text = f"[bold]{result.reward_mean:.3f}[/bold]{error} over {result.num_scored} episodes{share}"
+    text = f"[bold]{result.reward_mean:.3f}[/bold]{error} over {result.num_scored} episodes{_passes(result)}"
     return f"{text}, {result.num_void} void" if result.num_void else text
+
+
+def _passes(result: HeldOut) -> str:
+    """Evaluations of earlier versions say only how many were perfect."""
+    if result.pass_share is None or result.pass_threshold in (None, FULL_REWARD):
+        return "" if result.perfect_share is None else f", {result.perfect_share:.0%} with full reward"
+    return f", {result.pass_share:.0%} with a reward of at least {result.pass_threshold:g}"

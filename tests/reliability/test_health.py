@@ -31,6 +31,7 @@ def outcomes(world: World, num: int, num_void: int) -> list[Played]:
 @dataclass(frozen=True)
 class Common:
     max_void_fraction: float = 0.2
+    pass_threshold: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ def test_20_too_many_void_episodes_stop_the_run_with_its_own_exit_code(world: Wo
 
 @pytest.mark.scorecard(20)
 def test_20_void_episodes_are_metered_and_are_in_no_mean(world: World) -> None:
-    metrics = episode_metrics(outcomes(world, 10, 4), 2)
+    metrics = episode_metrics(outcomes(world, 10, 4), 2, 1.0)
     assert metrics["episodes/void"] == 0.4
     assert metrics["reward/avg_raw_reward"] == 1.5
 

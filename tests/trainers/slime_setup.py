@@ -47,6 +47,7 @@ def worker_config(root: Path, limits: Limits = LIMITS, **changes: Any) -> Worker
         limits=limits,
         seed=1,
         max_void_fraction=0.5,
+        pass_threshold=1.0,
         upload_as=None,
     )
     fields: dict[str, Any] = {

@@ -150,7 +150,7 @@ def test_the_members_of_a_mix_are_rewarded_each_by_its_own_rule_and_counted_apar
     # A product counts half: the member's own upper clamp, with 1 as what its grader said.
     assert sorted(sample.reward for sample in groups[1]) == [0.0, 0.5, 0.5, 0.5]
     assert sorted(one.step_rewards for one in outcomes(groups[1])) == [(0.0,), (1.0,), (1.0,), (1.0,)]
-    metrics = episode_metrics([read_played(one.metadata) for group in groups for one in group], SIZE)
+    metrics = episode_metrics([read_played(one.metadata) for group in groups for one in group], SIZE, 1.0)
     assert metrics["multiply/reward/avg_raw_reward"] == pytest.approx(0.375)
     assert metrics["whodunit_mini/episodes/num"] == metrics["multiply/episodes/num"] == SIZE
     assert metrics["episodes/void"] == 0.0

@@ -199,7 +199,7 @@ def test_held_out_tasks_are_played_with_both_models_by_slimes_own_rollout(
         assert sorted((one["index"], one["sample"]) for one in records) == sorted(
             (index, sample) for index in {one["index"] for one in records} for sample in (0, 1)
         )
-    assert next(root.rglob("evaluate/reward_curve.png")).stat().st_size > 1000
+    assert not list(root.rglob("reward_curve.png"))  # the control plane draws it
 
 
 def test_term_closes_the_sessions_and_ends_the_program(prepared: tuple[Path, RunSpec, Places]) -> None:

@@ -9,7 +9,7 @@ from xp.backends.slime.config import Common, Limits, WorkerConfig
 
 def worker_config(root: Path, updates_per_step: int) -> WorkerConfig:
     common = Common(
-        1, "runs/r", "runs/r/attempt_1/train", "tasks/t", "metrics.jsonl", {}, Limits(1, 1, 1), 1, 0.2, None
+        1, "runs/r", "runs/r/attempt_1/train", "tasks/t", "metrics.jsonl", {}, Limits(1, 1, 1), 1, 0.2, 1.0, None
     )
     return WorkerConfig(
         root=str(root),

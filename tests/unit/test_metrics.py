@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from xp.episode.evaluation import evaluation_result
 from xp.episode.metrics import Played, check_health, episode_metrics
 from xp.episode.metrics_file import MetricsFile, read_metrics
 from xp.episode.outcome import Outcome, Status
@@ -19,23 +20,36 @@ def played(task: str, reward: float | None, *, env: str = "a", steps: tuple[floa
 
 
 def test_a_void_episode_counts_in_no_mean_of_rewards() -> None:
-    metrics = episode_metrics([played("t", 1.0), played("t", None), played("t", 0.0)], 3)
+    metrics = episode_metrics([played("t", 1.0), played("t", None), played("t", 0.0)], 3, 1.0)
     assert metrics["reward/avg_raw_reward"] == 0.5
     assert metrics["episodes/void"] == pytest.approx(1 / 3)
 
 
-def test_pass_at_n_counts_groups_with_any_reward() -> None:
-    group = [played("t", 0.0), played("t", 0.2), played("u", 0.0), played("u", 0.0)]
-    assert episode_metrics(group, 2)["reward/avg_pass_at_2"] == 0.5
+def test_pass_at_n_counts_groups_with_a_full_reward() -> None:
+    group = [played("t", 0.0), played("t", 1.0), played("u", 0.9), played("u", 0.0)]
+    assert episode_metrics(group, 2, 1.0)["reward/avg_pass_at_2"] == 0.5
+
+
+def test_another_threshold_of_a_pass_is_part_of_the_metrics_name() -> None:
+    group = [played("t", 0.0), played("t", 0.2), played("u", 0.5), played("u", 0.0)]
+    metrics = episode_metrics(group, 2, 0.5)
+    assert metrics["reward/avg_pass_at_2_from_0.5"] == 0.5
+    assert "reward/avg_pass_at_2" not in metrics
+
+
+def test_an_evaluation_says_what_a_pass_was() -> None:
+    result = evaluation_result([played("t", 0.5), played("u", 1.0), played("v", 0.0), played("w", None)], 0.5)
+    assert (result["pass_share"], result["perfect_share"]) == (pytest.approx(2 / 3), pytest.approx(1 / 3))
+    assert result["pass_threshold"] == 0.5
 
 
 def test_groups_without_variance_are_counted() -> None:
     group = [played("t", 0.2), played("t", 0.2), played("u", 0.0), played("u", 1.0)]
-    assert episode_metrics(group, 2)["reward/groups_without_variance"] == 0.5
+    assert episode_metrics(group, 2, 1.0)["reward/groups_without_variance"] == 0.5
 
 
 def test_a_mix_has_the_same_metrics_per_environment() -> None:
-    metrics = episode_metrics([played("t", 1.0, env="a"), played("u", 0.0, env="b")], 1)
+    metrics = episode_metrics([played("t", 1.0, env="a"), played("u", 0.0, env="b")], 1, 1.0)
     assert metrics["a/reward/avg_raw_reward"] == 1.0
     assert metrics["b/reward/avg_raw_reward"] == 0.0
 
@@ -49,7 +63,7 @@ def test_more_void_episodes_than_allowed_stop_the_run_with_the_reasons() -> None
 
 
 def test_a_step_of_nothing_but_void_has_no_reward() -> None:
-    assert "reward/avg_raw_reward" not in episode_metrics([played("t", None)], 1)
+    assert "reward/avg_raw_reward" not in episode_metrics([played("t", None)], 1, 1.0)
 
 
 def test_a_line_after_a_torn_one_begins_afresh(tmp_path: Path) -> None:

@@ -50,6 +50,11 @@ def test_several_arguments_are_written_as_json() -> None:
     assert isinstance(parsed("<action>1</action>", two)[0], Malformed)
 
 
+@pytest.mark.parametrize("body", ["", "{}", "null", " "])
+def test_an_action_of_a_tool_without_arguments_is_one_call(body: str) -> None:
+    assert parsed(f"<action>{body}</action>", tool()) == (ToolCall("step", {}),)
+
+
 @pytest.mark.parametrize("text", ["no action", "<think><action>x</action></think>", ""])
 def test_a_turn_without_an_action_asks_nobody(text: str) -> None:
     def never() -> tuple[ToolSpec, ...]:

@@ -91,7 +91,7 @@ def test_what_stands_outside_of_thoughts_is_kept() -> None:
     "body",
     [
         "[1,2]", '"x"', "null", "1", "{}", '{"name": null}', '{"name": ""}', '{"name": 5, "arguments": {}}', "",
-        '{"name": "a", "arguments": [1]}', '{"name": "a", "arguments": null}', '{"name": "a", "arguments": "x"}',
+        '{"name": "a", "arguments": [1]}', '{"name": "a", "arguments": "x"}',
         '{"name": "a", "arguments": {"x": NaN}}', '{"name": "a", "arguments": {"x": 1e999}}',
         '{"name": "a", "name": "b"}', '{"name": "\\ud800"}', "[" * 100_000, '{"name": "a",', "{'name': 'a'}",
         '{"name": "a", "arguments": {"x": -Infinity}}', '{"a":' * 50_000,
@@ -101,6 +101,11 @@ def test_what_cannot_be_read_is_described_and_never_raises(body: str) -> None:
     (found,) = parse_hermes(f"<tool_call>{body}</tool_call>")
     assert isinstance(found, Malformed)
     assert 10 < len(found.fault) < 200
+
+
+@pytest.mark.parametrize("arguments", ["", ', "arguments": {}', ', "arguments": null', ', "arguments": "{}"'])
+def test_a_call_without_arguments_is_one_call_however_they_are_left_out(arguments: str) -> None:
+    assert parse_hermes(f'<tool_call>{{"name": "a"{arguments}}}</tool_call>') == (ToolCall("a", {}),)
 
 
 def test_arguments_written_as_a_json_string_are_read() -> None:

@@ -10,12 +10,15 @@ from statistics import fmean, stdev
 from typing import Any
 
 from xp.atomic import write_atomically
-from xp.episode.metrics import Played
+from xp.episode.metrics import FULL_REWARD, Played
 from xp.errors import ExitCode, XpError
 
 
-def evaluation_result(played: Sequence[Played]) -> dict[str, Any]:
-    """Mean reward with its standard error, over the episodes that have one; raises XpError where none has."""
+def evaluation_result(played: Sequence[Played], pass_threshold: float) -> dict[str, Any]:
+    """Mean reward with its standard error, over the episodes that have one; raises XpError where none has.
+
+    `perfect_share` counts rewards of at least 1, `pass_share` those of at least `pass_threshold`.
+    """
     rewards = [one.outcome.reward for one in played if one.outcome.reward is not None]
     if not rewards:
         raise XpError("every held-out episode is void: the environment is failing", ExitCode.UNHEALTHY)
@@ -23,7 +26,9 @@ def evaluation_result(played: Sequence[Played]) -> dict[str, Any]:
     return {
         "reward_mean": fmean(rewards),
         "reward_stderr": stdev(rewards) / math.sqrt(len(rewards)) if len(rewards) > 1 else None,
-        "perfect_share": fmean(float(reward >= 1.0) for reward in rewards),
+        "perfect_share": fmean(float(reward >= FULL_REWARD) for reward in rewards),
+        "pass_share": fmean(float(reward >= pass_threshold) for reward in rewards),
+        "pass_threshold": pass_threshold,
         "num_scored": len(rewards),
         "num_void": len(played) - len(rewards),
         "statuses": {status: statuses.count(status) for status in sorted(set(statuses))},

@@ -41,7 +41,7 @@ def _call_of(body: str, tools: Sequence[ToolSpec]) -> ParsedCall:
         if isinstance(call, ToolCall) and set(call.arguments) <= set(properties):
             return call
     wanted = list(tool.parameters.get("required") or properties)
-    if not wanted and not body:
+    if not wanted and body in ("", "null"):
         return ToolCall(tool.name, {})
     if len(wanted) != 1:
         return Malformed(f"the action must be a JSON object with {', '.join(wanted) or 'no keys'}")

@@ -102,7 +102,10 @@ def _call_of(value: Any) -> ParsedCall:
     if isinstance(arguments, str):
         # Some models write the arguments as a JSON string, the way OpenAI's API carries them.
         inner = parse_call(f'{{"name": "_", "arguments": {arguments}}}') if arguments.lstrip().startswith("{") else None
-        arguments = inner.arguments if isinstance(inner, ToolCall) else arguments
+        nothing = None if arguments.strip() in ("", "null") else arguments
+        arguments = inner.arguments if isinstance(inner, ToolCall) else nothing
+    if arguments is None:
+        arguments = {}
     if not isinstance(arguments, dict):
         return Malformed('"arguments" of the tool call is not a JSON object')
     if not _is_encodable(name, arguments):

@@ -81,3 +81,5 @@ class Evaluation(Section):
     """Rollout steps between evaluations while training; None: none but before and after."""
     batch_size: Count
     """Episodes played at the same time."""
+    pass_threshold: float
+    """Smallest reward that is a pass, in training's `reward/avg_pass_at_n` too."""

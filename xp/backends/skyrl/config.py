@@ -47,6 +47,8 @@ class Common:
     chat: Chat
     sampling: Sampling
     max_void_fraction: float
+    pass_threshold: float
+    """Smallest reward that is a pass."""
     upload_as: str | None
     """Run name under which trajectories are uploaded to OpenReward; None: they are not."""
     rehearsal: bool
@@ -116,8 +118,6 @@ class EvaluateConfig:
     common: Common
     models: Mapping[str, str]
     """`before` and `after` -> model directory, in the order in which they are played."""
-    curve: str
-    """Where the reward curve goes (PNG)."""
     held_out_data: str
     """Parquet of held-out tasks that the stage writes; also in common.paths."""
     rounds: Rounds

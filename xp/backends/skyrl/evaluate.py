@@ -12,7 +12,6 @@ from pathlib import Path
 from xp.backends.skyrl.config import EvaluateConfig
 from xp.backends.skyrl.tasks_view import write_view
 from xp.backends.skyrl.train import native_config, prepare
-from xp.episode.curve import draw_curve
 from xp.episode.evaluation import evaluation_result, write_evaluation
 from xp.episode.metrics import Played, check_health, episode_metrics
 from xp.episode.metrics_file import MetricsFile
@@ -25,21 +24,21 @@ from xp.tasks.row import TaskRow
 
 
 def main(argv: Sequence[str]) -> None:
-    """Evaluate every model of the config, write evaluation.json and draw the reward curve."""
+    """Evaluate every model of the config and write evaluation.json."""
     path = Path(argv[0]).absolute()
     config = config_of(path, EvaluateConfig.from_json)
     prepare(config.common)
     rows = load_tasks(Path(config.common.tasks), path.parent, "held_out")
+    threshold = config.common.pass_threshold
     metrics = MetricsFile(Path(config.common.metrics), "evaluate", config.common.attempt)
     results = {}
     for name, directory in config.models.items():
         played = _play(config, name, directory, rows, path.parent)
         check_health(played, config.common.max_void_fraction)
-        results[name] = evaluation_result(played)
-        own = {f"evaluation/{name}/{key}": value for key, value in episode_metrics(played, 1).items()}
+        results[name] = evaluation_result(played, threshold)
+        own = {f"evaluation/{name}/{key}": value for key, value in episode_metrics(played, 1, threshold).items()}
         metrics.write(list(config.models).index(name), own)
     write_evaluation(path.parent / "evaluation.json", config.models, results)
-    draw_curve(Path(config.common.metrics), results, Path(config.curve))
 
 
 def _play(config: EvaluateConfig, name: str, directory: str, rows: Sequence[TaskRow], stage: Path) -> list[Played]:

@@ -30,6 +30,7 @@ CARRIED: Mapping[str, str] = {
     "evaluation.num_tasks": "xp.tasks.rounds: rows of the held-out view",
     "evaluation.samples_per_task": "xp.tasks.rounds: rows of the held-out view",
     "evaluation.before_training": "the evaluate stage",
+    "evaluation.pass_threshold": "xp.episode.metrics",
     "backend.engine.name": "SkyRL's inference interface",
 }
 """Fields that no key of SkyRL's carries, and what does."""

@@ -66,7 +66,7 @@ def stages(spec: RunSpec, places: Places) -> tuple[Stage, ...]:
 def evaluation(spec: RunSpec, places: Places, models: Mapping[str, str], needs: tuple[str, ...]) -> Stage:
     """Play the held-out tasks with each of these models."""
     here = places.stage("evaluate")
-    curve, data = f"{here}/reward_curve.png", f"{here}/held_out.parquet"
+    data = f"{here}/held_out.parquet"
     # SkyRL loads held-out tasks only where an evaluation has an interval; the models have whole weights.
     keys = {key: value for key, value in native(spec).items() if not key.startswith(LORA)}
     keys |= {"trainer.eval_interval": 1, f"{LORA}rank": 0}
@@ -74,12 +74,11 @@ def evaluation(spec: RunSpec, places: Places, models: Mapping[str, str], needs: 
     config = EvaluateConfig(
         common=_common(spec, places, "evaluate", spec.evaluation.temperature, keys, paths),
         models=models,
-        curve=curve,
         held_out_data=data,
         rounds=rounds(spec),
         batch_size=spec.evaluation.batch_size,
     )
-    outputs = (f"{here}/evaluation.json", curve)
+    outputs = (f"{here}/evaluation.json",)
     return Stage("evaluate", _job(spec, here, "xp.backends.skyrl.evaluate", config.to_json(), outputs), needs=needs)
 
 
@@ -156,6 +155,7 @@ def _common(
             seed=spec.seed,
         ),
         max_void_fraction=training.max_void_fraction,
+        pass_threshold=spec.evaluation.pass_threshold,
         upload_as=places.run.removeprefix("runs/") if spec.upload_rollouts else None,
         rehearsal=is_rehearsal(spec),
         overrides=tuple(assignment(key, value) for key, value in sorted(keys.items())),

@@ -74,7 +74,8 @@ class StepLog:
             self._recorder.write(play.trajectory(common.run, "evaluate/during", step))
         played = [play.played() for play in plays]
         check_health(played, common.max_void_fraction)
-        own = {f"evaluation/during/{name}": value for name, value in episode_metrics(played, 1).items()}
+        metrics = episode_metrics(played, 1, common.pass_threshold)
+        own = {f"evaluation/during/{name}": value for name, value in metrics.items()}
         MetricsFile(Path(common.metrics), "evaluate_during", common.attempt).write(step, own)
 
     def log(self, data: Mapping[str, Any], step: int, commit: bool = False) -> None:
@@ -86,7 +87,7 @@ class StepLog:
             self._tokens_before = _tokens_until(Path(self._config.common.metrics), step)
         self._tokens_before += self._tokens
         own = {ours: float(data[name]) for name, ours in NAMES.items() if data.get(name) is not None}
-        episodes = episode_metrics(self._played, self._config.group_size)
+        episodes = episode_metrics(self._played, self._config.group_size, self._config.common.pass_threshold)
         line = {**episodes, **own, "training/tokens": self._tokens_before, "time/rollout_s": self._rollout_s}
         self._file.write(step, line)
         self._played, self._rollout_s, self._tokens = [], 0.0, 0

@@ -56,6 +56,8 @@ class Common:
     seed: int
     """Of the order of tasks."""
     max_void_fraction: float
+    pass_threshold: float
+    """Smallest reward that is a pass."""
     upload_as: str | None
     """Run name under which trajectories are uploaded to OpenReward; None: they are not."""
 
@@ -158,8 +160,6 @@ class EvaluateConfig:
     """`before` and `after` -> Hugging Face id or directory, in the order in which they are played."""
     held_out: str
     """Value of --eval-prompt-data: the program writes the view there, one line an episode."""
-    curve: str
-    """Where the reward curve goes (PNG)."""
     rounds: Rounds
 
     def to_json(self) -> str:

@@ -19,7 +19,6 @@ from xp.backends.slime.sources import open_sources
 from xp.backends.slime.steps import played_file
 from xp.backends.slime.tasks_view import write_episodes
 from xp.backends.slime.worker import played_from
-from xp.episode.curve import draw_curve
 from xp.episode.evaluation import evaluation_result, write_evaluation
 from xp.episode.metrics import Played, check_health, episode_metrics
 from xp.episode.metrics_file import MetricsFile
@@ -31,21 +30,21 @@ from xp.tasks.load import load_tasks, within_limit
 
 
 def main(argv: Sequence[str]) -> None:
-    """Evaluate every model of the config, write evaluation.json and draw the reward curve."""
+    """Evaluate every model of the config and write evaluation.json."""
     path = Path(argv[0]).absolute()
     config = config_of(path, EvaluateConfig.from_json)
     root = Path.cwd()
     open_sources(config.command)
+    threshold = config.common.pass_threshold
     metrics = MetricsFile(Path(config.common.metrics), "evaluate", config.common.attempt)
     results: dict[str, Any] = {}
     for number, (name, model) in enumerate(config.models.items()):
         played = _play(config, name, local_model(model, root), path.parent, root)
         check_health(played, config.common.max_void_fraction)
-        results[name] = evaluation_result(played)
-        own = {f"evaluation/{name}/{key}": value for key, value in episode_metrics(played, 1).items()}
+        results[name] = evaluation_result(played, threshold)
+        own = {f"evaluation/{name}/{key}": value for key, value in episode_metrics(played, 1, threshold).items()}
         metrics.write(number, own)
     write_evaluation(path.parent / "evaluation.json", config.models, results)
-    draw_curve(Path(config.common.metrics), results, Path(config.curve))
 
 
 def _play(config: EvaluateConfig, name: str, model: Path, stage: Path, root: Path) -> list[Played]:

@@ -38,6 +38,7 @@ CARRIED: Mapping[str, Meaning] = {
     "evaluation.num_tasks": Meaning(Fit.EXACT, "xp.tasks.rounds: lines of the held-out view"),
     "evaluation.samples_per_task": Meaning(Fit.EXACT, "xp.tasks.rounds: lines of the held-out view"),
     "evaluation.before_training": Meaning(Fit.EXACT, "the evaluate stage"),
+    "evaluation.pass_threshold": Meaning(Fit.EXACT, "xp.episode.metrics"),
     "evaluation.batch_size": Meaning(
         Fit.EMULATED, "--sglang-server-concurrency of the evaluate stage", "Rounded up to whole episodes an engine."
     ),

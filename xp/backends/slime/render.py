@@ -71,16 +71,14 @@ def stages(spec: RunSpec, places: Places) -> tuple[Stage, ...]:
 def evaluation(spec: RunSpec, places: Places, models: Mapping[str, str], needs: tuple[str, ...]) -> Stage:
     """Play the held-out tasks with each of these models: Slime's rollout alone, over all accelerators."""
     here = places.stage("evaluate")
-    curve = f"{here}/reward_curve.png"
     config = EvaluateConfig(
         common=_common(spec, places, "evaluate"),
         command=_command(spec, _evaluation_flags(spec, here)),
         models=models,
         held_out=_held_out(here),
-        curve=curve,
         rounds=rounds(spec),
     )
-    outputs = (f"{here}/evaluation.json", curve)
+    outputs = (f"{here}/evaluation.json",)
     return Stage("evaluate", _job(spec, here, "xp.backends.slime.evaluate", config.to_json(), outputs), needs=needs)
 
 
@@ -228,6 +226,7 @@ def _common(spec: RunSpec, places: Places, stage: str) -> Common:
         ),
         seed=spec.seed,
         max_void_fraction=training.max_void_fraction,
+        pass_threshold=spec.evaluation.pass_threshold,
         upload_as=places.run.removeprefix("runs/") if spec.upload_rollouts else None,
     )
 

@@ -36,7 +36,8 @@ def log_rollout(
     own.end_step(is_last=_is_last(config, rollout_id) and not _is_evaluated(args, rollout_id))
     check_health(played, config.common.max_void_fraction)
     dropped = sum(value for name, value in (extra_metrics or {}).items() if name.startswith(DROPPED))
-    metrics = {**episode_metrics(played, config.group_size), "time/rollout_s": rollout_time}
+    metrics = episode_metrics(played, config.group_size, config.common.pass_threshold)
+    metrics["time/rollout_s"] = rollout_time
     if args.dynamic_sampling_filter_path is not None:
         metrics["episodes/groups_left_out"] = float(dropped)
     if args.debug_rollout_only:
@@ -62,7 +63,9 @@ def log_evaluation(
         _write_played(own, played)
         return True
     check_health(played, own.config.common.max_void_fraction)
-    metrics = {f"evaluation/during/{key}": value for key, value in episode_metrics(played, 1).items()}
+    common = own.config.common
+    own_metrics = episode_metrics(played, 1, common.pass_threshold)
+    metrics = {f"evaluation/during/{key}": value for key, value in own_metrics.items()}
     file = MetricsFile(own.path(own.config.common.metrics), "evaluate_during", own.config.common.attempt)
     file.write(rollout_id + 1, metrics)
     return True

@@ -67,6 +67,8 @@ class Common:
     chat: Chat
     sampling: Sampling
     max_void_fraction: float
+    pass_threshold: float
+    """Smallest reward that is a pass."""
     upload_as: str | None
     """Run name under which trajectories are uploaded to OpenReward; None: they are not."""
     server: Server | None
@@ -132,8 +134,6 @@ class EvaluateConfig:
     common: Common
     models: Mapping[str, str]
     """`before` and `after` -> model directory, in the order in which they are played."""
-    curve: str
-    """Where the reward curve goes (PNG)."""
     rounds: Rounds
     batch_size: int
     """Episodes played at the same time."""

@@ -69,7 +69,8 @@ class HeldOut:
         everyone = [one for share in self._ranks.gather(played) for one in share]
         check_health(everyone, common.max_void_fraction)
         if self._ranks.is_main:
-            metrics = {f"evaluation/during/{name}": value for name, value in episode_metrics(everyone, 1).items()}
+            own = episode_metrics(everyone, 1, common.pass_threshold)
+            metrics = {f"evaluation/during/{name}": value for name, value in own.items()}
             MetricsFile(Path(common.metrics), "evaluate_during", common.attempt).write(step, metrics)
 
 

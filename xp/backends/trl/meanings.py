@@ -57,6 +57,7 @@ CARRIED: Mapping[str, Meaning] = {
     "evaluation.temperature": Meaning(Fit.EXACT, "the evaluate stage"),
     "evaluation.before_training": Meaning(Fit.EXACT, "the evaluate stage"),
     "evaluation.batch_size": Meaning(Fit.EXACT, "the evaluate stage"),
+    "evaluation.pass_threshold": Meaning(Fit.EXACT, "xp.episode.metrics"),
     "evaluation.every": Meaning(Fit.EXACT, "xp.backends.trl.held_out"),
     "backend.parallel.tensor": Meaning(Fit.UNSUPPORTED, REFUSED, "GRPOTrainer is data-parallel only."),
     "backend.parallel.pipeline": Meaning(Fit.UNSUPPORTED, REFUSED, "GRPOTrainer is data-parallel only."),

@@ -47,15 +47,13 @@ def stages(spec: RunSpec, places: Places) -> tuple[Stage, ...]:
 def evaluation(spec: RunSpec, places: Places, models: Mapping[str, str], needs: tuple[str, ...]) -> Stage:
     """Play the held-out tasks with each of these models, on the engine that the backend generates with."""
     here = places.stage("evaluate")
-    curve = f"{here}/reward_curve.png"
     config = EvaluateConfig(
         common=_common(spec, places, "evaluate", spec.evaluation.temperature, _evaluation_server(spec)),
         models=models,
-        curve=curve,
         rounds=rounds(spec),
         batch_size=spec.evaluation.batch_size,
     )
-    outputs = (f"{here}/evaluation.json", curve)
+    outputs = (f"{here}/evaluation.json",)
     argv = ("python", "-m", "xp.backends.trl.evaluate", f"{here}/config.json")
     return Stage("evaluate", _job(spec, here, argv, {"config.json": config.to_json()}, outputs), needs=needs)
 
@@ -124,6 +122,7 @@ def _common(spec: RunSpec, places: Places, stage: str, temperature: float, own_s
         chat=chat_of(spec),
         sampling=_sampling(spec, temperature),
         max_void_fraction=training.max_void_fraction,
+        pass_threshold=spec.evaluation.pass_threshold,
         upload_as=places.run.removeprefix("runs/") if spec.upload_rollouts else None,
         server=own_server,
     )

@@ -54,7 +54,8 @@ class StepLog:
     def episodes(self, played: Sequence[Played], rollout_s: float) -> None:
         """A rollout step was played, on all ranks together; raises XpError(UNHEALTHY) where too much of it is void."""
         check_health(played, self._config.common.max_void_fraction)
-        self._episodes = {**episode_metrics(played, self._config.group_size), "time/rollout_s": rollout_s}
+        metrics = episode_metrics(played, self._config.group_size, self._config.common.pass_threshold)
+        self._episodes = {**metrics, "time/rollout_s": rollout_s}
 
     def update(self, global_step: int, logs: Mapping[str, Any]) -> None:
         """TRL logged an optimizer update."""

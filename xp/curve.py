@@ -1,18 +1,38 @@
-"""The reward curve of a run as a picture."""
+"""The reward curve of a run as a picture, drawn by whoever looks at the run and never by a stage of it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from xp.episode.metrics_file import read_metrics
+from xp.held_out import HeldOut, read_held_out
 
 WINDOW = 5
 """Steps of the moving average."""
+PICTURE = "reward_curve.png"
 
 
-def draw_curve(metrics: Path, results: Mapping[str, Mapping[str, Any]], target: Path) -> None:
+def picture_of(run: Path, evaluation: Path, warn: Callable[[str], None]) -> Path | None:
+    """Draw the reward curve beside an evaluation unless it is there; None, with a warning, where that fails.
+
+    Args:
+        run: the run's directory, which holds metrics.jsonl.
+        evaluation: its evaluation.json.
+        warn: takes one sentence.
+    """
+    target = evaluation.with_name(PICTURE)
+    if target.exists():
+        return target
+    try:
+        draw_curve(run / "metrics.jsonl", read_held_out(evaluation), target)
+    except Exception as error:  # a missing library, a full disk, odd metrics: the run is whole without its picture
+        warn(f"no reward curve: {type(error).__name__}: {error}")
+        return None
+    return target
+
+
+def draw_curve(metrics: Path, results: Mapping[str, HeldOut], target: Path) -> None:
     """Draw training reward by step, its moving average, and the held-out reward before and after training (PNG)."""
     from matplotlib.figure import Figure
 
@@ -26,7 +46,7 @@ def draw_curve(metrics: Path, results: Mapping[str, Mapping[str, Any]], target: 
     ends = {"before": 0, "after": steps[-1] if steps else 0}
     for name, colour, offset in (("before", "C1", (8, -12)), ("after", "C2", (-72, -16))):
         if name in results:
-            mean, error = results[name]["reward_mean"], results[name]["reward_stderr"] or 0.0
+            mean, error = results[name].reward_mean, results[name].reward_stderr or 0.0
             axes.errorbar([ends[name]], [mean], yerr=[error], fmt="o", color=colour, capsize=3)
             axes.annotate(f"{name}: {mean:.3f}", (ends[name], mean), textcoords="offset points", xytext=offset)
     axes.set_xlabel("rollout step")
@@ -34,7 +54,9 @@ def draw_curve(metrics: Path, results: Mapping[str, Mapping[str, Any]], target: 
     axes.set_title("Reward, and held-out reward before and after training")
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right")
-    figure.savefig(target, metadata={"Software": None})
+    unfinished = target.with_suffix(".part")
+    figure.savefig(unfinished, format="png", metadata={"Software": None})
+    unfinished.replace(target)
 
 
 def _moving_average(values: list[float]) -> list[float]:

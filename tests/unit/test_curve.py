@@ -1,0 +1,71 @@
+"""The picture of a run is drawn after it, by whoever looks, and its failure is a sentence and nothing more."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from xp.curve import picture_of
+from xp.episode.metrics_file import MetricsFile
+
+RESULT = {"reward_mean": 0.5, "reward_stderr": None}
+
+
+@pytest.fixture
+def evaluation(tmp_path: Path) -> Path:
+    """Of a run of three steps."""
+    file = MetricsFile(tmp_path / "metrics.jsonl", "train", 1)
+    for step in (1, 2, 3):
+        file.write(step, {"reward/avg_raw_reward": step / 3})
+    path = tmp_path / "attempt_1" / "evaluate" / "evaluation.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"results": {"before": RESULT, "after": RESULT}}))
+    return path
+
+
+def test_the_picture_lies_beside_the_evaluation_and_is_drawn_once(tmp_path: Path, evaluation: Path) -> None:
+    warnings: list[str] = []
+    picture = picture_of(tmp_path, evaluation, warnings.append)
+    assert picture == evaluation.with_name("reward_curve.png")
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    drawn = picture.stat().st_mtime_ns
+    assert picture_of(tmp_path, evaluation, warnings.append) == picture
+    assert (picture.stat().st_mtime_ns, warnings) == (drawn, [])
+    assert sorted(path.name for path in picture.parent.iterdir()) == ["evaluation.json", "reward_curve.png"]
+
+
+def test_without_the_library_there_is_a_sentence_and_no_picture(
+    tmp_path: Path, evaluation: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    warnings: list[str] = []
+    assert picture_of(tmp_path, evaluation, warnings.append) is None
+    assert len(warnings) == 1
+    assert "no reward curve: ModuleNotFoundError" in warnings[0]
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"results": []}', '{"results": {"after": {}}}'])
+def test_an_evaluation_that_cannot_be_read_costs_no_more_than_the_picture(
+    tmp_path: Path, evaluation: Path, text: str
+) -> None:
+    evaluation.write_text(text)
+    warnings: list[str] = []
+    picture_of(tmp_path, evaluation, warnings.append)
+    assert len(warnings) <= 1
+
+
+def test_a_run_that_nobody_waited_for_gets_its_picture_when_it_is_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tests.launching import plan, run, stage
+    from xp.runs import show
+
+    write = 'open("runs/run/attempt_1/evaluate/evaluation.json", "w").write(\'{"results": {}}\')'
+    make = "import os; os.makedirs('runs/run/attempt_1/evaluate', exist_ok=True); open('runs/run/metrics.jsonl', 'w')"
+    run(plan(stage("a", f"{make}; {write}")), tmp_path)
+    show(tmp_path / "runs/run")
+    assert (tmp_path / "runs/run/attempt_1/evaluate/reward_curve.png").is_file()
+    assert "reward curve" in capsys.readouterr().out
