@@ -81,7 +81,7 @@ def plan(request: Request) -> int:
         out = console()
         for one in plans:
             out.print(f"{one.run_id}  seed {one.spec.seed}  {arithmetic(one)[1]}")
-        task_sets = {stage.done for one in plans for stage in one.stages if stage.name == "prepare"}
+        task_sets = {stage.job.outputs for one in plans for stage in one.stages if stage.name == "prepare"}
         out.print(f"{len(plans)} runs, {len(task_sets)} task set{'s' if len(task_sets) != 1 else ''}")
         return ExitCode.OK
     show_plan(plans[0], Path(plans[0].spec.outputs), with_files=request.with_files)

@@ -159,7 +159,7 @@ def test_25_a_real_process_opens_no_socket_writes_no_file_and_imports_nothing(na
         (["-m", "seed=range(0,100)", "training.num_steps=range(1,100)"], "more than 1,000 points"),
         (["-m", "env=echo,nosuch"], "env=nosuch: no such option"),
         (["-m", "seed=1,x", "training.group_size=1,2"], "training.group_size=1: should be greater"),
-        (["env=[echo,whodunit]"], "one option is chosen; -m env=a,b sweeps"),
+        (["model=[tiny,qwen3-4b]"], "one option is chosen; -m model=a,b sweeps"),
         (["env=null"], "env=NAME chooses an option"),
         (["model={path: x}"], "model=NAME chooses an option"),
         (["env@env.members.x=echo"], "packages (@)"),

@@ -9,8 +9,9 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from xp.compose.files import FileFault, read_file
-from xp.compose.values import KEPT_MISSING, MISSING
+from xp.compose.files import FileFault
+from xp.compose.mixes import MIXED, given_twice, members_of, mix_in_mix, mix_name
+from xp.compose.sources import OWN_FILES, USER_FILES, register_sources
 from xp.errors import XpError
 from xp.faults import nearest
 from xp.known_names import option_alias
@@ -108,14 +109,16 @@ def _resolve(groups: tuple[tuple[str, str], ...], config_dirs: tuple[Path, ...])
         except XpError as error:
             faults += [line for line in str(error).splitlines() if line not in faults]
             continue
-        name = option_alias(group, wanted, legal)
-        if name is None:
-            stray = "".join(_stray(group, wanted, config_dirs))
-            faults.append(
-                f"{group}={wanted}: no such option{nearest(wanted, legal)}; there are: {', '.join(legal)}{stray}"
-            )
-        elif wanted != "None":
-            chosen[group] = name
+        names = members_of(wanted) if group == MIXED and wanted not in legal else [wanted]
+        found = [option_alias(group, name, legal) for name in names]
+        for name in (name for name, option in zip(names, found, strict=True) if option is None):
+            stray = "".join(_stray(group, name, config_dirs))
+            faults.append(f"{group}={name}: no such option{nearest(name, legal)}; there are: {', '.join(legal)}{stray}")
+        options_found = [option for option in found if option is not None]
+        if (twice := given_twice(options_found)) is not None:
+            faults.append(twice)
+        elif len(options_found) == len(names) and wanted != "None":
+            chosen[group] = mix_name(options_found)
     return chosen, faults
 
 
@@ -133,7 +136,8 @@ def _stray(group: str, wanted: str, config_dirs: tuple[Path, ...]) -> Iterator[s
 
 
 def _is_users(group: str, option: str, config_dirs: tuple[Path, ...]) -> bool:
-    return any(os.path.lexists(directory / group / f"{option}.yaml") for directory in config_dirs)
+    names = [option, *members_of(option)] if group == MIXED else [option]
+    return any(os.path.lexists(directory / group / f"{name}.yaml") for directory in config_dirs for name in names)
 
 
 @cache
@@ -153,6 +157,8 @@ def _merge(
         OmegaConf.set_struct(config, False)
         del config["hydra"]
         container = cast("dict[str, Any]", OmegaConf.to_container(config, resolve=False))
+        if (nested := mix_in_mix(env_name, container["env"])) is not None:
+            return [nested], None, ""
     except (HydraException, OmegaConfBaseException, YAMLError, ValueError, TypeError, AttributeError) as error:
         faults = [str(fault) for fault in reads] or [f"the options do not compose: {_first_lines(error)}"]
         return faults, None, ""
@@ -170,55 +176,10 @@ def _hydra(chosen: dict[str, str], config_dirs: tuple[Path, ...], reads: list[Fi
 
 
 def _lines(chosen: dict[str, str], config_dirs: tuple[Path, ...], reads: list[FileFault]) -> list[str]:
-    searchpath = [f"file://{ROOT}"]
-    if config_dirs:
-        _watch_user_files(reads)
-        searchpath += [f"xp-user://{directory.resolve()}" for directory in config_dirs]
+    register_sources(reads)
+    searchpath = [f"{OWN_FILES}://{ROOT}", *(f"{USER_FILES}://{directory.resolve()}" for directory in config_dirs)]
     quoted = ",".join(f"'{place}'" for place in searchpath)
     return [f"hydra.searchpath=[{quoted}]", *(f"{group}='{option}'" for group, option in chosen.items())]
-
-
-def _watch_user_files(reads: list[FileFault]) -> None:
-    """Have Hydra read the user's files through `read_file`, which says what is wrong with them into `reads`."""
-    from hydra._internal.core_plugins.file_config_source import FileConfigSource
-    from hydra._internal.sources_registry import SourcesRegistry
-    from hydra.plugins.config_source import ConfigResult
-    from omegaconf import OmegaConf
-
-    class UserFiles(FileConfigSource):
-        into: list[FileFault]
-
-        @staticmethod
-        def scheme() -> str:
-            return "xp-user"
-
-        def is_config(self, config_path: str) -> bool:
-            # Whatever has the name: what it is and why it cannot be read is for read_file to say.
-            return os.path.lexists(Path(self.path) / self._normalize_file_name(config_path))
-
-        def load_config(self, config_path: str) -> ConfigResult:
-            file = Path(self.path) / self._normalize_file_name(config_path)
-            found = read_file(file)
-            type(self).into.extend(fault for fault in found.faults if fault not in type(self).into)
-            if any(fault.is_fatal for fault in found.faults):
-                # Empty in its place, so that the files beside it are read too.
-                place = f"{self.scheme()}://{self.path}"
-                return ConfigResult(self.provider, place, OmegaConf.create({}), {"package": None})
-            loaded = super().load_config(config_path)
-            loaded.config = OmegaConf.create(_kept_missing(OmegaConf.to_container(loaded.config)))
-            return loaded
-
-    UserFiles.into = reads
-    SourcesRegistry.instance().types["xp-user"] = UserFiles
-
-
-def _kept_missing(node: Any) -> Any:
-    """`???` as a text of our own: Hydra would keep the value of the file before, and the user asked for one."""
-    if isinstance(node, dict):
-        return {key: _kept_missing(child) for key, child in node.items()}
-    if isinstance(node, list):
-        return [_kept_missing(child) for child in node]
-    return KEPT_MISSING if node == MISSING else node
 
 
 def _first_lines(error: BaseException) -> str:

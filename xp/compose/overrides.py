@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from xp.compose.groups import GROUPS
+from xp.compose.mixes import MIXED
 from xp.faults import Fault, explain_unknown_key
 from xp.native_names import hint
 
@@ -66,12 +67,14 @@ def _shape_fault(override: Override) -> str | None:
         return "write it as key=value; keys are neither added (+) nor deleted (~), set one to null"
     if override.package is not None or "/" in key:
         return "a group is chosen as group=option; packages (@) and sub-groups (/) are for files"
-    if is_group(override) and not override.is_sweep_override() and not isinstance(override.value(), str):
-        if override.value() is None and key == "recipes":
+    value = None if override.is_sweep_override() else override.value()
+    if is_group(override) and not override.is_sweep_override() and not isinstance(value, str):
+        if value is None and key == "recipes":
             return None
-        if isinstance(override.value(), list):
-            return f"one option is chosen; -m {key}=a,b sweeps over several, and a mix of environments is a file"
-        if not isinstance(override.value(), (int, float)):
+        if isinstance(value, list):
+            is_mix = key == MIXED and all(isinstance(one, str) for one in value)
+            return None if is_mix else f"one option is chosen; -m {key}=a,b sweeps over several"
+        if not isinstance(value, (int, float)):
             return f"{key}=NAME chooses an option; set a single value as {key}.KEY=VALUE"
     return None
 

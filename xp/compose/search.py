@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from xp.compose.groups import ROOT
 from xp.compose.points import compose
+from xp.compose.sources import OWN_FILES, register_sources
 from xp.errors import ExitCode, XpError
 
 if TYPE_CHECKING:
@@ -67,8 +68,9 @@ def search(
             raise
 
     directory.mkdir(parents=True, exist_ok=True)
+    register_sources([])
     settings = [
-        f"hydra.searchpath=[file://{ROOT}]",
+        f"hydra.searchpath=['{OWN_FILES}://{ROOT}']",
         "hydra/sweeper=optuna",
         "hydra.sweeper.direction=maximize",
         f"hydra.sweeper.n_trials={num_trials}",

@@ -1,0 +1,93 @@
+"""A mix of environments, named on the command line or in a recipe."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from xp.__main__ import main
+from xp.compose import ROOT, compose, compose_sweep, origin_of
+from xp.errors import XpError
+from xp.plan import build_plan
+
+GPU = ("backend=skyrl", "hardware=a100x4")
+
+
+@pytest.mark.parametrize("text", ["env=[whodunit,ctf]", "env=whodunit+ctf", "env=[WhoDunIt,GeneralReasoning/CTF]"])
+def test_a_mix_on_the_command_line_is_the_mix_of_the_file(text: str) -> None:
+    spec = compose([text, *GPU])
+    assert spec == compose(["env=whodunit_ctf", *GPU])
+    assert build_plan(spec, "r").stages
+
+
+def test_the_members_of_a_mix_take_values_of_their_own() -> None:
+    spec = compose(["env=[whodunit,ctf]", "env.members.ctf.weight=2", "env.members.whodunit.max_turns=5"])
+    assert {name: member.weight for name, member in spec.env.members.items()} == {"whodunit": 1.0, "ctf": 2.0}
+    assert [member.max_turns for member in spec.env.members.values()] == [5, 20]
+
+
+def test_a_mix_of_one_is_that_environment() -> None:
+    assert compose(["env=[ctf]"]) == compose(["env=ctf"])
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("env=[ctf,ctf]", "env=[ctf,ctf]: ctf is there twice; name it once; env.members.ctf.weight=2"),
+        ("env=whodunit+WhoDunIt", "whodunit is there twice"),
+        ("env=[whodunit_ctf,gsm8k]", "whodunit_ctf is a mix itself; name the members: env=[whodunit,ctf,gsm8k]"),
+        ("env=[whodunit,ctff]", "env=ctff: no such option (did you mean ctf?)"),
+        ("model=[tiny,qwen3-4b]", "one option is chosen; -m model=a,b sweeps over several"),
+        ("model=tiny+qwen3-4b", "model=tiny+qwen3-4b: no such option"),
+        ("env=[whodunit,3]", "one option is chosen"),
+    ],
+)
+def test_a_mix_that_cannot_be_is_refused_with_the_way_out(text: str, expected: str) -> None:
+    with pytest.raises(XpError) as caught:
+        compose([text])
+    assert expected in str(caught.value)
+
+
+def test_a_sweep_goes_over_environments_and_over_mixes() -> None:
+    points = compose_sweep(["env=[whodunit,ctf],gsm8k,whodunit"])
+    assert [list(point.spec.env.members) for point in points] == [["whodunit", "ctf"], ["gsm8k"], ["whodunit"]]
+
+
+def test_a_sweep_counts_the_task_sets_of_its_points(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "-m", "env=[whodunit,ctf],gsm8k", "seed=1,2", "hardware=a100x4"]) == 0
+    assert capsys.readouterr().out.endswith("4 runs, 2 task sets\n")
+
+
+def test_a_users_environment_is_a_member_like_any_other(tmp_path: Path) -> None:
+    (tmp_path / "env").mkdir()
+    (tmp_path / "env" / "mine.yaml").write_text("defaults: [_base, _self_]\nserve: my_pkg.envs:Mine\nmax_turns: 3\n")
+    spec = compose(["env=[mine,ctf]"], [tmp_path])
+    assert [member.max_turns for member in spec.env.members.values()] == [3, 20]
+
+
+def test_a_recipe_names_a_mix_as_a_list(tmp_path: Path) -> None:
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes" / "both.yaml").write_text(
+        "# @package _global_\ndefaults:\n  - override /env: [whodunit, ctf]\n"
+        "env:\n  members:\n    ctf:\n      weight: 3.0\n"
+    )
+    spec = compose(["recipes=both"], [tmp_path])
+    assert {name: member.weight for name, member in spec.env.members.items()} == {"whodunit": 1.0, "ctf": 3.0}
+    assert list(compose(["recipes=both", "env=[ctf,gsm8k]"], [tmp_path]).env.members) == ["ctf", "gsm8k"]
+
+
+def test_each_value_of_a_mix_has_its_origin(capsys: pytest.CaptureFixture[str]) -> None:
+    overrides = ["env=[whodunit,ctf]", "env.members.ctf.weight=2"]
+    origin = origin_of("env.members.ctf.max_turns", overrides)
+    places = [mark.file.relative_to(ROOT).as_posix() for mark in origin.marks]
+    assert places == ["conf/env/_base.yaml", "conf/env/ctf.yaml"]
+    assert main(["explain", "env.members.ctf.weight", *overrides]) == 0
+    assert "the command line: env.members.ctf.weight=2" in capsys.readouterr().out
+
+
+def test_cfg_prints_the_mix(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--cfg", "job", "env=whodunit+ctf"]) == 0
+    out = capsys.readouterr().out
+    assert "    whodunit:\n" in out
+    assert "    ctf:\n" in out
