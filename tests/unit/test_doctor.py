@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from xp.doctor.template import chat_template
 from xp.episode.template_check import Report, examine
 from xp.episode.tokens import ChatTokens
 from xp.errors import ExitCode
+from xp.launchers.checkouts import differing
 from xp.plan import build_plan
 
 
@@ -174,3 +176,38 @@ def test_the_command_goes_on_after_a_fault(
     assert "FAULT secret" in out
     assert "ok    environment" in out
     assert list(tmp_path.iterdir()) == []
+
+
+def checkout_in(directory: Path) -> str:
+    """A git checkout with one commit; returns the commit."""
+    git = ["git", "-C", str(directory), "-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run([*git[:3], "init", "-q"], check=True)
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "x"], check=True)
+    return subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+
+
+SLIME = ("env=whodunit", "backend=slime", "hardware=h200x8", "model=qwen3-30b-a3b")
+
+
+def test_each_checkout_is_held_against_its_pinned_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = checkout_in(tmp_path)
+    monkeypatch.setenv("SLIME_PATH", str(tmp_path))
+    monkeypatch.delenv("MEGATRON_PATH", raising=False)
+    pinned = compose([*SLIME, f"backend.commits.SLIME_PATH={there}"])
+    said = [finding for finding in versions(pinned, ()) if finding.subject == "checkout"]
+    assert [finding.verdict for finding in said] == [Verdict.OK, Verdict.UNKNOWN]
+    assert "MEGATRON_PATH is not set" in said[1].text
+    said = [finding for finding in versions(compose(SLIME), ()) if finding.subject == "checkout"]
+    assert said[0].verdict is Verdict.FAULT
+    assert f"is at {there[:9]}, and xp's rendering was proven with 624b824a8" in said[0].text
+
+
+def test_a_launch_with_a_checkout_of_another_commit_is_refused_with_both_ways_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = checkout_in(tmp_path)
+    monkeypatch.setenv("SLIME_PATH", str(tmp_path))
+    wrong = "\n".join(differing(compose(SLIME).backend.commits))
+    assert f"git -C {tmp_path} checkout 624b824a898ab0ec1fcb4d373004c7f3852bf515" in wrong
+    assert f"backend.commits.SLIME_PATH={there}" in wrong
+    assert list(differing(compose([*SLIME, f"backend.commits.SLIME_PATH={there}"]).backend.commits)) == []

@@ -98,7 +98,7 @@ def test_no_two_fields_write_one_flag_or_two_flags_one_attribute() -> None:
 
 def test_the_options_file_names_what_the_catalog_was_made_from() -> None:
     backend = compose(SLIME).backend
-    assert backend.commit == catalog().slime
+    assert backend.commits["SLIME_PATH"] == catalog().slime
     assert backend.pins["sglang"] == catalog().sglang
     assert len(catalog().flags) > 1400
 

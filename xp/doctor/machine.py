@@ -12,7 +12,8 @@ from pathlib import Path
 from xp.doctor.finding import Finding, fault, fault_of, ok, unknown
 from xp.errors import ExitCode, XpError
 from xp.job import Stage
-from xp.launchers.preflight import interpreter, probe, project
+from xp.launchers.checkouts import commit_of, differing
+from xp.launchers.preflight import interpreter, probe
 from xp.memory import weights_of
 from xp.memory.estimate import shape_of
 from xp.spec import LauncherName, RunSpec
@@ -23,11 +24,11 @@ GB = 1e9
 
 def versions(spec: RunSpec, stages: Sequence[Stage]) -> Iterator[Finding]:
     """The trainer's Python, and the pinned packages in it; a checkout against its pinned commit."""
+    yield from _checkouts(spec)
     runtime = trainer_runtime(spec, ())
     try:
         python = interpreter(runtime)
         _, found, version = probe(python, (), tuple(spec.backend.pins))
-        checkout = project(runtime)
     except XpError as error:
         yield fault_of("python", error)
         return
@@ -46,8 +47,6 @@ def versions(spec: RunSpec, stages: Sequence[Stage]) -> Iterator[Finding]:
             yield fault("version", f"{package} {there}, and xp's rendering was proven with {pin}; {way_out}")
         elif package in found:
             yield ok("version", f"{package} {found[package]}, as pinned")
-    if checkout is not None and spec.backend.commit is not None:
-        yield _commit(checkout, spec.backend.commit)
 
 
 def _differs(there: str | None, pin: str) -> bool:
@@ -55,16 +54,23 @@ def _differs(there: str | None, pin: str) -> bool:
     return there is None or there.partition("+")[0] != pin
 
 
-def _commit(checkout: Path, pin: str) -> Finding:
-    run = subprocess.run(
-        ["git", "-C", str(checkout), "rev-parse", "HEAD"], capture_output=True, text=True, check=False, timeout=30
-    )
-    there = run.stdout.strip()
-    if not there:
-        return unknown("version", f"{checkout} is no git checkout: its commit cannot be compared with {pin[:9]}")
-    if not there.startswith(pin) and not pin.startswith(there):
-        return fault("version", f"{checkout} is at {there[:9]}, pinned is {pin[:9]}; git -C {checkout} checkout {pin}")
-    return ok("version", f"{checkout} is at {there[:9]}, as pinned")
+def _checkouts(spec: RunSpec) -> Iterator[Finding]:
+    """Each checkout that the backend wants: named, there, and at its pinned commit."""
+    wrong = {text.partition(":")[0]: text for text in differing(spec.backend.commits)}
+    for variable, pin in spec.backend.commits.items():
+        place = os.environ.get(variable)
+        if not place:
+            yield unknown(
+                "checkout", f"{variable} is not set: in the backend's image nothing is missing, else export it"
+            )
+        elif not Path(place).is_dir():
+            yield fault("checkout", f"{variable}={place} is no directory; clone it there, at {pin[:9]}")
+        elif variable in wrong:
+            yield fault("checkout", wrong[variable])
+        elif commit_of(Path(place)) is None:
+            yield unknown("checkout", f"{variable}: {place} is no git checkout: it cannot be compared with {pin[:9]}")
+        else:
+            yield ok("checkout", f"{variable}: {place} is at {pin[:9]}, as pinned")
 
 
 def accelerators(spec: RunSpec) -> Iterator[Finding]:

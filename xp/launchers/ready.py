@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from xp.errors import ExitCode, XpError
 from xp.launchers.base import Context, Launcher
+from xp.launchers.checkouts import differing
 from xp.launchers.files import inside, locate_modules
 from xp.launchers.run_directory import check_run_directory, check_writable
 from xp.names import is_name
@@ -58,6 +59,8 @@ def make_ready(plan: Plan, launcher: Launcher, outputs: Path, modules: Sequence[
             " set one of the two otherwise",
             ExitCode.PLAN,
         )
+    if launcher.is_here and (wrong := list(differing(plan.spec.backend.commits))):
+        raise XpError("\n".join(wrong), ExitCode.RUNTIME)
     launcher.check(plan.stages, context_of(plan, outputs, ready))
     return ready
 

@@ -102,8 +102,8 @@ class Backend(Section):
     name: BackendName
     pins: dict[str, str]
     """Package -> version that xp's rendering was proven against."""
-    commit: str | None
-    """Of the trainer's sources, where the version does not say it."""
+    commits: dict[EnvVarName, str]
+    """Variable that names a checkout of sources -> the commit that xp's rendering was proven against."""
     runtime: RuntimeSpec
     convert_model: bool
     """Whether the model becomes the trainer's own checkpoint once, kept for all runs, instead of at every start."""

@@ -1,0 +1,35 @@
+"""Holds a checkout of a trainer's sources against the commit that xp's rendering was proven with."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+
+def commit_of(checkout: Path) -> str | None:
+    """The commit that is checked out; None where git does not say."""
+    command = ["git", "-C", str(checkout), "rev-parse", "HEAD"]
+    try:
+        run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return run.stdout.strip() or None
+
+
+def differing(commits: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> Iterator[str]:
+    """One sentence for each checkout that is not at its pinned commit: what is there, what is wanted, the ways out.
+
+    Args:
+        commits: variable that names a checkout -> its pinned commit (`backend.commits`).
+        environ: where the variables are. One that is not set is left to whoever needs it.
+    """
+    for variable, pin in commits.items():
+        checkout = Path(environ.get(variable, ""))
+        there = commit_of(checkout) if environ.get(variable) else None
+        if there is not None and not there.startswith(pin):
+            yield (
+                f"{variable}: {checkout} is at {there[:9]}, and xp's rendering was proven with {pin[:9]};"
+                f" git -C {checkout} checkout {pin}, or backend.commits.{variable}={there} takes it as it is"
+            )
