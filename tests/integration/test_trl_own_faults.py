@@ -71,7 +71,8 @@ def row(env: str, split: str, index: int) -> TaskRow:
 def mix_of(**changes: Any) -> Mix:
     """On the servers of tests.ors_server, by their URL and key."""
     key = running(AWKWARD).server.keys.client
-    config = rules(name="awkward", target=running(AWKWARD).server.url, variant="awkward", **changes)
+    url = running(AWKWARD).server.url
+    config = rules(name="awkward", target=url, variant="awkward", allowed_origins=(url,), **changes)
     return Mix(EpisodeConfig({"awkward": config}), {**os.environ, "OPENREWARD_API_KEY": key})
 
 
@@ -168,7 +169,8 @@ def test_an_environment_that_the_server_does_not_have_is_a_fault_and_not_its_fir
     from xp.errors import XpError
 
     key = running(AWKWARD).server.keys.client
-    config = rules(name="ghost", target=running(AWKWARD).server.url, variant="ghost")
+    url = running(AWKWARD).server.url
+    config = rules(name="ghost", target=url, variant="ghost", allowed_origins=(url,))
     with Mix(EpisodeConfig({"ghost": config}), {**os.environ, "OPENREWARD_API_KEY": key}) as mix:
         with pytest.raises((EnvFault, XpError)):
             mix._providers["ghost"].open(Task("ghost", "train", 0))

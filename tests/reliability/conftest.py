@@ -28,7 +28,9 @@ class World:
     providers: list[OpenRewardProvider] = field(default_factory=list)
 
     def config(self, **changes: Any) -> EnvConfig:
-        return rules(**{"target": self.proxy.url, "variant": "counter", **QUICK, **changes})
+        return rules(
+            **{"target": self.proxy.url, "variant": "counter", "allowed_origins": (self.proxy.url,), **QUICK, **changes}
+        )
 
     def provider(self, **changes: Any) -> OpenRewardProvider:
         provider = OpenRewardProvider(self.config(**changes), os.environ)

@@ -47,13 +47,13 @@ def test_29_the_key_stays_at_home_when_the_origin_is_not_allowed() -> None:
     [
         ("https://elsewhere.example:8443", ("https://elsewhere.example:8443",)),
         ("https://elsewhere.example", ("https://elsewhere.example:443/",)),
-        ("http://127.0.0.1:9", ()),
-        ("http://[::1]:9", ()),
-        ("http://localhost:9", ()),
+        ("http://127.0.0.1:9", ("http://127.0.0.1:9",)),
+        ("http://[::1]:9", ("http://[::1]:9",)),
+        ("http://localhost:9", ("http://localhost:9",)),
         ("https://sessions.openreward.ai", ()),
     ],
 )
-def test_29_the_key_goes_to_the_catalog_to_loopback_and_to_what_is_allowed(url: str, allowed: tuple[str, ...]) -> None:
+def test_29_the_key_goes_to_the_catalog_and_to_what_is_allowed(url: str, allowed: tuple[str, ...]) -> None:
     target = targets.remote_target(remote(target=url, allowed_origins=allowed), KEY)
     assert target.headers["X-API-Key"] == CANARY
 

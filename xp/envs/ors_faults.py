@@ -7,13 +7,14 @@ import ssl
 import time
 from types import TracebackType
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import urljoin
 
 import aiohttp
 
 from xp.envs.base import EnvFault, EnvUnavailable, ProtocolError, ResponseLost, SessionLost, ToolCrashed, UnsafeOrigin
 from xp.envs.target import origin
 from xp.episode.retry import Refused, Unreachable, retry_after_s
+from xp.errors import XpError
 
 MAX_ERROR_BYTES: Final = 4096
 GATEWAY: Final = (502, 503, 504)
@@ -61,8 +62,8 @@ async def raise_for_status(response: aiohttp.ClientResponse, what: str, has_sess
     where = f"{what} on {origin(url)}: {status}"
     if 300 <= status < 400:
         goal = response.headers.get("Location", "")
-        if urlsplit(goal).netloc and origin(goal) != origin(url):
-            raise UnsafeOrigin(f"{where}, a redirect to {origin(goal)}, which was not followed")
+        if (elsewhere := _elsewhere(url, goal)) is not None:
+            raise UnsafeOrigin(f"{where}, a redirect to {elsewhere}, which was not followed")
         raise ProtocolError(f"{where}, a redirect, which was not followed")
     detail = _detail(await _read_some(response))
     is_starting = response.headers.get("X-Backend-State") == "starting"
@@ -80,6 +81,15 @@ async def raise_for_status(response: aiohttp.ClientResponse, what: str, has_sess
     if status >= 500:
         raise ToolCrashed(f"{where} {detail}")
     raise ProtocolError(f"{where} {detail}")
+
+
+def _elsewhere(url: str, goal: str) -> str | None:
+    """Where a redirect leads, if not to the same origin."""
+    try:
+        place = origin(urljoin(url, goal))
+    except (ValueError, XpError):  # another scheme, no host, no legal port
+        return "what is no http(s) URL"
+    return None if place == origin(url) else place
 
 
 async def _read_some(response: aiohttp.ClientResponse) -> bytes:

@@ -198,6 +198,8 @@ class Transport:
     ) -> Any:
         headers = {"Accept": accept, **self.target.headers}
         if sid is not None:
+            if not sid.isprintable():
+                raise ProtocolError(f"{path}: the server's id of the session holds a control character")
             headers["X-Session-ID"] = sid
         if with_secrets:
             headers.update(self.target.secrets)

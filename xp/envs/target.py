@@ -64,7 +64,12 @@ def remote_target(config: EnvConfig, environ: Mapping[str, str]) -> Target:
     headers = {} if is_url else {"X-Deployment": name}
     key = environ.get(API_KEY)
     if key and is_allowed:
-        headers["X-API-Key"] = key
+        headers["X-API-Key"] = _header(key, API_KEY)
+    elif key and not is_url:
+        raise XpError(
+            f"environment {config.name}: {API_KEY} would go to {origin(url)}, which is not allowed.\n"
+            "Add it to allowed_origins of the environment if you trust that server."
+        )
     elif not is_url:
         raise XpError(f"environment {config.name} is in the OpenReward catalog and needs {API_KEY}", ExitCode.SECRET)
     if is_url:
@@ -82,13 +87,13 @@ def openenv_target(config: EnvConfig, environ: Mapping[str, str]) -> Target:
     values = _secret_values(config, environ)
     if strange := sorted(set(values) - {HOST_TOKEN}):
         raise XpError(f"environment {config.name}: an OpenEnv server takes no secrets but {HOST_TOKEN}, not {strange}")
-    is_allowed = is_loopback(url) or origin(url) in {origin(allowed) for allowed in config.allowed_origins}
+    is_allowed = origin(url) in {origin(allowed) for allowed in config.allowed_origins}
     if values and not (is_allowed and (url.startswith("https://") or is_loopback(url))):
         raise XpError(
             f"environment {config.name}: {HOST_TOKEN} would go to {origin(url)}, which is not allowed.\n"
             "Add it to allowed_origins of the environment if you trust that server; https only."
         )
-    headers = {"Authorization": f"Bearer {values[HOST_TOKEN]}"} if values else {}
+    headers = {"Authorization": f"Bearer {_header(values[HOST_TOKEN], HOST_TOKEN)}"} if values else {}
     return Target(url, None, headers, {})
 
 
@@ -104,7 +109,7 @@ def api_target(environ: Mapping[str, str]) -> Target:
         raise XpError(f"uploading rollouts needs {API_KEY}", ExitCode.SECRET)
     if not (url.startswith("https://") or is_loopback(url)):
         raise XpError(f"rollouts and the API key would go to {origin(url)} in the clear")
-    return Target(url, None, {"X-API-Key": key}, {})
+    return Target(url, None, {"X-API-Key": _header(key, API_KEY)}, {})
 
 
 def served_target(url: str, keys: Keys, config: EnvConfig, environ: Mapping[str, str]) -> Target:
@@ -116,29 +121,43 @@ def served_target(url: str, keys: Keys, config: EnvConfig, environ: Mapping[str,
 @lru_cache(maxsize=256)
 def origin(url: str) -> str:
     """scheme://host:port of a URL, with the scheme's own port written out."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise XpError("a URL of an environment cannot be read: its host is no name and no address") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise XpError(f"{url!r} is not an http(s) URL")
+        raise XpError(f"{_shown(url)} is not an http(s) URL")
     try:
         port = parts.port or (443 if parts.scheme == "https" else 80)
     except ValueError:
-        raise XpError(f"{url!r} has no legal port") from None
+        raise XpError(f"{_shown(url)} has no legal port") from None
     return f"{parts.scheme}://{parts.hostname}:{port}"
 
 
 def is_loopback(url: str) -> bool:
-    host = urlsplit(url).hostname or ""
-    if host == "localhost":
-        return True
     try:
-        return ipaddress.ip_address(host).is_loopback
+        host = urlsplit(url).hostname or ""
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
 
 
+def _shown(url: str) -> str:
+    """A URL for a message, without what may be a password."""
+    return repr(f"{url.partition('://')[0]}://...@{url.rpartition('@')[2]}" if "@" in url else url)
+
+
+def _header(value: str, name: str) -> str:
+    """A secret as a header's value; raises XpError(SECRET), without it, where it cannot be one."""
+    if not value.isprintable():
+        raise XpError(f"{name} holds a line break or another control character; set it anew", ExitCode.SECRET)
+    return value
+
+
 def _is_allowed(url: str, config: EnvConfig, catalog: set[str]) -> bool:
+    # Any user of a machine may own a loopback port: such an origin has to be listed as every other.
     place = origin(url)
-    if is_loopback(url) or place in {origin(allowed) for allowed in config.allowed_origins}:
+    if place in {origin(allowed) for allowed in config.allowed_origins}:
         return True
     return place in catalog and place.startswith("https://")
 

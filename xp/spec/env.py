@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from xp.episode.config import Dialect, OnMalformedCall, OnNoToolCall, Reduction, ToolCallsPerTurn
-from xp.spec.section import Count, EnvVarName, ModulePath, Name, RowsPath, Seconds, Section
+from xp.spec.section import Count, EnvVarName, ModulePath, Name, RowsPath, Seconds, Section, check_plain_url
 
 PROVIDER_FIELDS = {
     "openreward": ("target", "serve", "python", "variant"),
@@ -131,6 +131,12 @@ class EnvMember(Section):
     """Handed to each session by name; null: the variable of the same name (in upper case)."""
     allowed_origins: tuple[str, ...]
     """Origins beside the catalog's that may receive the API key and the secrets."""
+
+    @model_validator(mode="after")
+    def _plain_urls(self) -> EnvMember:
+        for url in (self.target or "", *self.allowed_origins):
+            check_plain_url(url)
+        return self
 
     @model_validator(mode="after")
     def _fields_of_the_provider(self) -> EnvMember:

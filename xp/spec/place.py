@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from xp.spec.section import Count, Name, Seconds, Section
+from xp.spec.section import Count, Name, Seconds, Section, check_plain_url
 
 
 class Hardware(Section):
@@ -86,6 +86,7 @@ class LauncherSpec(Section):
                 raise ValueError(f"{field} needs a value with launcher={self.name}")
         if self.name is LauncherName.LOCAL and self.detach:
             raise ValueError("detach: launcher=local runs the stages itself; use nohup, or another launcher")
+        check_plain_url(self.address or "")
         if self.start_head and self.address is not None:
             raise ValueError("address: start_head=true starts a cluster of its own; set one of the two")
         if self.start_head and self.detach:

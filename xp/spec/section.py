@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Annotated
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -13,6 +14,19 @@ Fraction = Annotated[float, Field(ge=0, le=1)]
 EnvVarName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 ModulePath = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$")]
 RowsPath = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_][\w-]*(\.(jsonl|parquet))?$")]
+
+
+def check_plain_url(url: str) -> str:
+    """Raise ValueError for a URL that could hold a secret: it would be stored with the run."""
+    try:
+        parts = urlsplit(url)
+        is_plain = parts.username is None and parts.password is None and not parts.query and not parts.fragment
+        _ = parts.port
+    except ValueError:
+        raise ValueError("the URL cannot be read: its host or its port is not legal") from None
+    if not is_plain or not url.isprintable():
+        raise ValueError("a URL is stored with the run, so it takes no user, password or query; name a secret instead")
+    return url
 
 
 class Section(BaseModel):

@@ -1,0 +1,121 @@
+"""Keys and secrets go to origins that are listed, or that this run serves; no URL carries one into the run's files."""
+
+from __future__ import annotations
+
+import http.server
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.reliability import proxy as faults
+from tests.reliability.conftest import TASK, World
+from xp.__main__ import main
+from xp.compose import compose
+from xp.envs import target as targets
+from xp.envs.base import EnvFault, ProtocolError, UnsafeOrigin
+from xp.envs.openreward import OpenRewardProvider
+from xp.errors import ExitCode, XpError
+from xp.stages.episode import episode_config
+
+KEY = {"OPENREWARD_API_KEY": "XPCANARY0123456789"}
+
+
+@contextmanager
+def another_users_server() -> Iterator[tuple[str, list[dict[str, str]]]]:
+    """A server on a loopback port, and the headers that it was sent."""
+    heard: list[dict[str, str]] = []
+
+    class Listening(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            heard.append({name.lower(): value for name, value in self.headers.items()})
+            self.send_response(404)
+            self.end_headers()
+
+        def do_POST(self) -> None:
+            self.do_GET()
+
+        def log_message(self, *_: object) -> None: ...
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Listening) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}", heard
+        server.shutdown()
+
+
+def test_a_loopback_port_that_is_not_listed_gets_no_key() -> None:
+    with another_users_server() as (url, heard):
+        config = episode_config(compose(["env=openreward", f"env.target={url}"])).members["openreward"]
+        provider = OpenRewardProvider(config, KEY)
+        with pytest.raises((EnvFault, XpError)):
+            provider.num_tasks("train")
+        assert heard
+        assert not any("x-api-key" in headers for headers in heard)
+        provider.close()
+
+
+def test_a_loopback_port_that_is_listed_gets_it() -> None:
+    settings = ["env=openreward", "env.target=http://127.0.0.1:9", "env.allowed_origins=['http://127.0.0.1:9']"]
+    config = episode_config(compose(settings)).members["openreward"]
+    assert targets.remote_target(config, KEY).headers["X-API-Key"] == KEY["OPENREWARD_API_KEY"]
+
+
+@pytest.mark.parametrize("listed", ["http://127.0.0.1:10", "http://localhost:9", "https://127.0.0.1:9"])
+def test_another_port_name_or_scheme_of_this_machine_is_another_origin(listed: str) -> None:
+    settings = ["env=openreward", "env.target=http://127.0.0.1:9", f"env.allowed_origins=['{listed}']"]
+    config = episode_config(compose(settings)).members["openreward"]
+    assert "X-API-Key" not in targets.remote_target(config, KEY).headers
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "env.target='http://user:XPCANARY@host:80'",
+        "env.target='http://XPCANARY@host'",
+        "env.target='https://host/?token=XPCANARY'",
+        "env.target='https://host/#XPCANARY'",
+        "env.allowed_origins=['https://user:XPCANARY@host']",
+    ],
+)
+def test_a_url_that_holds_a_secret_is_refused_and_not_repeated(
+    setting: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = [] if "target" in setting else ["env.target=https://host"]
+    arguments = ["env=openreward", *target, setting, f"outputs={tmp_path / 'outputs'}"]
+    for command in ("plan", "run"):
+        assert main([command, *arguments]) == ExitCode.CONFIG
+    shown = capsys.readouterr()
+    assert "takes no user, password or query" in shown.err
+    assert "XPCANARY" not in shown.err + shown.out
+    assert not (tmp_path / "outputs").exists()
+
+
+@pytest.mark.parametrize("url", ["http://[bad", "http://h:99999", "http://h:x"])
+def test_a_url_that_cannot_be_read_is_one_message(url: str) -> None:
+    assert main(["plan", "env=openreward", f"env.target='{url}'"]) == ExitCode.CONFIG
+    with pytest.raises(XpError):
+        targets.origin(url)
+    assert not targets.is_loopback(url)
+
+
+@pytest.mark.parametrize(
+    "goal", ["//elsewhere.example/x", "ftp://h/x", "http://h:99999/", "http://[bad", "//", "http://", "javascript:1"]
+)
+def test_a_redirect_to_anywhere_is_the_environments_fault(world: World, goal: str) -> None:
+    world.proxy.inject("/create", faults.status(307, {"Location": goal}), times=99)
+    with pytest.raises((UnsafeOrigin, ProtocolError)):
+        world.provider().open(TASK)
+
+
+@pytest.mark.parametrize("value", ["a\r\nX-Evil: 1", "a\nb", "a\0b", "a\x1b[2J"])
+def test_control_characters_in_an_id_or_a_key_never_reach_a_header(world: World, value: str) -> None:
+    import json
+
+    world.proxy.inject("/create_session", faults.replied(json.dumps({"sid": value}).encode()), times=99)
+    with pytest.raises(EnvFault):
+        world.provider().open(TASK)
+    with pytest.raises(XpError, match="control character") as caught:
+        targets.remote_target(world.config(), {"OPENREWARD_API_KEY": value})
+    assert caught.value.code is ExitCode.SECRET
