@@ -14,7 +14,7 @@ from typing import Any
 from tests.fake_session import RULES
 from xp.envs.base import EnvUnavailable, Message, ProtocolError, Task, ToolResult, ToolSpec
 from xp.episode.config import EnvConfig
-from xp.tasks.config import MemberConfig, PrepareConfig, Selection
+from xp.tasks.config import HeldOut, MemberConfig, PrepareConfig, Selection
 
 TOOL = ToolSpec("submit", "Hand in.", {"type": "object", "properties": {"answer": {"type": "string"}}})
 
@@ -24,7 +24,7 @@ class FakeProvider:
 
     Keys: `splits` (name -> number of tasks), `log`, `latency_s` (of opening a session), `failing` (task ids, without
     the member), `down` (refuses everything), `uniform` (all tasks alike), `shared` (number of tasks that every split
-    has), `version`.
+    has), `version`, `lists` (the splits whose tasks it lists), `order` (index -> the number in its question).
     """
 
     def __init__(self, config: EnvConfig, environ: Mapping[str, str]) -> None:  # noqa: ARG002
@@ -52,11 +52,18 @@ class FakeProvider:
     def tasks(self, split: str, indices: Sequence[int]) -> list[Task]:
         return [Task(self.name, split, index, self._spec(split, index)) for index in indices]
 
+    def listed(self, split: str) -> list[Task] | None:
+        self.note(f"list {split}")
+        if split not in self.behaviour.get("lists", ()):
+            return None
+        return self.tasks(split, range(self.num_tasks(split)))
+
     def _spec(self, split: str, index: int) -> dict[str, Any]:
         if self.behaviour.get("uniform"):
             return {"question": "always this"}
         if index < self.behaviour.get("shared", 0):
             return {"question": f"shared {index}", "answer": "CANARY-ANSWER"}
+        index = self.behaviour.get("order", {}).get(str(index), index)
         return {"question": f"{split} {index}", "answer": "CANARY-ANSWER"}
 
     def open(self, task: Task) -> FakeSession:
@@ -110,7 +117,7 @@ class FakeWorld:
     def member(self, **changes: Any) -> MemberConfig:
         provider, target = "tests.fake_provider:FakeProvider", str(self.root / "behaviour.json")
         env = replace(RULES, name="fake", provider=provider, target=target, serve=None)
-        member = MemberConfig(env, Selection("train"), Selection("test"), weight=1.0, system_prompt="Think.")
+        member = MemberConfig(env, Selection(("train",)), HeldOut("test"), weight=1.0, system_prompt="Think.")
         return replace(member, **changes)
 
     def config(self, allow_missing_fraction: float = 0.0, concurrency: int = 16, **changes: Any) -> PrepareConfig:

@@ -6,15 +6,23 @@ import hashlib
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from xp.compose import compose, compose_sweep, to_yaml
 from xp.errors import ExitCode, XpError
 from xp.known_names import unread_variables
-from xp.plan import Plan, build_evaluation, build_plan, new_run_id
+from xp.plan import (
+    Plan,
+    build_again,
+    build_evaluation,
+    build_model_evaluation,
+    build_plan,
+    build_preparation,
+    new_run_id,
+)
 from xp.record import Status
-from xp.resume import spec_to_resume, split_off
+from xp.resume import Resumed, spec_to_resume, split_off
 from xp.spec import RunSpec
 from xp.stages.episode import user_modules
 
@@ -36,7 +44,7 @@ class Request:
 
 def run(request: Request) -> int:
     """Plan everything, refuse what is illegal, then run it: one run, or one after the other for a sweep."""
-    return _dispatch_all(_plans(request), until=None)
+    return _dispatch_all(_plans(request))
 
 
 def prepare(request: Request) -> int:
@@ -45,8 +53,8 @@ def prepare(request: Request) -> int:
     from xp.doctor.template import chat_template
     from xp.show import console
 
-    plans = _plans(replace(request, again=True))
-    code = _dispatch_all(plans, until="prepare")
+    plans = [build_preparation(spec, new_run_id(spec)) for spec in _specs(request)]
+    code = _dispatch_all(plans, is_whole=False)
     findings = {str(one): one for plan in plans for one in chat_template(plan.spec, Path(plan.spec.outputs))}
     if faults := [one for one in findings.values() if one.verdict is Verdict.FAULT]:
         raise XpError("\n".join(f"the task set is complete, and {one.text}" for one in faults), faults[0].code)
@@ -56,16 +64,22 @@ def prepare(request: Request) -> int:
 
 
 def evaluate(request: Request) -> int:
-    """Held-out episodes with a run's model (`run=RUN`), or with its checkpoint of a step (`checkpoint=STEP`)."""
+    """Held-out episodes with a run's model (`run=RUN`), its checkpoint of a step (`checkpoint=STEP`), or the spec's."""
     given, overrides = split_off(("run", "checkpoint"), request.overrides)
-    if "run" not in given:
-        raise XpError("evaluate needs run=RUN; python -m xp runs list names the runs")
     step = given.get("checkpoint")
+    if "run" not in given:
+        if step is not None:
+            raise XpError("checkpoint=STEP is one of a run: give run=RUN; python -m xp runs list names the runs")
+        specs = _specs(request)
+        return _dispatch_all([build_model_evaluation(spec, new_run_id(spec)) for spec in specs])
     if step is not None and not step.isdigit():
         raise XpError(f"checkpoint={step}: a rollout step is a whole number")
     resumed = spec_to_resume(given["run"], overrides)
-    asked = build_evaluation(resumed.spec, resumed.run_id, resumed.attempt, None if step is None else int(step))
-    _dispatch(asked, is_whole=True)
+
+    def asked(attempt: int) -> Plan:
+        return build_evaluation(resumed.spec, resumed.run_id, attempt, None if step is None else int(step))
+
+    _dispatch(asked(resumed.attempt), is_whole=True, replan=asked)
     return ExitCode.OK
 
 
@@ -117,7 +131,7 @@ def runs(arguments: Sequence[str]) -> int:
             print(trust(directory_of(outputs, name)))
         case ["resume", name, *overrides]:
             resumed = spec_to_resume(name, [*overrides, f"outputs={outputs}"])
-            return _dispatch_all([build_plan(resumed.spec, resumed.run_id, resumed.attempt)], until=None)
+            return _dispatch_all([_again(resumed)])
         case ["compare", "--csv", *names]:
             print(as_csv(leaderboard(outputs, names)), end="")
         case ["compare", "--markdown", *names]:
@@ -141,7 +155,7 @@ def search(request: Request) -> int:
     directory = _outputs_of(request.overrides)[1] / "searches" / digest
 
     def reward(spec: RunSpec) -> float:
-        _dispatch_all(_sweep_plans([spec], again=request.again), until=None)
+        _dispatch_all(_sweep_plans([spec], again=request.again))
         return held_out_reward(spec)
 
     run_trials(request.overrides, request.config_dirs, directory, request.trials, reward)
@@ -238,12 +252,22 @@ def _plans(request: Request) -> list[Plan]:
         if request.is_sweep:
             raise XpError("resume=RUN goes on with one run; it is no sweep")
         resumed = spec_to_resume(given["resume"], overrides)
-        return [build_plan(resumed.spec, resumed.run_id, resumed.attempt)]
+        return [_again(resumed)]
+    specs = _specs(request)
     if request.is_sweep:
-        specs = [point.spec for point in compose_sweep(overrides, request.config_dirs)]
         return _sweep_plans(specs, again=request.again)
-    spec = compose(overrides, request.config_dirs)
-    return [build_plan(spec, new_run_id(spec))]
+    return [build_plan(spec, new_run_id(spec)) for spec in specs]
+
+
+def _again(resumed: Resumed) -> Plan:
+    return build_again(resumed.spec, resumed.run_id, resumed.attempt, resumed.stages)
+
+
+def _specs(request: Request) -> list[RunSpec]:
+    """The one of the command line, or every point of a sweep."""
+    if request.is_sweep:
+        return [point.spec for point in compose_sweep(request.overrides, request.config_dirs)]
+    return [compose(request.overrides, request.config_dirs)]
 
 
 def _sweep_plans(specs: Sequence[RunSpec], *, again: bool) -> list[Plan]:
@@ -266,18 +290,16 @@ def _sweep_plans(specs: Sequence[RunSpec], *, again: bool) -> list[Plan]:
     return plans
 
 
-def _dispatch_all(plans: Sequence[Plan], until: str | None) -> int:
+def _dispatch_all(plans: Sequence[Plan], *, is_whole: bool = True) -> int:
     """Run the plans in order. A sweep goes on after a failure and returns the first one's exit code."""
     from xp.show import console
 
     code: int = ExitCode.OK
     for number, one in enumerate(plans, start=1):
-        if until is not None:
-            one = replace(one, stages=tuple(stage for stage in one.stages if stage.name == until))
         if len(plans) > 1:
             console().rule(f"{number}/{len(plans)}  {one.run_id}")
         try:
-            _dispatch(one, is_whole=until is None)
+            _dispatch(one, is_whole=is_whole)
         except XpError as error:
             if len(plans) == 1 or error.code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):
                 raise
@@ -286,16 +308,15 @@ def _dispatch_all(plans: Sequence[Plan], until: str | None) -> int:
     return code
 
 
-def _dispatch(one: Plan, *, is_whole: bool) -> None:
+def _dispatch(one: Plan, *, is_whole: bool, replan: Callable[[int], Plan] | None = None) -> None:
     from xp.dispatch import dispatch
     from xp.launchers.choice import make_launcher
     from xp.show import console, show_summary, title
 
     outputs = Path(one.spec.outputs)
     console().print(f"[bold]{one.run_id}[/bold]  {title(one)}")
-    record = dispatch(
-        one, make_launcher(one.spec.launcher, outputs, one.spec.backend.pins), outputs, modules=user_modules(one.spec)
-    )
+    launcher = make_launcher(one.spec.launcher, outputs, one.spec.backend.pins)
+    record = dispatch(one, launcher, outputs, modules=user_modules(one.spec), replan=replan)
     if record.status is Status.RUNNING:
         console().print(
             f"left to {one.spec.launcher.name}; python -m xp runs show|logs|cancel {one.run_id}", markup=False

@@ -58,7 +58,7 @@ def dispatch(
         outputs: the outputs root.
         echo: takes the jobs' output for the screen.
         modules: top-level modules of the user's that the jobs import; copied beside xp's package.
-        replan: makes the same plan for another attempt, for restarts; None: `xp.plan.build_plan`.
+        replan: makes the same plan for another attempt, for restarts; None: `xp.plan.build_again`.
         restart_delay_s: before the first restart; doubles with each.
 
     Raises:
@@ -271,11 +271,9 @@ def _trainer_runtime(plan: Plan) -> Runtime:
 
 
 def _next_attempt(plan: Plan) -> Plan:
-    from xp.plan import build_plan
+    from xp.plan import build_again
 
-    names = {stage.name for stage in plan.stages}
-    whole = build_plan(plan.spec, plan.run_id, plan.attempt + 1)
-    return replace(whole, stages=tuple(stage for stage in whole.stages if stage.name in names))
+    return build_again(plan.spec, plan.run_id, plan.attempt + 1, [stage.name for stage in plan.stages])
 
 
 def _yaml(value: Any) -> str:

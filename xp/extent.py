@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from xp.backends.base import Refusal
-from xp.spec import RunSpec, Selection
+from xp.spec import EnvMember, HeldOut, Overlap, RunSpec, Selection
 from xp.stages.evaluation import rounds
 from xp.stages.prepare import task_set_place
 from xp.tasks.config import Purpose
@@ -35,7 +35,7 @@ def num_tasks(spec: RunSpec) -> NumTasks:
 def named_tasks(spec: RunSpec) -> NumTasks:
     """What the spec alone says: numbers of tasks and lists of them."""
     members = spec.env.members.values()
-    return NumTasks(_sum(_named(one.train) for one in members), _sum(_named(one.held_out) for one in members))
+    return NumTasks(_sum(_named(one.train) for one in members), _sum(_held_out(one) for one in members))
 
 
 @dataclass(frozen=True)
@@ -61,11 +61,11 @@ class Evaluated:
 
 
 def evaluated(spec: RunSpec) -> Evaluated | None:
-    """None where the number of held-out tasks is not known yet."""
+    """None where the number of held-out tasks is not known yet, or nothing is held out."""
     from xp.plan import render_module
 
     held_out, training, size = num_tasks(spec).held_out, spec.training, rounds(spec)
-    if held_out is None:
+    if not held_out:
         return None
     played = held_out if size.num_tasks is None else min(size.num_tasks, held_out)
     during = render_module(spec).evaluations(spec, training.num_steps)
@@ -77,6 +77,8 @@ def evaluated(spec: RunSpec) -> Evaluated | None:
 
 def evaluation_line(spec: RunSpec) -> str:
     """What is evaluated, when, and how much of the run that is."""
+    if not spec.env.is_held_out:
+        return "evaluation: none before or after training, since nothing is held out (env.held_out=null)"
     samples = f"{spec.evaluation.samples_per_task} episode{'s' if spec.evaluation.samples_per_task > 1 else ''}"
     found = evaluated(spec)
     if found is None:
@@ -95,11 +97,23 @@ def extent_refusals(spec: RunSpec) -> Iterator[Refusal]:
     """What cannot be played, whatever the backend."""
     wanted, held_out = spec.evaluation.num_tasks, num_tasks(spec).held_out
     if wanted is not None and held_out is not None and wanted > held_out:
-        yield Refusal("evaluation.num_tasks", f"{wanted} of {held_out} held-out tasks; set {held_out}, or null for all")
+        way_out = f"set {held_out}, or null for all" if held_out else "set it to null"
+        yield Refusal("evaluation.num_tasks", f"{wanted} of {held_out} held-out tasks; {way_out}")
+    if spec.evaluation.every is not None and not spec.env.is_held_out:
+        yield Refusal("evaluation.every", "env.held_out=null holds nothing out to evaluate on; set one of them")
 
 
-def _named(selection: Selection) -> int | None:
+def _named(selection: Selection | HeldOut) -> int | None:
     return selection.num_tasks if selection.indices is None else len(set(selection.indices))
+
+
+def _held_out(member: EnvMember) -> int | None:
+    """A share is not known before it is chosen: its num_tasks only bounds it."""
+    wanted = member.held_out
+    if wanted is None:
+        return 0
+    is_in_train = wanted.split in member.train.split and wanted.indices is None and wanted.overlap is Overlap.FORBIDDEN
+    return None if wanted.split is None or is_in_train else _named(wanted)
 
 
 def _sum(numbers: Iterable[int | None]) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib import import_module
@@ -15,6 +16,7 @@ from xp.errors import ExitCode, XpError
 from xp.extent import extent_refusals
 from xp.job import Stage
 from xp.spec import RunSpec
+from xp.stages.model import model_place, model_stage
 from xp.stages.prepare import prepare_stage, task_set_place
 
 
@@ -50,16 +52,54 @@ def build_plan(spec: RunSpec, run_id: str, attempt: int = 1) -> Plan:
     if refusals := [*backend.refusals(spec), *extent_refusals(spec)]:
         raise XpError("\n".join(str(refusal) for refusal in refusals), ExitCode.PLAN)
     places = Places(run=f"runs/{run_id}", attempt=attempt, tasks=task_set_place(spec))
-    return Plan(run_id, attempt, spec, (prepare_stage(spec, places), *backend.stages(spec, places)))
+    return Plan(run_id, attempt, spec, (prepare_stage(spec, places, trains=True), *backend.stages(spec, places)))
+
+
+def build_again(spec: RunSpec, run_id: str, attempt: int, stages: Collection[str]) -> Plan:
+    """Another attempt of a run: a training, or the evaluation or preparation that it was.
+
+    Args:
+        stages: the names of those that it has had; none: it never started.
+    """
+    if stages and not {"train", "evaluate"} & {*stages}:
+        return build_preparation(spec, run_id, attempt)
+    if stages and "train" not in stages:
+        return build_model_evaluation(spec, run_id, attempt)
+    return build_plan(spec, run_id, attempt)
+
+
+def build_preparation(spec: RunSpec, run_id: str, attempt: int = 1) -> Plan:
+    """The task set alone, whatever is done with it; an environment that trains nothing has one too."""
+    places = Places(run=f"runs/{run_id}", attempt=attempt, tasks=task_set_place(spec))
+    return Plan(run_id, attempt, spec, (prepare_stage(spec, places, trains=False),))
 
 
 def build_evaluation(spec: RunSpec, run_id: str, attempt: int, step: int | None) -> Plan:
     """The held-out tasks played by a run's trained model, or by its checkpoint of a rollout step."""
+    _refuse_nothing_held_out(spec)
     backend = render_module(spec)
     places = Places(run=f"runs/{run_id}", attempt=attempt, tasks=task_set_place(spec))
     model = places.model if step is None else backend.checkpoint(spec, places, step)
     evaluate = backend.evaluation(spec, places, {"after": model}, needs=("prepare",))
-    return Plan(run_id, attempt, spec, (prepare_stage(spec, places), evaluate))
+    return Plan(run_id, attempt, spec, (prepare_stage(spec, places, trains=False), evaluate))
+
+
+def build_model_evaluation(spec: RunSpec, run_id: str, attempt: int = 1) -> Plan:
+    """The held-out tasks played by the spec's model as it is: nothing is trained."""
+    _refuse_nothing_held_out(spec)
+    backend = render_module(spec)
+    if refusals := [*backend.refusals(spec), *extent_refusals(spec)]:
+        raise XpError("\n".join(str(refusal) for refusal in refusals), ExitCode.PLAN)
+    places = Places(run=f"runs/{run_id}", attempt=attempt, tasks=task_set_place(spec))
+    built = () if spec.model.build is None else (model_stage(spec, places),)
+    needs = ("prepare", *(stage.name for stage in built))
+    evaluate = backend.evaluation(spec, places, {"before": model_place(spec.model)}, needs=needs)
+    return Plan(run_id, attempt, spec, (prepare_stage(spec, places, trains=False), *built, evaluate))
+
+
+def _refuse_nothing_held_out(spec: RunSpec) -> None:
+    if not spec.env.is_held_out:
+        raise XpError("env.held_out=null: nothing is held out to evaluate on; set env.held_out", ExitCode.PLAN)
 
 
 def render_module(spec: RunSpec) -> RenderModule:

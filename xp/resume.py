@@ -35,6 +35,8 @@ class Resumed:
     attempt: int
     """The new one."""
     spec: RunSpec
+    stages: frozenset[str]
+    """Of all attempts so far: whether it is a training, an evaluation or a preparation."""
 
 
 def split_off(words: Sequence[str], overrides: Sequence[str]) -> tuple[dict[str, str], list[str]]:
@@ -70,8 +72,9 @@ def spec_to_resume(run: str, overrides: Sequence[str]) -> Resumed:
     faults = [fault for key, value in values.items() if (fault := _change(container, key, value))]
     if faults:
         raise XpError("\n".join(faults))
-    earlier = 0 if is_unborn(directory) else len(read_record(directory).attempts)
-    return Resumed(directory.name, earlier + 1, from_container(container))
+    attempts = () if is_unborn(directory) else read_record(directory).attempts
+    stages = frozenset(stage.name for attempt in attempts for stage in attempt.stages)
+    return Resumed(directory.name, len(attempts) + 1, from_container(container), stages)
 
 
 def _change(container: dict[str, Any], key: str, value: Any) -> str | None:

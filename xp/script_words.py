@@ -146,7 +146,7 @@ SAID: Mapping[str, str] = {
     "--wandb-key": EXPORT,
     # train_config.yaml and the scripts that fetch tasks
     "environments": "env=NAME, or env=[a,b] for several",
-    "splits": "env.train.split",
+    **dict.fromkeys(("splits", "env.splits", "env.train.splits"), "env.train.split, one name or a list: [train,extra]"),
     "secrets": "env.secrets.NAME=null hands the variable of that name to each session",
     "openai_api_key": "env.secrets.OPENAI_API_KEY=null hands the variable of that name to each session",
     "api_key": EXPORT,

@@ -20,7 +20,7 @@ import pytest
 from tests.envs_under_test.counter import LOG_VARIABLE
 from tests.ors_server import COUNTER, rules
 from xp.errors import ExitCode
-from xp.tasks.config import MemberConfig, PrepareConfig, Selection
+from xp.tasks.config import HeldOut, MemberConfig, PrepareConfig, Selection
 from xp.tasks.request import request_key
 from xp.tasks.store import open_verified
 
@@ -66,8 +66,8 @@ def stage(root: Path, num_train: int = 150, **env: object) -> Stage:
     env = {"name": "count", "serve": COUNTER, "target": None, "variant": None, **env}
     member = MemberConfig(
         rules(**env),
-        train=Selection("train", num_tasks=num_train),
-        held_out=Selection("test"),
+        train=Selection(("train",), num_tasks=num_train),
+        held_out=HeldOut("test"),
         weight=1.0,
         system_prompt="Use {tool_names}.",
     )
@@ -122,7 +122,7 @@ def test_an_environment_that_cannot_be_served_is_one_clear_message(tmp_path: Pat
 
 def test_an_unknown_split_is_refused_with_the_legal_ones(tmp_path: Path) -> None:
     wrong = stage(tmp_path)
-    member = replace(wrong.config.members["count"], train=Selection("training"))
+    member = replace(wrong.config.members["count"], train=Selection(("training",)))
     code, said = replace(wrong, config=replace(wrong.config, members={"count": member})).finish()
     assert (code, "the environment has: train, test" in said) == (ExitCode.CONFIG, True), said
 

@@ -78,7 +78,7 @@ def test_what_a_row_holds_beside_its_prompt_reaches_neither_the_prepared_task_no
     config = graded("equals", rows="lent_rows:rows.jsonl")
     provider = GradedProvider(config, {})
     one = provider.tasks("train", [0])[0]
-    selection = Selection("train")
+    selection = Selection(("train",))
     member = MemberConfig(config, selection, None, 1.0, "Think. {tools}")
     entry = entry_of(one, "hash", *described(provider, one), member)
     assert "canary" not in f"{entry} {one!r}"

@@ -9,7 +9,7 @@ import pytest
 
 from tests.fake_provider import FakeWorld
 from xp.errors import ExitCode, XpError
-from xp.tasks.config import PrepareConfig, Selection
+from xp.tasks.config import HeldOut, PrepareConfig, Selection
 from xp.tasks.prepare import prepare
 from xp.tasks.store import TaskSet
 
@@ -67,7 +67,7 @@ def test_a_training_task_that_is_held_out_as_well_is_left_out_counted_and_told(
 def test_two_members_on_one_environment_share_their_held_out_tasks(tmp_path: Path) -> None:
     world = FakeWorld(tmp_path, splits={"train": 30, "test": 10}, shared=4)
     first = world.member()
-    second = replace(first, env=replace(first.env, name="second"), held_out=Selection("test", indices=(9,)))
+    second = replace(first, env=replace(first.env, name="second"), held_out=HeldOut("test", indices=(9,)))
     task_set = prepare(PrepareConfig({"fake": first, "second": second}, 0.0, 4), {}, tmp_path)
     assert task_set.manifest.counts["second"]["train"].overlapping == 4
 
@@ -90,7 +90,7 @@ def test_training_tasks_that_are_all_held_out_are_an_error(tmp_path: Path) -> No
 def test_an_unknown_split_is_refused_with_the_legal_ones_and_leaves_nothing(tmp_path: Path) -> None:
     world = FakeWorld(tmp_path)
     with pytest.raises(XpError, match="the environment has: train, test") as caught:
-        prepare(world.config(train=Selection("trian")), {}, tmp_path)
+        prepare(world.config(train=Selection(("trian",))), {}, tmp_path)
     assert caught.value.code is ExitCode.CONFIG
     assert [path.name for path in (tmp_path / "tasks").iterdir() if not path.name.startswith(".")] == []
 

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from tests.fake_session import LIMITS, RULES
 from xp.episode.config import Dialect, EnvConfig, OnNoToolCall, Reduction, RewardRule
 from xp.errors import XpError
-from xp.tasks.config import MemberConfig, PrepareConfig, Selection
+from xp.tasks.config import HeldOut, MemberConfig, PrepareConfig, Selection
 from xp.tasks.request import canonical_request, differing_fields, request_key, source_digest, with_sources
 
 MEMBER = MemberConfig(
     env=replace(RULES, name="a", provider="openreward", target="Org/Name"),
-    train=Selection("train", num_tasks=10),
-    held_out=Selection("test", num_tasks=5),
+    train=Selection(("train",), num_tasks=10),
+    held_out=HeldOut("test", num_tasks=5),
     weight=1.0,
     system_prompt="Think.",
 )
@@ -74,12 +74,15 @@ def test_every_field_of_an_environment_is_judged_here() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"train": Selection("other", num_tasks=10)},
-        {"train": Selection("train", num_tasks=11)},
-        {"train": Selection("train", indices=(1, 2))},
-        {"train": Selection("train", num_tasks=10, shuffle=True)},
-        {"held_out": Selection("test", num_tasks=6)},
+        {"train": Selection(("other",), num_tasks=10)},
+        {"train": Selection(("train",), num_tasks=11)},
+        {"train": Selection(("train",), indices=(1, 2))},
+        {"train": Selection(("train",), num_tasks=10, shuffle=True)},
+        {"held_out": HeldOut("test", num_tasks=6)},
         {"held_out": None},
+        {"held_out": HeldOut("test", num_tasks=5, may_overlap=True)},
+        {"held_out": HeldOut(None, num_tasks=5)},
+        {"train": Selection(("train", "extra"), num_tasks=10)},
         {"system_prompt": None},
         {"source": "another"},
         {"weight": 2.0},
@@ -102,33 +105,48 @@ def test_the_key_does_not_know_the_order_of_the_mix() -> None:
 
 @given(seed=st.integers(), other=st.integers(), shuffle=st.booleans())
 def test_a_seed_counts_only_where_something_is_drawn(seed: int, other: int, shuffle: bool) -> None:
-    drawn = [key(train=Selection("train", 10, shuffle=shuffle, seed=value)) for value in (seed, other)]
+    drawn = [key(train=Selection(("train",), 10, shuffle=shuffle, seed=value)) for value in (seed, other)]
     assert (drawn[0] == drawn[1]) == (seed == other or not shuffle)
 
 
 @given(st.floats(0.01, 0.99), st.floats(0.01, 0.99))
-def test_a_fraction_counts_only_within_one_split(fraction: float, other: float) -> None:
-    of_its_own = [key(held_out=Selection("test", fraction=value)) for value in (fraction, other)]
-    shared = [key(held_out=Selection("train", fraction=value)) for value in (fraction, other)]
+def test_a_fraction_counts_only_where_a_share_may_be_held_out(fraction: float, other: float) -> None:
+    of_its_own = [key(held_out=HeldOut("test", fraction=value)) for value in (fraction, other)]
     assert of_its_own[0] == of_its_own[1]
-    assert (shared[0] == shared[1]) == (fraction == other)
+    for split in ("train", None):
+        shared = [key(held_out=HeldOut(split, fraction=value)) for value in (fraction, other)]
+        assert (shared[0] == shared[1]) == (fraction == other)
+
+
+def test_sets_whose_meaning_did_not_change_keep_the_key_that_they_had() -> None:
+    assert key() == "1f68f288d8311a0e79e5"
+    assert key(held_out=None) == "af4d7a1272568c1f300f"
 
 
 texts = st.text(max_size=20)
 selections = st.builds(
     Selection,
-    split=texts,
+    splits=st.lists(texts, min_size=1, max_size=2).map(tuple),
     num_tasks=st.none() | st.integers(1, 1000),
     indices=st.none() | st.lists(st.integers(0, 99), max_size=4).map(tuple),
     shuffle=st.booleans(),
     seed=st.integers(0, 9),
-    fraction=st.none() | st.floats(0.1, 0.9),
+)
+rules = st.builds(
+    HeldOut,
+    split=st.none() | texts,
+    num_tasks=st.none() | st.integers(1, 1000),
+    indices=st.none() | st.lists(st.integers(0, 99), max_size=4).map(tuple),
+    shuffle=st.booleans(),
+    seed=st.integers(0, 9),
+    fraction=st.floats(0.1, 0.9),
+    may_overlap=st.booleans(),
 )
 members = st.builds(
     MemberConfig,
     env=st.just(MEMBER.env),
     train=selections,
-    held_out=st.none() | selections,
+    held_out=st.none() | rules,
     weight=st.floats(0.1, 10),
     system_prompt=st.none() | texts,
     source=st.none() | texts,
@@ -152,7 +170,7 @@ def test_two_requests_have_one_key_exactly_if_they_are_the_same(one: MemberConfi
 
 def test_a_difference_is_told_by_its_field() -> None:
     wanted = canonical_request(CONFIG)
-    found = canonical_request(replace(CONFIG, members={"a": replace(MEMBER, train=Selection("train", 32))}))
+    found = canonical_request(replace(CONFIG, members={"a": replace(MEMBER, train=Selection(("train",), 32))}))
     assert differing_fields(wanted, found) == ["members.a.train.num_tasks: 32 -> 10"]
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import given
@@ -10,93 +11,235 @@ from hypothesis import strategies as st
 
 from tests.fake_session import RULES
 from xp.errors import XpError
-from xp.tasks.config import MemberConfig, PrepareConfig, Purpose, Selection
-from xp.tasks.selection import SHARD_TASKS, cut_into_blocks, select_tasks
+from xp.tasks.config import HeldOut, MemberConfig, PrepareConfig, Purpose, Selection
+from xp.tasks.held_out import HeldOutRecord, Identity, Rule
+from xp.tasks.selection import SHARD_TASKS, Place, Selected, cut_into_blocks, select_tasks
 
-SIZES = {"train": 100, "test": 20, "empty": 0}
+SIZES = {"train": 100, "extra": 40, "test": 20, "empty": 0}
+TRAIN = Selection(("train",))
 
 
-def select(train: Selection, held_out: Selection | None = None, size: int = 100) -> tuple[list[int], list[int]]:
+@dataclass
+class Sized:
+    """An environment of which only the sizes matter, and the contents of the splits that it lists."""
+
+    sizes: Mapping[str, int]
+    lists: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    def names(self) -> Sequence[str]:
+        return tuple(self.sizes)
+
+    def num_tasks(self, split: str) -> int:
+        return self.sizes[split]
+
+    def contents(self, split: str) -> Sequence[str] | None:
+        return self.lists.get(split)
+
+
+def choose(train: Selection, held_out: HeldOut | None, splits: Sized | None = None) -> Selected:
     member = MemberConfig(replace(RULES, name="m"), train, held_out, 1.0, None)
-    chosen = select_tasks(member, tuple(SIZES), lambda split: {**SIZES, "train": size}[split])
-    return chosen[Purpose.TRAIN], chosen.get(Purpose.HELD_OUT, [])
+    return select_tasks(member, splits or Sized(SIZES))
+
+
+def select(train: Selection, held_out: HeldOut | None = None, size: int = 100) -> tuple[list[int], list[int]]:
+    chosen = choose(train, held_out, Sized({**SIZES, "train": size}))
+    return indices(chosen, Purpose.TRAIN), indices(chosen, Purpose.HELD_OUT)
+
+
+def indices(chosen: Selected, purpose: Purpose) -> list[int]:
+    return [index for _, index in chosen.tasks.get(purpose, ())]
 
 
 def test_without_a_number_all_of_the_split_is_taken_in_order() -> None:
-    assert select(Selection("train"), Selection("test")) == (list(range(100)), list(range(20)))
+    assert select(TRAIN, HeldOut("test")) == (list(range(100)), list(range(20)))
 
 
 def test_a_number_takes_from_the_front_and_a_shuffle_draws_by_its_seed() -> None:
-    assert select(Selection("train", 3))[0] == [0, 1, 2]
-    first, again, other = (select(Selection("train", 10, shuffle=True, seed=seed))[0] for seed in (1, 1, 2))
+    assert select(Selection(("train",), 3))[0] == [0, 1, 2]
+    first, again, other = (select(Selection(("train",), 10, shuffle=True, seed=seed))[0] for seed in (1, 1, 2))
     assert first == again
     assert sorted(first) != sorted(other)
 
 
 def test_a_larger_draw_of_one_seed_holds_the_smaller_one() -> None:
-    few, many = (select(Selection("train", n, shuffle=True, seed=7))[0] for n in (5, 50))
+    few, many = (select(Selection(("train",), n, shuffle=True, seed=7))[0] for n in (5, 50))
     assert many[:5] == few
 
 
 def test_indices_are_taken_as_they_stand() -> None:
-    assert select(Selection("train", indices=(9, 3, 9)))[0] == [9, 3]
+    assert select(Selection(("train",), indices=(9, 3, 9)))[0] == [9, 3]
 
 
-@given(st.integers(30, 400), st.floats(0.1, 0.9), st.integers(0, 5), st.booleans())
-def test_one_split_falls_into_two_parts_without_overlap(size: int, fraction: float, seed: int, shuffle: bool) -> None:
-    try:
-        train, held_out = select(
-            Selection("train", shuffle=shuffle), Selection("train", fraction=fraction, seed=seed), size
-        )
-    except XpError as error:
-        assert "no task at all" in str(error)  # noqa: PT017 (a share of a small split may be all or nothing of it)
-        return
+@pytest.mark.parametrize(
+    ("splits", "chosen"),
+    [
+        (("train", "dev", "eval", "validation", "test"), "test"),
+        (("dev", "eval", "validation", "train"), "validation"),
+        (("dev", "eval", "train"), "eval"),
+        (("dev", "train"), "dev"),
+    ],
+)
+def test_what_is_held_out_by_default_is_the_environments_own_second_split(splits: Sequence[str], chosen: str) -> None:
+    record = choose(TRAIN, HeldOut(fraction=0.2), Sized(dict.fromkeys(splits, 10))).record
+    assert (record.rule, record.splits, record.num_held_out, record.num_train) == (Rule.SPLIT, (chosen,), 10, 10)
+
+
+@pytest.mark.parametrize("sizes", [{"train": 100}, {"train": 100, "test": 0}, {"train": 100, "hard": 10}], ids=str)
+def test_where_there_is_no_second_split_a_share_of_the_training_split_is_held_out(sizes: dict[str, int]) -> None:
+    chosen = choose(TRAIN, HeldOut(fraction=0.2), Sized(sizes))
+    train, held_out = indices(chosen, Purpose.TRAIN), indices(chosen, Purpose.HELD_OUT)
+    assert sorted(train + held_out) == list(range(100))
+    assert 10 <= len(held_out) <= 30
+    assert (chosen.record.rule, chosen.record.identity) == (Rule.SHARE, Identity.INDEX)
+
+
+@given(st.integers(2, 400), st.floats(0.01, 0.99), st.integers(0, 5), st.booleans())
+def test_one_split_falls_into_two_parts_and_none_is_empty(size: int, fraction: float, seed: int, shuffle: bool) -> None:
+    wanted = HeldOut("train", fraction=fraction, seed=seed)
+    train, held_out = select(Selection(("train",), shuffle=shuffle), wanted, size)
     assert sorted(train + held_out) == list(range(size))
+    assert train
+    assert held_out
 
 
 @given(st.integers(20, 200), st.integers(1, 10))
-def test_a_number_held_out_of_one_split_is_chosen_by_hash(size: int, num_held_out: int) -> None:
-    train, held_out = select(Selection("train"), Selection("train", num_held_out), size)
+def test_a_number_bounds_the_share(size: int, num_held_out: int) -> None:
+    train, held_out = select(TRAIN, HeldOut("train", num_tasks=num_held_out), size)
     assert len(held_out) == num_held_out
     assert not set(train) & set(held_out)
+    few = select(TRAIN, HeldOut("train", fraction=0.2, num_tasks=num_held_out), size)[1]
+    assert len(few) <= num_held_out
+    assert set(few) <= set(held_out)
 
 
-def test_held_out_tasks_stay_held_out_when_the_split_grows() -> None:
-    (_, small), (_, large) = (select(Selection("train"), Selection("train", fraction=0.2), size) for size in (50, 100))
-    assert set(small) <= set(large)
-    assert {index for index in large if index < 50} == set(small)
+@given(st.integers(30, 200), st.integers(0, 200))
+def test_held_out_tasks_stay_held_out_when_the_split_grows(size: int, more: int) -> None:
+    small, large = (select(TRAIN, HeldOut(None, fraction=0.2), n)[1] for n in (size, size + more))
+    if len(small) > 1:  # of the smallest split one is held out whatever its hash
+        assert {index for index in large if index < size} == set(small)
+
+
+@given(st.permutations([f"task {number}" for number in range(60)]), st.integers(0, 59))
+def test_listed_tasks_stay_held_out_in_any_order_and_beside_new_ones(order: list[str], cut: int) -> None:
+    def held_out(contents: list[str]) -> set[str]:
+        chosen = choose(TRAIN, HeldOut(fraction=0.2), Sized({"train": len(contents)}, {"train": contents}))
+        assert chosen.record.identity is Identity.CONTENT
+        return {contents[index] for index in indices(chosen, Purpose.HELD_OUT)}
+
+    whole = held_out(order)
+    assert whole == held_out(sorted(order))
+    few = order[: max(cut, 40)]
+    assert held_out(few) == whole & set(few)
+
+
+def test_alike_tasks_are_on_one_side() -> None:
+    contents = [f"task {number % 30}" for number in range(60)]
+    chosen = choose(TRAIN, HeldOut(fraction=0.3), Sized({"train": 60}, {"train": contents}))
+    sides = [{contents[index] for index in indices(chosen, purpose)} for purpose in Purpose]
+    assert not sides[0] & sides[1]
+
+
+def test_several_training_splits_are_one_set_and_a_share_is_of_all_of_them() -> None:
+    splits = Sized({"train": 100, "extra": 40})
+    chosen = choose(Selection(("train", "extra"), shuffle=True, num_tasks=60), HeldOut(fraction=0.2), splits)
+    train = chosen.tasks[Purpose.TRAIN]
+    assert [split for split, _ in train] == sorted((split for split, _ in train), reverse=True)
+    assert {split for split, _ in train} == {"train", "extra"} == {split for split, _ in chosen.tasks[Purpose.HELD_OUT]}
+    assert len(train) == 60
+    assert not set(train) & set(chosen.tasks[Purpose.HELD_OUT])
+
+
+def test_the_name_of_one_training_split_means_a_share_of_that_one() -> None:
+    splits = Sized({"train": 100, "extra": 40, "test": 9})
+    chosen = choose(Selection(("train", "extra")), HeldOut("extra", fraction=0.5), splits)
+    assert {split for split, _ in chosen.tasks[Purpose.HELD_OUT]} == {"extra"}
+    assert chosen.record.num_held_out + chosen.record.num_train == 140
+
+
+def test_with_overlap_allowed_the_training_tasks_are_evaluated_on_and_stay() -> None:
+    chosen = choose(TRAIN, HeldOut("train", fraction=0.2, may_overlap=True))
+    assert indices(chosen, Purpose.TRAIN) == indices(chosen, Purpose.HELD_OUT) == list(range(100))
+
+
+def test_an_environment_with_only_a_test_split_trains_nothing() -> None:
+    chosen = choose(TRAIN, HeldOut(fraction=0.2), Sized({"test": 12}))
+    assert (indices(chosen, Purpose.TRAIN), len(indices(chosen, Purpose.HELD_OUT))) == ([], 12)
+    assert "there is no split to train on" in chosen.record.line()
+
+
+def test_nothing_is_held_out_where_none_is_wanted() -> None:
+    chosen = choose(TRAIN, None)
+    assert list(chosen.tasks) == [Purpose.TRAIN]
+    assert chosen.record.line() == "nothing; 100 tasks to train on"
+
+
+@pytest.mark.parametrize(
+    ("record", "line"),
+    [
+        (
+            HeldOutRecord(Rule.SPLIT, ("test",), ("train",), {"train": 179, "test": 6}, 6, 179),
+            "6 of 6 tasks of split test; 179 of split train to train on",
+        ),
+        (
+            HeldOutRecord(Rule.SHARE, ("train",), ("train",), {"train": 100}, 19, 50, Identity.CONTENT),
+            "19 of 100 tasks of split train, chosen by the hash of their content; 50 of split train to train on",
+        ),
+        (
+            HeldOutRecord(Rule.SPLIT, ("train",), ("train",), {"train": 100}, 100, 100, num_trained_on=100),
+            "100 of 100 tasks of split train; 100 of split train to train on,"
+            " all evaluation tasks are trained on as well",
+        ),
+    ],
+)
+def test_the_rule_and_its_figures_are_one_line(record: HeldOutRecord, line: str) -> None:
+    assert record.line() == line
 
 
 @pytest.mark.parametrize(
     ("train", "held_out", "message"),
     [
-        (Selection("tain"), None, "no split 'tain' for train.split; the environment has: train, test, empty"),
-        (Selection("train"), Selection("val"), "no split 'val' for held_out.split"),
-        (Selection("train", 101), None, "101 tasks, but split 'train' has 100.*\n.*at most 100"),
-        (Selection("train", indices=(5, 100)), None, r"indices \[100\], but split 'train' has tasks 0 to 99"),
-        (Selection("train", indices=(-1,)), None, r"indices \[-1\]"),
-        (Selection("train", indices=()), None, "no task at all"),
-        (Selection("empty"), None, "'empty' has no tasks"),
-        (Selection("train"), Selection("train"), "both take the split 'train'\nset held_out.fraction"),
-        (Selection("train", indices=(1, 2)), Selection("train", indices=(2,)), r"\[2\].*held out as well"),
-        (Selection("train"), Selection("train", indices=tuple(range(100))), "no task at all"),
+        (Selection(("tain",)), None, "no split 'tain' for train.split; the environment has: train, extra, test, empty"),
+        (TRAIN, HeldOut("val"), "no split 'val' for held_out.split"),
+        (Selection(("train",), 101), None, "101 tasks, but split train has 100.*\n.*at most 100"),
+        (Selection(("train",), indices=(5, 100)), None, r"indices \[100\], but split train has tasks 0 to 99"),
+        (Selection(("train",), indices=(-1,)), None, r"indices \[-1\]"),
+        (Selection(("train",), indices=()), None, "no task at all"),
+        (Selection(("empty",)), None, "'empty' has no tasks"),
+        (Selection(("train",), indices=(1, 2)), HeldOut("train", indices=(2,)), r"\[2\].*held out as well"),
+        (TRAIN, HeldOut("train", indices=tuple(range(100))), "no task at all"),
     ],
 )
 def test_an_impossible_selection_is_refused_with_the_way_out(
-    train: Selection, held_out: Selection | None, message: str
+    train: Selection, held_out: HeldOut | None, message: str
 ) -> None:
     with pytest.raises(XpError, match=message):
         select(train, held_out)
 
 
+def test_all_tasks_to_train_on_and_a_share_to_hold_out_is_told_with_three_ways_out() -> None:
+    with pytest.raises(XpError) as error:
+        choose(Selection(("train",), num_tasks=100), HeldOut(fraction=0.2), Sized({"train": 100}))
+    text = str(error.value)
+    assert "train selects 100 tasks, but" in text
+    assert "of the 100 of split train are held out" in text
+    for way_out in ("train.num_tasks=", "held_out=null", "held_out.split=train held_out.overlap=allowed"):
+        assert way_out in text
+
+
+def test_one_task_cannot_be_trained_on_and_held_out() -> None:
+    with pytest.raises(XpError, match=r"one task.*\n.*held_out to null"):
+        choose(TRAIN, HeldOut(fraction=0.2), Sized({"train": 1}))
+
+
 def test_blocks_hold_every_task_once_and_held_out_ones_come_first() -> None:
-    member = MemberConfig(replace(RULES, name="m"), Selection("train"), Selection("test"), 1.0, None)
-    config = PrepareConfig({"m": member}, 0.0, 1)
-    selected = {"m": {Purpose.TRAIN: list(range(SHARD_TASKS + 5)), Purpose.HELD_OUT: [4, 2]}}
-    blocks = cut_into_blocks(config, selected)
+    config = PrepareConfig({"m": MemberConfig(replace(RULES, name="m"), TRAIN, HeldOut("test"), 1.0, None)}, 0.0, 1)
+    train: list[Place] = [("train", index) for index in range(SHARD_TASKS + 5)]
+    tasks = {Purpose.TRAIN: [*train, ("extra", 7)], Purpose.HELD_OUT: [("test", 4), ("test", 2)]}
+    blocks = cut_into_blocks(config, {"m": Selected(tasks, HeldOutRecord(Rule.SPLIT))})
     assert [(b.number, b.purpose, b.split, len(b.indices)) for b in blocks] == [
         (0, "held_out", "test", 2),
         (1, "train", "train", SHARD_TASKS),
         (2, "train", "train", 5),
+        (3, "train", "extra", 1),
     ]
     assert blocks[0].task_id(4) == "m/test/4"

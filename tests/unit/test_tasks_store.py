@@ -123,7 +123,7 @@ def refusal(path: Path, config: PrepareConfig | None) -> str:
 @pytest.mark.scorecard(11)
 def test_a_set_of_another_spec_is_refused_by_the_field_that_differs(copied: tuple[PrepareConfig, Path]) -> None:
     config, path = copied
-    member = replace(config.members["fake"], train=Selection("train", num_tasks=32))
+    member = replace(config.members["fake"], train=Selection(("train",), num_tasks=32))
     wanted = replace(config, members={"fake": member})
     assert "members.fake.train.num_tasks: null -> 32" in refusal(path, wanted)
     missing = path.with_name(request_key(wanted))

@@ -17,6 +17,7 @@ from xp.launchers.choice import make_launcher
 from xp.secrets import resolve
 from xp.spec import EnvMember, RunSpec
 from xp.stages.episode import env_config, episode_secrets
+from xp.tasks.held_out import OWN_SPLITS
 from xp.tracking.base import check_trackers
 
 PATIENCE_S = 20.0
@@ -72,8 +73,8 @@ def environments(spec: RunSpec) -> Iterator[Finding]:
             continue
         try:
             splits = provider.splits()
-            counts = {split: provider.num_tasks(split) for split in _wanted(member) if split in splits}
-            yield _verdict(name, member, splits, counts)
+            wanted = [split for split in _wanted(member, splits) or splits if split in splits]
+            yield _verdict(name, member, splits, {split: provider.num_tasks(split) for split in wanted})
         except XpError as error:
             yield fault_of("environment", error)
         except EnvFault as error:
@@ -83,15 +84,17 @@ def environments(spec: RunSpec) -> Iterator[Finding]:
             provider.close()
 
 
-def _wanted(member: EnvMember) -> list[str]:
-    """The splits that a run reads; a held-out share of the training split is not one of its own."""
-    return list(dict.fromkeys([member.train.split, *([] if member.held_out.fraction else [member.held_out.split])]))
+def _wanted(member: EnvMember, splits: Sequence[str]) -> list[str]:
+    """The splits that a run names; an environment that has only splits to evaluate on needs no other."""
+    own = member.held_out.split if member.held_out is not None else None
+    train = () if member.train.split == ("train",) and {*splits} <= {*OWN_SPLITS} else member.train.split
+    return list(dict.fromkeys([*train, *([] if own is None else [own])]))
 
 
 def _verdict(name: str, member: EnvMember, splits: Sequence[str], counts: dict[str, int]) -> Finding:
-    missing = [split for split in _wanted(member) if split not in splits]
+    missing = [split for split in _wanted(member, splits) if split not in splits]
     if missing:
-        way_out = "set env.train.split and env.held_out.split (or held_out.fraction)"
+        way_out = "set env.train.split and env.held_out.split (null: chosen by xp)"
         text = f"{name} has no split {', '.join(missing)}; it has {', '.join(splits)}; {way_out}"
         return fault("environment", text, ExitCode.ENVIRONMENT)
     return ok(

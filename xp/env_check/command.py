@@ -19,7 +19,7 @@ from xp.episode.config import Chat
 from xp.errors import ExitCode, XpError
 from xp.resume import split_off
 from xp.secrets import resolve
-from xp.spec import RunSpec
+from xp.spec import EnvMember, RunSpec
 from xp.stages.episode import chat_of, env_config, episode_secrets
 
 USAGE: Final = (
@@ -70,7 +70,7 @@ def _check_member(
             found = measure(
                 provider,
                 rules,
-                member.train.split,
+                _split(member, provider.splits()),
                 num_tasks=num_tasks,
                 group_size=group_size,
                 system_prompt=member.system_prompt,
@@ -81,6 +81,11 @@ def _check_member(
         return Report(name, {}, (f"it does not answer: {type(fault).__name__}: {fault}",), ())
     limit = spec.training.max_prompt_tokens
     return report(rules, found, group_size=group_size, max_prompt_tokens=limit, count_tokens=count)
+
+
+def _split(member: EnvMember, splits: Sequence[str]) -> str:
+    """The one to play: of the training splits, or whatever an environment has that trains nothing."""
+    return next((split for split in (*member.train.split, *splits) if split in splits), member.train.split[0])
 
 
 def token_counter(directory: str, rules: Chat) -> Callable[[Sequence[Message], str], int]:

@@ -110,6 +110,14 @@ class Describer(Protocol):
         """
 
 
+@runtime_checkable
+class Lister(Protocol):
+    """A provider whose environment may list all tasks of a split at once."""
+
+    def listed(self, split: str) -> list[Task] | None:
+        """Every task with its spec, in order; None: the environment only counts its tasks. Raises EnvFault."""
+
+
 class EnvFault(Exception):
     """Infrastructure failed: not the model's doing, so an episode that meets one is void, never scored 0."""
 
@@ -135,6 +143,10 @@ class ResponseLost(EnvFault):
 
 class ProtocolError(EnvFault):
     """The server's reply is not what the protocol allows (bad JSON, a reward that is no finite number, ...)."""
+
+
+class NotOffered(ProtocolError):
+    """The server knows no such question (a 4xx), or its whole answer is longer than is read."""
 
 
 class ToolCrashed(EnvFault):

@@ -75,6 +75,10 @@ class GradedProvider:
             raise ValueError(f"split {split!r} has rows 0 to {len(rows) - 1}, not {wrong[:5]}")
         return [Task(self._config.name, split, index, rows[index]) for index in indices]
 
+    def listed(self, split: str) -> list[Task]:
+        """See xp.envs.base.Lister."""
+        return self.tasks(split, range(self.num_tasks(split)))
+
     def open(self, task: Task) -> GradedSession:
         if self._is_closed:
             raise EnvUnavailable(f"{self!r} is closed")

@@ -92,6 +92,10 @@ class OpenEnvProvider:
             raise ValueError(f"split {split!r} has tasks 0 to {size - 1}, not {wrong[:5]}")
         return [Task(self._config.name, split, index, self._spec(split, index)) for index in indices]
 
+    def listed(self, split: str) -> list[Task]:
+        """See xp.envs.base.Lister."""
+        return self.tasks(split, range(self.num_tasks(split)))
+
     def open(self, task: Task) -> OpenEnvSession:
         size = self.num_tasks(task.split)
         if not 0 <= task.index < size:

@@ -79,6 +79,13 @@ class OpenRewardProvider:
         specs = self._ask(lambda catalog: catalog.specs(split, indices))
         return [Task(self._config.name, split, index, spec) for index, spec in zip(indices, specs, strict=True)]
 
+    def listed(self, split: str) -> list[Task] | None:
+        """See xp.envs.base.Lister."""
+        specs = self._ask(lambda catalog: catalog.listed(split))
+        if specs is None:
+            return None
+        return [Task(self._config.name, split, index, spec) for index, spec in enumerate(specs)]
+
     def open(self, task: Task) -> OpenRewardSession:
         """Open a session as soon as there may be one more; the slot is given back with the session."""
         core, limits = self._core(), self._config.limits

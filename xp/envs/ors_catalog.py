@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from xp.envs import wire
-from xp.envs.base import ProtocolError, SessionLost
+from xp.envs.base import NotOffered, ProtocolError, SessionLost
 from xp.envs.ors_http import Repeat, Transport
 from xp.envs.ors_session import Sessions
 from xp.episode.config import EnvConfig
@@ -71,6 +71,18 @@ class Catalog:
         else:
             found = await self._each(split, wanted)
         return [found[index] for index in indices]
+
+    async def listed(self, split: str) -> list[Mapping[str, Any]] | None:
+        """The descriptions of all tasks of a split; None where the environment only counts them."""
+        path = f"/{await self.env()}/tasks"
+        try:
+            reply = await self._json("POST", path, {"split": split})
+        except (NotOffered, SessionLost):
+            return None
+        specs = reply.get("tasks") if isinstance(reply, dict) else None
+        if not isinstance(specs, list):
+            raise ProtocolError(f"POST {path}: not a list of tasks")
+        return [_spec(spec, path) for spec in specs]
 
     async def _range(self, split: str, start: int, stop: int) -> dict[int, Mapping[str, Any]]:
         path = f"/{await self.env()}/task_range"

@@ -11,7 +11,16 @@ from urllib.parse import urljoin
 
 import aiohttp
 
-from xp.envs.base import EnvFault, EnvUnavailable, ProtocolError, ResponseLost, SessionLost, ToolCrashed, UnsafeOrigin
+from xp.envs.base import (
+    EnvFault,
+    EnvUnavailable,
+    NotOffered,
+    ProtocolError,
+    ResponseLost,
+    SessionLost,
+    ToolCrashed,
+    UnsafeOrigin,
+)
 from xp.envs.target import origin
 from xp.episode.retry import Refused, Unreachable, retry_after_s
 from xp.errors import XpError
@@ -80,7 +89,7 @@ async def raise_for_status(response: aiohttp.ClientResponse, what: str, has_sess
         raise fault
     if status >= 500:
         raise ToolCrashed(f"{where} {detail}")
-    raise ProtocolError(f"{where} {detail}")
+    raise NotOffered(f"{where} {detail}")
 
 
 def _elsewhere(url: str, goal: str) -> str | None:

@@ -16,6 +16,7 @@ import aiohttp
 from xp.envs.base import (
     DeadlineExceeded,
     EnvFault,
+    NotOffered,
     ProtocolError,
     ResponseLost,
     ToolCrashed,
@@ -254,7 +255,7 @@ async def _read(response: aiohttp.ClientResponse, limit: int, what: str) -> byte
     async for piece in response.content.iter_any():
         body += piece
         if len(body) > limit:
-            raise ProtocolError(f"{what}: the answer is longer than {limit} bytes")
+            raise NotOffered(f"{what}: the answer is longer than {limit} bytes")
     return bytes(body)
 
 

@@ -20,10 +20,11 @@ from xp.spec.algorithm import (
     RatioLevel,
 )
 from xp.spec.backend import Backend, BackendName, Engine, EngineName, Parallel, Placement, RuntimeSpec, Strategy
-from xp.spec.env import Environments, EnvLimits, EnvMember, Reward, SecretSource, Selection
+from xp.spec.env import Environments, EnvLimits, EnvMember, Reward, SecretSource
 from xp.spec.model import Architecture, Build, DType, Lora, Model
 from xp.spec.place import Hardware, LauncherName, LauncherSpec
 from xp.spec.section import Count, EnvVarName, Fraction, ModulePath, Name, Seconds, Section
+from xp.spec.tasks import HeldOut, Overlap, Selection
 from xp.spec.training import Evaluation, LrSchedule, Training
 
 __all__ = [
@@ -46,6 +47,7 @@ __all__ = [
     "Evaluation",
     "Fraction",
     "Hardware",
+    "HeldOut",
     "ImportanceCorrection",
     "KlEstimator",
     "LauncherName",
@@ -56,6 +58,7 @@ __all__ = [
     "Model",
     "ModulePath",
     "Name",
+    "Overlap",
     "Parallel",
     "Placement",
     "PolicyLoss",

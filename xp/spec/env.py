@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from xp.episode.config import Dialect, OnMalformedCall, OnNoToolCall, Reduction, ToolCallsPerTurn
 from xp.spec.section import Count, EnvVarName, ModulePath, Name, RowsPath, Seconds, Section, check_plain_url
+from xp.spec.tasks import HeldOut, Selection
 
 PROVIDER_FIELDS = {
     "openreward": ("target", "serve", "python", "variant"),
@@ -21,28 +22,6 @@ ADDRESSES = {
     "local": {"grader": "package.module:Class or :function", "env_class": "registered in skyrl_gym"},
 }
 """What exactly one of must be given."""
-
-
-class Selection(Section):
-    """Which tasks of an environment."""
-
-    split: str
-    """The environment's own split."""
-    num_tasks: Count | None
-    """How many; None: all of the split."""
-    indices: tuple[Annotated[int, Field(ge=0)], ...] | None
-    """Exactly these positions within the split; excludes num_tasks."""
-    shuffle: bool
-    """Whether num_tasks are drawn at random (by `seed`) instead of from the front."""
-    seed: int
-    fraction: Annotated[float, Field(gt=0, lt=1)] | None
-    """Share of the split, chosen by hash, that is held out; for environments that have one split only."""
-
-    @model_validator(mode="after")
-    def _one_way_to_select(self) -> Selection:
-        if self.num_tasks is not None and self.indices is not None:
-            raise ValueError("num_tasks and indices exclude each other: set one of them to null")
-        return self
 
 
 class Reward(Section):
@@ -111,7 +90,8 @@ class EnvMember(Section):
     variant: str | None
     """Which environment of the server; None: its first."""
     train: Selection
-    held_out: Selection
+    held_out: HeldOut | None
+    """None: nothing is held out, and nothing is evaluated here."""
     weight: Annotated[float, Field(gt=0)]
     """Share in the mix, relative to the other members."""
     max_turns: Count
@@ -167,3 +147,8 @@ class Environments(Section):
     """The mix; a single environment is a mix of one."""
 
     members: Annotated[dict[Name, EnvMember], Field(min_length=1)]
+
+    @property
+    def is_held_out(self) -> bool:
+        """Whether any member keeps tasks back to evaluate on."""
+        return any(member.held_out is not None for member in self.members.values())

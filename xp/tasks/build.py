@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -15,8 +15,9 @@ from xp.errors import ExitCode, XpError
 from xp.tasks.config import PrepareConfig, Purpose
 from xp.tasks.faults import Point, fault_point
 from xp.tasks.files import file_digest
+from xp.tasks.held_out import HeldOutRecord
 from xp.tasks.manifest import MANIFEST, TABLE, Count, Failure, Manifest, missing_fractions
-from xp.tasks.request import canonical_request, request_key
+from xp.tasks.request import canonical_request, identities, request_key
 from xp.tasks.row import TaskRow, write_rows
 from xp.tasks.selection import Block
 from xp.tasks.shards import WorkDirectory
@@ -32,6 +33,8 @@ class _Tally:
     overlapping: int = 0
     prompt_characters: int = 0
     prompts: set[bytes] = field(default_factory=set)
+    hashes: Counter[str] = field(default_factory=Counter)
+    """Of the tasks that are in the set."""
 
     def count(self, failed: int) -> Count:
         return Count(
@@ -49,6 +52,7 @@ def merge(
     work: WorkDirectory,
     failures: Sequence[Failure],
     versions: dict[str, str],
+    records: Mapping[str, HeldOutRecord],
 ) -> Path:
     """Write table and manifest into the work directory; gives back the directory that is ready to be published."""
     directory = work.path / "set"
@@ -71,6 +75,7 @@ def merge(
         failures=tuple(failures),
         notes=_notes(counts),
         files={TABLE: file_digest(directory / TABLE)},
+        held_out=_as_built(config, records, tallies),
     )
     with replacing(directory / MANIFEST) as temporary:
         temporary.write_text(manifest.to_json(), encoding="utf-8")
@@ -145,9 +150,31 @@ def _rows(
                 tally.overlapping += 1
                 continue
             tally.prompts.add(entry.prompt_digest)
+            tally.hashes[entry.task_hash] += 1
             tally.tasks += 1
             tally.prompt_characters += entry.prompt_characters
             yield entry.row(block, float(config.members[block.env].weight))
+
+
+def _as_built(
+    config: PrepareConfig, records: Mapping[str, HeldOutRecord], tallies: Mapping[tuple[str, Purpose], _Tally]
+) -> dict[str, HeldOutRecord]:
+    """The records with the figures of the rows: what failed or was left out is not counted."""
+    names = identities(config)
+    built = {}
+    for member, record in records.items():
+        held_out = tallies.get((member, Purpose.HELD_OUT), _Tally())
+        train = tallies.get((member, Purpose.TRAIN), _Tally())
+        rivals = [
+            tally
+            for (env, purpose), tally in tallies.items()
+            if purpose is Purpose.TRAIN and names[env] == names[member]
+        ]
+        trained_on = sum(
+            count for task_hash, count in held_out.hashes.items() if any(task_hash in rival.hashes for rival in rivals)
+        )
+        built[member] = replace(record, num_held_out=held_out.tasks, num_train=train.tasks, num_trained_on=trained_on)
+    return built
 
 
 def _refuse_empty(counts: dict[str, dict[str, Count]]) -> None:

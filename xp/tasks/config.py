@@ -20,18 +20,37 @@ class Purpose(StrEnum):
 
 @dataclass(frozen=True)
 class Selection:
-    """Which tasks of one split."""
+    """Which tasks are trained on."""
 
-    split: str
+    splits: tuple[str, ...]
+    """The environment's own; several are one set."""
     num_tasks: int | None = None
-    """How many; None: all of the split."""
+    """How many; None: all that is not held out."""
     indices: tuple[int, ...] | None = None
-    """Exactly these positions within the split, in this order; excludes num_tasks."""
+    """Exactly these positions within the one split, in this order; excludes num_tasks."""
     shuffle: bool = False
     """Whether num_tasks are drawn at random (by `seed`) instead of from the front."""
     seed: int = 0
-    fraction: float | None = None
-    """Share of the split, chosen by hash, that is held out; counts only where held-out and train name one split."""
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Which tasks are evaluated on."""
+
+    split: str | None = None
+    """None: the environment's own split for it, else a share of the training splits; so is the name of one of them."""
+    fraction: float = 1.0
+    """Of that share; 1: not bounded by it."""
+    num_tasks: int | None = None
+    """At most so many of a share, or exactly so many of an own split; None: all."""
+    indices: tuple[int, ...] | None = None
+    """Exactly these positions within the split, in this order; excludes num_tasks."""
+    shuffle: bool = False
+    """Whether num_tasks of an own split are drawn at random (by `seed`) instead of from the front."""
+    seed: int = 0
+    """Of that draw, and of the share's hash."""
+    may_overlap: bool = False
+    """Whether training leaves held-out tasks in."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +59,8 @@ class MemberConfig:
 
     env: EnvConfig
     train: Selection
-    held_out: Selection | None
+    held_out: HeldOut | None
+    """None: nothing is held out."""
     weight: float
     system_prompt: str | None
     source: str | None = None
@@ -58,6 +78,8 @@ class PrepareConfig:
     """Sessions opened at the same time, over all environments."""
     store: str = "tasks"
     """The store, relative to the outputs root."""
+    trains: bool = False
+    """Whether a training follows: a set without a task to train on is then refused."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
@@ -79,12 +101,11 @@ def _member(value: dict[str, Any], env: EnvConfig) -> MemberConfig:
         **value
         | {
             "env": env,
-            "train": _selection(value["train"]),
-            "held_out": None if held_out is None else _selection(held_out),
+            "train": Selection(**value["train"] | _tuples(value["train"], "splits", "indices")),
+            "held_out": None if held_out is None else HeldOut(**held_out | _tuples(held_out, "indices")),
         }
     )
 
 
-def _selection(value: dict[str, Any]) -> Selection:
-    indices = value["indices"]
-    return Selection(**value | {"indices": None if indices is None else tuple(indices)})
+def _tuples(value: dict[str, Any], *names: str) -> dict[str, tuple[Any, ...] | None]:
+    return {name: None if value[name] is None else tuple(value[name]) for name in names}

@@ -19,7 +19,7 @@ from xp.tasks.config import MemberConfig, PrepareConfig, Purpose
 from xp.tasks.faults import Point, fault_point
 from xp.tasks.manifest import Failure
 from xp.tasks.questions import ATTEMPTS, FIRST_PAUSE_S, ask, described, entry_of, hash_task, reason, unreachable
-from xp.tasks.request import canonical_request, digest_of
+from xp.tasks.request import identities
 from xp.tasks.selection import Block
 from xp.tasks.shards import Entry, WorkDirectory
 
@@ -86,7 +86,7 @@ class Fetcher:
         self._loop = current_loop()
         self._turns = asyncio.Semaphore(self.config.concurrency)
         self._gates = {name: asyncio.Semaphore(member.env.limits.max_sessions) for name, member in self._members()}
-        self._identities = {name: _identity(self.config, name) for name, _ in self._members()}
+        self._identities = identities(self.config)
         self._pool = ThreadPoolExecutor(self.config.concurrency, thread_name_prefix="prepare")
         try:
             for group in _groups(blocks):
@@ -153,7 +153,8 @@ class Fetcher:
             self._collect()
 
     def _note_held_out(self, block: Block, task_hash: str) -> None:
-        if block.purpose is Purpose.HELD_OUT:
+        held_out = self.config.members[block.env].held_out
+        if block.purpose is Purpose.HELD_OUT and held_out is not None and not held_out.may_overlap:
             hashes = self._held_out.setdefault(self._identities[block.env], {})
             hashes[task_hash] = hashes.get(task_hash, 0) + 1
 
@@ -249,9 +250,3 @@ def _groups(blocks: Sequence[Block]) -> Iterator[list[Block]]:
         rest = list(run)
         for start in range(0, len(rest), LISTED_BLOCKS):
             yield rest[start : start + LISTED_BLOCKS]
-
-
-def _identity(config: PrepareConfig, member: str) -> str:
-    """Two members on one environment share their held-out tasks."""
-    request = canonical_request(config)["members"][member]
-    return digest_of([request[name] for name in ("provider", "target", "serve", "variant", "source")])

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from xp.tasks.held_out import HeldOutRecord
 from xp.tasks.request import digest_of
 
 MANIFEST = "manifest.json"
@@ -56,10 +57,14 @@ class Manifest:
     notes: tuple[str, ...]
     files: Mapping[str, str]
     """File name -> sha256."""
+    held_out: Mapping[str, HeldOutRecord] = field(default_factory=dict)
+    """Member -> which rule decided what is held out, and its figures; empty in sets made before it was on record."""
     schema_version: int = field(default=SCHEMA_VERSION)
 
     def to_json(self) -> str:
         value = asdict(self)
+        if not self.held_out:
+            del value["held_out"]
         return json.dumps(value | {"manifest_digest": digest_of(value)}, indent=2, sort_keys=True) + "\n"
 
     @staticmethod
@@ -76,7 +81,9 @@ class Manifest:
             for member, purposes in value["counts"].items()
         }
         failures = tuple(Failure(**failure) for failure in value["failures"])
-        manifest = Manifest(**value | {"counts": counts, "failures": failures, "notes": tuple(value["notes"])})
+        held_out = {name: HeldOutRecord.from_json(record) for name, record in value.get("held_out", {}).items()}
+        typed = {"counts": counts, "failures": failures, "notes": tuple(value["notes"]), "held_out": held_out}
+        manifest = Manifest(**value | typed)
         _check_types(manifest)
         return manifest
 

@@ -19,8 +19,10 @@ from xp.reading import config_of
 from xp.tasks.config import PrepareConfig, Purpose
 from xp.tasks.faults import Point, fault_point
 from xp.tasks.files import writing_below
+from xp.tasks.held_out import HeldOutRecord, named
+from xp.tasks.report import print_held_out
 from xp.tasks.request import request_key, source_digest
-from xp.tasks.selection import Block, cut_into_blocks, select_tasks
+from xp.tasks.selection import Selected, cut_into_blocks, select_tasks
 from xp.tasks.store import Broken, TaskSet, find_whole, prove
 
 
@@ -49,14 +51,15 @@ def prepare(config: PrepareConfig, environ: Mapping[str, str], root: Path = Path
     if found is not None:
         _clean_up_after(path)
         print(f"prepare: {_size(found)} recognised in {path}", flush=True)
-        return found
+        print_held_out(found.manifest)
+        return _trainable(config, found)
     with writing_below(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
         from xp.tasks.shards import builder_lock
 
         with builder_lock(_lock_of(path), lambda: _say(f"prepare: another process builds {path.name}; waiting for it")):
             fault_point(Point.LOCKED)
-            return _build(config, environ, path)
+            return _trainable(config, _build(config, environ, path))
 
 
 def _build(config: PrepareConfig, environ: Mapping[str, str], path: Path) -> TaskSet:
@@ -80,15 +83,18 @@ def _build(config: PrepareConfig, environ: Mapping[str, str], path: Path) -> Tas
     work.prove_writable()
     start = time.monotonic()
     with work.dropped_if_unused(), _providers(config, environ) as providers:
-        versions, blocks = _plan(config, providers)
+        versions, selected = _plan(config, providers)
+        blocks = cut_into_blocks(config, selected)
         work.begin({"key": path.name, "environments": versions})
         fault_point(Point.PLANNED)
         with Progress(sum(len(block.indices) for block in blocks)) as progress:
             failures = Fetcher(config, providers, work, progress).run(blocks)
     judge(config, blocks, failures, work)
-    publish(merge(config, blocks, work, failures, versions), path, work)
+    records = {name: chosen.record for name, chosen in selected.items()}
+    publish(merge(config, blocks, work, failures, versions, records), path, work)
     built = prove(path)
     print_summary(f"{_size(built)} in {path}, {time.monotonic() - start:.1f} s", built.manifest.counts)
+    print_held_out(built.manifest)
     for note in built.manifest.notes:
         print(f"note: {note}")
     return built
@@ -114,18 +120,32 @@ def _providers(config: PrepareConfig, environ: Mapping[str, str]) -> Iterator[di
         yield providers
 
 
-def _plan(config: PrepareConfig, providers: Mapping[str, Provider]) -> tuple[dict[str, str], list[Block]]:
-    from xp.tasks.questions import ask
+def _plan(config: PrepareConfig, providers: Mapping[str, Provider]) -> tuple[dict[str, str], dict[str, Selected]]:
+    from xp.tasks.questions import Census, ask
 
     versions, selected = {}, {}
     for name, member in sorted(config.members.items()):
-        provider = providers[name]
-        versions[name] = ask(member, provider.version)
-        splits = ask(member, provider.splits)
-        counts = {s.split: 0 for s in (member.train, member.held_out) if s is not None and s.split in splits}
-        counts = {split: ask(member, partial(provider.num_tasks, split)) for split in counts}
-        selected[name] = select_tasks(member, splits, counts.__getitem__)
-    return versions, cut_into_blocks(config, selected)
+        versions[name] = ask(member, providers[name].version)
+        selected[name] = select_tasks(member, Census(member, providers[name]))
+    if config.trains and not any(Purpose.TRAIN in chosen.tasks for chosen in selected.values()):
+        raise XpError("\n".join(_evaluation_only(name, one.record) for name, one in selected.items()), ExitCode.TASKS)
+    return versions, selected
+
+
+def _trainable(config: PrepareConfig, found: TaskSet) -> TaskSet:
+    """The set, if a training that follows has something to train on; raises XpError otherwise."""
+    if config.trains and not found.num_tasks(Purpose.TRAIN):
+        records = found.manifest.held_out.items()
+        raise XpError("\n".join(_evaluation_only(name, record) for name, record in records), ExitCode.TASKS)
+    return found
+
+
+def _evaluation_only(name: str, record: HeldOutRecord) -> str:
+    return (
+        f"env {name}: nothing to train on: the environment has only {named(record.splits)}, which is there to be"
+        f" evaluated on\n`python -m xp evaluate` with the same words evaluates the model of the spec;"
+        f" env.train.split={record.splits[0] if record.splits else 'NAME'} trains on it all the same"
+    )
 
 
 def _clean_up_after(path: Path) -> None:

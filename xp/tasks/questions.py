@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeVar
 
-from xp.envs.base import EnvFault, EnvUnavailable, Message, Provider, Task, ToolSpec
+from xp.envs.base import EnvFault, EnvUnavailable, Lister, Message, Provider, Task, ToolSpec
 from xp.episode.config import Dialect
 from xp.episode.prompt import opening_messages, tool_schemas
 from xp.errors import ExitCode, XpError
@@ -19,6 +20,8 @@ Answer = TypeVar("Answer")
 
 ATTEMPTS = 3
 FIRST_PAUSE_S = 0.25
+MOST_LISTED = 20_000
+"""Tasks of a split that are listed in order to choose a share of them by content; of more, it is chosen by index."""
 
 
 def ask(member: MemberConfig, question: Callable[[], Answer]) -> Answer:
@@ -33,6 +36,33 @@ def ask(member: MemberConfig, question: Callable[[], Answer]) -> Answer:
         except (EnvFault, OSError) as error:
             raise unreachable(member, reason(error)) from error
     raise AssertionError
+
+
+class Census:
+    """See xp.tasks.selection.Splits: the answers of a provider.
+
+    Args:
+        member: the environment, for what is said where it does not answer.
+        provider: is asked.
+    """
+
+    def __init__(self, member: MemberConfig, provider: Provider) -> None:
+        self._member, self._provider = member, provider
+
+    def names(self) -> Sequence[str]:
+        return ask(self._member, self._provider.splits)
+
+    def num_tasks(self, split: str) -> int:
+        return ask(self._member, partial(self._provider.num_tasks, split))
+
+    def contents(self, split: str) -> Sequence[str] | None:
+        provider, size = self._provider, self.num_tasks(split)
+        if not isinstance(provider, Lister) or size > MOST_LISTED:
+            return None
+        tasks = ask(self._member, partial(provider.listed, split))
+        if tasks is not None and len(tasks) != size:
+            raise unreachable(self._member, f"it counts {size} tasks in {split}, and lists {len(tasks)}")
+        return None if tasks is None else [hash_task(task) for task in tasks]
 
 
 def unreachable(member: MemberConfig, why: str) -> XpError:

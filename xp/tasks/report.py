@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
-from xp.tasks.manifest import Count
+from xp.tasks.manifest import Count, Manifest
 
 LINE_EVERY_S = 10.0
 
@@ -87,3 +87,9 @@ def print_summary(title: str, counts: Mapping[str, Mapping[str, Count]]) -> None
             mean = f"{count.prompt_characters / count.tasks:.0f}" if count.tasks else "-"
             table.add_row(env, purpose, str(count.tasks), str(count.failed), str(count.overlapping), mean)
     Console(file=sys.stdout, markup=False, highlight=False).print(table)
+
+
+def print_held_out(manifest: Manifest) -> None:
+    """One line for each environment: by which rule its held-out tasks were chosen, and what came of it."""
+    for name, record in sorted(manifest.held_out.items()):
+        print(f"held out of {name}: {record.line()}", flush=True)

@@ -15,7 +15,7 @@ from typing import Any
 
 from xp.episode.config import Dialect, EnvConfig
 from xp.errors import ExitCode, XpError
-from xp.tasks.config import MemberConfig, PrepareConfig, Selection
+from xp.tasks.config import HeldOut, MemberConfig, PrepareConfig, Selection
 
 FORMAT = 1
 """Raised with every change of the rows' schema or of how prompts are rendered: older sets are then not recognised."""
@@ -59,8 +59,7 @@ def _canonical_member(member: MemberConfig) -> dict[str, Any]:
 
     The weight is a column of the rows, so it is part of what determines them.
     """
-    env, train, held_out = member.env, member.train, member.held_out
-    shared = held_out is not None and held_out.split == train.split
+    env = member.env
     rare = {
         "image": env.image,
         "grader": env.grader,
@@ -77,21 +76,39 @@ def _canonical_member(member: MemberConfig) -> dict[str, Any]:
         "source": member.source,
         "system_prompt": member.system_prompt,
         "weight": float(member.weight),
-        "train": _canonical_selection(train),
-        "held_out": None if held_out is None else _canonical_selection(held_out, by_hash=shared),
+        "train": _canonical_selection(member.train),
+        "held_out": None if member.held_out is None else _canonical_rule(member.held_out, member.train.splits),
     }
 
 
-def _canonical_selection(selection: Selection, by_hash: bool = False) -> dict[str, Any]:
-    if selection.indices is not None:
-        return {"split": selection.split, "indices": list(selection.indices)}
-    canonical: dict[str, Any] = {
-        "split": selection.split,
-        "num_tasks": selection.num_tasks,
-        "shuffle": selection.shuffle,
-        "seed": selection.seed if by_hash or selection.shuffle else None,
-    }
-    return canonical | {"fraction": selection.fraction} if by_hash else canonical
+def _canonical_selection(selection: Selection) -> dict[str, Any]:
+    split = selection.splits[0] if len(selection.splits) == 1 else list(selection.splits)
+    return {"split": split} | _canonical_choice(selection)
+
+
+def _canonical_choice(wanted: Selection | HeldOut) -> dict[str, Any]:
+    if wanted.indices is not None:
+        return {"indices": list(wanted.indices)}
+    seed = wanted.seed if wanted.shuffle else None
+    return {"num_tasks": wanted.num_tasks, "shuffle": wanted.shuffle, "seed": seed}
+
+
+def _canonical_rule(held_out: HeldOut, train: tuple[str, ...]) -> dict[str, Any]:
+    """The rule, not what it comes to, which the environment decides."""
+    rule = {"split": held_out.split} | _canonical_choice(held_out)
+    if held_out.may_overlap:
+        rule |= {"overlap": "allowed"}
+    is_in_train = held_out.split in train and not held_out.may_overlap and held_out.indices is None
+    if held_out.split is None or is_in_train:
+        rule |= {"seed": held_out.seed, "share_by_hash": held_out.fraction}
+    return rule
+
+
+def identities(config: PrepareConfig) -> dict[str, str]:
+    """Member -> which environment it is: two members on one environment share their held-out tasks."""
+    names = ("provider", "target", "serve", "variant", "source")
+    members = canonical_request(config)["members"]
+    return {member: digest_of([request[name] for name in names]) for member, request in members.items()}
 
 
 def differing_fields(wanted: Mapping[str, Any], found: Mapping[str, Any], at: str = "") -> list[str]:

@@ -4,13 +4,38 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from typing import Protocol
 
 from xp.errors import ExitCode, XpError
-from xp.tasks.config import MemberConfig, PrepareConfig, Purpose, Selection
+from xp.tasks.config import HeldOut, MemberConfig, PrepareConfig, Purpose, Selection
+from xp.tasks.held_out import OWN_SPLITS, HeldOutRecord, Identity, Rule, named
 
 SHARD_TASKS = 64
+
+Place = tuple[str, int]
+"""Split and position within it."""
+
+
+class Splits(Protocol):
+    """What the choice depends on, asked of the environment as far as it is needed."""
+
+    def names(self) -> Sequence[str]: ...
+
+    def num_tasks(self, split: str) -> int: ...
+
+    def contents(self, split: str) -> Sequence[str] | None:
+        """A digest of each task's content, in order; None where the environment only counts its tasks."""
+
+
+@dataclass(frozen=True)
+class Selected:
+    """The tasks of one environment, in the order of the rows, and how they were chosen."""
+
+    tasks: Mapping[Purpose, Sequence[Place]]
+    record: HeldOutRecord
 
 
 @dataclass(frozen=True)
@@ -28,112 +53,166 @@ class Block:
         return f"{self.env}/{self.split}/{index}"
 
 
-def select_tasks(
-    member: MemberConfig, splits: Sequence[str], num_tasks: Callable[[str], int]
-) -> dict[Purpose, list[int]]:
-    """The indices for each purpose, in the order of the rows.
-
-    Args:
-        member: what is wanted.
-        splits: the splits that the environment has.
-        num_tasks: how many tasks one of them has.
-    """
-    name, train, held_out = member.env.name, member.train, member.held_out
-    _check_split(name, "train", train.split, splits)
-    if held_out is None:
-        return {Purpose.TRAIN: _select(name, "train", train, _all_of(name, train.split, num_tasks))}
-    _check_split(name, "held_out", held_out.split, splits)
-    if held_out.split == train.split:
-        return _select_from_one_split(name, train, held_out, _all_of(name, train.split, num_tasks))
-    return {
-        Purpose.HELD_OUT: _select(name, "held_out", held_out, _all_of(name, held_out.split, num_tasks)),
-        Purpose.TRAIN: _select(name, "train", train, _all_of(name, train.split, num_tasks)),
-    }
+def select_tasks(member: MemberConfig, splits: Splits) -> Selected:
+    """The tasks for each purpose; raises XpError where the selection is impossible, with the way out."""
+    return _Selecting(member, splits).all()
 
 
-def _select_from_one_split(
-    name: str, train: Selection, held_out: Selection, available: Sequence[int]
-) -> dict[Purpose, list[int]]:
-    if held_out.indices is not None:
-        chosen = _select(name, "held_out", held_out, available)
-        share = set(chosen)
-    else:
-        share = set(_hashed_share(name, held_out, available))
-        chosen = _select(name, "held_out", held_out, [index for index in available if index in share])
-    if train.indices is not None and share.intersection(train.indices):
-        both = sorted(share.intersection(train.indices))[:5]
-        raise XpError(
-            f"env {name}: tasks {both} of split {train.split!r} are named for training, and are held out as well"
+class _Selecting:
+    """One environment's selection; remembers the sizes that it asked for."""
+
+    def __init__(self, member: MemberConfig, splits: Splits) -> None:
+        self._member, self._splits = member, splits
+        self._env, self._train, self._held_out = member.env.name, member.train, member.held_out
+        self._names = splits.names()
+        self._sizes: dict[str, int] = {}
+        self._identity: Identity | None = None
+
+    def all(self) -> Selected:
+        names = self._train_splits()
+        rule, sources, held_out = self._choose_held_out(names)
+        is_kept_out = self._held_out is not None and not self._held_out.may_overlap
+        train = self._choose_train(names, set(held_out) if is_kept_out else set())
+        tasks = {Purpose.HELD_OUT: held_out, Purpose.TRAIN: train}
+        if not train and not held_out:
+            raise XpError(f"env {self._env}: no task at all: nothing to train on, and nothing is held out")
+        record = HeldOutRecord(
+            rule, sources, names, dict(self._sizes), len(held_out), len(train), identity=self._identity
         )
-    rest = _select(name, "train", train, [index for index in available if index not in share], len(available))
-    return {Purpose.HELD_OUT: chosen, Purpose.TRAIN: rest}
+        return Selected({purpose: places for purpose, places in tasks.items() if places}, record)
+
+    def _train_splits(self) -> tuple[str, ...]:
+        """Empty where the environment has nothing but splits to evaluate on."""
+        if self._train.splits == ("train",) and self._names and set(self._names) <= set(OWN_SPLITS):
+            return ()
+        for split in self._train.splits:
+            self._check(split, "train")
+        return self._train.splits
+
+    def _choose_held_out(self, train: tuple[str, ...]) -> tuple[Rule, tuple[str, ...], list[Place]]:
+        wanted = self._held_out
+        if wanted is None:
+            return Rule.NOTHING, (), []
+        split = self._own_split(wanted, train)
+        if split is not None and (split not in train or wanted.may_overlap or wanted.indices is not None):
+            chosen = _take(f"env {self._env}: held_out selects", wanted, self._places((split,)))
+            return Rule.SPLIT, (split,), chosen
+        sources = train if split is None else (split,)
+        return Rule.SHARE, sources, self._share(wanted, sources)
+
+    def _own_split(self, wanted: HeldOut, train: tuple[str, ...]) -> str | None:
+        if wanted.split is not None:
+            self._check(wanted.split, "held_out")
+            return wanted.split
+        offered = (name for name in OWN_SPLITS if name in self._names and name not in train)
+        return next((name for name in offered if self._size(name) > 0), None)
+
+    def _share(self, wanted: HeldOut, sources: tuple[str, ...]) -> list[Place]:
+        """Chosen by a hash of each task, so that a split that grows keeps its held-out tasks held out."""
+        places = self._places(sources)
+        if len(places) < 2:
+            raise XpError(
+                f"env {self._env}: {named(sources)} has one task, which cannot be trained on and held out\n"
+                "set held_out to null, or held_out.overlap=allowed with held_out.split"
+            )
+        ranks = self._ranks(wanted.seed, sources)
+        order = sorted(places, key=lambda place: (ranks[place], place))
+        below = sum(rank < wanted.fraction for rank in ranks.values())
+        count = min(below, wanted.num_tasks or below)
+        share = set(order[: max(1, min(count, len(places) - 1))])
+        return [place for place in places if place in share]
+
+    def _ranks(self, seed: int, sources: tuple[str, ...]) -> dict[Place, float]:
+        contents = {split: self._splits.contents(split) for split in sources}
+        self._identity = Identity.INDEX if any(found is None for found in contents.values()) else Identity.CONTENT
+        ranks = {}
+        for split, index in self._places(sources):
+            found = contents[split]
+            what = found[index] if found is not None and self._identity is Identity.CONTENT else f"{split}/{index}"
+            ranks[split, index] = int.from_bytes(hashlib.sha256(f"{seed}/{what}".encode()).digest()[:8]) / 2**64
+        return ranks
+
+    def _choose_train(self, names: tuple[str, ...], held_out: set[Place]) -> list[Place]:
+        if not names:
+            return []
+        places = self._places(names)
+        both = [place for place in places if place in held_out and place[1] in (self._train.indices or ())]
+        if both:
+            raise XpError(
+                f"env {self._env}: tasks {[index for _, index in both][:5]} of {named(names)} are named for training,"
+                f" and are held out as well\n{_ways_out('other train.indices')}"
+            )
+        rest = [place for place in places if place not in held_out]
+        wanted = self._train.num_tasks
+        if held_out and wanted is not None and len(rest) < wanted <= len(places):
+            raise XpError(
+                f"env {self._env}: train selects {wanted} tasks, but {len(places) - len(rest)} of the {len(places)} of"
+                f" {named(names)} are held out\n{_ways_out(f'train.num_tasks={len(rest)}, or null for all the others')}"
+            )
+        chosen = _take(f"env {self._env}: train selects", self._train, rest, places)
+        return sorted(chosen, key=lambda place: names.index(place[0]))
+
+    def _places(self, splits: tuple[str, ...]) -> list[Place]:
+        for split in splits:
+            if self._size(split) <= 0:
+                raise XpError(f"env {self._env}: split {split!r} has no tasks", ExitCode.TASKS)
+        return [(split, index) for split in splits for index in range(self._size(split))]
+
+    def _size(self, split: str) -> int:
+        if split not in self._sizes:
+            self._sizes[split] = self._splits.num_tasks(split)
+        return self._sizes[split]
+
+    def _check(self, split: str, purpose: str) -> None:
+        if split not in self._names:
+            legal = ", ".join(self._names) or "none"
+            raise XpError(
+                f"env {self._env}: there is no split {split!r} for {purpose}.split; the environment has: {legal}"
+            )
 
 
-def _hashed_share(name: str, held_out: Selection, available: Sequence[int]) -> list[int]:
-    """Chosen by a hash of the index, so that a split that grows keeps its held-out tasks held out."""
-    ranks = {index: _rank(held_out.seed, held_out.split, index) for index in available}
-    if held_out.fraction is not None:
-        return [index for index in available if ranks[index] < held_out.fraction]
-    if held_out.num_tasks is None:
-        raise XpError(
-            f"env {name}: train and held_out both take the split {held_out.split!r}\n"
-            "set held_out.fraction (a share of it, chosen by hash), held_out.num_tasks, or another held_out.split"
-        )
-    return sorted(available, key=ranks.__getitem__)[: held_out.num_tasks]
+def _ways_out(fewer: str) -> str:
+    return (
+        f"three ways out: {fewer}; held_out=null (nothing is held out, and nothing is evaluated);"
+        " or held_out.split=train held_out.overlap=allowed (evaluated on training tasks, and labelled so)"
+    )
 
 
-def _rank(seed: int, split: str, index: int) -> float:
-    return int.from_bytes(hashlib.sha256(f"{seed}/{split}/{index}".encode()).digest()[:8]) / 2**64
-
-
-def _select(
-    name: str, purpose: str, selection: Selection, available: Sequence[int], num_total: int | None = None
-) -> list[int]:
-    where = f"env {name}: {purpose} selects"
-    if selection.indices == ():
+def _take(
+    where: str, wanted: Selection | HeldOut, available: Sequence[Place], whole: Sequence[Place] | None = None
+) -> list[Place]:
+    """Of the available places those that are wanted; indices count within the whole split."""
+    if wanted.indices == ():
         raise XpError(f"{where} no task at all: its indices are an empty list")
-    if selection.indices is not None:
-        size = len(available) if num_total is None else num_total
-        wrong = [index for index in selection.indices if not 0 <= index < size]
+    whole = available if whole is None else whole
+    splits = named(tuple(dict.fromkeys(split for split, _ in whole)))
+    if wanted.indices is not None:
+        wrong = [index for index in wanted.indices if not 0 <= index < len(whole)]
         if wrong:
-            raise XpError(f"{where} indices {wrong[:5]}, but split {selection.split!r} has tasks 0 to {size - 1}")
-        return list(dict.fromkeys(selection.indices))
-    wanted = len(available) if selection.num_tasks is None else selection.num_tasks
-    if wanted > len(available):
+            raise XpError(f"{where} indices {wrong[:5]}, but {splits} has tasks 0 to {len(whole) - 1}")
+        return [whole[index] for index in dict.fromkeys(wanted.indices)]
+    count = len(available) if wanted.num_tasks is None else wanted.num_tasks
+    if count > len(available):
         raise XpError(
-            f"{where} {wanted} tasks, but split {selection.split!r} has {len(available)} for it\n"
-            f"set {purpose}.num_tasks to at most {len(available)}, or to null for all of them"
+            f"{where} {count} tasks, but {splits} has {len(available)} for it\n"
+            f"set num_tasks to at most {len(available)}, or to null for all of them"
         )
-    if wanted == 0:
-        raise XpError(f"{where} no task at all from split {selection.split!r}", ExitCode.TASKS)
+    if count == 0:
+        raise XpError(f"{where} no task at all from {splits}", ExitCode.TASKS)
     order = list(available)
-    if selection.shuffle:
-        random.Random(f"{selection.seed}/{selection.split}").shuffle(order)
-    return order[:wanted]
+    if wanted.shuffle:
+        random.Random(f"{wanted.seed}/{'+'.join(dict.fromkeys(split for split, _ in whole))}").shuffle(order)
+    return order[:count]
 
 
-def _check_split(name: str, purpose: str, split: str, splits: Sequence[str]) -> None:
-    if split not in splits:
-        legal = ", ".join(splits) or "none"
-        raise XpError(f"env {name}: there is no split {split!r} for {purpose}.split; the environment has: {legal}")
-
-
-def _all_of(name: str, split: str, num_tasks: Callable[[str], int]) -> range:
-    count = num_tasks(split)
-    if count <= 0:
-        raise XpError(f"env {name}: split {split!r} has no tasks", ExitCode.TASKS)
-    return range(count)
-
-
-def cut_into_blocks(config: PrepareConfig, selected: dict[str, dict[Purpose, list[int]]]) -> list[Block]:
+def cut_into_blocks(config: PrepareConfig, selected: Mapping[str, Selected]) -> list[Block]:
     """All tasks in the order of the rows: held-out ones first, because their hashes decide what training leaves out."""
     blocks: list[Block] = []
     for purpose in (Purpose.HELD_OUT, Purpose.TRAIN):
-        for name, member in sorted(config.members.items()):
-            indices = selected[name].get(purpose, [])
-            selection = member.train if purpose is Purpose.TRAIN else member.held_out
-            for start in range(0, len(indices), SHARD_TASKS):
-                chunk = tuple(indices[start : start + SHARD_TASKS])
-                assert selection is not None
-                blocks.append(Block(len(blocks), name, purpose, selection.split, chunk))
+        for name in sorted(config.members):
+            places = selected[name].tasks.get(purpose, ())
+            for split, run in groupby(places, lambda place: place[0]):
+                indices = tuple(index for _, index in run)
+                for start in range(0, len(indices), SHARD_TASKS):
+                    blocks.append(Block(len(blocks), name, purpose, split, indices[start : start + SHARD_TASKS]))
     return blocks

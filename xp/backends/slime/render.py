@@ -60,11 +60,13 @@ def train_flags(spec: RunSpec, places: Places) -> Flags:
 
 
 def stages(spec: RunSpec, places: Places) -> tuple[Stage, ...]:
-    """convert (on request) -> train -> evaluate."""
+    """convert (on request) -> train -> evaluate (where tasks are held out)."""
     converted = (_convert_stage(spec, places),) if spec.backend.convert_model else ()
     needs = ("prepare", *(stage.name for stage in converted))
     train = Stage("train", _train_job(spec, places), needs=needs)
     before = {"before": model_place(spec.model)} if spec.evaluation.before_training else {}
+    if not spec.env.is_held_out:
+        return (*converted, train)
     return (*converted, train, evaluation(spec, places, {**before, "after": places.model}, needs=("train",)))
 
 

@@ -35,12 +35,14 @@ def grpo_config(spec: RunSpec, places: Places) -> dict[str, Any]:
 
 
 def stages(spec: RunSpec, places: Places) -> tuple[Stage, ...]:
-    """model (where it is built) -> train -> evaluate."""
+    """model (where it is built) -> train -> evaluate (where tasks are held out)."""
     base_model = model_place(spec.model)
     built = () if spec.model.build is None else (model_stage(spec, places),)
     needs = ("prepare", *(stage.name for stage in built))
     train = Stage("train", _train_job(spec, places, base_model), needs=needs)
     before = {"before": base_model} if spec.evaluation.before_training else {}
+    if not spec.env.is_held_out:
+        return (*built, train)
     return (*built, train, evaluation(spec, places, {**before, "after": places.model}, needs=("train",)))
 
 

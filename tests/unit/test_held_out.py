@@ -1,0 +1,107 @@
+"""What a run does with what is held out, and without anything held out."""
+
+from __future__ import annotations
+
+import pytest
+
+from xp.compose import compose, from_container
+from xp.errors import ExitCode, XpError
+from xp.plan import build_again, build_evaluation, build_model_evaluation, build_plan, build_preparation
+from xp.stages.prepare import prepare_config, task_set_place
+
+ON = {
+    "trl": ("env=whodunit_mini",),
+    "skyrl": ("env=whodunit", "model=qwen2.5-3b-instruct", "backend=skyrl", "hardware=a100x4"),
+    "slime": ("env=whodunit", "model=qwen3-4b", "backend=slime", "hardware=h100x8"),
+}
+
+
+@pytest.mark.parametrize("backend", ON)
+def test_with_nothing_held_out_the_train_stage_is_the_last(backend: str) -> None:
+    spec = compose([*ON[backend], "env.held_out=null"])
+    assert build_plan(spec, "r").stages[-1].name == "train"
+    assert prepare_config(spec).members[ON[backend][0].partition("=")[2]].held_out is None
+
+
+def test_a_mix_is_evaluated_on_the_members_that_hold_something_out() -> None:
+    mix = "env=whodunit_mini_multiply"
+    one, none = "env.members.multiply.held_out=null", "env.members.whodunit_mini.held_out=null"
+    assert build_plan(compose([mix, one]), "r").stages[-1].name == "evaluate"
+    assert build_plan(compose([mix, one, none]), "r").stages[-1].name == "train"
+
+
+def test_evaluations_while_training_need_something_held_out() -> None:
+    with pytest.raises(XpError, match=r"evaluation\.every: env\.held_out=null") as error:
+        build_plan(compose([*ON["trl"], "env.held_out=null", "evaluation.every=2"]), "r")
+    assert error.value.code is ExitCode.PLAN
+
+
+def test_what_is_not_held_out_is_not_evaluated_on_request_either() -> None:
+    spec = compose([*ON["trl"], "env.held_out=null"])
+    for asked in (lambda: build_evaluation(spec, "r", 2, None), lambda: build_model_evaluation(spec, "r")):
+        with pytest.raises(XpError, match="nothing is held out to evaluate on"):
+            asked()
+
+
+def test_only_a_training_asks_preparation_for_tasks_to_train_on() -> None:
+    spec = compose([*ON["trl"]])
+    plans = {
+        True: [build_plan(spec, "r"), build_again(spec, "r", 2, ["prepare", "model", "train", "evaluate"])],
+        False: [build_preparation(spec, "r"), build_model_evaluation(spec, "r"), build_evaluation(spec, "r", 2, None)],
+    }
+    for trains, made in plans.items():
+        for plan in made:
+            (config,) = plan.stages[0].job.files.values()
+            assert f'"trains": {str(trains).lower()}' in config
+
+
+def test_a_run_is_gone_on_with_as_what_it_was() -> None:
+    spec = compose([*ON["trl"]])
+    names = {
+        ("prepare",): ["prepare"],
+        ("prepare", "model", "evaluate"): ["prepare", "model", "evaluate"],
+        (): ["prepare", "model", "train", "evaluate"],
+        ("prepare", "train"): ["prepare", "model", "train", "evaluate"],
+    }
+    for earlier, expected in names.items():
+        assert [stage.name for stage in build_again(spec, "r", 2, earlier).stages] == expected
+
+
+def test_training_splits_are_one_name_or_several() -> None:
+    one, several = compose([*ON["trl"]]), compose([*ON["trl"], "env.train.split=[train,extra]"])
+    assert [spec.env.members["whodunit_mini"].train.split for spec in (one, several)] == [
+        ("train",),
+        ("train", "extra"),
+    ]
+    dumped = [spec.model_dump(mode="json") for spec in (one, several)]
+    assert [d["env"]["members"]["whodunit_mini"]["train"]["split"] for d in dumped] == ["train", ["train", "extra"]]
+    assert [from_container(d) for d in dumped] == [one, several]
+    assert task_set_place(one) != task_set_place(several)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("env.train.split=[train,train]", "names one split twice"),
+        ("env.train.split=[]", "the name of a split, or a list of names"),
+        ("env.train.split=3", "the name of a split, or a list of names"),
+        ("env.train.splits=[train,extra]", r"env\.train\.split, one name or a list"),
+        ("env.splits=[train,extra]", r"env\.train\.split, one name or a list"),
+        ("env.held_out.fraction=1.5", "less than 1"),
+        ("env.held_out.overlap=yes", r"forbidden"),
+        ("env.held_out.indices=[1]", None),
+    ],
+)
+def test_a_choice_of_splits_that_means_nothing_is_told(override: str, message: str | None) -> None:
+    if message is None:  # the option names a split of its own
+        assert compose([*ON["trl"], override])
+        with pytest.raises(XpError, match="set split too"):
+            compose([*ON["trl"], override, "env.held_out.split=null"])
+        return
+    with pytest.raises(XpError, match=message):
+        compose([*ON["trl"], override])
+
+
+def test_indices_are_of_one_training_split() -> None:
+    with pytest.raises(XpError, match="positions within one split, and there are several"):
+        compose([*ON["trl"], "env.train.split=[train,extra]", "env.train.indices=[1]"])

@@ -1,0 +1,92 @@
+"""Which tasks of an environment are trained on, and which are held out."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
+from pydantic_core import PydanticCustomError
+
+from xp.spec.section import Count, Section
+
+
+class Overlap(StrEnum):
+    """Whether a held-out task may be trained on as well."""
+
+    FORBIDDEN = "forbidden"
+    ALLOWED = "allowed"
+
+
+def _as_names(value: Any) -> Any:
+    """One name is a list of one."""
+    if isinstance(value, str):
+        return (value,)
+    if isinstance(value, (list, tuple)) and value and all(isinstance(name, str) for name in value):
+        return tuple(value)
+    raise PydanticCustomError("string_type", "Input should be the name of a split, or a list of names")
+
+
+def _as_written(names: tuple[str, ...]) -> Any:
+    return names[0] if len(names) == 1 else list(names)
+
+
+SplitNames = Annotated[tuple[str, ...], BeforeValidator(_as_names), PlainSerializer(_as_written)]
+Indices = tuple[Annotated[int, Field(ge=0)], ...] | None
+
+
+class Selection(Section):
+    """The tasks to learn from."""
+
+    split: SplitNames
+    """The environment's own split, or a list of several: one set, with the split as a column."""
+    num_tasks: Count | None
+    """How many; None: all that is not held out."""
+    indices: Indices
+    """Exactly these positions within the one split; excludes num_tasks."""
+    shuffle: bool
+    """Whether num_tasks are drawn at random (by `seed`) instead of from the front."""
+    seed: int
+
+    @model_validator(mode="after")
+    def _one_way_to_select(self) -> Selection:
+        _refuse_both(self.num_tasks, self.indices)
+        if self.indices is not None and len(self.split) > 1:
+            raise ValueError("indices are positions within one split, and there are several: use num_tasks")
+        if len(set(self.split)) < len(self.split):
+            raise ValueError("split names one split twice")
+        return self
+
+
+class HeldOut(Section):
+    """The tasks to evaluate on: a split of the environment's own, or a share of the training split."""
+
+    split: str | None
+    """None: the first of test, validation, eval, dev that the environment has, else a share of the training split.
+
+    The name of a training split means a share of it.
+    """
+    fraction: Annotated[float, Field(gt=0, lt=1)]
+    """Share of the training split, chosen by a hash of each task; an own split is not cut by it."""
+    num_tasks: Count | None
+    """At most so many of the share, or exactly so many of an own split; None: all."""
+    indices: Indices
+    """Exactly these positions within `split`; excludes num_tasks."""
+    shuffle: bool
+    """Whether num_tasks of an own split are drawn at random (by `seed`) instead of from the front."""
+    seed: int
+    """Of that draw, and of the hash: another one gives another share. The run's seed has no part in it."""
+    overlap: Overlap
+    """`allowed`: training leaves held-out tasks in, and every figure is labelled so."""
+
+    @model_validator(mode="after")
+    def _one_way_to_select(self) -> HeldOut:
+        _refuse_both(self.num_tasks, self.indices)
+        if self.indices is not None and self.split is None:
+            raise ValueError("indices are positions within a split: set split too")
+        return self
+
+
+def _refuse_both(num_tasks: int | None, indices: Indices) -> None:
+    if num_tasks is not None and indices is not None:
+        raise ValueError("num_tasks and indices exclude each other: set one of them to null")

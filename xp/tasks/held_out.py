@@ -1,0 +1,94 @@
+"""Which rule decided what is held out, and what it came to: on record in the manifest, told in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final
+
+OWN_SPLITS: Final = ("test", "validation", "eval", "dev")
+"""Splits that are there to be evaluated on, in the order in which they are preferred."""
+
+
+class Rule(StrEnum):
+    """Where the held-out tasks of an environment come from."""
+
+    SPLIT = "split"
+    """A split of the environment's own."""
+    SHARE = "share"
+    """A share of the training split, by a hash of each task."""
+    NOTHING = "nothing"
+
+
+class Identity(StrEnum):
+    """What of a task the hash is of."""
+
+    CONTENT = "content"
+    """The environment's own description of it: the environment lists its tasks."""
+    INDEX = "index"
+    """Its position: the environment only counts its tasks, or has too many to list."""
+
+
+@dataclass(frozen=True)
+class HeldOutRecord:
+    """What is held out of one environment."""
+
+    rule: Rule
+    splits: tuple[str, ...] = ()
+    """Where the held-out tasks come from."""
+    train_splits: tuple[str, ...] = ()
+    """Empty: the environment has only splits to evaluate on."""
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    """Tasks of every split that was asked for."""
+    num_held_out: int = 0
+    num_train: int = 0
+    identity: Identity | None = None
+    """Of a share."""
+    num_trained_on: int = 0
+    """Held-out tasks that are trained on as well."""
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> HeldOutRecord:
+        """Raises TypeError, KeyError or ValueError on what `asdict` of a record is not."""
+        identity, sizes = value["identity"], value["sizes"]
+        names = [*value["splits"], *value["train_splits"], *sizes]
+        numbers = [*sizes.values(), value["num_held_out"], value["num_train"], value["num_trained_on"]]
+        if not all(isinstance(name, str) for name in names) or not all(isinstance(n, int) and n >= 0 for n in numbers):
+            raise TypeError("a record of held-out tasks with values of other types")
+        return HeldOutRecord(
+            **{
+                **value,
+                "rule": Rule(value["rule"]),
+                "splits": tuple(value["splits"]),
+                "train_splits": tuple(value["train_splits"]),
+                "identity": None if identity is None else Identity(identity),
+            }
+        )
+
+    def line(self) -> str:
+        """The rule and its figures in words."""
+        if self.rule is Rule.NOTHING:
+            return f"nothing; {self.num_train:,} tasks to train on"
+        total = sum(self.sizes.get(split, 0) for split in self.splits)
+        where = f"{self.num_held_out:,} of {total:,} tasks of {named(self.splits)}"
+        if self.rule is Rule.SHARE:
+            where += f", chosen by the hash of their {self.identity}"
+        return f"{where}; {self._trained()}"
+
+    def _trained(self) -> str:
+        if not self.train_splits:
+            return "there is no split to train on"
+        text = f"{self.num_train:,} of {named(self.train_splits)} to train on"
+        return f"{text}, {overlap_label(self.num_trained_on, self.num_held_out)}" if self.num_trained_on else text
+
+
+def overlap_label(num_trained_on: int, num_held_out: int) -> str:
+    """Says of a figure that it is no measure of tasks never seen."""
+    which = "all" if num_trained_on == num_held_out else f"{num_trained_on:,} of {num_held_out:,}"
+    return f"{which} evaluation tasks are trained on as well"
+
+
+def named(splits: tuple[str, ...]) -> str:
+    """`split train`, `splits train and extra`."""
+    return f"split{'s' if len(splits) > 1 else ''} {' and '.join(splits)}"
