@@ -89,19 +89,18 @@ def test_training_splits_are_one_name_or_several() -> None:
         ("env.splits=[train,extra]", r"env\.train\.split, one name or a list"),
         ("env.held_out.fraction=1.5", "less than 1"),
         ("env.held_out.overlap=yes", r"forbidden"),
-        ("env.held_out.indices=[1]", None),
     ],
 )
-def test_a_choice_of_splits_that_means_nothing_is_told(override: str, message: str | None) -> None:
-    if message is None:  # the option names a split of its own
-        assert compose([*ON["trl"], override])
-        with pytest.raises(XpError, match="set split too"):
-            compose([*ON["trl"], override, "env.held_out.split=null"])
-        return
+def test_a_choice_of_splits_that_means_nothing_is_told(override: str, message: str) -> None:
     with pytest.raises(XpError, match=message):
         compose([*ON["trl"], override])
 
 
 def test_indices_are_of_one_training_split() -> None:
     with pytest.raises(XpError, match="positions within one split, and there are several"):
-        compose([*ON["trl"], "env.train.split=[train,extra]", "env.train.indices=[1]"])
+        compose(["env=whodunit", "env.train.split=[train,extra]", "env.train.num_tasks=null", "env.train.indices=[1]"])
+
+
+def test_held_out_indices_are_of_a_split_that_is_named() -> None:
+    with pytest.raises(XpError, match="set split too"):
+        compose(["env=whodunit", "env.held_out.indices=[1]"])
