@@ -13,12 +13,9 @@ from pathlib import Path
 from urllib.parse import quote, quote_plus
 
 from xp.errors import ExitCode, XpError
+from xp.secret_shapes import MIN_LENGTH, SHAPE, URL_PASSWORD, parts_of, telling
 
 MASK = "[REDACTED]"
-MIN_LENGTH = 6
-"""Shorter values are left alone: masking `1` or `abc` everywhere would make a log unreadable and hide nothing."""
-
-_TELLING_NAME = re.compile(r"(_TOKEN|_KEY|_SECRET|PASSWORD|PASSWD|_CREDENTIALS?)$")
 
 
 def resolve(
@@ -51,15 +48,11 @@ def resolve(
 
 def telling_values(environ: Mapping[str, str]) -> list[str]:
     """Values of variables that are secret by their look (`HF_TOKEN`, ...), for the redactor: nobody declared them."""
-    return [
-        value
-        for name, value in environ.items()
-        if _TELLING_NAME.search(name.upper()) and len(value) >= 12 and not value.startswith(("/", "~"))
-    ]
+    return list(dict.fromkeys(part for value in telling(environ).values() for part in parts_of(value)))
 
 
 class Redactor:
-    """Masks known values in any text: as they are, and base64, URL-, JSON-, HTML- and shell-encoded."""
+    """Masks known values in any text, as they are and base64, URL-, JSON-, HTML- and shell-encoded; tokens by shape."""
 
     def __init__(self, values: Iterable[str] = ()) -> None:
         found = {form for value in values for form in _forms(value)}
@@ -70,7 +63,8 @@ class Redactor:
         return f"Redactor({len(self._forms)} forms)"
 
     def redact(self, text: str) -> str:
-        return self._pattern.sub(MASK, text) if self._pattern else text
+        known = self._pattern.sub(MASK, text) if self._pattern else text
+        return URL_PASSWORD.sub(MASK, SHAPE.sub(MASK, known))
 
     def safe_length(self, text: str) -> int:
         """How much of an unfinished text can be shown: the rest may be the beginning of a secret."""

@@ -173,6 +173,7 @@ def test_a_canary_is_in_no_byte_that_xp_or_slurm_writes_and_in_no_argv(
 ) -> None:
     monkeypatch.setenv("MY_KEY", CANARY)
     monkeypatch.setenv("SOME_SERVICE_TOKEN", "XPCANARY_nobody_declared_it")
+    monkeypatch.setenv("XP_PASS_ENV", "SOME_SERVICE_TOKEN")
     code = """
 import base64, hashlib, json, os, sys, time, urllib.parse
 key = os.environ["KEY"]

@@ -21,6 +21,7 @@ from typing import IO, Final
 from xp.envs.local_keys import TOKEN_VARIABLE, Keys
 from xp.envs.loop import call_on_loop
 from xp.errors import ExitCode, XpError
+from xp.inherit import inherited
 
 PYTHON_VARIABLE: Final = "XP_PYTHON"
 """Names the interpreter that xp itself was started with, where that is on this machine (launcher=local)."""
@@ -33,7 +34,7 @@ class LocalServer:
 
     Args:
         serve: `module:Class` of an environment of the openreward SDK.
-        environ: the child's environment variables; the OpenReward key stays out of it.
+        environ: of which the child gets what `xp.inherit` lists.
         log: where the child's output goes; None: nowhere.
         kind: what `serve` is of: `openreward` or `openenv`.
         python: the interpreter that serves; it must have uvicorn and the environment's packages. None: this one, or,
@@ -177,9 +178,9 @@ def _child_environ(environ: Mapping[str, str], token: str, is_foreign: bool) -> 
         entries = [entry for entry in entries if not any(Path(entry).is_relative_to(place) for place in own)]
         entries = [entry for entry in entries if not entry.endswith(".zip")]
     path = os.pathsep.join(entries)
-    kept = {name: value for name, value in environ.items() if name != "OPENREWARD_API_KEY"}
+    plain, hidden = inherited(environ)
     quiet = {"OPENREWARD_DISABLE_UPDATE_CHECK": "1", "OPENREWARD_LOG_LEVEL": "WARNING"}
-    return {**kept, **quiet, "PYTHONPATH": path, TOKEN_VARIABLE: token}
+    return {**plain, **hidden, **quiet, "PYTHONPATH": path, TOKEN_VARIABLE: token}
 
 
 def source_version(serve: str) -> str:

@@ -13,6 +13,8 @@ from pathlib import Path
 
 from xp.atomic import write_atomically
 from xp.errors import ExitCode, XpError
+from xp.inherit import MODEL_TOKENS
+from xp.inherit import inherited as passed
 from xp.job import Stage
 from xp.launchers import secrets_files
 from xp.launchers.base import Context, Launch
@@ -20,7 +22,6 @@ from xp.launchers.files import write_files
 from xp.launchers.order import ORDER, make_order
 from xp.names import is_inner_path, is_native_id
 from xp.reading import json_of
-from xp.secrets import telling_values
 from xp.spec.place import LauncherSpec
 
 SUBMITTED = "submitted.json"
@@ -33,7 +34,7 @@ def place_order(stage: Stage, context: Context, spec: LauncherSpec, *, extra: Ma
         stage: to be run.
         context: where it belongs.
         spec: the launcher's.
-        extra: secrets that nobody declared (`HF_TOKEN` of the user's shell), which the job would inherit here.
+        extra: secrets that pass though nobody declared them (`HF_TOKEN`, what `XP_PASS_ENV` names).
         prints: whether the job's standard output is read.
     """
     write_files(stage.job.files, context.outputs)
@@ -82,12 +83,17 @@ def identity(stage: Stage, context: Context) -> str:
     return f"xp-{context.run_id}-{context.attempt}-{stage.name}-{place}"
 
 
-def inherited(context: Context) -> tuple[dict[str, str], dict[str, str]]:
-    """This process's environment without what is withheld: what a cluster may keep a record of, and what it may not."""
-    plain = {name: value for name, value in os.environ.items() if name not in context.withheld}
-    telling = set(telling_values(plain))
-    hidden = {name: value for name, value in plain.items() if value in telling or value in context.secrets.values()}
-    return {name: value for name, value in plain.items() if name not in hidden}, hidden
+def inherited(context: Context, *more: str) -> tuple[dict[str, str], dict[str, str]]:
+    """What passes of this process's environment: what a cluster may keep a record of, and what it may not.
+
+    Args:
+        context: its withheld names and the values of its secrets do not pass here.
+        more: names that pass beside the list.
+    """
+    environ = {name: value for name, value in os.environ.items() if name not in context.withheld}
+    plain, hidden = passed(environ, (*MODEL_TOKENS, *more))
+    secret = {name: value for name, value in plain.items() if value in context.secrets.values()}
+    return {name: value for name, value in plain.items() if name not in secret}, hidden
 
 
 def ask(argv: Sequence[str], *, timeout_s: float, environ: Mapping[str, str] | None = None) -> str:

@@ -16,6 +16,7 @@ from typing import BinaryIO
 from xp.errors import ExitCode, XpError
 from xp.job import Stage
 from xp.launchers.base import Context, Echo, Launch
+from xp.launchers.cluster import inherited
 from xp.launchers.files import write_files
 from xp.launchers.gpus import Gpus, claim
 from xp.launchers.log import LogStream, is_screen
@@ -135,15 +136,16 @@ class LocalLauncher:
 
     def _environment(self, stage: Stage, context: Context) -> dict[str, str]:
         job = stage.job
-        inherited = {name: value for name, value in os.environ.items() if name not in context.withheld}
+        plain, hidden = inherited(context, *([job.runtime.project] if job.runtime.project else []))
         path = [str(context.outputs / context.code)]
         if (checkout := project(job.runtime)) is not None:
             path.append(str(checkout))
-        if job.runtime.python is None and inherited.get("PYTHONPATH"):
-            path += [os.path.abspath(part) for part in inherited["PYTHONPATH"].split(os.pathsep) if part]
+        if job.runtime.python is None and plain.get("PYTHONPATH"):
+            path += [os.path.abspath(part) for part in plain["PYTHONPATH"].split(os.pathsep) if part]
         gpus = self._gpus.names[: job.resources.num_accelerators]
         return {
-            **inherited,
+            **plain,
+            **hidden,
             **({"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {}),
             **(_screen() if self._on_screen else {}),
             "PYTHONPATH": os.pathsep.join(path),

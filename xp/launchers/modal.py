@@ -7,6 +7,7 @@ file on the volume: a call that a client waits for would be cancelled with the c
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -168,8 +169,8 @@ class ModalLauncher:
         return modal_app.Part(stage.name, stage.job, path, context.outputs / context.code)
 
     def _hand_in(self, file: Path, name: str, context: Context) -> str:
-        plain, hidden = inherited(context)
-        tokens = {key: value for key, value in hidden.items() if key.startswith("MODAL_")}
+        plain, _ = inherited(context)
+        tokens = {name: value for name, value in os.environ.items() if name.startswith("MODAL_")}
         try:
             answer = ask(
                 [*_modal(), "run", "--detach", "--quiet", str(file)], timeout_s=SUBMIT_S, environ=plain | tokens

@@ -18,7 +18,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -28,6 +28,7 @@ from typing import BinaryIO
 from xp.atomic import write_atomically
 from xp.envs.secrets_file import environment as with_secrets
 from xp.errors import ExitCode, XpError
+from xp.inherit import MODEL_TOKENS, inherited
 from xp.launchers.files import write_files
 from xp.launchers.log import LogStream, write_to_screen
 from xp.launchers.order import CLAIM, RESULT, Order, Result, claim
@@ -134,7 +135,7 @@ def _run(order: Order, root: Path, file: BinaryIO, ending: Ending) -> int:
         process = subprocess.Popen(
             argv,
             cwd=root,
-            env={**held, **_environment(order, root), **secrets},
+            env={**_passed(order, held), **_environment(order, root), **secrets},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -149,6 +150,12 @@ def _run(order: Order, root: Path, file: BinaryIO, ending: Ending) -> int:
     stream.close()
     code = process.wait()
     return code if code >= 0 else 128 - code
+
+
+def _passed(order: Order, held: Mapping[str, str]) -> dict[str, str]:
+    """What the program gets of the node's own variables; a cluster's may hold more than is meant for it."""
+    plain, hidden = inherited(held, (*MODEL_TOKENS, *order.secrets, *([order.runtime.project or ""])))
+    return {**plain, **hidden}
 
 
 def _environment(order: Order, root: Path) -> dict[str, str]:

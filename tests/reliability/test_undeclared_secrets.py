@@ -1,0 +1,144 @@
+"""Secrets that nobody declared: jobs and served environments get a list of variables, logs are masked by look."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.launching import plan, run, stage
+from xp.envs.local_server import _child_environ
+from xp.inherit import inherited
+from xp.launchers import cluster
+from xp.launchers.base import Context
+from xp.launchers.log import LogStream
+from xp.secrets import MASK, Redactor, telling_values
+
+SAMPLES = {
+    "AWS_SECRET_ACCESS_KEY": "/wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
+    "AWS_SESSION_TOKEN": "IQoJb3JpZ2luX2VjEXAMPLE",
+    "DB_PASSWORD": "hunter22",
+    "GITHUB_PAT": "ghp_0123456789abcdefghijABCDEFGHIJ012345",
+    "TOKEN": "t0ps3cr3t-value",
+    "OPENAI_APIKEY": "sk-proj-0123456789abcdefghij",
+    "MODAL_TOKEN_ID": "ak-0123456789abcdefghijAB",
+    "MODAL_TOKEN_SECRET": "as-0123456789abcdefghijAB",
+    "DATABASE_URL": "postgres://app:s3cr3tpw@db.example:5432/app",
+    "PGPASSWORD": "s3cr3t!!",
+    "MYSQL_PWD": "s3cr3tpw2",
+    "STRIPE_SECRET": "sk_live_0123456789abcdefgh",
+    "SLACK_BOT": "xoxb-0123456789-abcdefghij",
+    "CI_JOB_JWT": "eyJhbGciOiJI.eyJzdWIiOiIx.c2lnbmF0dXJl",
+    "SSH_PRIVATE": "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXktdjEAAAAA\n-----END OPENSSH PRIVATE KEY-----",
+    "HTTPS_PROXY": "http://me:pr0xypass@proxy.example:3128",
+    "SLURM_JWT": "a-token-of-the-cluster",
+    "VLLM_API_KEY": "a-key-of-an-engine",
+    "PIP_INDEX_URL": "https://ci:t0k3n-of-ci@pypi.example/simple",
+}
+ORDINARY = {
+    "PATH": "/usr/bin:/bin",
+    "HOME": "/root",
+    "LANG": "C.UTF-8",
+    "CUDA_VISIBLE_DEVICES": "0,1",
+    "NCCL_DEBUG": "INFO",
+    "HF_HOME": "/data/hf",
+    "SLURM_JOB_ID": "4711",
+    "RAY_ADDRESS": "10.0.0.1:6379",
+    "RAY_AUTH_MODE": "token",
+    "XP_DEBUG": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "OMP_NUM_THREADS": "2",
+    "HTTP_PROXY": "http://proxy.example:3128",
+    "no_proxy": "localhost",
+    "XDG_CACHE_HOME": "/root/.cache",
+    "LC_ALL": "C",
+}
+OTHERS = {"MY_OWN_SETTING": "x", "GREETING": "hello", "VAULT_ADDR": "https://vault.example", "EDITOR": "vi"}
+
+
+@pytest.fixture
+def environ(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """A user's shell."""
+    for name, value in (SAMPLES | OTHERS).items():
+        monkeypatch.setenv(name, value)
+    return {**ORDINARY, **SAMPLES, **OTHERS}
+
+
+def test_only_what_is_listed_passes(environ: dict[str, str]) -> None:
+    assert inherited(environ) == (ORDINARY, {})
+
+
+def test_the_user_passes_more_by_name_and_what_looks_secret_goes_the_hidden_way(environ: dict[str, str]) -> None:
+    asked = {"XP_PASS_ENV": "MY_OWN_SETTING, AWS_*"}
+    plain, hidden = inherited({**environ, **asked})
+    assert plain == {**ORDINARY, "MY_OWN_SETTING": "x", **asked}
+    assert sorted(hidden) == ["AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"]
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_every_sample_is_masked_in_a_log(name: str) -> None:
+    redactor = Redactor(telling_values({name: SAMPLES[name]}))
+    log = io.BytesIO()
+    stream = LogStream(log, redactor, lambda _: None, on_screen=False)
+    stream.feed(f"connecting with {SAMPLES[name]} now\n".encode())
+    stream.close()
+    for line in SAMPLES[name].splitlines():
+        assert line not in log.getvalue().decode()
+    assert MASK in log.getvalue().decode()
+
+
+@pytest.mark.parametrize(
+    "name", ["GITHUB_PAT", "OPENAI_APIKEY", "MODAL_TOKEN_ID", "DATABASE_URL", "SLACK_BOT", "CI_JOB_JWT"]
+)
+def test_a_token_is_masked_by_its_shape_wherever_it_came_from(name: str) -> None:
+    assert MASK in Redactor().redact(f"read from a file: {SAMPLES[name]}")
+
+
+@pytest.mark.usefixtures("environ")
+def test_a_job_here_gets_no_secret_of_the_shell(tmp_path: Path) -> None:
+    run(plan(stage("a", "import os; open('seen', 'w').write('\\n'.join(os.environ))")), tmp_path)
+    seen = set((tmp_path / "seen").read_text().splitlines())
+    assert not seen & {*SAMPLES, *OTHERS}
+    assert {"PATH", "HOME", "XP_RUN_ID"} <= seen
+
+
+@pytest.mark.usefixtures("environ")
+def test_a_cluster_is_told_no_secret_of_the_shell(tmp_path: Path) -> None:
+    plain, hidden = cluster.inherited(Context("run", 1, tmp_path, "runs/run/attempt_1"))
+    assert not set(plain) & {*SAMPLES, *OTHERS}
+    assert hidden == {}
+
+
+def test_a_served_environment_gets_no_secret_of_the_shell_and_no_model_token(environ: dict[str, str]) -> None:
+    child = _child_environ({**environ, "HF_TOKEN": "hf_0123456789abcdefghij"}, "proof", is_foreign=False)
+    assert not set(child) & {*SAMPLES, *OTHERS, "HF_TOKEN"}
+
+
+def test_the_token_for_gated_models_reaches_a_stage_and_no_record(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_0123456789abcdefghij")
+    plain, hidden = cluster.inherited(Context("run", 1, tmp_path, "runs/run/attempt_1"))
+    assert "HF_TOKEN" not in plain
+    assert hidden["HF_TOKEN"] == "hf_0123456789abcdefghij"
+
+
+def test_ordinary_output_of_a_run_raises_no_false_alarm() -> None:
+    """Everything that xp itself prints of a plan, with ids, hashes, paths and addresses."""
+    shown = subprocess.run(
+        [sys.executable, "-m", "xp", "plan", "--files"], capture_output=True, text=True, check=True
+    ).stdout
+    lines = [
+        *shown.splitlines(),
+        "run whodunit_mini-20260101-120000-ab12 at 9f42ba4f4d5c0c1c5f0a0b8e2c7d3f1a6e8b9c0d",
+        "sha256 e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855 outputs/tasks/5b21ee",
+        "http://127.0.0.1:8265 tcp://10.0.0.1:29500 file:///root/x git@github.com:a/b.git https://host/a@b:c",
+        "max_tokens=4096 tokens: 512 token_type_ids key_value_heads=8 <|im_start|> sk-learn risk-averse ak-47",
+        "loss 0.1234 reward 0.500 grad_norm 1.2e-05 9/36 [00:12<00:34, 1.2s/it]",
+    ]
+    assert len(lines) > 100
+    redactor = Redactor(telling_values(ORDINARY | OTHERS))
+    assert [line for line in lines if redactor.redact(line) != line] == []

@@ -1,0 +1,74 @@
+"""What looks like a secret: by the words of a variable's name, and by the shape of a value whatever it is called."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Final
+
+MIN_LENGTH: Final = 6
+"""Shorter values are left alone: masking `1` or `abc` everywhere would make a log unreadable and hide nothing."""
+
+_WORDS: Final = re.compile(
+    r"TOKEN|SECRETS?|PASSWORD|PASSWD|PASSPHRASE|PASS|PWD|KEYS?|PAT|CREDENTIALS?|AUTH|AUTHORIZATION|JWT|COOKIE|BEARER|DSN"
+    r"|SALT|[A-Z0-9]+(?:TOKEN|SECRET|PASSWORD|PASSWD|APIKEY|ACCESSKEY|SECRETKEY|CREDENTIALS)"
+)
+"""Of a name, between its underscores."""
+_PLACES: Final = re.compile(r"FILE|PATH|DIR|DIRECTORY|HOME|SOCK|SOCKET|MODE|TIMEOUT|TYPE|METHOD")
+"""Last words of names whose value is no secret, whatever the others say (`SSH_AUTH_SOCK`, `RAY_AUTH_MODE`)."""
+_NAMES: Final = frozenset({"PWD", "OLDPWD", "XP_PASS_ENV"})
+_SWITCHES: Final = re.compile(r"true|false|yes|none|null|auto|always|never|default|enabled|disabled", re.IGNORECASE)
+
+SHAPE: Final = re.compile(
+    r"(?<![A-Za-z0-9_-])(?:"
+    r"sk-[A-Za-z0-9_-]{16,}|rk_live_[A-Za-z0-9]{16,}|sk_live_[A-Za-z0-9]{16,}"
+    r"|gh[opsur]_[A-Za-z0-9]{30,}|github_pat_[A-Za-z0-9_]{20,}|glpat-[A-Za-z0-9_-]{16,}"
+    r"|hf_[A-Za-z0-9]{20,}|npm_[A-Za-z0-9]{30,}|pypi-[A-Za-z0-9_-]{40,}|xox[abeoprs]-[A-Za-z0-9-]{10,}"
+    r"|(?:AKIA|ASIA)[0-9A-Z]{16}|AIza[0-9A-Za-z_-]{35}|SG\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,}"
+    r"|(?:ak|as)-[A-Za-z0-9]{22}(?![A-Za-z0-9])|wandb_v1_[A-Za-z0-9_]{20,}|dop_v1_[0-9a-f]{60,}"
+    r"|eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}"
+    r")"
+)
+"""Tokens that their makers gave a prefix, so that they can be told from hashes and ids."""
+URL_PASSWORD: Final = re.compile(r"(?<=://)[^\s/@:'\"]*:[^\s/@'\"]+(?=@)")
+"""`user:password` of a URL."""
+_KEY_BLOCK: Final = "PRIVATE KEY-----"
+
+
+def is_telling_name(name: str) -> bool:
+    """Whether a variable's name says that its value is secret."""
+    words = [word for word in re.split(r"[^A-Z0-9]+", name.upper()) if word]
+    if name.upper() in _NAMES or not words or _PLACES.fullmatch(words[-1]):
+        return False
+    return any(_WORDS.fullmatch(word) for word in words)
+
+
+def is_telling_value(value: str) -> bool:
+    """Whether a value is secret by its shape alone."""
+    return bool(SHAPE.search(value) or URL_PASSWORD.search(value)) or _KEY_BLOCK in value
+
+
+def telling(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that hold secrets by their look, though nobody declared them."""
+    return {name: value for name, value in environ.items() if _is_telling(name, value)}
+
+
+def parts_of(value: str) -> tuple[str, ...]:
+    """What of a secret value is to be masked: the whole, and the password of a URL on its own."""
+    passwords = [match.group().partition(":")[2] for match in URL_PASSWORD.finditer(value)]
+    return (value, *passwords)
+
+
+def _is_telling(name: str, value: str) -> bool:
+    if is_telling_value(value):
+        return True
+    if not is_telling_name(name) or len(value.strip()) < MIN_LENGTH or _SWITCHES.fullmatch(value.strip()):
+        return False
+    return not _is_place(value)
+
+
+def _is_place(value: str) -> bool:
+    """Whether a value is a path: a base64 text may begin with a slash too, but below no directory that is there."""
+    top = value.split("/", 2)[1] if value.startswith("/") else ""
+    return value.startswith("~/") or bool(top and os.path.isdir(f"/{top}"))
