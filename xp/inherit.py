@@ -12,8 +12,8 @@ from typing import Final
 from xp.secret_shapes import is_telling_name, is_telling_value
 
 PASS: Final = "XP_PASS_ENV"
-MODEL_TOKENS: Final = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
-"""A stage fetches gated models with these; a served environment has no part in it."""
+STAGE_TOKENS: Final = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "RAY_AUTH_TOKEN")
+"""A stage fetches gated models and joins its Ray cluster with these; a served environment gets none of them."""
 
 
 def _words(text: str) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from xp.atomic import write_atomically
 from xp.errors import ExitCode, XpError
-from xp.inherit import MODEL_TOKENS
+from xp.inherit import STAGE_TOKENS
 from xp.inherit import inherited as passed
 from xp.job import Stage
 from xp.launchers import secrets_files
@@ -91,7 +91,7 @@ def inherited(context: Context, *more: str) -> tuple[dict[str, str], dict[str, s
         more: names that pass beside the list.
     """
     environ = {name: value for name, value in os.environ.items() if name not in context.withheld}
-    plain, hidden = passed(environ, (*MODEL_TOKENS, *more))
+    plain, hidden = passed(environ, (*STAGE_TOKENS, *more))
     secret = {name: value for name, value in plain.items() if value in context.secrets.values()}
     return {name: value for name, value in plain.items() if name not in secret}, hidden
 

@@ -28,7 +28,7 @@ from typing import BinaryIO
 from xp.atomic import write_atomically
 from xp.envs.secrets_file import environment as with_secrets
 from xp.errors import ExitCode, XpError
-from xp.inherit import MODEL_TOKENS, inherited
+from xp.inherit import STAGE_TOKENS, inherited
 from xp.launchers.files import write_files
 from xp.launchers.log import LogStream, write_to_screen
 from xp.launchers.order import CLAIM, RESULT, Order, Result, claim
@@ -154,7 +154,7 @@ def _run(order: Order, root: Path, file: BinaryIO, ending: Ending) -> int:
 
 def _passed(order: Order, held: Mapping[str, str]) -> dict[str, str]:
     """What the program gets of the node's own variables; a cluster's may hold more than is meant for it."""
-    plain, hidden = inherited(held, (*MODEL_TOKENS, *order.secrets, *([order.runtime.project or ""])))
+    plain, hidden = inherited(held, (*STAGE_TOKENS, *order.secrets, *([order.runtime.project or ""])))
     return {**plain, **hidden}
 
 
