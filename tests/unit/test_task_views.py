@@ -6,6 +6,8 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from xp.backends.skyrl import tasks_view as skyrl
 from xp.backends.slime import tasks_view as slime
 from xp.envs.base import Message
@@ -84,3 +86,20 @@ def test_a_tokenizers_digest_follows_its_vocabulary_and_its_template() -> None:
     chats = [Chat(), Chat({"enable_thinking": False}), Chat(tools_prompt=ToolsPrompt.SYSTEM)]
     chats.append(Chat(tools_prompt=ToolsPrompt.SYSTEM, dialect=Dialect.ACTION))
     assert len({ChatTokens(one, chat).digest() for one in tokenizers for chat in chats}) == 16
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", '{"a/train/0": -1}', '{"a/train/0": "5"}', '{"a/train/0": true}', "[" * 5000, "\0"]
+)
+def test_counts_that_are_none_are_made_again(tmp_path: Path, text: str) -> None:
+    (tmp_path / "set.tokens").mkdir()
+    (tmp_path / "set.tokens" / "t.json").write_text(text)
+    assert count_tokens(tmp_path / "set", [row(0)], "t", lambda _: 5) == {"a/train/0": 5}
+
+
+def test_a_store_that_cannot_be_written_costs_the_counting_and_nothing_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "set.tokens").write_text("in the way")  # root writes into a read-only directory all the same
+    assert count_tokens(tmp_path / "set", [row(0)], "t", lambda _: 5) == {"a/train/0": 5}
+    assert "are not kept" in capsys.readouterr().out

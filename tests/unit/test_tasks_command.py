@@ -12,6 +12,7 @@ from xp.tasks.command import main
 from xp.tasks.inspect import list_sets
 from xp.tasks.prepare import prepare
 from xp.tasks.store import TaskSet
+from xp.tasks.token_counts import count_tokens
 
 
 @pytest.fixture
@@ -87,3 +88,23 @@ def test_a_wrong_command_is_one_clear_message(tmp_path: Path, task_set: TaskSet,
     assert task_set.path.exists()
     with pytest.raises(XpError, match=message):
         main(argv, tmp_path)
+
+
+def test_token_counts_beside_a_set_are_known_to_every_command(
+    tmp_path: Path, task_set: TaskSet, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = list(task_set.rows())
+    count_tokens(task_set.path, rows, "tokenizer", lambda _: 5)
+    counts = tmp_path / "tasks" / f"{task_set.key}.tokens"
+    assert counts.is_dir()
+    assert {item.state for item in list_sets(tmp_path / "tasks")} == {"whole", "counts"}
+    assert main(["verify"], tmp_path) == 0
+    assert main(["show", task_set.key], tmp_path) == 0
+    assert main(["prune", "--keep", task_set.key, "--yes"], tmp_path) == 0
+    assert counts.is_dir()
+    (counts / "tokenizer.json").write_text("[")
+    assert main(["verify"], tmp_path) == ExitCode.TASKS
+    assert "token counts" in capsys.readouterr().out
+    assert main(["prune", "--yes"], tmp_path) == 0
+    assert not counts.exists()
+    assert not task_set.path.exists()

@@ -16,6 +16,10 @@ from xp.tasks.manifest import Manifest, read_manifest
 from xp.tasks.row import TaskRow
 from xp.tasks.shards import try_lock
 from xp.tasks.store import Broken, TaskSet, prove
+from xp.tasks.token_counts import SUFFIX, place_of, read_counts
+
+COUNTS = "counts"
+"""State of the directory beside a set that says how long its prompts are for each model."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,8 @@ def _look_at(path: Path) -> Listed:
         state = "unfinished"
     elif ".corrupt-" in path.name:
         state = "set aside"
+    elif path.suffix == SUFFIX:
+        state = COUNTS
     else:
         with suppress(OSError, ValueError):
             manifest, state = read_manifest(path), "whole"
@@ -74,6 +80,9 @@ def verify_set(path: Path) -> TaskSet:
     num_counted = sum(found.num_tasks(purpose) for purpose in Purpose)
     if num_rows != num_counted:
         raise XpError(f"the task set {path} has {num_rows} rows, its manifest {num_counted}", ExitCode.TASKS)
+    for file in sorted(place_of(path).glob("*.json")):
+        if read_counts(file) is None:
+            raise XpError(f"the token counts {file} are damaged: delete the file, it is made again", ExitCode.TASKS)
     return found
 
 
@@ -107,7 +116,7 @@ def prune(store: Path, keep: Sequence[str], is_dry: bool = False) -> list[Listed
     for listed in list_sets(store):
         key = listed.path.name.partition(".")[0]
         is_kept = any(key.startswith(wanted) for wanted in keep)
-        if is_kept and listed.state in ("whole", "unfinished"):
+        if is_kept and listed.state in ("whole", "unfinished", COUNTS):
             continue
         with writing_below(store), try_lock(store / f".{key}.lock") as is_free:
             if not is_free:

@@ -2,7 +2,7 @@
 
 A set is the directory `<store>/<request key>/`, which appears in one rename with its table and manifest complete.
 Beside it, while a builder works: `<key>.work/` (finished shards) and `<key>.lock`. What failed its proof is moved to
-`<key>.corrupt-<n>`.
+`<key>.corrupt-<n>`. How long the prompts of a set are for each model is in `<key>.tokens/` (`token_counts.py`).
 """
 
 from __future__ import annotations

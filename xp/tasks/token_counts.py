@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 from xp.atomic import replacing
 from xp.tasks.row import TaskRow
+
+SUFFIX: Final = ".tokens"
 
 
 def count_tokens(
@@ -25,14 +27,35 @@ def count_tokens(
         tokenizer: digest of the tokenizer (`ChatTokens.digest`).
         count: the length of one row's prompt, tools included.
     """
-    file = task_set.with_name(f"{task_set.name}.tokens") / f"{tokenizer}.json"
-    known: dict[str, int] = {}
-    with suppress(FileNotFoundError, ValueError):
-        known = json.loads(file.read_text())
+    file = place_of(task_set) / f"{tokenizer}.json"
+    known = read_counts(file) or {}
     fresh = {row.task_id: count(row) for row in rows if row.task_id not in known}
     if fresh:
         known |= fresh
+        _keep(file, known)
+    return {row.task_id: known[row.task_id] for row in rows}
+
+
+def place_of(task_set: Path) -> Path:
+    """Where the counts of a set lie, one file a tokenizer."""
+    return task_set.with_name(f"{task_set.name}{SUFFIX}")
+
+
+def read_counts(file: Path) -> dict[str, int] | None:
+    """Task id -> tokens; None where the file is absent or is no such thing."""
+    try:
+        known = json.loads(file.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+    is_whole = isinstance(known, dict) and all(type(number) is int and number >= 0 for number in known.values())
+    return known if is_whole else None
+
+
+def _keep(file: Path, known: Mapping[str, int]) -> None:
+    """Save what was counted; a store that cannot be written costs the counting, each time, and nothing else."""
+    try:
         file.parent.mkdir(exist_ok=True)
         with replacing(file) as temporary:
             temporary.write_text(json.dumps(known, sort_keys=True))
-    return {row.task_id: known[row.task_id] for row in rows}
+    except OSError as error:
+        print(f"token counts are not kept: {file.parent}: {error.strerror}", flush=True)
