@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+
+from tests.listeners import Listener, listeners, off_loopback
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1200)]
 
@@ -20,16 +23,24 @@ SMALL = (
 )
 
 
-def xp(directory: Path, *words: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "xp", *words], cwd=directory, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
+def xp(directory: Path, *words: str) -> set[Listener]:
+    """Run a command to its end; returns every listener that its processes have had."""
+    found: set[Listener] = set()
+    with (directory / "said.txt").open("w+") as said:
+        process = subprocess.Popen([sys.executable, "-m", "xp", *words], cwd=directory, stdout=said, stderr=said)
+        while process.poll() is None:
+            found |= listeners(process.pid)
+            time.sleep(0.1)
+        said.seek(0)
+        assert process.returncode == 0, said.read()[-3000:]
+    return found
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
 def test_a_run_on_two_processes_trains_resumes_and_its_checkpoints_can_be_played(strategy: str, tmp_path: Path) -> None:
-    xp(tmp_path, *SMALL, f"backend.parallel.strategy={strategy}")
+    heard = xp(tmp_path, *SMALL, f"backend.parallel.strategy={strategy}")
+    assert heard, "gloo's own sockets, at the least"
+    assert off_loopback(heard) == set()
     (run,) = (tmp_path / "outputs/runs").iterdir()
     xp(tmp_path, f"resume={run.name}", "training.num_steps=3")
     xp(tmp_path, "evaluate", f"run={run.name}", "checkpoint=1")

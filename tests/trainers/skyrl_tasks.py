@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.listeners import Listener, listeners
 from xp.errors import ExitCode, XpError
 
 
@@ -45,6 +49,43 @@ def linger(cfg: Any, diary: Path) -> None:
             diary.write_text("closed")
 
     asyncio.run(wait())
+
+
+STRANGER = """
+from ray._raylet import GcsClient
+try:
+    print("accepted", GcsClient(address={address!r}).get_all_node_info(timeout=5))
+except Exception as error:
+    print("refused" if "token" in str(error) else error)
+"""
+
+
+def listen(cfg: Any) -> tuple[list[str], set[Listener]]:
+    """What a client without a token hears of this cluster; every listener of it, a process group's store included."""
+    import psutil
+    import ray
+    import torch.distributed as dist
+
+    del cfg
+    address = ray.get_runtime_context().gcs_address
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")} | {"HOME": "/"}
+    stranger = [sys.executable, "-c", STRANGER.format(address=address)]
+    said = subprocess.run(stranger, env=environ, capture_output=True, text=True, timeout=120, check=False)
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "RANK": "0", "WORLD_SIZE": "1"}
+    dist.init_process_group(backend="gloo")
+    raylet = psutil.Process().parent()
+    assert raylet is not None
+    driver = raylet.parent()
+    assert driver is not None
+    found = listeners(driver.pid)
+    dist.destroy_process_group()
+    return [*said.stdout.split(maxsplit=1), said.stderr], found
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
 
 
 def _records() -> Iterator[tuple[str, str]]:

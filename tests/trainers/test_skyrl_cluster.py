@@ -8,12 +8,15 @@ import threading
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
 
+from tests.listeners import off_loopback
 from tests.trainers.skyrl_parts import native, train_config
-from tests.trainers.skyrl_tasks import crash, fail, linger, look_around
+from tests.trainers.skyrl_tasks import crash, fail, linger, listen, look_around
+from xp import own_ray
 from xp.backends.skyrl.cluster import run_in_ray, without_secrets
 from xp.errors import ExitCode, XpError
 
@@ -88,3 +91,16 @@ def test_term_lets_the_task_close_its_sessions_before_ray_ends(tmp_path: Path) -
     finally:
         signal.signal(signal.SIGTERM, previous)
     assert diary.read_text() == "closed"
+
+
+def test_nobody_else_reaches_the_cluster(tmp_path: Path) -> None:
+    """Ray, and torch's store in a worker; Ray takes what anybody hands it for code to run, unless it wants a token."""
+    address, found = run_in_ray(native(train_config(), tmp_path), listen, (), num_workers=1)
+    assert {name for name, _, _ in found} >= {"gcs_server", "raylet"}
+    assert off_loopback(found) == set()
+    assert address[0] == "refused", address
+    token = own_ray.token_file(Path(os.environ[own_ray.DIRECTORY]))
+    assert (token.stat().st_mode & 0o777, token.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    value = token.read_text()
+    lines = [" ".join(process.info["cmdline"] or []) for process in psutil.process_iter(["cmdline"])]
+    assert not [line for line in lines if value in line]

@@ -5,6 +5,7 @@ The stand-in (tests/trainers/fake_vllm) proves the order of calls and the sums, 
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -22,6 +23,7 @@ import yaml
 
 from tests.tiny import tokenizer_and_model
 from xp.backends.base import Places
+from xp.backends.trl import guarded
 from xp.backends.trl.completions import ServerWriter
 from xp.backends.trl.config import Sampling, Server, TrainConfig
 from xp.backends.trl.render import stages
@@ -206,15 +208,91 @@ def test_a_server_is_started_on_its_own_accelerators_and_gone_afterwards(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     log = tmp_path / "vllm.log"
-    with served(monkeypatch, "some/model", log) as url:
-        writer = ServerWriter(url, SAMPLING, str(log))
+    with served(monkeypatch, "some/model", log) as (url, key):
+        writer = ServerWriter(url, SAMPLING, str(log), key=key)
         assert list(writer.write([Request([7, 8], 3)])[0].ids) == [8, 2]
     told = json.loads(log.read_text().splitlines()[0])
     assert told["devices"] == "2,3"
     assert told["argv"][:2] == ["serve", "some/model"]
+    assert key not in log.read_text()
     assert told["argv"][-2:] == ["--max-num-seqs", "4"]
     with pytest.raises(XpError, match="the vLLM server failed"):
         ServerWriter(url, SAMPLING, str(log), pause_s=0.01).write([Request([7], 3)])
+
+
+def test_a_client_without_the_key_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    log = tmp_path / "vllm.log"
+    with served(monkeypatch, "some/model", log) as (url, key):
+        told = json.loads(log.read_text().splitlines()[0])
+        assert told["argv"][told["argv"].index("--middleware") + 1] == "xp.backends.trl.guarded.WithKey"
+        assert told["argv"][told["argv"].index("--host") + 1] == "127.0.0.1"
+        assert key not in " ".join(told["argv"])
+        for wrong in (None, "", key[:-1]):
+            with pytest.raises(XpError, match="401"):
+                ServerWriter(url, SAMPLING, str(log), key=wrong).write([Request([7], 3)])
+
+
+class Endpoints(BaseHTTPRequestHandler):
+    """The paths of vLLM's that TRL's client asks when it is made, and the header it came with."""
+
+    asked: ClassVar[list[tuple[str, str | None]]] = []
+
+    def do_GET(self) -> None:
+        self.asked.append((self.path, self.headers["Authorization"]))
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps({"data": [{"id": "policy"}], "world_size": 1}).encode())
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_trls_own_client_says_the_key_from_its_first_request_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    from trl.generation import vllm_client, vllm_generation
+
+    monkeypatch.setattr(vllm_client, "is_vllm_available", lambda: True)
+    monkeypatch.setattr(vllm_generation, "VLLMClient", vllm_client.VLLMClient)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Endpoints)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    guarded.let_trl_say("the-key")
+    client = vllm_generation.VLLMClient(base_url=f"http://127.0.0.1:{server.server_port}")
+    assert client.get_world_size() == 1
+    server.shutdown()
+    server.server_close()
+    assert [path for path, _ in Endpoints.asked] == ["/health", "/v1/models", "/get_world_size"]
+    assert {said for path, said in Endpoints.asked if path != "/health"} == {"Bearer the-key"}
+
+
+@pytest.mark.parametrize(
+    ("path", "said", "status"),
+    [
+        ("/health", None, 200),
+        ("/update_weights", None, 401),
+        ("/update_weights", "Bearer wrong", 401),
+        ("/update_weights", "Bearer the-key", 200),
+        ("/v1/models", None, 401),
+    ],
+)
+def test_every_path_of_the_server_wants_the_key(
+    path: str, said: str | None, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(guarded.KEY, "the-key")
+    sent: list[Any] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        del scope, receive
+        await send({"status": 200})
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        raise AssertionError("the body is not read")
+
+    headers = [] if said is None else [(b"authorization", said.encode())]
+    asyncio.run(guarded.WithKey(app)({"type": "http", "path": path, "headers": headers}, receive, send))
+    assert sent[0]["status"] == status
 
 
 def test_a_server_that_does_not_come_up_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

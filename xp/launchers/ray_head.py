@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from xp import own_ray
 from xp.errors import ExitCode, XpError
+from xp.loopback import HOST
 
 GUARD = Path(__file__).with_name("guard.py")
 START_S = 180.0
@@ -27,27 +27,19 @@ class RayHead:
     """Started at once; `stop` ends it, and so does the end of this process."""
 
     def __init__(self, *, num_cpus: int, gpus: tuple[str, ...], environ: Mapping[str, str]) -> None:
-        # Short: Ray's sockets lie below it, and a socket's path may have 107 bytes.
-        self._directory = Path(tempfile.mkdtemp(prefix="xp-ray-", dir="/tmp"))
-        self.token = secrets.token_hex(16)
-        token = self._directory / "token"
-        token.touch(mode=0o600)
-        token.write_text(self.token)
+        self._directory = own_ray.make_directory()
+        self.token = own_ray.token_file(self._directory).read_text()
         dashboard, client, agent = free_ports(3)
-        self.address = f"http://127.0.0.1:{dashboard}"
+        self.address = f"http://{HOST}:{dashboard}"
         command = [
             *(sys.executable, "-c", START, "start", "--head", "--disable-usage-stats", "--port=0"),
-            *("--min-worker-port=0", "--max-worker-port=0", f"--temp-dir={self._directory}"),
-            *("--node-ip-address=127.0.0.1", "--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard}"),
+            *("--min-worker-port=0", "--max-worker-port=0", f"--temp-dir={own_ray.files(self._directory)}"),
+            *(f"--node-ip-address={HOST}", f"--dashboard-host={HOST}", f"--dashboard-port={dashboard}"),
             *(f"--ray-client-server-port={client}", f"--dashboard-agent-listen-port={agent}"),
             *(f"--num-cpus={num_cpus}", f"--num-gpus={len(gpus)}"),
         ]
         variables = {
-            **environ,
-            "RAY_AUTH_MODE": "token",
-            "RAY_AUTH_TOKEN_PATH": str(token),
-            # Without it Ray takes 127.0.0.1 for a mistake, and listens on the address that others can reach.
-            "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+            **own_ray.variables(environ, self._directory),
             # Ray gives each part of its dashboard 30 s, which a busy machine needs more than; the job API is one.
             "RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT": str(START_S),
             **({"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {}),

@@ -1,5 +1,7 @@
 """Ray for one job: started here and ended with it, or joined where RAY_ADDRESS names one; it is told no secret.
 
+One that is started here is closed to other users (xp.own_ray): whoever reaches a Ray without a token runs code in it.
+
 The processes of a Ray of the job's own inherit its environment, secrets included, and Ray keeps no record of it. Those
 of a Ray that was there before read secrets from a file (xp.envs.secrets_file).
 """
@@ -15,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from xp import own_ray
 from xp.envs.secrets_file import VARIABLE
 from xp.errors import ExitCode, XpError
 
@@ -103,8 +106,7 @@ def _start(cfg: Any, num_workers: int | None) -> None:
     else:
         for name in ("RAY_ADDRESS", "RAY_JOB_CONFIG_JSON_ENV_VAR"):
             os.environ.pop(name, None)
-        # `local`: ray.init() alone would join any cluster of this machine that it finds.
-        place = {"address": "local", "include_dashboard": False, **_pretended(num_workers)}
+        place = own_ray.place() | _pretended(num_workers)
     hook = PREPARE if num_workers is None else REHEARSE
     ray.init(runtime_env={"env_vars": variables, "worker_process_setup_hook": hook}, **place)
     sync_registries()

@@ -7,6 +7,8 @@ import sys
 import typing
 import warnings
 
+from xp import loopback
+
 VARIABLES = {
     # Nobody asked for Ray's usage reports.
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -21,6 +23,8 @@ VARIABLES = {
 
 def prepare_process() -> None:
     """Make SkyRL importable and quiet; called first in the driver, and by Ray in each of its workers."""
+    if loopback.ONE_MACHINE in os.environ:
+        loopback.stay()
     for name, value in VARIABLES.items():
         os.environ.setdefault(name, value)
     # torchdata 0.11.0 calls a function that torch 2.13.0 has deprecated.

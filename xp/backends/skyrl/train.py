@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from xp import loopback, own_ray
 from xp.backends.skyrl.config import Common, TrainConfig
 from xp.backends.skyrl.process import prepare_process
 from xp.backends.skyrl.tasks_view import write_view
@@ -35,6 +37,8 @@ def main(argv: Sequence[str]) -> None:
 
 def prepare(common: Common) -> None:
     """Before anything of SkyRL is imported."""
+    if common.rehearsal or not os.environ.get("RAY_ADDRESS"):
+        own_ray.close_to_others()
     prepare_process()
     if common.rehearsal:
         from xp.backends.skyrl.rehearsal import stand_ins
@@ -71,6 +75,9 @@ def native_config(common: Common, model: str) -> Any:
     register_estimator()
     cfg = SkyRLTrainConfig.from_cli_overrides(common.native(model, Path.cwd()))
     validate_cfg(cfg)
+    if loopback.ONE_MACHINE in os.environ:
+        # The router of SkyRL's engines is no Python program; xp.loopback keeps the engines' own servers.
+        cfg.generator.inference_engine.router_init_kwargs |= {"host": loopback.HOST, "prometheus_host": loopback.HOST}
     return cfg
 
 

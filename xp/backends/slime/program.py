@@ -11,7 +11,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
+from xp import loopback, own_ray
 from xp.atomic import write_atomically
 from xp.backends.slime.config import WORKER_ATTRIBUTE, Command, WorkerConfig
 from xp.backends.slime.farewell import ask_to_close
@@ -30,6 +32,8 @@ def run_train(command: Command, worker: WorkerConfig) -> None:
     """
     sources = open_sources(command)
     flags = absolute_flags(command, Path(worker.root))
+    if not os.environ.get("RAY_ADDRESS"):
+        flags += ["--router-prometheus-host", loopback.HOST]
     os.environ.update(command.environment)
     arguments = _write_worker(worker)
     with _ray(command):
@@ -96,9 +100,16 @@ def _write_worker(worker: WorkerConfig) -> Path:
 def _ray(command: Command) -> Iterator[None]:
     """A Ray cluster of this stage's own, or the one that RAY_ADDRESS names (a submitted job has it).
 
-    The own cluster's processes inherit this process's environment, secrets included, and no record of Ray's holds it.
+    The own cluster's processes inherit this process's environment, secrets included, and no record of Ray's holds it;
+    it is closed to other users (xp.own_ray).
     An existing cluster is told what is no secret, and the name of the file that holds the secrets.
     """
+    if not os.environ.get("RAY_ADDRESS"):
+        own_ray.close_to_others()
+    hook: dict[str, Any] = {}
+    if loopback.ONE_MACHINE in os.environ:
+        loopback.stay()
+        hook = {"worker_process_setup_hook": "xp.loopback.stay"}
     import ray
 
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -107,9 +118,9 @@ def _ray(command: Command) -> Iterator[None]:
         os.environ["RAY_OVERRIDE_JOB_RUNTIME_ENV"] = "1"
         names = ("PYTHONPATH", VARIABLE)
         told = {name: os.environ[name] for name in names if os.environ.get(name)}
-        ray.init(runtime_env={"env_vars": {**command.environment, **told}})
+        ray.init(runtime_env={**hook, "env_vars": {**command.environment, **told}})
     else:
-        ray.init(address="local", include_dashboard=False)
+        ray.init(runtime_env=hook, **own_ray.place())
     # Ray takes TERM for itself, and ignores what a handler raises while it waits, all but a KeyboardInterrupt.
     ending = _Ending()
     signal.signal(signal.SIGTERM, ending)

@@ -29,11 +29,14 @@ class ServerWriter:
         url: of the server, without a path.
         sampling: temperature and cuts.
         log: the server's own, for the message when it fails.
+        key: what the server wants of its clients; None: nothing.
         pause_s: before a second attempt; doubled for the third.
     """
 
-    def __init__(self, url: str, sampling: Sampling, log: str, pause_s: float = 1.0) -> None:
+    def __init__(self, url: str, sampling: Sampling, log: str, *, key: str | None = None, pause_s: float = 1.0) -> None:
         self._url, self._sampling, self._log, self._pause_s = url, sampling, log, pause_s
+        self._headers = {"Content-Type": "application/json"}
+        self._headers |= {"Authorization": f"Bearer {key}"} if key is not None else {}
         # The server is on this machine: no proxy of the environment's stands between.
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
@@ -75,9 +78,7 @@ class ServerWriter:
         return written
 
     def _post(self, body: Mapping[str, Any]) -> Any:
-        request = urllib.request.Request(
-            f"{self._url}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
-        )
+        request = urllib.request.Request(f"{self._url}/v1/completions", json.dumps(body).encode(), self._headers)
         fault = ""
         for attempt in range(ATTEMPTS):
             if attempt:

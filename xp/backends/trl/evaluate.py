@@ -95,8 +95,8 @@ def _engine(config: EvaluateConfig, directory: str, chat: ChatTokens) -> Iterato
 
     log = Path(common.stage_dir) / "vllm.log"
     devices, _ = split_devices(common.server.num_accelerators, 0)
-    with running(common.server, directory, devices, log) as url:
-        writer = ServerWriter(url, common.sampling, str(log))
+    with running(common.server, directory, devices, log) as served:
+        writer = ServerWriter(served.url, common.sampling, str(log), key=served.key)
         yield lambda prompts: WritingEngine(writer, prompts, chat.end_id, common.sampling)
 
 

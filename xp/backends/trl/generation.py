@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from xp.backends.trl import guarded
 from xp.backends.trl.config import Sampling
 from xp.backends.trl.conversation import OpenEngine
 from xp.backends.trl.policy import WholePolicy
@@ -70,7 +72,7 @@ class Generation:
         def engine(sampling: Sampling) -> OpenEngine:
             writer: Writer
             if vllm.mode == "server":
-                writer = ServerWriter(vllm.server_base_url, sampling, self._log)
+                writer = ServerWriter(vllm.server_base_url, sampling, self._log, key=os.environ.get(guarded.KEY))
             else:
                 writer = ColocatedWriter(vllm, sampling)
             return lambda prompts: WritingEngine(writer, prompts, self._end_id, sampling)

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from xp.backends.trl import train
+from xp import loopback
+from xp.backends.trl import guarded, train
 from xp.backends.trl.config import TrainConfig
+from xp.backends.trl.process import STORES
 from xp.backends.trl.server import free_port, running, split_devices
 from xp.reading import config_of
 from xp.stage_program import run_stage
@@ -26,6 +29,8 @@ def main(argv: Sequence[str]) -> None:
     path, *accelerate = argv
     config = config_of(Path(path), TrainConfig.from_json)
     with ExitStack() as stack:
+        os.environ[STORES] = stack.enter_context(tempfile.TemporaryDirectory(prefix="xp-stores-"))
+        loopback.stay()
         if config.common.server is not None:
             _serve(stack, config)
         if accelerate:
@@ -40,7 +45,9 @@ def _serve(stack: ExitStack, config: TrainConfig) -> None:
     assert server is not None
     own, served = split_devices(config.num_processes, server.num_accelerators)
     log = Path(config.common.stage_dir) / "vllm.log"
-    os.environ[train.SERVER_URL] = stack.enter_context(running(server, config.base_model, served, log))
+    os.environ[train.SERVER_URL], os.environ[guarded.KEY] = stack.enter_context(
+        running(server, config.base_model, served, log)
+    )
     os.environ[train.GROUP_PORT] = str(free_port())
     os.environ["CUDA_VISIBLE_DEVICES"] = own
     # TRL's client would ask a proxy of the shell's for this machine.
@@ -52,9 +59,14 @@ def _launch(config_file: str, path: str) -> None:
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-    words = ["--config_file", config_file, "-m", "xp.backends.trl.train", path]
+    # In files that no other user can open: torch's own store listens on every address, and asks nobody for a key.
+    on_files = ("--rdzv_backend", "c10d", "--rdzv_conf", "store_type=file")
+    words = ["--config_file", config_file, *on_files, "-m", "xp.backends.trl.train", path]
+    arguments = launch_command_parser().parse_args(words)
+    arguments.rdzv_endpoint = f"{os.environ[STORES]}/agent"
+    os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     try:
-        launch_command(launch_command_parser().parse_args(words))
+        launch_command(arguments)
     except ChildFailedError as error:
         _, failure = error.get_first_failure()
         code = failure.exitcode

@@ -6,6 +6,7 @@ import os
 import sys
 import time
 import warnings
+from datetime import timedelta
 
 from xp.backends.trl.ranks import Ranks
 
@@ -24,6 +25,25 @@ def quiet_trainer(num_threads: int) -> None:
 def quiet_rank() -> None:
     """What every rank would print, the first one prints; errors come from all."""
     sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+
+
+STORES = "XP_TRL_STORES"
+"""Variable: the directory through which the processes of one stage find each other."""
+
+
+def join_group(ranks: Ranks, *, use_cpu: bool, timeout_s: float) -> None:
+    """Make the process group of several ranks by a file, before the trainer makes it by a port of this machine."""
+    if ranks.count == 1 or STORES not in os.environ:
+        return
+    from accelerate import PartialState
+
+    PartialState(
+        cpu=use_cpu,
+        init_method=f"file://{os.environ[STORES]}/ranks",
+        rank=ranks.number,
+        world_size=ranks.count,
+        timeout=timedelta(seconds=timeout_s),
+    )
 
 
 RELEASE_S = 1.0

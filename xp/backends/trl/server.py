@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -13,19 +14,29 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
+from xp.backends.trl import guarded
 from xp.backends.trl.completions import MODEL
 from xp.backends.trl.config import Server
 from xp.errors import ExitCode, XpError
+from xp.loopback import HOST
 
 STOP_S = 20.0
 """Between TERM and KILL."""
 POLL_S = 0.5
 
 
+class Served(NamedTuple):
+    """A server that answers."""
+
+    url: str
+    key: str
+
+
 @contextmanager
-def running(server: Server, model: str, devices: str, log: Path) -> Iterator[str]:
-    """Serve a model for as long as the block lasts; gives its URL.
+def running(server: Server, model: str, devices: str, log: Path) -> Iterator[Served]:
+    """Serve a model for as long as the block lasts, to whoever has the key.
 
     Args:
         server: arguments and deadline.
@@ -37,18 +48,21 @@ def running(server: Server, model: str, devices: str, log: Path) -> Iterator[str
         XpError: (RUNTIME) it ended, or did not answer in time; the message has the end of its log.
     """
     port = free_port()
+    key = secrets.token_hex(32)
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as file:
         process = subprocess.Popen(
             [
-                *(sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", model),
-                *("--served-model-name", MODEL, "--host", "127.0.0.1", "--port", str(port)),
+                *(sys.executable, "-m", guarded.__name__, "serve", model),
+                *("--served-model-name", MODEL, "--host", HOST, "--port", str(port)),
+                *("--middleware", f"{guarded.__name__}.{guarded.WithKey.__name__}"),
                 *server.arguments,
             ],
             env={
                 **os.environ,
                 "CUDA_VISIBLE_DEVICES": devices,
-                # Where the trainer's weights come in; reachable from this machine alone.
+                guarded.KEY: key,
+                # Where the trainer's weights come in.
                 "VLLM_SERVER_DEV_MODE": "1",
             },
             stdin=subprocess.DEVNULL,
@@ -57,10 +71,10 @@ def running(server: Server, model: str, devices: str, log: Path) -> Iterator[str
             start_new_session=True,
         )
     try:
-        url = f"http://127.0.0.1:{port}"
+        url = f"http://{HOST}:{port}"
         print(f"vLLM serves {model} on {url} (accelerators {devices}); its log is {log}", flush=True)
         _wait(process, url, server.start_timeout_s, log)
-        yield url
+        yield Served(url, key)
     finally:
         _stop(process)
 
@@ -81,7 +95,7 @@ def split_devices(num_first: int, num_rest: int) -> tuple[str, str]:
 def free_port() -> int:
     """A TCP port that nobody listens on."""
     with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
+        listener.bind((HOST, 0))
         return int(listener.getsockname()[1])
 
 

@@ -12,8 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from xp import loopback
+from xp.backends.trl import guarded
 from xp.backends.trl.config import Lora, TrainConfig
-from xp.backends.trl.process import leave_group, quiet_rank, quiet_trainer
+from xp.backends.trl.process import join_group, leave_group, quiet_rank, quiet_trainer
 from xp.backends.trl.publish import publish_model, trained_model
 from xp.backends.trl.ranks import Ranks
 from xp.backends.trl.tasks_view import trl_rows
@@ -40,6 +42,7 @@ def main(argv: Sequence[str]) -> None:
     path = Path(argv[0])
     config = config_of(path, TrainConfig.from_json)
     ranks = Ranks()
+    loopback.stay()
     if not ranks.is_main:
         quiet_rank()
     rows = load_tasks(Path(config.common.tasks), path.parent, "train")
@@ -98,7 +101,10 @@ def make_trainer(
 
     from xp.backends.trl.checkpoints import Seal
 
-    # First: it makes the process group, by which only one rank reads the weights under FSDP2.
+    # First: only one rank reads the weights under FSDP2, by the process group.
+    join_group(Ranks(), use_cpu=config.grpo["use_cpu"], timeout_s=config.grpo["ddp_timeout"])
+    if SERVER_URL in environ:
+        guarded.let_trl_say(environ[guarded.KEY])
     args = GRPOConfig(**config.grpo, **_server(environ))
     shard_on_cpu(args.distributed_state, environ)
     model = AutoModelForCausalLM.from_pretrained(config.base_model, dtype=loaded_dtype(config))

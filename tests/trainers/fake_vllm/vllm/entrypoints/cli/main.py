@@ -19,6 +19,10 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def do_POST(self) -> None:
+        if self.headers["Authorization"] != f"Bearer {os.environ['VLLM_API_KEY']}":  # of /v1, as vLLM itself
+            self.send_response(401)
+            self.end_headers()
+            return
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         ids = [asked["prompt"][-1], 2][: asked["max_tokens"]]
         choice = {"token_ids": ids, "logprobs": {"token_logprobs": [-0.5] * len(ids)}}

@@ -1,0 +1,103 @@
+"""Keeps what the processes of a job on one machine listen on to 127.0.0.1, whatever the trainer's own code says.
+
+torch's TCPStore, SkyRL's servers and Slime's all listen on every address of the machine, and have no setting for it.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
+
+HOST = "127.0.0.1"
+ANYWHERE = ("", "0.0.0.0", "::", "::0")
+ONE_MACHINE = "XP_ONE_MACHINE"
+"""Variable: the job has this machine alone, so that none of its processes needs to be reached from another."""
+RENDEZVOUS = "torch.distributed.rendezvous"
+
+
+def variables() -> dict[str, str]:
+    """What libraries read: the interface of gloo's and NCCL's sockets, the address of vLLM's and of Slime's servers."""
+    interface = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), "lo")
+    return {
+        "GLOO_SOCKET_IFNAME": interface,
+        "NCCL_SOCKET_IFNAME": interface,
+        "VLLM_HOST_IP": HOST,
+        "SLIME_HOST_IP": HOST,
+    }
+
+
+def stay() -> None:
+    """Keep this process, and what libraries read in those that it starts, on 127.0.0.1; called in each process."""
+    os.environ.update(variables())
+    _keep_sockets()
+    if (loaded := sys.modules.get(RENDEZVOUS)) is not None:
+        _keep_stores(loaded)
+    elif not any(isinstance(finder, _AfterImport) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _AfterImport())
+
+
+def _keep_sockets() -> None:
+    """Let Python's sockets bind to 127.0.0.1 (or ::1) where they were to bind to every address."""
+    bind: Callable[..., None] = socket.socket.bind
+    if getattr(bind, "xp_stays", False):
+        return
+
+    def stay_here(own: socket.socket, address: Any) -> None:
+        if own.family in (socket.AF_INET, socket.AF_INET6) and address[0] in ANYWHERE:
+            here = HOST if own.family == socket.AF_INET else "::1"
+            address = (here, *address[1:])
+        bind(own, address)
+
+    stay_here.xp_stays = True  # type: ignore[attr-defined]
+    socket.socket.bind = stay_here  # type: ignore[method-assign]
+
+
+def _keep_stores(rendezvous: ModuleType) -> None:
+    """Let the store of a process group listen on a socket that is bound already: torch takes one, and binds none."""
+    made: Any = rendezvous.TCPStore  # type: ignore[attr-defined]
+    if getattr(made, "xp_stays", False):
+        return
+
+    def store(host_name: str, port: int, world_size: int | None = None, is_master: bool = False, **more: Any) -> Any:
+        if is_master and more.get("master_listen_fd") is None:
+            # A port that this process's own store has already is shared: torch finds it by its number.
+            with suppress(OSError):
+                more["master_listen_fd"] = socket.create_server((HOST, port), backlog=2048).detach()
+        return made(host_name, port, world_size, is_master, **more)
+
+    store.xp_stays = True  # type: ignore[attr-defined]
+    rendezvous.TCPStore = store  # type: ignore[attr-defined]
+
+
+class _AfterImport(MetaPathFinder):
+    """Keeps the stores once torch is imported: most processes of a cluster never import it."""
+
+    def find_spec(self, name: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:
+        del path, target
+        if name != RENDEZVOUS:
+            return None
+        sys.meta_path.remove(self)
+        spec = find_spec(name)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Keeping(spec.loader)
+        return spec
+
+
+class _Keeping(Loader):
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._loader.exec_module(module)
+        _keep_stores(module)
