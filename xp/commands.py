@@ -79,7 +79,7 @@ def evaluate(request: Request) -> int:
     def asked(attempt: int) -> Plan:
         return build_evaluation(resumed.spec, resumed.run_id, attempt, None if step is None else int(step))
 
-    _dispatch(asked(resumed.attempt), is_whole=True, replan=asked)
+    _dispatch(asked(resumed.attempt), is_whole=True, again=True, replan=asked)
     return ExitCode.OK
 
 
@@ -308,21 +308,27 @@ def _dispatch_all(plans: Sequence[Plan], *, is_whole: bool = True) -> int:
     return code
 
 
-def _dispatch(one: Plan, *, is_whole: bool, replan: Callable[[int], Plan] | None = None) -> None:
+def _dispatch(
+    one: Plan, *, is_whole: bool, again: bool = False, replan: Callable[[int], Plan] | None = None
+) -> None:
     from xp.dispatch import dispatch
+    from xp.kept import attempt_of, finished
     from xp.launchers.choice import make_launcher
     from xp.show import console, show_summary, title
 
     outputs = Path(one.spec.outputs)
+    if not again and (reason := finished(one, outputs)) is not None:
+        console().print(reason, markup=False, soft_wrap=True)
+        return
     console().print(f"[bold]{one.run_id}[/bold]  {title(one)}")
     launcher = make_launcher(one.spec.launcher, outputs, one.spec.backend.pins)
-    record = dispatch(one, launcher, outputs, modules=user_modules(one.spec), replan=replan)
+    record = dispatch(one, launcher, outputs, modules=user_modules(one.spec), replan=replan, again=again)
     if record.status is Status.RUNNING:
         console().print(
             f"left to {one.spec.launcher.name}; python -m xp runs show|logs|cancel {one.run_id}", markup=False
         )
     elif is_whole:
-        show_summary(one, outputs, attempt=len(record.attempts))
+        show_summary(one, outputs, attempt=attempt_of(record, "evaluate") or len(record.attempts))
 
 
 def _outputs_of(arguments: Sequence[str]) -> tuple[list[str], Path]:

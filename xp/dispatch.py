@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from xp.atomic import write_atomically
 from xp.errors import ExitCode, XpError
 from xp.job import Runtime, Stage
+from xp.kept import kept
 from xp.launchers.base import Context, Detachable, Echo, Launch, Launcher
 from xp.launchers.detached import live
 from xp.launchers.exits import exit_code, is_restartable, reason
@@ -50,6 +51,7 @@ def dispatch(
     modules: Sequence[str] = (),
     replan: Callable[[int], Plan] | None = None,
     restart_delay_s: float = 5.0,
+    again: bool = False,
 ) -> RunRecord:
     """Run a plan to its end.
 
@@ -60,6 +62,7 @@ def dispatch(
         modules: top-level modules of the user's that the jobs import; copied beside xp's package.
         replan: makes the same plan for another attempt, for restarts; None: `xp.plan.build_again`.
         restart_delay_s: before the first restart; doubles with each.
+        again: run also what succeeded in an earlier attempt.
 
     Raises:
         XpError: of preflight (nothing was created), of a stage that failed, or INTERRUPTED / TERMINATED.
@@ -74,7 +77,7 @@ def dispatch(
         Signals(plan.run_id, resume_command(plan.run_id, outputs)) as signals,
     ):
         for restart in range(max_restarts + 1):
-            attempt = _Attempt(plan, launcher, outputs, ready, echo, signals)
+            attempt = _Attempt(plan, launcher, outputs, ready, echo, signals, again=again and restart == 0)
             try:
                 return attempt.leave() if plan.spec.launcher.detach else attempt.run()
             except XpError as error:
@@ -98,11 +101,15 @@ class _Attempt:
         ready: Ready,
         echo: Echo,
         signals: Signals,
+        *,
+        again: bool,
     ) -> None:
         self._plan, self._launcher, self._outputs, self._ready = plan, launcher, outputs, ready
         self._echo, self._signals = echo, signals
         self._run = outputs / "runs" / plan.run_id
         self._context = context_of(plan, outputs, ready)
+        self._again = again
+        self._kept: dict[str, int] = {}
         self.is_restartable = False
 
     def run(self) -> RunRecord:
@@ -149,6 +156,8 @@ class _Attempt:
         """Put the attempt on record, before its directory: a number is never given out twice."""
         plan = self._plan
         earlier = _earlier(self._run, plan)
+        if not self._again:
+            self._kept = kept(plan, earlier, self._outputs, is_here=self._launcher.is_here)
         names = tuple(sorted({*earlier.secrets, *self._ready.secrets}))
         origin = provenance(tuple(plan.spec.backend.pins), _trainer_runtime(plan))
         stages = [stage.name for stage in plan.stages]
@@ -190,12 +199,17 @@ class _Attempt:
         return replace(self._context, secrets=secrets)
 
     def _is_cached(self, stage: Stage) -> bool:
-        """Whether the stage's content-addressed result is there; says so, and puts it on record."""
-        is_there = all(states(self._outputs, _promised(stage)).values())
-        if stage.done is None or not is_there or not self._launcher.is_here:
+        """Whether the stage's result is there, from an earlier attempt or by its content; puts it on record."""
+        if (attempt := self._kept.get(stage.name)) is not None:
+            where = f"done in attempt_{attempt}"
+        elif (
+            stage.done is not None and self._launcher.is_here and all(states(self._outputs, _promised(stage)).values())
+        ):
+            where = "done before"
+        else:
             return False
         self._update(stage, status=Status.CACHED)
-        self._echo(f"xp: {stage.name}: done before, skipped\n")
+        self._echo(f"xp: {stage.name}: {where}, skipped\n")
         return True
 
     def _finish(self, stage: Stage, launch: Launch, code: int, before: Mapping[str, State]) -> None:

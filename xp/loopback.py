@@ -57,12 +57,12 @@ def _keep_sockets() -> None:
         bind(own, address)
 
     stay_here.xp_stays = True  # type: ignore[attr-defined]
-    socket.socket.bind = stay_here  # type: ignore[method-assign]
+    socket.socket.bind = stay_here  # type: ignore[method-assign, assignment]
 
 
 def _keep_stores(rendezvous: ModuleType) -> None:
     """Let the store of a process group listen on a socket that is bound already: torch takes one, and binds none."""
-    made: Any = rendezvous.TCPStore  # type: ignore[attr-defined]
+    made: Any = rendezvous.TCPStore
     if getattr(made, "xp_stays", False):
         return
 

@@ -147,6 +147,33 @@ def test_a_second_run_finds_the_model_made_and_a_resumed_one_goes_on(outputs: Pa
     assert len(list(run.glob("model.attempt-*"))) == 1
 
 
+def test_a_run_killed_in_its_evaluation_ends_when_it_is_resumed_and_then_is_finished(outputs: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "xp", "name=cut", *SMALL, "evaluation.num_episodes=64"],
+        cwd=outputs, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    deadline = time.monotonic() + 300
+    while not list((outputs / "outputs/runs").glob("cut-*/attempt_1/evaluate/trajectories/*.jsonl")):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    process.kill()
+    process.wait()
+    run = the_run(outputs, "cut")
+    done = xp(outputs, f"resume={run.name}")
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    assert stages(run) == {"prepare": "cached", "model": "cached", "train": "cached", "evaluate": "succeeded"}
+    assert "held-out reward after" in done.stdout
+    assert [(line["step"], line["attempt"]) for line in metrics(run, "train")] == [(1, 1), (2, 1)]
+    before = (run / "run.json").read_bytes()
+    for words in ((f"resume={run.name}",), ("runs", "resume", run.name)):
+        done = xp(outputs, *words)
+        assert done.returncode == 0, done.stderr
+        assert f"{run.name} is finished (2 of 2 steps); to go on: resume={run.name} training.num_steps=N" in done.stdout
+    assert (run / "run.json").read_bytes() == before
+    assert not (run / "attempt_3").exists()
+
+
 def test_a_checkpoint_can_be_evaluated_by_itself(outputs: Path) -> None:
     run = the_run(outputs)
     done = xp(outputs, "evaluate", f"run={run.name}", "checkpoint=1")

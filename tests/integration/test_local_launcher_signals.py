@@ -52,6 +52,37 @@ def test_a_signal_ends_the_whole_tree_after_the_grace(tmp_path: Path, number: in
     assert not (tmp_path / "never").exists()
 
 
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, ExitCode.INTERRUPTED), (signal.SIGTERM, ExitCode.TERMINATED)]
+)
+def test_a_run_in_the_background_ends_by_a_signal_and_not_with_its_terminal(
+    tmp_path: Path, number: int, code: ExitCode
+) -> None:
+    """`nohup python -m xp &` in a script: the shell ignores INT and HUP for it."""
+    supervisor = Supervisor(tmp_path, [POLITE], preexec_fn=_ignore)
+    eventually(lambda: (tmp_path / "up").exists(), 20)
+    supervisor.send(signal.SIGHUP)
+    time.sleep(0.5)
+    assert statuses(tmp_path) == {"s0": "running"}
+    supervisor.send(number)
+    ended, output = supervisor.end()
+    assert ended == code
+    assert "tidied up" in output
+    assert statuses(tmp_path) == {"s0": "interrupted"}
+
+
+def test_a_run_in_the_background_can_be_cancelled(tmp_path: Path) -> None:
+    supervisor = Supervisor(tmp_path, [POLITE], preexec_fn=_ignore)
+    eventually(lambda: (tmp_path / "up").exists(), 20)
+    cancel(tmp_path / "runs/run")
+    assert supervisor.end()[0] in (ExitCode.INTERRUPTED, ExitCode.TERMINATED)
+
+
+def _ignore() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+
 @pytest.mark.scorecard(8)
 def test_a_second_interrupt_kills_at_once(tmp_path: Path) -> None:
     supervisor = Supervisor(tmp_path, [STUBBORN_TREE], grace_s=60.0)

@@ -326,9 +326,9 @@ def test_each_stage_gets_its_own_secrets_and_the_record_only_their_names(
 
 
 def test_an_infrastructure_failure_makes_a_new_attempt(tmp_path: Path) -> None:
-    launcher = FakeLauncher([0, ExitCode.ENVIRONMENT, 0, 0])
+    launcher = FakeLauncher([0, ExitCode.ENVIRONMENT, 0])
     record = go(plan(stage("a", ""), stage("b", ""), max_restarts=1), tmp_path, launcher)
-    assert launcher.submitted == ["run/1/a", "run/1/b", "run/2/a", "run/2/b"]
+    assert launcher.submitted == ["run/1/a", "run/1/b", "run/2/b"]
     assert [attempt.status for attempt in record.attempts] == [Status.FAILED, Status.SUCCEEDED]
 
 

@@ -23,6 +23,8 @@ class MetricsFile:
     def __init__(self, path: Path, stage: str, attempt: int) -> None:
         self._path = path
         self._head = {"stage": stage, "attempt": attempt}
+        if path.is_file() and path.stat().st_size:
+            os.utime(path)  # an attempt that finds every step done has nothing to write, and leaves a file that is true
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """Append one line. A value that is not finite is written as null, since JSON has no NaN."""

@@ -32,8 +32,10 @@ class Signals:
 
     def __enter__(self) -> Signals:
         if threading.current_thread() is threading.main_thread():
-            # An ignored HUP (nohup) stays ignored.
-            wanted = [number for number in HANDLED if signal.getsignal(number) is not signal.SIG_IGN]
+            # An ignored HUP (nohup) stays ignored. An INT that a shell ignores for its background jobs does not: who
+            # sends it to a run wants the run to end.
+            is_nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+            wanted = [number for number in HANDLED if not (number == signal.SIGHUP and is_nohup)]
             self._previous = {number: signal.signal(number, self._handle) for number in wanted}
         return self
 

@@ -1,0 +1,112 @@
+"""Which stages of a resumed run run again: those that did not succeed, and those made from something that changed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from tests.launching import FakePlan, plan, stage
+from tests.unit.test_dispatch import FakeLauncher, ends, failing, go
+from xp.job import Stage
+from xp.launchers.base import Context
+from xp.record import Status, read_record
+
+
+def of_two(train: str = "36 steps", evaluate: str = "all tasks") -> FakePlan:
+    """A plan whose stages' jobs differ by a word; a config says the number of its attempt, as real ones do."""
+    stages = (
+        stage("train", "", train, outputs=("runs/run/model",)),
+        stage("evaluate", "", evaluate, outputs=("runs/run/attempt_1/evaluation",)),
+    )
+    return plan(*stages)
+
+
+def at(one: FakePlan, attempt: int) -> FakePlan:
+    """The same plan for another attempt: its paths and its configs have another number."""
+
+    def renumbered(made: Stage) -> Stage:
+        outputs = tuple(name.replace("attempt_1", f"attempt_{attempt}") for name in made.job.outputs)
+        return replace(made, job=replace(made.job, outputs=outputs, files={"config.json": f'{{"attempt": {attempt}}}'}))
+
+    return replace(one.at(attempt), stages=tuple(renumbered(made) for made in one.stages))
+
+
+def writing(*failed: str) -> FakeLauncher:
+    """Writes what is promised, but for the stages that fail."""
+
+    def play(made: Stage, context: Context) -> int:
+        if made.name in failed:
+            return 9
+        for name in made.job.outputs:
+            (context.outputs / name).parent.mkdir(parents=True, exist_ok=True)
+            (context.outputs / name).write_text(context.key(made.name))
+        return 0
+
+    return FakeLauncher(play)
+
+
+def test_a_stage_that_succeeded_is_not_run_again(tmp_path: Path) -> None:
+    failing(at(of_two(), 1), tmp_path, writing("evaluate"))
+    launcher, said = writing(), []
+    record = go(at(of_two(), 2), tmp_path, launcher, echo=said.append)
+    assert launcher.submitted == ["run/2/evaluate"]
+    assert ends(record) == {"train": ("cached", None), "evaluate": ("succeeded", 0)}
+    assert said == ["xp: train: done in attempt_1, skipped\n"]
+    assert (tmp_path / "runs/run/model").read_text() == "run/1/train"
+
+
+def test_it_is_when_its_job_changed_or_its_output_is_gone(tmp_path: Path) -> None:
+    failing(at(of_two(), 1), tmp_path, writing("evaluate"))
+    launcher = writing("evaluate")
+    failing(at(of_two(train="50 steps"), 2), tmp_path, launcher)
+    assert launcher.submitted == ["run/2/train", "run/2/evaluate"]
+    (tmp_path / "runs/run/model").unlink()
+    launcher = writing()
+    go(at(of_two(train="50 steps"), 3), tmp_path, launcher)
+    assert launcher.submitted == ["run/3/train", "run/3/evaluate"]
+
+
+def test_the_model_of_another_job_is_not_taken_for_this_ones(tmp_path: Path) -> None:
+    """36 steps, 50 steps, and 36 again: the model that lies there is of 50."""
+    go(at(of_two(), 1), tmp_path, writing())
+    go(at(of_two(train="50 steps"), 2), tmp_path, writing())
+    launcher = writing()
+    go(at(of_two(), 3), tmp_path, launcher)
+    assert launcher.submitted == ["run/3/train", "run/3/evaluate"]
+
+
+def test_what_comes_after_a_stage_that_ran_again_runs_again(tmp_path: Path) -> None:
+    """Also where the attempt was cut between the two: the evaluation is of the model before."""
+    go(at(of_two(), 1), tmp_path, writing())
+    failing(at(of_two(train="50 steps"), 2), tmp_path, writing("evaluate"))
+    file = tmp_path / "runs/run/run.json"
+    file.write_text(file.read_text().replace('"status": "failed"', '"status": "pending"'))
+    launcher = writing()
+    go(at(of_two(train="50 steps"), 3), tmp_path, launcher)
+    assert launcher.submitted == ["run/3/evaluate"]
+
+
+def test_an_evaluation_of_something_else_in_between_changes_nothing(tmp_path: Path) -> None:
+    go(at(of_two(), 1), tmp_path, writing())
+    other = at(of_two(evaluate="a checkpoint"), 2)
+    go(replace(other, stages=other.stages[1:]), tmp_path, writing(), again=True)
+    launcher = writing()
+    record = go(at(of_two(), 3), tmp_path, launcher)
+    assert launcher.submitted == []
+    assert ends(record) == dict.fromkeys(("train", "evaluate"), ("cached", None))
+
+
+def test_what_is_asked_for_by_name_is_run_again(tmp_path: Path) -> None:
+    go(at(of_two(), 1), tmp_path, writing())
+    launcher = writing()
+    go(at(of_two(), 2), tmp_path, launcher, again=True)
+    assert launcher.submitted == ["run/2/train", "run/2/evaluate"]
+
+
+def test_a_plan_that_cannot_be_read_keeps_nothing(tmp_path: Path) -> None:
+    failing(at(of_two(), 1), tmp_path, writing("evaluate"))
+    (tmp_path / "runs/run/attempt_1/plan.json").write_text('{"stages": [{"name": "train", "job": 3}]}')
+    launcher = writing()
+    go(at(of_two(), 2), tmp_path, launcher)
+    assert launcher.submitted == ["run/2/train", "run/2/evaluate"]
+    assert read_record(tmp_path / "runs/run").status is Status.SUCCEEDED
