@@ -21,10 +21,9 @@ from xp.plan import (
     build_preparation,
     new_run_id,
 )
-from xp.record import Status
 from xp.resume import Resumed, spec_to_resume, split_off
+from xp.run_plans import run_plan, run_plans
 from xp.spec import RunSpec
-from xp.stages.episode import user_modules
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ class Request:
 
 def run(request: Request) -> int:
     """Plan everything, refuse what is illegal, then run it: one run, or one after the other for a sweep."""
-    return _dispatch_all(_plans(request))
+    return run_plans(_plans(request))
 
 
 def prepare(request: Request) -> int:
@@ -54,7 +53,7 @@ def prepare(request: Request) -> int:
     from xp.show import console
 
     plans = [build_preparation(spec, new_run_id(spec)) for spec in _specs(request)]
-    code = _dispatch_all(plans, is_whole=False)
+    code = run_plans(plans, is_whole=False)
     findings = {str(one): one for plan in plans for one in chat_template(plan.spec, Path(plan.spec.outputs))}
     if faults := [one for one in findings.values() if one.verdict is Verdict.FAULT]:
         raise XpError("\n".join(f"the task set is complete, and {one.text}" for one in faults), faults[0].code)
@@ -71,7 +70,7 @@ def evaluate(request: Request) -> int:
         if step is not None:
             raise XpError("checkpoint=STEP is one of a run: give run=RUN; python -m xp runs list names the runs")
         specs = _specs(request)
-        return _dispatch_all([build_model_evaluation(spec, new_run_id(spec)) for spec in specs])
+        return run_plans([build_model_evaluation(spec, new_run_id(spec)) for spec in specs])
     if step is not None and not step.isdigit():
         raise XpError(f"checkpoint={step}: a rollout step is a whole number")
     resumed = spec_to_resume(given["run"], overrides)
@@ -79,7 +78,7 @@ def evaluate(request: Request) -> int:
     def asked(attempt: int) -> Plan:
         return build_evaluation(resumed.spec, resumed.run_id, attempt, None if step is None else int(step))
 
-    _dispatch(asked(resumed.attempt), is_whole=True, again=True, replan=asked)
+    run_plan(asked(resumed.attempt), is_whole=True, again=True, replan=asked)
     return ExitCode.OK
 
 
@@ -131,7 +130,7 @@ def runs(arguments: Sequence[str]) -> int:
             print(trust(directory_of(outputs, name)))
         case ["resume", name, *overrides]:
             resumed = spec_to_resume(name, [*overrides, f"outputs={outputs}"])
-            return _dispatch_all([_again(resumed)])
+            return run_plans([_again(resumed)])
         case ["compare", "--csv", *names]:
             print(as_csv(leaderboard(outputs, names)), end="")
         case ["compare", "--markdown", *names]:
@@ -155,7 +154,7 @@ def search(request: Request) -> int:
     directory = _outputs_of(request.overrides)[1] / "searches" / digest
 
     def reward(spec: RunSpec) -> float:
-        _dispatch_all(_sweep_plans([spec], again=request.again))
+        run_plans(_sweep_plans([spec], again=request.again))
         return held_out_reward(spec)
 
     run_trials(request.overrides, request.config_dirs, directory, request.trials, reward)
@@ -288,47 +287,6 @@ def _sweep_plans(specs: Sequence[RunSpec], *, again: bool) -> list[Plan]:
     if faults:
         raise XpError("\n".join(faults), next(iter(faults.values())))
     return plans
-
-
-def _dispatch_all(plans: Sequence[Plan], *, is_whole: bool = True) -> int:
-    """Run the plans in order. A sweep goes on after a failure and returns the first one's exit code."""
-    from xp.show import console
-
-    code: int = ExitCode.OK
-    for number, one in enumerate(plans, start=1):
-        if len(plans) > 1:
-            console().rule(f"{number}/{len(plans)}  {one.run_id}")
-        try:
-            _dispatch(one, is_whole=is_whole)
-        except XpError as error:
-            if len(plans) == 1 or error.code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):
-                raise
-            console(stderr=True).print(f"xp: {one.run_id}: {error}", markup=False)
-            code = code or error.code
-    return code
-
-
-def _dispatch(
-    one: Plan, *, is_whole: bool, again: bool = False, replan: Callable[[int], Plan] | None = None
-) -> None:
-    from xp.dispatch import dispatch
-    from xp.kept import attempt_of, finished
-    from xp.launchers.choice import make_launcher
-    from xp.show import console, show_summary, title
-
-    outputs = Path(one.spec.outputs)
-    if not again and (reason := finished(one, outputs)) is not None:
-        console().print(reason, markup=False, soft_wrap=True)
-        return
-    console().print(f"[bold]{one.run_id}[/bold]  {title(one)}")
-    launcher = make_launcher(one.spec.launcher, outputs, one.spec.backend.pins)
-    record = dispatch(one, launcher, outputs, modules=user_modules(one.spec), replan=replan, again=again)
-    if record.status is Status.RUNNING:
-        console().print(
-            f"left to {one.spec.launcher.name}; python -m xp runs show|logs|cancel {one.run_id}", markup=False
-        )
-    elif is_whole:
-        show_summary(one, outputs, attempt=attempt_of(record, "evaluate") or len(record.attempts))
 
 
 def _outputs_of(arguments: Sequence[str]) -> tuple[list[str], Path]:
