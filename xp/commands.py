@@ -24,6 +24,7 @@ from xp.plan import (
 from xp.resume import Resumed, spec_to_resume, split_off
 from xp.run_plans import run_plan, run_plans
 from xp.spec import RunSpec
+from xp.spec.section import local_path
 
 
 @dataclass(frozen=True)
@@ -292,4 +293,7 @@ def _sweep_plans(specs: Sequence[RunSpec], *, again: bool) -> list[Plan]:
 def _outputs_of(arguments: Sequence[str]) -> tuple[list[str], Path]:
     rest = [text for text in arguments if not text.startswith("outputs=")]
     given = [text.partition("=")[2] for text in arguments if text.startswith("outputs=")]
-    return rest, Path(given[-1] if given else "outputs")
+    try:
+        return rest, Path(local_path(given[-1]) if given else "outputs")
+    except ValueError as error:
+        raise XpError(f"outputs: {error}") from None

@@ -13,6 +13,7 @@ from xp.errors import ExitCode, XpError
 from xp.faults import all_paths
 from xp.names import is_name
 from xp.spec import RunSpec
+from xp.spec.section import ADDRESS
 
 CHANGEABLE = (
     "training.num_steps",
@@ -61,6 +62,9 @@ def spec_to_resume(run: str, overrides: Sequence[str]) -> Resumed:
     from xp.record import read_record
 
     values = parse_assignments(overrides)
+    for word, text in (("resume", run), ("outputs", str(values.get("outputs", "")))):
+        if ADDRESS.match(text):
+            raise XpError(f"{word}={text}: an address; a run lies in a directory of this machine", ExitCode.RUN_DIR)
     directory = Path(run) if "/" in run else Path(values.pop("outputs", "outputs")) / "runs" / run
     if not is_name(directory.name) or Path(os.path.abspath(directory)).parent.name != "runs":
         raise XpError(f"resume={run}: not the id of a run, nor a directory OUTPUTS/runs/RUN", ExitCode.RUN_DIR)

@@ -23,7 +23,7 @@ from xp.spec.backend import Backend, BackendName, Engine, EngineName, Parallel, 
 from xp.spec.env import Environments, EnvLimits, EnvMember, Reward, SecretSource
 from xp.spec.model import Architecture, Build, DType, Lora, Model
 from xp.spec.place import Hardware, LauncherName, LauncherSpec
-from xp.spec.section import Count, EnvVarName, Fraction, ModulePath, Name, Seconds, Section
+from xp.spec.section import Count, EnvVarName, Fraction, LocalPath, ModulePath, Name, Seconds, Section
 from xp.spec.tasks import HeldOut, Overlap, Selection
 from xp.spec.training import Evaluation, LrSchedule, Training
 
@@ -100,7 +100,7 @@ class RunSpec(Section):
     """First part of the run's directory name."""
     seed: Annotated[int, Field(ge=0, lt=2**31)]
     """Of sampling, data order and the trainer."""
-    outputs: str
+    outputs: LocalPath
     """Directory of runs, task sets and made models."""
     project: Name
     """Name under which trackers file the run."""

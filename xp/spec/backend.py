@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from xp.spec.section import Count, EnvVarName, Section
+from xp.spec.section import Count, EnvVarName, LocalPath, Section
 
 
 class BackendName(StrEnum):
@@ -19,7 +19,7 @@ class BackendName(StrEnum):
 class RuntimeSpec(Section):
     """Which Python the job gets; all null: the interpreter that runs xp."""
 
-    python: str | None
+    python: LocalPath | None
     """Interpreter of a virtual environment that holds the trainer."""
     project_env: EnvVarName | None
     """Name of the variable that holds the path of a checkout."""

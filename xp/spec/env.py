@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from xp.episode.config import Dialect, OnMalformedCall, OnNoToolCall, Reduction, ToolCallsPerTurn
-from xp.spec.section import Count, EnvVarName, ModulePath, Name, RowsPath, Seconds, Section, check_plain_url
+from xp.spec.section import Count, EnvVarName, LocalPath, ModulePath, Name, RowsPath, Seconds, Section, check_plain_url
 from xp.spec.tasks import HeldOut, Selection
 
 PROVIDER_FIELDS = {
@@ -77,7 +77,7 @@ class EnvMember(Section):
     """`package.module:Class` of an ORS or OpenEnv environment (or `:app`) that xp serves itself on 127.0.0.1."""
     image: str | None
     """Docker image of an OpenEnv server, started on this machine's loopback."""
-    python: str | None
+    python: LocalPath | None
     """Interpreter that runs `serve`; None: the stage's own, or xp's own (launcher=local) where that lacks a package."""
     grader: ModulePath | None
     """provider local: `package.module:function`, (answer, row) -> reward, or a class with `grade` or `step`."""

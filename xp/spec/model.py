@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from xp.episode.config import Dialect, ToolsPrompt
-from xp.spec.section import Count, Fraction, Name, Section
+from xp.spec.section import Count, Fraction, LocalPath, Name, Section
 
 
 class DType(StrEnum):
@@ -98,7 +98,7 @@ class Model(Section):
     """The policy."""
 
     name: Name
-    path: str | None
+    path: LocalPath | None
     """Hugging Face id or local directory; None where `build` makes the model."""
     build: Build | None
     dtype: DType

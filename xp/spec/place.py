@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from xp.spec.section import Count, Name, Seconds, Section, check_plain_url
+from xp.spec.section import Count, LocalPath, Name, Seconds, Section, check_plain_url
 
 
 class Hardware(Section):
@@ -47,7 +47,7 @@ class LauncherSpec(Section):
     """New attempts after an infrastructure failure; never after a fault of the user's."""
     detach: bool
     """Submit every stage and leave; `python -m xp runs` looks after the run from then on. Not for local."""
-    secrets_file: str | None
+    secrets_file: LocalPath | None
     """Ray, Slurm: a 0600 JSON object (variable -> value) that lies on the nodes already; None: xp writes one a stage
     below ~/.xp/secrets, which the nodes must see, for the life of the run."""
     address: str | None

@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+"""Of a store elsewhere (`s3://bucket/x`): as a path it would make a directory of that name here."""
+
+
+def local_path(text: str) -> str:
+    """The text, which is a path of this machine; raises ValueError for an address."""
+    if ADDRESS.match(text):
+        raise ValueError(
+            f"{text} is an address, and a path of this machine is wanted: copy it here or mount it (s3fs, gcsfuse),"
+            " and give that directory"
+        )
+    return text
+
+
+LocalPath = Annotated[str, AfterValidator(local_path)]
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$")]
 Count = Annotated[int, Field(ge=1)]

@@ -1,0 +1,42 @@
+"""Paths that are addresses are refused: as a path, `s3://bucket/x` would be a directory called `s3:` here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from xp.__main__ import main
+from xp.compose import compose
+
+
+@pytest.mark.parametrize("address", ["s3://bucket/x", "gs://bucket", "file:///tmp/x", "hf://org/name", "s3:/bucket"])
+@pytest.mark.parametrize("key", ["outputs", "model.path", "backend.runtime.python", "launcher.secrets_file"])
+def test_an_address_where_a_path_belongs_is_refused(
+    key: str, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["plan", "model=qwen3-4b", f"{key}='{address}'"]) == 2
+    message = capsys.readouterr().err
+    assert f"{key}: {address} is an address, and a path of this machine is wanted: copy it here or mount it" in message
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["runs", "list", "outputs=s3://bucket/x"],
+        ["tasks", "list", "outputs=s3://bucket/x"],
+        ["resume=run-1", "outputs=s3://bucket/x"],
+        ["resume=s3://bucket/x/runs/run-1"],
+        ["evaluate", "run=s3://bucket/x/runs/run-1"],
+    ],
+)
+def test_an_address_of_runs_is_refused_too(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(command) != 0
+    assert "address" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("path", ["Qwen/Qwen3-4B", "/models/x", "./x"])
+def test_an_id_of_the_hub_and_a_directory_are_still_taken(path: str) -> None:
+    assert compose(["model=qwen3-4b", f"model.path={path}"]).model.path == path
