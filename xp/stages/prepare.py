@@ -7,9 +7,10 @@ from xp.job import Job, Runtime, Stage
 from xp.spec import HeldOut as HeldOutSpec
 from xp.spec import Overlap, RunSpec
 from xp.spec import Selection as SelectionSpec
-from xp.stages.episode import env_config, episode_secrets
+from xp.stages.episode import chat_of, env_config, episode_secrets
+from xp.stages.model import model_place
 from xp.stages.needs import QUIET, host_resources
-from xp.tasks.config import HeldOut, MemberConfig, PrepareConfig, Selection
+from xp.tasks.config import HeldOut, MemberConfig, PrepareConfig, Reader, Selection
 from xp.tasks.request import request_key, with_sources
 
 STORE = "tasks"
@@ -48,9 +49,13 @@ def task_set_place(spec: RunSpec) -> str:
 def prepare_stage(spec: RunSpec, places: Places, *, trains: bool) -> Stage:
     """Fetch the tasks; a set that is there already is verified, which takes a fraction of a second."""
     here = places.stage("prepare")
+    reader = Reader(model_place(spec.model), spec.training.max_prompt_tokens, chat_of(spec))
     job = Job(
-        argv=("python", "-m", "xp.tasks.prepare", f"{here}/config.json"),
-        files={f"{here}/config.json": prepare_config(spec, trains=trains).to_json()},
+        argv=("python", "-m", "xp.tasks.prepare", f"{here}/config.json", f"{here}/reader.json"),
+        files={
+            f"{here}/config.json": prepare_config(spec, trains=trains).to_json(),
+            f"{here}/reader.json": reader.to_json(),
+        },
         outputs=(f"{places.tasks}/manifest.json", f"{places.tasks}/tasks.parquet"),
         resources=host_resources(spec),
         runtime=Runtime(packages=PACKAGES),

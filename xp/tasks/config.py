@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from xp.episode.config import EnvConfig, EpisodeConfig
+from xp.episode.config import Chat, EnvConfig, EpisodeConfig
 
 
 class Purpose(StrEnum):
@@ -65,6 +65,25 @@ class MemberConfig:
     system_prompt: str | None
     source: str | None = None
     """Digest of the local code that makes the tasks (`xp.tasks.request.source_digest`); None: there is none."""
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Who will read the prompts: no part of the set, only of what is said about it."""
+
+    model: str
+    """Hugging Face id, directory, or the built model's place in the outputs."""
+    max_prompt_tokens: int
+    chat: Chat
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+
+    @staticmethod
+    def from_json(text: str) -> Reader:
+        """Read what `to_json` wrote; raises KeyError, TypeError or ValueError on anything else."""
+        value = json.loads(text)
+        return Reader(**value | {"chat": Chat.from_value(value["chat"])})
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from types import FrameType
 from xp.envs.base import Provider
 from xp.errors import ExitCode, XpError
 from xp.reading import config_of
-from xp.tasks.config import PrepareConfig, Purpose
+from xp.tasks.config import PrepareConfig, Purpose, Reader
 from xp.tasks.faults import Point, fault_point
 from xp.tasks.files import writing_below
 from xp.tasks.held_out import HeldOutRecord, named
@@ -34,13 +34,16 @@ class Stopped(BaseException):
         self.code = ExitCode.INTERRUPTED if number == signal.SIGINT else ExitCode.TERMINATED
 
 
-def prepare(config: PrepareConfig, environ: Mapping[str, str], root: Path = Path(".")) -> TaskSet:
+def prepare(
+    config: PrepareConfig, environ: Mapping[str, str], root: Path = Path("."), reader: Reader | None = None
+) -> TaskSet:
     """The set of this request: recognised if the store has it whole, built otherwise.
 
     Args:
         config: what is wanted.
         environ: where providers find secrets.
         root: outputs root, which `config.store` is relative to.
+        reader: by whose tokens the table tells how long prompts are; None: by characters alone.
 
     Raises:
         XpError: see docs/exit-codes.md; nothing that could be taken for a set is left behind.
@@ -59,13 +62,14 @@ def prepare(config: PrepareConfig, environ: Mapping[str, str], root: Path = Path
 
         with builder_lock(_lock_of(path), lambda: _say(f"prepare: another process builds {path.name}; waiting for it")):
             fault_point(Point.LOCKED)
-            return _trainable(config, _build(config, environ, path))
+            return _trainable(config, _build(config, environ, path, reader))
 
 
-def _build(config: PrepareConfig, environ: Mapping[str, str], path: Path) -> TaskSet:
+def _build(config: PrepareConfig, environ: Mapping[str, str], path: Path, reader: Reader | None) -> TaskSet:
     """Under the lock: what another process built meanwhile is taken, what is broken set aside, the rest is ours."""
     from xp.tasks.build import judge, merge, publish, set_aside
     from xp.tasks.fetch import Fetcher
+    from xp.tasks.lengths import prompt_lengths
     from xp.tasks.report import Progress, print_summary
     from xp.tasks.shards import WorkDirectory
 
@@ -93,7 +97,8 @@ def _build(config: PrepareConfig, environ: Mapping[str, str], path: Path) -> Tas
     records = {name: chosen.record for name, chosen in selected.items()}
     publish(merge(config, blocks, work, failures, versions, records), path, work)
     built = prove(path)
-    print_summary(f"{_size(built)} in {path}, {time.monotonic() - start:.1f} s", built.manifest.counts)
+    title = f"{_size(built)} in {path}, {time.monotonic() - start:.1f} s"
+    print_summary(title, built.manifest.counts, None if reader is None else prompt_lengths(built, reader))
     print_held_out(built.manifest)
     for note in built.manifest.notes:
         print(f"note: {note}")
@@ -187,12 +192,13 @@ def _stop_on_signals() -> None:
 
 
 def main(argv: list[str]) -> int:
-    if len(argv) != 1:
-        _say("usage: python -m xp.tasks.prepare <config.json>")
+    if len(argv) not in (1, 2):
+        _say("usage: python -m xp.tasks.prepare <config.json> [<reader.json>]")
         return ExitCode.CONFIG
     _stop_on_signals()
     try:
-        prepare(_read_config(Path(argv[0])), os.environ)
+        reader = config_of(Path(argv[1]), Reader.from_json) if len(argv) == 2 else None
+        prepare(_read_config(Path(argv[0])), os.environ, reader=reader)
     except XpError as error:
         if os.environ.get("XP_DEBUG") == "1":
             traceback.print_exc()

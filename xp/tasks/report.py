@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
+from xp.tasks.config import Purpose
+from xp.tasks.lengths import Counted
 from xp.tasks.manifest import Count, Manifest
 
 LINE_EVERY_S = 10.0
@@ -74,19 +76,33 @@ class Progress:
             print(f"prepare: {completed}/{self._total} tasks, {note}, {left:.0f} s left", file=sys.stderr, flush=True)
 
 
-def print_summary(title: str, counts: Mapping[str, Mapping[str, Count]]) -> None:
+def print_summary(title: str, counts: Mapping[str, Mapping[str, Count]], lengths: Counted | None = None) -> None:
+    """The set as a table; its last columns are tokens where they were counted, else characters."""
     from rich.console import Console
     from rich.table import Table
 
     print(title)
     table = Table()
-    for column in ("environment", "purpose", "tasks", "failed", "overlapping", "mean prompt characters"):
+    is_counted = lengths is not None and bool(lengths.groups)
+    columns = ("mean prompt tokens", "longest", "too long") if is_counted else ("mean prompt characters",)
+    for column in ("environment", "purpose", "tasks", "failed", "overlapping", *columns):
         table.add_column(column, justify="left" if column in ("environment", "purpose") else "right")
     for env, purposes in sorted(counts.items()):
         for purpose, count in sorted(purposes.items(), reverse=True):
-            mean = f"{count.prompt_characters / count.tasks:.0f}" if count.tasks else "-"
-            table.add_row(env, purpose, str(count.tasks), str(count.failed), str(count.overlapping), mean)
+            shown = _tokens(lengths, env, purpose) if is_counted and lengths is not None else [_characters(count)]
+            table.add_row(env, purpose, str(count.tasks), str(count.failed), str(count.overlapping), *shown)
     Console(file=sys.stdout, markup=False, highlight=False).print(table)
+    if lengths is not None:
+        print(lengths.note)
+
+
+def _characters(count: Count) -> str:
+    return f"{count.prompt_characters / count.tasks:.0f}" if count.tasks else "-"
+
+
+def _tokens(lengths: Counted, env: str, purpose: str) -> list[str]:
+    found = lengths.groups.get((env, Purpose(purpose)))
+    return ["-"] * 3 if found is None else [f"{found.mean:.0f}", str(found.longest), f"{found.too_long:.1%}"]
 
 
 def print_held_out(manifest: Manifest) -> None:

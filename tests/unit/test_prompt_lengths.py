@@ -1,0 +1,100 @@
+"""The table of the prepare stage counts tokens of the model in hand, and says where there is none."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from statistics import mean
+
+import pytest
+
+from tests.fake_provider import FakeWorld
+from tests.tiny import tokenizer_and_model
+from xp.episode.config import Chat
+from xp.episode.tokens import ChatTokens
+from xp.tasks import lengths
+from xp.tasks.config import Purpose, Reader
+from xp.tasks.prepare import prepare
+from xp.tasks.row import read_rows, some_rows
+from xp.tasks.store import TaskSet
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    tokenizer_and_model()[0].save_pretrained(tmp_path / "model")
+    return str(tmp_path / "model")
+
+
+def true_lengths(task_set: TaskSet, model: str, purpose: Purpose) -> list[int]:
+    from transformers import AutoTokenizer
+
+    chat = ChatTokens(AutoTokenizer.from_pretrained(model))
+    return [len(chat.prompt(row.messages, row.tools)) for row in task_set.rows(purpose)]
+
+
+def test_the_table_tells_tokens_and_the_share_over_the_limit(
+    tmp_path: Path, model: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    world = FakeWorld(tmp_path, splits={"train": 30, "test": 9})
+    first = prepare(world.config(), {}, tmp_path / "first")
+    own = true_lengths(first, model, Purpose.TRAIN)
+    limit = sorted(own)[len(own) // 2]
+    capsys.readouterr()
+    prepare(world.config(), {}, tmp_path, reader=Reader(model, limit, Chat()))
+    out = capsys.readouterr().out
+    line = next(text for text in out.splitlines() if "│ train" in text)
+    cells = [cell.strip() for cell in line.split("│")]
+    share = sum(one > limit for one in own) / len(own)
+    assert cells[-4:-1] == [f"{mean(own):.0f}", str(max(own)), f"{share:.1%}"]
+    assert f"prompt tokens by the tokenizer of {model}; training leaves out" in out
+    assert f"prompts over training.max_prompt_tokens={limit}" in out
+
+
+def test_a_large_set_is_counted_in_part_and_the_table_says_so(
+    tmp_path: Path, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lengths, "MAX_COUNTED", 20)
+    task_set = prepare(FakeWorld(tmp_path).config(), {}, tmp_path)
+    counted = lengths.prompt_lengths(task_set, Reader(model, 10, Chat()))
+    assert sum(group.counted for group in counted.groups.values()) == 20
+    assert ", of 20 of 220 tasks, evenly taken;" in counted.note
+
+
+@pytest.mark.parametrize("every", [1, 2, 7, 1024, 5000])
+def test_every_so_many_rows_are_read(tmp_path: Path, every: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xp.tasks.row.ROWS_PER_GROUP", 16)
+    table = prepare(FakeWorld(tmp_path).config(), {}, tmp_path).table
+    assert list(some_rows(table, every)) == list(read_rows(table))[::every]
+
+
+def test_without_the_model_the_table_counts_characters_and_says_when_tokens_are_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = FakeWorld(tmp_path, splits={"train": 5, "test": 2})
+    prepare(world.config(), {}, tmp_path, reader=Reader("nobody/nothing", 100, Chat()))
+    out = capsys.readouterr().out
+    assert "characters" in out
+    assert "the tokenizer of nobody/nothing is not on this machine: prompt tokens are counted when" in out
+
+
+def test_without_transformers_the_table_says_so(tmp_path: Path, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    task_set = prepare(FakeWorld(tmp_path, splits={"train": 5, "test": 2}).config(), {}, tmp_path)
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    counted = lengths.prompt_lengths(task_set, Reader(model, 100, Chat()))
+    assert counted.groups == {}
+    assert counted.note.startswith("transformers is not installed here")
+
+
+def test_a_set_that_is_recognised_costs_no_tokenizer(
+    tmp_path: Path, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = FakeWorld(tmp_path, splits={"train": 5, "test": 2})
+    prepare(world.config(), {}, tmp_path)
+    monkeypatch.setattr(lengths, "prompt_lengths", lambda *_: pytest.fail("the tokenizer was asked for"))
+    prepare(world.config(), {}, tmp_path, reader=Reader(model, 100, Chat()))
+
+
+def test_what_the_stage_reads_survives_json() -> None:
+    reader = Reader("a/b", 400, Chat({"enable_thinking": False}))
+    assert Reader.from_json(reader.to_json()) == reader

@@ -1,0 +1,72 @@
+"""How long prompts are for the run's model, for the table of the prepare stage: where its tokenizer is at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from xp.tasks.config import Purpose, Reader
+from xp.tasks.row import TaskRow, some_rows
+from xp.tasks.store import TaskSet
+from xp.tasks.token_counts import count_tokens
+
+MAX_COUNTED = 2_000
+"""Tasks whose prompts are counted here, evenly over the set; trainers count the rest."""
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Prompt tokens of the tasks of one environment and purpose that were counted."""
+
+    counted: int
+    mean: float
+    longest: int
+    too_long: float
+    """Share over `training.max_prompt_tokens`."""
+
+
+@dataclass(frozen=True)
+class Counted:
+    """The lengths of a set, or why there are none."""
+
+    groups: Mapping[tuple[str, Purpose], Lengths]
+    note: str
+    """One sentence for below the table."""
+
+
+def prompt_lengths(task_set: TaskSet, reader: Reader) -> Counted:
+    """Count by the tokenizer on this machine; whatever is wrong with it is a note, since the set is whole already."""
+    limit = f"training.max_prompt_tokens={reader.max_prompt_tokens}"
+    later = f"prompt tokens are counted when the model is there; training leaves out prompts over {limit}"
+    try:
+        from transformers import AutoTokenizer
+
+        tokenizer = AutoTokenizer.from_pretrained(reader.model, local_files_only=True)
+    except ImportError:
+        return Counted({}, f"transformers is not installed here: {later}")
+    except (OSError, ValueError):
+        return Counted({}, f"the tokenizer of {reader.model} is not on this machine: {later}")
+    total = sum(count.tasks for purposes in task_set.manifest.counts.values() for count in purposes.values())
+    rows = list(some_rows(task_set.table, every=max(1, -(-total // MAX_COUNTED))))
+    from xp.episode.tokens import ChatTokens
+
+    chat = ChatTokens(tokenizer, reader.chat)
+    try:
+        lengths = count_tokens(
+            task_set.path, rows, chat.digest(), lambda row: len(chat.prompt(row.messages, row.tools))
+        )
+    except Exception as error:  # A chat template is a program of the model's; training refuses it in its own words.
+        return Counted({}, f"the chat template of {reader.model} renders no prompt ({type(error).__name__}): {later}")
+    which = "" if len(rows) == total else f", of {len(rows)} of {total} tasks, evenly taken"
+    note = f"prompt tokens by the tokenizer of {reader.model}{which}; training leaves out prompts over {limit}"
+    return Counted(_by_group(rows, lengths, reader.max_prompt_tokens), note)
+
+
+def _by_group(rows: Sequence[TaskRow], lengths: Mapping[str, int], limit: int) -> dict[tuple[str, Purpose], Lengths]:
+    groups: dict[tuple[str, Purpose], list[int]] = {}
+    for row in rows:
+        groups.setdefault((row.env, row.purpose), []).append(lengths[row.task_id])
+    return {
+        group: Lengths(len(found), sum(found) / len(found), max(found), sum(n > limit for n in found) / len(found))
+        for group, found in groups.items()
+    }
