@@ -8,6 +8,7 @@ from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
 
 from xp.errors import ExitCode, XpError
+from xp.terminal import guarded
 
 USAGE = """\
 python -m xp [COMMAND] [group=option ...] [key=value ...]
@@ -36,7 +37,12 @@ examples:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit code."""
+    """Run one command, its output kept harmless; returns the exit code."""
+    with guarded():
+        return _guarded(argv)
+
+
+def _guarded(argv: Sequence[str] | None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     is_debug = "--debug" in arguments
     try:

@@ -211,8 +211,15 @@ def main(argv: Sequence[str]) -> int:
     if len(argv) != 1:
         print("usage: python -m xp.record RUN_DIRECTORY", file=sys.stderr)
         return ExitCode.CONFIG
+    from xp.terminal import guarded
+
+    with guarded():
+        return _print(argv[0])
+
+
+def _print(place: str) -> int:
     try:
-        directory = Path(argv[0])
+        directory = Path(place)
         record = read_record(directory)
         print(table(record))
         if record.status is Status.RUNNING and not is_held(directory):

@@ -10,7 +10,7 @@ from xp.held_out import NAMES, held_out
 from xp.launchers import detached
 from xp.launchers.files import inside
 from xp.launchers.follow import LOOK_S, Tail
-from xp.launchers.log import write_to_screen
+from xp.launchers.log import plain, write_to_screen
 from xp.launchers.run_directory import cancel as stop_supervisor
 from xp.origin import is_ours, mark
 from xp.record import RunRecord, Status, is_held, read_record, table
@@ -69,14 +69,14 @@ def logs(outputs: Path, run: Path) -> None:
         is_over = status(run, record) != Status.RUNNING
         detached.fetch(run, record)
         for file in _logs(outputs, record)[first:]:
-            write_to_screen(tails.setdefault(file, Tail(file)).read())
+            write_to_screen(plain(tails.setdefault(file, Tail(file)).read()))
         if is_over:
             break
         asked = time.monotonic()
         while time.monotonic() - asked < ASK_S:
             time.sleep(LOOK_S)
             for tail in tails.values():
-                write_to_screen(tail.read())
+                write_to_screen(plain(tail.read()))
         record = detached.current(run)
     if not tails:
         raise XpError(f"{run.name} has no log: no stage of it has started", ExitCode.RUN_DIR)

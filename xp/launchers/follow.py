@@ -11,6 +11,7 @@ from pathlib import Path
 
 from xp.errors import ExitCode, XpError
 from xp.launchers.base import Echo
+from xp.launchers.log import plain
 from xp.launchers.order import read_result
 
 LOOK_S = 0.3
@@ -81,4 +82,4 @@ def follow(directory: Path, ended: Callable[[], int | None], explain: Callable[[
 def echo_new(tail: Tail, echo: Echo) -> None:
     """Echo what came since the last look."""
     if text := tail.read():
-        echo(text)
+        echo(plain(text))

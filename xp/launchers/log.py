@@ -12,6 +12,7 @@ from typing import BinaryIO
 
 from xp.launchers.base import Echo
 from xp.secrets import Redactor
+from xp.terminal import CONTROLS
 
 PROGRESS_EVERY_S = 30.0
 """How often the state of a progress bar goes to the file; the screen has each."""
@@ -23,21 +24,22 @@ RESTORE = "\x1b[0m\x1b[?25h"
 _END = re.compile(r"\r\n|\n|\r(?!\Z)")
 """A carriage return at the very end waits: it may be half of a line end."""
 _ESCAPE = re.compile(
-    r"\x1b(?:\[[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor
-    r"|\][^\x07\x1b]*(?:\x07|\x1b\\)?"  # OSC: title, clipboard, links
-    r"|[PX^_][^\x1b]*(?:\x1b\\)?"  # DCS and its like
-    r"|[ -/]*[0-~])"  # two characters
-    r"|[\x00-\x08\x0b\x0c\x0e-\x1a\x7f]"
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor
+    r"|(?:\x1b\]|\x9d)[^\x07\x1b\x9c\n]*(?:\x07|\x9c|\x1b\\)?"  # OSC: title, clipboard, links
+    r"|(?:\x1b[PX^_]|[\x90\x98\x9e\x9f])[^\x1b\x9c\n]*(?:\x9c|\x1b\\)?"  # DCS and its like
+    r"|\x1b[ -/]*[0-~]"  # two characters
+    rf"|[{CONTROLS}]"
 )
-_HARMLESS = re.compile(r"\x1b\[(?:[0-9;:]*m|[0-9;]*[ABCDGJK]|\?25[hl])")
+_HARMLESS = re.compile(r"\r|\x1b\[(?:[0-9;:]*m|[0-9;]*[ABCDGJK]|\?25[hl])")
 _REDRAW = re.compile(r"\x1b\[[0-9]*A")
 
 
 def write_to_screen(text: str) -> None:
     """The default echo; a screen that went away (a closed pipe) does not end the run."""
     try:
-        sys.stdout.write(text)
-        sys.stdout.flush()
+        stream = getattr(sys.stdout, "stream", sys.stdout)  # redrawn progress bars are let through, and no more
+        stream.write(harmless(text))
+        stream.flush()
     except (OSError, ValueError):
         return
 

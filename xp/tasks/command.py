@@ -12,6 +12,7 @@ from xp.errors import ExitCode, XpError
 from xp.tasks.config import Purpose
 from xp.tasks.inspect import Listed, find_set, list_sets, prune, show_tasks, verify_set
 from xp.tasks.row import TaskRow
+from xp.terminal import shown
 
 STORE = "tasks"
 
@@ -91,12 +92,7 @@ def _print_list(listed: list[Listed], title: str) -> None:
 def _print_task(row: TaskRow) -> None:
     print(f"=== {row.task_id} ({row.purpose}) {row.task_hash[:12]}")
     for message in row.messages:
-        print(f"--- {message['role']}\n{_printable(message['content'])}")
+        print(f"--- {message['role']}\n{shown(message['content'])}")
     print("--- tools")
     for tool in json.loads(row.tools):
-        print(_printable(json.dumps(tool["function"], ensure_ascii=False)))
-
-
-def _printable(text: str) -> str:
-    """An environment's text may hold escape sequences, which are not for this terminal."""
-    return "".join(char if char.isprintable() or char in "\n\t" else repr(char)[1:-1] for char in text)
+        print(shown(json.dumps(tool["function"], ensure_ascii=False)))

@@ -1,0 +1,200 @@
+"""No control character of a server, a model, a file or an error reaches the terminal, whichever command prints it."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fake_provider import FakeWorld
+from tests.foreign import leave_run, record
+from tests.reliability import proxy as faults
+from tests.reliability.conftest import World
+from xp.__main__ import main
+from xp.launchers.log import RESTORE, LogStream, harmless, plain
+from xp.origin import mark
+from xp.secrets import Redactor
+from xp.tasks.prepare import prepare
+from xp.terminal import MAX_LINE, Screen, shown
+
+C0 = [chr(number) for number in range(32) if chr(number) not in "\t\n"]
+C1 = [chr(number) for number in range(0x7F, 0xA0)]
+BIDI = list("\u061c\u200e\u200f\u2028\u2029\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+EVERY = "".join([*C0, *C1, *BIDI, "\U000e0041", "\ufeff"])
+ACTS = "\x1b]0;owned\x07\x1b[2J\x1b[8mhidden\x1b[0m\x1b[31mred\x9b2J\x9d0;owned\x9c\r" + EVERY
+
+
+def assert_harmless(*texts: str) -> None:
+    for text in texts:
+        assert sorted({char for char in EVERY if char in text}) == [], text
+
+
+@pytest.mark.parametrize("character", EVERY, ids=lambda char: f"{ord(char):04x}")
+def test_every_control_character_is_written_out(character: str) -> None:
+    text = shown(f"a{character}b")
+    assert_harmless(text)
+    assert json.loads(f'"{text}"') == f"a{character}b"
+
+
+def test_half_a_character_of_a_server_is_no_crash() -> None:
+    assert shown("\ud800") == "\\ud800"
+
+
+def test_a_terminal_gets_colours_and_nothing_that_moves_hides_or_names() -> None:
+    text = shown(ACTS, colours=True)
+    assert "\x1b[31m" in text
+    assert "\x1b" not in text.replace("\x1b[31m", "").replace("\x1b[0m", "")
+
+
+def test_a_long_line_is_cut_for_a_terminal_and_whole_in_a_pipe() -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    for stream, length in ((Terminal(), MAX_LINE + 40), (io.StringIO(), 10 * MAX_LINE)):
+        Screen(stream).write("x" * 10 * MAX_LINE + "\nnext")
+        first, second = stream.getvalue().split("\n")
+        assert len(first) <= length
+        assert second == "next"
+
+
+def test_runs_show_what_a_foreign_run_says_without_its_controls(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import yaml
+
+    run = leave_run(tmp_path, "run", record("run", status="succeeded"))
+    mark(run)
+    (run / "attempt_1/train/log.txt").write_text(f"begins {ACTS} ends\n", encoding="utf-8")
+    spec = yaml.safe_load((run / "spec.yaml").read_text())
+    spec["env"]["members"] = {f"evil {ACTS}": {}}
+    spec["model"]["name"] = f"evil {ACTS}"
+    (run / "spec.yaml").write_text(yaml.safe_dump(spec, allow_unicode=False))
+    for words in (
+        ["list"],
+        ["show", "run"],
+        ["logs", "run"],
+        ["compare"],
+        ["compare", "--csv"],
+        ["compare", "--markdown"],
+    ):
+        assert main(["runs", *words, f"outputs={tmp_path}"]) == 0
+        said = capsys.readouterr()
+        assert_harmless(said.out, said.err)
+    assert main(["runs", "logs", "run", f"outputs={tmp_path}"]) == 0
+    assert "begins" in capsys.readouterr().out
+    (run / "run.json").write_text(record("run", host=ACTS, name=ACTS))
+    for words in (["list"], ["show", "run"], ["logs", "run"], ["show", ACTS], [ACTS]):
+        main(["runs", *words, f"outputs={tmp_path}"])
+        said = capsys.readouterr()
+        assert_harmless(said.out, said.err)
+
+
+def test_tasks_show_what_an_environment_says_without_its_controls(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = FakeWorld(tmp_path, splits={"train": 3, "test": 1})
+    task_set = prepare(world.config(system_prompt=f"begins {ACTS} ends"), {}, tmp_path)
+    capsys.readouterr()
+    for words in (["list"], ["show", task_set.key], ["verify"], ["verify", ACTS], ["show", ACTS], [ACTS]):
+        main(["tasks", *words, f"outputs={tmp_path}"])
+        said = capsys.readouterr()
+        assert_harmless(said.out, said.err)
+    main(["tasks", "show", task_set.key, f"outputs={tmp_path}"])
+    assert "begins" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        faults.replied(json.dumps([{"name": ACTS}]).encode()),
+        faults.replied(json.dumps({"detail": ACTS}).encode(), executed=False),
+        faults.status(500),
+        faults.replied(ACTS.encode("utf-8", "replace")),
+    ],
+)
+@pytest.mark.parametrize("path", ["/list_environments", "/list_tools", "/create_session", "/call"])
+def test_env_check_shows_what_a_server_says_without_its_controls(
+    world: World, capsys: pytest.CaptureFixture[str], reply: Callable[..., Any], path: str
+) -> None:
+    world.proxy.inject(path, reply, times=99)
+    words = ["env", "check", world.proxy.url, "tasks=1", "env.limits.create_timeout_s=2", "env.limits.call_timeout_s=2"]
+    main([*words, "env.limits.max_attempts=1"])
+    said = capsys.readouterr()
+    assert said.out + said.err
+    assert_harmless(said.out, said.err)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["plan", f"env={ACTS}"],
+        ["plan", f"{ACTS}=1"],
+        ["plan", f"name={ACTS}"],
+        ["plan", f"training.num_steps={ACTS}"],
+        ["explain", ACTS],
+        ["doctor", f"env.target=http://{ACTS}"],
+        ["doctor", "env=openreward", "env.target=http://127.0.0.1:9", "env.variant=" + ACTS],
+        ["evaluate", f"run={ACTS}"],
+        ["plan", f"resume={ACTS}"],
+        ["--config-dir", ACTS],
+        ["-m", f"seed={ACTS}"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_errors_repeat_what_was_given_without_its_controls(
+    words: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(words) != 0
+    said = capsys.readouterr()
+    assert said.err + said.out
+    assert_harmless(said.out, said.err)
+
+
+@pytest.mark.parametrize("on_screen", [True, False])
+def test_the_log_filter_leaves_redrawn_progress_and_nothing_else(on_screen: bool) -> None:
+    log, screen = io.BytesIO(), io.StringIO()
+    stream = LogStream(log, Redactor(), screen.write, on_screen=on_screen)
+    stream.feed(f"begins {EVERY.replace(chr(13), '')} ends\n".encode())
+    stream.feed("\x9d0;title\x9c\x9b2J\x90dcs\x9c text\n".encode())
+    stream.close()
+    assert_harmless(log.getvalue().decode(), screen.getvalue().removesuffix(RESTORE))
+    assert "begins" in log.getvalue().decode()
+    assert " text\n" in log.getvalue().decode()
+
+
+def test_an_unfinished_sequence_hides_no_line_after_it() -> None:
+    for start in ("\x1b]0;", "\x9d", "\x1bP", "\x90"):
+        assert "next" in plain(f"{start}first\nnext")
+        assert "next" in harmless(f"{start}first\nnext")
+
+
+def test_a_log_is_shown_on_a_real_terminal_without_controls(tmp_path: Path) -> None:
+    run = leave_run(tmp_path, "run", record("run", status="succeeded"))
+    (run / "attempt_1/train/log.txt").write_text(f"begins {ACTS}\n", encoding="utf-8")
+    leader, follower = pty.openpty()
+    words = [sys.executable, "-m", "xp", "runs", "logs", "run", f"outputs={tmp_path}"]
+    with subprocess.Popen(words, stdout=follower, stderr=follower) as process:
+        os.close(follower)
+        said = b""
+        while True:
+            try:
+                piece = os.read(leader, 65536)
+            except OSError:
+                break
+            if not piece:
+                break
+            said += piece
+        assert process.wait() == 0
+    os.close(leader)
+    assert b"begins" in said
+    assert_harmless(said.decode().replace("\r\n", "\n"))
