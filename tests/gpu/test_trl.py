@@ -35,7 +35,7 @@ def ran(directory: Path, gpus: int, *overrides: str) -> list[dict[str, Any]]:
     if len(visible_gpus()) < gpus:
         pytest.skip(f"needs {gpus} GPUs, there are {len(visible_gpus())}")
     words = [
-        *("hardware=a100x1", f"hardware.accelerators_per_node={gpus}", "model=qwen2.5-1.5b-instruct"),
+        *("hardware=a100x1", f"hardware.accelerators_per_node={gpus}", "model=hf"),
         *(f"model.path={MODEL}", f"outputs={directory}", "env.held_out.num_tasks=16"),
         *("training.num_steps=3", "training.prompts_per_step=4", "training.micro_batch_size=4"),
         *(

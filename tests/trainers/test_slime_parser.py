@@ -11,10 +11,10 @@ import pytest
 from tests.trainers.slime_setup import needs_slime, parsed
 from xp.backends.base import Places
 from xp.backends.slime.config import Command, EvaluateConfig, TrainConfig
-from xp.backends.slime.hf_config import NAMES
 from xp.backends.slime.program import absolute_flags
 from xp.backends.slime.render import stages
 from xp.compose import compose, options
+from xp.network import KEYS
 from xp.spec import AdvantageScale, LossAggregation, RunSpec
 
 pytestmark = needs_slime
@@ -43,7 +43,8 @@ def parse(spec: RunSpec, name: str, root: Path) -> Any:
     fields = architecture.model_dump(mode="json")
     model = root / spec.model.path
     model.mkdir(parents=True, exist_ok=True)
-    config = {theirs: fields[ours] for theirs, ours in NAMES.items() if fields.get(ours) is not None}
+    config = {theirs[0]: fields[ours] for ours, theirs in KEYS.items() if fields.get(ours) is not None}
+    config["rope_theta"] = architecture.rope_theta
     (model / "config.json").write_text(json.dumps({**config, "norm_topk_prob": True, "decoder_sparse_step": 1}))
     for stage in ("train", "evaluate"):
         held_out = root / f"runs/r/attempt_1/{stage}/held_out.jsonl"

@@ -196,7 +196,7 @@ def test_the_doctor_refuses_a_model_that_would_not_be_told_of_its_tools(tmp_path
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
     found: dict[str, Any] = {}
     for who in ("template", "system"):
-        overrides = ["model.build=null", f"model.path={tmp_path}", f"model.tools_prompt={who}"]
+        overrides = ["model=hf", f"model.path={tmp_path}", f"model.tools_prompt={who}"]
         (found[who],) = chat_template(compose(overrides), tmp_path)
     assert (found["template"].verdict, found["template"].code) == (Verdict.FAULT, ExitCode.PLAN)
     assert "set model.tools_prompt=system" in found["template"].text

@@ -112,14 +112,20 @@ def _resolve(groups: tuple[tuple[str, str], ...], config_dirs: tuple[Path, ...])
         names = members_of(wanted) if group == MIXED and wanted not in legal else [wanted]
         found = [option_alias(group, name, legal) for name in names]
         for name in (name for name, option in zip(names, found, strict=True) if option is None):
-            stray = "".join(_stray(group, name, config_dirs))
-            faults.append(f"{group}={name}: no such option{nearest(name, legal)}; there are: {', '.join(legal)}{stray}")
+            faults.append(_no_option(group, name, legal, config_dirs))
         options_found = [option for option in found if option is not None]
         if (twice := given_twice(options_found)) is not None:
             faults.append(twice)
         elif len(options_found) == len(names) and wanted != "None":
             chosen[group] = mix_name(options_found)
     return chosen, faults
+
+
+def _no_option(group: str, name: str, legal: Sequence[str], config_dirs: Sequence[Path]) -> str:
+    if group == "model" and "/" in name:
+        return f"model={name}: no option, and no option has a slash; set model=hf model.path={name}"
+    stray = "".join(_stray(group, name, config_dirs))
+    return f"{group}={name}: no such option{nearest(name, legal)}; there are: {', '.join(legal)}{stray}"
 
 
 def _stray(group: str, wanted: str, config_dirs: tuple[Path, ...]) -> Iterator[str]:

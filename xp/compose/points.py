@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xp.compose.groups import Composed, compose_groups
+from xp.compose.model import complete_model
 from xp.compose.overrides import apply, choices_of, is_group, parse
 from xp.compose.values import resolve_values
 from xp.errors import XpError
@@ -114,6 +115,8 @@ def _point(chosen: Sequence[Override], config_dirs: tuple[Path, ...]) -> Point |
     values = [o for o in chosen if not is_group(o) and _section(o) not in composed.undecided]
     faults = [fault for o in values for fault in apply(container, o)]
     faults += resolve_values(container)
+    if "model" not in composed.undecided:
+        faults += complete_model(container, composed.container["model"])
     spec = _validate(container, composed.env_name)
     if isinstance(spec, list):
         known = {fault.path for fault in faults}

@@ -13,6 +13,7 @@ from xp.compose import ROOT
 from xp.doctor.finding import Finding, fault, ok, unknown
 from xp.errors import ExitCode, XpError
 from xp.launchers.preflight import interpreter
+from xp.model_files import local_directory
 from xp.spec import RunSpec
 from xp.stages.episode import chat_of
 from xp.stages.model import model_place
@@ -25,11 +26,12 @@ PROGRAM = "xp.episode.template_check"
 
 def chat_template(spec: RunSpec, outputs: Path) -> Iterator[Finding]:
     """Ask the trainer's own transformers, offline."""
-    place = _local_model(model_place(spec.model), outputs)
-    if place is None:
+    found = local_directory(model_place(spec.model), outputs, file="tokenizer_config.json")
+    if found is None:
         where = model_place(spec.model)
         yield unknown("template", f"the tokenizer of {where} is not on this machine; it is looked at once it is")
         return
+    place = str(found)
     try:
         python = interpreter(trainer_runtime(spec, ()))
     except XpError:
@@ -57,14 +59,3 @@ def _prepared(spec: RunSpec, outputs: Path) -> list[str]:
     """The task set, where it is there: its tools are the ones that the template must render."""
     place = outputs / task_set_place(spec)
     return [str(place.absolute())] if (place / TABLE).is_file() else []
-
-
-def _local_model(name: str, outputs: Path) -> str | None:
-    """Directory of a model that is here: a path, a built one below the outputs root, or Hugging Face's cache."""
-    for place in (Path(name), outputs / name):
-        if (place / "config.json").is_file():
-            return str(place.absolute())
-    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache/huggingface")
-    hub = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
-    found = sorted((hub / f"models--{name.replace('/', '--')}" / "snapshots").glob("*/tokenizer_config.json"))
-    return str(found[-1].parent) if found else None

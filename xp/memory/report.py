@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from xp.memory.estimate import shape_of
 from xp.memory.fit import fit
 from xp.memory.weights import weights_of
-from xp.spec import RunSpec
+from xp.network import COUNTED
+from xp.spec import Architecture, Build, RunSpec
 
 GB = 1e9
 
@@ -18,12 +19,15 @@ def memory_lines(spec: RunSpec) -> list[str]:
         return []
     shape = shape_of(spec)
     if shape is None:
-        return [f"memory: not estimated, since model.architecture of {spec.model.name} is null"]
+        return [
+            f"memory: not estimated, since nothing here says what network {spec.model.path} is: its config.json is"
+            " neither on this machine nor to be had from the hub"
+        ]
     found = fit(spec)
     capacity, estimate = found.capacity / GB, found.estimate
     lines = [
         f"memory per accelerator (arithmetic, not calibrated, every episode as long as it may be;"
-        f" {weights_of(shape).total / 1e9:.2f} B parameters):",
+        f" {weights_of(shape).total / 1e9:.2f} B parameters{_uncounted(shape)}):",
         f"  training {estimate.training_peak / GB:.1f} of {capacity:.0f} GB: {_parts(estimate.training)}",
     ]
     if estimate.generation:
@@ -39,6 +43,13 @@ def memory_lines(spec: RunSpec) -> list[str]:
         way_out = f"cheapest: {', or '.join(ways)}" if ways else "choose a larger hardware option or a smaller model"
         lines.append(f"  [bold]would not fit by {-found.headroom / GB:.1f} GB[/bold]; {way_out}")
     return lines
+
+
+def _uncounted(shape: Architecture | Build) -> str:
+    """A note on a family with parts that the count does not know."""
+    if isinstance(shape, Build) or shape.model_type in COUNTED:
+        return ""
+    return f", counted as a plain decoder, which {shape.model_type} is not"
 
 
 def _parts(parts: Mapping[str, float]) -> str:

@@ -64,6 +64,8 @@ class Architecture(Section):
     """Of a dense feed-forward layer."""
     vocab_size: Count
     rope_theta: Annotated[float, Field(gt=0)]
+    rope_scaling: str | None
+    """Stretching of the rotary embedding: `llama3 x FACTOR` with Llama 3's own bands, or another's name; None: none."""
     norm_eps: Annotated[float, Field(gt=0)]
     tied_embeddings: bool
     """Whether input and output embedding are one matrix."""

@@ -8,12 +8,14 @@ from pathlib import Path
 
 from xp.backends.base import Refusal
 from xp.backends.slime.flags import Flags, switch, value
-from xp.backends.slime.hf_config import mismatches
+from xp.network import mismatches
 from xp.spec import Architecture, RunSpec
 
-FAMILIES = ("qwen2", "qwen3", "qwen3_moe")
+FAMILIES = ("llama", "qwen2", "qwen3", "qwen3_moe")
 """Families whose flags are written here; the pinned version loads the weights of each from its Hugging Face directory
 (slime/backends/megatron_utils/hf_to_megatron/__init__.py `_LOADERS`)."""
+LLAMA3 = "llama3 x 8.0"
+"""The one scaling that Slime's network has: its model_provider.py passes rope_scaling on, and never a factor."""
 
 
 SHAPE: Mapping[str, Callable[[Architecture], Flags]] = {
@@ -37,6 +39,7 @@ SHAPE: Mapping[str, Callable[[Architecture], Flags]] = {
     "vocab_size": lambda a: {"--vocab-size": value(a.vocab_size)},
     # Megatron reads a whole number.
     "rope_theta": lambda a: {"--rotary-base": value(int(a.rope_theta))},
+    "rope_scaling": lambda a: {"--use-rope-scaling": switch(a.rope_scaling == LLAMA3)},
     "norm_eps": lambda a: {"--norm-epsilon": value(a.norm_eps)},
     "tied_embeddings": lambda a: {"--untie-embeddings-and-output-weights": switch(not a.tied_embeddings)},
     "qkv_bias": lambda a: {"--add-qkv-bias": switch(a.qkv_bias)},
@@ -73,30 +76,41 @@ def _if_sparse(shape: Architecture, flags: Flags) -> Flags:
     return flags if shape.num_experts is not None else dict.fromkeys(flags)
 
 
-def architecture_refusals(spec: RunSpec) -> Iterator[Refusal]:
-    """A network that cannot be built, or that is not the model's."""
+def family_refusal(spec: RunSpec) -> Refusal | None:
+    """A network that xp cannot write for Megatron: whatever else is wrong does not matter then."""
     shape, model = spec.model.architecture, spec.model
     if model.path is None:
-        yield Refusal(
+        return Refusal(
             "model.build", f"Slime trains a model that has a Hugging Face directory; choose one, not {model.name}"
         )
-        return
     if shape is None:
-        yield Refusal(
+        return Refusal(
             "model.architecture",
-            f"Slime builds the network from it and model={model.name} has none; write it into the model's file"
-            " in the words of its config.json",
+            f"Slime builds the network from it, and nothing here says what {model.path} is: download its config.json"
+            " and set model.path to the directory, or write it into the model's file",
         )
-        return
     if shape.model_type not in FAMILIES:
-        yield Refusal(
+        return Refusal(
             "model.architecture.model_type",
             f"xp writes Megatron's flags for {', '.join(FAMILIES)}, not for {shape.model_type};"
             " use backend=skyrl or trl",
         )
+    return None
+
+
+def architecture_refusals(spec: RunSpec) -> Iterator[Refusal]:
+    """A network of a family that can be built, with something that cannot, or that is not the model's."""
+    shape, model = spec.model.architecture, spec.model
+    assert shape is not None  # family_refusal: refused before
     if not shape.rope_theta.is_integer():
         yield Refusal("model.architecture.rope_theta", "Megatron takes a whole number; use backend=skyrl or trl")
+    if shape.rope_scaling not in (None, LLAMA3):
+        yield Refusal(
+            "model.architecture.rope_scaling",
+            f"Slime's network knows {LLAMA3} alone and would train {shape.rope_scaling} as another network;"
+            " use backend=skyrl or trl",
+        )
     file = Path(model.path or "", "config.json")
-    if model.path is not None and file.is_file():
+    if file.is_file():
         for line in mismatches(shape.model_dump(mode="json"), json.loads(file.read_text())):
             yield Refusal("model.architecture", f"{line} in {file}; correct the model's file")

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from xp.backends.slime.hf_config import mismatches
 from xp.errors import ExitCode, XpError
+from xp.network import mismatches
 
 
 def local_model(name: str, root: Path) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from xp.backends.base import Refusal
-from xp.backends.slime.architecture import architecture_flags, architecture_refusals
+from xp.backends.slime.architecture import architecture_flags, architecture_refusals, family_refusal
 from xp.backends.slime.flags import Flags, catalog, fault, given
 from xp.backends.slime.knobs import FIXED, KNOBS
 from xp.batch import batch_refusals
@@ -71,6 +71,8 @@ def refusals(spec: RunSpec) -> list[Refusal]:
                 " rollouts on a CPU, where checkouts of Slime and Megatron-LM are given",
             )
         ]
+    if (family := family_refusal(spec)) is not None:
+        return [family]
     found = [*_place(spec), *_model(spec), *_mathematics(spec), *_lengths(spec)]
     # The arithmetic is about the layouts that are left.
     return found or [*batch_refusals(spec), *_overrides(spec)]

@@ -1,0 +1,226 @@
+"""`model=hf model.path=...`: any causal model, its name, network and context read from its own config.json."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from xp.backends.slime.architecture import architecture_flags
+from xp.compose import compose, from_container, options
+from xp.compose.model import GENERAL, name_of
+from xp.errors import XpError
+from xp.memory import memory_lines, weights_of
+from xp.model_files import _from_hub
+from xp.network import COUNTED, network_of
+from xp.plan import build_plan
+from xp.spec import Architecture
+
+SMOLLM2: Mapping[str, Any] = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 576,
+    "num_hidden_layers": 30,
+    "num_attention_heads": 9,
+    "num_key_value_heads": 3,
+    "intermediate_size": 1536,
+    "vocab_size": 49152,
+    "rms_norm_eps": 1e-05,
+    "rope_theta": 100000,
+    "rope_scaling": None,
+    "tie_word_embeddings": True,
+    "max_position_embeddings": 8192,
+}
+SLIME = ("backend=slime", "hardware=h100x8", "env=whodunit")
+
+
+def model_at(directory: Path, **changes: Any) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "config.json").write_text(json.dumps({**SMOLLM2, **changes}))
+    return directory
+
+
+def fault(*overrides: str) -> str:
+    with pytest.raises(XpError) as caught:
+        build_plan(compose(overrides), "r")
+    return str(caught.value)
+
+
+@pytest.fixture(autouse=True)
+def no_hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    _from_hub.cache_clear()
+    yield
+    _from_hub.cache_clear()
+
+
+def test_a_directory_says_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model_at(tmp_path / "SmolLM2_mine")
+    monkeypatch.chdir(tmp_path)
+    spec = compose(["model=hf", "model.path=./SmolLM2_mine"])
+    assert spec.model.path == str(tmp_path / "SmolLM2_mine")  # stages run elsewhere
+    assert (spec.model.name, spec.model.max_context_tokens) == ("smollm2_mine", 8192)
+    assert spec.model.architecture == compose(["model=smollm2-135m-instruct"]).model.architecture
+    assert weights_of(spec.model.architecture).total == 134_515_008  # type: ignore[arg-type]
+
+
+def test_the_record_holds_all_of_it(tmp_path: Path) -> None:
+    spec = compose(["model=hf", f"model.path={model_at(tmp_path / 'a')}"])
+    (tmp_path / "a" / "config.json").unlink()
+    assert from_container(spec.model_dump(mode="json")) == spec
+
+
+def test_a_model_in_the_cache_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    model_at(tmp_path / "models--Org--My-Model" / "snapshots" / "abc")
+    spec = compose(["model=hf", "model.path=Org/My-Model"])
+    assert (spec.model.name, spec.model.path) == ("my-model", "Org/My-Model")
+    assert spec.model.architecture is not None
+
+
+class Hub(BaseHTTPRequestHandler):
+    asked: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        self.asked.append(f"{self.path} {self.headers.get('Authorization')}")
+        is_there = self.path == "/Org/Model/resolve/main/config.json"
+        self.send_response(200 if is_there else 404)
+        self.end_headers()
+        self.wfile.write(json.dumps(SMOLLM2).encode() if is_there else b"no")
+
+    def log_message(self, *_: Any) -> None:
+        """Nothing."""
+
+
+def test_the_hub_is_asked_once_and_without_a_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = HTTPServer(("127.0.0.1", 0), Hub)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+        monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+        monkeypatch.setenv("HF_TOKEN", "hf_secret")
+        known = [compose(["model=hf", "model.path=Org/Model"]) for _ in range(2)]
+        unknown = compose(["model=hf", "model.path=Org/Other", "hardware=a100x1", "env=whodunit"])
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert known[0].model.architecture is not None
+    assert Hub.asked == [f"/Org/{name}/resolve/main/config.json None" for name in ("Model", "Other")]
+    assert unknown.model.architecture is None
+    assert "nothing here says what network Org/Other is" in memory_lines(unknown)[0]
+
+
+def test_an_unknown_model_can_be_planned_and_its_context_is_what_the_run_asks_for() -> None:
+    spec = compose(["model=hf", "model.path=Org/Model", "hardware=a100x4", "env=whodunit"])
+    assert [stage.name for stage in build_plan(spec, "r").stages] == ["prepare", "train", "evaluate"]
+    assert spec.model.max_context_tokens == spec.training.max_prompt_tokens + spec.training.max_response_tokens
+
+
+def test_an_options_name_never_stands_for_another_network(tmp_path: Path) -> None:
+    other, same = model_at(tmp_path / "other", hidden_size=640), model_at(tmp_path / "same")
+    text = fault("model=smollm2-135m-instruct", f"model.path={other}")
+    assert f"model.path={other}: not the network of model=smollm2-135m-instruct: hidden_size is 576" in text
+    assert f"set model=hf model.path={other}" in text
+    assert compose(["model=smollm2-135m-instruct", f"model.path={same}"]).model.path == str(same)
+    assert "set model=hf model.path=Org/Else" in fault("model=qwen3-4b", "model.path=Org/Else")
+    for more in ((), ("model.build=null",)):
+        assert f"makes its model itself; set model=hf model.path={same}" in fault(f"model.path={same}", *more)
+
+
+@pytest.mark.parametrize("path", ["/data/model", "Org/Name", "./mine"])
+def test_a_path_for_an_option_is_answered(path: str) -> None:
+    assert f"set model=hf model.path={path}" in fault(f"model={path}")
+
+
+def test_an_option_that_says_all_of_its_model_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xp.compose.model.config_of", None)
+    for name in set(options("model")) - {GENERAL}:
+        assert compose([f"model={name}"]).model.name == name
+
+
+def test_what_is_no_model_to_train_is_refused(tmp_path: Path) -> None:
+    assert "needs model.path=ORG/NAME" in fault("model=hf")
+    assert "no such directory with a config.json" in fault("model=hf", "model.path=./nothing/here")
+    encoder = model_at(tmp_path / "bert", architectures=["BertForMaskedLM"])
+    assert "no causal language model: its config.json names BertForMaskedLM" in fault(
+        "model=hf", f"model.path={encoder}"
+    )
+    t5 = model_at(tmp_path / "t5", is_encoder_decoder=True)
+    assert "is an encoder and a decoder" in fault("model=hf", f"model.path={t5}")
+    (tmp_path / "bert" / "config.json").write_text("no json")
+    assert compose(["model=hf", f"model.path={encoder}"]).model.architecture is None
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("Qwen/Qwen3-8B", "qwen3-8b"),
+        ("/data/my model!", "my-model"),
+        ("runs/whodunit-1/model", "whodunit-1-model"),
+        ("runs/whodunit-1/checkpoints/checkpoint-40", "checkpoints-checkpoint-40"),
+        ("/c/models--Org--Name/snapshots/0a1b", "name"),
+        ("/", "model"),
+    ],
+)
+def test_a_name_derives_from_the_path(path: str, name: str) -> None:
+    assert name_of(path) == name
+
+
+@pytest.mark.parametrize("family", COUNTED)
+def test_the_parameters_of_a_family_are_counted_exactly(family: str) -> None:
+    import torch
+    from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+
+    small = {"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 8, "num_key_value_heads": 2}
+    small |= {"intermediate_size": 48, "vocab_size": 99, "pad_token_id": 0}
+    config = CONFIG_MAPPING[family](**small)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    network = network_of(config.to_dict())
+    assert network is not None
+    assert weights_of(Architecture(**network)).total == sum(weight.numel() for weight in model.parameters())
+
+
+def test_a_family_with_other_parts_is_not_counted_in_silence(tmp_path: Path) -> None:
+    place = model_at(tmp_path / "g", model_type="gemma2")
+    spec = compose(["model=hf", f"model.path={place}", "hardware=a100x1", "env=whodunit"])
+    assert "counted as a plain decoder, which gemma2 is not" in memory_lines(spec)[0]
+
+
+def test_slime_says_an_unsupported_family_first_and_alone(tmp_path: Path) -> None:
+    place = model_at(tmp_path / "g", model_type="gemma2", rope_theta=10000.5)
+    text = fault("model=hf", f"model.path={place}", "model.dtype=float32", *SLIME)
+    assert text == (
+        "model.architecture.model_type: xp writes Megatron's flags for llama, qwen2, qwen3, qwen3_moe, not for gemma2;"
+        " use backend=skyrl or trl"
+    )
+
+
+def test_slime_trains_llamas_whose_rotary_embedding_it_has(tmp_path: Path) -> None:
+    assert compose(["model=llama3.1-8b-instruct"]).model.architecture is not None
+    build_plan(compose([*SLIME, "model=llama3.1-8b-instruct"]), "r")
+    build_plan(
+        compose([*SLIME, "model=hf", f"model.path={model_at(tmp_path / 's')}", "training.max_response_tokens=4096"]),
+        "r",
+    )
+    assert "would train llama3 x 32.0 as another network" in fault(*SLIME, "model=llama3.2-3b-instruct")
+    shapes = [compose([f"model={name}"]).model.architecture for name in ("llama3.1-8b-instruct", "qwen3-4b")]
+    flags = [architecture_flags(shape) for shape in shapes if shape is not None]
+    assert [one["--use-rope-scaling"] for one in flags] == [(), None]
+    assert "--add-qkv-bias" not in {name for name, value in flags[0].items() if value is not None}
+
+
+def test_llamas_rotary_scaling_is_read_with_its_bands() -> None:
+    rope = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    rope["original_max_position_embeddings"] = 8192
+    usual = network_of({**SMOLLM2, "rope_scaling": rope})
+    other = network_of({**SMOLLM2, "rope_scaling": {**rope, "low_freq_factor": 2.0}})
+    assert usual is not None
+    assert other is not None
+    assert (usual["rope_scaling"], other["rope_scaling"]) == ("llama3 x 8.0", "llama3")

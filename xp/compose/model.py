@@ -1,0 +1,94 @@
+"""What a model's option leaves to the model itself: its name, its network, its context, read from its config.json."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from xp.faults import Fault
+from xp.model_files import HUB_ID, config_of
+from xp.network import context_of, mismatches, network_of, not_causal
+
+GENERAL: Final = "hf"
+"""The option for any model."""
+_KEY: Final = "model.path"
+
+
+def complete_model(container: dict[str, Any], option: Mapping[str, Any]) -> Iterator[Fault]:
+    """Fill in place what the option leaves open; yields what is wrong with the model's path.
+
+    Args:
+        container: the sections, with the command line's values.
+        option: the `model` section before these.
+    """
+    model = container.get("model")
+    if not isinstance(model, dict):
+        return
+    path, outputs = model.get("path"), Path(str(container.get("outputs", "outputs")))
+    if path is None and option.get("name") is None:
+        yield Fault(_KEY, f"model={GENERAL} needs {_KEY}=ORG/NAME, or the directory of a Hugging Face model")
+    # An option that says all of its model asks nobody.
+    if not isinstance(path, str) or (path == option.get("path") and option.get("architecture") is not None):
+        return
+    found = _resolved(path, outputs)
+    if found is None:
+        yield Fault(_KEY, f"{_KEY}={path}: no such directory with a config.json; a hub's model is ORG/NAME")
+        return
+    model["path"] = path = found
+    config = config_of(path, outputs)
+    if config is not None and (why := not_causal(config)):
+        yield Fault(_KEY, f"{_KEY}={path}: no causal language model: {why}")
+        return
+    if option.get("name") is not None and path != option.get("path"):
+        yield from _same_network(model, option, config)
+    _fill(model, option, container, config)
+
+
+def _resolved(path: str, outputs: Path) -> str | None:
+    """A directory of the user's as an absolute one, since stages run elsewhere; None: it is not there."""
+    place = Path(path).expanduser()
+    if (place / "config.json").is_file():
+        return str(place.absolute())
+    if (outputs / path / "config.json").is_file() or HUB_ID.fullmatch(path) or place.is_absolute():
+        return path
+    return path if path.startswith(("runs/", "models/")) else None
+
+
+def _same_network(model: Mapping[str, Any], option: Mapping[str, Any], config: Any) -> Iterator[Fault]:
+    """An option's name stands in every record, its network in every plan: another model is another option."""
+    path, name = model["path"], option["name"]
+    way_out = f"set model={GENERAL} {_KEY}={path}"
+    if option.get("path") is None:
+        yield Fault(_KEY, f"{_KEY}={path}: model={name} makes its model itself; {way_out}")
+    elif config is None or not isinstance(model.get("architecture"), dict):
+        yield Fault(_KEY, f"{_KEY}={path}: nothing here says that it is the network of model={name}; {way_out}")
+    elif lines := mismatches(model["architecture"], config):
+        rest = f" and {len(lines) - 3} more" if len(lines) > 3 else ""
+        yield Fault(_KEY, f"{_KEY}={path}: not the network of model={name}: {'; '.join(lines[:3])}{rest}; {way_out}")
+
+
+def _fill(
+    model: dict[str, Any], option: Mapping[str, Any], container: Mapping[str, Any], config: Mapping[str, Any] | None
+) -> None:
+    if model.get("name") is None:
+        model["name"] = name_of(model["path"])
+    if model.get("architecture") is None and option.get("architecture") is None and config is not None:
+        model["architecture"] = network_of(config)
+    if model.get("max_context_tokens") is None:
+        training = container.get("training") or {}
+        longest = [training.get(key) for key in ("max_prompt_tokens", "max_response_tokens")]
+        asked = sum(value for value in longest if isinstance(value, int))
+        model["max_context_tokens"] = (context_of(config) if config else None) or asked
+
+
+def name_of(path: str) -> str:
+    """A short name for records: the last part that says something."""
+    parts = [part for part in Path(path).parts if part not in ("/", ".", "..")]
+    if len(parts) > 2 and parts[-2] == "snapshots":
+        parts = parts[-3].split("--")
+    if len(parts) > 1 and (parts[-1] in ("model", "latest") or parts[-1].startswith(("checkpoint", "global_step"))):
+        parts = [*parts[:-2], f"{parts[-2]}-{parts[-1]}"]
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", parts[-1] if parts else "model").strip("-._").lower()
+    return name[:80] or "model"
