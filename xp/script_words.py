@@ -95,7 +95,7 @@ SAID: Mapping[str, str] = {
     "trainer.algorithm.policy_loss_type": "algorithm.policy_loss and .ratio_level, which algorithm=NAME chooses",
     "trainer.strategy": "backend.parallel.strategy=fsdp2 or megatron",
     "trainer.critic.model.path": "algorithm=ppo; its critic starts from the policy's own weights",
-    "trainer.policy.model.path": "model=NAME chooses it; model.path for one of your own",
+    "trainer.policy.model.path": "model=NAME chooses it; model=hf model.path=ORG/NAME for one of your own",
     "trainer.logger": "tracking=[wandb]; the console always gets its log",
     "trainer.resume_mode": "resume=RUN goes on with a run; a new run starts afresh",
     "trainer.resume_path": "resume=RUN goes on with a run",

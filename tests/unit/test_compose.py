@@ -35,14 +35,16 @@ FRAMES = {
     "openreward": ["env.target=Org/Name"],
     "openenv": ["env.target=http://127.0.0.1:8000", "env.rows=my_pkg:tasks.jsonl"],
     **{f"openenv_{name}": ["env.target=http://127.0.0.1:8000"] for name in ("atari", "finrl", "openspiel", "sumo_rl")},
+    "hf": ["model.path=Org/Name"],
     "custom": ["algorithm.advantage_fn=my_pkg.algorithms:mine"],
 }
-"""Environments and algorithms that are only a frame, and what a user gives them."""
+"""Options that are only a frame, and what a user gives them."""
 
 
 @pytest.mark.parametrize(("group", "option"), [(g, o) for g in GROUPS for o in options(g)])
-def test_every_option_of_every_group_composes(group: str, option: str) -> None:
-    given = FRAMES.get(option, []) if group in ("env", "algorithm") else []
+def test_every_option_of_every_group_composes(group: str, option: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    given = FRAMES.get(option, []) if group in ("env", "algorithm", "model") else []
     assert to_yaml(compose([f"{group}={option}", *given]))
 
 
