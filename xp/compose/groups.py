@@ -121,7 +121,7 @@ def _resolve(groups: tuple[tuple[str, str], ...], config_dirs: tuple[Path, ...])
     return chosen, faults
 
 
-def _no_option(group: str, name: str, legal: Sequence[str], config_dirs: Sequence[Path]) -> str:
+def _no_option(group: str, name: str, legal: Sequence[str], config_dirs: tuple[Path, ...]) -> str:
     if group == "model" and "/" in name:
         return f"model={name}: no option, and no option has a slash; set model=hf model.path={name}"
     stray = "".join(_stray(group, name, config_dirs))
