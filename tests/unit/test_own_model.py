@@ -205,10 +205,8 @@ def test_slime_says_an_unsupported_family_first_and_alone(tmp_path: Path) -> Non
 def test_slime_trains_llamas_whose_rotary_embedding_it_has(tmp_path: Path) -> None:
     assert compose(["model=llama3.1-8b-instruct"]).model.architecture is not None
     build_plan(compose([*SLIME, "model=llama3.1-8b-instruct"]), "r")
-    build_plan(
-        compose([*SLIME, "model=hf", f"model.path={model_at(tmp_path / 's')}", "training.max_response_tokens=4096"]),
-        "r",
-    )
+    mine = ("model=hf", f"model.path={model_at(tmp_path / 's')}", "training.max_response_tokens=4096")
+    build_plan(compose([*SLIME, *mine, "backend.parallel.tensor=1"]), "r")
     assert "would train llama3 x 32.0 as another network" in fault(*SLIME, "model=llama3.2-3b-instruct")
     shapes = [compose([f"model={name}"]).model.architecture for name in ("llama3.1-8b-instruct", "qwen3-4b")]
     flags = [architecture_flags(shape) for shape in shapes if shape is not None]

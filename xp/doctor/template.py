@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from xp.compose import ROOT
-from xp.doctor.finding import Finding, fault, ok, unknown
+from xp.doctor.finding import Finding, Verdict, fault, ok, unknown
 from xp.errors import ExitCode, XpError
 from xp.launchers.preflight import interpreter
 from xp.model_files import local_directory
@@ -53,6 +53,15 @@ def chat_template(spec: RunSpec, outputs: Path) -> Iterator[Finding]:
         yield fault("template", f"{place}: {'; '.join(answer['faults'])}", ExitCode.PLAN)
     else:
         yield ok("template", f"{place}: {answer['line']}")
+
+
+def hold_against_tasks(specs: Sequence[RunSpec]) -> None:
+    """Say what each model's template makes of its prepared tasks; raises XpError(PLAN) where it loses tools."""
+    findings = {str(one): one for spec in specs for one in chat_template(spec, Path(spec.outputs))}
+    if faults := [one for one in findings.values() if one.verdict is Verdict.FAULT]:
+        raise XpError("\n".join(f"the task set is complete, and {one.text}" for one in faults), faults[0].code)
+    for line in findings:
+        print(line, flush=True)
 
 
 def _prepared(spec: RunSpec, outputs: Path) -> list[str]:
