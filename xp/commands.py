@@ -49,17 +49,11 @@ def run(request: Request) -> int:
 
 def prepare(request: Request) -> int:
     """Task preparation alone; where the model is on this machine, its chat template is held against the tasks."""
-    from xp.doctor.finding import Verdict
-    from xp.doctor.template import chat_template
-    from xp.show import console
+    from xp.doctor.template import hold_against_tasks
 
     plans = [build_preparation(spec, new_run_id(spec)) for spec in _specs(request)]
     code = run_plans(plans, is_whole=False)
-    findings = {str(one): one for plan in plans for one in chat_template(plan.spec, Path(plan.spec.outputs))}
-    if faults := [one for one in findings.values() if one.verdict is Verdict.FAULT]:
-        raise XpError("\n".join(f"the task set is complete, and {one.text}" for one in faults), faults[0].code)
-    for line in findings:
-        console().print(line, markup=False)
+    hold_against_tasks([plan.spec for plan in plans])
     return code
 
 
