@@ -173,7 +173,7 @@ def _conversation(script: Script) -> list[int]:
         reply = episode.step(text)
         if reply.is_done:
             break
-        ids += chat.reply(reply.messages, is_cut=False)
+        ids += chat.reply(reply.messages, last_id=chat.end_id)
     return ids
 
 

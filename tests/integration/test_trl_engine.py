@@ -33,7 +33,7 @@ def prompts(count: int) -> list[list[int]]:
 def test_log_probabilities_over_turns_are_those_of_one_full_forward(temperature: float) -> None:
     tokenizer, model = tokenizer_and_model()
     sampling = replace(SAMPLING, temperature=temperature)
-    engine = Engine(model, prompts(6), tokenizer.eos_token_id, sampling, torch.Generator().manual_seed(1))
+    engine = Engine(model, prompts(6), [tokenizer.eos_token_id], sampling, torch.Generator().manual_seed(1))
     for turn in range(3):
         written = engine.turn()
         # Every turn one conversation leaves and the others get replies of different lengths.
@@ -50,7 +50,7 @@ def test_log_probabilities_over_turns_are_those_of_one_full_forward(temperature:
 
 def test_a_mask_says_who_wrote_a_token() -> None:
     tokenizer, model = tokenizer_and_model()
-    engine = Engine(model, prompts(2), tokenizer.eos_token_id, SAMPLING, torch.Generator().manual_seed(1))
+    engine = Engine(model, prompts(2), [tokenizer.eos_token_id], SAMPLING, torch.Generator().manual_seed(1))
     first = {turn.number: turn.ids for turn in engine.turn()}
     engine.extend({0: [20, 21, 22]})
     second = engine.turn()
@@ -77,7 +77,7 @@ def test_the_same_seed_writes_the_same_and_greedy_needs_none() -> None:
     tokenizer, model = tokenizer_and_model()
 
     def play(sampling: Sampling, seed: int) -> list[list[int]]:
-        engine = Engine(model, prompts(4), tokenizer.eos_token_id, sampling, torch.Generator().manual_seed(seed))
+        engine = Engine(model, prompts(4), [tokenizer.eos_token_id], sampling, torch.Generator().manual_seed(seed))
         engine.turn()
         return [conversation.completion_ids for conversation in engine.conversations]
 

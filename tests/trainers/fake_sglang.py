@@ -71,7 +71,7 @@ class TinyPolicy:
             token = int(torch.multinomial(row.exp(), 1))
             written.append(token)
             logprobs.append(float(row[token]))
-            if token == self._end_id:
+            if token in (self._end_id, *(params.stop_token_ids or ())):
                 return written, logprobs, "stop"
         return written, logprobs, "length"
 

@@ -139,7 +139,7 @@ def writer() -> Iterator[ServerWriter]:
     Answers.asked, Answers.replies = [], []
     server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield ServerWriter(f"http://127.0.0.1:{server.server_port}", SAMPLING, "vllm.log", pause_s=0.01)
+    yield ServerWriter(f"http://127.0.0.1:{server.server_port}", SAMPLING, [2], "vllm.log", pause_s=0.01)
     server.shutdown()
     server.server_close()
 
@@ -160,12 +160,13 @@ def test_a_server_gets_token_ids_and_says_all_of_the_sampling(writer: ServerWrit
         "min_p": 0.0,
         "repetition_penalty": 1.0,
         "logprobs": 0,
+        "stop_token_ids": [2],
         "return_token_ids": True,
     }
 
 
 def test_an_engine_over_a_server_keeps_ids_log_probabilities_and_masks_together(writer: ServerWriter) -> None:
-    engine = WritingEngine(writer, [[5], [6]], 2, SAMPLING)
+    engine = WritingEngine(writer, [[5], [6]], [2], SAMPLING)
     assert engine.goes_on()
     assert [(turn.number, turn.ids, turn.is_cut) for turn in engine.turn()] == [(0, [5, 2], False), (1, [6, 2], False)]
     engine.extend({1: [30, 31]})
@@ -196,7 +197,7 @@ def test_a_refused_request_is_not_repeated_and_a_dead_server_ends_the_stage(writ
     assert caught.value.code is ExitCode.STAGE_FAILED
     assert len(Answers.asked) == 1
     with pytest.raises(XpError, match="the vLLM server failed"):
-        ServerWriter("http://127.0.0.1:9", SAMPLING, "vllm.log", pause_s=0.01).write([Request([7], 3)])
+        ServerWriter("http://127.0.0.1:9", SAMPLING, [2], "vllm.log", pause_s=0.01).write([Request([7], 3)])
 
 
 def served(monkeypatch: pytest.MonkeyPatch, model: str, log: Path, timeout_s: float = 30.0) -> Any:
@@ -209,7 +210,7 @@ def test_a_server_is_started_on_its_own_accelerators_and_gone_afterwards(
 ) -> None:
     log = tmp_path / "vllm.log"
     with served(monkeypatch, "some/model", log) as (url, key):
-        writer = ServerWriter(url, SAMPLING, str(log), key=key)
+        writer = ServerWriter(url, SAMPLING, [2], str(log), key=key)
         assert list(writer.write([Request([7, 8], 3)])[0].ids) == [8, 2]
     told = json.loads(log.read_text().splitlines()[0])
     assert told["devices"] == "2,3"
@@ -217,7 +218,7 @@ def test_a_server_is_started_on_its_own_accelerators_and_gone_afterwards(
     assert key not in log.read_text()
     assert told["argv"][-2:] == ["--max-num-seqs", "4"]
     with pytest.raises(XpError, match="the vLLM server failed"):
-        ServerWriter(url, SAMPLING, str(log), pause_s=0.01).write([Request([7], 3)])
+        ServerWriter(url, SAMPLING, [2], str(log), pause_s=0.01).write([Request([7], 3)])
 
 
 def test_a_client_without_the_key_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -229,7 +230,7 @@ def test_a_client_without_the_key_is_refused(monkeypatch: pytest.MonkeyPatch, tm
         assert key not in " ".join(told["argv"])
         for wrong in (None, "", key[:-1]):
             with pytest.raises(XpError, match="401"):
-                ServerWriter(url, SAMPLING, str(log), key=wrong).write([Request([7], 3)])
+                ServerWriter(url, SAMPLING, [2], str(log), key=wrong).write([Request([7], 3)])
 
 
 class Endpoints(BaseHTTPRequestHandler):

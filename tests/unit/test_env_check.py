@@ -24,8 +24,8 @@ from xp.env_check.report import Report, _latency, report
 from xp.envs.base import Message, Task, ToolSpec
 from xp.envs.load import load_provider
 from xp.episode.config import Dialect, EnvConfig, RewardRule
-from xp.episode.text_action import parse_action
-from xp.episode.tool_calls import ToolCall, parse_hermes
+from xp.episode.dialects import SYNTAX
+from xp.episode.tool_calls import ToolCall
 from xp.errors import ExitCode, XpError
 
 KINDS = st.sampled_from(["string", "integer", "number", "boolean", "null"])
@@ -76,11 +76,11 @@ def test_texts_are_drawn_from_the_words_of_the_prompt_too() -> None:
     assert any("Ada" in policy() for _ in range(200))
 
 
-@pytest.mark.parametrize("dialect", list(Dialect))
+@pytest.mark.parametrize("dialect", list(SYNTAX))
 def test_what_a_policy_writes_is_read_as_a_call(dialect: Dialect) -> None:
     tool = ToolSpec("say", "", {"type": "object", "properties": {"it": {"type": "integer"}}, "required": ["it"]})
     text = scripted_policy([tool], dialect)()
-    calls = parse_hermes(text) if dialect is Dialect.HERMES else parse_action(text, lambda: [tool])
+    calls = SYNTAX[dialect].read(text, lambda: [tool])
     assert isinstance(calls[0], ToolCall)
 
 

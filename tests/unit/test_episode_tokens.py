@@ -27,7 +27,7 @@ def tokenizer_with(template: str) -> Any:
 def test_a_reply_opens_the_next_turn_whatever_the_template_does_to_earlier_ones(template: str, role: str) -> None:
     tokenizer = tokenizer_with(template)
     chat = ChatTokens(tokenizer)
-    text = tokenizer.decode(chat.reply([Message(role=role, content="found it")], is_cut=False))
+    text = tokenizer.decode(chat.reply([Message(role=role, content="found it")], last_id=chat.end_id))
     assert text.startswith("\n<|im_start|>user\n")
     assert "found it" in text
     assert text.endswith("<|im_end|>\n<|im_start|>assistant\n")
@@ -36,7 +36,7 @@ def test_a_reply_opens_the_next_turn_whatever_the_template_does_to_earlier_ones(
 def test_a_cut_turn_is_ended_by_the_environment() -> None:
     chat = ChatTokens(tokenizer_with("qwen3"))
     message = [Message(role="tool", content="found it")]
-    assert chat.reply(message, is_cut=True) == [chat.end_id, *chat.reply(message, is_cut=False)]
+    assert chat.reply(message, last_id=None) == [chat.end_id, *chat.reply(message, last_id=chat.end_id)]
 
 
 def test_without_thinking_every_turn_begins_after_an_empty_thought() -> None:
@@ -44,7 +44,7 @@ def test_without_thinking_every_turn_begins_after_an_empty_thought() -> None:
     chat = ChatTokens(tokenizer, Chat({"enable_thinking": False}))
     opening = "<|im_start|>assistant\n<think>\n\n</think>\n\n"
     assert tokenizer.decode(chat.prompt([Message(role="user", content="hi")], "[]")).endswith(opening)
-    assert tokenizer.decode(chat.reply([Message(role="tool", content="found")], is_cut=False)).endswith(opening)
+    assert tokenizer.decode(chat.reply([Message(role="tool", content="found")], last_id=chat.end_id)).endswith(opening)
 
 
 def test_where_a_template_only_appends_the_parts_are_the_whole() -> None:
@@ -56,6 +56,6 @@ def test_where_a_template_only_appends_the_parts_are_the_whole() -> None:
         *chat.prompt(opening, "[]"),
         *tokenizer("there", add_special_tokens=False)["input_ids"],
         chat.end_id,
-        *chat.reply(said[1:], is_cut=False),
+        *chat.reply(said[1:], last_id=chat.end_id),
     ]
     assert tokenizer.decode(parts) == tokenizer.decode(chat.prompt([*opening, *said], "[]"))

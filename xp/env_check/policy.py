@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol
 
 from xp.envs.base import ToolSpec
 from xp.episode.config import Dialect
+from xp.episode.dialects import SYNTAX
 
 WORDS: Final = ("yes", "no", "a", "the", "x", "hello", "0", "1", "42")
 MAX_ITEMS: Final = 2
@@ -56,10 +57,7 @@ def scripted_policy(tools: Sequence[ToolSpec], dialect: Dialect) -> Policy:
 
 def written(tool: ToolSpec, arguments: Mapping[str, Any], dialect: Dialect) -> str:
     """The call as a model writes it."""
-    if dialect is Dialect.ACTION:
-        return f"<action>{json.dumps(arguments, ensure_ascii=False)}</action>"
-    call = json.dumps({"name": tool.name, "arguments": arguments}, ensure_ascii=False)
-    return f"<tool_call>\n{call}\n</tool_call>"
+    return SYNTAX[dialect].write(tool.name, arguments)
 
 
 def arguments_of(tool: ToolSpec, draw: Draw) -> dict[str, Any]:

@@ -41,11 +41,24 @@ class ToolCallsPerTurn(StrEnum):
 
 
 class Dialect(StrEnum):
-    """How the model writes a tool call (xp.episode.tool_calls has one parser for each)."""
+    """How the model writes a tool call (xp.episode.dialects has a reader for each)."""
 
     HERMES = "hermes"
+    """`<tool_call>{json}</tool_call>`: Qwen2.5, Qwen3, Hermes."""
     ACTION = "action"
     """`<action>...</action>` around the argument of the environment's only tool, or around its arguments as JSON."""
+    QWEN_XML = "qwen_xml"
+    """`<function=...><parameter=...>`: Qwen3.5, Qwen3-Coder, Nemotron 3."""
+    LLAMA_JSON = "llama_json"
+    """`{"name": ..., "parameters": {...}}`: Llama 3.1 and later."""
+    PYTHONIC = "pythonic"
+    """`[tool(name=value)]`: Llama 3.2 and 4, LFM2."""
+    GLM = "glm"
+    """`<arg_key>` and `<arg_value>`: GLM 4.5 and later."""
+    HARMONY = "harmony"
+    """Messages on channels: gpt-oss."""
+    AUTO = "auto"
+    """Whichever of the above the model's chat template writes (xp.episode.auto_dialect)."""
 
 
 class ToolsPrompt(StrEnum):

@@ -1,27 +1,63 @@
-"""How a model's turn is read as calls: one parser and one form for each dialect."""
+"""How a model's turn is read as calls, and a call written: one reader, writer and form for each dialect."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final
 
 from xp.envs.base import ToolSpec
-from xp.episode import text_action
+from xp.episode import harmony, llama_calls, tagged_calls, text_action
 from xp.episode.config import Dialect
-from xp.episode.tool_calls import HERMES_FORM, ParsedCall, parse_hermes
+from xp.episode.tool_calls import HERMES_FORM, ParsedCall, parse_hermes, without_thinking
 
 Tools = Callable[[], Sequence[ToolSpec]]
 """The session's tools, asked for only where the dialect needs them."""
 
 
-def _hermes(text: str, tools: Tools) -> tuple[ParsedCall, ...]:
-    del tools
-    return parse_hermes(text)
+@dataclass(frozen=True)
+class Syntax:
+    """One dialect."""
+
+    form: str
+    """How a call is written, for the message that tells the model."""
+    read: Callable[[str, Tools], tuple[ParsedCall, ...]]
+    """One turn's calls; raises nothing but what `Tools` raises, whatever the text."""
+    write: Callable[[str, Mapping[str, Any]], str]
+    """A call of a tool, as the model writes it, without the token that ends the turn."""
+    plain: Callable[[str], str] = without_thinking
+    """What a turn without a call says."""
 
 
-PARSERS: Final[Mapping[Dialect, Callable[[str, Tools], tuple[ParsedCall, ...]]]] = {
-    Dialect.HERMES: _hermes,
-    Dialect.ACTION: text_action.parse_action,
+def _without_tools(read: Callable[[str], tuple[ParsedCall, ...]]) -> Callable[[str, Tools], tuple[ParsedCall, ...]]:
+    return lambda text, _: read(text)
+
+
+def _write_hermes(name: str, arguments: Mapping[str, Any]) -> str:
+    call = json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
+    return f"<tool_call>\n{call}\n</tool_call>"
+
+
+def _write_action(_: str, arguments: Mapping[str, Any]) -> str:
+    return f"<action>{json.dumps(arguments, ensure_ascii=False)}</action>"
+
+
+SYNTAX: Final[Mapping[Dialect, Syntax]] = {
+    Dialect.HERMES: Syntax(HERMES_FORM, _without_tools(parse_hermes), _write_hermes),
+    Dialect.ACTION: Syntax(text_action.FORM, text_action.parse_action, _write_action),
+    Dialect.QWEN_XML: Syntax(tagged_calls.XML_FORM, tagged_calls.parse_xml, tagged_calls.write_xml),
+    Dialect.GLM: Syntax(tagged_calls.GLM_FORM, tagged_calls.parse_glm, tagged_calls.write_glm),
+    Dialect.LLAMA_JSON: Syntax(
+        llama_calls.JSON_FORM, _without_tools(llama_calls.parse_llama_json), llama_calls.write_llama_json
+    ),
+    Dialect.PYTHONIC: Syntax(
+        llama_calls.PYTHONIC_FORM, _without_tools(llama_calls.parse_pythonic), llama_calls.write_pythonic
+    ),
+    Dialect.HARMONY: Syntax(
+        harmony.FORM, _without_tools(harmony.parse_harmony), harmony.write_harmony, harmony.plain_harmony
+    ),
 }
-FORMS: Final[Mapping[Dialect, str]] = {Dialect.HERMES: HERMES_FORM, Dialect.ACTION: text_action.FORM}
-"""How a call is written in each dialect, for the message that tells the model."""
+"""Every dialect but `auto`, which is one of these once the chat template was read."""
+FORMS: Final[Mapping[Dialect, str]] = {dialect: syntax.form for dialect, syntax in SYNTAX.items()}
+"""How a call is written in each dialect."""

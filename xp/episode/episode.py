@@ -10,13 +10,15 @@ from typing import Final
 
 from xp.envs.base import DeadlineExceeded, EnvFault, Message, Session, Task, ToolResult
 from xp.episode.config import Dialect, EnvConfig, OnMalformedCall, OnNoToolCall, ToolCallsPerTurn
-from xp.episode.dialects import FORMS, PARSERS
+from xp.episode.dialects import SYNTAX
 from xp.episode.outcome import Outcome, Reply, Status
 from xp.episode.replay import Attempt, Call, call_name
 from xp.episode.rewards import check_bound, reduce_rewards
 from xp.episode.shaping import Shape, shaped
-from xp.episode.tool_calls import Malformed, ParsedCall, without_thinking
+from xp.episode.tool_calls import Malformed, ParsedCall, ToolCall
 
+UNREAD: Final = "tool"
+"""Name of the tool, where the call could not be read."""
 NUDGE: Final = "Your message held no tool call. Go on by calling one of the tools."
 
 
@@ -88,7 +90,8 @@ class Episode:
             is_over = self._status is not Status.ONGOING
             if is_over:
                 self._attempt.close()  # Its slot is free for the next episode, whenever the trainer settles this one.
-            return Reply(() if is_over else turn.messages, self._status)
+            names = tuple(call.name if isinstance(call, ToolCall) else UNREAD for call in turn.calls)
+            return Reply((), self._status) if is_over else Reply(turn.messages, self._status, names)
 
     def settle(self, truncated: bool = False) -> Outcome:
         """Close the session and score; idempotent. An episode that is still going on was truncated by the trainer.
@@ -123,12 +126,13 @@ class Episode:
         results: list[ToolResult] = []
         messages: list[Message] = []
         try:
-            calls = PARSERS[self._rules.dialect](text, self._attempt.tools)
+            syntax = SYNTAX[self._rules.dialect]
+            calls = syntax.read(text, self._attempt.tools)
             taken = calls[:1] if self._rules.tool_calls_per_turn is ToolCallsPerTurn.FIRST else calls
             if taken:
                 self._take_calls(taken, results, messages)
             else:
-                self._take_plain(_sendable(without_thinking(text).strip()), results, messages)
+                self._take_plain(_sendable(syntax.plain(text).strip()), results, messages)
         except EnvFault as fault:
             self._void(fault)
         return Turn(text, calls, tuple(results), tuple(messages), 0.0)
@@ -141,7 +145,7 @@ class Episode:
                 if self._rules.on_malformed_call is OnMalformedCall.STOP:
                     self._status = Status.STOPPED
                     return
-                form = FORMS[self._rules.dialect]
+                form = SYNTAX[self._rules.dialect].form
                 messages.append(Message(role=role, content=f"Error: {call.fault}. Write a call as\n{form}"))
                 continue
             self._num_tool_calls += 1

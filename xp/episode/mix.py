@@ -8,6 +8,7 @@ from typing import Protocol
 
 from xp.envs.base import Provider, Task
 from xp.envs.load import load_provider
+from xp.episode.auto_dialect import resolved
 from xp.episode.config import EpisodeConfig
 from xp.episode.episode import Episode
 from xp.episode.shaping import load_shape
@@ -44,8 +45,8 @@ class Mix:
 
     @staticmethod
     def from_file(path: Path, environ: Mapping[str, str]) -> Mix:
-        """Read the `episode.json` that the control plane wrote."""
-        return Mix(config_of(path, EpisodeConfig.from_json), environ)
+        """Read the `episode.json` that the control plane wrote, and what a stage found out of the dialect."""
+        return Mix(resolved(config_of(path, EpisodeConfig.from_json), path.parent), environ)
 
     def episode(self, row: TaskName) -> Episode:
         """A fresh episode on a task; its session opens with `start()` or the first step."""

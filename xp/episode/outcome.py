@@ -28,6 +28,8 @@ class Reply:
 
     messages: tuple[Message, ...]
     status: Status
+    tools: tuple[str, ...] = ()
+    """Names of the tools whose results stand among the messages, in order; some chat templates render them."""
 
     @property
     def is_done(self) -> bool:

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from xp.envs.base import Message
-from xp.episode.config import Chat, ToolsPrompt
+from xp.episode.auto_dialect import detect
+from xp.episode.config import Chat, Dialect, ToolsPrompt
 from xp.episode.tokens import ChatTokens
 from xp.errors import ExitCode, XpError
 
@@ -121,7 +122,7 @@ def examine(chat: ChatTokens, tools: Sequence[Mapping[str, Any]] = PROBE_TOOLS, 
     if _QUESTION["content"] not in bare:
         fault = f"the chat template does not render a message of plain text{_reason(bare)}"
         return Report((f"{fault}; choose a model whose messages are texts",))
-    faults = (*_unread_arguments(chat), *_prompt_faults(chat, tools, has_system=has_system))
+    faults = (*_unread_arguments(chat), *_unread_dialect(chat), *_prompt_faults(chat, tools, has_system=has_system))
     return Report(faults) if faults else _over_turns(chat, tools, has_system=has_system)
 
 
@@ -129,6 +130,14 @@ def _unread_arguments(chat: ChatTokens) -> Iterator[str]:
     for name in chat.chat.arguments:
         if not chat.reads(name):
             yield f"the chat template does not read {name}; set model.chat_template.{name}=null"
+
+
+def _unread_dialect(chat: ChatTokens) -> Iterator[str]:
+    if chat.chat.dialect is Dialect.AUTO:
+        try:
+            detect(chat.tokenizer, chat.chat.arguments)
+        except XpError as error:
+            yield str(error)
 
 
 def _prompt_faults(chat: ChatTokens, tools: Sequence[Mapping[str, Any]], *, has_system: bool) -> Iterator[str]:

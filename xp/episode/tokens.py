@@ -8,15 +8,15 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property
 from typing import Any
 
 from xp.envs.base import Message
 from xp.episode.config import Chat, ToolsPrompt
 from xp.episode.tools_prompt import as_user, with_tools
-
-_TURN = "[xp: a turn]"
-"""Stands for what the policy wrote, in a dialogue that shows what a template puts after it."""
+from xp.episode.turn_ends import TURN, TurnEnds, calling_turn, plain_turn, turn_ends
 
 
 class ChatTokens:
@@ -33,11 +33,26 @@ class ChatTokens:
         self.chat = chat or Chat()
         self._arguments = dict(self.chat.arguments)
         self._is_ours = self.chat.tools_prompt is ToolsPrompt.SYSTEM
-        self._end = tokenizer.eos_token
-        self.end_id: int = tokenizer.eos_token_id
-        """The token that ends a turn."""
-        self._stub = [Message(role="user", content="."), Message(role="assistant", content=_TURN)]
         self._known: dict[str, list[int]] = {}
+
+    @property
+    def tokenizer(self) -> Any:
+        return self._tokenizer
+
+    @cached_property
+    def ends(self) -> TurnEnds:
+        """Tokens that end a turn: the template's, and the tokenizer's end of text."""
+        return turn_ends(self._tokenizer, self._arguments)
+
+    @property
+    def end_ids(self) -> tuple[int, ...]:
+        """Their ids, the usual one first; a policy that writes one of them has ended its turn, on every engine."""
+        return self.ends.ids
+
+    @property
+    def end_id(self) -> int:
+        """The usual one."""
+        return self.ends.ids[0]
 
     def digest(self) -> str:
         """Of everything that decides how a prompt becomes tokens: tokenizer, chat template and its arguments."""
@@ -75,34 +90,62 @@ class ChatTokens:
 
     def text(self, ids: Sequence[int]) -> str:
         """What the policy wrote, without the token that ends its turn."""
-        own = ids[:-1] if ids and ids[-1] == self.end_id else ids
+        own = ids[:-1] if ids and ids[-1] in self.end_ids else ids
         text: str = self._tokenizer.decode(own, skip_special_tokens=False)
         return text
 
-    def reply(self, messages: Sequence[Message], *, is_cut: bool) -> list[int]:
+    def is_cut(self, ids: Sequence[int]) -> bool:
+        """Whether a turn does not end by itself."""
+        return not ids or ids[-1] not in self.end_ids
+
+    def reply(self, messages: Sequence[Message], *, last_id: int | None, tools: Sequence[str] = ()) -> list[int]:
         """Token ids from the end of the assistant's turn to the beginning of its next.
 
         Args:
             messages: what the environment said.
-            is_cut: the turn has no end token of its own, so one is put in (the environment's, not trained on).
+            last_id: token that the policy wrote last; where it ends no turn, one that does is put in (the
+                environment's, not trained on).
+            tools: names of the tools whose results stand among the messages, in order.
         """
-        key = json.dumps([is_cut, *messages])
+        key = json.dumps([last_id if last_id in self.end_ids else None, [*tools], *messages])
         if key not in self._known:
-            tail = self.rendered_reply(messages)
-            self._known[key] = self._tokenizer(tail if is_cut else tail[len(self._end) :], add_special_tokens=False)[
-                "input_ids"
-            ]
+            tail = self.rendered_reply(messages, tools)
+            first = self.ends.first(tail)
+            is_written = last_id in self.end_ids and (first not in self.ends.opening_texts or self._is(last_id, first))
+            rest = tail[len(first) :] if is_written else tail
+            self._known[key] = self._tokenizer(rest, add_special_tokens=False)["input_ids"]
         return list(self._known[key])
 
     def said(self, messages: Sequence[Message]) -> list[Message]:
         """What the environment said, in the roles in which the model reads it."""
         return as_user(messages) if self._is_ours else list(messages)
 
-    def rendered_reply(self, messages: Sequence[Message]) -> str:
-        """What stands between two turns of the assistant, from the token that ends the first; raises ValueError."""
-        _, found, tail = self.rendered([*self._stub, *self.said(messages)], "[]").partition(_TURN)
+    def rendered_reply(self, messages: Sequence[Message], tools: Sequence[str] = ()) -> str:
+        """What stands between two turns of the assistant, from the token that ends the first; raises ValueError.
+
+        Where the template takes tool calls, the assistant's turn is one: gpt-oss' takes no result without.
+        """
+        said = self.said(messages)
+        num_results = sum(message["role"] == "tool" for message in said)
+        found = ""
+        if num_results:
+            names = [*tools, *["tool"] * num_results][:num_results]
+            with suppress(Exception):  # a template raises what it likes; without calls it may take them
+                found = self._after(calling_turn(names), said)
+        found = found or self._after(plain_turn(), said)
         if not found:
             raise ValueError("the model's chat template does not render what an assistant wrote")
-        if not tail.startswith(self._end):
-            raise ValueError(f"the model's chat template does not end an assistant's turn with {self._end}")
-        return tail
+        first = self.ends.first(found)
+        if not first:
+            raise ValueError("the model's chat template does not end an assistant's turn with a token of its own")
+        return found[found.index(first) :]
+
+    def _after(self, stub: Sequence[Mapping[str, Any]], said: Sequence[Message]) -> str:
+        dialogue = [*map(dict, stub), *map(dict, said)]
+        rendered = self._tokenizer.apply_chat_template(
+            dialogue, tokenize=False, add_generation_prompt=True, **self._arguments
+        )
+        return str(rendered).partition(TURN)[2]
+
+    def _is(self, last_id: int | None, text: str) -> bool:
+        return bool(last_id == self._tokenizer.convert_tokens_to_ids(text))

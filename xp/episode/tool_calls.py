@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -38,28 +38,47 @@ class Malformed:
 
 
 ParsedCall = ToolCall | Malformed
+TOO_LONG: Final = Malformed(f"the tool call is longer than {MAX_CALL_CHARS} characters")
 
 
 def parse_hermes(text: str) -> tuple[ParsedCall, ...]:
-    """The calls of one turn, in order; empty when there is none.
+    """The calls of one turn, in order; empty when there is none."""
+    return with_calls(bodies(text), parse_call)
+
+
+def bodies(text: str, bare: str | None = None) -> Iterator[str]:
+    """What stands between `<tool_call>` and `</tool_call>`, call by call; what stands in `<think>` is not a call.
 
     The closing tag may be missing at the end: it was the stop string, or the turn ended with the call.
-    What stands in `<think>` is not a call.
+
+    Args:
+        text: one turn.
+        bare: how a call begins that stands without the tags; None: there is no such thing.
     """
-    calls: list[ParsedCall] = []
+    said = without_thinking(text)
+    if bare is not None and OPEN not in said and (begin := said.find(bare)) >= 0:
+        yield said[begin:]
+        return
     body: str | None = None
-    for piece in _TAGS.split(without_thinking(text)):
+    for piece in _TAGS.split(said):
         if piece not in (OPEN, CLOSE):
             body = None if body is None else piece
             continue
         # An opening tag ends an unclosed call too, but a doubled one opens a single call.
         if body is not None and (piece == CLOSE or body.strip()):
-            calls.append(parse_call(body))
+            yield body
         body = "" if piece == OPEN else None
+    if body is not None:
+        yield body
+
+
+def with_calls(found: Iterable[str], read: Callable[[str], ParsedCall]) -> tuple[ParsedCall, ...]:
+    """Each body read as a call, as long as bodies and their number are within bounds."""
+    calls: list[ParsedCall] = []
+    for body in found:
         if len(calls) == MAX_CALLS:
             return (*calls, Malformed(f"more than {MAX_CALLS} tool calls stand in one message"))
-    if body is not None:
-        calls.append(parse_call(body))
+        calls.append(read(body) if len(body) <= MAX_CALL_CHARS else TOO_LONG)
     return tuple(calls)
 
 
@@ -80,34 +99,44 @@ def without_thinking(text: str) -> str:
 
 def parse_call(body: str) -> ParsedCall:
     """A call from its JSON object with `name` and `arguments`."""
-    if len(body) > MAX_CALL_CHARS:
-        return Malformed(f"the tool call is longer than {MAX_CALL_CHARS} characters")
+    value = read_json(body)
+    return value if isinstance(value, Malformed) else call_of(value, "arguments")
+
+
+def read_json(text: str) -> Any:
+    """The value of a JSON text, or Malformed."""
+    if len(text) > MAX_CALL_CHARS:
+        return TOO_LONG
     try:
-        value = json.loads(body, parse_constant=_refuse_constant, object_pairs_hook=_unique_keys)
+        return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique_keys)
     except RecursionError:
         return Malformed("the tool call is nested too deeply")
     except json.JSONDecodeError as error:
         return Malformed(f"the tool call is not valid JSON ({error.msg} at character {error.pos})")
     except ValueError as error:
         return Malformed(f"the tool call is not valid JSON ({error})")
-    return _call_of(value)
 
 
-def _call_of(value: Any) -> ParsedCall:
+def call_of(value: Any, key: str) -> ParsedCall:
+    """The call that a JSON value describes, with its arguments under `key`; null and none at all are no arguments."""
     if not isinstance(value, dict):
         return Malformed("the tool call is not a JSON object")
-    name, arguments = value.get("name"), value.get("arguments", {})
+    name, arguments = value.get("name"), value.get(key)
     if not isinstance(name, str) or not name:
         return Malformed('the tool call has no "name" that is a string')
     if isinstance(arguments, str):
         # Some models write the arguments as a JSON string, the way OpenAI's API carries them.
-        inner = parse_call(f'{{"name": "_", "arguments": {arguments}}}') if arguments.lstrip().startswith("{") else None
-        nothing = None if arguments.strip() in ("", "null") else arguments
-        arguments = inner.arguments if isinstance(inner, ToolCall) else nothing
+        inner = None if arguments.strip() in ("", "null") else read_json(arguments)
+        arguments = arguments if isinstance(inner, Malformed) else inner
     if arguments is None:
         arguments = {}
     if not isinstance(arguments, dict):
-        return Malformed('"arguments" of the tool call is not a JSON object')
+        return Malformed(f'"{key}" of the tool call is not a JSON object')
+    return checked_call(name, arguments)
+
+
+def checked_call(name: str, arguments: Mapping[str, Any]) -> ParsedCall:
+    """The call, if it can travel as UTF-8 JSON."""
     if not _is_encodable(name, arguments):
         return Malformed("the tool call holds a lone surrogate or a number that JSON cannot carry")
     return ToolCall(name, arguments)

@@ -119,6 +119,14 @@ class Model(Section):
     """None where no trainer needs it, or where `build` says it."""
 
     @model_validator(mode="after")
+    def _dialect_is_known(self) -> Model:
+        if self.dialect is Dialect.AUTO and self.tools_prompt is ToolsPrompt.SYSTEM:
+            raise ValueError(
+                "dialect=auto reads the chat template, which writes no tools with tools_prompt=system; set dialect"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _one_origin(self) -> Model:
         if (self.path is None) == (self.build is None):
             raise ValueError("give exactly one of path (a Hugging Face id or directory) and build")

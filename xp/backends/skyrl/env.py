@@ -31,7 +31,7 @@ class XpEnv(BaseTextEnv):  # type: ignore[misc]
     def step(self, action: str) -> BaseTextEnvStepOutput:
         """Never raises for the environment's faults: SkyRL would lose the whole batch, and leave sessions open."""
         reply = self._play.episode.step(action)
-        is_done = reply.is_done or not self._play.hears(reply.messages, self._chat)
+        is_done = reply.is_done or not self._play.hears(reply, self._chat)
         messages = [] if is_done else [dict(message) for message in reply.messages]
         return BaseTextEnvStepOutput(observations=messages, reward=0.0, done=is_done, metadata={})
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from xp.backends.skyrl.config import EvaluateConfig
 from xp.backends.skyrl.tasks_view import write_view
 from xp.backends.skyrl.train import native_config, prepare
+from xp.episode.auto_dialect import resolve
 from xp.episode.evaluation import evaluation_result, write_evaluation
 from xp.episode.metrics import Played, check_health, episode_metrics
 from xp.episode.metrics_file import MetricsFile
@@ -51,6 +52,7 @@ def _play(config: EvaluateConfig, name: str, directory: str, rows: Sequence[Task
         raise XpError(f"there is no model at {directory}; did the run get that far?", ExitCode.RUN_DIR)
     common = config.common
     chat = ChatTokens(AutoTokenizer.from_pretrained(directory), common.chat)
+    resolve(stage, chat)
     kept = within_limit(Path(common.tasks), rows, chat, common.sampling.max_prompt_tokens)
     write_view(config.rounds.episodes(kept), Path(config.held_out_data))
     num_workers = common.num_workers if common.rehearsal else None

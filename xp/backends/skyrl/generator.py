@@ -137,10 +137,11 @@ class TurnClient:
         play = CURRENT.get()
         assert play is not None  # called by agent_loop alone
         sampling = input_batch["sampling_params"]
-        limited = {**sampling, "max_tokens": min(sampling["max_tokens"], play.room)}
+        room = min(sampling["max_tokens"], play.room)
+        limited = {**sampling, "max_tokens": room, "stop_token_ids": list(self._chat.end_ids)}
         output = await self._client.generate({**input_batch, "sampling_params": limited}, *args, **kwargs)
         ids: Sequence[int] = output["response_ids"][0]
-        play.wrote(ids, self._chat.end_id)
+        play.wrote(ids)
         # SkyRL's text is without special tokens: a model that writes one in the middle of a call would be misread.
         return {**output, "responses": [self._chat.text(ids)]}
 

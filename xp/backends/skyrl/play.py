@@ -10,6 +10,7 @@ from typing import Any
 from xp.envs.base import Message
 from xp.episode.episode import Episode
 from xp.episode.metrics import Played
+from xp.episode.outcome import Reply
 from xp.episode.tokens import ChatTokens
 from xp.episode.trajectory import Tokens, Trajectory, trajectory
 
@@ -47,17 +48,17 @@ class Play:
     observed: int = 0
     reply_ids: list[int] = field(default_factory=list)
     """What the next turn begins with."""
-    _is_cut: bool = False
+    _last_id: int | None = None
 
-    def wrote(self, ids: Sequence[int], end_id: int) -> None:
+    def wrote(self, ids: Sequence[int]) -> None:
         """The policy wrote a turn."""
-        self._is_cut = not ids or ids[-1] != end_id
+        self._last_id = ids[-1] if ids else None
         self.generated += len(ids)
         self.room -= len(ids)
 
-    def hears(self, messages: Sequence[Message], chat: ChatTokens) -> bool:
+    def hears(self, reply: Reply, chat: ChatTokens) -> bool:
         """Take in what the environment said; False where no token of a next turn would fit behind it."""
-        ids = chat.reply(messages, is_cut=self._is_cut)
+        ids = chat.reply(reply.messages, last_id=self._last_id, tools=reply.tools)
         if len(ids) >= self.room:
             return False
         self.reply_ids = ids

@@ -12,6 +12,7 @@ from xp import loopback, own_ray
 from xp.backends.skyrl.config import Common, TrainConfig
 from xp.backends.skyrl.process import prepare_process
 from xp.backends.skyrl.tasks_view import write_view
+from xp.episode.auto_dialect import resolve
 from xp.episode.tokens import ChatTokens
 from xp.reading import config_of
 from xp.stage_program import run_stage
@@ -53,6 +54,7 @@ def write_views(config: TrainConfig, stage: Path) -> None:
     common = config.common
     directory = Path(common.tasks)
     chat = ChatTokens(AutoTokenizer.from_pretrained(config.base_model), common.chat)
+    resolve(stage, chat)
 
     def kept(purpose: str) -> list[TaskRow]:
         rows = load_tasks(directory, stage, purpose)

@@ -19,13 +19,19 @@ class Written:
     """SGLang's `meta_info`, for Slime's own bookkeeping."""
 
     @property
+    def last_id(self) -> int | None:
+        return self.ids[-1] if self.ids else None
+
+    @property
     def is_aborted(self) -> bool:
         """Slime has enough episodes and stopped the engines."""
         finish: str = self.meta["finish_reason"]["type"]
         return finish == "abort"
 
 
-async def write_turn(args: Any, sample: Any, sampling: Mapping[str, Any], max_tokens: int) -> Written:
+async def write_turn(
+    args: Any, sample: Any, sampling: Mapping[str, Any], max_tokens: int, end_ids: Sequence[int]
+) -> Written:
     """Let the policy go on after `sample.tokens`.
 
     An engine that fails raises once Slime's own repeats are used up: it is no fault of the environment, and ends the
@@ -36,12 +42,13 @@ async def write_turn(args: Any, sample: Any, sampling: Mapping[str, Any], max_to
         sample: whose tokens are the context; its session_id keeps the turns of an episode on one engine.
         sampling: Slime's sampling parameters; SGLang refuses a name that it does not know.
         max_tokens: at most so many.
+        end_ids: tokens that end a turn.
     """
     from slime.utils.http_utils import post
 
     payload: dict[str, Any] = {
         "input_ids": list(sample.tokens),
-        "sampling_params": {**sampling, "max_new_tokens": max_tokens},
+        "sampling_params": {**sampling, "max_new_tokens": max_tokens, "stop_token_ids": list(end_ids)},
         "return_logprob": True,
     }
     if args.use_rollout_routing_replay:

@@ -19,6 +19,7 @@ from xp.backends.slime.sources import open_sources
 from xp.backends.slime.steps import played_file
 from xp.backends.slime.tasks_view import write_episodes
 from xp.backends.slime.worker import played_from
+from xp.episode.auto_dialect import resolve
 from xp.episode.evaluation import evaluation_result, write_evaluation
 from xp.episode.metrics import Played, check_health, episode_metrics
 from xp.episode.metrics_file import MetricsFile
@@ -51,6 +52,7 @@ def _play(config: EvaluateConfig, name: str, model: Path, stage: Path, root: Pat
     from transformers import AutoTokenizer
 
     chat = ChatTokens(AutoTokenizer.from_pretrained(model), config.common.chat)
+    resolve(stage, chat)
     tasks = Path(config.common.tasks)
     rows = within_limit(tasks, load_tasks(tasks, stage, "held_out"), chat, config.common.limits.max_prompt_tokens)
     num_episodes = write_episodes(rows, config.rounds, Path(config.held_out))

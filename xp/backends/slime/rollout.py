@@ -80,7 +80,8 @@ async def _converse(
         sample.tokens = own.prompt(chat, sample)
         while True:
             room = limits.max_response_tokens - sample.response_length
-            written = await write_turn(args, sample, sampling, min(limits.max_tokens_per_turn, room))
+            length = min(limits.max_tokens_per_turn, room)
+            written = await write_turn(args, sample, sampling, length, chat.end_ids)
             _append(args, sample, written)
             if written.is_aborted or _is_stopping(args):
                 return False
@@ -89,7 +90,7 @@ async def _converse(
             reply = await _threaded(own, lambda text=text: episode.step(text))  # type: ignore[misc]
             if reply.is_done:
                 return True
-            ids = chat.reply(reply.messages, is_cut=written.ids[-1:] != [chat.end_id])
+            ids = chat.reply(reply.messages, last_id=written.last_id, tools=reply.tools)
             # At least one token of the next turn must fit; otherwise settle() finds the episode truncated.
             if len(ids) >= limits.max_response_tokens - sample.response_length:
                 return True

@@ -16,6 +16,7 @@ from xp.backends.slime.program import run_train
 from xp.backends.slime.sources import open_sources
 from xp.backends.slime.tasks_view import write_episodes, write_view
 from xp.episode.advantages import load_advantage_fn
+from xp.episode.auto_dialect import resolve
 from xp.episode.tokens import ChatTokens
 from xp.reading import config_of
 from xp.stage_program import run_stage
@@ -54,6 +55,7 @@ def write_views(config: TrainConfig, stage: Path, model: Path) -> None:
 
     common = config.common
     chat = ChatTokens(AutoTokenizer.from_pretrained(model), common.chat)
+    resolve(stage, chat)
     kept = _kept(config, stage, chat, "train")
     num_prompts = config.num_steps * config.prompts_per_step
     write_view(schedule(kept, num_prompts, seed=common.seed, shuffle=config.shuffle), Path(config.prompts))

@@ -13,7 +13,6 @@ from typing import Any
 from xp.backends.slime.config import WORKER_ATTRIBUTE, WorkerConfig
 from xp.backends.slime.farewell import close_when_asked
 from xp.envs.secrets_file import environment
-from xp.episode.config import EpisodeConfig
 from xp.episode.metrics import Played, check_health
 from xp.episode.mix import Mix
 from xp.episode.outcome import Outcome, Status
@@ -53,7 +52,7 @@ class Worker:
         config = config_of(path, WorkerConfig.from_json)
         stage = Path(config.root, config.common.stage_dir)
         environ = environment()
-        mix = Mix(config_of(stage / "episode.json", EpisodeConfig.from_json), environ)
+        mix = Mix.from_file(stage / "episode.json", environ)
         file = stage / "trajectories" / f"{config.phase.rpartition('/')[2]}.jsonl"
         recorder = Recorder(file, mix, config.common.upload_as, environ)
         close_when_asked(path.parent, mix.close)

@@ -16,12 +16,13 @@ class ColocatedWriter:
     Args:
         generation: trl.generation.vllm_generation.VLLMGeneration in mode `colocate` (TRL 1.16.0).
         sampling: temperature and cuts.
+        end_ids: tokens that end a turn.
     """
 
-    def __init__(self, generation: Any, sampling: Sampling) -> None:
+    def __init__(self, generation: Any, sampling: Sampling, end_ids: Sequence[int]) -> None:
         self._llm = generation.llm
         self._group = generation.tp_group if generation.tensor_parallel_size > 1 else None
-        self._sampling = sampling
+        self._sampling, self._end_ids = sampling, list(end_ids)
 
     def write(self, requests: Sequence[Request]) -> list[Written]:
         """Each request has a limit of its own, which TRL's own `generate` does not know."""
@@ -50,6 +51,7 @@ class ColocatedWriter:
             top_k=sampling.top_k or 0,
             max_tokens=max_tokens,
             logprobs=0,
+            stop_token_ids=self._end_ids,
         )
 
     def _gathered(self, value: Any) -> list[Any]:

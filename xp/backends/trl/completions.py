@@ -28,13 +28,24 @@ class ServerWriter:
     Args:
         url: of the server, without a path.
         sampling: temperature and cuts.
+        end_ids: tokens that end a turn.
         log: the server's own, for the message when it fails.
         key: what the server wants of its clients; None: nothing.
         pause_s: before a second attempt; doubled for the third.
     """
 
-    def __init__(self, url: str, sampling: Sampling, log: str, *, key: str | None = None, pause_s: float = 1.0) -> None:
+    def __init__(
+        self,
+        url: str,
+        sampling: Sampling,
+        end_ids: Sequence[int],
+        log: str,
+        *,
+        key: str | None = None,
+        pause_s: float = 1.0,
+    ) -> None:
         self._url, self._sampling, self._log, self._pause_s = url, sampling, log, pause_s
+        self._end_ids = list(end_ids)
         self._headers = {"Content-Type": "application/json"}
         self._headers |= {"Authorization": f"Bearer {key}"} if key is not None else {}
         # The server is on this machine: no proxy of the environment's stands between.
@@ -65,6 +76,7 @@ class ServerWriter:
                 "min_p": 0.0,
                 "repetition_penalty": 1.0,
                 "logprobs": 0,
+                "stop_token_ids": self._end_ids,
                 "return_token_ids": True,
             }
         )

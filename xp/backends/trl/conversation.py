@@ -39,7 +39,11 @@ class Turn:
     """Which conversation."""
     ids: list[int]
     is_cut: bool
-    """Whether a token limit ended it instead of the end-of-turn token."""
+    """Whether a token limit ended it instead of a token that ends turns."""
+
+    @property
+    def last_id(self) -> int | None:
+        return self.ids[-1] if self.ids else None
 
 
 class TurnEngine(Protocol):

@@ -22,7 +22,7 @@ class Engine:
     Args:
         model: a Hugging Face causal language model with `model.model` and `model.lm_head`.
         prompts: token ids, one list a conversation; equal lists are prefilled once.
-        end_id: token that ends a turn.
+        end_ids: tokens that end a turn.
         sampling: temperature and limits.
         generator: source of randomness.
     """
@@ -31,11 +31,12 @@ class Engine:
         self,
         model: Any,
         prompts: Sequence[Sequence[int]],
-        end_id: int,
+        end_ids: Sequence[int],
         sampling: Sampling,
         generator: torch.Generator,
     ) -> None:
-        self._model, self._end_id, self._sampling, self._generator = model, end_id, sampling, generator
+        self._model, self._sampling, self._generator = model, sampling, generator
+        self._end_ids = torch.tensor(list(end_ids))
         self.conversations = [Conversation(list(prompt)) for prompt in prompts]
         self.live: list[int] = list(range(len(prompts)))
         """Numbers of the conversations that go on, in the order of the cache's rows."""
@@ -65,7 +66,7 @@ class Engine:
             tokens, logprobs = self._sample(logits)
             self._record(tokens.tolist(), logprobs.tolist(), is_writing.tolist(), written)
             at_limit = torch.tensor([len(ids) >= limit for ids, limit in zip(written, limits, strict=True)])
-            goes_on = is_writing & (tokens != self._end_id) & ~at_limit
+            goes_on = is_writing & ~torch.isin(tokens, self._end_ids) & ~at_limit
             if not goes_on.any():
                 break
             # Rows that are done are fed padding that attention never sees.
@@ -73,7 +74,8 @@ class Engine:
             logits = self._forward(tokens[:, None], self._positions[:, None])[:, 0]
             self._positions = self._positions + goes_on
             is_writing = goes_on
-        return [Turn(number, ids, ids[-1] != self._end_id) for number, ids in zip(self.live, written, strict=True)]
+        ends = self._end_ids.tolist()
+        return [Turn(number, ids, ids[-1] not in ends) for number, ids in zip(self.live, written, strict=True)]
 
     @torch.inference_mode()
     def extend(self, replies: Mapping[int, Sequence[int]]) -> None:
@@ -116,7 +118,7 @@ class Engine:
         """Feed each row its chunk, padded on the right; gives back the logits after each row's last token."""
         lengths = torch.tensor([len(chunk) for chunk in chunks])
         columns = torch.arange(int(lengths.max()))
-        ids = torch.full((len(chunks), len(columns)), self._end_id)
+        ids = torch.full((len(chunks), len(columns)), int(self._end_ids[0]))
         for row, chunk in enumerate(chunks):
             ids[row, : len(chunk)] = torch.tensor(chunk)
         self._attended = torch.cat([self._attended, (columns[None] < lengths[:, None]).long()], 1)

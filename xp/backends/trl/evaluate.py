@@ -15,6 +15,7 @@ from xp.backends.trl.config import EvaluateConfig
 from xp.backends.trl.conversation import OpenEngine
 from xp.backends.trl.lora import whole_model
 from xp.backends.trl.process import quiet_trainer
+from xp.episode.auto_dialect import resolve
 from xp.episode.evaluation import evaluation_result, write_evaluation
 from xp.episode.metrics import Played, check_health, episode_metrics
 from xp.episode.metrics_file import MetricsFile
@@ -36,6 +37,7 @@ def main(argv: Sequence[str]) -> None:
     threshold = config.common.pass_threshold
     metrics = MetricsFile(Path(config.common.metrics), "evaluate", config.common.attempt)
     results = {}
+    resolve(path.parent, _chat(config, next(iter(config.models.values()))))
     with Mix.from_file(path.with_name("episode.json"), os.environ) as mix:
         for name, directory in config.models.items():
             played = _play(config, name, directory, rows, mix)
@@ -48,12 +50,11 @@ def main(argv: Sequence[str]) -> None:
 
 def _play(config: EvaluateConfig, name: str, directory: str, rows: Sequence[TaskRow], mix: Mix) -> list[Played]:
     from tqdm import tqdm
-    from transformers import AutoTokenizer
 
     from xp.backends.trl.rollout import play_with, sample_numbers
 
     directory = whole_model(directory, Path(config.common.stage_dir) / f"{name}_model")
-    chat = ChatTokens(AutoTokenizer.from_pretrained(directory), config.common.chat)
+    chat = _chat(config, directory)
     limit = config.common.sampling.max_prompt_tokens
     kept = within_limit(Path(config.common.tasks), rows, chat, limit)
     todo = config.rounds.episodes(kept)
@@ -75,6 +76,12 @@ def _play(config: EvaluateConfig, name: str, directory: str, rows: Sequence[Task
     return played
 
 
+def _chat(config: EvaluateConfig, directory: str) -> ChatTokens:
+    from transformers import AutoTokenizer
+
+    return ChatTokens(AutoTokenizer.from_pretrained(directory), config.common.chat)
+
+
 @contextmanager
 def _engine(config: EvaluateConfig, directory: str, chat: ChatTokens) -> Iterator[OpenEngine]:
     """The backend's own: a vLLM server on all of the stage's accelerators, or this process on the CPU."""
@@ -87,7 +94,7 @@ def _engine(config: EvaluateConfig, directory: str, chat: ChatTokens) -> Iterato
 
         model = AutoModelForCausalLM.from_pretrained(directory, dtype=getattr(torch, common.dtype)).eval()
         generator = torch.Generator().manual_seed(common.sampling.seed)
-        yield lambda prompts: Engine(model, prompts, chat.end_id, common.sampling, generator)
+        yield lambda prompts: Engine(model, prompts, chat.end_ids, common.sampling, generator)
         return
     from xp.backends.trl.completions import ServerWriter
     from xp.backends.trl.server import running, split_devices
@@ -96,8 +103,8 @@ def _engine(config: EvaluateConfig, directory: str, chat: ChatTokens) -> Iterato
     log = Path(common.stage_dir) / "vllm.log"
     devices, _ = split_devices(common.server.num_accelerators, 0)
     with running(common.server, directory, devices, log) as served:
-        writer = ServerWriter(served.url, common.sampling, str(log), key=served.key)
-        yield lambda prompts: WritingEngine(writer, prompts, chat.end_id, common.sampling)
+        writer = ServerWriter(served.url, common.sampling, chat.end_ids, str(log), key=served.key)
+        yield lambda prompts: WritingEngine(writer, prompts, chat.end_ids, common.sampling)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,13 +22,13 @@ class Generation:
 
     Args:
         seed: of the run.
-        end_id: token that ends a turn.
+        end_ids: tokens that end a turn.
         ranks: the training processes.
         log: of the vLLM server, where there is one.
     """
 
-    def __init__(self, seed: int, end_id: int, ranks: Ranks, log: str) -> None:
-        self._seed, self._end_id, self._ranks, self._log = seed, end_id, ranks, log
+    def __init__(self, seed: int, end_ids: Sequence[int], ranks: Ranks, log: str) -> None:
+        self._seed, self._end_ids, self._ranks, self._log = seed, end_ids, ranks, log
         self._policy = WholePolicy()
 
     @contextmanager
@@ -56,7 +56,7 @@ class Generation:
 
         def engine(sampling: Sampling) -> OpenEngine:
             generator = torch.Generator().manual_seed(seed)
-            return lambda prompts: Engine(model, prompts, self._end_id, sampling, generator)
+            return lambda prompts: Engine(model, prompts, self._end_ids, sampling, generator)
 
         yield engine
         model.train(was_training)
@@ -72,10 +72,11 @@ class Generation:
         def engine(sampling: Sampling) -> OpenEngine:
             writer: Writer
             if vllm.mode == "server":
-                writer = ServerWriter(vllm.server_base_url, sampling, self._log, key=os.environ.get(guarded.KEY))
+                key = os.environ.get(guarded.KEY)
+                writer = ServerWriter(vllm.server_base_url, sampling, self._end_ids, self._log, key=key)
             else:
-                writer = ColocatedWriter(vllm, sampling)
-            return lambda prompts: WritingEngine(writer, prompts, self._end_id, sampling)
+                writer = ColocatedWriter(vllm, sampling, self._end_ids)
+            return lambda prompts: WritingEngine(writer, prompts, self._end_ids, sampling)
 
         with awake(vllm):
             yield engine

@@ -80,7 +80,7 @@ class Rollouts:
         self._mix, self._log, self._recorder, self._ranks = mix, log, recorder, ranks
         self._held_out = held_out
         server_log = f"{config.common.stage_dir}/vllm.log"
-        self._generation = Generation(config.common.sampling.seed, chat.end_id, ranks, server_log)
+        self._generation = Generation(config.common.sampling.seed, chat.end_ids, ranks, server_log)
 
     def __call__(self, prompts: list[list[dict[str, Any]]], trainer: Any) -> dict[str, list[Any]]:
         """Play one episode for each prompt (a group's prompts are repeated already).
@@ -134,7 +134,7 @@ def play(
     from xp.backends.trl.engine import Engine
 
     numbered = list(zip(rows, sample_numbers([row.task_id for row in rows]), strict=True))
-    return play_with(lambda prompts: Engine(model, prompts, chat.end_id, sampling, generator), chat, numbered, mix)
+    return play_with(lambda prompts: Engine(model, prompts, chat.end_ids, sampling, generator), chat, numbered, mix)
 
 
 def play_with(
@@ -200,7 +200,7 @@ def _step_all(
     for turn, answer in zip(turns, answers, strict=True):
         if answer.is_done:
             continue
-        ids = chat.reply(answer.messages, is_cut=turn.is_cut)
+        ids = chat.reply(answer.messages, last_id=turn.last_id, tools=answer.tools)
         # At least one token of the next turn must fit; otherwise settle() finds the episode truncated.
         if len(ids) < engine.room(turn.number):
             yield turn.number, ids

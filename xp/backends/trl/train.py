@@ -19,6 +19,7 @@ from xp.backends.trl.process import join_group, leave_group, quiet_rank, quiet_t
 from xp.backends.trl.publish import publish_model, trained_model
 from xp.backends.trl.ranks import Ranks
 from xp.backends.trl.tasks_view import trl_rows
+from xp.episode.auto_dialect import resolve
 from xp.episode.metrics_file import MetricsFile
 from xp.episode.mix import Mix
 from xp.episode.recorder import Recorder
@@ -53,6 +54,7 @@ def main(argv: Sequence[str]) -> None:
     set_seed(config.common.sampling.seed)
     tokenizer = AutoTokenizer.from_pretrained(config.base_model)
     chat = ChatTokens(tokenizer, config.common.chat)
+    resolve(path.parent, chat)
     kept = within_limit(Path(config.common.tasks), rows, chat, config.common.sampling.max_prompt_tokens)
     order = schedule(
         kept, config.num_steps * config.prompts_per_step, seed=config.common.sampling.seed, shuffle=config.shuffle

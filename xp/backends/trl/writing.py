@@ -43,12 +43,14 @@ class WritingEngine:
     Args:
         writer: takes every live conversation of a turn at once.
         prompts: token ids, one list a conversation.
-        end_id: token that ends a turn.
+        end_ids: tokens that end a turn.
         sampling: limits.
     """
 
-    def __init__(self, writer: Writer, prompts: Sequence[Sequence[int]], end_id: int, sampling: Sampling) -> None:
-        self._writer, self._end_id, self._sampling = writer, end_id, sampling
+    def __init__(
+        self, writer: Writer, prompts: Sequence[Sequence[int]], end_ids: Sequence[int], sampling: Sampling
+    ) -> None:
+        self._writer, self._end_ids, self._sampling = writer, end_ids, sampling
         self.conversations = [Conversation(list(prompt)) for prompt in prompts]
         self.live = list(range(len(prompts)))
 
@@ -70,7 +72,7 @@ class WritingEngine:
         turns = []
         for number, written in zip(self.live, self._writer.write(requests), strict=True):
             self.conversations[number].write(written.ids, written.logprobs)
-            turns.append(Turn(number, list(written.ids), not written.ids or written.ids[-1] != self._end_id))
+            turns.append(Turn(number, list(written.ids), not written.ids or written.ids[-1] not in self._end_ids))
         return turns
 
     def extend(self, replies: Mapping[int, Sequence[int]]) -> None:

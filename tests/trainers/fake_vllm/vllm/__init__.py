@@ -23,6 +23,7 @@ class SamplingParams:
     top_k: int
     max_tokens: int
     logprobs: int
+    stop_token_ids: list[int]
 
 
 class RequestOutput:
@@ -34,11 +35,10 @@ class LLM:
     made: ClassVar[list[LLM]] = []
 
     def __init__(self, model: str, tensor_parallel_size: int, seed: int, **given: Any) -> None:
-        from transformers import AutoModelForCausalLM, AutoTokenizer
+        from transformers import AutoModelForCausalLM
 
         self.given = given
         self._model = AutoModelForCausalLM.from_pretrained(model).eval()
-        self._end = AutoTokenizer.from_pretrained(model).eos_token_id
         self._is_sharded = tensor_parallel_size > 1
         self._generator = torch.Generator().manual_seed(seed)
         self._awake = {"weights", "kv_cache"}
@@ -82,7 +82,7 @@ class LLM:
     def _one(self, prompt: list[int], params: SamplingParams) -> RequestOutput:
         ids: list[int] = []
         logprobs = []
-        while len(ids) < params.max_tokens and (not ids or ids[-1] != self._end):
+        while len(ids) < params.max_tokens and (not ids or ids[-1] not in params.stop_token_ids):
             logits = self._model(input_ids=torch.tensor([[*prompt, *ids]])).logits[0, -1].float()
             scores = torch.log_softmax(logits / params.temperature, -1)
             token = int(torch.multinomial(scores.exp(), 1, generator=self._generator))

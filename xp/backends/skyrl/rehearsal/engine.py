@@ -58,6 +58,7 @@ class CpuEngine(InferenceEngineInterface):  # type: ignore[misc]
                 parameters["temperature"],
                 parameters["top_p"],
                 parameters["top_k"],
+                tuple(parameters["stop_token_ids"]),
             )
             for ids in input_batch["prompt_token_ids"]
         ]

@@ -21,6 +21,8 @@ class Request:
     top_p: float
     top_k: int
     """-1: off."""
+    end_ids: tuple[int, ...]
+    """Tokens that end the turn."""
 
 
 @dataclass
@@ -88,7 +90,7 @@ class Sampler:
                 one = written[row]
                 one.ids.append(tokens[row])
                 one.logprobs.append(logprobs[row])
-                one.is_ended = tokens[row] == end
+                one.is_ended = tokens[row] in requests[row].end_ids
                 if one.is_ended or len(one.ids) >= requests[row].max_tokens:
                     open_rows.discard(row)
             if not open_rows:

@@ -1,0 +1,307 @@
+"""Dialects: what a model's real chat template writes is read back, and nothing that a model writes raises."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.fake_session import RULES, TASK, FakeSession
+from tests.tiny import tokenizer_and_model
+from xp.envs.base import Message, ToolResult, ToolSpec
+from xp.episode.auto_dialect import detect, resolve, resolved
+from xp.episode.config import Dialect, EpisodeConfig
+from xp.episode.dialects import SYNTAX
+from xp.episode.episode import Episode
+from xp.episode.prompt import tool_schema
+from xp.episode.tokens import ChatTokens
+from xp.episode.tool_calls import MAX_CALLS, Malformed, ToolCall
+from xp.errors import XpError
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "text": {"type": "string"},
+        "count": {"type": "integer"},
+        "share": {"type": "number"},
+        "is_on": {"type": "boolean"},
+        "names": {"type": "array"},
+        "options": {"type": "object"},
+        "maybe": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+    },
+}
+LOOK = ToolSpec("look", "Look.", SCHEMA)
+ARGUMENTS: dict[str, Any] = {
+    "text": 'döor\n<b>"2" & {x}',
+    "count": 3,
+    "share": 2.5,
+    "is_on": True,
+    "names": ["a", 1],
+    "options": {"k": [None, False]},
+    "maybe": None,
+}
+TEMPLATES = {
+    "qwen2_5": Dialect.HERMES,
+    "qwen3": Dialect.HERMES,
+    "qwen3_instruct_2507": Dialect.HERMES,
+    "qwen3_vl": Dialect.HERMES,
+    "qwen3_5_think": Dialect.QWEN_XML,
+    "qwen3_5_nothink": Dialect.QWEN_XML,
+    "qwen3_6": Dialect.QWEN_XML,
+    "qwen3_8": Dialect.QWEN_XML,
+    "nemotron_3_nano": Dialect.QWEN_XML,
+    "llama3_1": Dialect.LLAMA_JSON,
+    "llama3_2": Dialect.LLAMA_JSON,
+    "lfm2_2_5": Dialect.PYTHONIC,
+    "glm4moe": Dialect.GLM,
+    "gptoss": Dialect.HARMONY,
+}
+"""Templates as models ship them, which TRL carries."""
+SPECIAL = ("<|eot_id|>", "<|eom_id|>", "<|user|>", "<|observation|>", "<|start|>", "<|end|>", "<|call|>", "<|return|>")
+
+
+def tokenizer_with(template: str) -> Any:
+    """The tiny model's, with a template of a real model's and the tokens that it has."""
+    import trl
+
+    tokenizer = copy.deepcopy(tokenizer_and_model()[0])
+    tokenizer.add_special_tokens({"additional_special_tokens": [*SPECIAL]}, replace_extra_special_tokens=False)
+    tokenizer.bos_token = tokenizer.pad_token
+    tokenizer.chat_template = (Path(trl.__file__).parent / "chat_templates" / f"{template}.jinja").read_text()
+    return tokenizer
+
+
+def rendered_turn(tokenizer: Any, arguments: dict[str, Any]) -> str:
+    """The assistant's turn in the template's own words."""
+    asked = {"role": "user", "content": "Where?"}
+    function = {"name": "look", "arguments": arguments}
+    called = {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": function}]}
+    options = {"tools": [tool_schema(LOOK)], "tokenize": False}
+    before = tokenizer.apply_chat_template([asked], **options)
+    after = tokenizer.apply_chat_template([asked, called], **options)
+    assert after.startswith(before)
+    return str(after[len(before) :])
+
+
+def read(dialect: Dialect, text: str, tools: Sequence[ToolSpec] = (LOOK,)) -> Any:
+    return SYNTAX[dialect].read(text, lambda: tools)
+
+
+@pytest.mark.parametrize(("template", "dialect"), TEMPLATES.items())
+def test_a_call_in_a_models_own_words_is_read_back(template: str, dialect: Dialect) -> None:
+    # LFM2's template puts a text between quotes as it is.
+    arguments = ARGUMENTS | {"text": "plain"} if dialect is Dialect.PYTHONIC else ARGUMENTS
+    tokenizer = tokenizer_with(template)
+    assert read(dialect, rendered_turn(tokenizer, arguments)) == (ToolCall("look", arguments),)
+    assert read(dialect, rendered_turn(tokenizer, {})) == (ToolCall("look", {}),)
+
+
+@pytest.mark.parametrize(("template", "dialect"), TEMPLATES.items())
+def test_the_dialect_is_found_by_the_chat_template(template: str, dialect: Dialect) -> None:
+    assert detect(tokenizer_with(template), {}) is dialect
+
+
+@pytest.mark.parametrize("template", ["llama3", "gemma", "cohere", "smolvlm"])
+def test_a_template_that_writes_no_call_is_refused_with_the_dialects(template: str) -> None:
+    with pytest.raises(XpError, match=r"model\.dialect=auto") as caught:
+        detect(tokenizer_with(template), {})
+    assert all(dialect.value in str(caught.value) for dialect in SYNTAX)
+
+
+@pytest.mark.parametrize("dialect", list(SYNTAX))
+@pytest.mark.parametrize("arguments", [ARGUMENTS, {}])
+def test_what_is_written_is_read_back_in_every_dialect(dialect: Dialect, arguments: dict[str, Any]) -> None:
+    text = SYNTAX[dialect].write("look", arguments)
+    assert read(dialect, text) == (ToolCall("look", arguments),)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "texts"),
+    [
+        (Dialect.HERMES, ['<tool_call>{"name": "go"}', '<tool_call>{"name": "go", "arguments": null}']),
+        (Dialect.QWEN_XML, ["<tool_call><function=go></function></tool_call>", "<function=go>"]),
+        (Dialect.GLM, ["<tool_call>go</tool_call>", "<tool_call>go\n"]),
+        (
+            Dialect.LLAMA_JSON,
+            [f'{{"name": "go"{rest}}}' for rest in ("", ', "parameters": null', ', "parameters": {}')],
+        ),
+        (Dialect.PYTHONIC, ["[go()]", "[ go( ) ]"]),
+        (Dialect.HARMONY, [f"<|channel|>commentary to=functions.go<|message|>{body}" for body in ("", "{}", "null")]),
+    ],
+)
+def test_a_call_without_arguments_is_one_call_in_every_dialect(dialect: Dialect, texts: list[str]) -> None:
+    for text in texts:
+        assert read(dialect, text, ()) == (ToolCall("go", {}),)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "text"),
+    [
+        (Dialect.QWEN_XML, "<tool_call>{}</tool_call>"),
+        (Dialect.QWEN_XML, "<tool_call><function=look><parameter=count>\nmany\n</parameter></function></tool_call>"),
+        (Dialect.GLM, '<tool_call>{"name": "look"}</tool_call>'),
+        (Dialect.GLM, "<tool_call>look<arg_key>text</arg_key></tool_call>"),
+        (Dialect.LLAMA_JSON, '{"name": "look", "parameters": {'),
+        (Dialect.LLAMA_JSON, '{"name": "look", "parameters": [1]}'),
+        (Dialect.PYTHONIC, "[look(text=__import__('os').getcwd())]"),
+        (Dialect.PYTHONIC, "[look('positional')]"),
+        (Dialect.PYTHONIC, "[look(text='no end)]"),
+        (Dialect.HARMONY, "<|channel|>commentary to=functions.look<|message|>oops"),
+        (Dialect.HARMONY, "<|channel|>commentary to=functions.look<|message|>[1]"),
+    ],
+)
+def test_what_wants_to_be_a_call_and_is_none_says_why(dialect: Dialect, text: str) -> None:
+    (found,) = read(dialect, text)
+    assert isinstance(found, Malformed)
+    assert 10 < len(found.fault) < 250
+
+
+@pytest.mark.parametrize("dialect", list(SYNTAX))
+def test_a_turn_without_a_call_has_none(dialect: Dialect) -> None:
+    assert read(dialect, "It was Ada, in the hall [1], with {nothing}.") == ()
+
+
+def test_gpt_oss_thinks_calls_and_answers_on_channels() -> None:
+    thought = "<|channel|>analysis<|message|>to=functions.no {}<|end|>"
+    call = '<|start|>assistant<|channel|>commentary to=functions.look <|constrain|>json<|message|>{"count": 1}'
+    assert read(Dialect.HARMONY, thought + call) == (ToolCall("look", {"count": 1}),)
+    answer = f"{thought}<|start|>assistant<|channel|>final<|message|>Ada.<|return|>"
+    assert read(Dialect.HARMONY, answer) == ()
+    assert SYNTAX[Dialect.HARMONY].plain(answer) == "Ada."
+
+
+def test_python_in_an_argument_is_never_run() -> None:
+    text = '[look(text=\'__import__("os").system("false")\', count=1 if True else 2)]'
+    assert isinstance(read(Dialect.PYTHONIC, text)[0], Malformed)
+
+
+def test_several_calls_stand_in_one_turn() -> None:
+    assert len(read(Dialect.LLAMA_JSON, '{"name": "a", "parameters": {}}; {"name": "b", "parameters": {}}')) == 2
+    assert len(read(Dialect.PYTHONIC, "[a(), b(x=1)]")) == 2
+    assert len(read(Dialect.GLM, "<tool_call>a</tool_call><tool_call>b</tool_call>")) == 2
+    assert len(read(Dialect.PYTHONIC, f"[{'a(), ' * 500}]")) == MAX_CALLS + 1
+
+
+HOSTILE = [
+    "<tool_call>", "<function=", "<function=a>", "<parameter=", "<parameter=a>", "</parameter>", "<arg_key>",
+    "<arg_value>",
+    '{"name":', '{"name": "a", ', "[a(", "[a(x=", "[a(x=[", "[a(x='", "[a(x={'k': ", "<|message|>", "<|start|>",
+    " to=functions.a<|message|>", "<|channel|>", "\\", "'", "{", "[", "<think>", "1", "-",
+]  # fmt: skip
+
+
+BEGINNINGS = ("", "<tool_call><function=a>", "[a(x=", '{"name": "a", "parameters": ', "to=functions.a<|message|>")
+
+
+@pytest.mark.parametrize("dialect", list(SYNTAX))
+def test_hostile_text_of_a_megabyte_is_read_in_no_time(dialect: Dialect) -> None:
+    for piece in HOSTILE:
+        for begin in (
+            "",
+            "<tool_call><function=a>",
+            "[a(x=",
+            '{"name": "a", "parameters": ',
+            "to=functions.a<|message|>",
+        ):
+            text = begin + piece * (300_000 // len(piece))
+            began = time.process_time()
+            read(dialect, text)
+            assert time.process_time() - began < 2.0, (piece, begin)
+
+
+def check_anything(text: str) -> None:
+    for dialect in SYNTAX:
+        for found in read(dialect, text):
+            if isinstance(found, ToolCall):
+                json.dumps([found.name, dict(found.arguments)], ensure_ascii=False, allow_nan=False).encode()
+            else:
+                assert isinstance(found, Malformed)
+
+
+ENDINGS = ["</tool_call>", "</function>", "</arg_key>", "</arg_value>", ")]", "}", ">"]
+PIECES = [*HOSTILE, *ENDINGS, "look", "\\ud800", "1e999"]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.sampled_from(PIECES) | st.text(max_size=12), max_size=10).map("".join))
+def test_no_dialect_raises_whatever_the_text(text: str) -> None:
+    check_anything(text)
+
+
+@pytest.mark.reliability
+@pytest.mark.scorecard(21)
+def test_no_dialect_raises_in_ten_thousand_malformed_calls() -> None:
+    draw = random.Random(1)
+    calls = [syntax.write("look", arguments) for syntax in SYNTAX.values() for arguments in (ARGUMENTS, {})]
+    for _ in range(10_000):
+        text = draw.choice(calls)
+        for _ in range(draw.randint(1, 4)):
+            begin, end = sorted(draw.randint(0, len(text)) for _ in "12")
+            twice, odd = text[begin:end] * 2, chr(draw.randrange(0x11000))
+            middle = draw.choice([draw.choice(PIECES), draw.choice(calls), twice, odd, ""])
+            text = text[:begin] + middle + text[end if draw.random() < 0.5 else begin :]
+        check_anything(text)
+
+
+@pytest.mark.parametrize(
+    ("template", "ends", "opening"),
+    [
+        ("qwen3_5_think", ["<|im_end|>"], "\n<|im_start|>user\n<tool_response>\nfound it"),
+        ("llama3_1", ["<|eot_id|>", "<|eom_id|>"], "<|start_header_id|>ipython<|end_header_id|>\n\n\"found it\""),
+        ("glm4moe", ["<|user|>", "<|observation|>"], "<|observation|>\n<tool_response>\nfound it"),
+        ("gptoss", ["<|return|>", "<|call|>"], "<|start|>functions.look to=assistant<|channel|>commentary"),
+    ],
+)  # fmt: skip
+def test_a_turn_ends_where_the_models_template_ends_it(template: str, ends: list[str], opening: str) -> None:
+    tokenizer = tokenizer_with(template)
+    chat = ChatTokens(tokenizer)
+    assert set(tokenizer.convert_tokens_to_ids(ends)) <= set(chat.end_ids)
+    assert tokenizer.convert_tokens_to_ids("<|end|>") not in chat.end_ids
+    message = [Message(role="tool", content="found it")]
+    for end in ends:
+        last_id = tokenizer.convert_tokens_to_ids(end)
+        assert chat.text([*tokenizer("hi", add_special_tokens=False)["input_ids"], last_id]) == "hi"
+        text = tokenizer.decode(chat.reply(message, last_id=last_id, tools=["look"]))
+        assert text.startswith(opening.removeprefix(end))
+
+
+@pytest.mark.parametrize("template", ["qwen3_5_think", "llama3_1", "glm4moe", "gptoss"])
+def test_a_cut_turn_is_ended_in_the_templates_way(template: str) -> None:
+    tokenizer = tokenizer_with(template)
+    chat = ChatTokens(tokenizer)
+    reply = chat.reply([Message(role="tool", content="found it")], last_id=None, tools=["look"])
+    assert tokenizer.decode(reply[:1]) in ("<|im_end|>", "<|eot_id|>", "<|observation|>", "<|call|>")
+    assert "found it" in tokenizer.decode(reply)
+
+
+def test_auto_is_resolved_once_and_stands_in_the_stage(tmp_path: Path) -> None:
+    rules = replace(RULES, dialect=Dialect.AUTO)
+    (tmp_path / "episode.json").write_text(EpisodeConfig({"one": rules}).to_json())
+    config = EpisodeConfig.from_json((tmp_path / "episode.json").read_text())
+    with pytest.raises(XpError, match=r"dialect\.json"):
+        resolved(config, tmp_path)
+    resolve(tmp_path, ChatTokens(tokenizer_with("glm4moe")))
+    assert json.loads((tmp_path / "dialect.json").read_text())["dialect"] == "glm"
+    assert resolved(config, tmp_path).members["one"].dialect is Dialect.GLM
+
+
+def test_a_harmony_answer_without_a_call_is_the_final_channels_text() -> None:
+    session = FakeSession(lambda name, _: ToolResult(name, 0.0), lambda _: ToolResult("right", 1.0, finished=True))
+    episode = Episode(TASK, lambda: session, replace(RULES, dialect=Dialect.HARMONY))
+    episode.step("<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Ada")
+    assert session.answers == ["Ada"]
+
+
+def test_an_episode_names_the_tools_whose_results_it_hands_back() -> None:
+    episode = Episode(TASK, lambda: FakeSession(lambda name, _: ToolResult(name, 0.0)), RULES)
+    assert episode.step('<tool_call>{"name": "look"}</tool_call>').tools == ("look",)
+    assert episode.step("<tool_call>oops</tool_call>").tools == ("tool",)

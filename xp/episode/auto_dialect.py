@@ -1,0 +1,97 @@
+"""`dialect: auto`: plays a tool call through the model's chat template, and looks which reader reads it back.
+
+It is resolved once a stage, by the program that has the tokenizer, and stands in `dialect.json` beside `episode.json`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from xp.atomic import write_atomically
+from xp.envs.base import ToolSpec
+from xp.episode.config import Dialect, EpisodeConfig
+from xp.episode.dialects import SYNTAX
+from xp.episode.prompt import tool_schema
+from xp.episode.tokens import ChatTokens
+from xp.episode.tool_calls import ToolCall
+from xp.errors import XpError
+from xp.reading import config_of
+
+FILE: Final = "dialect.json"
+ARGUMENTS: Final[dict[str, Any]] = {"room": "hall", "times": 2}
+TOOL: Final = ToolSpec(
+    "look",
+    "Look at a room.",
+    {"type": "object", "properties": {"room": {"type": "string"}, "times": {"type": "integer"}}},
+)
+
+
+def detect(tokenizer: Any, arguments: Mapping[str, Any]) -> Dialect:
+    """The dialect in which the model's chat template writes a call.
+
+    Args:
+        tokenizer: a Hugging Face tokenizer.
+        arguments: of its chat template.
+
+    Raises:
+        XpError: no reader, or more than one, reads the template's own call.
+    """
+    turn = _rendered_call(tokenizer, arguments)
+    wanted = (ToolCall(TOOL.name, ARGUMENTS),)
+    found = [dialect for dialect, syntax in SYNTAX.items() if syntax.read(turn, lambda: (TOOL,)) == wanted]
+    if len(found) > 1 and Dialect.LLAMA_JSON in found:
+        found.remove(Dialect.LLAMA_JSON)  # its reader finds an object within any other's tags
+    if len(found) != 1:
+        names = ", ".join(SYNTAX)
+        raise XpError(
+            "model.dialect=auto: the model's chat template writes no tool call that xp can read; give the dialect in"
+            f" which the model writes them: model.dialect={{{names}}}"
+        )
+    return found[0]
+
+
+def resolve(stage: Path, chat: ChatTokens) -> None:
+    """Write a stage's `dialect.json` where a member of its mix has `auto`; raises XpError as `detect` does."""
+    config = config_of(stage / "episode.json", EpisodeConfig.from_json)
+    if any(member.dialect is Dialect.AUTO for member in config.members.values()):
+        found = detect(chat.tokenizer, chat.chat.arguments)
+        write_atomically(stage / FILE, json.dumps({"dialect": found.value, "found_by": "chat template"}) + "\n")
+        print(f"dialect: {found.value}, by the chat template", flush=True)
+
+
+def resolved(config: EpisodeConfig, stage: Path) -> EpisodeConfig:
+    """The mix with what `resolve` found; raises XpError where it was not called."""
+    if all(member.dialect is not Dialect.AUTO for member in config.members.values()):
+        return config
+    try:
+        found = Dialect(json.loads((stage / FILE).read_text())["dialect"])
+    except FileNotFoundError:
+        raise XpError(f"{stage / FILE} does not exist: no tokenizer was asked which dialect `auto` is") from None
+    members = {
+        name: replace(member, dialect=found) if member.dialect is Dialect.AUTO else member
+        for name, member in config.members.items()
+    }
+    return replace(config, members=members)
+
+
+def _rendered_call(tokenizer: Any, arguments: Mapping[str, Any]) -> str:
+    """The assistant's turn as the template renders it; empty where it renders none."""
+    asked = {"role": "user", "content": "Where is the key?"}
+    called = {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [
+            {"id": "call00001", "type": "function", "function": {"name": TOOL.name, "arguments": ARGUMENTS}}
+        ],
+    }
+    options = {"tools": [tool_schema(TOOL)], "tokenize": False, **arguments}
+    try:
+        before = tokenizer.apply_chat_template([asked], **options)
+        after = tokenizer.apply_chat_template([asked, called], **options)
+    except Exception:  # a template raises whatever it wants to: it takes no tool call
+        return ""
+    return str(after[len(before) :]) if after.startswith(before) else ""

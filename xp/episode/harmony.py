@@ -1,0 +1,62 @@
+"""gpt-oss' harmony format: a turn is messages on channels; one with a recipient is a tool call."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from xp.episode.tool_calls import Malformed, ParsedCall, call_of, read_json, with_calls
+
+FORM: Final = "<|channel|>commentary to=functions.<tool> <|constrain|>json<|message|>{...}<|call|>"
+MESSAGE: Final = "<|message|>"
+_ENDS: Final = re.compile(r"<\|(?:start|end|call|return)\|>")
+_RECIPIENT: Final = re.compile(r"\bto=([^\s<]{1,256})")
+_CHANNEL: Final = re.compile(r"<\|channel\|>\s*(\w{1,32})")
+_NAMESPACE: Final = "functions."
+
+
+def parse_harmony(text: str) -> tuple[ParsedCall, ...]:
+    """The calls of one turn, in order; empty when no message has a recipient."""
+    return with_calls((body for header, body in _messages(text) if _recipient(header)), _call)
+
+
+def plain_harmony(text: str) -> str:
+    """What the turn says to the user: the text of the channel `final`, or all of it where there are no channels."""
+    if MESSAGE not in text:
+        return text
+    said = [body for header, body in _messages(text) if _channel(header) == "final"]
+    return "\n".join(body.partition(MESSAGE)[2] for body in said)
+
+
+def write_harmony(name: str, arguments: Mapping[str, Any]) -> str:
+    """A call as gpt-oss writes it; `<|call|>` is the token that ends the turn."""
+    body = json.dumps(arguments, ensure_ascii=False)
+    return f"<|channel|>commentary to={_NAMESPACE}{name} <|constrain|>json{MESSAGE}{body}"
+
+
+def _messages(text: str) -> Iterator[tuple[str, str]]:
+    """Header of each message, and the whole of it: the arguments of a call need both."""
+    for piece in _ENDS.split(text):
+        header, mark, _ = piece.partition(MESSAGE)
+        if mark:
+            yield header, piece
+
+
+def _call(piece: str) -> ParsedCall:
+    header, _, body = piece.partition(MESSAGE)
+    arguments = read_json(body) if body.strip() else None
+    if isinstance(arguments, Malformed):
+        return arguments
+    return call_of({"name": _recipient(header).removeprefix(_NAMESPACE), "arguments": arguments}, "arguments")
+
+
+def _recipient(header: str) -> str:
+    found = _RECIPIENT.search(header)
+    return "" if found is None or found.group(1) in ("assistant", "user") else found.group(1)
+
+
+def _channel(header: str) -> str:
+    found = _CHANNEL.search(header)
+    return "" if found is None else found.group(1)
