@@ -16,7 +16,7 @@ from xp.doctor.finding import Verdict
 from xp.doctor.template import chat_template
 from xp.envs.base import Message
 from xp.episode.config import Chat, Dialect, ToolsPrompt
-from xp.episode.dialects import PARSERS
+from xp.episode.dialects import SYNTAX
 from xp.episode.template_check import PROBE_TOOLS, Report, check_chat, examine, examine_prompts
 from xp.episode.tokens import ChatTokens
 from xp.episode.tool_calls import ToolCall
@@ -174,7 +174,7 @@ def test_the_written_form_is_read_back_as_a_call() -> None:
     text = tokens("smollm2", BY_XP).rendered([OPENING[1]], json.dumps(PROBE_TOOLS))
     form = text.partition("its arguments:\n")[2].partition("\n\n")[0]
     written = form.replace("<tool>", "look_around").replace("{...}", '{"which_room": "hall"}')
-    assert PARSERS[Dialect.HERMES](written, tuple) == (ToolCall("look_around", {"which_room": "hall"}),)
+    assert SYNTAX[Dialect.HERMES].read(written, tuple) == (ToolCall("look_around", {"which_room": "hall"}),)
 
 
 def test_a_text_environment_shows_no_tools() -> None:
