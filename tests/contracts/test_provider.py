@@ -37,7 +37,7 @@ class TestAtAUrl(ProviderSuite):
     def provider(cls) -> Iterator[Provider]:
         server = running(COUNTER).server
         environ = {**os.environ, "OPENREWARD_API_KEY": server.keys.client}
-        yield from lent(load_provider(rules(target=server.url), environ))
+        yield from lent(load_provider(rules(target=server.url, allowed_origins=(server.url,)), environ))
 
     @pytest.fixture
     def closed(self) -> Provider:
