@@ -17,10 +17,10 @@ from xp.launchers.detached import live
 from xp.launchers.exits import exit_code, is_restartable, reason
 from xp.launchers.files import copy_modules, copy_package
 from xp.launchers.log import last_lines, write_to_screen
-from xp.launchers.outputs import State, missing, states
+from xp.launchers.outputs import State, damaged, missing, states
 from xp.launchers.provenance import provenance
 from xp.launchers.ready import Ready, context_of, make_ready
-from xp.launchers.run_directory import hold, resource_errors, resume_command
+from xp.launchers.run_directory import hold, resource_errors, resume_command, save_record
 from xp.launchers.signals import Signals
 from xp.record import (
     RunRecord,
@@ -30,7 +30,6 @@ from xp.record import (
     now,
     read_record,
     update_stage,
-    write_record,
 )
 from xp.tracking.base import TrackedRun
 from xp.tracking.mirror import Mirror
@@ -202,9 +201,7 @@ class _Attempt:
         """Whether the stage's result is there, from an earlier attempt or by its content; puts it on record."""
         if (attempt := self._kept.get(stage.name)) is not None:
             where = f"done in attempt_{attempt}"
-        elif (
-            stage.done is not None and self._launcher.is_here and all(states(self._outputs, _promised(stage)).values())
-        ):
+        elif stage.done is not None and self._launcher.is_here and self._is_whole(stage, stage.done):
             where = "done before"
         else:
             return False
@@ -212,10 +209,17 @@ class _Attempt:
         self._echo(f"xp: {stage.name}: {where}, skipped\n")
         return True
 
+    def _is_whole(self, stage: Stage, manifest: str) -> bool:
+        """Whether a content-addressed result is there; one that is damaged, its stage makes again."""
+        if not all(states(self._outputs, _promised(stage)).values()):
+            return False
+        if (fault := damaged(self._outputs, manifest)) is not None:
+            self._echo(f"xp: {stage.name}: {Path(manifest).parent} is damaged ({fault}); it is made again\n")
+        return fault is None
+
     def _finish(self, stage: Stage, launch: Launch, code: int, before: Mapping[str, State]) -> None:
-        run = f"runs/{self._plan.run_id}"
         is_over = code == 0 and self._launcher.is_here  # elsewhere the job looks for itself
-        absent = missing(self._outputs, _promised(stage), before, run) if is_over else []
+        absent = missing(self._outputs, _promised(stage), before, f"runs/{self._plan.run_id}") if is_over else []
         ending: dict[str, Any] = {"exit_code": code, "ended": now()}
         if self._signals.number is not None:  # whatever the code: a program may tidy up and exit 0 half-way
             self._update(stage, status=Status.INTERRUPTED, **ending)
@@ -239,8 +243,7 @@ class _Attempt:
 
     def _save(self, record: RunRecord) -> None:
         self._record = record
-        with resource_errors(self._run):
-            write_record(self._run, record)
+        save_record(self._run, record)
 
 
 def _earlier(run: Path, plan: Plan) -> RunRecord:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import FrameType
 
 from xp.envs.base import EnvFault
@@ -40,15 +43,31 @@ def _ended(program: Callable[[Sequence[str]], None], argv: Sequence[str]) -> int
         return _tell(f"the environment failed: {type(fault).__name__}: {fault}", ExitCode.ENVIRONMENT)
     except KeyboardInterrupt:
         return _tell("interrupted", ExitCode.INTERRUPTED)
-    except OSError as error:
-        if error.errno in _RESOURCE_ERRNOS:
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in _RESOURCE_ERRNOS:
             return _tell(f"{error.strerror}: {error.filename}; make room or permit writing there", ExitCode.RESOURCE)
-        traceback.print_exc()
-        return ExitCode.INTERNAL
-    except Exception:
+        if _said_full(error) or _is_full(Path.cwd()):
+            what = f"{type(error).__name__}: {error}"
+            return _tell(f"the disk of {Path.cwd()} is full; make room and resume the run ({what})", ExitCode.RESOURCE)
         traceback.print_exc()
         return ExitCode.INTERNAL
     return ExitCode.OK
+
+
+def _said_full(error: Exception) -> bool:
+    """Whether safetensors failed for want of room: its one error has the system's number in its text alone."""
+    return type(error).__name__ == "SafetensorError" and any(f"(os error {number})" in str(error) for number in FULL)
+
+
+def _is_full(directory: Path) -> bool:
+    """Whether nothing can be written any more: torch reports a full disk as an error of its own, without a number."""
+    try:
+        with tempfile.TemporaryFile(dir=directory) as probe:
+            probe.write(bytes(PROBE_BYTES))
+            probe.flush()
+    except OSError as error:
+        return error.errno in FULL
+    return False
 
 
 class _Terminated(BaseException):
@@ -66,5 +85,8 @@ def _tell(message: str, code: ExitCode) -> int:
     return int(code)
 
 
+FULL = (errno.ENOSPC, errno.EDQUOT)
+PROBE_BYTES = 1 << 20
+"""What torch leaves of a checkpoint that did not fit fills the disk to less than this."""
 _RESOURCE_ERRNOS = (1, 13, 27, 28, 30, 122)
 """EPERM, EACCES, EFBIG, ENOSPC, EROFS, EDQUOT."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import struct
 import subprocess
@@ -47,11 +48,42 @@ def test_a_stage_knows_its_run_its_attempt_and_itself(tmp_path: Path) -> None:
 
 
 def test_a_cached_stage_is_not_run(tmp_path: Path) -> None:
-    make = stage("model", "open('count', 'a').write('x'); open('manifest', 'w')", done="manifest")
+    make = stage("model", "open('count', 'a').write('x'); open('manifest', 'w').write('{}')", done="manifest")
     run(plan(make, run_id="one"), tmp_path)
     record = run(plan(make, run_id="two"), tmp_path)
     assert (tmp_path / "count").read_text() == "x"
     assert record.attempts[0].stages[0].status is Status.CACHED
+
+
+MAKE = """
+import hashlib, json, os
+os.makedirs("made", exist_ok=True)
+open("count", "a").write("x")
+open("made/weights", "w").write("w" * 1000)
+digest = hashlib.sha256(b"w" * 1000).hexdigest()
+open("made/manifest.json", "w").write(json.dumps({"files": {"weights": digest}}))
+"""
+
+
+def test_a_damaged_result_is_made_again_with_one_warning_and_a_whole_one_is_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = stage("model", MAKE, done="made/manifest.json")
+    for number, name in enumerate(("one", "two")):
+        assert run(plan(make, run_id=name), tmp_path).attempts[0].stages[0].status is (
+            Status.CACHED if number else Status.SUCCEEDED
+        )
+    weights = tmp_path / "made/weights"
+    with monkeypatch.context() as patch:
+        patch.setattr(hashlib, "file_digest", None)
+        assert run(plan(make, run_id="three"), tmp_path).attempts[0].stages[0].status is Status.CACHED
+    for number, damage in enumerate(("w" * 999 + "v", "w" * 500)):
+        weights.write_text(damage)
+        screen = []
+        run(plan(make, run_id=f"damaged-{number}"), tmp_path, screen)
+        assert "".join(screen).count("xp: model: made is damaged (weights does not match its sha256)") == 1
+        assert weights.read_text() == "w" * 1000
+    assert (tmp_path / "count").read_text() == "xxx"
 
 
 def test_a_restart_resumes_where_the_program_left_off(tmp_path: Path) -> None:

@@ -179,7 +179,7 @@ def test_exit_0_without_the_promised_outputs_is_a_failure(tmp_path: Path) -> Non
 
 
 def test_a_stage_whose_manifest_is_there_is_cached_and_not_run(tmp_path: Path) -> None:
-    (tmp_path / "manifest").touch()
+    (tmp_path / "manifest").write_text("{}")
     launcher = FakeLauncher()
     record = go(plan(stage("a", "", done="manifest"), stage("b", "")), tmp_path, launcher)
     assert launcher.submitted == ["run/1/b"]

@@ -113,19 +113,25 @@ def test_the_same_build_gives_the_same_bytes_and_the_manifest_names_them(tmp_pat
     assert {"config.json", "model.safetensors", "tokenizer.json", "chat_template.jinja"} <= set(manifests[0]["files"])
 
 
+MINE = '{"files": {}, "of": "mine"}'
+
+
 def test_a_finished_model_is_left_alone_and_a_torn_one_is_replaced(tmp_path: Path) -> None:
     mine, target = tmp_path / "mine", tmp_path / "target"
     mine.mkdir()
-    (mine / MANIFEST).write_text("mine")
+    (mine / MANIFEST).write_text(MINE)
     target.mkdir()
     (target / "model.safetensors").write_text("torn")
     publish(mine, target)
-    assert (target / MANIFEST).read_text() == "mine"
+    assert (target / MANIFEST).read_text() == MINE
     late = tmp_path / "late"
     late.mkdir()
-    (late / MANIFEST).write_text("late")
+    (late / MANIFEST).write_text('{"files": {}}')
     publish(late, target)
-    assert (target / MANIFEST).read_text() == "mine"
+    assert (target / MANIFEST).read_text() == MINE
+    (target / MANIFEST).write_text('{"files": {"model.safetensors": "0"}}')  # damaged: it is not there at all
+    publish(late, target)
+    assert (target / MANIFEST).read_text() == '{"files": {}}'
 
 
 def _tiny(tokenizer: Any) -> Any:

@@ -126,14 +126,25 @@ def write_manifest(directory: Path, config: TinyModelConfig, loss: float) -> Non
 
 
 def publish(unfinished: Path, target: Path) -> None:
-    """Rename into place; where another process was faster, its model stands."""
-    if target.exists() and not (target / MANIFEST).exists():
+    """Rename into place; where another process was faster, its model stands, unless it is damaged."""
+    if target.exists() and not is_whole(target):
         shutil.rmtree(target)
     try:
         os.rename(unfinished, target)
     except OSError:
-        if not (target / MANIFEST).exists():
+        if not is_whole(target):
             raise
+
+
+def is_whole(directory: Path) -> bool:
+    """Whether a model's files are what its manifest says."""
+    try:
+        files = json.loads((directory / MANIFEST).read_text())["files"]
+        return all(
+            hashlib.sha256((directory / name).read_bytes()).hexdigest() == digest for name, digest in files.items()
+        )
+    except (OSError, ValueError, LookupError, AttributeError):
+        return False
 
 
 def _warm_up(warmup: Warmup, num_steps: int) -> float:

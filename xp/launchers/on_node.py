@@ -32,7 +32,7 @@ from xp.inherit import STAGE_TOKENS, inherited
 from xp.launchers.files import write_files
 from xp.launchers.log import LogStream, write_to_screen
 from xp.launchers.order import CLAIM, RESULT, Order, Result, claim
-from xp.launchers.outputs import missing, states
+from xp.launchers.outputs import damaged, missing, states
 from xp.launchers.pipe import drain
 from xp.launchers.preflight import interpreter, project
 from xp.reading import config_of
@@ -72,7 +72,7 @@ def carry_out(order: Order, job: str, ending: Ending) -> int:
     before = claim(directory / CLAIM, job, states(root, order.outputs))
     write_files(order.files, root)
     with (directory / "log.txt").open("ab") as file:
-        if order.done is not None and all(states(root, order.outputs).values()):
+        if order.done is not None and all(states(root, order.outputs).values()) and damaged(root, order.done) is None:
             file.write(b"xp: done before, skipped\n")
             code = 0
         else:

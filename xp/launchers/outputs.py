@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+
+from xp.atomic import write_atomically
+
+VERIFIED = ".verified.json"
 
 State = tuple[int, int, int] | None
 """Identity, time of change and size of a file; None: there is none."""
@@ -30,6 +37,41 @@ def missing(root: Path, names: Sequence[str], before: Mapping[str, State], run: 
         for name, state in now.items()
         if state is None or (state == before.get(name) and name.startswith(f"{run}/"))
     ]
+
+
+def damaged(root: Path, manifest: str) -> str | None:
+    """What is wrong with the files of a content-addressed result; None: they are what its manifest says.
+
+    Their digests are taken once: a record beside the manifest says which files (size, time of change) had them.
+
+    Args:
+        root: the outputs root.
+        manifest: a JSON file relative to it, whose `files` are names beside it and their sha256.
+    """
+    directory = (root / manifest).parent
+    try:
+        content = (root / manifest).read_bytes()
+        files = json.loads(content).get("files", {})
+        found = {name: _size_and_time(directory / name) for name in files}
+    except (OSError, ValueError, AttributeError) as error:
+        return str(error)
+    seen = {"manifest": hashlib.sha256(content).hexdigest(), "files": found}
+    record = directory / VERIFIED
+    with suppress(OSError, ValueError):
+        if json.loads(record.read_text(encoding="utf-8")) == seen:
+            return None
+    for name, digest in files.items():
+        with (directory / name).open("rb") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() != digest:
+                return f"{name} does not match its sha256"
+    with suppress(OSError):  # a store that cannot be written is verified each time
+        write_atomically(record, json.dumps(seen) + "\n")
+    return None
+
+
+def _size_and_time(path: Path) -> list[int]:
+    found = path.stat()
+    return [found.st_size, found.st_mtime_ns]
 
 
 def _state(path: Path) -> State:

@@ -14,9 +14,13 @@ from xp.atomic import TEMPORARY
 from xp.errors import ExitCode, XpError
 from xp.origin import FILE as ORIGIN
 from xp.origin import check_ours, is_ours, mark
-from xp.record import LOCK, is_held, read_record
+from xp.record import LOCK, RunRecord, is_held, read_record, write_record
 
 SPEC = "spec.yaml"
+RESERVE = ".reserve"
+RESERVED_BYTES = 256 * 1024
+"""Kept free for the record while the run is held: a disk that is full in mid-run does not leave it `running`."""
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def check_run_directory(run: Path, attempt: int) -> None:
@@ -40,7 +44,7 @@ def is_unborn(run: Path) -> bool:
     """Whether a supervisor was killed after it made this directory and before its first record: nothing has run."""
     if run.is_symlink() or not run.is_dir():
         return False
-    return all(path.name in (LOCK, ORIGIN, SPEC) or path.name.endswith(TEMPORARY) for path in run.iterdir())
+    return all(path.name in (LOCK, ORIGIN, SPEC, RESERVE) or path.name.endswith(TEMPORARY) for path in run.iterdir())
 
 
 def check_writable(outputs: Path) -> None:
@@ -73,9 +77,24 @@ def hold(run: Path, attempt: int) -> Iterator[None]:
         check_run_directory(run, attempt)  # again: another supervisor may have come and gone
         if attempt == 1:
             _mark(run)
+        with resource_errors(run):
+            (run / RESERVE).write_bytes(bytes(RESERVED_BYTES))
         yield
     finally:
+        (run / RESERVE).unlink(missing_ok=True)
         lock.release()
+
+
+def save_record(run: Path, record: RunRecord) -> None:
+    """Write the record, on a full disk into the space that is kept for it."""
+    with resource_errors(run):
+        try:
+            write_record(run, record)
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            (run / RESERVE).unlink(missing_ok=True)
+            write_record(run, record)
 
 
 def cancel(run: Path) -> int:

@@ -1,0 +1,65 @@
+"""A real file system that is full in mid-run: an exit code of its own, one sentence, and a record that is closed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.launching import Supervisor
+from xp.errors import ExitCode
+from xp.record import read_record
+
+pytestmark = pytest.mark.integration
+
+CHECKPOINT = """
+import sys
+from xp.stage_program import run_stage
+
+def main(argv):
+    import torch
+    model = {"weight": torch.zeros(32 * 2**20 // 4)}
+    if argv[0] == "torch":
+        torch.save(model, "checkpoint.pt")
+    else:
+        from safetensors.torch import save_file
+        save_file(model, "checkpoint.safetensors")
+
+sys.exit(run_stage(main, ["KIND"]))
+"""
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """16 MiB, which hold xp's own copy of itself and no checkpoint of 32."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if os.geteuid() != 0:
+        pytest.skip("a file system of its own can be mounted by root only")
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(disk)], capture_output=True)
+    if made.returncode:
+        pytest.skip(f"no file system can be mounted here: {made.stderr.decode().strip()}")
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
+
+
+@pytest.mark.parametrize("kind", ["torch", "safetensors"])
+def test_a_checkpoint_that_does_not_fit_ends_with_74_and_a_closed_record(small_disk: Path, kind: str) -> None:
+    ended, output = Supervisor(small_disk, [CHECKPOINT.replace("KIND", kind)]).end(120)
+    assert ended == ExitCode.RESOURCE, output
+    assert "is full; make room" in output or "No space left" in output
+    assert "Traceback" not in output
+    record = read_record(small_disk / "runs/run")
+    assert str(record.status) == "failed"
+    assert record.attempts[-1].ended is not None
+
+
+def test_a_disk_that_others_fill_does_not_leave_the_record_running(small_disk: Path) -> None:
+    fill = "import sys\nwith open('others', 'wb', buffering=0) as file:\n    while True: file.write(bytes(4096))"
+    ended, output = Supervisor(small_disk, [f"try:\n    exec({fill!r})\nexcept OSError: sys.exit(74)"]).end(120)
+    assert ended == ExitCode.RESOURCE, output
+    assert str(read_record(small_disk / "runs/run").status) == "failed"
+    assert not (small_disk / "runs/run/.reserve").exists()
