@@ -42,11 +42,29 @@ def show_plan(plan: Plan, outputs: Path, *, with_files: bool) -> None:
     secrets = {name: source for stage in plan.stages for name, source in stage.job.secrets.items()}
     for name, source in secrets.items():
         out.print(f"  secret {name}: from the variable {source}")
+    for line in code_of(plan):
+        out.print(f"  {line}", markup=False)
     if with_files:
         for stage in plan.stages:
             for path, text in stage.job.files.items():
                 out.rule(path)
                 out.print(text, markup=False)
+
+
+def code_of(plan: Plan) -> list[str]:
+    """What a run would import or start beside xp and its trainer: a spec of somebody else's may name any of it."""
+    from xp.stages.episode import user_modules
+
+    spec = plan.spec
+    members = spec.env.members.values()
+    programs = [("Python of the jobs", spec.backend.runtime.python), ("image of the jobs", spec.backend.runtime.image)]
+    programs += [("Python of an environment", one.python) for one in members]
+    programs += [("image of an environment", one.image) for one in members]
+    modules = user_modules(spec)
+    return [
+        *([f"would import modules: {', '.join(modules)}"] if modules else []),
+        *(f"would start the {what}: {name}" for what, name in dict.fromkeys(programs) if name is not None),
+    ]
 
 
 def title(plan: Plan) -> str:
