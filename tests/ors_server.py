@@ -44,6 +44,11 @@ class Effects:
     def count(self, event: str) -> int:
         return sum(name == event for name, _ in self.events())
 
+    def still_open(self) -> set[str]:
+        """Instances made since this was, and not torn down; what an earlier test left behind is not counted."""
+        events = self.events()
+        return {who for name, who in events if name == "init"} - {who for name, who in events if name == "teardown"}
+
     def most(self, event: str) -> int:
         """The largest number of times that one and the same environment instance did it."""
         return max(Counter(who for name, who in self.events() if name == event).values(), default=0)

@@ -44,7 +44,7 @@ def test_23_a_thousand_rollouts_with_faults_leave_nothing_behind(world: World) -
         return episode.settle().status
 
     def measure() -> tuple[int, int, float]:
-        wait_for(lambda: world.effects.count("init") == world.effects.count("teardown"))
+        wait_for(lambda: not world.effects.still_open())
         world.proxy.seen.clear()
         world.proxy._injected.clear()
         gc.collect()
@@ -61,7 +61,8 @@ def test_23_a_thousand_rollouts_with_faults_leave_nothing_behind(world: World) -
     assert found[0] <= threads
     assert found[1] <= fds + 5
     assert found[2] <= megabytes + 5
-    assert world.effects.count("init") == world.effects.count("teardown")
+    assert world.effects.still_open() == set()
+    assert world.effects.most("teardown") == 1
 
 
 @pytest.mark.scorecard(24)

@@ -224,5 +224,6 @@ def test_loss_and_gradient_of_every_update_are_the_formulas(
     assert seen.num_clipped[0] == 0
     assert seen.num_clipped[-1] > 0
     assert 1e-4 < abs(seen.losses[1] - seen.losses[0]) < 10
-    np.testing.assert_allclose([line["loss"] for line in lines], seen.losses, rtol=1e-4, atol=1e-6)
-    np.testing.assert_allclose([line["grad_norm"] for line in lines], seen.grad_norms, rtol=1e-4)
+    # float32: a loss is a sum of terms that nearly cancel, in an order that depends on the machine's threads.
+    np.testing.assert_allclose([line["loss"] for line in lines], seen.losses, rtol=5e-4, atol=1e-6)
+    np.testing.assert_allclose([line["grad_norm"] for line in lines], seen.grad_norms, rtol=5e-4)
