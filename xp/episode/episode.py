@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from xp.envs.base import DeadlineExceeded, EnvFault, Message, Session, Task, ToolResult
 from xp.episode.config import Dialect, EnvConfig, OnMalformedCall, OnNoToolCall, ToolCallsPerTurn
@@ -43,14 +43,21 @@ class Episode:
         open_session: opens a fresh session on it; called again for each retry.
         rules: what a turn means and how it is scored.
         shape: the user's own reward, from the rules' `reward_fn`.
+        opening: the messages that the model reads first, for that function.
     """
 
     def __init__(
-        self, task: Task, open_session: Callable[[], Session], rules: EnvConfig, shape: Shape | None = None
+        self,
+        task: Task,
+        open_session: Callable[[], Session],
+        rules: EnvConfig,
+        shape: Shape | None = None,
+        opening: Sequence[Message] = (),
     ) -> None:
         self.task = task
         self._rules = rules
         self._shape = shape
+        self._opening = opening
         self._attempt = Attempt(open_session, rules.limits.retries_per_episode)
         self._lock = threading.Lock()
         self._status = Status.ONGOING
@@ -107,7 +114,9 @@ class Episode:
                 self._attempt.close()
                 self.elapsed_s = time.time() - self.started_at
                 outcome = self._score()
-                self._outcome = self._bounded(outcome if self._shape is None else shaped(outcome, self._shape))
+                if self._shape is not None:
+                    outcome = shaped(outcome, self._shape, self._about())
+                self._outcome = self._bounded(outcome)
             return self._outcome
 
     def _start(self) -> None:
@@ -195,6 +204,24 @@ class Episode:
             self._void(fault)
             return replace(outcome, status=self._status, reward=None, void_reason=self._void_reason)
         return outcome
+
+    def _about(self) -> dict[str, Any]:
+        """What a reward function may ask for beside the outcome."""
+        messages = list(self._opening)
+        calls: list[dict[str, Any]] = []
+        for turn in self._turns:
+            messages += [Message(role="assistant", content=turn.text), *turn.messages]
+            taken = [call for call in turn.calls if isinstance(call, ToolCall)]
+            for call, result in zip(taken, turn.results, strict=False):  # a later call may not have been taken
+                calls.append({"name": call.name, "arguments": dict(call.arguments), "result": result})
+        task = self.task
+        return {
+            "env": task.env,
+            "split": task.split,
+            "index": task.index,
+            "messages": messages,
+            "tool_calls": calls,
+        }
 
     def _score(self) -> Outcome:
         rewards = tuple(result.reward for turn in self._turns for result in turn.results if result.reward is not None)

@@ -70,6 +70,7 @@ def _metrics(played: Sequence[Played], group_size: int, pass_threshold: float) -
         "environment/total_reward": sum((sum(one.outcome.step_rewards) for one in scored), 0.0),
         "environment/num_rewards": float(sum(len(one.outcome.step_rewards) for one in scored)),
     }
+    metrics |= _of_reward_fn(scored)
     if scored:
         metrics |= {
             "reward/avg_raw_reward": fmean(rewards),
@@ -86,6 +87,15 @@ def pass_name(group_size: int, pass_threshold: float) -> str:
     """Name of the share of tasks with a pass among so many episodes; two thresholds never share one."""
     name = f"reward/avg_pass_at_{group_size}"
     return name if pass_threshold == FULL_REWARD else f"{name}_from_{pass_threshold:g}"
+
+
+def _of_reward_fn(scored: Sequence[Played]) -> dict[str, float]:
+    """Means of what reward functions gave beside the reward, each over the episodes that have it."""
+    given: dict[str, list[float]] = {}
+    for one in scored:
+        for name, value in one.outcome.metrics.items():
+            given.setdefault(f"reward_fn/{name}", []).append(value)
+    return {name: fmean(values) for name, values in sorted(given.items())}
 
 
 def _groups(scored: Sequence[Played]) -> Mapping[str, list[float]]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
-from xp.envs.base import Provider, Task
+from xp.envs.base import Message, Provider, Task
 from xp.envs.load import load_provider
 from xp.episode.auto_dialect import resolved
 from xp.episode.config import EpisodeConfig
@@ -24,6 +24,8 @@ class TaskName(Protocol):
     def split(self) -> str: ...
     @property
     def index(self) -> int: ...
+    @property
+    def messages(self) -> tuple[Message, ...]: ...
 
 
 class Mix:
@@ -53,7 +55,7 @@ class Mix:
         provider = self._providers[row.env]
         task = Task(row.env, row.split, row.index)
         rules, shape = self._config.members[row.env], self._shapes.get(row.env)
-        return Episode(task, lambda: provider.open(task), rules, shape)
+        return Episode(task, lambda: provider.open(task), rules, shape, row.messages)
 
     def max_sessions(self) -> int:
         """The smallest bound of any member on sessions open at the same time."""

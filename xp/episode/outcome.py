@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from xp.envs.base import Message
@@ -47,3 +48,5 @@ class Outcome:
     num_tool_calls: int
     num_malformed: int
     void_reason: str | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """What the user's reward function gave beside the reward."""

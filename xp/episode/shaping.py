@@ -2,41 +2,102 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
+import inspect
 import math
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
-from xp.episode.outcome import Outcome
-from xp.errors import ExitCode, XpError
+from xp.episode.outcome import Outcome, Status
+from xp.errors import XpError
 
-Shape = Callable[[Outcome], float]
-"""Takes the Outcome of an episode that was scored, gives back its reward."""
+REWARD: Final = "reward"
+"""Key of the reward in a dictionary that a function gives back; every other entry is a metric."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A user's reward function."""
+
+    name: str
+    """`package.module:function`, for the record."""
+    call: Callable[..., Any]
+    wanted: tuple[str, ...] | None
+    """Keywords that it takes; None: it takes the Outcome alone, by position."""
 
 
 def load_shape(name: str) -> Shape:
     """The function `package.module:function`; raises XpError where there is none."""
     module, _, function = name.partition(":")
     try:
-        shape: Shape = getattr(importlib.import_module(module), function)
+        found = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:
         raise XpError(f"reward_fn {name} cannot be loaded: {error}") from error
-    return shape
+    return Shape(name, found, _wanted(name, found))
 
 
-def shaped(outcome: Outcome, shape: Shape) -> Outcome:
-    """The outcome with the function's reward; a void one stays as it is.
+def shaped(outcome: Outcome, shape: Shape, about: Mapping[str, Any]) -> Outcome:
+    """The outcome with the function's reward and metrics; void, and with the function's name, where it has none.
 
-    Raises:
-        XpError: the function raised, or gave back something that is no finite number. That is no outage, so it stops
-            the run instead of leaving the episode out.
+    Args:
+        outcome: one that is void stays as it is.
+        shape: the function.
+        about: the episode, by the keywords of ABOUT.
     """
     if outcome.reward is None:
         return outcome
     try:
-        reward = shape(outcome)
+        reward, metrics = _numbers(_called(shape, {"outcome": outcome, **about}))
     except Exception as error:
-        raise XpError(f"reward_fn raised {type(error).__name__}: {error}", ExitCode.STAGE_FAILED) from error
-    if isinstance(reward, bool) or not isinstance(reward, (int, float)) or not math.isfinite(reward):
-        raise XpError(f"reward_fn gave {reward!r}; it must give a finite number", ExitCode.STAGE_FAILED)
-    return replace(outcome, reward=float(reward))
+        reason = f"reward_fn {shape.name}: {type(error).__name__}: {error}"
+        return replace(outcome, status=Status.VOID, reward=None, void_reason=reason)
+    return replace(outcome, reward=reward, metrics=metrics)
+
+
+ABOUT: Final = ("outcome", "env", "split", "index", "messages", "tool_calls")
+"""What a function may ask for, by the names of its parameters."""
+
+
+def _wanted(name: str, function: Any) -> tuple[str, ...] | None:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError) as error:
+        raise XpError(f"reward_fn {name} cannot be called: {error}") from error
+    if any(one.kind is one.VAR_KEYWORD for one in parameters):
+        return ABOUT
+    needed = [one.name for one in parameters if one.default is one.empty and one.kind is not one.VAR_POSITIONAL]
+    if len(parameters) == 1 and needed and needed[0] not in ABOUT[1:]:
+        return None
+    if unknown := [one for one in needed if one not in ABOUT]:
+        raise XpError(f"reward_fn {name} wants {', '.join(unknown)}; it may want {', '.join(ABOUT)}")
+    return tuple(one.name for one in parameters if one.name in ABOUT)
+
+
+def _called(shape: Shape, about: Mapping[str, Any]) -> Any:
+    if shape.wanted is None:
+        given = shape.call(about["outcome"])
+    else:
+        given = shape.call(**{name: about[name] for name in shape.wanted})
+    if not inspect.isawaitable(given):
+        return given
+
+    async def awaited() -> Any:
+        return await given
+
+    # A trainer may settle from its own event loop, within which no other one can run.
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, awaited()).result()
+
+
+def _numbers(given: Any) -> tuple[float, dict[str, float]]:
+    entries = given if isinstance(given, Mapping) else {REWARD: given}
+    if REWARD not in entries:
+        raise ValueError(f"it gave no {REWARD!r} among {sorted(map(str, entries))[:5]}")
+    for name, value in entries.items():
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+            raise ValueError(f"it gave {value!r:.80} for {name!s:.80}; it must give a finite number")
+    numbers = {str(name): float(value) for name, value in entries.items()}
+    return numbers.pop(REWARD), numbers

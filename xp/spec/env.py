@@ -98,7 +98,7 @@ class EnvMember(Section):
     """Assistant messages per episode."""
     reward: Reward
     reward_fn: ModulePath | None
-    """`package.module:function` of your own, from the settled Outcome to its reward."""
+    """`package.module:function` of your own, for the reward: of the settled Outcome, or of what its parameters name."""
     on_no_tool_call: OnNoToolCall
     on_malformed_call: OnMalformedCall
     tool_calls_per_turn: ToolCallsPerTurn

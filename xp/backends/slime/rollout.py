@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from xp.backends.slime.engine import Written, write_turn
 from xp.backends.slime.worker import Worker, worker, write_played
+from xp.envs.base import Message
 from xp.episode.episode import Episode
 from xp.episode.metrics import Played
 from xp.episode.outcome import Outcome, Status
@@ -26,6 +27,8 @@ class TaskName:
     env: str
     split: str
     index: int
+    messages: tuple[Message, ...]
+    """The opening ones."""
 
 
 async def generate(args: Any, sample: Any, sampling_params: dict[str, Any], evaluation: bool = False) -> Any:
@@ -50,7 +53,8 @@ async def _play(own: Worker, args: Any, sample: Any, sampling: Mapping[str, Any]
     from slime.rollout.sglang_rollout import GenerateState
 
     chat = own.chat(GenerateState(args).tokenizer)
-    episode = own.mix.episode(TaskName(**{name: sample.metadata[name] for name in ("env", "split", "index")}))
+    named = {name: sample.metadata[name] for name in ("env", "split", "index")}
+    episode = own.mix.episode(TaskName(**named, messages=tuple(sample.prompt)))
     try:
         is_whole = await _converse(own, args, sample, sampling, episode, chat)
     finally:
