@@ -31,6 +31,8 @@ class ExitCode(IntEnum):
     """A stage exited 0 without what it promised to write."""
     RUNTIME = 11
     """A package, accelerator or program that the job needs is not on this machine."""
+    DIVERGED = 12
+    """A loss or a gradient was no finite number (`training.on_nonfinite`)."""
     RESOURCE = 74
     """Disk full, quota reached or no permission to write."""
     INTERRUPTED = 130

@@ -20,6 +20,7 @@ CHANGEABLE = (
     "training.checkpoint_every",
     "training.keep_checkpoints",
     "training.max_void_fraction",
+    "training.on_nonfinite",
     "evaluation.",
     "launcher.",
     "preparation.",

@@ -32,6 +32,7 @@ def outcomes(world: World, num: int, num_void: int) -> list[Played]:
 class Common:
     max_void_fraction: float = 0.2
     pass_threshold: float = 1.0
+    on_nonfinite: str = "stop"
 
 
 @dataclass(frozen=True)

@@ -77,6 +77,16 @@ def test_18_a_malformed_reply_is_a_protocol_error_and_voids(world: World, name: 
 
 
 @pytest.mark.scorecard(18)
+@pytest.mark.parametrize("reward", [1e30, -1e7, 3e38])
+def test_18_a_reward_that_no_trainer_can_use_voids_with_the_reason(world: World, reward: float) -> None:
+    world.proxy.inject("/call", output(reward=reward))
+    episode = world.episode(retries_per_episode=1)
+    assert episode.step(call("inc")).status is Status.VOID
+    assert "env.reward.bound is 1e+06" in (episode.settle().void_reason or "")
+    assert world.effects.count("inc") == 1, "asked for again, which gives the same"
+
+
+@pytest.mark.scorecard(18)
 def test_18_a_body_of_64_mb_is_refused_without_being_kept(world: World) -> None:
     bomb = faults.replied(b"event: task_id\ndata: t\n\nevent: chunk\ndata: " + b"x" * (64 << 20), EVENT_STREAM)
     session = world.session(call_timeout_s=20.0)

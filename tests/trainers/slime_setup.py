@@ -48,6 +48,7 @@ def worker_config(root: Path, limits: Limits = LIMITS, **changes: Any) -> Worker
         seed=1,
         max_void_fraction=0.5,
         pass_threshold=1.0,
+        on_nonfinite="stop",
         upload_as=None,
     )
     fields: dict[str, Any] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +17,9 @@ from tests.tiny import tokenizer_and_model
 from tests.trainers.skyrl_parts import native, train_config
 from xp.backends.skyrl.config import TrainConfig
 from xp.backends.skyrl.play import ViewRow
+from xp.backends.skyrl.refusals import refusals
 from xp.backends.skyrl.tasks_view import write_view
+from xp.compose import compose
 from xp.envs.base import Message
 from xp.episode.metrics import Played
 from xp.episode.metrics_file import MetricsFile, read_metrics
@@ -44,7 +47,7 @@ def trainer(path: Path, config: TrainConfig, tracker: Any = None, **changes: Any
     made = XpTrainer(
         own_rule(config),
         cfg=cfg,
-        tracker=tracker,
+        tracker=tracker or SimpleNamespace(updated=lambda *_: None),
         tokenizer=tokenizer_and_model()[0],
         train_dataset=dataset(path / "train.parquet"),
         inference_engine_client=None,
@@ -175,6 +178,41 @@ def test_a_step_is_one_line_under_xps_names(tmp_path: Path) -> None:
     assert (line["training/loss"], line["training/grad_norm"]) == (0.5, 0.1)
     assert (line["time/rollout_s"], line["time/step_s"]) == (2.5, 3.0)
     assert [step for _, _, step in recorded.records] == [0, 0]
+
+
+@pytest.mark.parametrize("network", ["policy", "critic"])
+def test_an_update_that_is_not_finite_stops_the_run_before_its_checkpoint(tmp_path: Path, network: str) -> None:
+    log, _ = step_log(tmp_path)
+    log.updated(network, {"final_loss": 0.5, "grad_norm": 0.1}, 1)
+    with pytest.raises(XpError, match=f"rollout step 2: gradient norm of the {network} nan") as caught:
+        log.updated(network, {"final_loss": 0.5, "grad_norm": math.nan}, 2)
+    assert caught.value.code is ExitCode.DIVERGED
+
+
+def test_skyrls_own_fsdp_strategy_leaves_an_update_out_whose_gradient_is_not_finite() -> None:
+    import torch
+
+    from xp.backends.skyrl.rehearsal import stand_ins
+
+    stand_ins.prepare_process()
+    from skyrl.backends.skyrl_train.distributed.fsdp_strategy import FSDPStrategy
+
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.1)
+    before = model.weight.detach().clone()
+    strategy = SimpleNamespace(max_norm=1.0)
+    for value, is_applied in ((math.nan, False), (1.0, True)):
+        model.weight.grad = torch.full_like(model.weight, value)
+        norm = FSDPStrategy.optimizer_step(strategy, optimizer, model, None)
+        assert math.isfinite(float(norm)) is is_applied
+        assert bool((model.weight == before).all()) is not is_applied
+
+
+def test_skip_is_refused_where_skyrl_applies_the_update_all_the_same() -> None:
+    spec = compose(
+        ["recipes=whodunit-skyrl-megatron", "training.on_nonfinite=skip", "backend.parallel.strategy=megatron"]
+    )
+    assert "training.on_nonfinite" in {refusal.field for refusal in refusals(spec)}
 
 
 def test_an_evaluation_while_training_has_a_line_of_its_own(tmp_path: Path) -> None:

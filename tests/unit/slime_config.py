@@ -10,7 +10,18 @@ from xp.episode.config import Chat
 
 def worker_config(root: Path, updates_per_step: int) -> WorkerConfig:
     common = Common(
-        1, "runs/r", "runs/r/attempt_1/train", "tasks/t", "metrics.jsonl", Chat(), Limits(1, 1, 1), 1, 0.2, 1.0, None
+        1,
+        "runs/r",
+        "runs/r/attempt_1/train",
+        "tasks/t",
+        "metrics.jsonl",
+        Chat(),
+        Limits(1, 1, 1),
+        1,
+        0.2,
+        1.0,
+        "stop",
+        None,
     )
     return WorkerConfig(
         root=str(root),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from dataclasses import replace
@@ -168,6 +169,25 @@ def test_both_halves_of_a_step_become_one_line_after_its_last_update(tmp_path: P
     assert line["time/step_s"] > 0
     assert native == ["rollout/step", "train/step", "train/step"]
     assert set(NAMES.values()) >= {"training/loss", "training/kl", "training/entropy", "training/clip_fraction"}
+
+
+def test_an_update_that_is_not_finite_stops_slime_with_xps_own_code(tmp_path: Path) -> None:
+    watched = Watched(lambda *_: None, worker_config(tmp_path, updates_per_step=2))
+    with pytest.raises(XpError, match="rollout step 4: grad_norm nan") as caught:
+        watched(None, {"train/step": 6, "train/loss": 1.0, "train/grad_norm": math.nan}, "train/step")
+    assert caught.value.code is ExitCode.DIVERGED
+
+
+def test_an_update_that_slime_left_out_is_counted_and_in_no_mean(tmp_path: Path) -> None:
+    config = worker_config(tmp_path, updates_per_step=2)
+    config = replace(config, common=replace(config.common, on_nonfinite="skip"))
+    half_of(config, 3).parent.mkdir(parents=True)
+    half_of(config, 3).write_text(json.dumps({"began": 0.0, "metrics": {}}))
+    watched = Watched(lambda *_: None, config)
+    watched(None, {"train/step": 6, "train/loss": math.nan, "train/grad_norm": math.nan}, "train/step")
+    watched(None, {"train/step": 7, "train/loss": 3.0, "train/grad_norm": 0.5}, "train/step")
+    (line,) = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
+    assert (line["training/loss"], line["training/updates_left_out"]) == (3.0, 1.0)
 
 
 def test_a_critics_numbers_stand_in_the_policys_line(tmp_path: Path) -> None:

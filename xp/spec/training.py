@@ -7,6 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from xp.episode.finite import OnNonfinite
 from xp.spec.section import Count, Fraction, Section
 
 
@@ -65,6 +66,9 @@ class Training(Section):
     """Whether tasks are drawn in a random order (by `seed`)."""
     max_void_fraction: Fraction
     """The run stops when more episodes of a step, or of an evaluation, are void than this."""
+    on_nonfinite: OnNonfinite
+    """What an update with a loss or gradient that is infinite or not a number does: the run stops, or it is left out
+    (three rollout steps with one in a row stop the run all the same)."""
 
 
 class Evaluation(Section):

@@ -27,6 +27,7 @@ CARRIED: Mapping[str, str] = {
     "training.adam_beta2": "trainer.policy.optimizer_config.adam_betas, with adam_beta1",
     "training.shuffle": "xp.tasks.schedule; SkyRL's loader keeps the order",
     "training.max_void_fraction": "xp.backends.skyrl.steps",
+    "training.on_nonfinite": "xp.backends.skyrl.steps; SkyRL's FSDP2 leaves such an update out itself",
     "evaluation.num_tasks": "xp.tasks.rounds: rows of the held-out view",
     "evaluation.samples_per_task": "xp.tasks.rounds: rows of the held-out view",
     "evaluation.before_training": "the evaluate stage",

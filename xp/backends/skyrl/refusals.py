@@ -9,6 +9,7 @@ from xp.backends.skyrl.geometry import is_colocated, is_megatron
 from xp.backends.skyrl.knobs import has_critic, is_own, is_rehearsal, max_tokens
 from xp.backends.skyrl.overrides import override_refusals
 from xp.batch import batch_refusals
+from xp.episode.finite import OnNonfinite
 from xp.spec import AdvantageScale, DType, EngineName, LrSchedule, RunSpec, Strategy
 
 FSDP_ADAM_EPS = 1e-8
@@ -30,6 +31,10 @@ def _placement(spec: RunSpec) -> Iterator[Refusal]:
         yield Refusal("backend.parallel.strategy", "SkyRL has no ddp; set fsdp2, which has the same mathematics")
     if not is_megatron(spec):
         return
+    if spec.training.on_nonfinite is OnNonfinite.SKIP:
+        yield Refusal(
+            "training.on_nonfinite", "SkyRL's Megatron optimizer applies such an update; set stop, or strategy=fsdp2"
+        )
     if parallel.offload_parameters:
         yield Refusal(
             "backend.parallel.offload_parameters",

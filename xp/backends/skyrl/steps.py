@@ -10,6 +10,7 @@ from tqdm import tqdm
 
 from xp.backends.skyrl.config import TrainConfig
 from xp.backends.skyrl.play import Play
+from xp.episode.finite import FiniteUpdates, OnNonfinite
 from xp.episode.metrics import Played, check_health, episode_metrics
 from xp.episode.metrics_file import MetricsFile, read_metrics
 from xp.episode.recorder import Recorder
@@ -48,6 +49,7 @@ class StepLog:
 
     def __init__(self, config: TrainConfig, file: MetricsFile, recorder: Recorder) -> None:
         self._config, self._file, self._recorder = config, file, recorder
+        self._finite = FiniteUpdates(OnNonfinite(config.common.on_nonfinite))
         self._played: list[Played] = []
         self._rollout_s = 0.0
         self._tokens = 0
@@ -66,6 +68,16 @@ class StepLog:
         self._played += played
         self._tokens += sum(play.num_tokens for play in plays)
         self._rollout_s += rollout_s
+
+    def updated(self, network: str, metrics: Mapping[str, float], step: int) -> None:
+        """A step's updates of a network were made; raises XpError(DIVERGED) where the run is to stop.
+
+        Args:
+            network: `policy` or `critic`.
+            metrics: SkyRL's means over these updates, so that one that is not finite shows.
+        """
+        names = {"final_loss": "loss", "critic_loss": "critic's loss", "grad_norm": f"gradient norm of the {network}"}
+        self._finite.are_finite(step, {ours: metrics.get(name) for name, ours in names.items()})
 
     def held_out(self, plays: Sequence[Play], step: int) -> None:
         """An evaluation while training was played; raises XpError(UNHEALTHY) where too much of it is void."""

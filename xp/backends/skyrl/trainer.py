@@ -133,4 +133,5 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
             data = data.select(CRITIC_FIELDS)
             data["loss_mask"] = critic_weights(data["loss_mask"], updates)
         found: dict[str, float] = super()._execute_training_step(model, data)
+        self.tracker.updated(model, found, self.global_step)
         return found

@@ -89,6 +89,9 @@ KNOBS: Mapping[str, Callable[[RunSpec], Flags]] = {
     "training.adam_beta2": lambda s: {"--adam-beta2": value(s.training.adam_beta2)},
     "training.adam_eps": lambda s: {"--adam-eps": value(s.training.adam_eps)},
     "training.max_grad_norm": lambda s: {"--clip-grad": value(s.training.max_grad_norm)},
+    # With the check Megatron raises, and says nothing of xp's; without it Slime leaves the update out, whose gradient
+    # norm xp.backends.slime.training reads.
+    "training.on_nonfinite": lambda _: {"--no-check-for-nan-in-loss-and-grad": ()},
     "training.kl_coef": lambda s: {
         "--use-kl-loss": switch(s.training.kl_coef > 0),
         "--kl-loss-coef": value(s.training.kl_coef),

@@ -71,6 +71,7 @@ NOTES: Mapping[str, str] = {
 """Rendered fields whose meaning differs in a detail."""
 
 BESIDE: Mapping[str, str] = {
+    "training.on_nonfinite": "xp.backends.slime.training",
     "training.max_tokens_per_turn": f"max_new_tokens of each turn, by {ROLLOUT}",
     "training.max_response_tokens": ROLLOUT,
     "algorithm.estimator": "xp.backends.slime.advantages",

@@ -229,6 +229,7 @@ def _common(spec: RunSpec, places: Places, stage: str) -> Common:
         seed=spec.seed,
         max_void_fraction=training.max_void_fraction,
         pass_threshold=spec.evaluation.pass_threshold,
+        on_nonfinite=training.on_nonfinite.value,
         upload_as=places.run.removeprefix("runs/") if spec.upload_rollouts else None,
     )
 

@@ -6,13 +6,13 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from xp.atomic import write_atomically
 from xp.backends.slime.config import WORKER_ATTRIBUTE, WorkerConfig
 from xp.backends.slime.hooks import OVER_TRAINED_TOKENS
 from xp.backends.slime.steps import half_of, metrics_file
+from xp.episode.finite import FiniteUpdates, OnNonfinite, finite_means
 from xp.reading import config_of
 
 NAMES: Mapping[str, str] = {
@@ -31,6 +31,8 @@ NAMES: Mapping[str, str] = {
 }
 """Slime's name -> ours."""
 OF_CRITIC = "train/critic-"
+WATCHED = ("loss", "grad_norm", "value_loss", "critic_grad_norm")
+"""What of an update must be finite, by our names."""
 
 
 def enter(args: Any) -> None:
@@ -55,6 +57,8 @@ class Watched:
     def __init__(self, native: Callable[..., None], config: WorkerConfig) -> None:
         self._native, self._config = native, config
         self._updates: list[dict[str, float]] = []
+        self._left_out = 0
+        self._finite = FiniteUpdates(OnNonfinite(config.common.on_nonfinite))
 
     def __call__(self, args: Any, metrics: Mapping[str, Any], step_key: str) -> None:
         self._native(args, metrics, step_key)
@@ -62,18 +66,23 @@ class Watched:
             self.update(int(metrics[step_key]), metrics)
 
     def update(self, number: int, metrics: Mapping[str, Any]) -> None:
-        """An optimizer update was made; the last one of a step completes its line.
+        """An optimizer update was made, or left out by Slime since its gradient is not finite.
+
+        The last one of a step completes its line. Raises XpError(DIVERGED) where the run is to stop.
 
         A critic's process has no line of its own. It leaves its part in a file: Slime trains the policy after it, on
         its values.
         """
         self._updates.append({ours: float(metrics[name]) for name, ours in NAMES.items() if name in metrics})
         rollout_id, position = divmod(number, self._config.updates_per_step)
+        watched = {ours: self._updates[-1].get(f"training/{ours}") for ours in WATCHED}
+        self._left_out += not self._finite.are_finite(rollout_id + 1, watched)
         if position + 1 < self._config.updates_per_step:
             return
-        names = {name for update in self._updates for name in update}
-        training = {name: fmean(update[name] for update in self._updates if name in update) for name in sorted(names)}
-        self._updates = []
+        training = finite_means(self._updates)
+        if self._left_out:
+            training["training/updates_left_out"] = float(self._left_out)
+        self._updates, self._left_out = [], 0
         if any(name.startswith(OF_CRITIC) for name in metrics):
             write_atomically(_critics(self._config, rollout_id), json.dumps(training) + "\n")
             return

@@ -69,6 +69,8 @@ class Common:
     max_void_fraction: float
     pass_threshold: float
     """Smallest reward that is a pass."""
+    on_nonfinite: str
+    """A value of xp.episode.finite.OnNonfinite."""
     upload_as: str | None
     """Run name under which trajectories are uploaded to OpenReward; None: they are not."""
     server: Server | None

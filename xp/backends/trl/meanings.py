@@ -52,6 +52,7 @@ CARRIED: Mapping[str, Meaning] = {
     "training.max_tokens_per_turn": Meaning(Fit.EXACT, f"max_tokens of each turn, by {ENGINE}"),
     "training.shuffle": Meaning(Fit.EXACT, "xp.tasks.schedule; shuffle_dataset=False"),
     "training.max_void_fraction": Meaning(Fit.EXACT, "xp.backends.trl.steps, over all ranks"),
+    "training.on_nonfinite": Meaning(Fit.EXACT, "xp.backends.trl.guard, before the optimizer's step"),
     "evaluation.num_tasks": Meaning(Fit.EXACT, "xp.tasks.rounds, in the evaluate stage and while training"),
     "evaluation.samples_per_task": Meaning(Fit.EXACT, "xp.tasks.rounds, in the evaluate stage and while training"),
     "evaluation.temperature": Meaning(Fit.EXACT, "the evaluate stage"),

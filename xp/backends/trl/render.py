@@ -125,6 +125,7 @@ def _common(spec: RunSpec, places: Places, stage: str, temperature: float, own_s
         sampling=_sampling(spec, temperature),
         max_void_fraction=training.max_void_fraction,
         pass_threshold=spec.evaluation.pass_threshold,
+        on_nonfinite=training.on_nonfinite.value,
         upload_as=places.run.removeprefix("runs/") if spec.upload_rollouts else None,
         server=own_server,
     )

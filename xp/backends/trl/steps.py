@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from statistics import fmean
 from typing import Any
 
 from tqdm import tqdm
 from transformers import TrainerCallback
 
 from xp.backends.trl.config import TrainConfig
+from xp.episode.finite import FiniteUpdates, OnNonfinite, finite_means
 from xp.episode.metrics import Played, check_health, episode_metrics
 from xp.episode.metrics_file import MetricsFile
 
@@ -26,6 +26,8 @@ NAMES: Mapping[str, str] = {
     "sampling/sampling_logp_difference/mean": "training/logprob_gap",
 }
 """TRL's name -> ours."""
+OF_AN_UPDATE = ("loss", "grad_norm")
+"""What one that was left out has none of."""
 
 
 class StepLog:
@@ -41,6 +43,11 @@ class StepLog:
         self._file = file
         self._episodes: dict[str, float] = {}
         self._updates: list[dict[str, float]] = []
+        self._finite = FiniteUpdates(OnNonfinite(config.common.on_nonfinite))
+        self._left_out = 0
+        """Updates of this rollout step."""
+        self._is_left_out = False
+        """The last one."""
         self._began = time.monotonic()
         self._bar = tqdm(
             total=config.num_steps,
@@ -57,14 +64,25 @@ class StepLog:
         metrics = episode_metrics(played, self._config.group_size, self._config.common.pass_threshold)
         self._episodes = {**metrics, "time/rollout_s": rollout_s}
 
+    def is_applied(self, global_step: int, loss: float, grad_norm: float | None) -> bool:
+        """Whether an update is to be made; raises XpError(DIVERGED) where the run is to stop."""
+        step = global_step // self._config.updates_per_rollout + 1
+        is_finite = self._finite.are_finite(step, {"loss": loss, "gradient norm": grad_norm})
+        self._is_left_out = not is_finite
+        self._left_out += not is_finite
+        return is_finite
+
     def update(self, global_step: int, logs: Mapping[str, Any]) -> None:
         """TRL logged an optimizer update."""
-        self._updates.append({ours: float(logs[name]) for name, ours in NAMES.items() if logs.get(name) is not None})
+        names = {name: ours for name, ours in NAMES.items() if not (self._is_left_out and name in OF_AN_UPDATE)}
+        self._updates.append({ours: float(logs[name]) for name, ours in names.items() if logs.get(name) is not None})
         if global_step % self._config.updates_per_rollout:
             return
         step = global_step // self._config.updates_per_rollout
-        names = {name for update in self._updates for name in update}
-        training = {name: fmean(update[name] for update in self._updates if name in update) for name in sorted(names)}
+        training = finite_means(self._updates)
+        if self._left_out:
+            training["training/updates_left_out"] = float(self._left_out)
+            self._left_out = 0
         now = time.monotonic()
         line = {**self._episodes, **training, "time/step_s": now - self._began}
         if self._file is not None:

@@ -99,9 +99,10 @@ def make_trainer(
     """The GRPOTrainer of this process."""
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, PrinterCallback
-    from trl import GRPOConfig, GRPOTrainer
+    from trl import GRPOConfig
 
     from xp.backends.trl.checkpoints import Seal
+    from xp.backends.trl.guard import GuardedTrainer
 
     # First: only one rank reads the weights under FSDP2, by the process group.
     join_group(Ranks(), use_cpu=config.grpo["use_cpu"], timeout_s=config.grpo["ddp_timeout"])
@@ -110,7 +111,8 @@ def make_trainer(
     args = GRPOConfig(**config.grpo, **_server(environ))
     shard_on_cpu(args.distributed_state, environ)
     model = AutoModelForCausalLM.from_pretrained(config.base_model, dtype=loaded_dtype(config))
-    trainer = GRPOTrainer(
+    trainer = GuardedTrainer(
+        log,
         model=model,
         args=args,
         processing_class=tokenizer,

@@ -1,0 +1,109 @@
+"""An update that is not a finite number, under the real GRPOTrainer: the run stops before it, or goes on without it."""
+
+from __future__ import annotations
+
+import json
+import math
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tiny import tokenizer_and_model
+from tests.trainers.test_trl import PLACES, Groups, step_log
+from xp.backends.trl.render import grpo_config
+from xp.backends.trl.train import settled_reward
+from xp.compose import compose
+from xp.errors import ExitCode, XpError
+
+OVERRIDES = (
+    "training.prompts_per_step=1",
+    "training.group_size=4",
+    "training.micro_batch_size=4",
+    "training.warmup_updates=0",
+)
+
+
+def make(tmp_path: Path, rule: str, num_steps: int, wrong: set[int]) -> Any:
+    """A trainer whose activations are nan in the updates of the given numbers, from 0."""
+    from datasets import Dataset
+    from trl import GRPOConfig
+
+    from xp.backends.trl.guard import GuardedTrainer
+
+    tokenizer, model = deepcopy(tokenizer_and_model())
+    overrides = [*OVERRIDES, f"training.num_steps={num_steps}", f"training.on_nonfinite={rule}"]
+    config = grpo_config(compose(overrides), PLACES)
+    log = step_log(tmp_path, *overrides)
+    trainer = GuardedTrainer(
+        log,
+        model=model,
+        args=GRPOConfig(**config | {"output_dir": str(tmp_path), "save_strategy": "no", "learning_rate": 0.01}),
+        processing_class=tokenizer,
+        train_dataset=Dataset.from_list(
+            [{"prompt": [{"role": "user", "content": "x", "task_id": f"a/train/{n}"}]} for n in range(num_steps)]
+        ),
+        rollout_func=Groups([1.0, 0.0, 0.5, 0.25]),
+        reward_funcs=settled_reward,
+        callbacks=[log.callback()],
+    )
+
+    def spoil(_: Any, __: Any, output: Any) -> Any:
+        return output * math.nan if model.training and trainer.state.global_step in wrong else output
+
+    model.get_input_embeddings().register_forward_hook(spoil)
+    return trainer
+
+
+def weights(trainer: Any) -> list[Any]:
+    return [parameter.detach().clone() for parameter in trainer.model.parameters()]
+
+
+def are_equal(one: list[Any], other: list[Any]) -> bool:
+    return all(bool((a == b).all()) for a, b in zip(one, other, strict=True))
+
+
+def test_a_loss_that_is_not_a_number_stops_the_run_before_the_weights_hold_it(tmp_path: Path) -> None:
+    trainer = make(tmp_path, "stop", 3, {0})
+    before = weights(trainer)
+    with pytest.raises(XpError, match="rollout step 1: loss nan") as caught:
+        trainer.train()
+    assert caught.value.code is ExitCode.DIVERGED
+    assert "on_nonfinite=skip" in str(caught.value)
+    assert are_equal(before, weights(trainer))
+
+
+def test_an_update_that_is_left_out_changes_no_weight_and_the_others_are_made(tmp_path: Path) -> None:
+    trainer = make(tmp_path, "skip", 3, {1})
+    seen: list[list[Any]] = []
+    from transformers import TrainerCallback
+
+    class Look(TrainerCallback):  # type: ignore[misc]
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+            seen.append(weights(trainer))
+
+    before = weights(trainer)
+    trainer.add_callback(Look())
+    trainer.train()
+    assert not are_equal(before, seen[0])
+    assert are_equal(seen[0], seen[1]), "the update was to be left out, weight decay and momentum included"
+    assert not are_equal(seen[1], seen[2])
+    assert all(bool(weight.isfinite().all()) for weight in seen[2])
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line.get("training/updates_left_out") for line in lines] == [None, 1.0, None]
+    assert [line.get("training/loss") is not None for line in lines] == [True, False, True]
+
+
+def test_a_run_that_leaves_every_update_out_is_not_called_trained(tmp_path: Path) -> None:
+    trainer = make(tmp_path, "skip", 5, {0, 1, 2, 3, 4})
+    with pytest.raises(XpError, match="3 rollout steps in a row") as caught:
+        trainer.train()
+    assert caught.value.code is ExitCode.DIVERGED
+    assert trainer.state.global_step == 2
+
+
+def test_without_a_fault_the_guard_changes_nothing(tmp_path: Path) -> None:
+    trainer = make(tmp_path, "stop", 2, set())
+    trainer.train()
+    assert trainer.state.global_step == 2

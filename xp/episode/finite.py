@@ -1,0 +1,74 @@
+"""Updates whose loss or gradient is no finite number: the run stops, or leaves them out while they are rare."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from statistics import fmean
+from typing import Final
+
+from xp.errors import ExitCode, XpError
+
+MOST_IN_A_ROW: Final = 3
+"""Rollout steps in a row with such an update: then nothing is learnt any more."""
+
+
+class OnNonfinite(StrEnum):
+    """What an update with a loss or gradient that is infinite or not a number does."""
+
+    STOP = "stop"
+    SKIP = "skip"
+
+
+class FiniteUpdates:
+    """Watches the updates of a run.
+
+    Args:
+        rule: `training.on_nonfinite`.
+    """
+
+    def __init__(self, rule: OnNonfinite) -> None:
+        self._rule = rule
+        self._last_step: int | None = None
+        self._in_a_row = 0
+
+    def are_finite(self, step: int, values: Mapping[str, float | None]) -> bool:
+        """Whether an update's numbers all are; one that is absent counts as finite.
+
+        Args:
+            step: rollout step, from 1.
+            values: by the names that a user reads, such as `loss`.
+
+        Raises:
+            XpError: (DIVERGED) they are not, and the rule or their frequency ends the run.
+        """
+        wrong = [f"{name} {value}" for name, value in values.items() if value is not None and not math.isfinite(value)]
+        if not wrong:
+            return True
+        if step != self._last_step:
+            self._in_a_row = self._in_a_row + 1 if self._last_step == step - 1 else 1
+            self._last_step = step
+        what = f"rollout step {step}: {', '.join(wrong)}"
+        if self._rule is OnNonfinite.STOP:
+            raise XpError(
+                f"{what}: the update is not a finite number, and training stops before a checkpoint holds it\n"
+                "look at the rewards of this step (trajectories), training.learning_rate and training.max_grad_norm;"
+                " training.on_nonfinite=skip leaves single updates out",
+                ExitCode.DIVERGED,
+            )
+        if self._in_a_row >= MOST_IN_A_ROW:
+            raise XpError(
+                f"{what}: {MOST_IN_A_ROW} rollout steps in a row had an update that is not a finite number;"
+                " nothing is learnt any more",
+                ExitCode.DIVERGED,
+            )
+        return False
+
+
+def finite_means(updates: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The mean of each metric over the updates that have it as a finite number."""
+    names = sorted({name for update in updates for name, value in update.items() if math.isfinite(value)})
+    return {
+        name: fmean(update[name] for update in updates if math.isfinite(update.get(name, math.nan))) for name in names
+    }
