@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from xp.errors import ExitCode, XpError
 from xp.reading import json_of
+from xp.tasks.held_out import overlap_label
 
 NAMES = ("before", "after")
 """The untrained model and the trained one."""
@@ -28,6 +29,8 @@ class HeldOut:
     pass_share: float | None = None
     """Share of rewards of at least `pass_threshold`; None: of an earlier version, which knew none."""
     pass_threshold: float | None = None
+    label: str = ""
+    """What is to be said of every figure: that tasks are trained on as well; empty: they are not."""
 
 
 def read_held_out(file: Path) -> dict[str, HeldOut]:
@@ -35,9 +38,17 @@ def read_held_out(file: Path) -> dict[str, HeldOut]:
     value = json_of(file, ExitCode.RUN_DIR)
     try:
         results = value["results"]
-        return {name: _result(results[name]) for name in NAMES if name in results}
+        label = _label(value.get("held_out", {}))
+        return {name: replace(_result(results[name]), label=label) for name in NAMES if name in results}
     except (KeyError, TypeError, ValueError) as error:
         raise XpError(f"{file} is no evaluation: {type(error).__name__} {error}", ExitCode.RUN_DIR) from None
+
+
+def _label(records: Mapping[str, Any]) -> str:
+    num_trained_on, num_held_out = (
+        sum(int(record[name]) for record in records.values()) for name in ("num_trained_on", "num_held_out")
+    )
+    return overlap_label(num_trained_on, num_held_out) if num_trained_on else ""
 
 
 def held_out(run: Path) -> dict[str, HeldOut]:
@@ -56,8 +67,8 @@ def _result(value: Mapping[str, Any]) -> HeldOut:
     if any(count is not None and (not isinstance(count, int) or isinstance(count, bool)) for count in counts):
         raise ValueError("a number of episodes is no whole number")
     stderr, share = _number(value.get("reward_stderr")), _number(value.get("perfect_share"))
-    passes = [_number(value.get(name)) for name in ("pass_share", "pass_threshold")]
-    return HeldOut(mean, stderr, share, counts[0], counts[1], *passes)
+    passes, threshold = _number(value.get("pass_share")), _number(value.get("pass_threshold"))
+    return HeldOut(mean, stderr, share, counts[0], counts[1], passes, threshold)
 
 
 def _number(value: Any) -> float | None:

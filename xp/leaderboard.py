@@ -34,6 +34,8 @@ class Line:
     minutes: float
     """From the first attempt's start to the last one's end, pauses between attempts left out."""
     status: str
+    note: str
+    """What is to be said of `before` and `after`: that their tasks are trained on as well; empty: they are not."""
 
 
 def leaderboard(outputs: Path, names: Sequence[str]) -> list[Line]:
@@ -102,6 +104,7 @@ def _line(directory: Path) -> Line:
             stderr=None if after is None else after.reward_stderr,
             minutes=_minutes(record),
             status=record.status.value,
+            note=next((result.label for result in results.values() if result.label), ""),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise XpError(f"{directory} cannot be compared: {type(error).__name__} {error}", ExitCode.RUN_DIR) from error

@@ -16,6 +16,7 @@ from xp.errors import ExitCode, XpError
 from xp.extent import extent_refusals
 from xp.job import Stage
 from xp.spec import RunSpec
+from xp.splits import split_refusals
 from xp.stages.model import model_place, model_stage
 from xp.stages.prepare import prepare_stage, task_set_place
 
@@ -49,7 +50,7 @@ def new_run_id(spec: RunSpec) -> str:
 def build_plan(spec: RunSpec, run_id: str, attempt: int = 1) -> Plan:
     """Refuse what the backend cannot do, then lay out the stages; raises XpError(PLAN) with every reason."""
     backend = render_module(spec)
-    if refusals := [*backend.refusals(spec), *extent_refusals(spec)]:
+    if refusals := [*backend.refusals(spec), *extent_refusals(spec), *split_refusals(spec)]:
         raise XpError("\n".join(str(refusal) for refusal in refusals), ExitCode.PLAN)
     places = Places(run=f"runs/{run_id}", attempt=attempt, tasks=task_set_place(spec))
     return Plan(run_id, attempt, spec, (prepare_stage(spec, places, trains=True), *backend.stages(spec, places)))

@@ -153,4 +153,6 @@ def _held_out(run: Path) -> str:
         results = held_out(run)
     except XpError:
         return "?"  # `runs compare` says what is wrong with the file
-    return " -> ".join(f"{results[name].reward_mean:.3f}" for name in NAMES if name in results) or "-"
+    reached = " -> ".join(f"{results[name].reward_mean:.3f}" for name in NAMES if name in results) or "-"
+    label = next((result.label for result in results.values() if result.label), "")
+    return f"{reached} ({label})" if label else reached

@@ -28,11 +28,14 @@ def console(*, stderr: bool = False) -> Console:
 def show_plan(plan: Plan, outputs: Path, *, with_files: bool) -> None:
     """Everything that would run, and nothing of it run."""
     from xp.memory import memory_lines
+    from xp.splits import held_out_lines
 
     out = console()
     out.print(f"[bold]{title(plan)}[/bold]")
     for line in (*arithmetic(plan), *memory_lines(plan.spec)):
         out.print(f"  {line}")
+    for line in held_out_lines(plan.spec, outputs):
+        out.print(f"  {line}", markup=False)
     for stage in plan.stages:
         there = " (there already)" if stage.done is not None and (outputs / stage.done).exists() else ""
         after = f", after {' and '.join(stage.needs)}" if stage.needs else ""
@@ -97,19 +100,30 @@ def arithmetic(plan: Plan) -> list[str]:
 
 def show_summary(plan: Plan, outputs: Path, attempt: int) -> None:
     """The few lines at the end of a run: what was trained, reward before and after, where everything lies."""
+    from xp.splits import held_out_lines
+
     out = console()
     run = outputs / "runs" / plan.run_id
     file = run / f"attempt_{attempt}" / "evaluate" / "evaluation.json"
-    results = read_held_out(file)
+    is_evaluated = any(stage.name == "evaluate" for stage in plan.stages)
+    results = read_held_out(file) if is_evaluated else {}
     was_trained = any(stage.name == "train" for stage in plan.stages)
     size = f": {arithmetic(plan)[1].removeprefix('the run: ')}" if was_trained else ""
     out.print(f"\n[bold]{'Trained' if was_trained else 'Evaluated'}[/bold] {title(plan)}{size}")
     for name, label in (("before", "before"), ("after", "after ")):
         if name in results:
-            out.print(f"  held-out reward {label} {_reward(results[name])}")
-    if (picture := picture_of(run, file, lambda text: out.print(f"  {text}", markup=False))) is not None:
+            out.print(f"  held-out reward {label if was_trained else ''} {_reward(results[name])}")
+    if not is_evaluated:
+        out.print("  not evaluated: nothing is held out (env.held_out=null)")
+    for line in held_out_lines(plan.spec, outputs):
+        out.print(f"  {line}", markup=False)
+    if (
+        is_evaluated
+        and (picture := picture_of(run, file, lambda text: out.print(f"  {text}", markup=False))) is not None
+    ):
         out.print(f"  reward curve  {picture}")
-    out.print(f"  model         {run / 'model'}")
+    if (run / "model").exists():
+        out.print(f"  model         {run / 'model'}")
     out.print(f"  everything    {run}  (run.json, spec.yaml, metrics.jsonl, attempt_{attempt}/*/log.txt)")
 
 
@@ -135,7 +149,8 @@ def show_lines(lines: Sequence[Line]) -> None:
 def _reward(result: HeldOut) -> str:
     error = "" if result.reward_stderr is None else f" ± {result.reward_stderr:.3f}"
     text = f"[bold]{result.reward_mean:.3f}[/bold]{error} over {result.num_scored} episodes{_passes(result)}"
-    return f"{text}, {result.num_void} void" if result.num_void else text
+    text = f"{text}, {result.num_void} void" if result.num_void else text
+    return f"{text} ({result.label})" if result.label else text
 
 
 def _passes(result: HeldOut) -> str:

@@ -36,13 +36,19 @@ def evaluation_result(played: Sequence[Played], pass_threshold: float) -> dict[s
     }
 
 
-def write_evaluation(path: Path, models: Mapping[str, str], results: Mapping[str, Mapping[str, Any]]) -> None:
+def write_evaluation(
+    path: Path,
+    models: Mapping[str, str],
+    results: Mapping[str, Mapping[str, Any]],
+    held_out: Mapping[str, Mapping[str, Any]],
+) -> None:
     """Write evaluation.json, whole or not at all.
 
     Args:
         path: of the file.
         models: name (`before`, `after`) -> what was played.
         results: name -> `evaluation_result`.
+        held_out: environment -> which rule held its tasks out, and its figures.
     """
-    evaluation = {"schema_version": 1, "models": dict(models), "results": results}
+    evaluation = {"schema_version": 1, "models": dict(models), "results": results, "held_out": held_out}
     write_atomically(path, json.dumps(evaluation, indent=2) + "\n")

@@ -14,12 +14,13 @@ from xp.backends.skyrl.tasks_view import write_view
 from xp.backends.skyrl.train import native_config, prepare
 from xp.episode.auto_dialect import resolve
 from xp.episode.evaluation import evaluation_result, write_evaluation
-from xp.episode.metrics import Played, check_health, episode_metrics
+from xp.episode.metrics import Played, check_health
 from xp.episode.metrics_file import MetricsFile
 from xp.episode.tokens import ChatTokens
 from xp.errors import ExitCode, XpError
 from xp.reading import config_of
 from xp.stage_program import run_stage
+from xp.tasks.evaluated import evaluation_metrics, held_out_on_record
 from xp.tasks.load import load_tasks, within_limit
 from xp.tasks.row import TaskRow
 
@@ -30,16 +31,16 @@ def main(argv: Sequence[str]) -> None:
     config = config_of(path, EvaluateConfig.from_json)
     prepare(config.common)
     rows = load_tasks(Path(config.common.tasks), path.parent, "held_out")
-    threshold = config.common.pass_threshold
+    threshold, tasks = config.common.pass_threshold, Path(config.common.tasks)
     metrics = MetricsFile(Path(config.common.metrics), "evaluate", config.common.attempt)
     results = {}
     for name, directory in config.models.items():
         played = _play(config, name, directory, rows, path.parent)
         check_health(played, config.common.max_void_fraction)
         results[name] = evaluation_result(played, threshold)
-        own = {f"evaluation/{name}/{key}": value for key, value in episode_metrics(played, 1, threshold).items()}
+        own = evaluation_metrics(name, played, threshold, tasks)
         metrics.write(list(config.models).index(name), own)
-    write_evaluation(path.parent / "evaluation.json", config.models, results)
+    write_evaluation(path.parent / "evaluation.json", config.models, results, held_out_on_record(tasks))
 
 
 def _play(config: EvaluateConfig, name: str, directory: str, rows: Sequence[TaskRow], stage: Path) -> list[Played]:

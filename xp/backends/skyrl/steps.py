@@ -14,6 +14,7 @@ from xp.episode.finite import FiniteUpdates, OnNonfinite
 from xp.episode.metrics import Played, check_health, episode_metrics
 from xp.episode.metrics_file import MetricsFile, read_metrics
 from xp.episode.recorder import Recorder
+from xp.tasks.evaluated import evaluation_metrics
 
 NAMES: Mapping[str, str] = {
     "policy/final_loss": "training/loss",
@@ -86,8 +87,7 @@ class StepLog:
             self._recorder.write(play.trajectory(common.run, "evaluate/during", step))
         played = [play.played() for play in plays]
         check_health(played, common.max_void_fraction)
-        metrics = episode_metrics(played, 1, common.pass_threshold)
-        own = {f"evaluation/during/{name}": value for name, value in metrics.items()}
+        own = evaluation_metrics("during", played, common.pass_threshold, Path(common.tasks))
         MetricsFile(Path(common.metrics), "evaluate_during", common.attempt).write(step, own)
 
     def log(self, data: Mapping[str, Any], step: int, commit: bool = False) -> None:

@@ -21,12 +21,13 @@ from xp.backends.slime.tasks_view import write_episodes
 from xp.backends.slime.worker import played_from
 from xp.episode.auto_dialect import resolve
 from xp.episode.evaluation import evaluation_result, write_evaluation
-from xp.episode.metrics import Played, check_health, episode_metrics
+from xp.episode.metrics import Played, check_health
 from xp.episode.metrics_file import MetricsFile
 from xp.episode.tokens import ChatTokens
 from xp.errors import ExitCode, XpError
 from xp.reading import config_of
 from xp.stage_program import run_stage
+from xp.tasks.evaluated import evaluation_metrics, held_out_on_record
 from xp.tasks.load import load_tasks, within_limit
 
 
@@ -36,16 +37,16 @@ def main(argv: Sequence[str]) -> None:
     config = config_of(path, EvaluateConfig.from_json)
     root = Path.cwd()
     open_sources(config.command)
-    threshold = config.common.pass_threshold
+    threshold, tasks = config.common.pass_threshold, Path(config.common.tasks)
     metrics = MetricsFile(Path(config.common.metrics), "evaluate", config.common.attempt)
     results: dict[str, Any] = {}
     for number, (name, model) in enumerate(config.models.items()):
         played = _play(config, name, local_model(model, root), path.parent, root)
         check_health(played, config.common.max_void_fraction)
         results[name] = evaluation_result(played, threshold)
-        own = {f"evaluation/{name}/{key}": value for key, value in episode_metrics(played, 1, threshold).items()}
+        own = evaluation_metrics(name, played, threshold, tasks)
         metrics.write(number, own)
-    write_evaluation(path.parent / "evaluation.json", config.models, results)
+    write_evaluation(path.parent / "evaluation.json", config.models, results, held_out_on_record(tasks))
 
 
 def _play(config: EvaluateConfig, name: str, model: Path, stage: Path, root: Path) -> list[Played]:

@@ -18,6 +18,7 @@ from xp.backends.slime.config import WorkerConfig
 from xp.backends.slime.worker import Worker, read_played, worker
 from xp.episode.metrics import Played, check_health, episode_metrics
 from xp.episode.metrics_file import MetricsFile
+from xp.tasks.evaluated import evaluation_metrics
 
 DROPPED = "rollout/dynamic_filter/drop_"
 
@@ -64,8 +65,7 @@ def log_evaluation(
         return True
     check_health(played, own.config.common.max_void_fraction)
     common = own.config.common
-    own_metrics = episode_metrics(played, 1, common.pass_threshold)
-    metrics = {f"evaluation/during/{key}": value for key, value in own_metrics.items()}
+    metrics = evaluation_metrics("during", played, common.pass_threshold, own.path(common.tasks))
     file = MetricsFile(own.path(own.config.common.metrics), "evaluate_during", own.config.common.attempt)
     file.write(rollout_id + 1, metrics)
     return True

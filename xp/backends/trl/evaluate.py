@@ -17,13 +17,14 @@ from xp.backends.trl.lora import whole_model
 from xp.backends.trl.process import quiet_trainer
 from xp.episode.auto_dialect import resolve
 from xp.episode.evaluation import evaluation_result, write_evaluation
-from xp.episode.metrics import Played, check_health, episode_metrics
+from xp.episode.metrics import Played, check_health
 from xp.episode.metrics_file import MetricsFile
 from xp.episode.mix import Mix
 from xp.episode.recorder import Recorder
 from xp.episode.tokens import ChatTokens
 from xp.reading import config_of
 from xp.stage_program import run_stage
+from xp.tasks.evaluated import evaluation_metrics, held_out_on_record
 from xp.tasks.load import load_tasks, within_limit
 from xp.tasks.row import TaskRow
 
@@ -34,7 +35,7 @@ def main(argv: Sequence[str]) -> None:
     config = config_of(path, EvaluateConfig.from_json)
     quiet_trainer(config.common.num_threads)
     rows = load_tasks(Path(config.common.tasks), path.parent, "held_out")
-    threshold = config.common.pass_threshold
+    threshold, tasks = config.common.pass_threshold, Path(config.common.tasks)
     metrics = MetricsFile(Path(config.common.metrics), "evaluate", config.common.attempt)
     results = {}
     resolve(path.parent, _chat(config, next(iter(config.models.values()))))
@@ -43,9 +44,9 @@ def main(argv: Sequence[str]) -> None:
             played = _play(config, name, directory, rows, mix)
             check_health(played, config.common.max_void_fraction)
             results[name] = evaluation_result(played, threshold)
-            own = {f"evaluation/{name}/{key}": value for key, value in episode_metrics(played, 1, threshold).items()}
+            own = evaluation_metrics(name, played, threshold, tasks)
             metrics.write(list(config.models).index(name), own)
-    write_evaluation(path.parent / "evaluation.json", config.models, results)
+    write_evaluation(path.parent / "evaluation.json", config.models, results, held_out_on_record(tasks))
 
 
 def _play(config: EvaluateConfig, name: str, directory: str, rows: Sequence[TaskRow], mix: Mix) -> list[Played]:

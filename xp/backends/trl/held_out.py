@@ -12,11 +12,12 @@ from xp.backends.trl.config import During, Sampling, TrainConfig
 from xp.backends.trl.conversation import OpenEngine
 from xp.backends.trl.ranks import Ranks
 from xp.backends.trl.rollout import play_with, sample_numbers
-from xp.episode.metrics import check_health, episode_metrics
+from xp.episode.metrics import check_health
 from xp.episode.metrics_file import MetricsFile
 from xp.episode.mix import Mix
 from xp.episode.recorder import Recorder
 from xp.episode.tokens import ChatTokens
+from xp.tasks.evaluated import evaluation_metrics
 from xp.tasks.row import TaskRow
 
 
@@ -69,8 +70,7 @@ class HeldOut:
         everyone = [one for share in self._ranks.gather(played) for one in share]
         check_health(everyone, common.max_void_fraction)
         if self._ranks.is_main:
-            own = episode_metrics(everyone, 1, common.pass_threshold)
-            metrics = {f"evaluation/during/{name}": value for name, value in own.items()}
+            metrics = evaluation_metrics("during", everyone, common.pass_threshold, Path(common.tasks))
             MetricsFile(Path(common.metrics), "evaluate_during", common.attempt).write(step, metrics)
 
 

@@ -1,0 +1,36 @@
+"""What an evaluation says of its tasks, beside the rewards: which rule held them out, and what of them is trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from xp.episode.metrics import Played, episode_metrics
+from xp.tasks.manifest import read_manifest
+
+TRAINED_ON = "tasks/trained_on"
+"""Share of the held-out tasks that are trained on as well; a metric only where there are any."""
+
+
+def evaluation_metrics(name: str, played: Sequence[Played], pass_threshold: float, tasks: Path) -> dict[str, float]:
+    """The metrics of one evaluation under its name.
+
+    Args:
+        name: `before`, `after` or `during`.
+        played: all its episodes.
+        pass_threshold: the reward that is a pass.
+        tasks: directory of the task set.
+    """
+    metrics = episode_metrics(played, 1, pass_threshold)
+    records = read_manifest(tasks).held_out.values()
+    num_trained_on = sum(record.num_trained_on for record in records)
+    if num_trained_on:
+        metrics[TRAINED_ON] = num_trained_on / sum(record.num_held_out for record in records)
+    return {f"evaluation/{name}/{key}": value for key, value in metrics.items()}
+
+
+def held_out_on_record(tasks: Path) -> dict[str, dict[str, Any]]:
+    """Member -> the rule, its figures and its line, for evaluation.json."""
+    return {name: asdict(record) | {"line": record.line()} for name, record in read_manifest(tasks).held_out.items()}
