@@ -1,4 +1,4 @@
-"""What is known of an environment's splits before a run: by its own cached set, or by another of the same environment."""
+"""What is known of an environment's splits before a run: by its own cached set, or another of that environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The smallest ORS environment, for tests and first steps: say the word and win."""
+"""The echo environment of TRL's documentation, the smallest there is: say the word and win."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Final
 from openreward.environments import Environment, JSONObject, Server, TextBlock, ToolOutput, tool
 from pydantic import BaseModel
 
-WORDS: Final = {"train": ("hello", "world", "apple", "river"), "test": ("cloud", "stone")}
+TASKS_VERSION: Final = "1"
+WORDS: Final = {"train": ("hello", "world")}
 
 
 class TaskSpec(BaseModel):

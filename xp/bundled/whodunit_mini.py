@@ -10,6 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from xp.bundled.mystery import Game, generate_case
 
+TASKS_VERSION: Final = "1"
+"""Of the splits, the prompts and the tools; raised with any change of them, here or in mystery.py."""
 NUM_TASKS: Final = {"train": 20_000, "test": 2_000}
 
 

@@ -1,4 +1,4 @@
-"""What an evaluation says of its tasks, beside the rewards: which rule held them out, and what of them is trained on."""
+"""What an evaluation says of its tasks, beside the rewards: which rule held them out, what of them is trained on."""
 
 from __future__ import annotations
 

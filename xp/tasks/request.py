@@ -5,6 +5,7 @@ Standard library only, because the control plane computes the key while it plans
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,9 @@ from xp.tasks.config import HeldOut, MemberConfig, PrepareConfig, Selection
 
 FORMAT = 1
 """Raised with every change of the rows' schema or of how prompts are rendered: older sets are then not recognised."""
+
+VERSION_NAME = "TASKS_VERSION"
+"""By which a module says that its tasks are what they were, whatever else of its package changes."""
 
 WHOLE_FILE_BYTES = 1 << 20
 """Data files beside an environment's code count by content up to this size, by size above it."""
@@ -141,7 +145,8 @@ def with_sources(config: PrepareConfig, path: Sequence[str] | None = None) -> Pr
 def source_digest(env: EnvConfig, path: Sequence[str] | None = None) -> str | None:
     """Digest of the local code and rows behind an environment (whatever of it is `module:name`), without running it.
 
-    A module within a package counts with all the files of its own package, a top-level module alone.
+    A module within a package counts with all the files of its own package, a top-level module alone; one that declares
+    the version of its tasks (`TASKS_VERSION = "1"` at its top level) counts by that alone.
 
     Args:
         env: the environment.
@@ -169,9 +174,25 @@ def _module_digest(module: str, path: Sequence[str] | None) -> str:
             ExitCode.CONFIG,
         )
     origin = Path(spec.origin)
+    if (version := _declared_version(origin)) is not None:
+        return digest_of({"module": module, VERSION_NAME: version})
     is_packaged = spec.submodule_search_locations is not None or "." in module
     files = _package_files(origin.parent) if is_packaged else [origin]
     return digest_of({file.relative_to(origin.parent).as_posix(): _file_digest(file) for file in files})
+
+
+def _declared_version(origin: Path) -> str | None:
+    """What a module's top level says of its tasks' version, read and not run."""
+    try:
+        statements = ast.parse(origin.read_bytes()).body
+    except (OSError, SyntaxError, ValueError):
+        return None
+    for statement in statements:
+        target = statement.targets[0] if isinstance(statement, ast.Assign) else getattr(statement, "target", None)
+        value = getattr(statement, "value", None)
+        if isinstance(target, ast.Name) and target.id == VERSION_NAME and isinstance(value, ast.Constant):
+            return str(value.value)
+    return None
 
 
 def _find_module(module: str, path: Sequence[str] | None) -> ModuleSpec | None:

@@ -1,0 +1,178 @@
+"""Servers of the shapes that the catalog's pages give: every option that names one is prepared, and its tools are played.
+
+The look-alikes are xp's own (tests/envs_under_test/catalog); the server and the client are openreward's and xp's.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from xp.compose import ROOT, compose
+from xp.envs.base import Task
+from xp.envs.openreward import OpenRewardProvider
+from xp.errors import ExitCode, XpError
+from xp.spec import RunSpec
+from xp.stages.episode import env_config
+from xp.stages.prepare import prepare_config
+from xp.tasks.config import Purpose
+from xp.tasks.held_out import HeldOutRecord, Identity, Rule
+from xp.tasks.prepare import prepare
+from xp.tasks.store import TaskSet
+
+LOOK_ALIKES = {
+    "GeneralReasoning/WhoDunit": "whodunit:WhoDunit",
+    "GeneralReasoning/CTF": "terminals:CTF",
+    "GeneralReasoning/GSM8K": "answers:GSM8K",
+    "MATH/GSM8K": "answers:GSM8K",
+    "GeneralReasoning/GSM1K": "answers:GSM1K",
+    "GeneralReasoning/Open-RL": "answers:OpenRL",
+    "Eigent/SETA": "terminals:SETA",
+    "kanishk/EndlessTerminals": "terminals:EndlessTerminals",
+}
+OPTIONS = {
+    "whodunit": (Rule.SHARE, 50, {"train": 100}),
+    "ctf": (Rule.SPLIT, 179, {"train": 179, "test": 6}),
+    "gsm8k": (Rule.SPLIT, 40, {"train": 7473, "test": 1319}),
+    "gsm1k": (Rule.SPLIT, 0, {"test": 1205}),
+    "open_rl": (Rule.SHARE, None, {"train": 40}),
+    "seta": (Rule.SHARE, 64, {"train": 1376}),
+    "endless_terminals": (Rule.SHARE, 64, {"train": 3255}),
+}
+"""Option -> its rule, its training tasks (None: all that are not held out), and the sizes of its splits."""
+FEW = {
+    "gsm8k": ("env.train.num_tasks=40", "env.held_out.num_tasks=40"),
+    "gsm1k": ("env.held_out.num_tasks=40",),
+}
+RECIPES = sorted(path.stem for path in (ROOT / "recipes").glob("*.yaml"))
+
+
+def on_look_alikes(overrides: tuple[str, ...]) -> RunSpec:
+    """The spec with every environment of the catalog replaced by its look-alike."""
+    spec = compose(overrides)
+    members = {
+        name: member.model_copy(
+            update={"target": None, "serve": f"tests.envs_under_test.catalog.{LOOK_ALIKES[member.target]}"}
+        )
+        if member.target in LOOK_ALIKES
+        else member
+        for name, member in spec.env.members.items()
+    }
+    return spec.model_copy(update={"env": spec.env.model_copy(update={"members": members})})
+
+
+def prepared(root: Path, *overrides: str) -> TaskSet:
+    environ = {**os.environ, "openai_api_key": "look-alike", "OPENAI_API_KEY": "look-alike"}
+    return prepare(prepare_config(on_look_alikes(overrides)), environ, root)
+
+
+def record(found: TaskSet) -> HeldOutRecord:
+    (one,) = found.manifest.held_out.values()
+    return one
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_an_option_of_the_catalog_is_prepared_as_its_page_says(option: str, tmp_path: Path) -> None:
+    rule, num_train, sizes = OPTIONS[option]
+    found = prepared(tmp_path, f"env={option}", *FEW.get(option, ()))
+    one = record(found)
+    assert one.rule is rule
+    assert {split: one.sizes[split] for split in one.sizes} == {s: sizes[s] for s in one.sizes}
+    assert num_train is None or one.num_train == num_train
+    ids = {purpose: {row.task_id for row in found.rows(purpose)} for purpose in Purpose}
+    assert not ids[Purpose.TRAIN] & ids[Purpose.HELD_OUT]
+    assert one.num_held_out == len(ids[Purpose.HELD_OUT]) > 0
+    assert one.num_trained_on == 0
+
+
+def test_a_large_split_is_only_counted_and_the_share_is_by_index(tmp_path: Path) -> None:
+    found = prepared(
+        tmp_path,
+        "env=openreward",
+        "env.serve=tests.envs_under_test.catalog.answers:Unsplit",
+        "env.train.num_tasks=50",
+        "env.held_out.num_tasks=20",
+    )
+    one = record(found)
+    assert (one.identity, one.num_train, one.num_held_out) == (Identity.INDEX, 50, 20)
+
+
+def test_an_environment_that_trains_nothing_is_refused_for_a_training_with_the_reason(tmp_path: Path) -> None:
+    spec = on_look_alikes(("env=gsm1k", "env.held_out.num_tasks=5"))
+    assert prepare(prepare_config(spec), os.environ, tmp_path).num_tasks(Purpose.HELD_OUT) == 5
+    for _ in ("the set is there", "again"):
+        with pytest.raises(XpError, match=r"nothing to train on: .* split test.*\n.*evaluate") as error:
+            prepare(prepare_config(spec, trains=True), os.environ, tmp_path)
+        assert error.value.code is ExitCode.TASKS
+
+
+def test_the_public_run_evaluates_on_its_training_tasks_and_says_so(tmp_path: Path) -> None:
+    overlap = ("env.train.num_tasks=null", "env.held_out.split=train", "env.held_out.overlap=allowed")
+    one = record(prepared(tmp_path, "env=whodunit", *overlap))
+    assert (one.num_train, one.num_held_out, one.num_trained_on) == (100, 100, 100)
+    assert one.line().endswith("all evaluation tasks are trained on as well")
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_every_recipe_is_prepared_against_the_look_alikes(recipe: str, tmp_path: Path) -> None:
+    spec = on_look_alikes((f"recipes={recipe}",))
+    if any(member.rows == "xp.environments.gsm8k:hub" for member in spec.env.members.values()):
+        pytest.skip("its rows are on the Hugging Face hub, which tests do not reach")
+    few = {
+        name: member.model_copy(update={"train": member.train.model_copy(update={"num_tasks": 64})})
+        if member.target is None and member.train.num_tasks is None and "GSM8K" in (member.serve or "")
+        else member
+        for name, member in spec.env.members.items()
+    }
+    spec = spec.model_copy(update={"env": spec.env.model_copy(update={"members": few})})
+    found = prepare(prepare_config(spec, trains=True), os.environ, tmp_path)
+    assert found.num_tasks(Purpose.TRAIN) > 0
+    assert found.num_tasks(Purpose.HELD_OUT) > 0
+
+
+PLAYS: Mapping[str, tuple[str, str, list[tuple[str, dict[str, Any], float | None]]]] = {
+    "two of three": ("whodunit:WhoDunit", "train", [("submit_answer", {"wrong": ("location",)}, 2 / 3)]),
+    "three of four": ("whodunit:WhoDunit", "motive", [("submit_answer", {"wrong": ("motive",)}, 3 / 4)]),
+    "all, in capitals": ("whodunit:WhoDunit", "train", [("submit_answer", {"upper": True}, 1.0)]),
+}
+
+
+@pytest.mark.parametrize("play", PLAYS)
+def test_a_mystery_is_rewarded_by_its_components(play: str) -> None:
+    look_alike, kind, ((tool, how, reward),) = PLAYS[play]
+    provider = opened(look_alike)
+    index = 95 if kind == "motive" else 0
+    (task,) = provider.tasks("train", [index])
+    answer = {part: "nobody" if part in how.get("wrong", ()) else name for part, name in task.spec["solution"].items()}
+    if how.get("upper"):
+        answer = {part: name.upper() for part, name in answer.items()}
+    session = provider.open(task)
+    result = session.call(tool, answer)
+    session.close()
+    assert (result.reward, result.finished) == (pytest.approx(reward), True)
+
+
+def test_the_seven_tools_of_a_mystery_are_played_and_six_take_no_arguments() -> None:
+    provider = opened("whodunit:WhoDunit")
+    session = provider.open(Task("m", "train", 3, provider.tasks("train", [3])[0].spec))
+    bare = [tool.name for tool in session.tools() if not tool.parameters.get("properties")]
+    assert sorted(bare) == [
+        f"list_{what}" for what in ("clues", "locations", "motives", "statements", "suspects", "weapons")
+    ]
+    assert {tool.name for tool in session.tools()} - set(bare) == {"submit_answer"}
+    for name in bare:
+        result = session.call(name, {})
+        assert (bool(result.text), result.finished, result.is_call_error) == (True, False, False)
+    session.close()
+
+
+@cache
+def opened(look_alike: str) -> OpenRewardProvider:
+    spec = compose(("env=openreward", f"env.serve=tests.envs_under_test.catalog.{look_alike}"))
+    ((name, member),) = spec.env.members.items()
+    return OpenRewardProvider(env_config(name, member, spec), os.environ)
