@@ -1,4 +1,4 @@
-"""Servers of the shapes that the catalog's pages give: every option that names one is prepared, and its tools are played.
+"""Servers of the shapes that the catalog's pages give: every option that names one is prepared, its tools are played.
 
 The look-alikes are xp's own (tests/envs_under_test/catalog); the server and the client are openreward's and xp's.
 """
@@ -118,8 +118,14 @@ def test_the_public_run_evaluates_on_its_training_tasks_and_says_so(tmp_path: Pa
     assert one.line().endswith("all evaluation tasks are trained on as well")
 
 
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One for all recipes: most ask for the same tasks."""
+    return tmp_path_factory.mktemp("store")
+
+
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_every_recipe_is_prepared_against_the_look_alikes(recipe: str, tmp_path: Path) -> None:
+def test_every_recipe_is_prepared_against_the_look_alikes(recipe: str, store: Path) -> None:
     spec = on_look_alikes((f"recipes={recipe}",))
     if any(member.rows == "xp.environments.gsm8k:hub" for member in spec.env.members.values()):
         pytest.skip("its rows are on the Hugging Face hub, which tests do not reach")
@@ -130,7 +136,7 @@ def test_every_recipe_is_prepared_against_the_look_alikes(recipe: str, tmp_path:
         for name, member in spec.env.members.items()
     }
     spec = spec.model_copy(update={"env": spec.env.model_copy(update={"members": few})})
-    found = prepare(prepare_config(spec, trains=True), os.environ, tmp_path)
+    found = prepare(prepare_config(spec, trains=True), os.environ, store)
     assert found.num_tasks(Purpose.TRAIN) > 0
     assert found.num_tasks(Purpose.HELD_OUT) > 0
 
