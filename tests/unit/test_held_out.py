@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import os
+from pathlib import Path
+
 import pytest
 
 from xp.compose import compose, from_container
 from xp.errors import ExitCode, XpError
+from xp.held_out import read_held_out
 from xp.plan import build_again, build_evaluation, build_model_evaluation, build_plan, build_preparation
+from xp.splits import held_out_lines
 from xp.stages.prepare import prepare_config, task_set_place
+from xp.tasks.prepare import prepare
 
 ON = {
     "trl": ("env=whodunit_mini",),
@@ -104,3 +111,35 @@ def test_indices_are_of_one_training_split() -> None:
 def test_held_out_indices_are_of_a_split_that_is_named() -> None:
     with pytest.raises(XpError, match="set split too"):
         compose(["env=whodunit", "env.held_out.indices=[1]"])
+
+
+def test_the_plan_says_the_rule_before_the_tasks_are_known(tmp_path: Path) -> None:
+    spec = compose(["env=whodunit", f"outputs={tmp_path}"])
+    (line,) = held_out_lines(spec, tmp_path)
+    assert "test, validation, eval or dev, else 0.2 of its training tasks by hash; known after prepare" in line
+    assert held_out_lines(compose(["env=whodunit", "env.held_out=null"]), tmp_path) == [
+        "held out: nothing (held_out=null)"
+    ]
+
+
+def test_the_plan_refuses_all_tasks_and_a_share_once_the_size_is_known(tmp_path: Path) -> None:
+    served = ["env=openreward", "env.serve=xp.bundled.echo:Echo", f"outputs={tmp_path}"]
+    greedy = compose([*served, "env.train.num_tasks=2"])
+    assert build_plan(greedy, "r").stages  # nothing is known yet
+    prepare(prepare_config(compose(served)), os.environ, tmp_path)
+    with pytest.raises(XpError, match="three ways out") as error:
+        build_plan(greedy, "r")
+    for way_out in ("env.train.num_tasks=null", "env.held_out=null", "env.held_out.overlap=allowed"):
+        assert way_out in str(error.value)
+    allowed = ("env.held_out.split=train", "env.held_out.overlap=allowed")
+    for overrides in (("env.train.num_tasks=1",), ("env.held_out=null",), allowed):
+        assert build_plan(compose([*served, "env.train.num_tasks=2", *overrides]), "r").stages
+
+
+def test_a_result_on_tasks_that_are_trained_on_carries_its_label(tmp_path: Path) -> None:
+    file = tmp_path / "evaluation.json"
+    result = {"reward_mean": 0.5, "reward_stderr": None}
+    for num_trained_on, label in ((0, ""), (3, "3 of 10 evaluation tasks are trained on as well")):
+        record = {"num_trained_on": num_trained_on, "num_held_out": 10}
+        file.write_text(json.dumps({"results": {"after": result}, "held_out": {"m": record}}))
+        assert read_held_out(file)["after"].label == label

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from openreward.environments import Environment, JSONObject, TextBlock, ToolOutput, tool
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 NUM_TASKS: Final = 100
 NUM_ELEMENTARY: Final = 75
@@ -30,8 +30,15 @@ class Case(BaseModel):
     others: dict[str, list[str]]
 
 
+def _without_titles(schema: dict[str, Any]) -> None:
+    """pydantic's titles repeat the names: the embedded model reads a thousand tokens at most."""
+    schema.pop("title", None)
+    for argument in schema["properties"].values():
+        argument.pop("title", None)
+
+
 class Answer(BaseModel):
-    """What is submitted; the motive only where there is one."""
+    model_config = ConfigDict(json_schema_extra=_without_titles)
 
     suspect: str
     weapon: str

@@ -1,0 +1,84 @@
+"""Whole runs on the CPU against servers of the catalog's shapes, by the embedded model (made with a few updates)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from xp.tasks.manifest import read_manifest
+
+FEW = (
+    *("model.build.warmup_steps=3", "training.num_steps=1", "training.prompts_per_step=2", "training.group_size=2"),
+    *("training.micro_batch_size=4", "evaluation.num_tasks=2", "tracking=[]"),
+)
+
+
+def run(outputs: Path, word: tuple[str, ...], env: str, look_alike: str, *overrides: str) -> tuple[int, str]:
+    served = (f"env={env}", "env.target=null", f"env.serve=tests.envs_under_test.catalog.{look_alike}")
+    command = [sys.executable, "-m", "xp", *word, *served, *FEW, *overrides, f"outputs={outputs}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+def evaluation(outputs: Path) -> dict[str, Any]:
+    (file,) = outputs.glob("runs/*/attempt_1/evaluate/evaluation.json")
+    found: dict[str, Any] = json.loads(file.read_text())
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("env", "look_alike", "told", "overrides"),
+    [
+        ("whodunit", "whodunit:WhoDunit", "of 100 tasks of split train, chosen by the hash of their content", ()),
+        ("ctf", "terminals:CTF", "6 of 6 tasks of split test", ("training.max_response_tokens=300",)),
+        ("openreward", "answers:EchoEnvironment", "1 of 2 tasks of split train", ("evaluation.num_tasks=1",)),
+    ],
+)
+def test_a_whole_run_ends_well_and_its_summary_says_what_was_held_out(
+    env: str, look_alike: str, told: str, overrides: tuple[str, ...], tmp_path: Path
+) -> None:
+    code, text = run(tmp_path, (), env, look_alike, *overrides)
+    assert code == 0, text
+    assert told in text.partition("Trained")[2]
+    (record,) = evaluation(tmp_path)["held_out"].values()
+    assert record["num_trained_on"] == 0
+    (manifest,) = (read_manifest(file.parent) for file in tmp_path.glob("tasks/*/manifest.json"))
+    assert manifest.held_out[env].num_held_out == record["num_held_out"] > 0
+
+
+@pytest.mark.slow
+def test_an_environment_that_trains_nothing_is_evaluated_and_not_trained(tmp_path: Path) -> None:
+    few = ("env.held_out.num_tasks=4",)
+    code, text = run(tmp_path, ("evaluate",), "gsm1k", "answers:GSM1K", *few)
+    assert code == 0, text
+    assert set(evaluation(tmp_path)["results"]) == {"before"}
+    code, text = run(tmp_path, (), "gsm1k", "answers:GSM1K", *few)
+    assert code == 6, text
+    assert "nothing to train on" in text
+
+
+@pytest.mark.slow
+def test_a_run_with_nothing_held_out_ends_with_its_training(tmp_path: Path) -> None:
+    code, text = run(tmp_path, (), "whodunit", "whodunit:WhoDunit", "env.held_out=null", "evaluation.num_tasks=null")
+    assert code == 0, text
+    assert "not evaluated: nothing is held out" in text
+
+
+@pytest.mark.slow
+def test_figures_on_training_tasks_are_labelled_everywhere(tmp_path: Path) -> None:
+    overlap = ("env.train.num_tasks=4", "env.held_out.split=train", "env.held_out.num_tasks=4")
+    code, text = run(tmp_path, (), "whodunit", "whodunit:WhoDunit", *overlap, "env.held_out.overlap=allowed")
+    assert code == 0, text
+    assert "(all evaluation tasks are trained on as well)" in text
+    metrics = [json.loads(line) for file in tmp_path.glob("runs/*/metrics.jsonl") for line in file.open()]
+    assert any(line.get("evaluation/after/tasks/trained_on") == 1.0 for line in metrics)
+    compared = subprocess.check_output(
+        [sys.executable, "-m", "xp", "runs", "compare", "--csv", f"outputs={tmp_path}"], text=True
+    )
+    assert "all evaluation tasks are trained on as well" in compared
