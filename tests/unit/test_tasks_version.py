@@ -16,7 +16,7 @@ from xp.tasks.request import source_digest
 
 
 def served(module: str) -> EnvConfig:
-    return replace(RULES, name="a", target=None, serve=f"{module}:Env")
+    return replace(RULES, name="a", provider="openreward", target=None, serve=f"{module}:Env")
 
 
 @pytest.mark.parametrize("statement", ['TASKS_VERSION = "{}"', 'TASKS_VERSION: Final = "{}"'])
