@@ -147,6 +147,7 @@ def test_a_second_run_finds_the_model_made_and_a_resumed_one_goes_on(outputs: Pa
     assert len(list(run.glob("model.attempt-*"))) == 1
 
 
+@pytest.mark.timeout(1500)
 def test_a_run_killed_in_its_evaluation_ends_when_it_is_resumed_and_then_is_finished(outputs: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "xp", "name=cut", *SMALL, "evaluation.samples_per_task=8"],
