@@ -53,6 +53,15 @@ class Script:
     name: str
     texts: tuple[str, ...]
     rules: EnvConfig = RULES
+    stop: tuple[str, ...] = ()
+    """Texts that end a turn, beside the end-of-turn token."""
+
+    def ends_by_itself(self, text: str) -> bool:
+        """Whether a turn of this text has no end-of-turn token of the policy's."""
+        return any(text.endswith(one) for one in self.stop)
+
+
+STOP = ("</tool_call>", "</action>")
 
 
 def paying(reduction: Reduction, nonterminal: float | None = None, maximum: float | None = None) -> EnvConfig:
@@ -91,6 +100,20 @@ SCRIPTS = (
     Script("has a conversation", ("3", "7", "5"), replace(RULES, provider="local")),
     Script("talks until its turns run out", ("3", "7", "4"), replace(RULES, provider="local", max_turns=3)),
     Script("never ends and pays", (call("move"), "no"), paying(Reduction.SUM, nonterminal=-1.0)),
+    Script("stops at a text", (call("move"), call("look"), call("win")), stop=STOP),
+    Script("stops at a text, and without one", (call("move"), "I give up."), stop=STOP),
+    Script(
+        "is nudged after a turn without the text",
+        ("Hm.", call("win")),
+        replace(RULES, on_no_tool_call=OnNoToolCall.NUDGE),
+        STOP,
+    ),
+    Script(
+        "stops at the text of another dialect",
+        ("<action>north</action>", "enough"),
+        replace(RULES, dialect=Dialect.ACTION),
+        STOP,
+    ),
 )  # fmt: skip
 
 
@@ -139,7 +162,8 @@ def bare(script: Script) -> Played:
             break
     outcome = episode.settle()
     end = tokenizer_and_model()[0].eos_token
-    return Played(outcome, dialogue(episode), "".join(turn.text + end for turn in episode.turns))
+    said = [turn.text if script.ends_by_itself(turn.text) else turn.text + end for turn in episode.turns]
+    return Played(outcome, dialogue(episode), "".join(said))
 
 
 def under_trl(script: Script) -> Played:
@@ -151,7 +175,9 @@ def under_trl(script: Script) -> Played:
     tokenizer, _ = tokenizer_and_model()
     mix: Any = FakeMix(script.rules)
     model = ScriptedModel(_conversation(script), len(tokenizer))
-    sampling = Sampling(0.0, 1.0, None, 400, max_tokens_per_turn=200, max_response_tokens=2000, seed=1)
+    sampling = Sampling(
+        0.0, 1.0, None, 400, max_tokens_per_turn=200, max_response_tokens=2000, seed=1, stop=script.stop
+    )
     (rollout,) = play(model, ChatTokens(tokenizer), [ROW], mix, sampling, torch.Generator())
     own = [
         token
@@ -169,11 +195,16 @@ def _conversation(script: Script) -> list[int]:
     episode = FakeMix(script.rules).episode(ROW)
     ids = chat.prompt(ROW.messages, ROW.tools)
     for text in script.texts:
-        ids += [*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
+        is_cut = script.ends_by_itself(text)
+        ids += tokenizer(text, add_special_tokens=False)["input_ids"]
+        ids += [] if is_cut else [tokenizer.eos_token_id]
         reply = episode.step(text)
         if reply.is_done:
+            # What it would go on to write.
+            ids += tokenizer("more", add_special_tokens=False)["input_ids"]
             break
-        ids += chat.reply(reply.messages, last_id=chat.end_id)
+        last_id = ids[-1] if is_cut else chat.end_id
+        ids += chat.reply(reply.messages, last_id=last_id)
     return ids
 
 

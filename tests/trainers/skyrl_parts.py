@@ -46,7 +46,7 @@ def native(config: TrainConfig, root: Path = Path("/outputs")) -> Any:
 
 
 class ScriptedClient:
-    """Says a script's turns in every session, each with the token that ends it.
+    """Says a script's turns in every session, each with the token that ends it, or up to a text that does.
 
     Args:
         texts: one a turn.
@@ -70,12 +70,14 @@ class ScriptedClient:
         tokenizer, _ = tokenizer_and_model()
         text = self._texts[self._turns[session]]
         self._turns[session] += 1
+        parameters = input_batch["sampling_params"]
+        is_stopped = text.endswith(tuple(parameters.get("stop") or ())) and parameters["include_stop_str_in_output"]
         ids = [*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
-        ids = ids[: input_batch["sampling_params"]["max_tokens"]]
+        ids = (ids[:-1] if is_stopped else ids)[: parameters["max_tokens"]]
         return {
             "responses": [tokenizer.decode(ids, skip_special_tokens=True)],
             "response_ids": [ids],
-            "stop_reasons": ["stop" if ids[-1] == tokenizer.eos_token_id else "length"],
+            "stop_reasons": ["stop" if is_stopped or ids[-1] == tokenizer.eos_token_id else "length"],
             "response_logprobs": [[-0.5] * len(ids)],
         }
 

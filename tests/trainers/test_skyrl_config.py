@@ -102,6 +102,7 @@ def test_skyrl_takes_it_and_counts_as_the_spec_meant(overrides: list[str]) -> No
     )
     assert trainer.algorithm.temperature == generator.sampling_params.temperature == training.temperature
     assert generator.sampling_params.max_generate_length == training.max_tokens_per_turn
+    assert generator.sampling_params.stop == generator.eval_sampling_params.stop == (list(training.stop) or None)
     assert generator.eval_sampling_params.max_generate_length == training.max_tokens_per_turn
     assert generator.eval_sampling_params.temperature == spec.evaluation.temperature
     assert generator.max_input_length == training.max_prompt_tokens + training.max_response_tokens

@@ -86,6 +86,7 @@ def test_slime_takes_every_recipe_and_counts_as_the_spec_meant(recipe: str, tmp_
     assert (args.rollout_temperature, args.rollout_top_p) == (training.temperature, training.top_p)
     assert args.rollout_top_k == (training.top_k or -1)
     assert args.rollout_max_response_len == training.max_tokens_per_turn
+    assert args.rollout_stop == (list(training.stop) or None)
     assert args.save_interval == training.checkpoint_every
     assert (args.tensor_model_parallel_size, args.pipeline_model_parallel_size) == (parallel.tensor, parallel.pipeline)
     assert (args.context_parallel_size, args.expert_model_parallel_size) == (parallel.context, parallel.expert)

@@ -82,7 +82,9 @@ def play_group(args: Any, group: list[Any]) -> list[Any]:
     from slime.utils.async_utils import run as run_on_slimes_loop
 
     async def run() -> Any:
-        return await generate_and_rm_group(args, group, GenerateState(args).sampling_params.copy())
+        # The state is made once for all tests, and reads the stop texts from the arguments of the first.
+        sampling = {**GenerateState(args).sampling_params, "stop": args.rollout_stop}
+        return await generate_and_rm_group(args, group, sampling)
 
     return list(run_on_slimes_loop(run()))
 
@@ -94,7 +96,9 @@ def says_script(script: Script) -> Any:
     def says(ids: list[int]) -> list[int]:
         text = tokenizer.decode(ids)
         number = text.count("<|im_start|>assistant") - 1
-        return [*tokenizer(script.texts[number], add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
+        text = script.texts[number]
+        end = [] if script.ends_by_itself(text) else [tokenizer.eos_token_id]
+        return [*tokenizer(text, add_special_tokens=False)["input_ids"], *end]
 
     return says
 
@@ -103,6 +107,7 @@ def play_script(args: Any, script: Script, size: int = 1, **changes: Any) -> tup
     mix, kept = FakeMix(script.rules), Kept()
     limits = changes.pop("limits", Limits(400, 200, 2000))
     put_worker(args, worker_config(args.xp_root, limits, **changes), mix, kept)
+    args.rollout_stop = list(script.stop) or None
     with engine(args, says_script(script)):
         return play_group(args, group_of(ROW, size)), mix, kept
 
@@ -116,6 +121,17 @@ def test_slime_agrees_with_the_bare_episode(args: Any, script: Script) -> None:
         tokenizer_and_model()[0].decode(written_by_policy(sample)),
     )
     assert found == bare(script)
+
+
+def test_a_stop_text_reaches_sglang_which_is_asked_to_leave_it_in_the_turn(args: Any) -> None:
+    own = script("stops at a text")
+    args.rollout_stop = list(own.stop)
+    put_worker(args, worker_config(args.xp_root, Limits(400, 200, 2000)), FakeMix(own.rules), Kept())
+    with engine(args, says_script(own)) as server:
+        (sample,) = play_group(args, group_of(ROW, 1))
+    asked = [body["sampling_params"] for body in server.requests]
+    assert [(one["stop"], one["no_stop_trim"]) for one in asked] == [(list(own.stop), True)] * len(own.texts)
+    assert tokenizer_and_model()[0].decode(written_by_policy(sample)) == "".join(own.texts)
 
 
 def test_reward_status_and_mask_follow_the_outcome(args: Any) -> None:

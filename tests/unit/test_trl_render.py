@@ -118,6 +118,7 @@ def test_every_rendered_key_is_a_field_of_the_pinned_grpo_config_and_has_one_own
 CHANGES = (
     "training.max_prompt_tokens=99",
     "training.max_tokens_per_turn=9",
+    "training.stop=[x]",
     "training.max_void_fraction=0.5",
     "training.shuffle=false",
     "evaluation.every=5",

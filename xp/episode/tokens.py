@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from typing import Any
@@ -119,6 +119,17 @@ class ChatTokens:
     def said(self, messages: Sequence[Message]) -> list[Message]:
         """What the environment said, in the roles in which the model reads it."""
         return as_user(messages) if self._is_ours else list(messages)
+
+    def holds_one_of(self, texts: Sequence[str]) -> Callable[[Sequence[int]], bool]:
+        """Whether the end of what a policy has written, token by token, holds one of these texts."""
+        longest = max((len(text.encode()) for text in texts), default=0)
+
+        def is_there(ids: Sequence[int]) -> bool:
+            # A token is at least a byte; one that ends a text may reach over it.
+            end = self._tokenizer.decode(ids[-longest - 1 :], skip_special_tokens=False) if texts else ""
+            return any(text in end for text in texts)
+
+        return is_there
 
     def rendered_reply(self, messages: Sequence[Message], tools: Sequence[str] = ()) -> str:
         """What stands between two turns of the assistant, from the token that ends the first; raises ValueError.

@@ -56,6 +56,8 @@ class Training(Section):
     max_prompt_tokens: Count
     """Tasks with a longer prompt are left out, and counted."""
     max_tokens_per_turn: Count
+    stop: tuple[Annotated[str, Field(min_length=1)], ...]
+    """Texts that end a turn, beside the end-of-turn token; they stay in it and are trained on."""
     max_response_tokens: Count
     """All turns of an episode together, tool results included."""
     checkpoint_every: Count

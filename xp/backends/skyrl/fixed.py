@@ -40,7 +40,8 @@ FIXED: Mapping[str, Any] = {
     # A turn ends at the end-of-turn token; each turn is a message of its own.
     "generator.batched": False,
     "generator.use_conversation_multi_turn": True,
-    "generator.append_eos_token_after_stop_str_in_multi_turn": True,
+    # The template's own end of turn comes with what the environment says, as after a turn that was cut.
+    "generator.append_eos_token_after_stop_str_in_multi_turn": False,
     "generator.step_wise_trajectories": False,
     # A custom template keeps only the last step's reward.
     "generator.chat_template.name_or_path": None,
@@ -48,7 +49,6 @@ FIXED: Mapping[str, Any] = {
         f"generator.{sampling}.{key}": value
         for sampling in ("sampling_params", "eval_sampling_params")
         for key, value in {
-            "stop": None,
             "min_p": 0.0,
             "repetition_penalty": 1.0,
             "logprobs": 1,

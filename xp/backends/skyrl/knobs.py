@@ -139,6 +139,7 @@ KNOBS: Mapping[str, Callable[[RunSpec], Keys]] = {
     },
     "training.top_p": lambda s: _sampled("top_p", s.training.top_p),
     "training.top_k": lambda s: _sampled("top_k", s.training.top_k or -1),
+    "training.stop": lambda s: _sampled("stop", list(s.training.stop) or None),
     "training.max_tokens_per_turn": lambda s: _sampled("max_generate_length", s.training.max_tokens_per_turn),
     # xp leaves out long prompts itself, by the tokens that the model sees; SkyRL's own filter is wide open.
     "training.max_prompt_tokens": lambda s: {"trainer.max_prompt_length": max_tokens(s)},

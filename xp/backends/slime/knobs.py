@@ -102,6 +102,8 @@ KNOBS: Mapping[str, Callable[[RunSpec], Flags]] = {
     "training.temperature": lambda s: {"--rollout-temperature": value(s.training.temperature)},
     "training.top_p": lambda s: {"--rollout-top-p": value(s.training.top_p)},
     "training.top_k": lambda s: {"--rollout-top-k": value(s.training.top_k or -1)},
+    # The text stays in the turn: Slime asks SGLang not to trim it.
+    "training.stop": lambda s: {"--rollout-stop": tuple(s.training.stop) or None},
     "training.max_tokens_per_turn": lambda s: {"--rollout-max-response-len": value(s.training.max_tokens_per_turn)},
     "training.max_response_tokens": lambda s: {"--seq-length": value(sequence_length(s))},
     "training.checkpoint_every": lambda s: {"--save-interval": value(s.training.checkpoint_every)},

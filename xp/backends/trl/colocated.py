@@ -52,6 +52,7 @@ class ColocatedWriter:
             max_tokens=max_tokens,
             logprobs=0,
             stop_token_ids=self._end_ids,
+            **({"stop": list(sampling.stop), "include_stop_str_in_output": True} if sampling.stop else {}),
         )
 
     def _gathered(self, value: Any) -> list[Any]:

@@ -77,6 +77,7 @@ class ServerWriter:
                 "repetition_penalty": 1.0,
                 "logprobs": 0,
                 "stop_token_ids": self._end_ids,
+                **({"stop": list(sampling.stop), "include_stop_str_in_output": True} if sampling.stop else {}),
                 "return_token_ids": True,
             }
         )

@@ -24,6 +24,13 @@ class Sampling:
     max_response_tokens: int
     """All turns of an episode, tool results included."""
     seed: int
+    stop: tuple[str, ...] = ()
+    """Texts that end a turn, beside the end-of-turn token."""
+
+    @staticmethod
+    def from_value(value: Mapping[str, Any]) -> Sampling:
+        """From what `dataclasses.asdict` made of one."""
+        return Sampling(**{**value, "stop": tuple(value["stop"])})
 
 
 @dataclass(frozen=True)
@@ -153,12 +160,16 @@ def _common(value: dict[str, Any]) -> Common:
     server = value["server"]
     if server is not None:
         server = Server(**server | {"arguments": tuple(server["arguments"])})
-    parts = {"sampling": Sampling(**value["sampling"]), "server": server, "chat": Chat.from_value(value["chat"])}
+    parts = {
+        "sampling": Sampling.from_value(value["sampling"]),
+        "server": server,
+        "chat": Chat.from_value(value["chat"]),
+    }
     return Common(**value | parts)
 
 
 def _during(value: dict[str, Any]) -> During:
-    return During(**value | {"sampling": Sampling(**value["sampling"]), "rounds": Rounds(**value["rounds"])})
+    return During(**value | {"sampling": Sampling.from_value(value["sampling"]), "rounds": Rounds(**value["rounds"])})
 
 
 def _lora(value: dict[str, Any]) -> Lora:

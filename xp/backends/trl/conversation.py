@@ -39,7 +39,7 @@ class Turn:
     """Which conversation."""
     ids: list[int]
     is_cut: bool
-    """Whether a token limit ended it instead of a token that ends turns."""
+    """Whether a token limit or a stop text ended it instead of a token that ends turns."""
 
     @property
     def last_id(self) -> int | None:

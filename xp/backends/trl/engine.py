@@ -6,7 +6,7 @@ once, the rest of a prompt once for all episodes of its group.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -25,6 +25,7 @@ class Engine:
         end_ids: tokens that end a turn.
         sampling: temperature and limits.
         generator: source of randomness.
+        is_stop: whether a text that ends a turn is at the end of what was written.
     """
 
     def __init__(
@@ -34,9 +35,11 @@ class Engine:
         end_ids: Sequence[int],
         sampling: Sampling,
         generator: torch.Generator,
+        is_stop: Callable[[Sequence[int]], bool] = lambda _: False,
     ) -> None:
         self._model, self._sampling, self._generator = model, sampling, generator
         self._end_ids = torch.tensor(list(end_ids))
+        self._is_stop = is_stop
         self.conversations = [Conversation(list(prompt)) for prompt in prompts]
         self.live: list[int] = list(range(len(prompts)))
         """Numbers of the conversations that go on, in the order of the cache's rows."""
@@ -65,7 +68,9 @@ class Engine:
         while True:
             tokens, logprobs = self._sample(logits)
             self._record(tokens.tolist(), logprobs.tolist(), is_writing.tolist(), written)
-            at_limit = torch.tensor([len(ids) >= limit for ids, limit in zip(written, limits, strict=True)])
+            at_limit = torch.tensor(
+                [len(ids) >= limit or self._is_stop(ids) for ids, limit in zip(written, limits, strict=True)]
+            )
             goes_on = is_writing & ~torch.isin(tokens, self._end_ids) & ~at_limit
             if not goes_on.any():
                 break

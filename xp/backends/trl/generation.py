@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,6 +12,7 @@ from xp.backends.trl.config import Sampling
 from xp.backends.trl.conversation import OpenEngine
 from xp.backends.trl.policy import WholePolicy
 from xp.backends.trl.ranks import Ranks
+from xp.episode.tokens import ChatTokens
 
 EngineOf = Callable[[Sampling], OpenEngine]
 """The engine with the weights of a step, for training's sampling or for evaluation's."""
@@ -22,13 +23,13 @@ class Generation:
 
     Args:
         seed: of the run.
-        end_ids: tokens that end a turn.
+        chat: the policy's tokenizer.
         ranks: the training processes.
         log: of the vLLM server, where there is one.
     """
 
-    def __init__(self, seed: int, end_ids: Sequence[int], ranks: Ranks, log: str) -> None:
-        self._seed, self._end_ids, self._ranks, self._log = seed, end_ids, ranks, log
+    def __init__(self, seed: int, chat: ChatTokens, ranks: Ranks, log: str) -> None:
+        self._seed, self._chat, self._ranks, self._log = seed, chat, ranks, log
         self._policy = WholePolicy()
 
     @contextmanager
@@ -56,7 +57,8 @@ class Generation:
 
         def engine(sampling: Sampling) -> OpenEngine:
             generator = torch.Generator().manual_seed(seed)
-            return lambda prompts: Engine(model, prompts, self._end_ids, sampling, generator)
+            is_stop = self._chat.holds_one_of(sampling.stop)
+            return lambda prompts: Engine(model, prompts, self._chat.end_ids, sampling, generator, is_stop)
 
         yield engine
         model.train(was_training)
@@ -73,10 +75,10 @@ class Generation:
             writer: Writer
             if vllm.mode == "server":
                 key = os.environ.get(guarded.KEY)
-                writer = ServerWriter(vllm.server_base_url, sampling, self._end_ids, self._log, key=key)
+                writer = ServerWriter(vllm.server_base_url, sampling, self._chat.end_ids, self._log, key=key)
             else:
-                writer = ColocatedWriter(vllm, sampling, self._end_ids)
-            return lambda prompts: WritingEngine(writer, prompts, self._end_ids, sampling)
+                writer = ColocatedWriter(vllm, sampling, self._chat.end_ids)
+            return lambda prompts: WritingEngine(writer, prompts, self._chat.end_ids, sampling)
 
         with awake(vllm):
             yield engine

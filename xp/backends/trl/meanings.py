@@ -49,6 +49,7 @@ CARRIED: Mapping[str, Meaning] = {
         Fit.UNSUPPORTED, REFUSED, "A micro-batch is a number of episodes there."
     ),
     "training.max_prompt_tokens": Meaning(Fit.EXACT, "xp.tasks.load leaves longer prompts out"),
+    "training.stop": Meaning(Fit.EXACT, f"where a turn ends, by {ENGINE}"),
     "training.max_tokens_per_turn": Meaning(Fit.EXACT, f"max_tokens of each turn, by {ENGINE}"),
     "training.shuffle": Meaning(Fit.EXACT, "xp.tasks.schedule; shuffle_dataset=False"),
     "training.max_void_fraction": Meaning(Fit.EXACT, "xp.backends.trl.steps, over all ranks"),

@@ -139,6 +139,7 @@ def _sampling(spec: RunSpec, temperature: float) -> Sampling:
         top_k=training.top_k,
         max_prompt_tokens=training.max_prompt_tokens,
         max_tokens_per_turn=training.max_tokens_per_turn,
+        stop=training.stop,
         max_response_tokens=training.max_response_tokens,
         seed=spec.seed,
     )

@@ -80,7 +80,7 @@ class Rollouts:
         self._mix, self._log, self._recorder, self._ranks = mix, log, recorder, ranks
         self._held_out = held_out
         server_log = f"{config.common.stage_dir}/vllm.log"
-        self._generation = Generation(config.common.sampling.seed, chat.end_ids, ranks, server_log)
+        self._generation = Generation(config.common.sampling.seed, chat, ranks, server_log)
 
     def __call__(self, prompts: list[list[dict[str, Any]]], trainer: Any) -> dict[str, list[Any]]:
         """Play one episode for each prompt (a group's prompts are repeated already).
@@ -133,8 +133,11 @@ def play(
     """Play one episode for each row with a model of this process."""
     from xp.backends.trl.engine import Engine
 
+    def opened(prompts: Sequence[Sequence[int]]) -> TurnEngine:
+        return Engine(model, prompts, chat.end_ids, sampling, generator, chat.holds_one_of(sampling.stop))
+
     numbered = list(zip(rows, sample_numbers([row.task_id for row in rows]), strict=True))
-    return play_with(lambda prompts: Engine(model, prompts, chat.end_ids, sampling, generator), chat, numbered, mix)
+    return play_with(opened, chat, numbered, mix)
 
 
 def play_with(

@@ -59,6 +59,7 @@ class CpuEngine(InferenceEngineInterface):  # type: ignore[misc]
                 parameters["top_p"],
                 parameters["top_k"],
                 tuple(parameters["stop_token_ids"]),
+                tuple(parameters.get("stop") or ()),
             )
             for ids in input_batch["prompt_token_ids"]
         ]

@@ -23,6 +23,8 @@ class Request:
     """-1: off."""
     end_ids: tuple[int, ...]
     """Tokens that end the turn."""
+    stop: tuple[str, ...] = ()
+    """Texts that end a turn; they stay in it."""
 
 
 @dataclass
@@ -90,7 +92,8 @@ class Sampler:
                 one = written[row]
                 one.ids.append(tokens[row])
                 one.logprobs.append(logprobs[row])
-                one.is_ended = tokens[row] in requests[row].end_ids
+                is_end = tokens[row] in requests[row].end_ids
+                one.is_ended = is_end or self._holds(one.ids, requests[row].stop)
                 if one.is_ended or len(one.ids) >= requests[row].max_tokens:
                     open_rows.discard(row)
             if not open_rows:
@@ -102,6 +105,11 @@ class Sampler:
         for one in written:
             one.text = self._tokenizer.decode(one.ids, skip_special_tokens=True)
         return written
+
+    def _holds(self, ids: Sequence[int], texts: Sequence[str]) -> bool:
+        """Whether the end of what was written holds one of these texts."""
+        longest = max((len(text.encode()) for text in texts), default=0)
+        return bool(texts) and any(text in self._tokenizer.decode(ids[-longest - 1 :]) for text in texts)
 
     def _sample(self, logits: Any, requests: Sequence[Request]) -> tuple[list[int], list[float]]:
         temperatures = torch.tensor([request.temperature for request in requests])[:, None]
