@@ -134,13 +134,11 @@ def test_a_flag_that_is_not_the_users_or_not_slimes_is_refused(override: str, ex
 
 
 def test_a_flag_that_xp_does_not_write_passes_through() -> None:
-    overrides = (
-        "{use-fault-tolerance: true, balance-data: true, sglang-log-level: info, rollout-stop-token-ids: [1, 2]}"
-    )
+    overrides = "{use-fault-tolerance: true, balance-data: true, sglang-log-level: info, sglang-cuda-graph-bs: [1, 2]}"
     spec = compose([*SLIME, f"backend.overrides={overrides}"])
     assert refusals(spec) == []
     line = " ".join(words(train_flags(spec, Places("runs/r", 1, "tasks/t"))))
-    assert line.endswith("--use-fault-tolerance --balance-data --sglang-log-level info --rollout-stop-token-ids 1 2")
+    assert line.endswith("--use-fault-tolerance --balance-data --sglang-log-level info --sglang-cuda-graph-bs 1 2")
 
 
 def test_a_flag_may_be_given_on_the_command_line_by_its_own_name() -> None:

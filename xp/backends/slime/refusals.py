@@ -44,6 +44,7 @@ TAKEN: Mapping[str, str] = {
     "--rollout-max-prompt-len": "set training.max_prompt_tokens",
     "--apply-chat-template": "xp renders prompts itself; set model.chat_template",
     "--apply-chat-template-kwargs": "set model.chat_template",
+    "--rollout-stop-token-ids": "a turn ends at the model's own end tokens; set training.stop for texts beside them",
     "--partial-rollout": "an episode is played in one step",
     "--fp16": "set model.dtype",
     "--recompute-activations": "set training.gradient_checkpointing",
