@@ -81,6 +81,7 @@ RENAMED: Mapping[str, str] = {
 
 HARDWARE = "hardware=a100x4 chooses accelerators and their number, hardware.accelerators_per_node the number alone"
 EXPORT = "export it; xp hands each variable to the stages that need it, and takes no secret on a command line"
+MODEL = "model=NAME; model=hf model.path=ORG/NAME for one without an option"
 PREPARED = "preparation makes the files of tasks; outputs=DIR is where they lie"
 ROWS = (
     "env=graded env.rows=package.module:function gives rows of your own, env.grader=package.module:function grades them"
@@ -120,7 +121,7 @@ SAID: Mapping[str, str] = {
     "generator.run_engines_locally": "nothing to set: the engines run in the job",
     "generator.async_engine": "nothing to set: the engines are asynchronous",
     # run.sh of the Slime tutorial
-    "--model": "model=NAME",
+    "--model": MODEL,
     "--megatron-ckpt": "backend.convert_model=true makes it from the Hugging Face model",
     "--model-args": "model=NAME; Megatron's flags are made from model.architecture",
     "--megatron-path": "export MEGATRON_PATH=DIR",
@@ -159,14 +160,14 @@ SAID: Mapping[str, str] = {
     # TRL
     "loss_type": "algorithm.loss_aggregation, and algorithm.policy_loss where it is cispo",
     "log_completions": EPISODES,
-    "model": "model=NAME",
+    "model": MODEL,
     "args": "training.KEY=VALUE; GRPOConfig's other fields are backend.overrides.KEY=VALUE with backend=trl",
     "train_dataset": "env=NAME; env.train chooses the tasks",
     "environment_factory": "env=NAME, or env.provider=package.module:Class of your own",
     "reward_funcs": "env.reward and env.reward_fn=package.module:function",
     "include_metadata": "nothing to set: preparation keeps what the environment says of a task in its row",
     # variables of the public scripts
-    "MODEL": "model=NAME",
+    "MODEL": MODEL,
     "NUM_GPUS": HARDWARE,
     "LOGGER": "tracking=[wandb]; tracking=[] is the console alone",
     "ENV_NAME": "env=NAME",

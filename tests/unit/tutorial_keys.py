@@ -85,6 +85,7 @@ SKYRL_NOTES: tuple[Answer, ...] = (
     ("data.train_data=['/data/gsm8k/train.parquet']", ("env.train",)),
     ("data.val_data=['/data/gsm8k/validation.parquet']", ("env.held_out",)),
     ("trainer.policy.model.path=Qwen/Qwen2.5-1.5B-Instruct", ("model=qwen2.5-1.5b-instruct",)),
+    ("trainer.policy.model.path=ORG/NAME", ("model=hf", "model.path=ORG/NAME")),
     ("trainer.placement.colocate_all=true", ("backend.engine.placement=colocated",)),
     ("trainer.placement.policy_num_gpus_per_node=4", ("hardware=a100x4",)),
     ("trainer.eval_batch_size=1024", ("evaluation.batch_size",)),
