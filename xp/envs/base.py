@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypedDict, runtime_checkable
+from typing import Any, Final, Protocol, TypedDict, runtime_checkable
+
+MOST_TASKS: Final = 2**53
+"""Tasks that a split may say it has: the whole numbers that every JSON reader keeps exact end here."""
 
 
 class Message(TypedDict):

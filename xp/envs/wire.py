@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from xp.envs.base import Message, ProtocolError, ResponseLost, ToolResult, ToolSpec
+from xp.envs.base import MOST_TASKS, Message, ProtocolError, ResponseLost, ToolResult, ToolSpec
 
 CALL_ERRORS = ("not_found", "input_validation", None)
 """Reasons of a refused call that are the model's fault; servers before 0.1.150 send none."""
@@ -114,7 +114,7 @@ def string(value: Any, what: str) -> str:
 
 
 def count(value: Any, what: str) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MOST_TASKS:
         _refuse(what, "a number of tasks", value)
     return value
 

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Protocol
 
+from xp.envs.base import MOST_TASKS
 from xp.errors import ExitCode, XpError
 from xp.tasks.config import HeldOut, MemberConfig, PrepareConfig, Purpose, Selection
 from xp.tasks.held_out import OWN_SPLITS, HeldOutRecord, Identity, Rule, named
+from xp.tasks.places import LARGE, MOST_CHOSEN, Place, Places, drawn, first
 
 SHARD_TASKS = 64
-
-Place = tuple[str, int]
-"""Split and position within it."""
 
 
 class Splits(Protocol):
@@ -115,12 +113,24 @@ class _Selecting:
                 f"env {self._env}: {named(sources)} has one task, which cannot be trained on and held out\n"
                 "set held_out to null, or held_out.overlap=allowed with held_out.split"
             )
+        if len(places) > LARGE:
+            return self._share_of_many(wanted, places)
         ranks = self._ranks(wanted.seed, sources)
         order = sorted(places, key=lambda place: (ranks[place], place))
         below = sum(rank < wanted.fraction for rank in ranks.values())
         count = min(below, wanted.num_tasks or below)
         share = set(order[: max(1, min(count, len(places) - 1))])
         return [place for place in places if place in share]
+
+    def _share_of_many(self, wanted: HeldOut, places: Places) -> list[Place]:
+        """The same share, by index; `num_tasks` takes it from the front, where tasks that are added change nothing."""
+        self._identity = Identity.INDEX
+        where = f"env {self._env}: held_out selects"
+        if wanted.num_tasks is None or wanted.num_tasks > MOST_CHOSEN:
+            _refuse_too_many(where, round(len(places) * wanted.fraction), "held_out.num_tasks")
+        below = (place for place in places if _rank(wanted.seed, f"{place[0]}/{place[1]}") < wanted.fraction)
+        found = list(islice(below, wanted.num_tasks))
+        return found[: len(places) - 1] or [places[0]]
 
     def _ranks(self, seed: int, sources: tuple[str, ...]) -> dict[Place, float]:
         contents = {split: self._splits.contents(split) for split in sources}
@@ -129,20 +139,25 @@ class _Selecting:
         for split, index in self._places(sources):
             found = contents[split]
             what = found[index] if found is not None and self._identity is Identity.CONTENT else f"{split}/{index}"
-            ranks[split, index] = int.from_bytes(hashlib.sha256(f"{seed}/{what}".encode()).digest()[:8]) / 2**64
+            ranks[split, index] = _rank(seed, what)
         return ranks
 
     def _choose_train(self, names: tuple[str, ...], held_out: set[Place]) -> list[Place]:
         if not names:
             return []
         places = self._places(names)
-        both = [place for place in places if place in held_out and place[1] in (self._train.indices or ())]
+        held_out = {place for place in held_out if place[0] in names}
+        named_for_training = set(self._train.indices or ())
+        both = sorted(
+            (place for place in held_out if place[1] in named_for_training),
+            key=lambda place: (names.index(place[0]), place[1]),
+        )
         if both:
             raise XpError(
                 f"env {self._env}: tasks {[index for _, index in both][:5]} of {named(names)} are named for training,"
                 f" and are held out as well\n{_ways_out('other train.indices')}"
             )
-        rest = [place for place in places if place not in held_out]
+        rest = places.without(held_out)
         wanted = self._train.num_tasks
         if held_out and wanted is not None and len(rest) < wanted <= len(places):
             raise XpError(
@@ -152,15 +167,22 @@ class _Selecting:
         chosen = _take(f"env {self._env}: train selects", self._train, rest, places)
         return sorted(chosen, key=lambda place: names.index(place[0]))
 
-    def _places(self, splits: tuple[str, ...]) -> list[Place]:
+    def _places(self, splits: tuple[str, ...]) -> Places:
         for split in splits:
             if self._size(split) <= 0:
                 raise XpError(f"env {self._env}: split {split!r} has no tasks", ExitCode.TASKS)
-        return [(split, index) for split in splits for index in range(self._size(split))]
+        return Places({split: self._size(split) for split in splits})
 
     def _size(self, split: str) -> int:
         if split not in self._sizes:
-            self._sizes[split] = self._splits.num_tasks(split)
+            size = self._splits.num_tasks(split)
+            if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= MOST_TASKS:
+                raise XpError(
+                    f"env {self._env}: split {split!r} says that it has {str(size)[:60]} tasks;"
+                    f" expected a whole number from 0 to {MOST_TASKS}\nrepair num_tasks of the environment",
+                    ExitCode.ENVIRONMENT,
+                )
+            self._sizes[split] = size
         return self._sizes[split]
 
     def _check(self, split: str, purpose: str) -> None:
@@ -178,14 +200,24 @@ def _ways_out(fewer: str) -> str:
     )
 
 
-def _take(
-    where: str, wanted: Selection | HeldOut, available: Sequence[Place], whole: Sequence[Place] | None = None
-) -> list[Place]:
+def _rank(seed: int, what: str) -> float:
+    """From 0 up to 1."""
+    return int.from_bytes(hashlib.sha256(f"{seed}/{what}".encode()).digest()[:8]) / 2**64
+
+
+def _refuse_too_many(where: str, count: int, key: str) -> None:
+    if count > MOST_CHOSEN:
+        raise XpError(
+            f"{where} {count:,} tasks; at most {MOST_CHOSEN:,} can be prepared\nset {key} to how many are wanted"
+        )
+
+
+def _take(where: str, wanted: Selection | HeldOut, available: Places, whole: Places | None = None) -> list[Place]:
     """Of the available places those that are wanted; indices count within the whole split."""
     if wanted.indices == ():
         raise XpError(f"{where} no task at all: its indices are an empty list")
     whole = available if whole is None else whole
-    splits = named(tuple(dict.fromkeys(split for split, _ in whole)))
+    splits = named(whole.splits)
     if wanted.indices is not None:
         wrong = [index for index in wanted.indices if not 0 <= index < len(whole)]
         if wrong:
@@ -199,10 +231,10 @@ def _take(
         )
     if count == 0:
         raise XpError(f"{where} no task at all from {splits}", ExitCode.TASKS)
-    order = list(available)
+    _refuse_too_many(where, count, f"{'train' if isinstance(wanted, Selection) else 'held_out'}.num_tasks")
     if wanted.shuffle:
-        random.Random(f"{wanted.seed}/{'+'.join(dict.fromkeys(split for split, _ in whole))}").shuffle(order)
-    return order[:count]
+        return drawn(available, count, f"{wanted.seed}/{'+'.join(whole.splits)}")
+    return first(available, count)
 
 
 def cut_into_blocks(config: PrepareConfig, selected: Mapping[str, Selected]) -> list[Block]:
