@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from xp.compose import ROOT, Origin, origin_of
+from xp.compose import ROOT, Origin, origin_of, other_of
 from xp.errors import XpError
 from xp.faults import nearest
 from xp.native_names import hint as native_hint
@@ -57,9 +57,11 @@ def explain(
         return
     field = fields[path]
     yield f"{path} = {shown(field.value)}"
-    yield from (
-        f"  {'from' if n == 0 else 'over':6} {text}" for n, text in enumerate(_places(path, overrides, config_dirs))
-    )
+    other = other_of(path) if field.value is None else None
+    if other is not None:
+        yield f"  null   since {other} = {shown(fields[other].value)}, in the place of:"
+    for number, text in enumerate(_places(path, overrides, config_dirs)):
+        yield f"  {'from' if number == 0 and other is None else 'over':6} {text}"
     yield f"  means  {field.meaning or _comment(origin_of(path, overrides, config_dirs))}"
     yield f"  legal  {field.legal}"
     yield from _on_backends(path, specs)

@@ -25,7 +25,8 @@ class Line:
     algorithm: str
     backend: str
     seed: int
-    steps: int
+    steps: int | None
+    """None: the run never came to know what its epochs are in steps."""
     before: float | None
     """Held-out reward of the untrained model; None: not evaluated."""
     after: float | None
@@ -98,7 +99,7 @@ def _line(directory: Path) -> Line:
             algorithm=spec["algorithm"]["name"],
             backend=spec["backend"]["name"],
             seed=spec["seed"],
-            steps=spec["training"]["num_steps"],
+            steps=_steps(record) or spec["training"]["num_steps"],
             before=None if before is None else before.reward_mean,
             after=None if after is None else after.reward_mean,
             stderr=None if after is None else after.reward_stderr,
@@ -108,6 +109,12 @@ def _line(directory: Path) -> Line:
         )
     except (ValueError, KeyError, TypeError) as error:
         raise XpError(f"{directory} cannot be compared: {type(error).__name__} {error}", ExitCode.RUN_DIR) from error
+
+
+def _steps(record: RunRecord) -> int | None:
+    """Rollout steps as the last training settled them."""
+    settled = [attempt.training["num_steps"] for attempt in record.attempts if attempt.training]
+    return settled[-1] if settled else None
 
 
 def _minutes(record: RunRecord) -> float:

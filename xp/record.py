@@ -19,6 +19,7 @@ from typing import Any
 from xp.atomic import write_atomically
 from xp.errors import ExitCode, XpError
 from xp.names import is_name
+from xp.tasks.length import FILE as LENGTH_FILE
 
 FILE = "run.json"
 LOCK = ".lock"
@@ -84,6 +85,8 @@ class AttemptRecord:
     """Process id of whoever follows it, true only while the run is held; None: nobody does, the launcher was left."""
     host: str | None = None
     """The machine of that process."""
+    training: Mapping[str, int | None] | None = None
+    """Epochs (None: the steps were given), rollout steps and tasks of the training, as its stage settled them."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +141,7 @@ def close_attempt(record: RunRecord, status: Status) -> RunRecord:
 
 def write_record(directory: Path, record: RunRecord) -> None:
     """Replace `run.json`: a reader sees the old record or the new one, whatever happens meanwhile."""
-    write_atomically(directory / FILE, record.to_json())
+    write_atomically(directory / FILE, _with_length(directory, record).to_json())
 
 
 def directory_of(outputs: Path, run_id: str) -> Path:
@@ -181,6 +184,22 @@ def is_held(directory: Path) -> bool:
     return False
 
 
+def _with_length(directory: Path, record: RunRecord) -> RunRecord:
+    """With what the last attempt's train stage has left of its length, once it has."""
+    if not record.attempts:
+        return record
+    from xp.reading import json_of
+    from xp.record_check import length_of
+
+    last = record.attempts[-1]
+    try:
+        file = directory / f"attempt_{last.number}" / "train" / LENGTH_FILE
+        found = length_of(json_of(file, ExitCode.RUN_DIR, max_bytes=10_000))
+    except (XpError, ValueError):
+        return record
+    return _with_last(record, replace(last, training=found))
+
+
 def _with_last(record: RunRecord, attempt: AttemptRecord) -> RunRecord:
     return replace(record, attempts=(*record.attempts[:-1], attempt))
 
@@ -191,13 +210,23 @@ def table(record: RunRecord) -> str:
     for attempt in record.attempts:
         commit = f"  {attempt.provenance.commit[:10]}" if attempt.provenance.commit else ""
         dirty = " (changed)" if attempt.provenance.is_dirty else ""
-        lines.append(f"attempt_{attempt.number}  {attempt.status}  {attempt.started}{commit}{dirty}")
+        lines.append(
+            f"attempt_{attempt.number}  {attempt.status}  {attempt.started}{commit}{dirty}{_length(attempt.training)}"
+        )
         for stage in attempt.stages:
             exit_code = "" if stage.exit_code is None else f"exit {stage.exit_code}"
             took = _seconds(stage.started, stage.ended)
             line = f"  {stage.name:12} {stage.status:12} {took:>9}  {exit_code:9} {stage.log or ''}"
             lines.append(line.rstrip())
     return "\n".join(lines)
+
+
+def _length(training: Mapping[str, int | None] | None) -> str:
+    if training is None:
+        return ""
+    epochs = training["epochs"]
+    how = "" if epochs is None else f" ({epochs} epoch{'' if epochs == 1 else 's'} of {training['num_tasks']} tasks)"
+    return f"  {training['num_steps']} steps{how}"
 
 
 def _seconds(started: str | None, ended: str | None) -> str:

@@ -35,7 +35,7 @@ def record_of(value: Any) -> RunRecord:
 def _attempt(value: Any, run_id: str, number: int) -> AttemptRecord:
     what = f"attempt {number}"
     known = _mapping(value, what)
-    _keys(known, _names(AttemptRecord), what, optional={"supervisor", "host"})
+    _keys(known, _names(AttemptRecord), what, optional={"supervisor", "host", "training"})
     if known["number"] != number or isinstance(known["number"], bool):
         raise ValueError(f"{what}: its number is {known['number']!r}")
     place = f"runs/{run_id}/attempt_{number}"
@@ -49,7 +49,18 @@ def _attempt(value: Any, run_id: str, number: int) -> AttemptRecord:
         stages=stages,
         supervisor=_or_none(known.get("supervisor"), _is_process, what, "a process id"),
         host=_or_none(known.get("host"), _is_text, what, "a host"),
+        training=None if known.get("training") is None else length_of(known["training"]),
     )
+
+
+def length_of(value: Any) -> Mapping[str, int | None]:
+    """How long a training is, as its stage left it; raises ValueError for what is no such thing."""
+    known = _mapping(value, "training")
+    _keys(known, {"epochs", "num_steps", "num_tasks"}, "training")
+    counts = {
+        name: _checked(known[name], _is_count, f"training: {name}", "a count") for name in known if name != "epochs"
+    }
+    return {"epochs": _or_none(known["epochs"], _is_count, "training: epochs", "a count"), **counts}
 
 
 def _stage(value: Any, place: str) -> StageRecord:
@@ -133,6 +144,10 @@ def _is_time(value: Any) -> bool:
 
 def _is_text(value: Any) -> bool:
     return isinstance(value, str) and len(value) <= MAX_TEXT and value.isprintable()
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value < 2**53
 
 
 def _is_exit_code(value: Any) -> bool:

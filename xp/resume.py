@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from xp.compose import from_container, parse_assignments
+from xp.compose import from_container, give_way, parse_assignments, with_value
 from xp.errors import ExitCode, XpError
 from xp.faults import all_paths
 from xp.names import is_name
@@ -17,6 +17,7 @@ from xp.spec.section import ADDRESS
 
 CHANGEABLE = (
     "training.num_steps",
+    "training.epochs",
     "training.checkpoint_every",
     "training.keep_checkpoints",
     "training.max_void_fraction",
@@ -77,6 +78,7 @@ def spec_to_resume(run: str, overrides: Sequence[str]) -> Resumed:
     faults = [fault for key, value in values.items() if (fault := _change(container, key, value))]
     if faults:
         raise XpError("\n".join(faults))
+    give_way(container, with_value(list(values.items())))
     attempts = () if is_unborn(directory) else read_record(directory).attempts
     stages = frozenset(stage.name for attempt in attempts for stage in attempt.stages)
     return Resumed(directory.name, len(attempts) + 1, from_container(container), stages)

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 RENAMED: Mapping[str, str] = {
     # SkyRL
+    "trainer.epochs": "training.epochs",
+    "trainer.max_training_steps": "training.num_steps",
     "trainer.train_batch_size": "training.prompts_per_step",
     "trainer.policy.optimizer_config.lr": "training.learning_rate",
     "trainer.algorithm.kl_loss_coef": "training.kl_coef",
@@ -43,6 +45,7 @@ RENAMED: Mapping[str, str] = {
     "--max-response-len": "training.max_tokens_per_turn",
     "--temperature": "training.temperature",
     "--num-rollout": "training.num_steps",
+    "--num-epoch": "training.epochs",
     "--max-tokens-per-gpu": "training.max_tokens_per_micro_batch",
     "--save-interval": "training.checkpoint_every",
     "--actor-nodes": "hardware.num_nodes",
@@ -65,6 +68,7 @@ RENAMED: Mapping[str, str] = {
     "num_generations": "training.group_size",
     "learning_rate": "training.learning_rate",
     "max_steps": "training.num_steps",
+    "num_train_epochs": "training.epochs",
     "beta": "training.kl_coef",
     "max_completion_length": "training.max_response_tokens",
     "max_tool_calling_iterations": "env.max_turns",
@@ -90,7 +94,6 @@ EPISODES = "nothing to set: every episode is in the run's trajectories"
 
 SAID: Mapping[str, str] = {
     # SkyRL
-    "trainer.epochs": "training.num_steps counts rollout steps (epochs x tasks / training.prompts_per_step)",
     "trainer.policy_mini_batch_size": "training.updates_per_step (prompts_per_step / mini-batch)",
     "trainer.algorithm.advantage_estimator": "algorithm.estimator, which algorithm=NAME chooses",
     "trainer.algorithm.policy_loss_type": "algorithm.policy_loss and .ratio_level, which algorithm=NAME chooses",

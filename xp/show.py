@@ -83,7 +83,7 @@ def title(plan: Plan) -> str:
 def arithmetic(plan: Plan) -> list[str]:
     """The batch geometry in words; the second line is the size of the run."""
     from xp.batch import arithmetic as batch_arithmetic
-    from xp.extent import evaluation_line
+    from xp.extent import evaluation_line, training_line
 
     training = plan.spec.training
     episodes = training.prompts_per_step * training.group_size
@@ -91,8 +91,7 @@ def arithmetic(plan: Plan) -> list[str]:
     return [
         f"a step: {training.prompts_per_step} tasks x {training.group_size} episodes = {episodes} episodes,"
         f" {updates} optimizer update{'s' if updates > 1 else ''} of {episodes // training.updates_per_step}",
-        f"the run: {training.num_steps} steps = {training.num_steps * episodes:,} episodes,"
-        f" {training.num_steps * updates:,} updates at learning rate {training.learning_rate:g}",
+        training_line(plan.spec),
         *batch_arithmetic(plan.spec),
         evaluation_line(plan.spec),
     ]

@@ -45,6 +45,8 @@ ESTIMATORS: tuple[dict[str, Any], ...] = tuple(
     )
 )
 """Fields of an estimator, which are legal together only."""
+LENGTHS = ("training.num_steps", "training.epochs")
+"""One of them is null."""
 CARRIED_BY_THE_RECORD = {"model.name", "algorithm.name"}
 """Names: they are in the run's record and change nothing that a trainer does."""
 
@@ -106,6 +108,9 @@ def others(now: Any, path: str) -> list[Any]:
     if path in ("algorithm.estimator", "algorithm.advantage_fn", "algorithm.critic"):
         own = [now[:-1]] if path == "algorithm.advantage_fn" and now else []
         return [*own, *(Together(one) for one in ESTIMATORS if one[path.rpartition(".")[2]] != now)]
+    if path in LENGTHS and now is None:
+        other = next(one for one in LENGTHS if one != path).rpartition(".")[2]
+        return [Together({path.rpartition(".")[2]: 7, other: None})]
     if isinstance(now, bool):
         return [not now]
     if isinstance(now, Enum):

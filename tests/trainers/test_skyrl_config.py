@@ -17,6 +17,7 @@ from xp.backends.skyrl.config import EvaluateConfig, TrainConfig
 from xp.backends.skyrl.process import prepare_process
 from xp.backends.skyrl.render import stages
 from xp.compose import compose, options
+from xp.tasks.length import Length
 
 PLACES = Places(run="runs/r", attempt=1, tasks="tasks/t")
 ROOT = Path("/outputs")
@@ -77,8 +78,9 @@ def stage_config(overrides: list[str], stage: str) -> Any:
 
 
 def read(overrides: list[str]) -> Any:
-    """The training's configuration, through SkyRL's own parser and checks."""
-    return native(stage_config(overrides, "train"), ROOT)
+    """The training's configuration over a hundred tasks, through SkyRL's own parser and checks."""
+    config = stage_config(overrides, "train")
+    return native(config.with_length(config.length.over(100, config.prompts_per_step)), ROOT)
 
 
 @pytest.mark.parametrize("overrides", VARIANTS.values(), ids=VARIANTS)
@@ -88,7 +90,8 @@ def test_skyrl_takes_it_and_counts_as_the_spec_meant(overrides: list[str]) -> No
     assert trainer.train_batch_size * generator.n_samples_per_prompt == training.prompts_per_step * training.group_size
     assert trainer.train_batch_size / trainer.policy_mini_batch_size == training.updates_per_step
     assert trainer.update_epochs_per_batch == training.passes_per_step
-    assert trainer.max_training_steps == training.num_steps
+    steps = Length(training.num_steps, training.epochs).over(100, training.prompts_per_step)
+    assert trainer.max_training_steps == steps.num_steps
     assert trainer.policy.optimizer_config.lr == training.learning_rate
     assert trainer.policy.optimizer_config.adam_betas == [training.adam_beta1, training.adam_beta2]
     assert (trainer.algorithm.use_kl_loss, trainer.algorithm.kl_loss_coef) == (training.kl_coef > 0, training.kl_coef)

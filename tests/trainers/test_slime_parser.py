@@ -16,9 +16,11 @@ from xp.backends.slime.render import stages
 from xp.compose import compose, options
 from xp.network import KEYS
 from xp.spec import AdvantageScale, LossAggregation, RunSpec
+from xp.tasks.length import Length
 
 pytestmark = needs_slime
 
+NUM_TASKS = 500
 PLACES = Places(run="runs/r", attempt=1, tasks="tasks/t")
 RECIPES = [name for name in options("recipes") if "slime" in name]
 
@@ -30,7 +32,10 @@ SEQUENCE_MEAN = "algorithm.loss_aggregation=sequence_mean"
 def command(spec: RunSpec, name: str) -> Command:
     job = next(stage.job for stage in stages(spec, PLACES) if stage.name == name)
     text = job.files[f"runs/r/attempt_1/{name}/config.json"]
-    return (TrainConfig if name == "train" else EvaluateConfig).from_json(text).command
+    if name != "train":
+        return EvaluateConfig.from_json(text).command
+    config = TrainConfig.from_json(text)
+    return config.with_length(config.length.over(NUM_TASKS, config.prompts_per_step)).command
 
 
 def parse(spec: RunSpec, name: str, root: Path) -> Any:
@@ -63,7 +68,8 @@ def test_slime_takes_every_recipe_and_counts_as_the_spec_meant(recipe: str, tmp_
     training, algorithm, parallel = spec.training, spec.algorithm, spec.backend.parallel
     assert (args.rollout_batch_size, args.n_samples_per_prompt) == (training.prompts_per_step, training.group_size)
     assert args.global_batch_size * training.updates_per_step == training.prompts_per_step * training.group_size
-    assert args.num_rollout == training.num_steps
+    length = Length(training.num_steps, training.epochs).over(NUM_TASKS, training.prompts_per_step)
+    assert args.num_rollout == length.num_steps
     assert (args.lr, args.lr_decay_style, args.weight_decay) == (
         training.learning_rate,
         training.lr_schedule,

@@ -14,6 +14,9 @@ from xp.backends.trl.geometry import world_size
 from xp.backends.trl.render import grpo_config
 from xp.compose import compose
 
+MAX_STEPS = 18
+"""What the stage's program puts there, where a recipe counts epochs."""
+
 
 def main(recipe: str, output_dir: str) -> None:
     spec = compose([f"recipes={recipe}"])
@@ -28,6 +31,8 @@ def main(recipe: str, output_dir: str) -> None:
     from trl import GRPOConfig
 
     rendered = grpo_config(spec, Places(run="runs/r", attempt=1, tasks="tasks/t"))
+    if rendered["max_steps"] is None:
+        rendered["max_steps"] = MAX_STEPS
     # The device alone is this machine's.
     args = GRPOConfig(**rendered | {"output_dir": output_dir, "use_cpu": True})
     print(json.dumps({name: getattr(args, name) for name in rendered} | derived(args), default=str))

@@ -82,7 +82,7 @@ def test_the_resolved_spec_survives_yaml() -> None:
         (["~seed"], ["neither added"]),
         (["seed=1,2"], ["add -m"]),
         (["name=${oc.env:HOME}"], ["interpolation is not taken"]),
-        (["trainer.epochs=3"], ["in xp: training.num_steps"]),
+        (["trainer.epochs=3"], ["in xp: training.epochs"]),
         (["MODEL=Qwen/Qwen2.5-7B"], ["in xp: model=NAME"]),
         (["--n-samples"], ["in xp: training.group_size"]),
         (["garbage"], ["written key=value"]),

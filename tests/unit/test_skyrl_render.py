@@ -48,22 +48,23 @@ ROW = re.compile(r"^\| `(?P<key>[\w.]+)` \| `(?P<value>[^`]+)` \|", re.MULTILINE
 
 def test_the_plain_command_has_the_defaults_of_the_public_examples_table() -> None:
     table = {row["key"]: yaml.safe_load(row["value"]) for row in ROW.finditer(DOC.read_text())}
-    spec, config = compose(SKYRL), train_config(*SKYRL)
+    plain = train_config(*SKYRL)
+    config = plain.with_length(plain.length.over(50, plain.prompts_per_step))
     found = parsed(config.common.native(config.base_model, Path("/nowhere")))
-    # Not rendered as they stand: SkyRL's old word, epochs that xp counts as steps, and a filter that xp applies itself.
+    # Not rendered as they stand: SkyRL's old word, epochs that xp tells as steps, and a filter that xp applies itself.
     assert (table.pop("trainer.strategy"), found["trainer.strategy"]) == ("fsdp2", "fsdp")
     assert table.pop("trainer.max_prompt_length") == config.common.sampling.max_prompt_tokens
-    tasks = spec.env.members["whodunit"].train.num_tasks
-    assert tasks is not None
     epochs, batch = table.pop("trainer.epochs"), found["trainer.train_batch_size"]
-    assert found["trainer.max_training_steps"] == epochs * (tasks // batch)
+    assert epochs == config.length.epochs
+    assert found["trainer.max_training_steps"] == epochs * (50 // batch) == 9
     assert table.pop("environment.env_class") == "openreward"
     assert {key: found[key] for key in table} == table
     assert batch * found["generator.n_samples_per_prompt"] == 64
 
 
 def test_the_reference_recipe_is_the_public_run() -> None:
-    found = parsed(train_config("recipes=whodunit-skyrl").common.overrides)
+    config = train_config("recipes=whodunit-skyrl")
+    found = parsed(config.with_length(config.length.over(100, config.prompts_per_step)).common.overrides)
     expected = {
         "trainer.max_training_steps": 18,
         "trainer.policy.optimizer_config.max_grad_norm": 0.5,

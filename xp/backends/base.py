@@ -74,6 +74,25 @@ class Meaning:
     """One sentence, where the fit is not exact."""
 
 
+def length_meaning(spec: RunSpec, path: str, key: str) -> Meaning | None:
+    """What becomes of `training.num_steps` and `training.epochs` where no knob says it; None for all other fields.
+
+    Args:
+        spec: the run's.
+        path: of the field.
+        key: by which the trainer is told its steps.
+    """
+    lengths = {"training.num_steps": spec.training.num_steps, "training.epochs": spec.training.epochs}
+    if path not in lengths:
+        return None
+    if lengths[path] is None:
+        other = next(name for name in lengths if name != path)
+        return Meaning(Fit.EXACT, f"nothing: {other} is set")
+    if path == "training.epochs":
+        return Meaning(Fit.EXACT, f"{key}, from epochs x (tasks in the manifest // prompts_per_step)")
+    return None
+
+
 MEANT = ("seed", "model", "algorithm", "training", "evaluation", "backend.parallel", "backend.engine")
 """Sections whose every leaf field each backend must give a Meaning; the others mean the same everywhere."""
 

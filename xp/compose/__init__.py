@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from xp.compose.alternatives import give_way, other_of, with_value
 from xp.compose.groups import GROUPS, ROOT, options
 from xp.compose.origins import Origin, origin_of
 from xp.compose.points import Point, compose, compose_sweep, from_container, parse_assignments, to_yaml
@@ -14,8 +15,11 @@ __all__ = [
     "compose",
     "compose_sweep",
     "from_container",
+    "give_way",
     "options",
     "origin_of",
+    "other_of",
     "parse_assignments",
     "to_yaml",
+    "with_value",
 ]

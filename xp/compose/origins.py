@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from xp.compose.files import Mark, marks_under, read_file
 from xp.compose.groups import GROUPS, ROOT, compose_groups, merge_order
+
+NULLS = ("", "~", "null", "Null", "NULL")
+"""How YAML writes null."""
 
 
 @dataclass(frozen=True)
@@ -25,14 +28,28 @@ class Origin:
 def file_history(chosen: tuple[tuple[str, str], ...], config_dirs: tuple[Path, ...]) -> dict[str, tuple[Mark, ...]]:
     """Key path of the configuration -> the places that say its value, in merge order."""
     history: dict[str, tuple[Mark, ...]] = {}
-    for config_path, package in merge_order(chosen, config_dirs):
-        for directory in (ROOT / "conf", ROOT, *config_dirs):
-            file = directory / f"{config_path}.yaml"
-            if file.is_file():
-                for path, mark in marks_under(read_file(file).marks, package).items():
-                    history[path] = (*history.get(path, ()), mark)
-                break
+    for marks in _marks_in_order(chosen, config_dirs):
+        for path, mark in marks.items():
+            history[path] = (*history.get(path, ()), mark)
     return history
+
+
+def last_to_say(
+    paths: Sequence[str], chosen: tuple[tuple[str, str], ...], config_dirs: tuple[Path, ...]
+) -> tuple[str, ...]:
+    """Those of some keys to which the last file, in merge order, that gives any of them a value gives one."""
+    found: tuple[str, ...] = ()
+    for marks in _marks_in_order(chosen, config_dirs):
+        found = tuple(path for path in paths if path in marks and marks[path].raw not in NULLS) or found
+    return found
+
+
+def _marks_in_order(chosen: tuple[tuple[str, str], ...], config_dirs: tuple[Path, ...]) -> Iterator[Mapping[str, Mark]]:
+    """What each file of a composition says, by key path of the configuration."""
+    for config_path, package in merge_order(chosen, config_dirs):
+        files = (directory / f"{config_path}.yaml" for directory in (ROOT / "conf", ROOT, *config_dirs))
+        if (file := next((file for file in files if file.is_file()), None)) is not None:
+            yield marks_under(read_file(file).marks, package)
 
 
 def file_marks(chosen: tuple[tuple[str, str], ...], config_dirs: tuple[Path, ...]) -> dict[str, Mark]:

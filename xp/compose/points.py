@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from xp.compose.alternatives import give_way, settle_files, with_value
 from xp.compose.groups import Composed, compose_groups
 from xp.compose.model import complete_model
 from xp.compose.overrides import apply, choices_of, is_group, parse
@@ -112,8 +113,10 @@ def _point(chosen: Sequence[Override], config_dirs: tuple[Path, ...]) -> Point |
     groups = tuple((o.key_or_group, str(o.value())) for o in chosen if is_group(o))
     composed = compose_groups(groups, config_dirs)
     container = copy.deepcopy(composed.container)
+    settle_files(container, composed.chosen, config_dirs)
     values = [o for o in chosen if not is_group(o) and _section(o) not in composed.undecided]
     faults = [fault for o in values for fault in apply(container, o)]
+    give_way(container, with_value([(o.key_or_group, o.value()) for o in values]))
     faults += resolve_values(container)
     if "model" not in composed.undecided:
         faults += complete_model(container, composed.container["model"])
@@ -136,7 +139,7 @@ def _placed(
     already = {fault.partition(": ")[0] for fault in composed.faults}
     for fault in faults:
         mark = marks.get(fault.path)
-        if mark is None or any(_is_at_or_below(fault.path, path) for path in overridden):
+        if mark is None or any(_are_related(fault.path, path) for path in overridden):
             yield str(fault)
         elif mark.place not in already:
             yield f"{mark.place}: {fault}{_yaml_reading(fault, mark.raw if mark.is_plain else None)}"

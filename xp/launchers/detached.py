@@ -54,6 +54,7 @@ def current(run: Path) -> RunRecord:
             write_record(run, updated)
         if updated.status is not Status.RUNNING:
             fetch(run, updated)
+            write_record(run, updated)  # with what the stages' files say of it, which are here only now
             launcher.close(context_of(run, updated))
         return updated
     finally:

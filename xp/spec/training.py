@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from xp.episode.finite import OnNonfinite
 from xp.spec.section import Count, Fraction, Section
@@ -20,8 +20,10 @@ class LrSchedule(StrEnum):
 class Training(Section):
     """Sizes, rates and limits; the defaults come with the model."""
 
-    num_steps: Count
-    """Rollout steps: batches of fresh episodes."""
+    num_steps: Count | None
+    """Rollout steps: batches of fresh episodes; None: as many as `epochs` makes."""
+    epochs: Count | None
+    """Passes over the training tasks, each of whole steps; None: `num_steps` are given."""
     prompts_per_step: Count
     """Distinct tasks per rollout step."""
     group_size: Annotated[int, Field(ge=2)]
@@ -71,6 +73,13 @@ class Training(Section):
     on_nonfinite: OnNonfinite
     """What an update with a loss or gradient that is infinite or not a number does: the run stops, or it is left out
     (three rollout steps with one in a row stop the run all the same)."""
+
+    @model_validator(mode="after")
+    def _one_length(self) -> Training:
+        if (self.num_steps is None) == (self.epochs is None):
+            both = "exclude each other" if self.epochs is not None else "are both null"
+            raise ValueError(f"num_steps and epochs {both}: set one of them, and the other to null")
+        return self
 
 
 class Evaluation(Section):

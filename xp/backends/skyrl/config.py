@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from xp.episode.config import Chat
+from xp.tasks.length import Length
 from xp.tasks.rounds import Rounds
 
+STEPS_KEY = "trainer.max_training_steps"
 OWN_ESTIMATOR = "xp"
 """Name in SkyRL's registry of what xp.backends.skyrl.advantages computes; its parser takes registered ones only."""
 
@@ -84,11 +86,11 @@ class TrainConfig:
     model_dir: str
     """Where the trained model goes, as a Hugging Face directory."""
     train_data: str
-    """Parquet that the stage writes for SkyRL: `num_steps` x `prompts_per_step` rows in the order of training, which
+    """Parquet that the stage writes for SkyRL: steps x `prompts_per_step` rows in the order of training, which
     is one epoch of SkyRL's; also in common.paths."""
     held_out_data: str
     """Parquet of held-out tasks that the stage writes; also in common.paths."""
-    num_steps: int
+    length: Length
     prompts_per_step: int
     group_size: int
     updates_per_rollout: int
@@ -103,6 +105,17 @@ class TrainConfig:
     advantage_fn: str | None
     """`package.module:function` of the user's own."""
 
+    @property
+    def num_steps(self) -> int:
+        """Rollout steps; call only where they are given or settled."""
+        return self.length.steps
+
+    def with_length(self, length: Length) -> TrainConfig:
+        """Of so many rollout steps."""
+        others = (text for text in self.common.overrides if not text.startswith(f"{STEPS_KEY}="))
+        common = replace(self.common, overrides=(*others, f"{STEPS_KEY}={length.steps}"))
+        return replace(self, length=length, common=common)
+
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=2) + "\n"
 
@@ -110,7 +123,8 @@ class TrainConfig:
     def from_json(text: str) -> TrainConfig:
         value = json.loads(text)
         during = None if value["during"] is None else Rounds(**value["during"])
-        return TrainConfig(**value | {"common": _common(value["common"]), "during": during})
+        parts = {"common": _common(value["common"]), "during": during, "length": Length(**value["length"])}
+        return TrainConfig(**value | parts)
 
 
 @dataclass(frozen=True)

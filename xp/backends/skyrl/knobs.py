@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from xp.backends.skyrl.config import OWN_ESTIMATOR
+from xp.backends.skyrl.config import OWN_ESTIMATOR, STEPS_KEY
 from xp.backends.skyrl.geometry import geometry, is_colocated, is_megatron
 from xp.spec import (
     AdvantageScale,
@@ -96,10 +96,12 @@ KNOBS: Mapping[str, Callable[[RunSpec], Keys]] = {
     "algorithm.dynamic_sampling": lambda s: {
         f"{ALGORITHM}.dynamic_sampling.type": "filter" if s.algorithm.dynamic_sampling else None,
         f"{ALGORITHM}.dynamic_sampling.max_sample_batches": MAX_SAMPLE_BATCHES,
-        # The view of the tasks is one epoch, num_steps batches long; resampled batches need more of it.
+        # The view of the tasks is one epoch, as long as the training; resampled batches need more of it.
         "trainer.epochs": MAX_SAMPLE_BATCHES if s.algorithm.dynamic_sampling else 1,
     },
-    "training.num_steps": lambda s: {"trainer.max_training_steps": s.training.num_steps},
+    "training.num_steps": lambda s: {} if s.training.num_steps is None else {STEPS_KEY: s.training.num_steps},
+    # With epochs, the stage's program puts it there, once it knows the number of tasks.
+    "training.epochs": lambda s: {} if s.training.epochs is None else {STEPS_KEY: None},
     "training.prompts_per_step": lambda s: {"trainer.train_batch_size": s.training.prompts_per_step},
     "training.group_size": lambda s: {"generator.n_samples_per_prompt": s.training.group_size},
     "training.updates_per_step": lambda s: {

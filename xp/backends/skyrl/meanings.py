@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from xp.backends.base import Fit, Meaning, meant_fields
+from xp.backends.base import Fit, Meaning, length_meaning, meant_fields
+from xp.backends.skyrl.config import STEPS_KEY
 from xp.backends.skyrl.geometry import is_colocated, is_megatron
 from xp.backends.skyrl.knobs import KNOBS, is_own, is_rehearsal
 from xp.backends.skyrl.overrides import assignment
@@ -65,6 +66,8 @@ def _meaning(spec: RunSpec, path: str, refused: Mapping[str, str]) -> Meaning:
     why = refused.get("model.lora" if path.startswith("model.lora.") else path) or refused.get(path)
     if why is not None:
         return Meaning(Fit.UNSUPPORTED, "refused", why)
+    if (length := length_meaning(spec, path, STEPS_KEY)) is not None:
+        return length
     receives, note = _receives(spec, path), _note(spec, path)
     return Meaning(Fit.EMULATED if note else Fit.EXACT, receives, note)
 

@@ -21,6 +21,7 @@ from xp.stages.evaluation import rounds
 from xp.stages.model import model_place, model_stage
 from xp.stages.needs import QUIET, cpu_environment, trainer_resources, trainer_runtime
 from xp.stages.prepare import prepare_config
+from xp.tasks.length import Length
 
 __all__ = ["checkpoint", "evaluation", "evaluations", "meanings", "owners", "refusals", "stages"]
 
@@ -112,7 +113,7 @@ def _train_job(spec: RunSpec, places: Places, base_model: str) -> Job:
         model_dir=places.model,
         train_data=train_data,
         held_out_data=held_out_data,
-        num_steps=training.num_steps,
+        length=Length(training.num_steps, training.epochs),
         prompts_per_step=training.prompts_per_step,
         group_size=training.group_size,
         updates_per_rollout=geometry(spec).updates_per_rollout,

@@ -16,6 +16,7 @@ from xp.episode.auto_dialect import resolve
 from xp.episode.tokens import ChatTokens
 from xp.reading import config_of
 from xp.stage_program import run_stage
+from xp.tasks.length import settle
 from xp.tasks.load import load_tasks, within_limit
 from xp.tasks.row import TaskRow
 from xp.tasks.schedule import schedule
@@ -26,7 +27,9 @@ def main(argv: Sequence[str]) -> None:
     path = Path(argv[0]).absolute()
     config = config_of(path, TrainConfig.from_json)
     prepare(config.common)
-    write_views(config, path.parent)
+    rows = load_tasks(Path(config.common.tasks), path.parent, "train")
+    config = config.with_length(settle(config.length, len(rows), config.prompts_per_step, path.parent))
+    write_views(config, path.parent, rows)
 
     from xp.backends.skyrl.cluster import run_in_ray
     from xp.backends.skyrl.experiment import train_in_task
@@ -47,7 +50,7 @@ def prepare(common: Common) -> None:
         stand_ins.prepare_process()
 
 
-def write_views(config: TrainConfig, stage: Path) -> None:
+def write_views(config: TrainConfig, stage: Path, rows: Sequence[TaskRow]) -> None:
     """Every prompt of the training, in xp's order: one epoch of SkyRL's; and of an evaluation while training."""
     from transformers import AutoTokenizer
 
@@ -56,15 +59,15 @@ def write_views(config: TrainConfig, stage: Path) -> None:
     chat = ChatTokens(AutoTokenizer.from_pretrained(config.base_model), common.chat)
     resolve(stage, chat)
 
-    def kept(purpose: str) -> list[TaskRow]:
-        rows = load_tasks(directory, stage, purpose)
+    def kept(rows: Sequence[TaskRow]) -> list[TaskRow]:
         return within_limit(directory, rows, chat, common.sampling.max_prompt_tokens)
 
     num_prompts = config.num_steps * config.prompts_per_step
-    order = schedule(kept("train"), num_prompts, seed=common.sampling.seed, shuffle=config.shuffle)
+    order = schedule(kept(rows), num_prompts, seed=common.sampling.seed, shuffle=config.shuffle)
     write_view(order, Path(config.train_data))
     if config.during is not None:
-        write_view(config.during.episodes(kept("held_out")), Path(config.held_out_data))
+        held_out = kept(load_tasks(directory, stage, "held_out"))
+        write_view(config.during.episodes(held_out), Path(config.held_out_data))
 
 
 def native_config(common: Common, model: str) -> Any:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from xp.episode.config import Chat
+from xp.tasks.length import Length
 from xp.tasks.rounds import Rounds
+
+STEPS_FLAG = "--num-rollout"
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,7 @@ class TrainConfig:
     architecture: Mapping[str, Any]
     """The network as the spec has it, to be compared with the model's config.json."""
     prompts: str
-    """Value of --prompt-data: the program writes the task view there, num_steps x prompts_per_step lines."""
+    """Value of --prompt-data: the program writes the task view there, steps x prompts_per_step lines."""
     held_out: str | None
     """Value of --eval-prompt-data, one line an episode; None: no evaluation while training."""
     rounds: Rounds
@@ -97,10 +100,11 @@ class TrainConfig:
     """Directory of the Hugging Face exports, `<exports>/<rollout id>`; the rollout id of step n is n - 1."""
     model_dir: str
     """Where the trained model goes, as a Hugging Face directory."""
-    num_steps: int
+    length: Length
     prompts_per_step: int
     group_size: int
     updates_per_step: int
+    warmup_updates: int
     keep_checkpoints: int
     """Slime deletes none: older ones, with their exports, are removed once a newer one is whole."""
     shuffle: bool
@@ -112,6 +116,20 @@ class TrainConfig:
     critic: CriticConfig | None
     """Where it is `gae`."""
 
+    @property
+    def num_steps(self) -> int:
+        """Rollout steps; call only where they are given or settled."""
+        return self.length.steps
+
+    def with_length(self, length: Length) -> TrainConfig:
+        """Of so many rollout steps."""
+        words = list(self.command.flags)
+        if STEPS_FLAG in words:
+            at = words.index(STEPS_FLAG)
+            del words[at : at + 2]
+        command = replace(self.command, flags=(*words, STEPS_FLAG, str(length.steps)))
+        return replace(self, length=length, command=command)
+
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=2) + "\n"
 
@@ -120,7 +138,7 @@ class TrainConfig:
         value = json.loads(text)
         critic = None if value["critic"] is None else CriticConfig(**value["critic"])
         parts = {"common": _common(value["common"]), "command": _command(value["command"]), "critic": critic}
-        return TrainConfig(**value | parts | {"rounds": Rounds(**value["rounds"])})
+        return TrainConfig(**value | parts | {"rounds": Rounds(**value["rounds"]), "length": Length(**value["length"])})
 
 
 @dataclass(frozen=True)
@@ -204,6 +222,11 @@ class WorkerConfig:
     def from_json(text: str) -> WorkerConfig:
         value = json.loads(text)
         return WorkerConfig(**value | {"common": _common(value["common"])})
+
+
+def warm_up_too_long(updates: int) -> str:
+    """Why so many updates of warm-up are not taken; found when planning, or once the epochs' steps are known."""
+    return f"Megatron wants fewer than the run's {updates} updates; set {updates - 1} at most"
 
 
 WORKER_ATTRIBUTE = "xp_worker"

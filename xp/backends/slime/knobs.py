@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from xp.backends.slime.config import STEPS_FLAG
 from xp.backends.slime.flags import Flags, switch, value
 from xp.backends.slime.geometry import geometry, is_colocated, num_engines
 from xp.backends.slime.hooks import (
@@ -63,7 +64,9 @@ KNOBS: Mapping[str, Callable[[RunSpec], Flags]] = {
         "--dynamic-sampling-filter-path": (HAS_VARIANCE,) if s.algorithm.dynamic_sampling else None,
         "--over-sampling-batch-size": value(s.training.prompts_per_step),
     },
-    "training.num_steps": lambda s: {"--num-rollout": value(s.training.num_steps)},
+    "training.num_steps": lambda s: {} if s.training.num_steps is None else {STEPS_FLAG: value(s.training.num_steps)},
+    # With epochs, the stage's program puts it there, once it knows the number of tasks.
+    "training.epochs": lambda s: {} if s.training.epochs is None else {STEPS_FLAG: None},
     "training.prompts_per_step": lambda s: {"--rollout-batch-size": value(s.training.prompts_per_step)},
     "training.group_size": lambda s: {"--n-samples-per-prompt": value(s.training.group_size)},
     "training.updates_per_step": lambda s: {

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from xp.backends.base import Fit, Meaning, meant_fields
+from xp.backends.base import Fit, Meaning, length_meaning, meant_fields
 from xp.backends.slime.architecture import SHAPE
+from xp.backends.slime.config import STEPS_FLAG
 from xp.backends.slime.flags import Flags, words
 from xp.backends.slime.geometry import is_colocated
 from xp.backends.slime.knobs import KNOBS
@@ -87,6 +88,8 @@ def meanings(spec: RunSpec) -> Mapping[str, Meaning]:
 
 
 def _meaning(spec: RunSpec, path: str) -> Meaning:
+    if (length := length_meaning(spec, path, STEPS_FLAG)) is not None:
+        return length
     for whole in ("model.build", "model.lora"):
         if path.startswith(whole):
             return CARRIED[whole]

@@ -6,9 +6,11 @@ from collections.abc import Iterator, Mapping
 
 from xp.backends.base import Refusal
 from xp.backends.slime.architecture import architecture_flags, architecture_refusals, family_refusal
+from xp.backends.slime.config import warm_up_too_long
 from xp.backends.slime.flags import Flags, catalog, fault, given
 from xp.backends.slime.knobs import FIXED, KNOBS
 from xp.batch import batch_refusals
+from xp.extent import num_steps
 from xp.spec import (
     AdvantageScale,
     DType,
@@ -39,7 +41,7 @@ TAKEN: Mapping[str, str] = {
     "--rm-type": "the reward is the Outcome's; set env.reward or env.reward_fn",
     "--rm-url": "the reward is the Outcome's; set env.reward or env.reward_fn",
     "--group-rm": "the reward is the Outcome's; set env.reward or env.reward_fn",
-    "--num-epoch": "set training.num_steps",
+    "--num-epoch": "set training.epochs",
     "--rollout-shuffle": "the order of tasks is xp's; set training.shuffle",
     "--rollout-max-prompt-len": "set training.max_prompt_tokens",
     "--apply-chat-template": "xp renders prompts itself; set model.chat_template",
@@ -138,12 +140,11 @@ def _mathematics(spec: RunSpec) -> Iterator[Refusal]:
             "training.top_p",
             "Slime would need each token's nucleus for the update; set it to 1, or use backend=skyrl or trl",
         )
-    updates = training.num_steps * training.updates_per_step
-    if training.warmup_updates >= updates:
-        yield Refusal(
-            "training.warmup_updates",
-            f"Megatron wants fewer than the run's {updates} updates; set {updates - 1} at most",
-        )
+    # Of epochs whose steps nobody knows yet, the train stage asks again.
+    if training.warmup_updates and (steps := num_steps(spec)) is not None:
+        updates = steps * training.updates_per_step
+        if training.warmup_updates >= updates:
+            yield Refusal("training.warmup_updates", warm_up_too_long(updates))
 
 
 def _critic(spec: RunSpec) -> Iterator[Refusal]:

@@ -21,6 +21,7 @@ from xp.stages.evaluation import rounds
 from xp.stages.model import model_place
 from xp.stages.needs import QUIET, trainer_resources, trainer_runtime
 from xp.stages.prepare import prepare_config
+from xp.tasks.length import Length
 
 __all__ = ["checkpoint", "evaluation", "evaluations", "meanings", "owners", "refusals", "stages", "train_flags"]
 
@@ -109,10 +110,11 @@ def _train_job(spec: RunSpec, places: Places) -> Job:
         checkpoints=places.checkpoints,
         exports=_exports(places),
         model_dir=places.model,
-        num_steps=training.num_steps,
+        length=Length(training.num_steps, training.epochs),
         prompts_per_step=training.prompts_per_step,
         group_size=training.group_size,
         updates_per_step=training.updates_per_step,
+        warmup_updates=training.warmup_updates,
         keep_checkpoints=training.keep_checkpoints,
         shuffle=training.shuffle,
         mask_truncated=spec.algorithm.mask_truncated,

@@ -10,7 +10,7 @@ from typing import Any
 
 from xp.atomic import write_atomically
 from xp.backends.slime.checkpoints import choose_latest, prune
-from xp.backends.slime.config import CriticConfig, TrainConfig, WorkerConfig
+from xp.backends.slime.config import CriticConfig, TrainConfig, WorkerConfig, warm_up_too_long
 from xp.backends.slime.models import check_architecture, local_model, publish_model
 from xp.backends.slime.program import run_train
 from xp.backends.slime.sources import open_sources
@@ -18,8 +18,10 @@ from xp.backends.slime.tasks_view import write_episodes, write_view
 from xp.episode.advantages import load_advantage_fn
 from xp.episode.auto_dialect import resolve
 from xp.episode.tokens import ChatTokens
+from xp.errors import ExitCode, XpError
 from xp.reading import config_of
 from xp.stage_program import run_stage
+from xp.tasks.length import settle
 from xp.tasks.load import load_tasks, within_limit
 from xp.tasks.row import TaskRow
 from xp.tasks.schedule import schedule
@@ -35,7 +37,10 @@ def main(argv: Sequence[str]) -> None:
     open_sources(config.command)
     model = local_model(config.base_model, root)
     check_architecture(model, config.architecture)
-    write_views(config, path.parent, model)
+    rows = load_tasks(Path(config.common.tasks), path.parent, "train")
+    config = config.with_length(settle(config.length, len(rows), config.prompts_per_step, path.parent))
+    check_warm_up(config)
+    write_views(config, path.parent, model, rows)
     critic = None if config.critic is None else root / config.critic.checkpoints
     latest = choose_latest(root / config.checkpoints, critic)
     if config.critic is not None:
@@ -49,18 +54,25 @@ def main(argv: Sequence[str]) -> None:
     prune(root / config.checkpoints, root / config.exports, config.keep_checkpoints, critic)
 
 
-def write_views(config: TrainConfig, stage: Path, model: Path) -> None:
+def check_warm_up(config: TrainConfig) -> None:
+    """Raise XpError(PLAN) for a warm-up of all updates: Megatron would, after the first step's episodes."""
+    updates = config.num_steps * config.updates_per_step
+    if config.warmup_updates >= updates:
+        raise XpError(f"training.warmup_updates: {warm_up_too_long(updates)}", ExitCode.PLAN)
+
+
+def write_views(config: TrainConfig, stage: Path, model: Path, rows: Sequence[TaskRow]) -> None:
     """Slime's prompt data in xp's order, and its held-out data where it evaluates while training."""
     from transformers import AutoTokenizer
 
     common = config.common
     chat = ChatTokens(AutoTokenizer.from_pretrained(model), common.chat)
     resolve(stage, chat)
-    kept = _kept(config, stage, chat, "train")
+    kept = _kept(config, rows, chat)
     num_prompts = config.num_steps * config.prompts_per_step
     write_view(schedule(kept, num_prompts, seed=common.seed, shuffle=config.shuffle), Path(config.prompts))
     if config.held_out is not None:
-        held_out = _kept(config, stage, chat, "held_out")
+        held_out = _kept(config, load_tasks(Path(common.tasks), stage, "held_out"), chat)
         write_episodes(held_out, config.rounds, Path(config.held_out))
 
 
@@ -94,9 +106,8 @@ def worker_config(config: TrainConfig, root: Path) -> WorkerConfig:
     )
 
 
-def _kept(config: TrainConfig, stage: Path, chat: ChatTokens, purpose: str) -> list[TaskRow]:
-    tasks = Path(config.common.tasks)
-    return within_limit(tasks, load_tasks(tasks, stage, purpose), chat, config.common.limits.max_prompt_tokens)
+def _kept(config: TrainConfig, rows: Sequence[TaskRow], chat: ChatTokens) -> list[TaskRow]:
+    return within_limit(Path(config.common.tasks), rows, chat, config.common.limits.max_prompt_tokens)
 
 
 if __name__ == "__main__":

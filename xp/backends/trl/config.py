@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from xp.episode.config import Chat
+from xp.tasks.length import Length
 from xp.tasks.rounds import Rounds
 
 
@@ -109,7 +110,7 @@ class TrainConfig:
     model_dir: str
     """Where the trained model goes, as a Hugging Face directory."""
     num_processes: int
-    num_steps: int
+    length: Length
     prompts_per_step: int
     group_size: int
     updates_per_rollout: int
@@ -119,7 +120,16 @@ class TrainConfig:
     during: During | None
     """None: held-out tasks are played before and after training alone."""
     grpo: Mapping[str, Any]
-    """Keyword arguments of trl.GRPOConfig, complete but for the address of a server."""
+    """Keyword arguments of trl.GRPOConfig, complete but for the address of a server and, with epochs, `max_steps`."""
+
+    @property
+    def num_steps(self) -> int:
+        """Rollout steps; call only where they are given or settled."""
+        return self.length.steps
+
+    def with_length(self, length: Length) -> TrainConfig:
+        """Of so many rollout steps."""
+        return replace(self, length=length, grpo={**self.grpo, "max_steps": length.steps * self.updates_per_rollout})
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=2) + "\n"
@@ -130,6 +140,7 @@ class TrainConfig:
         lora, during = value["lora"], value["during"]
         parts = {
             "common": _common(value["common"]),
+            "length": Length(**value["length"]),
             "lora": None if lora is None else _lora(lora),
             "during": None if during is None else _during(during),
         }

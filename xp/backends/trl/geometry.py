@@ -20,8 +20,6 @@ class Geometry:
     gradient_accumulation_steps: int
     updates_per_rollout: int
     """Optimizer updates per rollout step, all passes together."""
-    max_steps: int
-    """Optimizer updates of the whole run."""
     episodes_per_process: int
     """Of one rollout step."""
 
@@ -41,6 +39,5 @@ def geometry(spec: RunSpec) -> Geometry:
         generation_batch_size=episodes,
         gradient_accumulation_steps=episodes // per_update,
         updates_per_rollout=updates,
-        max_steps=training.num_steps * updates,
         episodes_per_process=episodes // world_size(spec),
     )

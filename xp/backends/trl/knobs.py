@@ -52,7 +52,9 @@ KNOBS: Mapping[str, Knob] = {
     "algorithm.kl_estimator": lambda _: {"use_bias_correction_kl": False},
     "algorithm.importance_correction": lambda s: _importance_mode(s),
     "algorithm.importance_cap": lambda s: _importance_cap(s),
-    "training.num_steps": lambda s: {"max_steps": geometry(s).max_steps},
+    "training.num_steps": lambda s: _max_steps(s),
+    # With epochs, the stage's program puts it there, once it knows the number of tasks.
+    "training.epochs": lambda s: {} if s.training.epochs is None else {"max_steps": None},
     "training.prompts_per_step": lambda s: {"generation_batch_size": geometry(s).generation_batch_size},
     "training.group_size": lambda s: {"num_generations": s.training.group_size},
     "training.updates_per_step": lambda s: {"gradient_accumulation_steps": geometry(s).gradient_accumulation_steps},
@@ -144,6 +146,11 @@ def catalog() -> Mapping[str, Any]:
     """Field -> type and default of the pinned GRPOConfig (made by xp.backends.trl.make_catalog)."""
     fields: Mapping[str, Any] = json.loads(Path(__file__).with_name("catalog.json").read_text())["fields"]
     return fields
+
+
+def _max_steps(spec: RunSpec) -> dict[str, Any]:
+    steps = spec.training.num_steps
+    return {} if steps is None else {"max_steps": steps * geometry(spec).updates_per_rollout}
 
 
 def _importance_mode(spec: RunSpec) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from xp.backends.base import MEANT, Fit, Meaning
+from xp.backends.base import MEANT, Fit, Meaning, length_meaning
 from xp.backends.trl.geometry import world_size
 from xp.backends.trl.knobs import KNOBS, is_colocated
 from xp.backends.trl.refusals import OTHER_ESTIMATORS
@@ -97,6 +97,8 @@ def meanings(spec: RunSpec) -> Mapping[str, Meaning]:
 
 
 def _meaning(spec: RunSpec, path: str) -> Meaning:
+    if (length := length_meaning(spec, path, "max_steps")) is not None:
+        return length
     if path.startswith("model.build."):
         return CARRIED["model.build"]
     if path.startswith("model.architecture."):

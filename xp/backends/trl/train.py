@@ -26,6 +26,7 @@ from xp.episode.recorder import Recorder
 from xp.episode.tokens import ChatTokens
 from xp.reading import config_of
 from xp.stage_program import run_stage
+from xp.tasks.length import settle
 from xp.tasks.load import load_tasks, within_limit
 from xp.tasks.row import TaskRow
 from xp.tasks.schedule import schedule
@@ -47,6 +48,7 @@ def main(argv: Sequence[str]) -> None:
     if not ranks.is_main:
         quiet_rank()
     rows = load_tasks(Path(config.common.tasks), path.parent, "train")
+    config = config.with_length(settle(config.length, len(rows), config.prompts_per_step, path.parent))
 
     from transformers import AutoTokenizer, set_seed
 

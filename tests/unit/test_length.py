@@ -1,0 +1,171 @@
+"""Epochs become rollout steps, the same number on every backend, and reach the trainer under its own name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.test_extent import cache, stage_config
+from xp.backends.skyrl.config import TrainConfig as SkyrlConfig
+from xp.backends.slime.config import TrainConfig as SlimeConfig
+from xp.backends.slime.train import check_warm_up
+from xp.backends.trl.config import TrainConfig as TrlConfig
+from xp.compose import compose
+from xp.errors import ExitCode, XpError
+from xp.extent import num_steps, training_line
+from xp.plan import build_plan
+from xp.record import AttemptRecord, Provenance, RunRecord, Status, now, read_record, table, write_record
+from xp.spec import RunSpec
+from xp.tasks.length import Length, settle
+
+WHODUNIT = {
+    "trl": ("env=whodunit", "backend=trl", "model=qwen2.5-3b-instruct", "hardware=a100x4"),
+    "skyrl": ("env=whodunit", "backend=skyrl", "model=qwen2.5-3b-instruct", "hardware=a100x4"),
+    "slime": ("env=whodunit", "backend=slime", "model=qwen3-4b", "hardware=h100x8"),
+}
+CONFIGS: dict[str, Any] = {"trl": TrlConfig, "skyrl": SkyrlConfig, "slime": SlimeConfig}
+
+
+def config_of(backend: str, *overrides: str) -> Any:
+    spec = compose([*WHODUNIT[backend], *overrides])
+    return CONFIGS[backend].from_json(stage_config(build_plan(spec, "r"), "train"))
+
+
+def told(backend: str, config: Any) -> list[Any]:
+    """The steps that the trainer is told, as often as it is told them."""
+    if backend == "trl":
+        return [config.grpo["max_steps"]]
+    if backend == "skyrl":
+        keys = [text.split("=") for text in config.common.overrides]
+        return [int(value) for key, value in keys if key == "trainer.max_training_steps"]
+    flags = config.command.flags
+    return [int(flags[at + 1]) for at, word in enumerate(flags) if word == "--num-rollout"]
+
+
+@pytest.mark.parametrize("backend", list(WHODUNIT))
+@pytest.mark.parametrize(("tasks", "prompts", "steps"), [(50, 16, 9), (100, 16, 18), (100, 32, 9), (63, 32, 3)])
+def test_three_epochs_are_the_public_runs_steps_on_every_backend(
+    backend: str, tasks: int, prompts: int, steps: int
+) -> None:
+    overrides = [f"env.train.num_tasks={tasks}", f"training.prompts_per_step={prompts}"]
+    spec = compose([*WHODUNIT[backend], *overrides])
+    config = config_of(backend, *overrides)
+    settled = config.with_length(config.length.over(tasks, config.prompts_per_step))
+    assert num_steps(spec) == settled.num_steps == steps
+    assert told(backend, settled) == [steps]
+    assert f"the run: {steps} steps (3 epochs of {tasks} tasks) = " in training_line(spec)
+
+
+@pytest.mark.parametrize("backend", list(WHODUNIT))
+def test_given_steps_are_told_once_and_do_not_depend_on_the_tasks(backend: str) -> None:
+    config = config_of(backend, "training.num_steps=30")
+    assert told(backend, config) == [30]
+    assert told(backend, config.with_length(config.length.over(7, 16))) == [30]
+
+
+def test_updates_of_trl_count_every_pass_of_an_epochs_steps() -> None:
+    config = config_of(
+        "trl", "training.updates_per_step=2", "training.passes_per_step=2", "training.micro_batch_size=2"
+    )
+    assert told("trl", config.with_length(Length(9, 3))) == [36]
+
+
+def test_fewer_tasks_than_a_step_takes_are_refused_when_planning_and_before_training(tmp_path: Path) -> None:
+    way_out = r"a step takes 16 tasks and there are 10; set training\.prompts_per_step=10 at most, or"
+    with pytest.raises(XpError, match=way_out) as planned:
+        build_plan(compose([*WHODUNIT["trl"], "env.train.num_tasks=10"]), "r")
+    assert planned.value.code is ExitCode.PLAN
+    with pytest.raises(XpError, match=way_out) as run:
+        settle(Length(None, 3), 10, 16, tmp_path)
+    assert run.value.code is ExitCode.TASKS
+
+
+def test_the_number_of_tasks_that_only_the_environment_knows_is_said_to_be_open_until_the_set_is_there(
+    tmp_path: Path,
+) -> None:
+    spec = compose([*WHODUNIT["skyrl"], "env.train.num_tasks=null", f"outputs={tmp_path}"])
+    assert training_line(spec).startswith("the run: steps: 3 epochs of the task set, known after prepare")
+    cache(spec, train=100, held_out=50)
+    assert training_line(spec).startswith("the run: 18 steps (3 epochs of 100 tasks) = 1,152 episodes")
+
+
+def test_a_warm_up_as_long_as_slimes_epochs_is_refused_once_their_steps_are_known() -> None:
+    config = config_of("slime", "training.warmup_updates=9", "env.train.num_tasks=null")
+    check_warm_up(config.with_length(Length(10, 3)))
+    with pytest.raises(XpError, match=r"training\.warmup_updates: Megatron wants fewer than the run's 9"):
+        check_warm_up(config.with_length(Length(9, 3)))
+
+
+def test_the_record_holds_epochs_and_steps(tmp_path: Path) -> None:
+    run = tmp_path / "r"
+    stage = run / "attempt_1" / "train"
+    stage.mkdir(parents=True)
+    settle(Length(None, 3), 100, 16, stage)
+    attempt = AttemptRecord(1, Status.RUNNING, now(), None, Provenance("", "", None, None, {}), ())
+    write_record(run, RunRecord("r", Status.RUNNING, (), (attempt,)))
+    record = read_record(run)
+    assert record.attempts[0].training == {"epochs": 3, "num_steps": 18, "num_tasks": 100}
+    assert "18 steps (3 epochs of 100 tasks)" in table(record)
+
+
+def length_of(spec: RunSpec) -> tuple[int | None, int | None]:
+    return spec.training.num_steps, spec.training.epochs
+
+
+@pytest.mark.parametrize(
+    ("overrides", "length"),
+    [
+        ([], (36, None)),
+        (["training.epochs=2"], (None, 2)),
+        (["training.num_steps=30"], (30, None)),
+        (["training={epochs: 2}"], (None, 2)),
+        (["training.epochs=2", "training.num_steps=null"], (None, 2)),
+        (["model=qwen2.5-3b-instruct", "env=whodunit"], (None, 3)),
+        (["model=qwen2.5-3b-instruct", "env=whodunit", "training.num_steps=30"], (30, None)),
+        (["recipes=whodunit-skyrl"], (None, 3)),
+        (["recipes=whodunit-skyrl", "training.num_steps=5"], (5, None)),
+        (["recipes=whodunit-slime"], (3000, None)),
+        (["recipes=whodunit-slime", "training.epochs=1"], (None, 1)),
+        (["recipes=multiply-trl"], (3, None)),
+    ],
+)
+def test_whoever_sets_one_of_the_two_takes_the_other_away(
+    overrides: list[str], length: tuple[int | None, int | None]
+) -> None:
+    assert length_of(compose(overrides)) == length
+
+
+def test_a_file_of_the_users_own_takes_the_place_of_an_options_default(tmp_path: Path) -> None:
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes/mine.yaml").write_text("# @package _global_\ntraining:\n  epochs: 5\n")
+    assert length_of(compose(["recipes=mine"], [tmp_path])) == (None, 5)
+
+
+def test_both_set_in_one_place_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(XpError, match=r"^training: num_steps and epochs exclude each other: set one of them"):
+        compose(["training.epochs=2", "training.num_steps=3"])
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes/mine.yaml").write_text("# @package _global_\ntraining:\n  epochs: 5\n  num_steps: 5\n")
+    with pytest.raises(XpError, match=r"mine\.yaml:3:3: training: num_steps and epochs exclude each other"):
+        compose(["recipes=mine"], [tmp_path])
+
+
+def test_neither_is_refused() -> None:
+    with pytest.raises(XpError, match="num_steps and epochs are both null"):
+        compose(["training.num_steps=null"])
+
+
+def test_a_run_of_epochs_is_resumed_with_steps_and_the_other_way_round(tmp_path: Path) -> None:
+    from xp.compose import to_yaml
+    from xp.resume import spec_to_resume
+
+    run = tmp_path / "runs" / "r"
+    run.mkdir(parents=True)
+    write_record(run, RunRecord("r", Status.SUCCEEDED, ()))
+    (run / "spec.yaml").write_text(to_yaml(compose(["recipes=whodunit-skyrl"])))
+    where = f"outputs={tmp_path}"
+    assert length_of(spec_to_resume("r", [where]).spec) == (None, 3)
+    assert length_of(spec_to_resume("r", [where, "training.num_steps=20"]).spec) == (20, None)
+    assert length_of(spec_to_resume("r", [where, "training.epochs=4"]).spec) == (None, 4)

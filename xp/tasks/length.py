@@ -1,0 +1,70 @@
+"""How long a training is: rollout steps, or epochs, which become steps once the number of tasks is known."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from xp.atomic import write_atomically
+from xp.errors import ExitCode, XpError
+
+FILE = "length.json"
+"""Beside a train stage's configuration: the length that it settled on, for the run's record."""
+
+
+@dataclass(frozen=True)
+class Length:
+    """Of a training, the same on every backend."""
+
+    num_steps: int | None
+    """Rollout steps; None: not known yet."""
+    epochs: int | None = None
+    """Passes over the training tasks; None: the steps are given."""
+
+    @property
+    def steps(self) -> int:
+        """Rollout steps; call only where they are given or settled."""
+        assert self.num_steps is not None
+        return self.num_steps
+
+    def over(self, num_tasks: int, prompts_per_step: int) -> Length:
+        """The length with its steps: an epoch is the whole steps that its tasks make, and what is left over is dropped.
+
+        Args:
+            num_tasks: training tasks of the set, those with too long a prompt included.
+            prompts_per_step: tasks of a rollout step.
+
+        Raises:
+            XpError: (TASKS) there are fewer tasks than a step takes.
+        """
+        if self.epochs is None:
+            return self
+        if num_tasks < prompts_per_step:
+            raise XpError(f"training.epochs: {too_few(num_tasks, prompts_per_step)}", ExitCode.TASKS)
+        return Length(self.epochs * (num_tasks // prompts_per_step), self.epochs)
+
+
+def too_few(num_tasks: int, prompts_per_step: int) -> str:
+    """Why there is no epoch, and the way out."""
+    return (
+        f"a step takes {prompts_per_step} tasks and there are {num_tasks}; set"
+        f" training.prompts_per_step={num_tasks} at most, or training.num_steps in the place of training.epochs"
+    )
+
+
+def settle(length: Length, num_tasks: int, prompts_per_step: int, stage: Path) -> Length:
+    """The length with its steps, said in the log and kept for the run's record.
+
+    Args:
+        length: as the spec has it.
+        num_tasks: training tasks of the set.
+        prompts_per_step: tasks of a rollout step.
+        stage: directory of the train stage.
+    """
+    found = length.over(num_tasks, prompts_per_step)
+    if found.epochs is not None:
+        print(f"{found.epochs} epochs of {num_tasks} tasks, {prompts_per_step} a step: {found.steps} steps", flush=True)
+    content = {"epochs": found.epochs, "num_steps": found.steps, "num_tasks": num_tasks}
+    write_atomically(stage / FILE, json.dumps(content, indent=2) + "\n")
+    return found
