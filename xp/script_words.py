@@ -167,7 +167,8 @@ SAID: Mapping[str, str] = {
     "args": "training.KEY=VALUE; GRPOConfig's other fields are backend.overrides.KEY=VALUE with backend=trl",
     "train_dataset": "env=NAME; env.train chooses the tasks",
     "environment_factory": "env=NAME, or env.provider=package.module:Class of your own",
-    "reward_funcs": "env.reward and env.reward_fn=package.module:function",
+    "reward_funcs": "env.reward and env.reward_fn, package.module:function or a list of those",
+    "reward_weights": "the weights in env.reward_fn=[{fn: package.module:function, weight: 0.5}, ...]",
     "include_metadata": "nothing to set: preparation keeps what the environment says of a task in its row",
     # variables of the public scripts
     "MODEL": MODEL,

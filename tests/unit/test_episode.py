@@ -14,6 +14,7 @@ from xp.envs.base import ResponseLost, SessionLost, ToolResult, UnsafeOrigin
 from xp.episode.config import EnvConfig, OnMalformedCall, OnNoToolCall, Reduction, RewardRule, ToolCallsPerTurn
 from xp.episode.episode import NUDGE, Episode
 from xp.episode.outcome import Status
+from xp.episode.shaping import Shape
 
 
 def episode_of(session: FakeSession, rules: EnvConfig = RULES) -> Episode:
@@ -207,7 +208,8 @@ def test_a_sum_beyond_the_bound_voids_and_one_within_it_counts() -> None:
 
 
 def test_a_reward_function_beyond_the_bound_voids() -> None:
-    episode = Episode(TASK, Sessions(FakeSession(steady)), RULES, shape=lambda _: 1e30)
+    huge = Shape("my_rewards:huge", lambda _: 1e30, None)
+    episode = Episode(TASK, Sessions(FakeSession(steady)), RULES, [huge])
     episode.step(call("win"))
     assert (episode.settle().status, episode.settle().reward) == (Status.VOID, None)
 

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.fake_session import RULES, TASK, FakeSession, call
+from xp.compose import compose, from_container
 from xp.envs.base import EnvUnavailable, Message, ToolResult
+from xp.episode.config import EpisodeConfig, WeightedFn
 from xp.episode.episode import Episode
 from xp.episode.metrics import Played, episode_metrics
 from xp.episode.outcome import Outcome, Status
 from xp.episode.shaping import Shape, load_shape, shaped
 from xp.errors import XpError
+from xp.plan import build_plan
+from xp.spec import BackendName
+from xp.stages.episode import user_modules
 
 
 def minus_turns(outcome: Outcome) -> float:
@@ -45,8 +51,11 @@ OPENING = (Message(role="user", content="play"),)
 
 
 def episode(function: str, result: ToolResult | Exception) -> Episode:
-    shape = load_shape(f"tests.unit.test_shaping:{function}")
-    return Episode(TASK, lambda: FakeSession(lambda _name, _done: result), RULES, shape, OPENING)
+    return episode_of([load_shape(f"tests.unit.test_shaping:{function}")], result)
+
+
+def episode_of(shapes: list[Shape], result: ToolResult | Exception) -> Episode:
+    return Episode(TASK, lambda: FakeSession(lambda _name, _done: result), RULES, shapes, OPENING)
 
 
 def test_the_function_sees_the_settled_outcome() -> None:
@@ -92,7 +101,7 @@ def test_a_function_that_raises_makes_the_episode_void_and_is_named() -> None:
 @pytest.mark.parametrize("given", [float("nan"), float("inf"), "1.0", True, None, {}, {"reward": 1.0, "x": "y"}])
 def test_what_is_no_finite_number_makes_the_episode_void(given: Any) -> None:
     outcome = Outcome(Status.FINISHED, 1.0, (1.0,), 1, 1, 0)
-    found = shaped(outcome, Shape("a:b", lambda _: given, None), {})
+    found = shaped(outcome, [Shape("a:b", lambda _: given, None)], {})
     assert (found.status, found.reward) == (Status.VOID, None)
     assert "reward_fn a:b: ValueError: it gave" in (found.void_reason or "")
 
@@ -107,3 +116,77 @@ def test_a_function_is_found_by_its_name_or_refused() -> None:
     for name in ("tests.unit.test_shaping:absent", "no_such_module_of_mine:f"):
         with pytest.raises(XpError, match=name):
             load_shape(name)
+
+
+def of_several(*weighted: tuple[str, float]) -> Outcome:
+    shapes = [load_shape(f"tests.unit.test_shaping:{function}", weight) for function, weight in weighted]
+    one = episode_of(shapes, ToolResult("won", 1.0, finished=True))
+    one.step(call("win", room=4))
+    return one.settle()
+
+
+def test_several_functions_give_their_weighted_sum_and_each_ones_value_is_a_metric() -> None:
+    outcome = of_several(("minus_turns", 1.0), ("told", 0.5), ("later", -2.0))
+    assert outcome.reward == pytest.approx(0.9 + 0.5 * 1.0 - 2.0 * TASK.index)
+    expected = {"minus_turns": 0.9, "told": 1.0, "told/calls": 1.0, "told/room": 4.0, "later": float(TASK.index)}
+    assert outcome.metrics == pytest.approx(expected)
+    metrics = episode_metrics([Played("e", "t", outcome, 1)], 1, 1.0)
+    assert {name: metrics[f"reward_fn/{name}"] for name in expected} == pytest.approx(expected)
+
+
+def test_the_weight_of_a_single_function_counts() -> None:
+    assert of_several(("minus_turns", 0.5)).reward == pytest.approx(0.45)
+
+
+def test_one_of_several_that_raises_makes_the_episode_void_and_is_named() -> None:
+    outcome = of_several(("minus_turns", 1.0), ("broken", 0.0))
+    assert (outcome.status, outcome.reward, dict(outcome.metrics)) == (Status.VOID, None, {})
+    assert (outcome.void_reason or "").startswith("reward_fn tests.unit.test_shaping:broken: ZeroDivisionError")
+
+
+ONE, TWO = WeightedFn("my.rewards:one", 1.0), WeightedFn("theirs:two", 0.25)
+
+
+@pytest.mark.parametrize(
+    ("written", "meant", "recorded"),
+    [
+        ("null", None, None),
+        ("my.rewards:one", (ONE,), "my.rewards:one"),
+        ("[my.rewards:one]", (ONE,), "my.rewards:one"),
+        ("{fn: my.rewards:one, weight: 1.0}", (ONE,), "my.rewards:one"),
+        (
+            "[my.rewards:one, {fn: theirs:two, weight: 0.25}]",
+            (ONE, TWO),
+            ["my.rewards:one", {"fn": "theirs:two", "weight": 0.25}],
+        ),
+        ("[{fn: theirs:two, weight: 0.25}]", (TWO,), [{"fn": "theirs:two", "weight": 0.25}]),
+    ],
+)
+@pytest.mark.parametrize("backend", list(BackendName))
+def test_one_name_or_a_list_with_weights_reaches_the_episodes_of_every_backend(
+    backend: BackendName, written: str, meant: Any, recorded: Any
+) -> None:
+    spec = compose(["env=whodunit", f"env.reward_fn={written}", f"backend={backend}"])
+    assert set(user_modules(spec)) == {one.fn.partition(":")[0].partition(".")[0] for one in meant or ()}
+    dumped = spec.model_dump(mode="json")
+    assert dumped["env"]["members"]["whodunit"]["reward_fn"] == recorded
+    assert from_container(dumped) == spec
+    files = [file for stage in build_plan(spec, "x").stages for file in stage.job.files.items()]
+    rendered = [text for path, text in files if Path(path).name == "episode.json"]
+    assert rendered
+    assert {EpisodeConfig.from_json(text).members["whodunit"].reward_fn for text in rendered} == {meant}
+
+
+@pytest.mark.parametrize(
+    ("written", "fault"),
+    [
+        ("[]", "list of those"),
+        ("[my_rewards]", "should be package.module:function"),
+        ("[{fn: my_rewards:one}]", r"reward_fn.0.weight: has no value"),
+        ("[{fn: my_rewards:one, weight: .inf}]", r"reward_fn.0.weight"),
+        ("[mine:score, theirs:score]", "two functions are called score"),
+    ],
+)
+def test_a_list_that_cannot_be_meant_is_refused_with_its_key(written: str, fault: str) -> None:
+    with pytest.raises(XpError, match=fault):
+        compose([f"env.reward_fn={written}"])

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fake_session import LIMITS, RULES
-from xp.episode.config import Dialect, EnvConfig, OnNoToolCall, Reduction, RewardRule
+from xp.episode.config import Dialect, EnvConfig, OnNoToolCall, Reduction, RewardRule, WeightedFn
 from xp.errors import XpError
 from xp.tasks.config import HeldOut, MemberConfig, PrepareConfig, Selection
 from xp.tasks.request import canonical_request, differing_fields, request_key, source_digest, with_sources
@@ -46,7 +46,7 @@ DOES_NOT_MATTER: dict[str, Any] = {
     "limits": replace(LIMITS, max_sessions=1, call_timeout_s=1.0),
     "secrets": ("OPENAI_API_KEY",),
     "allowed_origins": ("https://example.org",),
-    "reward_fn": "my_rewards:shape",
+    "reward_fn": (WeightedFn("my_rewards:shape", 1.0),),
     "python": "/opt/env/bin/python",
 }
 HAS_ONE_VALUE_ONLY_OR_IS_THE_KEY = {"name", "on_malformed_call", "tool_calls_per_turn"}

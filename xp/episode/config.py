@@ -104,6 +104,16 @@ class RewardRule:
 
 
 @dataclass(frozen=True)
+class WeightedFn:
+    """One reward function of the user's own."""
+
+    fn: str
+    """`package.module:function`."""
+    weight: float
+    """Factor of what it gives in the episode's reward, which is the sum."""
+
+
+@dataclass(frozen=True)
 class Limits:
     """Deadlines and bounds of one environment's sessions."""
 
@@ -141,8 +151,8 @@ class EnvConfig:
     """Names of the environment variables that are handed to each session."""
     allowed_origins: tuple[str, ...]
     """Origins (scheme://host[:port]) beside the catalog's own that may receive the API key and the secrets."""
-    reward_fn: str | None = None
-    """`module:function` from the settled Outcome to its reward; None: the rule's reward stands."""
+    reward_fn: tuple[WeightedFn, ...] | None = None
+    """From the settled Outcome to its reward; None: the rule's reward stands."""
     image: str | None = None
     """Docker image of a server that the provider starts."""
     python: str | None = None
@@ -192,5 +202,6 @@ def _env_config(value: dict[str, Any]) -> EnvConfig:
             "limits": Limits(**value["limits"]),
             "secrets": tuple(value["secrets"]),
             "allowed_origins": tuple(value["allowed_origins"]),
+            "reward_fn": value["reward_fn"] and tuple(WeightedFn(**one) for one in value["reward_fn"]),
         }
     )

@@ -42,8 +42,8 @@ class Episode:
         task: the problem.
         open_session: opens a fresh session on it; called again for each retry.
         rules: what a turn means and how it is scored.
-        shape: the user's own reward, from the rules' `reward_fn`.
-        opening: the messages that the model reads first, for that function.
+        shapes: the user's own rewards, from the rules' `reward_fn`.
+        opening: the messages that the model reads first, for those functions.
     """
 
     def __init__(
@@ -51,12 +51,12 @@ class Episode:
         task: Task,
         open_session: Callable[[], Session],
         rules: EnvConfig,
-        shape: Shape | None = None,
+        shapes: Sequence[Shape] = (),
         opening: Sequence[Message] = (),
     ) -> None:
         self.task = task
         self._rules = rules
-        self._shape = shape
+        self._shapes = shapes
         self._opening = opening
         self._attempt = Attempt(open_session, rules.limits.retries_per_episode)
         self._lock = threading.Lock()
@@ -114,8 +114,8 @@ class Episode:
                 self._attempt.close()
                 self.elapsed_s = time.time() - self.started_at
                 outcome = self._score()
-                if self._shape is not None:
-                    outcome = shaped(outcome, self._shape, self._about())
+                if self._shapes:
+                    outcome = shaped(outcome, self._shapes, self._about())
                 self._outcome = self._bounded(outcome)
             return self._outcome
 

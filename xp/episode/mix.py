@@ -42,7 +42,8 @@ class Mix:
             name: load_provider(member, environ) for name, member in config.members.items()
         }
         self._shapes = {
-            name: load_shape(member.reward_fn) for name, member in config.members.items() if member.reward_fn
+            name: tuple(load_shape(one.fn, one.weight) for one in member.reward_fn or ())
+            for name, member in config.members.items()
         }
 
     @staticmethod
@@ -54,8 +55,8 @@ class Mix:
         """A fresh episode on a task; its session opens with `start()` or the first step."""
         provider = self._providers[row.env]
         task = Task(row.env, row.split, row.index)
-        rules, shape = self._config.members[row.env], self._shapes.get(row.env)
-        return Episode(task, lambda: provider.open(task), rules, shape, row.messages)
+        rules, shapes = self._config.members[row.env], self._shapes[row.env]
+        return Episode(task, lambda: provider.open(task), rules, shapes, row.messages)
 
     def max_sessions(self) -> int:
         """The smallest bound of any member on sessions open at the same time."""

@@ -1,4 +1,4 @@
-"""A user's own reward: one function by name, applied once to the settled Outcome, the same on every backend."""
+"""A user's own reward: functions by name, applied once to the settled Outcome, the same on every backend."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import importlib
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -27,34 +27,45 @@ class Shape:
     call: Callable[..., Any]
     wanted: tuple[str, ...] | None
     """Keywords that it takes; None: it takes the Outcome alone, by position."""
+    weight: float = 1.0
+    """Factor of what it gives in the episode's reward."""
 
 
-def load_shape(name: str) -> Shape:
+def load_shape(name: str, weight: float = 1.0) -> Shape:
     """The function `package.module:function`; raises XpError where there is none."""
     module, _, function = name.partition(":")
     try:
         found = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:
         raise XpError(f"reward_fn {name} cannot be loaded: {error}") from error
-    return Shape(name, found, _wanted(name, found))
+    return Shape(name, found, _wanted(name, found), weight)
 
 
-def shaped(outcome: Outcome, shape: Shape, about: Mapping[str, Any]) -> Outcome:
-    """The outcome with the function's reward and metrics; void, and with the function's name, where it has none.
+def shaped(outcome: Outcome, shapes: Sequence[Shape], about: Mapping[str, Any]) -> Outcome:
+    """The outcome with the weighted sum of the functions' rewards; void, with the function's name, where one has none.
 
     Args:
-        outcome: one that is void stays as it is.
-        shape: the function.
+        outcome: what each function gets; one that is void stays as it is.
+        shapes: the functions. Of several, each one's reward is a metric, and its other entries follow its name.
         about: the episode, by the keywords of ABOUT.
     """
     if outcome.reward is None:
         return outcome
-    try:
-        reward, metrics = _numbers(_called(shape, {"outcome": outcome, **about}))
-    except Exception as error:
-        reason = f"reward_fn {shape.name}: {type(error).__name__}: {error}"
-        return replace(outcome, status=Status.VOID, reward=None, void_reason=reason)
+    reward = 0.0
+    metrics: dict[str, float] = {}
+    for shape in shapes:
+        try:
+            given, entries = _numbers(_called(shape, {"outcome": outcome, **about}))
+        except Exception as error:
+            reason = f"reward_fn {shape.name}: {type(error).__name__}: {error}"
+            return replace(outcome, status=Status.VOID, reward=None, void_reason=reason)
+        reward += shape.weight * given
+        metrics |= entries if len(shapes) == 1 else _under(shape.name.partition(":")[2], given, entries)
     return replace(outcome, reward=reward, metrics=metrics)
+
+
+def _under(function: str, given: float, entries: Mapping[str, float]) -> dict[str, float]:
+    return {function: given} | {f"{function}/{name}": value for name, value in entries.items()}
 
 
 ABOUT: Final = ("outcome", "env", "split", "index", "messages", "tool_calls")

@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from xp.episode.config import Dialect, OnMalformedCall, OnNoToolCall, Reduction, ToolCallsPerTurn
+from xp.spec.reward_fn import RewardFns
 from xp.spec.section import Count, EnvVarName, LocalPath, ModulePath, Name, RowsPath, Seconds, Section, check_plain_url
 from xp.spec.tasks import HeldOut, Selection
 
@@ -97,8 +98,8 @@ class EnvMember(Section):
     max_turns: Count
     """Assistant messages per episode."""
     reward: Reward
-    reward_fn: ModulePath | None
-    """`package.module:function` of your own, for the reward: of the settled Outcome, or of what its parameters name."""
+    reward_fn: RewardFns | None
+    """Functions of your own, one or a list with weights, of the settled Outcome or of what their parameters name."""
     on_no_tool_call: OnNoToolCall
     on_malformed_call: OnMalformedCall
     tool_calls_per_turn: ToolCallsPerTurn

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xp.episode.config import Chat, EnvConfig, EpisodeConfig, Limits, RewardRule
+from xp.episode.config import Chat, EnvConfig, EpisodeConfig, Limits, RewardRule, WeightedFn
 from xp.errors import ExitCode, XpError
 from xp.spec import EnvMember, RunSpec
 from xp.tasks.request import is_found
@@ -32,7 +32,7 @@ def env_config(name: str, member: EnvMember, spec: RunSpec) -> EnvConfig:
         limits=Limits(**member.limits.model_dump()),
         secrets=tuple(member.secrets),
         allowed_origins=member.allowed_origins,
-        reward_fn=member.reward_fn,
+        reward_fn=tuple(WeightedFn(one.fn, one.weight) for one in member.reward_fn) if member.reward_fn else None,
         image=member.image,
         python=member.python,
         grader=member.grader,
@@ -70,9 +70,10 @@ def user_modules(spec: RunSpec) -> tuple[str, ...]:
     named = [
         name
         for member in spec.env.members.values()
-        for name in (member.serve, member.provider, member.reward_fn, member.grader, member.rows)
+        for name in (member.serve, member.provider, member.grader, member.rows)
         if name and (name != member.serve or member.python is None or is_found(name))
     ]
+    named += [one.fn for member in spec.env.members.values() for one in member.reward_fn or ()]
     named += [spec.algorithm.advantage_fn or ""]
     tops = {name.partition(":")[0].partition(".")[0] for name in named if ":" in name}
     return tuple(sorted(tops - {"xp"}))

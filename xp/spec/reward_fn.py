@@ -1,0 +1,61 @@
+"""The user's own reward functions of an environment: one name, or a list with weights."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
+from pydantic_core import PydanticCustomError
+
+from xp.spec.section import MODULE_PATH, ModulePath, Section
+
+PLAIN_WEIGHT = 1.0
+"""Of a function that is given by its name alone."""
+
+
+class WeightedFn(Section):
+    """One function and its share in the reward."""
+
+    fn: ModulePath
+    """`package.module:function`."""
+    weight: float
+    """Factor of what the function gives; the episode's reward is the sum."""
+
+
+def _as_list(value: Any) -> Any:
+    """One name is a list of one, and a name alone counts once."""
+    listed = value if isinstance(value, (list, tuple)) else [value]
+    if not listed or not all(_may_be_one(one) for one in listed):
+        wanted = "Input should be package.module:function, or a list of those and of {fn: ..., weight: ...}"
+        raise PydanticCustomError("reward_fn_type", wanted)
+    return tuple({"fn": one, "weight": PLAIN_WEIGHT} if isinstance(one, str) else one for one in listed)
+
+
+def _may_be_one(value: Any) -> bool:
+    return bool(re.match(MODULE_PATH, value)) if isinstance(value, str) else isinstance(value, (dict, WeightedFn))
+
+
+def _named_apart(listed: tuple[WeightedFn, ...]) -> tuple[WeightedFn, ...]:
+    """Raise ValueError where two functions would share a metric."""
+    names = [one.fn.partition(":")[2] for one in listed]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(
+            f"two functions are called {', '.join(twice)}, and each one's value is the metric reward_fn/<function>:"
+            " give one of them another name"
+        )
+    return listed
+
+
+def _as_written(listed: tuple[WeightedFn, ...]) -> Any:
+    plain = [one.fn if one.weight == PLAIN_WEIGHT else one.model_dump() for one in listed]
+    return plain[0] if len(plain) == 1 and isinstance(plain[0], str) else plain
+
+
+RewardFns = Annotated[
+    tuple[WeightedFn, ...],
+    BeforeValidator(_as_list),
+    AfterValidator(_named_apart),
+    PlainSerializer(_as_written),
+    Field(min_length=1),
+]
