@@ -17,9 +17,10 @@ from xp.episode.metrics import Played, episode_metrics
 from xp.episode.outcome import Outcome, Status
 from xp.episode.shaping import Shape, load_shape, shaped
 from xp.errors import XpError
+from xp.parity import REFERENCE
 from xp.plan import build_plan
 from xp.spec import BackendName
-from xp.stages.episode import user_modules
+from xp.stages.episode import episode_config, user_modules
 
 
 def minus_turns(outcome: Outcome) -> float:
@@ -162,19 +163,24 @@ ONE, TWO = WeightedFn("my.rewards:one", 1.0), WeightedFn("theirs:two", 0.25)
         ("[{fn: theirs:two, weight: 0.25}]", (TWO,), [{"fn": "theirs:two", "weight": 0.25}]),
     ],
 )
-@pytest.mark.parametrize("backend", list(BackendName))
-def test_one_name_or_a_list_with_weights_reaches_the_episodes_of_every_backend(
-    backend: BackendName, written: str, meant: Any, recorded: Any
-) -> None:
-    spec = compose(["env=whodunit", f"env.reward_fn={written}", f"backend={backend}"])
+def test_one_name_stands_for_a_list_of_one_and_is_recorded_as_written(written: str, meant: Any, recorded: Any) -> None:
+    spec = compose(["env=whodunit", f"env.reward_fn={written}"])
+    assert episode_config(spec).members["whodunit"].reward_fn == meant
     assert set(user_modules(spec)) == {one.fn.partition(":")[0].partition(".")[0] for one in meant or ()}
     dumped = spec.model_dump(mode="json")
     assert dumped["env"]["members"]["whodunit"]["reward_fn"] == recorded
     assert from_container(dumped) == spec
+
+
+@pytest.mark.parametrize("backend", list(BackendName))
+def test_a_list_with_weights_reaches_the_episodes_of_every_backend(backend: BackendName) -> None:
+    listed = "env.reward_fn=[my.rewards:one, {fn: theirs:two, weight: 0.25}]"
+    spec = compose([*REFERENCE, listed, f"backend={backend}"])
     files = [file for stage in build_plan(spec, "x").stages for file in stage.job.files.items()]
     rendered = [text for path, text in files if Path(path).name == "episode.json"]
     assert rendered
-    assert {EpisodeConfig.from_json(text).members["whodunit"].reward_fn for text in rendered} == {meant}
+    for text in rendered:
+        assert [one.reward_fn for one in EpisodeConfig.from_json(text).members.values()] == [(ONE, TWO)]
 
 
 @pytest.mark.parametrize(
