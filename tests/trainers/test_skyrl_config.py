@@ -21,6 +21,8 @@ from xp.tasks.length import Length
 
 PLACES = Places(run="runs/r", attempt=1, tasks="tasks/t")
 ROOT = Path("/outputs")
+NUM_TASKS = 2000
+"""More than a step of any recipe takes."""
 RECIPES = [name for name in options("recipes") if compose([f"recipes={name}"]).backend.name == "skyrl"]
 SKYRL = ["env=whodunit", "backend=skyrl", "hardware=a100x4"]
 VARIANTS = {
@@ -78,9 +80,9 @@ def stage_config(overrides: list[str], stage: str) -> Any:
 
 
 def read(overrides: list[str]) -> Any:
-    """The training's configuration over a hundred tasks, through SkyRL's own parser and checks."""
+    """The training's configuration over so many tasks, through SkyRL's own parser and checks."""
     config = stage_config(overrides, "train")
-    return native(config.with_length(config.length.over(100, config.prompts_per_step)), ROOT)
+    return native(config.with_length(config.length.over(NUM_TASKS, config.prompts_per_step)), ROOT)
 
 
 @pytest.mark.parametrize("overrides", VARIANTS.values(), ids=VARIANTS)
@@ -90,7 +92,7 @@ def test_skyrl_takes_it_and_counts_as_the_spec_meant(overrides: list[str]) -> No
     assert trainer.train_batch_size * generator.n_samples_per_prompt == training.prompts_per_step * training.group_size
     assert trainer.train_batch_size / trainer.policy_mini_batch_size == training.updates_per_step
     assert trainer.update_epochs_per_batch == training.passes_per_step
-    steps = Length(training.num_steps, training.epochs).over(100, training.prompts_per_step)
+    steps = Length(training.num_steps, training.epochs).over(NUM_TASKS, training.prompts_per_step)
     assert trainer.max_training_steps == steps.num_steps
     assert trainer.policy.optimizer_config.lr == training.learning_rate
     assert trainer.policy.optimizer_config.adam_betas == [training.adam_beta1, training.adam_beta2]
