@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import random
+import threading
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,10 +19,12 @@ from hypothesis import strategies as st
 from tests.fake_session import FakeSession, steady
 from tests.ors_server import COUNTER, QUIZ, rules
 from tests.unit.test_envs_graded import graded
-from xp.env_check.command import env_command
-from xp.env_check.measure import measure
+from xp.env_check import watch
+from xp.env_check.command import env_command, show
+from xp.env_check.measure import Measured, measure
 from xp.env_check.policy import Draw, arguments_of, faults_of, random_policy, scripted_policy
 from xp.env_check.report import Report, _latency, report
+from xp.env_check.watch import Watch
 from xp.envs.base import Message, Task, ToolSpec
 from xp.envs.load import load_provider
 from xp.episode.config import Dialect, EnvConfig, RewardRule
@@ -109,7 +113,9 @@ def test_a_sound_tool_has_no_fault() -> None:
 
 def checked(config: EnvConfig, num_tasks: int = 2, group_size: int = 3) -> Report:
     provider = load_provider(config, os.environ)
-    found = measure(provider, config, "train", num_tasks=num_tasks, group_size=group_size, system_prompt=None)
+    found = Measured()
+    how = {"num_tasks": num_tasks, "group_size": group_size}
+    measure(provider, config, "train", **how, system_prompt=None, found=found, watch=Watch("check"))
     provider.close()
     return report(config, found, group_size=group_size, max_prompt_tokens=3, count_tokens=lambda m, t: len(m) + len(t))
 
@@ -202,6 +208,46 @@ def test_a_server_that_is_not_there_is_a_fault(capsys: pytest.CaptureFixture[str
     arguments = ["check", "http://127.0.0.1:9", "env.limits.create_timeout_s=1.0", "env.limits.max_attempts=1"]
     assert env_command(arguments) == ExitCode.ENVIRONMENT
     assert "does not answer" in capsys.readouterr().out
+
+
+class Slow(Silent):
+    """The first task opens at once, every other one takes far longer than a check."""
+
+    def open(self, task: Task) -> SilentSession:
+        if task.index:
+            threading.Event().wait(600.0)
+        return super().open(task)
+
+
+def test_a_check_of_a_slow_environment_ends_in_its_time_and_tells_what_it_measured_till_then(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(watch, "EVERY_S", 0.5)
+    provider = "env.provider=tests.unit.test_env_check:Slow"
+    began = time.monotonic()
+    arguments = ["check", "env=openreward", provider, "tasks=2", "--seconds", "4", "--json"]
+    assert env_command(arguments) == ExitCode.ENVIRONMENT
+    assert time.monotonic() - began < 300
+    said = capsys.readouterr()
+    (found,) = json.loads(said.out)
+    assert found["stopped"].startswith("opening two sessions on task 2 of 2, which had taken ")
+    assert found["facts"]["tasks"] == "3 in other"
+    assert found["facts"]["sessions"] == "2 of 2 opened"
+    assert "opening two sessions on task 1 of 2" in said.err
+    assert "still opening two sessions on task 2 of 2" in said.err
+
+
+def test_a_stopped_check_says_so_where_a_person_reads_it(capsys: pytest.CaptureFixture[str]) -> None:
+    show(Report("slow", {"tasks": "3"}, (), (), "opening two sessions"))
+    text = capsys.readouterr().out
+    assert "the time was over while opening two sessions" in text
+    assert "nothing stands against" not in text
+
+
+@pytest.mark.parametrize("arguments", [["--seconds"], ["--seconds", "x"], ["--seconds", "0"]])
+def test_a_time_that_is_none_is_refused(arguments: list[str]) -> None:
+    with pytest.raises(XpError, match="whole number of seconds"):
+        env_command(["check", "env=echo", *arguments])
 
 
 @pytest.mark.parametrize("arguments", [[], ["list"], ["check"], ["check", "--what"], ["check", "env=echo", "tasks=x"]])

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import os
 import re
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from xp.compose import compose
-from xp.env_check.measure import measure
+from xp.env_check.measure import Measured, measure
 from xp.env_check.report import Report, report
-from xp.envs.base import EnvFault, Message
+from xp.env_check.watch import CLOSE_S, Watch, close_within
+from xp.envs.base import EnvFault, Message, Provider
 from xp.envs.load import load_provider
 from xp.episode.config import Chat
 from xp.errors import ExitCode, XpError
@@ -23,62 +25,88 @@ from xp.spec import EnvMember, RunSpec
 from xp.stages.episode import chat_of, env_config, episode_secrets
 
 USAGE: Final = (
-    "python -m xp env check env=NAME | URL | Org/Name | package.module:Class [tasks=4] [tokenizer=DIR] [--json]"
-    " [key=value ...]"
+    "python -m xp env check env=NAME | URL | Org/Name | package.module:Class [tasks=4] [tokenizer=DIR]"
+    " [--seconds 120] [--json] [key=value ...]"
 )
 NUM_TASKS: Final = 4
+SECONDS: Final = 120
 CLASS: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
 def env_command(arguments: Sequence[str]) -> int:
-    """Check environments; the exit code is ENVIRONMENT where one cannot be trained on."""
+    """Check environments; the exit code is ENVIRONMENT where one cannot be trained on or the time was too short."""
     if not arguments or arguments[0] != "check":
         raise XpError(USAGE)
     as_json = "--json" in arguments
-    given, rest = split_off(("tasks", "tokenizer"), [text for text in arguments[1:] if text != "--json"])
+    seconds, words = _seconds([text for text in arguments[1:] if text != "--json"])
+    given, rest = split_off(("tasks", "tokenizer"), words)
     if not rest or any(text.startswith("-") for text in rest):
         raise XpError(USAGE)
     tasks = given.get("tasks", str(NUM_TASKS))
     if not tasks.isdigit() or int(tasks) < 1:
         raise XpError(f"tasks={tasks}: how many tasks are played is a whole number from 1 on")
     spec = compose(_as_overrides(rest))
-    reports = check(spec, int(tasks), given.get("tokenizer"))
+    reports = check(spec, int(tasks), given.get("tokenizer"), seconds)
     if as_json:
         print(json.dumps([one.as_dict() for one in reports], indent=2, ensure_ascii=False))
     else:
         for one in reports:
             show(one)
-    return ExitCode.ENVIRONMENT if any(one.faults for one in reports) else ExitCode.OK
+    return ExitCode.ENVIRONMENT if any(one.faults or one.stopped for one in reports) else ExitCode.OK
 
 
-def check(spec: RunSpec, num_tasks: int, tokenizer: str | None) -> list[Report]:
-    """A report for each member of the mix, in its order."""
+def _seconds(words: Sequence[str]) -> tuple[int, list[str]]:
+    """`--seconds N`, and the other words."""
+    if "--seconds" not in words:
+        return SECONDS, list(words)
+    place = words.index("--seconds")
+    text = words[place + 1] if place + 1 < len(words) else ""
+    if not text.isdecimal() or int(text) < 1:
+        raise XpError(f"--seconds {text}: how long the check may take is a whole number of seconds from 1 on")
+    return int(text), [*words[:place], *words[place + 2 :]]
+
+
+def check(spec: RunSpec, num_tasks: int, tokenizer: str | None, seconds: float) -> list[Report]:
+    """A report for each member of the mix, in its order; all together take at most about `seconds`."""
     count = token_counter(tokenizer, chat_of(spec)) if tokenizer else None
-    return [_check_member(spec, name, num_tasks, count) for name in spec.env.members]
+    ends = time.monotonic() + seconds
+    return [_check_member(spec, name, num_tasks, count, Watch(name, ends)) for name in spec.env.members]
 
 
 def _check_member(
-    spec: RunSpec, name: str, num_tasks: int, count: Callable[[Sequence[Message], str], int] | None
+    spec: RunSpec, name: str, num_tasks: int, count: Callable[[Sequence[Message], str], int] | None, watch: Watch
 ) -> Report:
     member, group_size = spec.env.members[name], spec.training.group_size
     rules = env_config(name, member, spec)
     # A fault is what is looked for, so that no second session hides it.
     rules = replace(rules, limits=replace(rules.limits, retries_per_episode=0))
-    try:
-        provider = load_provider(rules, _environ(spec))
+    found, raised = Measured(), list[BaseException]()
+    providers: list[Provider] = []
+
+    def work() -> None:
         try:
-            found = measure(
-                provider,
-                rules,
-                _split(member, provider.splits()),
-                num_tasks=num_tasks,
-                group_size=group_size,
-                system_prompt=member.system_prompt,
-            )
-        finally:
-            provider.close()
-    except EnvFault as fault:
+            watch.doing("connecting")
+            providers.append(provider := load_provider(rules, _environ(spec)))
+            split = _split(member, provider.splits())
+            prompt = member.system_prompt
+            how = {"num_tasks": num_tasks, "group_size": group_size}
+            measure(provider, rules, split, **how, system_prompt=prompt, found=found, watch=watch)
+        except BaseException as error:  # raised below, on the command's own thread
+            raised.append(error)
+
+    try:
+        is_whole = watch.run(work)
+        found = found.until_now()
+        if not is_whole or (watch.is_over and not raised):
+            found.stopped = f"{watch.now}, which had taken {watch.seconds_of_phase:.0f} s"
+    finally:
+        for provider in providers:
+            close_within(provider.close, CLOSE_S)
+    if raised and isinstance(raised[0], EnvFault):
+        fault = raised[0]
         return Report(name, {}, (f"it does not answer: {type(fault).__name__}: {fault}",), ())
+    if raised:
+        raise raised[0]
     limit = spec.training.max_prompt_tokens
     return report(rules, found, group_size=group_size, max_prompt_tokens=limit, count_tokens=count)
 
@@ -107,11 +135,14 @@ def show(one: Report) -> None:
     out.print(f"[bold]{one.name}[/bold]")
     for fact, value in one.facts.items():
         out.print(f"  {fact:24} {value}", markup=False)
+    if one.stopped:
+        out.print(f"  stopped: the time was over while {one.stopped}", markup=False)
+        out.print("  the figures above are of what was measured until then; --seconds N gives it more", markup=False)
     for warning in one.warnings:
         out.print(f"  worth a thought: {warning}", markup=False)
     for fault in one.faults:
         out.print(f"  fault: {fault}", markup=False)
-    if not one.faults and not one.warnings:
+    if not one.faults and not one.warnings and not one.stopped:
         out.print("  nothing stands against training on it")
 
 

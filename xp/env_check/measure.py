@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
 from xp.env_check.policy import Policy, faults_of, random_policy, scripted_policy
+from xp.env_check.watch import Watch
 from xp.envs.base import EnvFault, Message, Provider, Session, Task, ToolSpec
 from xp.episode.config import Dialect, EnvConfig
 from xp.episode.episode import Episode
@@ -75,6 +76,13 @@ class Measured:
     """Whether the scripted policy, played twice on a task, is answered alike; None: it could not be played."""
     random: Plays = Plays((), 0)
     scripted: Plays = Plays((), 0)
+    stopped: str | None = None
+    """What was being done when the time was over; None: all was measured."""
+
+    def until_now(self) -> Measured:
+        """A copy that no other thread changes."""
+        seconds = {question: list(taken) for question, taken in dict(self.seconds).items()}
+        return replace(self, seconds=seconds, faults=list(self.faults), prompts=list(self.prompts))
 
     def schemas(self, dialect: Dialect) -> str:
         """The tools that a chat template is given: none where calls are written as text."""
@@ -82,8 +90,16 @@ class Measured:
 
 
 def measure(
-    provider: Provider, rules: EnvConfig, split: str, *, num_tasks: int, group_size: int, system_prompt: str | None
-) -> Measured:
+    provider: Provider,
+    rules: EnvConfig,
+    split: str,
+    *,
+    num_tasks: int,
+    group_size: int,
+    system_prompt: str | None,
+    found: Measured,
+    watch: Watch,
+) -> None:
     """Ask, open, call and play; faults of sessions are counted, those of the catalog are raised.
 
     Args:
@@ -92,6 +108,8 @@ def measure(
         split: to be played; the environment's first where it has none of that name.
         num_tasks: how many tasks are looked at and played.
         group_size: episodes of the random policy on each.
+        found: takes what was found as soon as it is known: another thread may read it at any time.
+        watch: is told what is being done; nothing new begins when its time is over.
 
     Raises:
         EnvFault, XpError: it cannot be asked for its tasks at all.
@@ -99,40 +117,74 @@ def measure(
     if rules.dialect is Dialect.AUTO:
         # The check writes the calls itself, so that every dialect is as good; no model is at hand.
         rules = replace(rules, dialect=Dialect.HERMES)
-    found = Measured(version=provider.version())
+    watch.doing("asking for its splits")
+    found.version = provider.version()
     found.counts = {name: provider.num_tasks(name) for name in provider.splits()}
     found.split = split if split in found.counts else next(iter(found.counts))
     tasks = provider.tasks(found.split, _spread(found.counts[found.split], num_tasks))
-    for task in tasks:
-        _visit(provider, task, found, system_prompt)
-    if found.num_opened == 0:
-        return found
+    for number, task in enumerate(tasks):
+        watch.doing("opening two sessions", f"on task {number + 1} of {len(tasks)}")
+        _visit(provider, task, found, system_prompt, watch)
+    if found.num_opened == 0 or watch.is_over:
+        return
     found.tool_faults = tuple(fault for tool in found.tools for fault in faults_of(tool))
-    play = _Player(provider, rules, found)
+    play = _Player(provider, rules, found, watch)
     words = [_words(prompt) for prompt in found.prompts]
-    found.random = play(
-        [
-            [(task, random_policy(found.tools, rules.dialect, words[n], 1000 * n + k)) for k in range(group_size)]
-            for n, task in enumerate(tasks)
-        ]
-    )
-    found.scripted = play([[(task, scripted_policy(found.tools, rules.dialect)) for _ in "12"] for task in tasks])
-    found.is_repeatable = _are_alike(found.scripted)
-    return found
+    random = [
+        [(task, random_policy(found.tools, rules.dialect, words[n], 1000 * n + k)) for k in range(group_size)]
+        for n, task in enumerate(tasks)
+    ]
+    play("random", random)
+    play("scripted", [[(task, scripted_policy(found.tools, rules.dialect)) for _ in "12"] for task in tasks])
+    if not watch.is_over:
+        found.is_repeatable = _are_alike(found.scripted)
 
 
 class _Player:
     """Plays groups of episodes, a few at a time."""
 
-    def __init__(self, provider: Provider, rules: EnvConfig, found: Measured) -> None:
-        self._provider, self._rules, self._found = provider, rules, found
+    def __init__(self, provider: Provider, rules: EnvConfig, found: Measured, watch: Watch) -> None:
+        self._provider, self._rules, self._found, self._watch = provider, rules, found, watch
 
-    def __call__(self, groups: Sequence[Sequence[tuple[Task, Policy]]]) -> Plays:
+    def __call__(self, policy: str, groups: Sequence[Sequence[tuple[Task, Policy]]]) -> None:
+        """Play them all on threads that no process waits for; what was played so far stands in `found` at any time.
+
+        Raises:
+            Exception: the first that is no fault of an environment.
+        """
+        waiting = [(number, *one) for number, group in enumerate(groups) for one in group]
+        total, lock, bugs = len(waiting), threading.Lock(), list[BaseException]()
+        done: list[list[Outcome]] = [[] for _ in groups]
         errors: list[int] = []
-        with ThreadPoolExecutor(min(AT_ONCE, self._rules.limits.max_sessions)) as pool:
-            futures = [[pool.submit(self._play, *one, errors) for one in group] for group in groups]
-            outcomes = tuple(tuple(future.result() for future in group) for group in futures)
-        return Plays(outcomes, sum(errors))
+        waiting.reverse()
+
+        def work() -> None:
+            while not bugs and not self._watch.is_over:
+                with lock:
+                    if not waiting:
+                        return
+                    number, task, write = waiting.pop()
+                try:
+                    outcome = self._play(task, write, errors)
+                except BaseException as error:  # raised below, on the caller's thread
+                    bugs.append(error)
+                    return
+                with lock:
+                    done[number].append(outcome)
+                    setattr(self._found, policy, Plays(tuple(map(tuple, filter(None, done))), sum(errors)))
+                    self._watch.doing(f"playing {policy} episodes", f"({len(errors)} of {total} done)")
+
+        self._watch.doing(f"playing {policy} episodes", f"(0 of {total} done)")
+        threads = [threading.Thread(target=work, daemon=True) for _ in range(self._at_once())]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if bugs:
+            raise bugs[0]
+
+    def _at_once(self) -> int:
+        return min(AT_ONCE, self._rules.limits.max_sessions)
 
     def _play(self, task: Task, policy: Policy, errors: list[int]) -> Outcome:
         episode = Episode(task, lambda: self._provider.open(task), self._rules)
@@ -144,10 +196,12 @@ class _Player:
         return outcome
 
 
-def _visit(provider: Provider, task: Task, found: Measured, system_prompt: str | None) -> None:
+def _visit(provider: Provider, task: Task, found: Measured, system_prompt: str | None, watch: Watch) -> None:
     """Two sessions on a task: how long it takes, what it says first, and whether it says the same again."""
     seen = []
     for _ in range(2):
+        if watch.is_over:
+            return
         try:
             # The first one may start a server.
             session = _timed(found, "open" if found.seconds else "first open", lambda: provider.open(task))

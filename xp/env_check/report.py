@@ -27,6 +27,8 @@ class Report:
     faults: tuple[str, ...]
     """It cannot be trained on as it is."""
     warnings: tuple[str, ...]
+    stopped: str | None = None
+    """Why not all was measured; None: all was."""
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -49,7 +51,7 @@ def report(
     lengths = [count_tokens(prompt, found.schemas(rules.dialect)) for prompt in prompts] if count_tokens else []
     facts = {
         "version": found.version or "none given",
-        "tasks": ", ".join(f"{count} in {split}" for split, count in found.counts.items()),
+        "tasks": ", ".join(f"{count} in {split}" for split, count in found.counts.items()) or "not known",
         "played": f"split {found.split}, {len(found.random.groups)} tasks x {group_size} random episodes",
         "tools": ", ".join(tool.name for tool in found.tools) or "none (the message is the answer)",
         "prompt": _prompt_fact(found, rules.dialect, lengths, max_prompt_tokens),
@@ -60,7 +62,7 @@ def report(
         "groups without variance": _share(found.random.share_without_variance()),
     }
     warnings = tuple(_warnings(rules, found, lengths, max_prompt_tokens))
-    return Report(rules.name, facts, tuple(_faults(found)), warnings)
+    return Report(rules.name, facts, tuple(_faults(found)), warnings, found.stopped)
 
 
 def _faults(found: Measured) -> Sequence[str]:
@@ -71,7 +73,7 @@ def _faults(found: Measured) -> Sequence[str]:
     if void := [outcome for outcome in found.random.outcomes if outcome.status is Status.VOID]:
         faults.append(f"{len(void)} of {len(found.random.outcomes)} random episodes are void: {void[0].void_reason}")
     played = [*found.random.outcomes, *found.scripted.outcomes]
-    if played and not any(outcome.step_rewards for outcome in played):
+    if not found.stopped and played and not any(outcome.step_rewards for outcome in played):
         faults.append("no step of any episode was scored: set reward.nonterminal, or look at what its tools return")
     return faults
 
@@ -92,7 +94,11 @@ def _warnings(rules: EnvConfig, found: Measured, lengths: Sequence[int], limit: 
         )
     if over := sum(length > limit for length in lengths):
         warnings.append(f"{over} of {len(lengths)} prompts are longer than training.max_prompt_tokens={limit}")
-    if found.random.share(Status.TRUNCATED) == 1.0 and found.scripted.share(Status.TRUNCATED) == 1.0:
+    if (
+        not found.stopped
+        and found.random.share(Status.TRUNCATED) == 1.0
+        and found.scripted.share(Status.TRUNCATED) == 1.0
+    ):
         warnings.append(f"no episode came to an end within max_turns={rules.max_turns}")
     return warnings
 
