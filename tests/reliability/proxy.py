@@ -33,7 +33,8 @@ class Exchange:
         """Send the request to the real server; the answer can be read from what is returned."""
         place = urlsplit(self.upstream.url)
         reader, writer = await asyncio.open_connection(place.hostname, place.port)
-        headers = {**self.headers, "x-api-key": self.upstream.keys.client, "connection": "close"}
+        own = {"host": place.netloc}
+        headers = {**self.headers, **own, "x-api-key": self.upstream.keys.client, "connection": "close"}
         lines = [f"{self.method} {self.path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
         writer.write("\r\n".join([*lines, "", ""]).encode() + self.body)
         await writer.drain()

@@ -266,17 +266,19 @@ def test_trls_own_client_says_the_key_from_its_first_request_on(monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
-    ("path", "said", "status"),
+    ("path", "said", "host", "status"),
     [
-        ("/health", None, 200),
-        ("/update_weights", None, 401),
-        ("/update_weights", "Bearer wrong", 401),
-        ("/update_weights", "Bearer the-key", 200),
-        ("/v1/models", None, 401),
+        ("/health", None, "127.0.0.1:9", 200),
+        ("/update_weights", None, "127.0.0.1:9", 401),
+        ("/update_weights", "Bearer wrong", "127.0.0.1:9", 401),
+        ("/update_weights", "Bearer the-key", "127.0.0.1:9", 200),
+        ("/v1/models", None, "127.0.0.1:9", 401),
+        ("/health", None, "rebound.example:9", 421),
+        ("/update_weights", "Bearer the-key", "rebound.example:9", 421),
     ],
 )
-def test_every_path_of_the_server_wants_the_key(
-    path: str, said: str | None, status: int, monkeypatch: pytest.MonkeyPatch
+def test_every_path_of_the_server_wants_the_key_and_no_web_page(
+    path: str, said: str | None, host: str, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(guarded.KEY, "the-key")
     sent: list[Any] = []
@@ -291,8 +293,9 @@ def test_every_path_of_the_server_wants_the_key(
     async def receive() -> Any:
         raise AssertionError("the body is not read")
 
-    headers = [] if said is None else [(b"authorization", said.encode())]
-    asyncio.run(guarded.WithKey(app)({"type": "http", "path": path, "headers": headers}, receive, send))
+    headers = [(b"host", host.encode()), *([] if said is None else [(b"authorization", said.encode())])]
+    scope = {"type": "http", "path": path, "headers": headers, "server": ("127.0.0.1", 9)}
+    asyncio.run(guarded.WithKey(app)(scope, receive, send))
     assert sent[0]["status"] == status
 
 

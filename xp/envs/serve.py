@@ -12,15 +12,11 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import MutableMapping
 from typing import Any, Final
 
 from xp.envs.local_keys import PROOF_HEADER, TOKEN_VARIABLE, Keys
-
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
+from xp.own_origin import App, OwnOrigin, Receive, Scope, Send
 
 PR_SET_PDEATHSIG: Final = 1
 WATCH_S: Final = 0.5
@@ -62,7 +58,7 @@ def main(kind: str, serve: str, report_fd: int, parent: int) -> None:
     keys = Keys.of(os.environ.pop(TOKEN_VARIABLE))
     with os.fdopen(report_fd, "w") as report:
         try:
-            app = Guard(_app(kind, serve), keys)
+            app = OwnOrigin(Guard(_app(kind, serve), keys))
             listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
         except Exception as error:
             lacks = error.name if isinstance(error, ModuleNotFoundError) else None

@@ -10,30 +10,29 @@ from __future__ import annotations
 import hmac
 import os
 import runpy
-from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from xp import loopback
+from xp.own_origin import App, OwnOrigin, Receive, Scope, Send
 
 KEY = "VLLM_API_KEY"
 """Variable: vLLM's own name of it, in the server; in the trainer, what the server wants."""
 OPEN = ("/health",)
 """Asked without a key by TRL's client, and says nothing."""
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
-
 
 class WithKey:
-    """ASGI middleware, as `--middleware` takes it: 401 for whoever does not say the key."""
+    """ASGI middleware, as `--middleware` takes it: nothing for web pages, 401 for whoever does not say the key."""
 
     def __init__(self, app: App) -> None:
         self._app = app
+        self._own = OwnOrigin(self._ask)
         self._wanted = f"Bearer {os.environ[KEY]}".encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._own(scope, receive, send)
+
+    async def _ask(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan" or scope["path"] in OPEN or self._is_known(scope):
             await self._app(scope, receive, send)
         elif scope["type"] == "http":
