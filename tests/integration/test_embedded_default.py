@@ -108,6 +108,13 @@ def test_every_episode_is_on_record(outputs: Path) -> None:
     }
 
 
+def test_every_episode_names_the_tools_that_the_model_saw(outputs: Path) -> None:
+    for file in (the_run(outputs) / "attempt_1").glob("*/trajectories/*.jsonl"):
+        (digest,) = {json.loads(line)["tools"] for line in file.read_text().splitlines()}
+        tools = json.loads((file.parent / "tools" / f"{digest}.json").read_text())
+        assert {tool["function"]["name"] for tool in tools} == {"interview", "search", "accuse"}
+
+
 def test_both_evaluations_play_the_same_tasks(outputs: Path) -> None:
     folder = the_run(outputs) / "attempt_1/evaluate/trajectories"
     tasks = {

@@ -51,7 +51,7 @@ def test_a_run_on_two_processes_trains_resumes_and_its_checkpoints_can_be_played
     assert during == [(1, 1), (2, 2)]
     log = (run / "attempt_2/train/log.txt").read_text()
     assert "checkpoints/checkpoint-2" in log
-    files = sorted(file.name for file in (run / "attempt_1/train/trajectories").iterdir())
+    files = sorted(file.name for file in (run / "attempt_1/train/trajectories").glob("*.jsonl"))
     assert files == ["train.jsonl", "train.rank_1.jsonl"]
     results = json.loads((run / "attempt_3/evaluate/evaluation.json").read_text())["results"]
     assert sum(one["num_scored"] + one["num_void"] for one in results.values()) == 8

@@ -31,14 +31,33 @@ while True:
 """
 
 
-def a_record(step: int = 3, text: str = "I move.") -> Trajectory:
+def a_record(step: int = 3, text: str = "I move.", tools: str = "[]") -> Trajectory:
     episode = Episode(TASK, lambda: FakeSession(steady), RULES)
     episode.step(text + call("move", to="ö"))
     episode.step("<tool_call>{</tool_call>")
     episode.step(call("win") + call("look"))
     episode.settle()
     opening = FakeSession(steady).prompt()
-    return trajectory(episode, opening, run="r1", phase="train", step=step, sample=1, tokens=Tokens(9, 8, 7))
+    tokens = Tokens(9, 8, 7)
+    return trajectory(episode, opening, run="r1", phase="train", step=step, sample=1, tools=tools, tokens=tokens)
+
+
+def test_each_distinct_list_of_tools_is_kept_once_beside_the_records(tmp_path: Path) -> None:
+    move, look = {"function": {"name": "move"}, "type": "function"}, {"function": {"name": "look"}, "type": "function"}
+    same = json.dumps([dict(reversed(move.items())), look])
+    file = tmp_path / "trajectories" / "train.jsonl"
+    with TrajectoryWriter(file) as one, TrajectoryWriter(file.with_name("train.rank_1.jsonl")) as two:
+        for writer, tools in ((one, json.dumps([move, look])), (one, same), (two, same), (one, "[]")):
+            writer.write(a_record(tools=tools))
+    digests = [record["tools"] for record in read_trajectories(file).records]
+    assert digests[0] == digests[1] != digests[2]
+    kept = {path.stem: json.loads(path.read_text()) for path in (file.parent / "tools").iterdir()}
+    assert kept == {digests[0]: [move, look], digests[2]: []}
+
+
+def test_records_of_the_schema_before_are_read(tmp_path: Path) -> None:
+    (tmp_path / "0.jsonl").write_text('{"schema_version": 1, "step": 4}\n')
+    assert [record["step"] for record in read_trajectories(tmp_path / "0.jsonl").records] == [4]
 
 
 def test_a_record_holds_the_whole_conversation_and_each_call(tmp_path: Path) -> None:

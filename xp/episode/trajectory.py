@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
+from xp.atomic import write_atomically
 from xp.envs.base import Message, ToolResult
 from xp.episode.episode import Episode, Turn
 from xp.episode.outcome import Outcome
 from xp.episode.tool_calls import Malformed
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
+READABLE: Final = (1, 2)
+"""Schemas that can be read; 1 has no `tools`."""
+TOOLS: Final = "tools"
+"""The field with the digest of the tools, and the directory beside the trajectories that holds them."""
 
 
 @dataclass(frozen=True)
@@ -60,13 +67,26 @@ class Trajectory:
     env_s: Sequence[float]
     """What the environment took in each turn."""
     tokens: Tokens | None
+    tools: str
+    """JSON list of the tools' schemas, as the chat template took them; a line holds the digest alone."""
     extra: Mapping[str, Any] = field(default_factory=dict)
     """Whatever else an adapter wants to keep; JSON-able."""
 
     def to_line(self) -> bytes:
-        value = {"schema_version": SCHEMA_VERSION, **asdict(self)}
+        value = {"schema_version": SCHEMA_VERSION, **asdict(self), TOOLS: tools_digest(self.tools)}
         # A lone surrogate that a model wrote becomes the JSON escape of itself.
         return json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
+
+
+def tools_digest(tools: str) -> str:
+    """sha256 of what `canonical_tools` makes of a JSON list of schemas."""
+    return hashlib.sha256(canonical_tools(tools).encode()).hexdigest()
+
+
+@cache
+def canonical_tools(tools: str) -> str:
+    """The same text for the same tools, however a backend's own task file has written them."""
+    return json.dumps(json.loads(tools), indent=2, sort_keys=True) + "\n"
 
 
 def trajectory(
@@ -77,6 +97,7 @@ def trajectory(
     phase: str,
     step: int,
     sample: int,
+    tools: str,
     tokens: Tokens | None = None,
     extra: Mapping[str, Any] | None = None,
 ) -> Trajectory:
@@ -84,6 +105,7 @@ def trajectory(
 
     Args:
         opening: the messages that the model read first.
+        tools: JSON list of the schemas that it read with them.
     """
     messages = list(opening)
     tool_calls: list[Mapping[str, Any]] = []
@@ -107,6 +129,7 @@ def trajectory(
         open_s=episode.open_s,
         env_s=[turn.elapsed_s for turn in episode.turns],
         tokens=tokens,
+        tools=tools,
         extra=extra or {},
     )
 
@@ -116,10 +139,13 @@ class TrajectoryWriter:
 
     Args:
         path: a file of its own for each process; a line that an earlier process left torn stays, closed by a newline.
+            Each distinct list of tools is written once, as `tools/<digest>.json` beside it.
     """
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
+        self._tools = path.parent / TOOLS
+        self._written: set[str] = set()
         self._lock = threading.Lock()
         self._fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         size = os.fstat(self._fd).st_size
@@ -129,12 +155,18 @@ class TrajectoryWriter:
         """Raises OSError when the disk is full; the next line then starts afresh."""
         line = record.to_line()
         with self._lock:
+            self._keep_tools(record.tools)
             if self._is_torn:
                 line = b"\n" + line
             self._is_torn = True
             while line:
                 line = line[os.write(self._fd, line) :]
             self._is_torn = False
+
+    def _keep_tools(self, tools: str) -> None:
+        if tools not in self._written:
+            write_atomically(self._tools / f"{tools_digest(tools)}.json", canonical_tools(tools))
+            self._written.add(tools)
 
     def close(self) -> None:
         with self._lock:
@@ -176,8 +208,9 @@ def read_trajectories(path: Path) -> Trajectories:
                 num_torn += bool(line.strip())
                 continue
             version = record.get("schema_version") if isinstance(record, dict) else None
-            if version != SCHEMA_VERSION:
-                raise ValueError(f"{path}:{number}: trajectory schema {version!r}; this xp reads {SCHEMA_VERSION}")
+            if version not in READABLE:
+                readable = " and ".join(map(str, READABLE))
+                raise ValueError(f"{path}:{number}: trajectory schema {version!r}; this xp reads {readable}")
             records.append(record)
     return Trajectories(tuple(records), num_torn)
 

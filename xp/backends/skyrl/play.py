@@ -77,7 +77,14 @@ class Play:
     def trajectory(self, run: str, phase: str, step: int) -> Trajectory:
         tokens = Tokens(len(self.prompt_ids), self.generated, self.observed)
         return trajectory(
-            self.episode, self.row.messages, run=run, phase=phase, step=step, sample=self.sample, tokens=tokens
+            self.episode,
+            self.row.messages,
+            run=run,
+            phase=phase,
+            step=step,
+            sample=self.sample,
+            tools=self.row.tools,
+            tokens=tokens,
         )
 
 

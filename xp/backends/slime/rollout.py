@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -140,6 +141,7 @@ def _record(own: Worker, args: Any, sample: Any, episode: Episode, tokens: Token
         phase=phase,
         step=sample_hooks._current_rollout_id or 0,
         sample=sample.metadata.get("sample", (sample.index or 0) % args.n_samples_per_prompt),
+        tools=json.dumps(sample.metadata["tools"]),
         tokens=tokens,
     )
 

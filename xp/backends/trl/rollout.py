@@ -47,7 +47,14 @@ class Rollout:
         mask = self.conversation.mask
         tokens = Tokens(len(self.conversation.prompt_ids), sum(mask), len(mask) - sum(mask))
         return trajectory(
-            self.episode, self.row.messages, run=run, phase=phase, step=step, sample=self.sample, tokens=tokens
+            self.episode,
+            self.row.messages,
+            run=run,
+            phase=phase,
+            step=step,
+            sample=self.sample,
+            tools=self.row.tools,
+            tokens=tokens,
         )
 
 
