@@ -68,7 +68,9 @@ def _fields(backend: str) -> dict[str, str]:
         below = dict(_said(backend, {path: meaning.receives for path, meaning in module.meanings(spec).items()}))
         for key, field in module.owners(spec).items():
             closer = below.get(key, "")
-            found.setdefault(key, closer if closer.startswith(f"{field}.") and field else field)
+            said = closer if closer.startswith(f"{field}.") and field else field
+            if key not in found or said.startswith(f"{found[key]}."):  # a later variant may name the field itself
+                found[key] = said
     return {key: field for key, field in found.items() if field}
 
 

@@ -18,7 +18,7 @@ from tests.reliability import proxy as faults
 from tests.reliability.conftest import QUICK, TASK, World
 from tests.reliability.proxy import Fault
 from xp.envs import ors_session
-from xp.envs.base import EnvFault, EnvUnavailable, ProtocolError, ResponseLost, SessionLost
+from xp.envs.base import DeadlineExceeded, EnvFault, EnvUnavailable, ProtocolError, ResponseLost, SessionLost
 from xp.envs.local_server import LocalServer
 from xp.envs.openreward import OpenRewardProvider
 from xp.episode.episode import Episode
@@ -52,7 +52,7 @@ def test_15_an_opening_that_fails_raises_its_type_and_leaves_nothing_on_the_serv
     world.proxy.inject(path, fault, times=99)
     provider = world.provider(max_sessions=1, create_timeout_s=1.0)
     for _ in range(2):  # The second try would wait for ever for a slot that the first one kept.
-        with pytest.raises(kind):
+        with pytest.raises((kind, DeadlineExceeded)):  # what is waited out may be cut by the deadline in mid-try
             provider.open(TASK)
     assert wait_for(lambda: world.effects.count("teardown") == world.effects.count("init"))
     sids = [exchange.headers["x-session-id"] for exchange in world.proxy.requests("/create")]

@@ -37,6 +37,9 @@ def test_an_address_of_runs_is_refused_too(command: list[str], capsys: pytest.Ca
     assert "address" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("path", ["Qwen/Qwen3-4B", "/models/x", "./x"])
-def test_an_id_of_the_hub_and_a_directory_are_still_taken(path: str) -> None:
-    assert compose(["model=qwen3-4b", f"model.path={path}"]).model.path == path
+def test_an_id_of_the_hub_and_a_directory_are_still_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert compose(["model=qwen3-4b", "model.path=Qwen/Qwen3-4B"]).model.path == "Qwen/Qwen3-4B"
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "config.json").write_text('{"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}')
+    assert compose(["model=hf", "model.path=./x"]).model.path == str(tmp_path / "x")

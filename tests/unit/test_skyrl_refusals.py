@@ -134,7 +134,7 @@ def test_a_key_that_only_main_has_passes_for_a_checkout_of_main() -> None:
 
 @pytest.mark.parametrize(
     ("overrides", "expected"),
-    [(SKYRL, '"skyrl[fsdp]==0.3.0"'), (MEGATRON, '"skyrl[megatron]==0.3.0"'), (CPU, "make .venv-skyrl/.done")],
+    [(SKYRL, "python -m xp install backend=skyrl"), (MEGATRON, "backend=skyrl-main"), (CPU, "make .venv-skyrl/.done")],
     ids=["fsdp2", "megatron", "rehearsal"],
 )
 def test_a_python_without_skyrl_is_told_how_to_make_one_that_has_it(overrides: list[str], expected: str) -> None:

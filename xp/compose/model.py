@@ -10,6 +10,7 @@ from typing import Any, Final
 from xp.faults import Fault
 from xp.model_files import HUB_ID, config_of
 from xp.network import context_of, mismatches, network_of, not_causal
+from xp.spec.section import ADDRESS
 
 GENERAL: Final = "hf"
 """The option for any model."""
@@ -29,8 +30,12 @@ def complete_model(container: dict[str, Any], option: Mapping[str, Any]) -> Iter
     path, outputs = model.get("path"), Path(str(container.get("outputs", "outputs")))
     if path is None and option.get("name") is None:
         yield Fault(_KEY, f"model={GENERAL} needs {_KEY}=ORG/NAME, or the directory of a Hugging Face model")
-    # An option that says all of its model asks nobody.
-    if not isinstance(path, str) or (path == option.get("path") and option.get("architecture") is not None):
+    # An option that says all of its model asks nobody; an address is the schema's fault to tell.
+    if (
+        not isinstance(path, str)
+        or ADDRESS.match(path)
+        or (path == option.get("path") and option.get("architecture") is not None)
+    ):
         return
     found = _resolved(path, outputs)
     if found is None:
