@@ -15,6 +15,7 @@ from xp.backends.base import Places, RenderModule
 from xp.errors import ExitCode, XpError
 from xp.extent import extent_refusals
 from xp.job import Stage
+from xp.launchers.limits import check_limits
 from xp.spec import RunSpec
 from xp.splits import split_refusals
 from xp.stages.model import model_place, model_stage
@@ -53,7 +54,9 @@ def build_plan(spec: RunSpec, run_id: str, attempt: int = 1) -> Plan:
     if refusals := [*backend.refusals(spec), *extent_refusals(spec), *split_refusals(spec)]:
         raise XpError("\n".join(str(refusal) for refusal in refusals), ExitCode.PLAN)
     places = Places(run=f"runs/{run_id}", attempt=attempt, tasks=task_set_place(spec))
-    return Plan(run_id, attempt, spec, (prepare_stage(spec, places, trains=True), *backend.stages(spec, places)))
+    stages = (prepare_stage(spec, places, trains=True), *backend.stages(spec, places))
+    check_limits(spec.launcher, stages)
+    return Plan(run_id, attempt, spec, stages)
 
 
 def build_again(spec: RunSpec, run_id: str, attempt: int, stages: Collection[str]) -> Plan:

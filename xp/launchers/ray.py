@@ -26,6 +26,7 @@ from xp.launchers.base import Context, Echo, Launch
 from xp.launchers.cluster import identity, inherited, place_order, read_launches, write_launches
 from xp.launchers.follow import follow
 from xp.launchers.gpus import Gpus, claim
+from xp.launchers.limits import asks_itself, check_limits
 from xp.launchers.order import Order, read_result
 from xp.launchers.preflight import check_machine
 from xp.launchers.ray_head import RayHead, is_loopback
@@ -66,13 +67,7 @@ class RayLauncher:
             self._check_secrets(stages)
         else:
             check_machine([stage for stage in stages if stage.job.resources.num_nodes == 1])
-        for stage in stages:
-            if stage.job.resources.num_nodes > 1 and not asks_itself(stage.job):
-                raise XpError(
-                    f"stage {stage.name} needs {stage.job.resources.num_nodes} nodes, and a Ray job's program is on"
-                    " one: choose a backend that asks Ray for workers (skyrl, slime), or hardware of one node",
-                    ExitCode.PLAN,
-                )
+        check_limits(self._spec, stages)
         self._num_cpus = max((stage.job.resources.num_cpus for stage in stages), default=1)
         if self._spec.start_head:
             wanted = max((stage.job.resources for stage in stages), key=lambda one: one.num_accelerators, default=None)
@@ -258,11 +253,6 @@ class RayLauncher:
     def _stop(self, native_id: str) -> None:
         with suppress(Exception):
             self._client().stop_job(native_id)
-
-
-def asks_itself(job: Job) -> bool:
-    """Whether a job's program takes its accelerators from Ray by itself."""
-    return "ray" in job.runtime.packages
 
 
 def _info(client: Any, native_id: str) -> Any | None:

@@ -23,6 +23,7 @@ from xp.launchers import secrets_files
 from xp.launchers.base import Context, Echo, Launch
 from xp.launchers.cluster import TimedOut, ask, identity, inherited, place_order, read_launches, write_launches
 from xp.launchers.follow import follow
+from xp.launchers.limits import check_limits
 from xp.launchers.on_node import REQUEUE
 from xp.launchers.order import read_result
 from xp.launchers.preflight import check_machine
@@ -75,13 +76,7 @@ class SlurmLauncher:
 
     def check(self, stages: Sequence[Stage], context: Context) -> None:
         """Slurm's programs, this Python's modules, and whether the cluster could ever run such jobs."""
-        for stage in stages:
-            if stage.job.resources.num_nodes > 1:
-                raise XpError(
-                    f"stage {stage.name} needs {stage.job.resources.num_nodes} nodes; launcher=slurm gives a stage one"
-                    " so far: choose a hardware option of one node",
-                    ExitCode.PLAN,
-                )
+        check_limits(self._spec, stages)
         check_machine(stages)
         plain, _ = inherited(context)
         for resources in dict.fromkeys(stage.job.resources for stage in stages):

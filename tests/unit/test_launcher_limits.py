@@ -1,0 +1,42 @@
+"""What no job can have from a launcher is refused by the plan; and every recipe fits its own hardware."""
+
+from __future__ import annotations
+
+import pytest
+
+from xp.compose import compose, options
+from xp.errors import ExitCode, XpError
+from xp.memory import memory_lines
+from xp.plan import build_plan
+
+SKYRL = ("recipes=whodunit-skyrl", "hardware.num_nodes=2")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        ([*SKYRL, "launcher=local"], "train needs 2 nodes, and launcher=local has this machine alone"),
+        ([*SKYRL, "launcher=slurm"], "train needs 2 nodes, and launcher=slurm gives a stage one so far"),
+        ([*SKYRL, "launcher=modal"], "launcher=modal gives a stage one container"),
+        (["recipes=whodunit-skyrl", "launcher=modal", "backend.runtime.python=/x"], "name an image"),
+        (["recipes=whodunit-slime", "launcher=modal", "backend.runtime.image=null"], "name an image"),
+    ],
+)
+def test_the_plan_refuses_what_the_launcher_cannot_run(overrides: list[str], said: str) -> None:
+    with pytest.raises(XpError) as caught:
+        build_plan(compose(overrides), "r")
+    assert caught.value.code is ExitCode.PLAN
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("overrides", [[*SKYRL, "launcher=ray"], ["recipes=whodunit-skyrl", "launcher=slurm"]])
+def test_the_plan_takes_what_the_launcher_can_run(overrides: list[str]) -> None:
+    assert build_plan(compose(overrides), "r").stages
+
+
+@pytest.mark.parametrize("recipe", options("recipes"))
+def test_a_recipe_fits_its_own_hardware_by_its_own_plan(recipe: str) -> None:
+    spec = compose([f"recipes={recipe}"])
+    assert build_plan(spec, "r").stages
+    lines = memory_lines(spec)
+    assert spec.hardware.accelerator == "cpu" or " fits with " in lines[-1]
