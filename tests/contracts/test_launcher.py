@@ -160,8 +160,8 @@ class LauncherContract:
         self, launcher: Launcher, context: Context, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("OTHER_STAGES_KEY", "XPCANARY_other")
-        monkeypatch.setenv("ORDINARY", "stays")
-        code = "import os; print(os.environ.get('OTHER_STAGES_KEY'), os.environ.get('ORDINARY'))"
+        monkeypatch.setenv("LC_ORDINARY", "stays")  # of a kind that passes to every job here
+        code = "import os; print(os.environ.get('OTHER_STAGES_KEY'), os.environ.get('LC_ORDINARY'))"
         withholding = replace(context, withheld=frozenset({"OTHER_STAGES_KEY"}))
         launch = launcher.submit(stage("looks", code), withholding)
         launcher.wait(launch, lambda _: None)

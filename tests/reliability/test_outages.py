@@ -162,13 +162,14 @@ def gateway_before(server: LocalServer, num_refused: int, loop: asyncio.Abstract
         goal.close()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        first = await reader.readline()
+        first, *rest = (await reader.readuntil(b"\r\n\r\n")).splitlines(keepends=True)
         if next(left, None) is not None:
             writer.write(b"HTTP/1.1 503 x\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
             writer.close()
             return
         upstream, goal = await asyncio.open_connection("127.0.0.1", port)
-        goal.write(first + f"x-api-key: {server.keys.client}\r\n".encode())
+        own = f"host: 127.0.0.1:{port}\r\nx-api-key: {server.keys.client}\r\n".encode()  # as a gateway does
+        goal.write(first + own + b"".join(line for line in rest if not line.lower().startswith(b"host:")))
         await asyncio.gather(pump(reader, goal), pump(upstream, writer))
 
     started = asyncio.run_coroutine_threadsafe(asyncio.start_server(serve, "127.0.0.1", 0), loop).result(5)

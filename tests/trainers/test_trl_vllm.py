@@ -108,7 +108,7 @@ def test_a_colocated_engine_writes_with_the_weights_of_the_step(
 def test_trl_hands_the_engine_what_the_spec_said(tmp_path: Path) -> None:
     given = colocated(tmp_path, 1, "backend.engine.memory_fraction=0.4")["given"]
     assert given["gpu_memory_utilization"] == "0.4"
-    assert given["max_model_len"] == str(400 + 300)
+    assert given["max_model_len"] == str(600 + 300)  # model=tiny: prompt; this test: response
     assert given["max_num_seqs"] == "8"
     assert given["logprobs_mode"] == "processed_logprobs"
 
