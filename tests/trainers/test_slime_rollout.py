@@ -17,6 +17,7 @@ import pytest
 
 from tests.contracts.test_agreement import NO_RETRY, ROW, SCRIPTS, FakeMix, Played, Script, bare, dialogue
 from tests.fake_session import call
+from tests.task_set import leave_manifest
 from tests.tiny import tokenizer_and_model
 from tests.trainers.slime_setup import (
     LIMITS,
@@ -483,6 +484,7 @@ def test_an_evaluation_while_training_is_a_line_of_its_own_and_ends_the_record_a
             closed.append(len(self.records))
 
     samples, _, _ = play_script(args, script("wins at once"), size=4)
+    leave_manifest(Path(args.xp_root, "tasks/t"))
     put_worker(args, worker_config(args.xp_root), FakeMix(NO_RETRY), Closing())
     args.debug_rollout_only, args.eval_interval = False, 2
     log_rollout(1, args, samples, None, 1.0)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.task_set import leave_manifest
 from tests.tiny import tokenizer_and_model
 from xp.backends.base import Places
 from xp.backends.trl.config import TrainConfig
@@ -53,6 +54,7 @@ def run(directory: Path, processes: int, strategy: str) -> Run:
     model.save_pretrained(directory / "base")
     tokenizer.save_pretrained(directory / "base")
     config = replace(TrainConfig.from_json(files["config.json"]), base_model=f"{root}/base")
+    config = replace(config, common=replace(config.common, tasks=str(leave_manifest(directory / "tasks"))))
     (directory / "config.json").write_text(config.to_json())
     words = ["-m", "tests.trainers.trl_ranks", f"{root}/config.json", f"{root}/result.json"]
     if processes > 1:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from xp.backends.trl.config import EvaluateConfig
 from xp.backends.trl.conversation import OpenEngine
-from xp.backends.trl.lora import whole_model
+from xp.backends.trl.lora import check_there, whole_model
 from xp.backends.trl.process import quiet_trainer
 from xp.episode.auto_dialect import resolve
 from xp.episode.evaluation import evaluation_result, write_evaluation
@@ -38,7 +38,9 @@ def main(argv: Sequence[str]) -> None:
     threshold, tasks = config.common.pass_threshold, Path(config.common.tasks)
     metrics = MetricsFile(Path(config.common.metrics), "evaluate", config.common.attempt)
     results = {}
-    resolve(path.parent, _chat(config, next(iter(config.models.values()))))
+    first = next(iter(config.models.values()))
+    check_there(first)
+    resolve(path.parent, _chat(config, first))
     with Mix.from_file(path.with_name("episode.json"), os.environ) as mix:
         for name, directory in config.models.items():
             played = _play(config, name, directory, rows, mix)

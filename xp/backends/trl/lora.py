@@ -24,6 +24,12 @@ def whole_model(directory: str, target: Path) -> str:
         model.merge_and_unload().save_pretrained(target)
         AutoTokenizer.from_pretrained(directory).save_pretrained(target)
         return str(target)
-    if directory.startswith("runs/") and not Path(directory, "config.json").is_file():
-        raise XpError(f"there is no model at {directory}; did the run get that far?", ExitCode.RUN_DIR)
+    check_there(directory)
     return directory
+
+
+def check_there(directory: str) -> None:
+    """Raise XpError(RUN_DIR) where a run's directory holds neither a model nor adapters."""
+    files = ("config.json", "adapter_config.json")
+    if directory.startswith("runs/") and not any(Path(directory, name).is_file() for name in files):
+        raise XpError(f"there is no model at {directory}; did the run get that far?", ExitCode.RUN_DIR)
