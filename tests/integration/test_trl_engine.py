@@ -64,7 +64,7 @@ def test_a_mask_says_who_wrote_a_token() -> None:
 def test_limits_of_a_turn_and_of_the_whole_hold() -> None:
     tokenizer, model = tokenizer_and_model()
     sampling = replace(SAMPLING, max_tokens_per_turn=5, max_response_tokens=8)
-    never = -1  # a token that ends no turn
+    never = [-1]  # a token that ends no turn
     engine = Engine(model, prompts(2), never, sampling, torch.Generator().manual_seed(1))
     assert [(len(turn.ids), turn.is_cut) for turn in engine.turn()] == [(5, True), (5, True)]
     engine.extend({0: [20], 1: [20]})
