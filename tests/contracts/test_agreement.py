@@ -200,7 +200,7 @@ def _conversation(script: Script) -> list[int]:
         ids += [] if is_cut else [tokenizer.eos_token_id]
         reply = episode.step(text)
         if reply.is_done:
-            # What it would go on to write.
+            # The text that it would go on to write.
             ids += tokenizer("more", add_special_tokens=False)["input_ids"]
             break
         last_id = ids[-1] if is_cut else chat.end_id

@@ -139,19 +139,19 @@ RESULT = json.dumps({"code": 0, "missing": [], "ended": "2026-01-01T00:00:00+00:
 
 
 def evaluation() -> str:
-    """Of both models."""
+    """The result of an evaluation of both models."""
     mean = {"reward_mean": 0.5, "reward_stderr": 0.1, "perfect_share": 0.2, "num_scored": 8, "num_void": 0}
     return json.dumps({"schema_version": 1, "models": {"after": "m"}, "results": {"before": mean, "after": mean}})
 
 
 def submitted() -> str:
-    """What a cluster took."""
+    """The list of jobs that a cluster took."""
     log = "runs/run/attempt_1/train/log.txt"
     return json.dumps([{"launcher": "slurm", "key": "run/1/train", "native_id": "7", "log": log, "started": ""}])
 
 
 def order() -> str:
-    """What a node is told."""
+    """The order that a node reads."""
     context = Context("run", 1, Path("/outputs"), "runs/run/attempt_1")
     return make_order(stage("train", "pass"), context, root="/outputs", grace_s=1.0, secrets_file=None).to_json()
 

@@ -100,7 +100,7 @@ class GeneralReasoner(_OnlyCounted):
 
 
 class Unsplit(_OnlyCounted):
-    """As large as GeneralReasoner, with one split: no such page is known, but five of nine have one split."""
+    """One split as large as GeneralReasoner's. No catalog page shows this pair; one split is what five of nine have."""
 
     sizes: ClassVar[Mapping[str, int]] = {"train": 228_736}
 
