@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 from xp.atomic import write_atomically
+from xp.episode.clusters import clustered_stderr
 from xp.episode.metrics import FULL_REWARD, Played
 from xp.errors import ExitCode, XpError
 
@@ -17,15 +17,19 @@ from xp.errors import ExitCode, XpError
 def evaluation_result(played: Sequence[Played], pass_threshold: float) -> dict[str, Any]:
     """Mean reward with its standard error, over the episodes that have one; raises XpError where none has.
 
-    `perfect_share` counts rewards of at least 1, `pass_share` those of at least `pass_threshold`.
+    `perfect_share` counts rewards of at least 1, `pass_share` those of at least `pass_threshold`. The standard error
+    is clustered by task. `tasks` holds each task's rewards in the order of play, None for a void episode.
     """
+    tasks: dict[str, list[float | None]] = {}
+    for one in played:
+        tasks.setdefault(one.task_id, []).append(one.outcome.reward)
     rewards = [one.outcome.reward for one in played if one.outcome.reward is not None]
     if not rewards:
         raise XpError("every held-out episode is void: the environment is failing", ExitCode.UNHEALTHY)
     statuses = [one.outcome.status.value for one in played]
     return {
         "reward_mean": fmean(rewards),
-        "reward_stderr": stdev(rewards) / math.sqrt(len(rewards)) if len(rewards) > 1 else None,
+        "reward_stderr": clustered_stderr([[one for one in task if one is not None] for task in tasks.values()]),
         "perfect_share": fmean(float(reward >= FULL_REWARD) for reward in rewards),
         "pass_share": fmean(float(reward >= pass_threshold) for reward in rewards),
         "pass_threshold": pass_threshold,
@@ -33,6 +37,8 @@ def evaluation_result(played: Sequence[Played], pass_threshold: float) -> dict[s
         "num_void": len(played) - len(rewards),
         "statuses": {status: statuses.count(status) for status in sorted(set(statuses))},
         "turns_mean": fmean(one.outcome.num_turns for one in played),
+        "num_tasks": len(tasks),
+        "tasks": tasks,
     }
 
 

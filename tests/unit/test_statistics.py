@@ -1,0 +1,208 @@
+"""Figures of an evaluation: held against other people's code, and against simulations whose truth is known."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from statistics import fmean, stdev
+
+import numpy as np
+import pytest
+from scipy import stats
+from statsmodels.regression.linear_model import OLS
+
+from tests.unit.test_metrics import played
+from xp.episode.clusters import clustered_stderr
+from xp.episode.evaluation import evaluation_result
+from xp.errors import XpError
+from xp.evaluation.paired import compare, holm
+from xp.evaluation.statistics import mean, mix_of, pass_at_k, pass_hat_k, share, summarize
+
+TASKS, SAMPLES, DRAWS = 40, 8, 2000
+ALPHA, BETA = 0.6, 0.4
+TRUTH = ALPHA / (ALPHA + BETA)
+
+
+def draws(num: int) -> np.ndarray:
+    """Evaluations of tasks of very different difficulty: draws x tasks x episodes of zeros and ones."""
+    rng = np.random.default_rng(22)
+    difficulty = rng.beta(ALPHA, BETA, size=(num, TASKS, 1))
+    return (rng.random((num, TASKS, SAMPLES)) < difficulty).astype(float)
+
+
+def test_the_standard_error_is_that_of_statsmodels_clustered_regression() -> None:
+    rng = np.random.default_rng(1)
+    tasks = [list(rng.normal(rng.normal(), 1, size=rng.integers(1, 6))) for _ in range(30)]
+    groups = [number for number, task in enumerate(tasks) for _ in task]
+    values = np.array([one for task in tasks for one in task])
+    fit = OLS(values, np.ones_like(values)).fit(cov_type="cluster", cov_kwds={"groups": np.array(groups)}, use_t=True)
+    found = mean(tasks)
+    assert found is not None
+    assert found.value == pytest.approx(fit.params[0])
+    assert found.stderr == pytest.approx(fit.bse[0])
+    assert (found.low, found.high) == pytest.approx(tuple(fit.conf_int()[0]))
+
+
+def test_the_95_percent_interval_covers_the_truth_as_often_as_it_says_and_the_naive_one_does_not() -> None:
+    hits = naive_hits = 0
+    for draw in draws(DRAWS).tolist():
+        found = mean(draw)
+        assert found is not None
+        assert found.low is not None
+        assert found.high is not None
+        hits += found.low <= TRUTH <= found.high
+        episodes = list(itertools.chain(*draw))
+        reach = 1.96 * stdev(episodes) / len(episodes) ** 0.5
+        naive_hits += abs(fmean(episodes) - TRUTH) <= reach
+    assert 0.93 <= hits / DRAWS <= 0.97
+    assert naive_hits / DRAWS < 0.75
+
+
+def test_the_bootstrap_of_tasks_covers_too() -> None:
+    from xp.evaluation.statistics import bootstrap
+
+    intervals = [bootstrap(draw) for draw in draws(100).tolist()]
+    hits = [one[0] <= TRUTH <= one[1] for one in intervals if one is not None]
+    assert len(hits) == 100
+    assert 0.88 <= fmean(hits) <= 0.99
+
+
+def test_a_bootstrap_that_tells_something_else_is_marked() -> None:
+    skewed = {f"t{number}": [0.0] for number in range(19)} | {"rare": [20.0]}
+    even = {f"t{number}": [float(number % 2)] for number in range(40)}
+    assert summarize(skewed, 1.0).bootstrap_differs
+    assert not summarize(even, 1.0).bootstrap_differs
+
+
+def test_pass_at_k_is_the_share_of_all_choices_of_k_episodes_that_hold_a_pass() -> None:
+    episodes = [True, True, False, False, False, False]
+    for k in range(1, 7):
+        choices = list(itertools.combinations(episodes, k))
+        assert pass_at_k(6, 2, k) == pytest.approx(fmean(float(any(one)) for one in choices))
+        assert pass_hat_k(6, 2, k) == pytest.approx(fmean(float(all(one)) for one in choices))
+
+
+def test_the_estimate_of_pass_at_k_is_unbiased() -> None:
+    rng = np.random.default_rng(3)
+    passes = rng.random((20_000, 8)) < 0.3
+    found = fmean(pass_at_k(8, int(count), 4) for count in passes.sum(1))
+    assert found == pytest.approx(1 - 0.7**4, abs=0.005)
+
+
+def test_a_summary_has_every_figure_and_void_episodes_are_in_none_but_the_bounds() -> None:
+    summary = summarize({"a": [1.0, 0.0, None], "b": [1.0, 1.0, 1.0], "c": [None, None, None]}, 1.0)
+    assert (summary.num_tasks, summary.num_episodes, summary.num_void) == (3, 9, 4)
+    assert summary.reward is not None
+    assert summary.avg_at_k is not None
+    assert summary.reward.value == pytest.approx(4 / 5)
+    assert summary.avg_at_k.value == pytest.approx((0.5 + 1.0) / 2)
+    assert {k: one.num_tasks for k, one in summary.pass_at_k.items()} == {1: 2, 2: 2, 3: 1}
+    assert summary.void_bounds is not None
+    assert (summary.void_bounds.low, summary.void_bounds.high) == pytest.approx((4 / 9, 8 / 9))
+    assert summary.void_bounds.of == "observed"
+    assert summarize({"a": [0.5, None]}, 1.0, (-1.0, 1.0)).void_bounds.low == pytest.approx(-0.25)  # type: ignore[union-attr]
+
+
+def test_a_share_of_all_tasks_has_an_exact_interval_instead_of_a_point() -> None:
+    found = share([[1.0]] * 20)
+    assert found is not None
+    assert found.method == "exact"
+    assert (found.low, found.high) == (pytest.approx(0.025 ** (1 / 20)), 1.0)
+
+
+def test_one_task_says_nothing_about_others() -> None:
+    found = mean([[0.0, 1.0, 1.0]])
+    assert found is not None
+    assert (found.stderr, found.low) == (None, None)
+
+
+def test_a_mix_is_the_weighted_mean_of_strata() -> None:
+    parts = [mean([[value] for value in (0.0, 1.0, 1.0, 0.0)]), mean([[value] for value in (0.2, 0.4, 0.3, 0.1)])]
+    found = mix_of([part for part in parts if part is not None], [1, 3])
+    assert found.value == pytest.approx(0.25 * 0.5 + 0.75 * 0.25)
+    assert found.stderr == pytest.approx(((0.25 * parts[0].stderr) ** 2 + (0.75 * parts[1].stderr) ** 2) ** 0.5)  # type: ignore[union-attr,operator]
+
+
+def test_the_evaluate_stage_clusters_by_task_and_keeps_each_tasks_rewards() -> None:
+    result = evaluation_result([played("t", 1.0), played("u", 0.0), played("t", 1.0), played("u", None)], 1.0)
+    assert result["tasks"] == {"t": [1.0, 1.0], "u": [0.0, None]}
+    assert result["num_tasks"] == 2
+    assert result["reward_stderr"] == clustered_stderr([[1.0, 1.0], [0.0]])
+    json.dumps(result, allow_nan=False)
+
+
+def rewards(values: np.ndarray) -> dict[str, list[float | None]]:
+    return {f"t{number}": [float(value)] for number, value in enumerate(values)}
+
+
+def test_a_model_that_is_better_on_the_same_tasks_is_said_to_be() -> None:
+    rng = np.random.default_rng(5)
+    base = rng.random(60)
+    found = compare(("base", "tuned"), rewards(base), rewards(base + 0.1 + rng.normal(0, 0.05, 60)), 0.5, 0.03)
+    assert found.verdict.startswith("tuned is better than base by 0.092 (95 % interval +0.082 to +0.103, p < 0.001)")
+    assert found.low is not None
+    assert found.low > 0
+
+
+def test_paired_figures_are_those_of_scipy() -> None:
+    rng = np.random.default_rng(6)
+    one, other = rng.random(30), rng.random(30)
+    found = compare(("a", "b"), rewards(one), rewards(other), 0.5, 0.03)
+    expected = stats.ttest_rel(other, one)
+    assert found.p_value == pytest.approx(expected.pvalue)
+    assert (found.low, found.high) == pytest.approx(tuple(expected.confidence_interval(0.95)))
+    only_first, only_second = found.passes.only_first, found.passes.only_second
+    assert found.passes.p_value == pytest.approx(stats.binomtest(only_first, only_first + only_second).pvalue)
+
+
+def test_two_models_that_hardly_differ_are_equivalent_only_where_enough_tasks_say_so() -> None:
+    rng = np.random.default_rng(8)
+    base = rng.random(400)
+    other = base + rng.normal(0, 0.1, 400)
+    many = compare(("a", "b"), rewards(base), rewards(other), 0.5, 0.03)
+    few = compare(("a", "b"), rewards(base[:8]), rewards(other[:8]), 0.5, 0.03)
+    assert "equivalent within 0.03 on 400 tasks" in many.verdict
+    assert few.verdict.startswith("No difference between b and a was shown: 8 tasks show differences from")
+    assert "tasks would show one of 0.03" in few.verdict
+
+
+def test_a_difference_that_is_shown_but_too_small_to_matter_is_called_both() -> None:
+    wave = np.sin(np.arange(400))
+    found = compare(("a", "b"), rewards(wave), rewards(wave - 0.01 + 0.05 * np.cos(np.arange(400) * 7)), 0.5, 0.03)
+    assert found.verdict.startswith("b is worse than a by 0.01")
+    assert found.verdict.endswith("within 0.03 all the same: equivalent.")
+
+
+def test_the_smallest_difference_is_found_with_a_chance_of_80_percent() -> None:
+    rng = np.random.default_rng(8)
+    found = compare(("a", "b"), rewards(np.zeros(40)), rewards(rng.normal(0, 1, 40)), 0.5, 0.03)
+    assert found.smallest is not None
+    spread = found.stderr * 40**0.5  # type: ignore[operator]
+    samples = rng.normal(found.smallest, spread, size=(2000, 40))
+    power = float((stats.ttest_1samp(samples, 0.0, axis=1).pvalue < 0.05).mean())
+    assert 0.77 <= power <= 0.83
+
+
+def test_models_that_agree_on_a_few_tasks_are_not_called_equivalent_for_it() -> None:
+    same = {f"t{number}": [1.0] for number in range(5)}
+    found = compare(("a", "b"), same, same, 1.0, 0.03)
+    assert found.verdict.startswith("No difference between b and a was shown")
+    many = {f"t{number}": [float(number % 2)] for number in range(200)}
+    assert "equivalent" in compare(("a", "b"), many, many, 1.0, 0.03).verdict
+
+
+def test_other_tasks_are_refused_with_their_names() -> None:
+    with pytest.raises(XpError, match=r"only in b: u") as caught:
+        compare(("a", "b"), {"t": [1.0]}, {"t": [1.0], "u": [0.0]}, 1.0, 0.03)
+    assert "only in a" not in str(caught.value)
+
+
+def test_holm_makes_several_comparisons_honest() -> None:
+    rng = np.random.default_rng(9)
+    base = rng.random(30)
+    one = compare(("a", "b"), rewards(base), rewards(base + 0.05 + rng.normal(0, 0.08, 30)), 0.5, 0.03)
+    assert one.p_value is not None
+    assert one.p_value < 0.05
+    others = [compare(("a", "c"), rewards(base), rewards(rng.permutation(base)), 0.5, 0.03)] * 4
+    adjusted = holm([one, *others])
+    assert adjusted[0].p_holm == pytest.approx(min(1.0, 5 * one.p_value))

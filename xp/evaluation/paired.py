@@ -1,0 +1,230 @@
+"""Two models on the same tasks: the difference, its interval, and what may be said of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean, stdev
+from typing import Final
+
+from xp.errors import ExitCode, XpError
+from xp.evaluation.statistics import CONFIDENCE, Rewards
+
+POWER: Final = 0.8
+"""Chance with which the smallest difference that could have been shown is found."""
+SHOWN: Final = 3
+"""Names of tasks in a message."""
+
+
+@dataclass(frozen=True)
+class Passes:
+    """McNemar's test over the first scored episode of each task."""
+
+    both: int
+    only_first: int
+    only_second: int
+    neither: int
+    p_value: float
+    """Exact, two-sided."""
+
+
+@dataclass(frozen=True)
+class Paired:
+    """B against A."""
+
+    first: str
+    second: str
+    num_tasks: int
+    """Tasks that both have a scored episode of."""
+    num_left_out: int
+    """Tasks of which one of them has void episodes alone."""
+    mean_first: float
+    mean_second: float
+    difference: float
+    """Mean over tasks of B's mean reward minus A's."""
+    stderr: float | None
+    low: float | None
+    high: float | None
+    p_value: float | None
+    """Paired t test, two-sided; None: one task."""
+    p_holm: float | None
+    """The same, adjusted by Holm for all comparisons of the command."""
+    passes: Passes
+    smallest: float | None
+    """Smallest difference that so many tasks show with a chance of 80 %, at this spread."""
+    margin: float
+    """Differences up to this count as none."""
+    p_equivalent: float | None
+    """Two one-sided tests: the larger p value; below 0.05 the models are equivalent within the margin."""
+    enough_tasks: int | None
+    """Tasks with which a difference of the size of the margin is shown with a chance of 80 %; None: cannot be said."""
+    verdict: str
+    """One sentence."""
+
+
+def compare(names: tuple[str, str], first: Rewards, second: Rewards, pass_threshold: float, margin: float) -> Paired:
+    """Compare two evaluations task by task; `p_holm` is that of a single comparison.
+
+    Raises:
+        XpError: PLAN where the tasks differ, or none has a reward on both sides.
+    """
+    _check_same(names, first, second)
+    scored = {task: (_scored(first[task]), _scored(second[task])) for task in first}
+    pairs = {task: pair for task, pair in scored.items() if all(pair)}
+    if not pairs:
+        raise XpError(f"{names[0]} and {names[1]}: no task has a scored episode of both", ExitCode.PLAN)
+    means = [(fmean(one), fmean(other)) for one, other in pairs.values()]
+    differences = [other - one for one, other in means]
+    low, high, p_value = _interval(differences)
+    spread = stdev(differences) if len(differences) > 1 else 0.0
+    found = Paired(
+        first=names[0],
+        second=names[1],
+        num_tasks=len(pairs),
+        num_left_out=len(first) - len(pairs),
+        mean_first=fmean(one for one, _ in means),
+        mean_second=fmean(other for _, other in means),
+        difference=fmean(differences),
+        stderr=spread / len(differences) ** 0.5 if len(differences) > 1 else None,
+        low=low,
+        high=high,
+        p_value=p_value,
+        p_holm=p_value,
+        passes=_passes(list(pairs.values()), pass_threshold),
+        smallest=_smallest(len(differences), spread),
+        margin=margin,
+        p_equivalent=_equivalence(differences, margin, _reach(list(pairs.values()))),
+        enough_tasks=_enough_tasks(spread, margin),
+        verdict="",
+    )
+    return replace(found, verdict=verdict(found))
+
+
+def holm(comparisons: Sequence[Paired]) -> list[Paired]:
+    """The same comparisons with p values adjusted for their number, and verdicts that go by these."""
+    from statsmodels.stats.multitest import multipletests
+
+    tested = [one.p_value for one in comparisons if one.p_value is not None]
+    adjusted = iter(multipletests(tested, method="holm")[1] if tested else ())
+    found = [replace(one, p_holm=None if one.p_value is None else float(next(adjusted))) for one in comparisons]
+    return [replace(one, verdict=verdict(one)) for one in found]
+
+
+def verdict(found: Paired) -> str:
+    """What was found, in a sentence: better, worse, equivalent within the margin, or not enough tasks."""
+    size = f"by {abs(found.difference):.3f} (p {_p(found.p_holm)})"
+    if found.low is not None and found.high is not None:
+        size = f"by {abs(found.difference):.3f} (95 % interval {found.low:+.3f} to {found.high:+.3f}"
+        size += f", p {_p(found.p_holm)} after Holm)" if found.p_holm != found.p_value else f", p {_p(found.p_value)})"
+    is_equivalent = found.p_equivalent is not None and found.p_equivalent < 1 - CONFIDENCE
+    if found.p_holm is not None and found.p_holm < 1 - CONFIDENCE:
+        word = "better" if found.difference > 0 else "worse"
+        but = f", which is within {found.margin:g} all the same: equivalent" if is_equivalent else ""
+        return f"{found.second} is {word} than {found.first} {size} on {found.num_tasks} tasks{but}."
+    if is_equivalent:
+        return (
+            f"{found.second} and {found.first} are equivalent within {found.margin:g} on {found.num_tasks} tasks"
+            f" (two one-sided tests, p {_p(found.p_equivalent)})."
+        )
+    return f"No difference between {found.second} and {found.first} was shown: {_missing(found)}."
+
+
+def _missing(found: Paired) -> str:
+    if found.smallest is None:
+        return f"{found.num_tasks} task says nothing about others"
+    text = f"{found.num_tasks} tasks show differences from {found.smallest:.3f} on"
+    if found.enough_tasks is None:
+        return text
+    return f"{text}; about {max(found.enough_tasks, found.num_tasks + 1):,} tasks would show one of {found.margin:g}"
+
+
+def _check_same(names: tuple[str, str], first: Rewards, second: Rewards) -> None:
+    lines = []
+    for name, own, other in ((names[0], first, second), (names[1], second, first)):
+        if only := sorted(set(own) - set(other)):
+            more = f" and {len(only) - SHOWN} more" if len(only) > SHOWN else ""
+            lines.append(f"  only in {name}: {', '.join(only[:SHOWN])}{more}")
+    if lines:
+        raise XpError(
+            f"{names[0]} and {names[1]} were not evaluated on the same tasks, so that nothing is paired:\n"
+            + "\n".join(lines)
+            + "\nevaluate both with the same env, env.held_out and evaluation.num_tasks",
+            ExitCode.PLAN,
+        )
+
+
+def _scored(rewards: Sequence[float | None]) -> list[float]:
+    return [one for one in rewards if one is not None]
+
+
+def _interval(differences: Sequence[float]) -> tuple[float | None, float | None, float | None]:
+    """Bounds and p value of the mean difference; of tasks that all differ alike the sign test's, and no interval."""
+    if len(differences) < 2:
+        return None, None, None
+    if max(differences) == min(differences):
+        return None, None, 1.0 if differences[0] == 0 else 0.5 ** (len(differences) - 1)
+    from scipy.stats import ttest_1samp
+
+    test = ttest_1samp(differences, 0.0)
+    interval = test.confidence_interval(CONFIDENCE)
+    return float(interval.low), float(interval.high), float(test.pvalue)
+
+
+def _passes(pairs: Sequence[tuple[Sequence[float], Sequence[float]]], threshold: float) -> Passes:
+    from statsmodels.stats.contingency_tables import mcnemar
+
+    counts: Mapping[tuple[bool, bool], int] = {
+        key: sum((one[0] >= threshold, other[0] >= threshold) == key for one, other in pairs)
+        for key in ((True, True), (True, False), (False, True), (False, False))
+    }
+    both, only_first, only_second, neither = counts.values()
+    test = mcnemar([[both, only_first], [only_second, neither]], exact=True)
+    # Without a task on which they differ there is nothing to test, and statsmodels has no number for it.
+    p_value = float(test.pvalue) if only_first + only_second else 1.0
+    return Passes(both, only_first, only_second, neither, p_value)
+
+
+def _equivalence(differences: Sequence[float], margin: float, reach: float) -> float | None:
+    """The larger p value of two one-sided tests.
+
+    Where all tasks differ alike there is no spread to test with. Then it is the chance that so many tasks show none of
+    those that differ by `reach`, if these were frequent enough to move the mean by the margin.
+    """
+    if len(differences) < 2:
+        return None
+    if max(differences) == min(differences):
+        return 1.0 if abs(differences[0]) >= margin else max(0.0, 1 - margin / reach) ** len(differences)
+    from statsmodels.stats.weightstats import DescrStatsW
+
+    return float(DescrStatsW(differences).ttost_mean(-margin, margin)[0])
+
+
+def _reach(pairs: Sequence[tuple[Sequence[float], Sequence[float]]]) -> float:
+    """Largest difference that two rewards can have, as far as was seen; 1 where all are the same."""
+    rewards = [reward for pair in pairs for side in pair for reward in side]
+    return max(rewards) - min(rewards) or 1.0
+
+
+def _smallest(num_tasks: int, spread: float) -> float | None:
+    if num_tasks < 2:
+        return None
+    if spread == 0:
+        return 0.0
+    from statsmodels.stats.power import TTestPower
+
+    return float(TTestPower().solve_power(nobs=num_tasks, alpha=1 - CONFIDENCE, power=POWER)) * spread
+
+
+def _enough_tasks(spread: float, margin: float) -> int | None:
+    if spread == 0:
+        return None
+    from statsmodels.stats.power import TTestPower
+
+    needed = TTestPower().solve_power(effect_size=margin / spread, alpha=1 - CONFIDENCE, power=POWER)
+    return int(float(needed)) + 1
+
+
+def _p(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return "< 0.001" if value < 0.001 else f"= {value:.3f}"

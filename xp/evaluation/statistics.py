@@ -1,0 +1,223 @@
+"""From the rewards of an evaluation to figures with intervals; the tasks are the sample, not the episodes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Final
+
+from xp.episode.clusters import clustered_stderr
+
+Rewards = Mapping[str, Sequence[float | None]]
+"""Task -> the rewards of its episodes; None: void."""
+
+CONFIDENCE: Final = 0.95
+RESAMPLES: Final = 2000
+DIFFERS: Final = 0.1
+"""Share of the interval's width by which a bound of the bootstrap must lie elsewhere to be told."""
+EXACT: Final = "exact"
+STUDENT: Final = "t"
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A figure with its interval."""
+
+    value: float
+    stderr: float | None
+    """Clustered by task; None: of one task."""
+    low: float | None
+    high: float | None
+    """Bounds of the interval; None: nothing can be said of one task, or of tasks that are all alike."""
+    method: str
+    """`t` (Student's, tasks - 1 degrees of freedom) or `exact` (Clopper-Pearson, where all tasks or none pass)."""
+    num_tasks: int
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """How far void episodes could move the mean reward."""
+
+    low: float
+    high: float
+    of: str
+    """`rule`: the reward rule's own limits; `observed`: the smallest and largest reward that was seen."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One model on one environment, or on a mix of several."""
+
+    num_tasks: int
+    num_episodes: int
+    num_void: int
+    reward: Estimate | None
+    """None: every episode is void."""
+    bootstrap: tuple[float, float] | None
+    """Of the mean reward, by resampling tasks (BCa); None: it has none."""
+    passes: Estimate | None
+    """Share of episodes with a reward of at least `pass_threshold`."""
+    pass_threshold: float
+    avg_at_k: Estimate | None
+    """Mean over tasks of the mean reward of each task."""
+    pass_at_k: Mapping[int, Estimate]
+    """k -> chance that one of k episodes passes, unbiased; over the tasks with at least k scored episodes."""
+    pass_hat_k: Mapping[int, Estimate]
+    """k -> chance that all of k episodes pass (pass^k), unbiased."""
+    void_bounds: Bounds | None
+    """None: no episode is void, or all are."""
+
+    @property
+    def bootstrap_differs(self) -> bool:
+        """Whether the bootstrap tells something else than Student's interval."""
+        if self.reward is None or self.bootstrap is None or self.reward.low is None or self.reward.high is None:
+            return False
+        low, high = self.reward.low, self.reward.high
+        return max(abs(self.bootstrap[0] - low), abs(self.bootstrap[1] - high)) > DIFFERS * (high - low)
+
+
+def summarize(
+    rewards: Rewards, pass_threshold: float, limits: tuple[float | None, float | None] = (None, None)
+) -> Summary:
+    """All figures of one environment.
+
+    Args:
+        rewards: of every episode that was played.
+        pass_threshold: smallest reward that is a pass.
+        limits: the smallest and the largest reward that the rule permits; None: no limit.
+    """
+    scored = [[one for one in task if one is not None] for task in rewards.values()]
+    scored = [task for task in scored if task]
+    passed = [[float(one >= pass_threshold) for one in task] for task in scored]
+    return Summary(
+        num_tasks=len(rewards),
+        num_episodes=sum(map(len, rewards.values())),
+        num_void=sum(one is None for task in rewards.values() for one in task),
+        reward=mean(scored),
+        bootstrap=bootstrap(scored),
+        passes=share(passed),
+        pass_threshold=pass_threshold,
+        avg_at_k=mean([[fmean(task)] for task in scored]),
+        pass_at_k=_over_k(passed, pass_at_k),
+        pass_hat_k=_over_k(passed, pass_hat_k),
+        void_bounds=_void_bounds(rewards, limits),
+    )
+
+
+def mean(tasks: Sequence[Sequence[float]], confidence: float = CONFIDENCE) -> Estimate | None:
+    """Mean over episodes with Student's interval, clustered by task; None: there is no episode."""
+    values = [one for task in tasks for one in task]
+    if not values:
+        return None
+    num_tasks = sum(map(bool, tasks))
+    value, stderr = fmean(values), clustered_stderr(tasks)
+    if not stderr:  # of one task, or of tasks that are all alike
+        return Estimate(value, stderr, None, None, STUDENT, num_tasks)
+    reach = stderr * _quantile(num_tasks - 1, confidence)
+    return Estimate(value, stderr, value - reach, value + reach, STUDENT, num_tasks)
+
+
+def share(tasks: Sequence[Sequence[float]], confidence: float = CONFIDENCE) -> Estimate | None:
+    """`mean` of zeros and ones, within 0 and 1; exact where all are alike, since Student's interval is a point there.
+
+    The exact interval counts tasks, as if each had one episode: it is the wider for that.
+    """
+    found = mean(tasks, confidence)
+    if found is None or found.num_tasks < 2:
+        return found
+    if found.stderr == 0 and found.value in (0.0, 1.0):
+        from scipy.stats import binomtest
+
+        exact = binomtest(round(found.value * found.num_tasks), found.num_tasks).proportion_ci(confidence)
+        return Estimate(found.value, 0.0, float(exact.low), float(exact.high), EXACT, found.num_tasks)
+    low = None if found.low is None else max(0.0, found.low)
+    high = None if found.high is None else min(1.0, found.high)
+    return Estimate(found.value, found.stderr, low, high, STUDENT, found.num_tasks)
+
+
+def bootstrap(tasks: Sequence[Sequence[float]], confidence: float = CONFIDENCE) -> tuple[float, float] | None:
+    """Interval of the mean by resampling whole tasks (bias-corrected and accelerated); None: all tasks are alike."""
+    import numpy as np
+    from scipy.stats import bootstrap as resample
+
+    filled = [task for task in tasks if task]
+    if len(filled) < 2 or not clustered_stderr(filled):
+        return None
+    sums, counts = np.array([sum(task) for task in filled]), np.array([float(len(task)) for task in filled])
+    found = resample(
+        (sums, counts),
+        lambda sums, counts, axis: sums.sum(axis) / counts.sum(axis),
+        paired=True,
+        vectorized=True,
+        n_resamples=RESAMPLES,
+        confidence_level=confidence,
+        rng=np.random.default_rng(0),
+    ).confidence_interval
+    low, high = float(found.low), float(found.high)
+    return (low, high) if math.isfinite(low) and math.isfinite(high) else None
+
+
+def pass_at_k(num_episodes: int, num_passed: int, k: int) -> float:
+    """Chance that at least one of k episodes passes, unbiased: 1 - C(n - c, k) / C(n, k) (arXiv:2107.03374)."""
+    return 1.0 - math.comb(num_episodes - num_passed, k) / math.comb(num_episodes, k)
+
+
+def pass_hat_k(num_episodes: int, num_passed: int, k: int) -> float:
+    """Chance that all of k episodes pass, unbiased: C(c, k) / C(n, k) (arXiv:2406.12045)."""
+    return math.comb(num_passed, k) / math.comb(num_episodes, k)
+
+
+def mix_of(parts: Sequence[Estimate], weights: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:
+    """The weighted mean over environments, each a stratum with tasks of its own (Welch-Satterthwaite's freedom).
+
+    Args:
+        parts: one estimate an environment.
+        weights: of each, any positive scale.
+    """
+    total = sum(weights)
+    shares = [weight / total for weight in weights]
+    value = sum(share * part.value for share, part in zip(shares, parts, strict=True))
+    num_tasks = sum(part.num_tasks for part in parts)
+    if any(part.stderr is None for part in parts):
+        return Estimate(value, None, None, None, STUDENT, num_tasks)
+    variances = [(share * (part.stderr or 0.0)) ** 2 for share, part in zip(shares, parts, strict=True)]
+    variance = sum(variances)
+    if variance == 0:
+        return Estimate(value, 0.0, None, None, STUDENT, num_tasks)
+    freedom = variance**2 / sum(one**2 / (part.num_tasks - 1) for one, part in zip(variances, parts, strict=True))
+    reach = math.sqrt(variance) * _quantile(freedom, confidence)
+    return Estimate(value, math.sqrt(variance), value - reach, value + reach, STUDENT, num_tasks)
+
+
+def _over_k(passed: Sequence[Sequence[float]], estimator: Callable[[int, int, int], float]) -> dict[int, Estimate]:
+    most = max(map(len, passed), default=0)
+    sizes = [2**power for power in range(most.bit_length()) if 2**power < most] + ([most] if most else [])
+    found: dict[int, Estimate] = {}
+    for k in sizes:
+        enough = [[estimator(len(task), round(sum(task)), k)] for task in passed if len(task) >= k]
+        estimate = share(enough)
+        assert estimate is not None  # the longest task has k
+        found[k] = estimate
+    return found
+
+
+def _void_bounds(rewards: Rewards, limits: tuple[float | None, float | None]) -> Bounds | None:
+    everything = [one for task in rewards.values() for one in task]
+    values = [one for one in everything if one is not None]
+    num_void = len(everything) - len(values)
+    if not num_void or not values:
+        return None
+    lowest, highest = limits
+    of = "observed" if lowest is None or highest is None else "rule"
+    lowest = min(values) if lowest is None else lowest
+    highest = max(values) if highest is None else highest
+    total, count = math.fsum(values), len(everything)
+    return Bounds((total + num_void * lowest) / count, (total + num_void * highest) / count, of)
+
+
+def _quantile(freedom: float, confidence: float) -> float:
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, 0.5 + confidence / 2))
