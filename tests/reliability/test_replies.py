@@ -99,6 +99,20 @@ def test_18_a_body_of_64_mb_is_refused_without_being_kept(world: World) -> None:
 
 
 @pytest.mark.scorecard(18)
+def test_18_a_prompt_of_20_mb_is_refused_and_a_list_of_tasks_may_be_as_long(world: World) -> None:
+    text = "x" * (20 << 20)
+    messages = json.dumps([{"role": "user", "blocks": [{"type": "text", "text": text}]}]).encode()
+    tasks = json.dumps({"tasks": [{"text": text}]}).encode()
+    world.proxy.inject("/messages", faults.replied(messages, "application/json"), times=9)
+    with pytest.raises(EnvFault, match=f"longer than {16 << 20} bytes"):
+        world.provider().open(TASK)
+    world.proxy.inject("/tasks", faults.replied(tasks, "application/json"))
+    listed = world.provider().listed("train")
+    assert listed is not None
+    assert len(listed) == 1
+
+
+@pytest.mark.scorecard(18)
 def test_18_a_compressed_bomb_is_never_opened(world: World) -> None:
     import gzip
 

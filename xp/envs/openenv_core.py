@@ -13,7 +13,7 @@ from xp.envs.base import EnvFault, ProtocolError, ToolResult, ToolSpec
 from xp.envs.openenv_socket import Socket, client_of, connect
 from xp.envs.ors_http import Repeat, Transport
 from xp.envs.target import Target, origin
-from xp.envs.wire import parse_json
+from xp.envs.wire import parsed
 from xp.episode.config import EnvConfig
 
 
@@ -35,7 +35,7 @@ class Core:
         if self._schema is None:
             deadline = asyncio.get_running_loop().time() + self.limits.create_timeout_s
             body = await self._transport.request("GET", "/schema", deadline=deadline, repeat=Repeat.QUESTION)
-            self._schema = parse_json(body, "GET /schema")
+            self._schema = await parsed(body, "GET /schema")
         return self._schema
 
     async def open(self, reset: Mapping[str, Any]) -> tuple[Socket, ToolResult]:

@@ -13,9 +13,9 @@ import aiohttp
 from xp.envs.base import DeadlineExceeded, ProtocolError, ResponseLost, SessionLost, UnsafeOrigin
 from xp.envs.local_keys import PROOF_HEADER
 from xp.envs.ors_faults import translated
-from xp.envs.ors_http import MAX_CALL_BYTES
+from xp.envs.ors_http import MAX_REPLY_BYTES
 from xp.envs.target import Target, origin
-from xp.envs.wire import parse_json
+from xp.envs.wire import parsed
 
 CLOSE_S: Final = 5.0
 _ENDS: Final = (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSING, aiohttp.WSMsgType.CLOSED, aiohttp.WSMsgType.ERROR)
@@ -47,7 +47,7 @@ async def connect(client: aiohttp.ClientSession, target: Target, deadline: float
     try:
         with translated(what):
             async with asyncio.timeout_at(deadline):
-                connection = await client.ws_connect(what, max_msg_size=MAX_CALL_BYTES, compress=0)
+                connection = await client.ws_connect(what, max_msg_size=MAX_REPLY_BYTES, compress=0)
     except TimeoutError:
         raise DeadlineExceeded(f"{what}: no connection in time") from None
     return Socket(connection, what)
@@ -84,7 +84,7 @@ class Socket:
         except BaseException:
             self._give_up("an earlier call was cut off")
             raise
-        reply = parse_json(text, self._what)
+        reply = await parsed(text, self._what)
         if not isinstance(reply, Mapping) or not isinstance(reply.get("type"), str):
             raise ProtocolError(f"{self._what}: the answer to {kind} has no type")
         return reply["type"], reply.get("data")

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from xp.envs import wire
 from xp.envs.base import NotOffered, ProtocolError, SessionLost
-from xp.envs.ors_http import Repeat, Transport
+from xp.envs.ors_http import MAX_LISTING_BYTES, Repeat, Transport
 from xp.envs.ors_session import Sessions
 from xp.episode.config import EnvConfig
 
@@ -135,9 +135,15 @@ class Catalog:
         deadline = self._deadline()
         async with self._borrowed(deadline) as sid:
             text = await self._transport.request(
-                method, path, deadline=deadline, body=body, sid=sid, repeat=Repeat.QUESTION
+                method,
+                path,
+                deadline=deadline,
+                body=body,
+                sid=sid,
+                repeat=Repeat.QUESTION,
+                max_bytes=MAX_LISTING_BYTES,
             )
-        return wire.parse_json(text, f"{method} {path}")
+        return await wire.parsed(text, f"{method} {path}")
 
     @asynccontextmanager
     async def _borrowed(self, deadline: float) -> AsyncIterator[str | None]:

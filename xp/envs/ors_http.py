@@ -28,8 +28,10 @@ from xp.envs.sse import EventReader
 from xp.envs.target import Target, origin
 from xp.episode.retry import Refused, RetryRule, Unreachable
 
-MAX_REPLY_BYTES: Final = 64 * 1024 * 1024
-MAX_CALL_BYTES: Final = 16 * 1024 * 1024
+MAX_REPLY_BYTES: Final = 16 * 1024 * 1024
+"""Of an answer about one session or one environment: a prompt, tools, a tool's result."""
+MAX_LISTING_BYTES: Final = 64 * 1024 * 1024
+"""Of a list of tasks."""
 IDLE_CONNECTION_S: Final = 4.0
 """Shorter than any server's own limit (uvicorn's is 5 s), so that a call never meets a connection just being closed."""
 SILENCE_S: Final = 25.0
@@ -99,12 +101,14 @@ class Transport:
         sid: str | None = None,
         with_secrets: bool = False,
         repeat: Repeat,
+        max_bytes: int = MAX_REPLY_BYTES,
     ) -> bytes:
         """The body of the answer.
 
         Args:
             deadline: on the loop's clock; all tries together end by then.
             repeat: when it is sent again.
+            max_bytes: a longer answer is refused.
         """
         what = f"{method} {path}"
         attempt = 0
@@ -115,7 +119,7 @@ class Transport:
                     with translated(f"{what} on {self._origin}"):
                         async with self._open(method, path, body, sid, with_secrets) as response:
                             await self._accept(response, what, sid)
-                            return await _read(response, MAX_REPLY_BYTES, what)
+                            return await _read(response, max_bytes, what)
                 except EnvFault as fault:
                     await self.pause(repeat, fault, attempt, deadline)
 
@@ -271,8 +275,8 @@ async def _result(response: aiohttp.ClientResponse, what: str, progress: list[st
         except TimeoutError:
             raise ResponseLost(f"{what}: {SILENCE_S:g} s of silence") from None
         size += len(piece)
-        if size > MAX_CALL_BYTES:
-            raise ProtocolError(f"{what}: the answer is longer than {MAX_CALL_BYTES} bytes")
+        if size > MAX_REPLY_BYTES:
+            raise ProtocolError(f"{what}: the answer is longer than {MAX_REPLY_BYTES} bytes")
         if not piece:
             raise ResponseLost(f"{what}: the stream ended before its result")
         try:

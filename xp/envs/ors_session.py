@@ -102,7 +102,7 @@ class Sessions:
         text = await self._transport.stream(
             "/create_session", deadline=deadline, body={}, with_secrets=True, progress=progress, repeat=repeat
         )
-        reply = wire.parse_json(text, "POST /create_session") if text else None
+        reply = await wire.parsed(text, "POST /create_session") if text else None
         sid = reply.get("sid") if isinstance(reply, dict) else None
         return wire.string(sid or (progress[-1] if progress else None), "POST /create_session")
 
@@ -112,7 +112,7 @@ class Sessions:
         deadline = asyncio.get_running_loop().time() + self._limits.call_timeout_s
         work = self._transport.stream(f"/{live.env}/call", deadline=deadline, body=body, sid=live.sid, progress=[])
         text = await self._guarded(live, work)
-        return wire.tool_result(wire.parse_json(text, what), what)
+        return wire.tool_result(await wire.parsed(text, what), what)
 
     async def tools(self, live: Live) -> tuple[tuple[ToolSpec, ...], Terminal | None]:
         if live.tools is None:
@@ -149,12 +149,12 @@ class Sessions:
                 body = await self._transport.request(
                     "GET", path, deadline=deadline, sid=live.sid, repeat=Repeat.OPENING
                 )
-                return wire.messages(wire.parse_json(body, path), path)
+                return wire.messages(await wire.parsed(body, path), path)
         # Servers before 0.1.157 have no /messages; if the session is what is gone, this says so.
         path = f"/{live.env}/prompt"
         body = await self._transport.request("GET", path, deadline=deadline, sid=live.sid, repeat=Repeat.OPENING)
         self._has_messages = False
-        return [Message(role="user", content=wire.block_text(wire.parse_json(body, path), path))]
+        return [Message(role="user", content=wire.block_text(await wire.parsed(body, path), path))]
 
     async def _guarded(self, live: Live, work: Coroutine[Any, Any, T]) -> T:
         """Do `work` on the session, and stop as soon as the keeper finds that the server has lost it."""

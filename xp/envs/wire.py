@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
-from collections.abc import Mapping
-from typing import Any, NoReturn
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NoReturn
 
 from xp.envs.base import MOST_TASKS, Message, ProtocolError, ResponseLost, ToolResult, ToolSpec
 
@@ -14,9 +15,20 @@ CALL_ERRORS = ("not_found", "input_validation", None)
 ROLES = ("system", "user", "assistant")
 
 
-def parse_json(text: str | bytes, what: str) -> Any:
+LARGE: Final = 256 * 1024
+"""Characters or bytes of JSON above which it is parsed off the event loop."""
+
+
+async def parsed(text: str | bytes, what: str) -> Any:
+    """`parse_json` for a coroutine; the other sessions of the loop go on while a large answer is read."""
+    if len(text) <= LARGE:
+        return parse_json(text, what)
+    return await asyncio.to_thread(parse_json, text, what, object_hook=_yield)
+
+
+def parse_json(text: str | bytes, what: str, object_hook: Callable[[Any], Any] | None = None) -> Any:
     try:
-        return json.loads(text, parse_constant=_refuse_constant)
+        return json.loads(text, parse_constant=_refuse_constant, object_hook=object_hook)
     except RecursionError:
         raise ProtocolError(f"{what}: JSON nested too deeply") from None
     except ValueError as error:
@@ -141,6 +153,11 @@ def _mapping(value: Any, what: str) -> Mapping[str, Any]:
 
 def _refuse(what: str, field: str, value: object) -> NoReturn:
     raise ProtocolError(f"{what}: {field} is {type(value).__name__} {str(value)[:60]!r}")
+
+
+def _yield(value: Any) -> Any:
+    """Returns its argument: the parser holds the interpreter's lock except where it calls Python, as it does here."""
+    return value
 
 
 def _refuse_constant(constant: str) -> NoReturn:

@@ -11,12 +11,18 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 from xp.envs.base import Message
+from xp.episode.budget import beginnings, cut, is_far_over, num_characters
 from xp.episode.config import Chat, ToolsPrompt
 from xp.episode.tools_prompt import as_user, with_tools
 from xp.episode.turn_ends import TURN, TurnEnds, calling_turn, plain_turn, turn_ends
+
+MAX_KEPT_CHARACTERS: Final = 65_536
+"""A reply up to this length is kept as ids: a group's episodes often hear the same."""
+MAX_KEPT: Final = 4_096
+"""Replies that are kept at the same time."""
 
 
 class ChatTokens:
@@ -68,6 +74,14 @@ class ChatTokens:
         rendered = self._apply(messages, tools, tokenize=True, return_dict=True)
         return list(rendered["input_ids"])
 
+    def prompt_length(self, messages: Sequence[Message], tools: str, limit: int) -> int | None:
+        """Tokens of the prompt; None where it is far over the limit, which is known without reading it to its end."""
+        if beginnings(num_characters(messages) + len(tools), limit):
+            text = self.rendered(messages, tools)
+            if any(is_far_over(len(self._ids(text[:size])), limit) for size in beginnings(len(text), limit)):
+                return None
+        return len(self.prompt(messages, tools))
+
     def rendered(self, messages: Sequence[Message], tools: str) -> str:
         """`prompt` as text."""
         return str(self._apply(messages, tools, tokenize=False))
@@ -107,14 +121,40 @@ class ChatTokens:
                 environment's, not trained on).
             tools: names of the tools whose results stand among the messages, in order.
         """
+        if num_characters(messages) > MAX_KEPT_CHARACTERS:
+            return self._reply(messages, last_id, tools)
         key = json.dumps([last_id if last_id in self.end_ids else None, [*tools], *messages])
         if key not in self._known:
-            tail = self.rendered_reply(messages, tools)
-            first = self.ends.first(tail)
-            is_written = last_id in self.end_ids and (first not in self.ends.opening_texts or self._is(last_id, first))
-            rest = tail[len(first) :] if is_written else tail
-            self._known[key] = self._tokenizer(rest, add_special_tokens=False)["input_ids"]
+            if len(self._known) >= MAX_KEPT:
+                self._known.clear()
+            self._known[key] = self._reply(messages, last_id, tools)
         return list(self._known[key])
+
+    def reply_within(
+        self, room: int, messages: Sequence[Message], *, last_id: int | None, tools: Sequence[str] = ()
+    ) -> list[int] | None:
+        """The ids of `reply`; None where no token of the next turn would fit behind them.
+
+        Of a reply that is far too long only a beginning is rendered and tokenized, in proportion to the room.
+
+        Args:
+            room: tokens that the response may still take.
+            messages: as in `reply`, and so are `last_id` and `tools`.
+        """
+        sizes = beginnings(num_characters(messages), room)
+        if any(is_far_over(len(self._reply(cut(messages, size), last_id, tools)), room) for size in sizes):
+            return None
+        ids = self.reply(messages, last_id=last_id, tools=tools)
+        return ids if len(ids) < room else None
+
+    def _reply(self, messages: Sequence[Message], last_id: int | None, tools: Sequence[str]) -> list[int]:
+        tail = self.rendered_reply(messages, tools)
+        first = self.ends.first(tail)
+        is_written = last_id in self.end_ids and (first not in self.ends.opening_texts or self._is(last_id, first))
+        return self._ids(tail[len(first) :] if is_written else tail)
+
+    def _ids(self, text: str) -> list[int]:
+        return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def said(self, messages: Sequence[Message]) -> list[Message]:
         """What the environment said, in the roles in which the model reads it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -20,7 +21,9 @@ class Lengths:
 
     counted: int
     mean: float
-    longest: int
+    """Where some prompts were not counted to their end, of the others."""
+    longest: str
+    """A number of tokens, or "over N" where some were not counted to their end."""
     too_long: float
     """Share over `training.max_prompt_tokens`."""
 
@@ -53,7 +56,10 @@ def prompt_lengths(task_set: TaskSet, reader: Reader) -> Counted:
     chat = ChatTokens(tokenizer, reader.chat)
     try:
         lengths = count_tokens(
-            task_set.path, rows, chat.digest(), lambda row: len(chat.prompt(row.messages, row.tools))
+            task_set.path,
+            rows,
+            chat.digest(),
+            lambda row: chat.prompt_length(row.messages, row.tools, reader.max_prompt_tokens),
         )
     except Exception as error:  # A chat template is a program of the model's; training refuses it in its own words.
         return Counted({}, f"the chat template of {reader.model} renders no prompt ({type(error).__name__}): {later}")
@@ -63,10 +69,14 @@ def prompt_lengths(task_set: TaskSet, reader: Reader) -> Counted:
 
 
 def _by_group(rows: Sequence[TaskRow], lengths: Mapping[str, int], limit: int) -> dict[tuple[str, Purpose], Lengths]:
-    groups: dict[tuple[str, Purpose], list[int]] = {}
+    groups: dict[tuple[str, Purpose], list[int | None]] = {}
     for row in rows:
-        groups.setdefault((row.env, row.purpose), []).append(lengths[row.task_id])
-    return {
-        group: Lengths(len(found), sum(found) / len(found), max(found), sum(n > limit for n in found) / len(found))
-        for group, found in groups.items()
-    }
+        groups.setdefault((row.env, row.purpose), []).append(lengths.get(row.task_id))
+    return {group: _lengths(found, limit) for group, found in groups.items()}
+
+
+def _lengths(found: Sequence[int | None], limit: int) -> Lengths:
+    known = [number for number in found if number is not None]
+    longest = str(max(known)) if len(known) == len(found) else f"over {2 * limit}"
+    too_long = sum(number is None or number > limit for number in found) / len(found)
+    return Lengths(len(found), sum(known) / len(known) if known else math.inf, longest, too_long)

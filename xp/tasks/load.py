@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -46,16 +47,20 @@ def within_limit(directory: Path, rows: Sequence[TaskRow], chat: ChatTokens, max
         XpError: no task is left; or (PLAN) the model's chat template loses tools, which is looked at first.
     """
     check_chat(chat, ((row.messages, row.tools) for row in rows))
-    lengths = count_tokens(directory, rows, chat.digest(), lambda row: len(chat.prompt(row.messages, row.tools)))
-    kept = [row for row in rows if lengths[row.task_id] <= max_tokens]
+    lengths = count_tokens(
+        directory, rows, chat.digest(), lambda row: chat.prompt_length(row.messages, row.tools, max_tokens)
+    )
+    kept = [row for row in rows if lengths.get(row.task_id, math.inf) <= max_tokens]
     if not kept:
+        shortest = f"the shortest has {min(lengths.values())}" if lengths else f"all have more than {2 * max_tokens}"
         raise XpError(
-            f"every one of {len(rows)} prompts is longer than training.max_prompt_tokens={max_tokens}"
-            f" (the shortest has {min(lengths.values())}); raise it",
+            f"every one of {len(rows)} prompts is longer than training.max_prompt_tokens={max_tokens} ({shortest});"
+            " raise it",
             ExitCode.TASKS,
         )
+    longest = str(max(lengths.values())) if len(lengths) == len(rows) else f"more than {2 * max_tokens}"
     print(
-        f"{len(kept)} of {len(rows)} tasks; prompts of {min(lengths.values())} to {max(lengths.values())} tokens,"
+        f"{len(kept)} of {len(rows)} tasks; prompts of {min(lengths.values())} to {longest} tokens,"
         f" {len(rows) - len(kept)} left out as longer than {max_tokens}",
         flush=True,
     )

@@ -102,7 +102,7 @@ def _characters(count: Count) -> str:
 
 def _tokens(lengths: Counted, env: str, purpose: str) -> list[str]:
     found = lengths.groups.get((env, Purpose(purpose)))
-    return ["-"] * 3 if found is None else [f"{found.mean:.0f}", str(found.longest), f"{found.too_long:.1%}"]
+    return ["-"] * 3 if found is None else [f"{found.mean:.0f}", found.longest, f"{found.too_long:.1%}"]
 
 
 def print_held_out(manifest: Manifest) -> None:

@@ -17,23 +17,25 @@ SUFFIX: Final = ".tokens"
 
 
 def count_tokens(
-    task_set: Path, rows: Sequence[TaskRow], tokenizer: str, count: Callable[[TaskRow], int]
+    task_set: Path, rows: Sequence[TaskRow], tokenizer: str, count: Callable[[TaskRow], int | None]
 ) -> Mapping[str, int]:
-    """Tokens of every prompt by task id, from the file where it has them all, else counted and kept.
+    """Tokens of prompts by task id, from the file where it has them, else counted and kept.
 
     Args:
         task_set: directory of the set.
         rows: of the set; several purposes share one file.
         tokenizer: digest of the tokenizer (`ChatTokens.digest`).
-        count: the length of one row's prompt, tools included.
+        count: the length of one row's prompt, tools included; None where it gave up, far over its limit: such a task
+            is absent from what is returned and from the file.
     """
     file = place_of(task_set) / f"{tokenizer}.json"
     known = read_counts(file) or {}
-    fresh = {row.task_id: count(row) for row in rows if row.task_id not in known}
+    counted = {row.task_id: count(row) for row in rows if row.task_id not in known}
+    fresh = {task_id: number for task_id, number in counted.items() if number is not None}
     if fresh:
         known |= fresh
         _keep(file, known)
-    return {row.task_id: known[row.task_id] for row in rows}
+    return {row.task_id: known[row.task_id] for row in rows if row.task_id in known}
 
 
 def place_of(task_set: Path) -> Path:

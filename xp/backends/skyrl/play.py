@@ -58,8 +58,8 @@ class Play:
 
     def hears(self, reply: Reply, chat: ChatTokens) -> bool:
         """Take in what the environment said; False where no token of a next turn would fit behind it."""
-        ids = chat.reply(reply.messages, last_id=self._last_id, tools=reply.tools)
-        if len(ids) >= self.room:
+        ids = chat.reply_within(self.room, reply.messages, last_id=self._last_id, tools=reply.tools)
+        if ids is None:
             return False
         self.reply_ids = ids
         self.observed += len(ids)

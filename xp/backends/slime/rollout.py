@@ -95,9 +95,9 @@ async def _converse(
             reply = await _threaded(own, lambda text=text: episode.step(text))  # type: ignore[misc]
             if reply.is_done:
                 return True
-            ids = chat.reply(reply.messages, last_id=written.last_id, tools=reply.tools)
-            # At least one token of the next turn must fit; otherwise settle() finds the episode truncated.
-            if len(ids) >= limits.max_response_tokens - sample.response_length:
+            room = limits.max_response_tokens - sample.response_length
+            ids = chat.reply_within(room, reply.messages, last_id=written.last_id, tools=reply.tools)
+            if ids is None:  # settle() finds the episode truncated.
                 return True
             sample.append_response_tokens(args, tokens=ids, trainable=False, text=chat.text(ids))
     finally:

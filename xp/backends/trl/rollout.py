@@ -210,7 +210,8 @@ def _step_all(
     for turn, answer in zip(turns, answers, strict=True):
         if answer.is_done:
             continue
-        ids = chat.reply(answer.messages, last_id=turn.last_id, tools=answer.tools)
-        # At least one token of the next turn must fit; otherwise settle() finds the episode truncated.
-        if len(ids) < engine.room(turn.number):
+        room = engine.room(turn.number)
+        ids = chat.reply_within(room, answer.messages, last_id=turn.last_id, tools=answer.tools)
+        # Otherwise settle() finds the episode truncated.
+        if ids is not None:
             yield turn.number, ids

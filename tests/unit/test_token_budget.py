@@ -1,0 +1,163 @@
+"""A reply or a prompt that is far too long for its budget costs what the budget costs, and is never half counted."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fake_provider import FakeWorld
+from tests.tiny import tokenizer_and_model
+from tests.unit.test_episode_tokens import tokenizer_with
+from xp.envs import wire
+from xp.envs.base import Message
+from xp.episode import tokens
+from xp.episode.budget import num_characters
+from xp.episode.config import Chat
+from xp.episode.tokens import ChatTokens
+from xp.tasks.config import Reader
+from xp.tasks.lengths import prompt_lengths
+from xp.tasks.load import within_limit
+from xp.tasks.prepare import prepare
+from xp.tasks.store import TaskSet
+from xp.tasks.token_counts import place_of
+
+ROOM = 420
+LONG = 15 * 1024 * 1024
+
+
+class Watched:
+    """A tokenizer that notes how many characters it is given to tokenize."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self.characters = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tokenizer, name)
+
+    def __call__(self, text: str, **how: Any) -> Any:
+        self.characters += len(text)
+        return self._tokenizer(text, **how)
+
+    def apply_chat_template(self, *words: Any, **how: Any) -> Any:
+        found = self._tokenizer.apply_chat_template(*words, **how)
+        if how.get("tokenize"):
+            self.characters += len(self._tokenizer.apply_chat_template(*words, **how | {"tokenize": False}))
+        return found
+
+
+def tool(text: str) -> list[Message]:
+    return [Message(role="tool", content=text)]
+
+
+@pytest.mark.parametrize(
+    "pattern", ["the quick brown fox ", "x", " ", "\N{BLACK HEART SUIT}<|im_end|>", "0123456789\n"]
+)
+def test_a_reply_of_15_mb_against_420_tokens_is_refused_by_its_beginning(pattern: str) -> None:
+    watched = Watched(tokenizer_with("qwen3"))
+    chat = ChatTokens(watched)
+    reply = tool((pattern * (LONG // len(pattern) + 1))[:LONG])
+    assert chat.reply_within(ROOM, tool("warm"), last_id=chat.end_id)
+    tracemalloc.start()
+    try:
+        assert chat.reply_within(ROOM, reply, last_id=chat.end_id) is None
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert watched.characters < LONG / 10, "what the tokenizer is given is bounded by the room"
+    assert peak < 100e6
+
+
+@pytest.mark.parametrize("template", ["qwen2_5", "qwen3"])
+def test_whatever_fits_is_given_whole_and_nothing_else(template: str) -> None:
+    chat = ChatTokens(tokenizer_with(template))
+    draw = random.Random(0)
+    for _ in range(150):
+        words = draw.choices(
+            ["where", " ", "42", "\n", "\N{GREEK SMALL LETTER PI}", "<think>", "aaaaaaaa"], k=draw.randint(0, 3_000)
+        )
+        messages = [message for part in ("".join(words), "and") for message in tool(part)]
+        whole = chat.reply(messages, last_id=None)
+        room = draw.choice([0, 1, len(whole) - 1, len(whole), len(whole) + 1, draw.randint(1, 2_000), 100_000])
+        assert chat.reply_within(room, messages, last_id=None) == (whole if len(whole) < room else None)
+
+
+def test_only_short_replies_are_kept_and_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokens, "MAX_KEPT", 3)
+    watched = Watched(tokenizer_with("qwen3"))
+    chat = ChatTokens(watched)
+    long = tool("a " * tokens.MAX_KEPT_CHARACTERS)
+    for _ in range(2):
+        chat.reply(long, last_id=None)
+    assert watched.characters >= 4 * tokens.MAX_KEPT_CHARACTERS
+    for number in range(10):
+        chat.reply(tool(f"{number}"), last_id=None)
+        assert len(chat._known) <= 3
+    before = watched.characters
+    chat.reply(tool("9"), last_id=None)
+    assert watched.characters == before
+
+
+def set_with_a_long_prompt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TaskSet:
+    world = FakeWorld(tmp_path, splits={"train": 6, "test": 2})
+    ask = "tests.fake_provider.FakeSession.prompt"
+
+    def prompt(self: Any) -> list[Message]:
+        return [Message(role="user", content=f"question {self.task.index} " * (300_000 if self.task.index == 1 else 1))]
+
+    monkeypatch.setattr(ask, prompt)
+    return prepare(world.config(), {}, tmp_path)
+
+
+def test_a_prompt_far_over_the_limit_is_left_out_and_no_false_count_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    task_set = set_with_a_long_prompt(tmp_path, monkeypatch)
+    watched = Watched(tokenizer_and_model()[0])
+    chat = ChatTokens(watched)
+    rows = list(task_set.rows())
+    long = {row.task_id for row in rows if num_characters(row.messages) > 1e6}
+    assert long
+    for _ in range(2):  # The second time with what the first one kept.
+        kept = within_limit(task_set.path, rows, chat, 500)
+        assert {row.task_id for row in rows} - {row.task_id for row in kept} == long
+    assert "to more than 1000 tokens" in capsys.readouterr().out
+    assert watched.characters < 1e6
+    (file,) = place_of(task_set.path).iterdir()
+    counts = json.loads(file.read_bytes())
+    assert counts == {row.task_id: len(chat.prompt(row.messages, row.tools)) for row in kept}
+
+
+def test_the_table_of_the_prepare_stage_says_over_where_it_did_not_count_to_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer_and_model()[0].save_pretrained(tmp_path / "model")
+    task_set = set_with_a_long_prompt(tmp_path, monkeypatch)
+    counted = prompt_lengths(task_set, Reader(str(tmp_path / "model"), 500, Chat()))
+    rows = list(task_set.rows())
+    for (_, purpose), found in counted.groups.items():
+        own = [row for row in rows if row.purpose == purpose]
+        long = sum(num_characters(row.messages) > 1e6 for row in own)
+        assert found.counted == len(own)
+        assert found.too_long == long / len(own)
+        assert (found.longest == "over 1000") == (long > 0)
+
+
+def test_other_sessions_go_on_while_a_large_answer_is_parsed() -> None:
+    body = json.dumps({"tasks": [{"number": number} for number in range(150_000)]})
+
+    async def turns_meanwhile() -> int:
+        turns, parsing = 0, asyncio.create_task(wire.parsed(body, "POST /tasks"))
+        while not parsing.done():
+            await asyncio.sleep(0.001)
+            turns += 1
+        assert parsing.result() == json.loads(body)
+        return turns
+
+    assert asyncio.run(turns_meanwhile()) > 5
