@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from xp.errors import ExitCode, XpError
-from xp.runtime_locks import WHOLE, RuntimeLock, directory, installed
+from xp.runtime_locks import AFTER_LOCK, WHOLE, RuntimeLock, directory, installed
 from xp.spec import LauncherName, RunSpec
 from xp.stages.needs import runtime_lock
 
@@ -84,7 +84,8 @@ def _build(lock: RuntimeLock, place: Path, python: str | None) -> None:
     pip = [*program, "pip", "install", "--python", str(place / "bin" / "python"), "--no-deps"]
     for file in lock.files:
         hashes = ["--require-hashes"] if "--hash" in file.read_text(encoding="utf-8") else []
-        _run([*pip, *hashes, "--requirements", str(file)])
+        without = f"; backend.attention=sdpa does without {file.name}" if file.name == AFTER_LOCK else ""
+        _run([*pip, *hashes, "--requirements", str(file)], without)
 
 
 def _python(program: list[str]) -> str:
@@ -103,13 +104,14 @@ def uv() -> list[str]:
     raise XpError(f"install needs uv: {sys.executable} -m pip install uv", ExitCode.RUNTIME)
 
 
-def _run(command: list[str]) -> None:
+def _run(command: list[str], way_out: str = "") -> None:
     """Run uv, which shows its own progress."""
     try:
         subprocess.run(command, check=True)
     except (OSError, subprocess.CalledProcessError):
         raise XpError(
             f"install stopped at: {shlex.join(command)}\n"
-            "uv says why above; the same command again begins anew, and what was downloaded is kept in uv's cache",
+            "uv says why above; the same command again begins anew, and what was downloaded is kept in uv's cache"
+            + way_out,
             ExitCode.RUNTIME,
         ) from None

@@ -22,11 +22,14 @@ class RuntimeLock:
 
     name: str
     directory: Path
+    has_flash: bool = True
+    """Whether FlashAttention is wanted, where the folder has it in a file of its own."""
 
     @property
     def files(self) -> tuple[Path, ...]:
         """Requirement files in the order in which they are installed."""
-        return tuple(file for name in (LOCK, AFTER_LOCK) if (file := self.directory / name).is_file())
+        names = (LOCK, AFTER_LOCK) if self.has_flash else (LOCK,)
+        return tuple(file for name in names if (file := self.directory / name).is_file())
 
     @property
     def key(self) -> str:

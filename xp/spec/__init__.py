@@ -19,7 +19,7 @@ from xp.spec.algorithm import (
     PolicyLoss,
     RatioLevel,
 )
-from xp.spec.backend import Backend, BackendName, Engine, EngineName, Parallel, Placement, RuntimeSpec, Strategy
+from xp.spec.backend import Attention, Backend, BackendName, Engine, EngineName, Parallel, Placement, RuntimeSpec, Strategy
 from xp.spec.env import Environments, EnvLimits, EnvMember, Reward, SecretSource
 from xp.spec.model import Architecture, Build, DType, Lora, Model
 from xp.spec.place import Hardware, LauncherName, LauncherSpec
@@ -31,6 +31,7 @@ __all__ = [
     "AdvantageScale",
     "Algorithm",
     "Architecture",
+    "Attention",
     "Backend",
     "BackendName",
     "Build",

@@ -55,6 +55,15 @@ class Parallel(Section):
     """The reference model lives in the host's memory while it is not used."""
 
 
+class Attention(StrEnum):
+    """What computes attention in training; engines choose their own."""
+
+    FLASH = "flash"
+    """FlashAttention 2, over sequences without padding."""
+    SDPA = "sdpa"
+    """PyTorch's scaled_dot_product_attention; needs no further package."""
+
+
 class EngineName(StrEnum):
     """What generates."""
 
@@ -107,6 +116,7 @@ class Backend(Section):
     runtime: RuntimeSpec
     convert_model: bool
     """Whether the model becomes the trainer's own checkpoint once, kept for all runs, instead of at every start."""
+    attention: Attention
     parallel: Parallel
     engine: Engine
     num_threads: Count

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from xp.job import Resources, Runtime
 from xp.runtime_locks import RuntimeLock, locks
-from xp.spec import RunSpec, Strategy
+from xp.spec import Attention, RunSpec, Strategy
 
 QUIET = {
     # No telemetry, no update checks, no hub look-ups that nobody asked for.
@@ -53,7 +54,8 @@ def runtime_lock(spec: RunSpec) -> RuntimeLock | None:
         return None
     if spec.backend.parallel.strategy is Strategy.MEGATRON:  # SkyRL's Megatron and Slime come from checkouts or images
         return None
-    return locks().get(spec.backend.name)
+    lock = locks().get(spec.backend.name)
+    return lock and replace(lock, has_flash=spec.backend.attention is Attention.FLASH)
 
 
 def trainer_runtime(spec: RunSpec, packages: Sequence[str], install: str | None = None) -> Runtime:
@@ -62,5 +64,12 @@ def trainer_runtime(spec: RunSpec, packages: Sequence[str], install: str | None 
     lock = runtime_lock(spec)
     key = None if lock is None else lock.key
     if install is None and lock is not None:
-        install = f"python -m xp install backend={spec.backend.name} hardware={spec.hardware.name}"
+        words = (f"backend={spec.backend.name}", f"hardware={spec.hardware.name}", *_attention(spec, lock))
+        install = f"python -m xp install {' '.join(words)}"
     return Runtime(runtime.python, runtime.project_env, runtime.image, key, tuple(packages), install)
+
+
+def _attention(spec: RunSpec, lock: RuntimeLock) -> tuple[str, ...]:
+    """The word that `install` needs to choose this lock, where FlashAttention is left out of it."""
+    is_left_out = lock.files != replace(lock, has_flash=True).files
+    return (f"backend.attention={spec.backend.attention}",) if is_left_out else ()

@@ -12,6 +12,7 @@ from xp.backends.skyrl.config import OWN_ESTIMATOR, STEPS_KEY
 from xp.backends.skyrl.geometry import geometry, is_colocated, is_megatron
 from xp.spec import (
     AdvantageScale,
+    Attention,
     DType,
     Estimator,
     ImportanceCorrection,
@@ -159,6 +160,10 @@ KNOBS: Mapping[str, Callable[[RunSpec], Keys]] = {
     "evaluation.temperature": lambda s: {"generator.eval_sampling_params.temperature": s.evaluation.temperature},
     "evaluation.every": lambda s: {"trainer.eval_interval": s.evaluation.every or -1},
     "evaluation.batch_size": lambda s: {"trainer.eval_batch_size": s.evaluation.batch_size},
+    # SkyRL packs sequences without padding for FlashAttention alone.
+    "backend.attention": lambda s: dict.fromkeys(
+        ("trainer.flash_attn", "trainer.remove_microbatch_padding"), s.backend.attention is Attention.FLASH
+    ),
     "backend.parallel.strategy": lambda s: {"trainer.strategy": "megatron" if is_megatron(s) else "fsdp"},
     "backend.parallel.tensor": lambda s: _megatron(s, "tensor_model_parallel_size", s.backend.parallel.tensor),
     "backend.parallel.pipeline": lambda s: _megatron(s, "pipeline_model_parallel_size", s.backend.parallel.pipeline),
@@ -186,9 +191,6 @@ KNOBS: Mapping[str, Callable[[RunSpec], Keys]] = {
     "backend.engine.prefix_caching": lambda s: {f"{ENGINE}.enable_prefix_caching": s.backend.engine.prefix_caching},
     "hardware.accelerators_per_node": lambda s: {
         **{f"trainer.placement.{role}_num_gpus_per_node": geometry(s).workers_per_node for role in _roles(s)},
-        # Neither FlashAttention nor its packed layout is there without an accelerator.
-        "trainer.flash_attn": not is_rehearsal(s),
-        "trainer.remove_microbatch_padding": not is_rehearsal(s),
         "trainer.use_expandable_segments": not is_rehearsal(s),
     },
     "hardware.num_nodes": lambda s: {

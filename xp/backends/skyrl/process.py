@@ -8,6 +8,7 @@ import typing
 import warnings
 
 from xp import loopback
+from xp.backends.skyrl import attention
 
 VARIABLES = {
     # Nobody asked for Ray's usage reports.
@@ -27,6 +28,7 @@ def prepare_process() -> None:
         loopback.stay()
     for name, value in VARIABLES.items():
         os.environ.setdefault(name, value)
+    attention.do_without()
     # torchdata 0.11.0 calls a function that torch 2.13.0 has deprecated.
     warnings.filterwarnings("ignore", message=".*set_vital.*", category=UserWarning)
     if sys.version_info < (3, 12):

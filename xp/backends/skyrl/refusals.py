@@ -10,7 +10,7 @@ from xp.backends.skyrl.knobs import has_critic, is_own, is_rehearsal, max_tokens
 from xp.backends.skyrl.overrides import override_refusals
 from xp.batch import batch_refusals
 from xp.episode.finite import OnNonfinite
-from xp.spec import AdvantageScale, DType, EngineName, LrSchedule, RunSpec, Strategy
+from xp.spec import AdvantageScale, Attention, DType, EngineName, LrSchedule, RunSpec, Strategy
 
 FSDP_ADAM_EPS = 1e-8
 """PyTorch's AdamW default: SkyRL's FSDP strategy has no key for it (fsdp_strategy.py `_fsdp_init_train_model`)."""
@@ -18,7 +18,7 @@ FSDP_ADAM_EPS = 1e-8
 
 def refusals(spec: RunSpec) -> list[Refusal]:
     """Everything in the spec that this backend cannot do."""
-    found = [*_placement(spec), *_engine(spec), *_training(spec), *_lora(spec), *_critic(spec)]
+    found = [*_placement(spec), *_attention(spec), *_engine(spec), *_training(spec), *_lora(spec), *_critic(spec)]
     # The arithmetic, and which keys are rendered, are about the layouts that are left.
     return found or [*batch_refusals(spec), *override_refusals(spec)]
 
@@ -49,6 +49,20 @@ def _placement(spec: RunSpec) -> Iterator[Refusal]:
         yield Refusal(
             "backend.parallel.offload_reference",
             "SkyRL moves Megatron's reference model only where engines are colocated; set it to false",
+        )
+
+
+def _attention(spec: RunSpec) -> Iterator[Refusal]:
+    if spec.backend.attention is Attention.FLASH:
+        if is_rehearsal(spec):
+            yield Refusal("backend.attention", "FlashAttention wants a GPU; set sdpa on hardware=cpu")
+    elif is_megatron(spec):
+        yield Refusal("backend.attention", "SkyRL's Megatron has flash or TransformerEngine's own; set flash")
+    elif spec.backend.parallel.context > 1:
+        yield Refusal(
+            "backend.attention",
+            "SkyRL's Ulysses works on sequences without padding, which it has for FlashAttention alone; set flash, or"
+            " backend.parallel.context=1",
         )
 
 

@@ -15,7 +15,7 @@ from xp.backends.skyrl.meanings import meanings
 from xp.backends.skyrl.overrides import assignment, flat, owners
 from xp.backends.skyrl.refusals import refusals
 from xp.job import Job, Stage
-from xp.spec import RunSpec
+from xp.spec import Attention, RunSpec
 from xp.stages.episode import chat_of, episode_config, episode_secrets
 from xp.stages.evaluation import rounds
 from xp.stages.model import model_place, model_stage
@@ -26,8 +26,6 @@ from xp.tasks.length import Length
 __all__ = ["checkpoint", "evaluation", "evaluations", "meanings", "owners", "refusals", "stages"]
 
 PACKAGES = ("skyrl", "skyrl_gym", "ray", "torch", "transformers", "openreward")
-ENGINE_PACKAGES = ("vllm", "flash_attn")
-"""Wanted where there are accelerators."""
 
 
 LORA = "trainer.policy.model.lora."
@@ -169,7 +167,8 @@ def _common(
 
 
 def _job(spec: RunSpec, here: str, module: str, config: str, outputs: tuple[str, ...]) -> Job:
-    packages = PACKAGES if is_rehearsal(spec) else (*PACKAGES, *ENGINE_PACKAGES)
+    packages = PACKAGES if is_rehearsal(spec) else (*PACKAGES, "vllm")
+    packages += ("flash_attn",) if spec.backend.attention is Attention.FLASH else ()
     return Job(
         argv=("python", "-m", module, f"{here}/config.json"),
         files={

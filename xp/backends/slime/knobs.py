@@ -115,6 +115,7 @@ KNOBS: Mapping[str, Callable[[RunSpec], Flags]] = {
         "--eval-temperature": value(s.evaluation.temperature) if s.evaluation.every else None
     },
     "evaluation.every": lambda s: evaluation_flags(s, s.evaluation.every),
+    "backend.attention": lambda s: {"--attention-backend": (s.backend.attention.value,)},
     "backend.parallel.tensor": lambda s: {
         "--tensor-model-parallel-size": value(s.backend.parallel.tensor),
         # Experts under tensor parallelism want it, and it saves memory for everything else.
@@ -162,7 +163,6 @@ FIXED: Flags = {
     # Megatron's own defaults are 0.1.
     "--attention-dropout": value(0.0),
     "--hidden-dropout": value(0.0),
-    "--attention-backend": ("flash",),
     "--attention-softmax-in-fp32": (),
     "--accumulate-allreduce-grads-in-fp32": (),
     # A resumed run may have more steps than its checkpoint knew of: the spec's schedule holds.

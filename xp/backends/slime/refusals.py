@@ -13,6 +13,7 @@ from xp.batch import batch_refusals
 from xp.extent import num_steps
 from xp.spec import (
     AdvantageScale,
+    Attention,
     DType,
     EngineName,
     Estimator,
@@ -94,6 +95,8 @@ def _place(spec: RunSpec) -> Iterator[Refusal]:
             "Megatron keeps what it trains on the accelerator; set it to false, and where memory is short"
             " backend.parallel.offload_optimizer=true, or backend.parallel.tensor higher",
         )
+    if spec.backend.attention is not Attention.FLASH:
+        yield Refusal("backend.attention", "Megatron's other choices are proven by nobody here; set flash")
     if engine.name is not EngineName.SGLANG:
         yield Refusal(
             "backend.engine.name",

@@ -61,6 +61,7 @@ CARRIED: Mapping[str, Meaning] = {
     "evaluation.batch_size": Meaning(Fit.EXACT, "the evaluate stage"),
     "evaluation.pass_threshold": Meaning(Fit.EXACT, "xp.episode.metrics"),
     "evaluation.every": Meaning(Fit.EXACT, "xp.backends.trl.held_out"),
+    "backend.attention": Meaning(Fit.EXACT, "transformers' own choice, which is sdpa"),
     "backend.parallel.tensor": Meaning(Fit.UNSUPPORTED, REFUSED, "GRPOTrainer is data-parallel only."),
     "backend.parallel.pipeline": Meaning(Fit.UNSUPPORTED, REFUSED, "GRPOTrainer is data-parallel only."),
     "backend.parallel.context": Meaning(Fit.UNSUPPORTED, REFUSED, "GRPOTrainer is data-parallel only."),

@@ -10,6 +10,7 @@ from xp.backends.trl.knobs import FIXED, KNOBS, catalog, is_cispo, is_colocated,
 from xp.batch import batch_refusals
 from xp.faults import nearest
 from xp.spec import (
+    Attention,
     EngineName,
     Estimator,
     ImportanceCorrection,
@@ -44,7 +45,7 @@ def refusals(spec: RunSpec) -> list[Refusal]:
     found = [*_place(spec)]
     if found:
         return found  # the arithmetic below would speak of processes that cannot be
-    own = [*_parallel(spec), *_engine(spec), *_algorithm(spec), *_lengths(spec), *_overrides(spec)]
+    own = [*_attention(spec), *_parallel(spec), *_engine(spec), *_algorithm(spec), *_lengths(spec), *_overrides(spec)]
     named = {refusal.field for refusal in own}
     return [*(refusal for refusal in batch_refusals(spec) if refusal.field not in named), *own]
 
@@ -72,6 +73,13 @@ def _place(spec: RunSpec) -> Iterator[Refusal]:
         )
     if is_cpu and engine.placement is Placement.SEPARATE:
         yield Refusal("backend.engine.placement", "a CPU has no accelerators for engines alone; set colocated")
+
+
+def _attention(spec: RunSpec) -> Iterator[Refusal]:
+    if spec.backend.attention is Attention.FLASH:
+        yield Refusal(
+            "backend.attention", "no wheel of FlashAttention is published for the torch of TRL's lock; set sdpa"
+        )
 
 
 def _parallel(spec: RunSpec) -> Iterator[Refusal]:

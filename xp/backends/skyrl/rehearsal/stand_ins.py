@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from importlib.machinery import ModuleSpec
-from types import ModuleType
 from typing import Any
 
 from xp.backends.skyrl import process
@@ -24,7 +21,6 @@ SILENT = (
 def prepare_process() -> None:
     """What process.prepare_process does, and the stand-ins; importable by name for Ray's workers."""
     process.prepare_process()
-    _flash_attention()
     import torch
 
     if getattr(torch.cuda, "xp_rehearsal", False):
@@ -75,24 +71,6 @@ def _distributed(torch: Any) -> None:
 
     dist.init_process_group = init_process_group
     device_mesh.init_device_mesh = torch.distributed.device_mesh.init_device_mesh = init_device_mesh
-
-
-def _flash_attention() -> None:
-    """SkyRL imports two of its functions; with trainer.flash_attn=false nobody calls them."""
-    if "flash_attn" in sys.modules:
-        return
-    # transformers asks once, here, and would take the stand-in for the package.
-    import transformers.integrations.flash_attention  # noqa: F401
-
-    package, padding = ModuleType("flash_attn"), ModuleType("flash_attn.bert_padding")
-    padding.pad_input = padding.unpad_input = _absent  # type: ignore[attr-defined]
-    package.__path__ = []
-    package.__spec__ = ModuleSpec("flash_attn", None, is_package=True)
-    sys.modules |= {"flash_attn": package, "flash_attn.bert_padding": padding}
-
-
-def _absent(*_: Any, **__: Any) -> None:
-    raise RuntimeError("flash-attention is not part of a rehearsal; set trainer.flash_attn=false")
 
 
 def _weight_transfer() -> None:

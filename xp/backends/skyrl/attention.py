@@ -1,0 +1,72 @@
+"""SkyRL in a Python without FlashAttention: lets it make the one import that it makes whatever it is told.
+
+skyrl 0.3.0, and main of 2026-08, import `pad_input` and `unpad_input` at the top of model_wrapper.py, and call them only
+where sequences lie without padding, which `trainer.flash_attn=false` excludes.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
+
+IMPORTER = "skyrl.backends.skyrl_train.workers.model_wrapper"
+
+
+def do_without() -> None:
+    """Where the package is absent, let `IMPORTER` be imported all the same; call it before SkyRL is imported."""
+    if find_spec("flash_attn") is None and not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+
+
+class _Finder(MetaPathFinder):
+    """Finds `IMPORTER` where it is, and gives it a loader of ours."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        spec = PathFinder.find_spec(fullname, path, target) if fullname == IMPORTER else None
+        if spec is not None and spec.loader is not None:
+            spec.loader = _WithoutFlash(spec.loader)
+        return spec
+
+
+class _WithoutFlash(Loader):
+    """Runs a module while two names stand in for the package; nobody finds them afterwards (vLLM asks for it too)."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        # transformers asks once, here, whether the package is there, and would take the stand-in for it.
+        import transformers.integrations.flash_attention  # noqa: F401
+
+        with _standing_in():
+            self._loader.exec_module(module)
+
+
+@contextmanager
+def _standing_in() -> Iterator[None]:
+    package, padding = ModuleType("flash_attn"), ModuleType("flash_attn.bert_padding")
+    padding.pad_input = padding.unpad_input = _absent  # type: ignore[attr-defined]
+    package.__path__ = []
+    package.__spec__ = ModuleSpec("flash_attn", None, is_package=True)
+    names = {"flash_attn": package, "flash_attn.bert_padding": padding}
+    sys.modules |= names
+    try:
+        yield
+    finally:
+        for name in names:
+            del sys.modules[name]
+
+
+def _absent(*_: Any, **__: Any) -> None:
+    raise RuntimeError("flash-attn is not installed here: set backend.attention=sdpa (trainer.flash_attn=false)")
