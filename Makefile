@@ -53,6 +53,9 @@ test: setup check  ## Style, types, the wall, and every test that takes less tha
 test-slow: setup  ## The tests that take longer
 	$(BIN)/python -m pytest -m slow
 
+test-install: setup  ## Really install the trainers' locks (several GB) and try every import that a stage makes there
+	XP_TEST_INSTALL=1 $(BIN)/python -m pytest -s tests/installed
+
 # SkyRL has a virtual environment of its own: its pins are not TRL's. torch first and by itself, then SkyRL without the
 # dependencies that want a GPU (requirements-skyrl.txt says which); of trl the tests read a chat template.
 $(SKYRL_VENV)/.done: requirements-skyrl.txt
@@ -131,5 +134,5 @@ bench: setup  ## Measure the promises of docs/results.md on this machine
 clean:  ## Remove .venv and caches; outputs/ stays
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
-.PHONY: help docs setup demo plan test test-slow test-skyrl rehearse-skyrl test-slime rehearse-slime slurm scorecard check format catalogs locks check-locks golden bench clean $(RECIPES) \
+.PHONY: help docs setup demo plan test test-slow test-install test-skyrl rehearse-skyrl test-slime rehearse-slime slurm scorecard check format catalogs locks check-locks golden bench clean $(RECIPES) \
 	$(addprefix prepare-,$(RECIPES)) $(addprefix plan-,$(RECIPES))

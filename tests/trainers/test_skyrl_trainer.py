@@ -208,6 +208,23 @@ def test_skyrls_own_fsdp_strategy_leaves_an_update_out_whose_gradient_is_not_fin
         assert bool((model.weight == before).all()) is not is_applied
 
 
+def test_skyrls_model_is_imported_without_flash_attention_and_nobody_finds_the_stand_in_afterwards() -> None:
+    from importlib.util import find_spec
+
+    from xp.backends.skyrl.process import prepare_process
+
+    if find_spec("flash_attn") is not None:
+        pytest.skip("flash-attn is installed here")
+    prepare_process()
+    from skyrl.backends.skyrl_train.workers import model_wrapper
+    from transformers.utils import is_flash_attn_2_available
+
+    assert find_spec("flash_attn") is None
+    assert not is_flash_attn_2_available()
+    with pytest.raises(RuntimeError, match=r"set backend\.attention=sdpa"):
+        model_wrapper.unpad_input()
+
+
 def test_skip_is_refused_where_skyrl_applies_the_update_all_the_same() -> None:
     spec = compose(
         ["recipes=whodunit-skyrl-megatron", "training.on_nonfinite=skip", "backend.parallel.strategy=megatron"]

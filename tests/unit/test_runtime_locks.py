@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,7 @@ def test_a_job_on_gpus_names_its_lock_and_one_on_a_cpu_or_with_a_python_of_its_o
 
     assert lock("backend=skyrl", "hardware=a100x4") == locks()["skyrl"].key
     assert lock("backend=trl", "hardware=a100x4") == locks()["trl"].key
+    assert lock("backend=skyrl", "hardware=a100x4", "backend.attention=sdpa") != locks()["skyrl"].key
     assert lock("backend=trl", "hardware=a100x4", "backend.runtime.python=/usr/bin/python3") is None
     assert lock("backend=trl", "hardware=cpu", "model=tiny") is None
 
@@ -93,6 +95,16 @@ def test_an_environment_is_found_by_its_lock_once_it_is_whole(home: Path, small:
     assert python.is_relative_to(home / ".xp" / "runtimes" / small.key)
     made = subprocess.run([python, "-c", "import sys; print(sys.prefix)"], capture_output=True, text=True, check=True)
     assert made.stdout.strip() == str(python.parent.parent)
+
+
+def test_without_flash_attention_the_lock_is_the_same_but_for_its_wheel_and_the_way_to_it_is_said() -> None:
+    runtime = build_plan(compose([*GPU, "backend=skyrl", "backend.attention=sdpa"]), "x").stages[-1].job.runtime
+    whole = locks()["skyrl"]
+    without = replace(whole, has_flash=False)
+    assert runtime.lock == without.key
+    assert runtime.install == "python -m xp install backend=skyrl hardware=a100x4 backend.attention=sdpa"
+    assert "flash_attn" not in runtime.packages
+    assert whole.versions().keys() - without.versions().keys() == {"flash-attn"}
 
 
 @pytest.mark.usefixtures("home")

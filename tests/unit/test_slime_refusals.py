@@ -34,6 +34,7 @@ def found(*overrides: str) -> str:
         ),
         ("model.architecture.rope_theta=10000.5", "model.architecture.rope_theta", "whole number"),
         ("model.dtype=float32", "model.dtype", "set bfloat16"),
+        ("backend.attention=sdpa", "backend.attention", "set flash"),
         ("algorithm.advantage_scale=batch_std", "algorithm.advantage_scale", "group_std or none"),
         ("algorithm.loss_aggregation=constant", "algorithm.loss_aggregation", "token_mean or sequence_mean"),
         ("algorithm.importance_correction=sequence", "algorithm.importance_correction", "token or none"),

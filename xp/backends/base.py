@@ -93,7 +93,16 @@ def length_meaning(spec: RunSpec, path: str, key: str) -> Meaning | None:
     return None
 
 
-MEANT = ("seed", "model", "algorithm", "training", "evaluation", "backend.attention", "backend.parallel", "backend.engine")
+MEANT = (
+    "seed",
+    "model",
+    "algorithm",
+    "training",
+    "evaluation",
+    "backend.attention",
+    "backend.parallel",
+    "backend.engine",
+)
 """Sections whose every leaf field each backend must give a Meaning; the others mean the same everywhere."""
 
 

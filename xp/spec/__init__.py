@@ -19,7 +19,17 @@ from xp.spec.algorithm import (
     PolicyLoss,
     RatioLevel,
 )
-from xp.spec.backend import Attention, Backend, BackendName, Engine, EngineName, Parallel, Placement, RuntimeSpec, Strategy
+from xp.spec.backend import (
+    Attention,
+    Backend,
+    BackendName,
+    Engine,
+    EngineName,
+    Parallel,
+    Placement,
+    RuntimeSpec,
+    Strategy,
+)
 from xp.spec.env import Environments, EnvLimits, EnvMember, Reward, SecretSource
 from xp.spec.model import Architecture, Build, DType, Lora, Model
 from xp.spec.place import Hardware, LauncherName, LauncherSpec

@@ -1,7 +1,7 @@
 """SkyRL in a Python without FlashAttention: lets it make the one import that it makes whatever it is told.
 
-skyrl 0.3.0, and main of 2026-08, import `pad_input` and `unpad_input` at the top of model_wrapper.py, and call them only
-where sequences lie without padding, which `trainer.flash_attn=false` excludes.
+skyrl 0.3.0, and main of 2026-08, import `pad_input` and `unpad_input` at the top of model_wrapper.py, and call them
+only where sequences lie without padding, which `trainer.flash_attn=false` excludes.
 """
 
 from __future__ import annotations

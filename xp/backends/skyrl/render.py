@@ -167,8 +167,9 @@ def _common(
 
 
 def _job(spec: RunSpec, here: str, module: str, config: str, outputs: tuple[str, ...]) -> Job:
-    packages = PACKAGES if is_rehearsal(spec) else (*PACKAGES, "vllm")
-    packages += ("flash_attn",) if spec.backend.attention is Attention.FLASH else ()
+    packages = [*PACKAGES]
+    packages += [] if is_rehearsal(spec) else ["vllm"]
+    packages += ["flash_attn"] if spec.backend.attention is Attention.FLASH else []
     return Job(
         argv=("python", "-m", module, f"{here}/config.json"),
         files={
