@@ -112,21 +112,21 @@ format: setup  ## Let ruff mend what it can
 	$(BIN)/ruff format .
 
 catalogs: setup $(SKYRL_VENV)/.done $(SLIME_VENV)/.done  ## Remake the lists of native keys (SKYRL_PATH: of its main; SLIME_PATH, MEGATRON_PATH: of Slime)
-	$(BIN)/python -m xp.backends.trl.make_catalog
-	$(SKYRL_PYTHON) -m xp.backends.skyrl.make_catalog
-	$(if $(SLIME_PATH),$(SLIME_PYTHON) -m xp.backends.slime.make_catalog)
+	$(BIN)/python -m xp.backends.trl.control.make_catalog
+	$(SKYRL_PYTHON) -m xp.backends.skyrl.control.make_catalog
+	$(if $(SLIME_PATH),$(SLIME_PYTHON) -m xp.backends.slime.control.make_catalog)
 
 locks: setup  ## Resolve runtimes/*/requirements.in again and rewrite the locks (needs the package index)
-	$(BIN)/python -m xp.resolve_locks --write
+	$(BIN)/python -m xp.cli.resolve_locks --write
 
 check-locks: setup  ## Resolve them again and say what differs (needs the package index)
-	$(BIN)/python -m xp.resolve_locks
+	$(BIN)/python -m xp.cli.resolve_locks
 
 golden: setup  ## Rewrite the golden plans; review the diff
 	XP_GOLDEN=write $(BIN)/python -m pytest -q tests/golden
 
 docs: setup  ## Rewrite the docs that are made from the code (docs/parity.md)
-	$(BIN)/python -m xp.parity
+	$(BIN)/python -m xp.cli.parity
 
 bench: setup  ## Measure the promises of docs/results.md on this machine
 	$(BIN)/python -m benchmarks $(ARGS)

@@ -18,7 +18,7 @@ from statistics import median
 from typing import Any
 
 from xp.envs.base import Message, Task, ToolResult, ToolSpec
-from xp.episode.config import (
+from xp.envs.config import (
     Dialect,
     EnvConfig,
     Limits,

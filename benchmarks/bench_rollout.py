@@ -25,10 +25,10 @@ os.environ.setdefault("OPENREWARD_DISABLE_UPDATE_CHECK", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 from xp.backends.base import Places
-from xp.backends.trl.config import TrainConfig
-from xp.backends.trl.render import stages
+from xp.backends.stages.model import model_place
+from xp.backends.trl.control.render import stages
+from xp.backends.trl.worker.config import TrainConfig
 from xp.compose import compose
-from xp.stages.model import model_place
 
 SPEC = ("training.num_steps=99", "training.learning_rate=1.0e-6", "training.warmup_updates=0")
 MIN_RATIO = 1.5
@@ -86,7 +86,7 @@ class Bench:
         for path, text in files.items():
             (self.directory / path).parent.mkdir(parents=True, exist_ok=True)
             (self.directory / path).write_text(text)
-        program = [sys.executable, "-m", "xp.bundled.tiny_model", next(iter(files))]
+        program = [sys.executable, "-m", "xp.builtin.model.tiny_model", next(iter(files))]
         subprocess.run(program, cwd=self.directory, env={**os.environ, **env, "PYTHONPATH": os.getcwd()}, check=True)
 
 
@@ -115,15 +115,15 @@ def timed(trainer_class: Any, into: Timed) -> Any:
 
 
 def play_ours(bench: Bench, mix: Any, rows: list[Any]) -> Timed:
-    """xp's rollout function, as xp.backends.trl.train gives it to TRL."""
+    """xp's rollout function, as xp.backends.trl.worker.train gives it to TRL."""
     from datasets import Dataset
     from trl import GRPOTrainer
 
-    from xp.backends.trl.ranks import Ranks
-    from xp.backends.trl.rollout import Rollouts
-    from xp.backends.trl.steps import StepLog
-    from xp.backends.trl.tasks_view import trl_rows
-    from xp.backends.trl.train import settled_reward
+    from xp.backends.trl.worker.ranks import Ranks
+    from xp.backends.trl.worker.rollout import Rollouts
+    from xp.backends.trl.worker.steps import StepLog
+    from xp.backends.trl.worker.tasks_view import trl_rows
+    from xp.backends.trl.worker.train import settled_reward
     from xp.episode.recorder import Recorder
     from xp.episode.tokens import ChatTokens
 
@@ -206,9 +206,9 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--outputs", type=Path, default=None)
     options = parser.parse_args(argv or [])
 
-    from xp.backends.trl.process import quiet_trainer
-    from xp.episode.config import EpisodeConfig
-    from xp.episode.mix import Mix
+    from xp.backends.trl.worker.process import quiet_trainer
+    from xp.envs.config import EpisodeConfig
+    from xp.episode.mixture import Mix
 
     quiet_trainer(options.threads)
     with tempfile.TemporaryDirectory() as temporary:

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from tests.launching import FakePlan, eventually, launcher_spec, plan, stage, statuses
-from xp import runs
-from xp.dispatch import dispatch
+from xp.cli import runs
 from xp.errors import ExitCode, XpError
-from xp.launchers import detached, secrets_files
+from xp.launchers import secrets_files
 from xp.launchers.base import Launcher
-from xp.record import Status, read_record
+from xp.runs import detached
+from xp.runs.record import Status, read_record
+from xp.runs.supervise import dispatch
 
 WAITS = "import os, time\nprint('first', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.05)\nprint('last')"
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.fake_session import RULES
 from xp.envs.base import EnvUnavailable, Message, ProtocolError, Task, ToolResult, ToolSpec
-from xp.episode.config import EnvConfig
+from xp.envs.config import EnvConfig
 from xp.tasks.config import HeldOut, MemberConfig, PrepareConfig, Selection
 
 TOOL = ToolSpec("submit", "Hand in.", {"type": "object", "properties": {"answer": {"type": "string"}}})

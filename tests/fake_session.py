@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from xp.envs.base import EnvFault, Message, Task, ToolResult, ToolSpec
-from xp.episode.config import (
+from xp.envs.config import (
     Dialect,
     EnvConfig,
     Limits,

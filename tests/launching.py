@@ -18,11 +18,11 @@ from urllib.parse import quote
 import psutil
 
 from xp.compose import compose
-from xp.dispatch import dispatch
 from xp.errors import XpError
 from xp.job import Job, Resources, Runtime, Stage
 from xp.launchers.local import LocalLauncher
-from xp.record import RunRecord, read_record
+from xp.runs.record import RunRecord, read_record
+from xp.runs.supervise import dispatch
 from xp.spec import LauncherSpec
 
 ROOT = Path(__file__).resolve().parent.parent

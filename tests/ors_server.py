@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.fake_session import RULES
+from xp.envs.config import EnvConfig
 from xp.envs.local_server import LocalServer
-from xp.episode.config import EnvConfig
 
 LOG_VARIABLE = "XP_TEST_SIDE_EFFECTS"
 """File to which each execution is appended, so that a test can count what the server did."""

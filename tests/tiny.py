@@ -16,8 +16,8 @@ def tokenizer_and_model() -> tuple[Any, Any]:
     """As the `model` stage makes them, without its warm-up; larger weights, so that no two tokens are alike."""
     import torch
 
-    from xp.bundled.build import Build
-    from xp.bundled.tiny_model import TinyModelConfig, make_model, make_tokenizer
+    from xp.builtin.model.build import Build
+    from xp.builtin.model.tiny_model import TinyModelConfig, make_model, make_tokenizer
 
     build = compose([]).model.build
     assert build is not None

@@ -8,7 +8,7 @@ from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
 
 from xp.errors import ExitCode, XpError
-from xp.terminal import guarded
+from xp.security.terminal import guarded
 
 USAGE = """\
 python -m xp [COMMAND] [group=option ...] [key=value ...]
@@ -61,7 +61,7 @@ def _guarded(argv: Sequence[str] | None) -> int:
 
 
 def _run(arguments: list[str]) -> int:
-    from xp import commands
+    from xp.cli import commands
 
     name, rest = "run", arguments
     if arguments and arguments[0] in commands.COMMANDS:

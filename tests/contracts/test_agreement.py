@@ -14,7 +14,7 @@ import pytest
 from tests.fake_session import RULES, FakeSession, call
 from tests.tiny import ScriptedModel, tokenizer_and_model
 from xp.envs.base import EnvUnavailable, Message, SessionLost, Task, ToolResult
-from xp.episode.config import Dialect, EnvConfig, OnMalformedCall, OnNoToolCall, Reduction, RewardRule, ToolCallsPerTurn
+from xp.envs.config import Dialect, EnvConfig, OnMalformedCall, OnNoToolCall, Reduction, RewardRule, ToolCallsPerTurn
 from xp.episode.episode import Episode
 from xp.episode.outcome import Outcome, Status
 from xp.episode.tokens import ChatTokens
@@ -169,8 +169,8 @@ def bare(script: Script) -> Played:
 def under_trl(script: Script) -> Played:
     import torch
 
-    from xp.backends.trl.config import Sampling
-    from xp.backends.trl.rollout import play
+    from xp.backends.trl.worker.config import Sampling
+    from xp.backends.trl.worker.rollout import play
 
     tokenizer, _ = tokenizer_and_model()
     mix: Any = FakeMix(script.rules)

@@ -17,7 +17,7 @@ from xp.job import Job, Runtime, Stage
 from xp.launchers.base import Context, Launcher
 from xp.launchers.files import copy_package
 from xp.launchers.local import LocalLauncher
-from xp.secrets import Redactor
+from xp.security.secrets import Redactor
 
 AWKWARD = {
     "QUOTES": """it's "quoted" \\ and `ticked`""",

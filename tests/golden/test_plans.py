@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from xp.compose import compose, options
-from xp.plan import build_plan
+from xp.planning.plan import build_plan
 
 PLANS = Path(__file__).parent / "plans"
 DIGEST = re.compile(r"(tasks/|models/[a-z]+-|\\?\"source\\?\": \\?\")[0-9a-f]{16,64}")

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.installed.imports import ROOT, reached
+from xp.cli.install import install
 from xp.compose import compose
-from xp.install import install
-from xp.plan import build_plan
+from xp.planning.plan import build_plan
 from xp.spec import RunSpec
 
 pytestmark = [
@@ -58,7 +58,7 @@ for name in json.loads(sys.stdin.read()):
         failed[name] = f"{{type(error).__name__}}: {{error}}"
 print("\\n" + json.dumps(failed))
 """
-FIRST = {"trl": "", "skyrl": "from xp.backends.skyrl.process import prepare_process; prepare_process()"}
+FIRST = {"trl": "", "skyrl": "from xp.backends.skyrl.worker.process import prepare_process; prepare_process()"}
 """What the stage's program does before it imports its trainer."""
 
 
@@ -93,7 +93,7 @@ def test_every_import_of_a_stage_works_or_is_named_here(made: tuple[str, RunSpec
 
 
 def test_what_was_installed_is_what_the_lock_says(made: tuple[str, RunSpec, Path]) -> None:
-    from xp.stages.needs import runtime_lock
+    from xp.backends.stages.needs import runtime_lock
 
     _, spec, python = made
     lock = runtime_lock(spec)

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
+from xp.backends.stages.episode import env_config
+from xp.backends.stages.prepare import prepare_config
 from xp.compose import ROOT, compose
 from xp.envs.base import Task
 from xp.envs.openreward import OpenRewardProvider
 from xp.errors import ExitCode, XpError
 from xp.spec import HeldOut, RunSpec
-from xp.stages.episode import env_config
-from xp.stages.prepare import prepare_config
 from xp.tasks.config import Purpose
 from xp.tasks.held_out import HeldOutRecord, Identity, Rule
 from xp.tasks.prepare import prepare
@@ -127,7 +127,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_every_recipe_is_prepared_against_the_look_alikes(recipe: str, store: Path) -> None:
     spec = on_look_alikes((f"recipes={recipe}",))
-    if any(member.rows == "xp.environments.gsm8k:hub" for member in spec.env.members.values()):
+    if any(member.rows == "xp.builtin.gsm8k:hub" for member in spec.env.members.values()):
         pytest.skip("its rows are on the Hugging Face hub, which tests do not reach")
     few = {
         name: member.model_copy(

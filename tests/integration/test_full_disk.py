@@ -11,13 +11,13 @@ import pytest
 
 from tests.launching import Supervisor
 from xp.errors import ExitCode
-from xp.record import read_record
+from xp.runs.record import read_record
 
 pytestmark = pytest.mark.integration
 
 CHECKPOINT = """
 import sys
-from xp.stage_program import run_stage
+from xp.worker.program import run_stage
 
 def main(argv):
     import torch

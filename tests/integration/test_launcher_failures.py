@@ -16,7 +16,6 @@ import pytest
 
 from tests.contracts.test_launcher import LauncherContract
 from tests.launching import ROOT, launcher_spec, plan, stage
-from xp.dispatch import dispatch
 from xp.errors import ExitCode, XpError
 from xp.job import Resources, Stage
 from xp.launchers import modal, slurm
@@ -25,6 +24,7 @@ from xp.launchers.modal import ModalLauncher
 from xp.launchers.ray import RayLauncher
 from xp.launchers.ray_head import free_ports
 from xp.launchers.slurm import SlurmLauncher, batch_script
+from xp.runs.supervise import dispatch
 
 pytestmark = [pytest.mark.integration, pytest.mark.scorecard(32)]
 
@@ -142,7 +142,7 @@ def test_the_batch_script_is_shell_whatever_is_in_a_path(tmp_path: Path) -> None
     (tmp_path / "python").chmod(0o755)
     (tmp_path / "job.sh").write_text(text.replace(sys.executable, "./python"))
     subprocess.run(["bash", "job.sh"], cwd=tmp_path, env={**os.environ, "SLURM_JOB_ID": "7"}, timeout=20)
-    assert (tmp_path / "seen").read_text() == repr(["-m", "xp.launchers.on_node", "7", str(order)])
+    assert (tmp_path / "seen").read_text() == repr(["-m", "xp.launchers.node.on_node", "7", str(order)])
     assert not list(tmp_path.rglob("pwned"))
 
 

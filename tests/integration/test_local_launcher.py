@@ -18,7 +18,7 @@ import pytest
 from tests.launching import ROOT, Supervisor, eventually, forms, plan, run, stage, statuses
 from xp.errors import ExitCode, XpError
 from xp.launchers.local import LocalLauncher
-from xp.record import Status, read_record
+from xp.runs.record import Status, read_record
 
 pytestmark = pytest.mark.integration
 
@@ -223,7 +223,7 @@ def test_metrics_reach_wandb_offline_and_its_files_hold_no_secret(
 
 def test_with_a_terminal_the_job_is_told_to_draw_for_one(tmp_path: Path) -> None:
     code = "import os; print(os.environ.get('FORCE_COLOR'), os.environ.get('COLUMNS'), '\\x1b[31mred\\x1b[0m')"
-    from xp.dispatch import dispatch
+    from xp.runs.supervise import dispatch
 
     screen: list[str] = []
     one = plan(stage("a", code))

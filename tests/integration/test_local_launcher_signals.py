@@ -11,7 +11,7 @@ import pytest
 
 from tests.launching import STUBBORN_TREE, Supervisor, eventually, is_alive, statuses
 from xp.errors import ExitCode, XpError
-from xp.launchers.run_directory import cancel
+from xp.runs.run_directory import cancel
 
 pytestmark = pytest.mark.integration
 

@@ -19,9 +19,9 @@ import pytest
 from tests.fake_session import RULES, with_limits
 from tests.ors_server import rules
 from xp.envs.base import DeadlineExceeded, EnvUnavailable, ProtocolError, SessionLost, Task, ToolCrashed, UnsafeOrigin
+from xp.envs.config import Dialect, EnvConfig
 from xp.envs.local_server import LocalServer
 from xp.envs.openenv import OpenEnvProvider
-from xp.episode.config import Dialect, EnvConfig
 from xp.episode.episode import Episode
 from xp.episode.outcome import Outcome, Status
 from xp.errors import XpError
@@ -146,8 +146,8 @@ def bundled(name: str) -> OpenEnvProvider:
     return OpenEnvProvider(
         rules(
             provider="openenv",
-            serve=f"xp.environments.{module}:{name.capitalize()}",
-            rows=f"xp.environments:{name}.jsonl",
+            serve=f"xp.builtin.{module}:{name.capitalize()}",
+            rows=f"xp.builtin:{name}.jsonl",
         ),
         os.environ,
     )

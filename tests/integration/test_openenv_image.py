@@ -18,8 +18,8 @@ from tests.envs_under_test.openenv_image import make_image
 from tests.fake_session import with_limits
 from tests.integration.test_openenv import counter, task
 from xp.envs.base import EnvFault, SessionLost
+from xp.envs.config import Dialect, EnvConfig
 from xp.envs.openenv import OpenEnvProvider
-from xp.episode.config import Dialect, EnvConfig
 from xp.episode.episode import Episode
 from xp.episode.outcome import Status
 from xp.errors import ExitCode, XpError

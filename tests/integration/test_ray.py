@@ -17,11 +17,11 @@ import pytest
 from tests.contracts.test_launcher import LauncherContract
 from tests.detaching import DetachingContract
 from tests.launching import eventually, forms, is_alive, launcher_spec, plan, stage
-from xp.dispatch import dispatch
 from xp.errors import XpError
 from xp.launchers.base import Context, Launcher
 from xp.launchers.ray import RayLauncher
 from xp.launchers.ray_head import RayHead
+from xp.runs.supervise import dispatch
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.launching import Supervisor, eventually, launcher_spec, plan, run, stage
-from xp import runs
+from xp.cli import runs
 from xp.errors import ExitCode, XpError
-from xp.launchers import detached
 from xp.launchers.base import Context, Echo, Launch
-from xp.record import Status, read_record
+from xp.runs import detached
+from xp.runs.record import Status, read_record
 
 pytestmark = pytest.mark.integration
 
@@ -93,7 +93,7 @@ class Silent:
 
 
 def test_a_run_whose_cluster_is_gone_can_be_closed_and_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from xp.dispatch import dispatch
+    from xp.runs.supervise import dispatch
 
     silent = Silent()
     monkeypatch.setattr(detached, "detachable", lambda *_: silent)

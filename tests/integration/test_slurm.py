@@ -17,11 +17,11 @@ import pytest
 from tests.contracts.test_launcher import LauncherContract
 from tests.detaching import DetachingContract
 from tests.launching import eventually, forms, launcher_spec, plan, stage
-from xp.dispatch import dispatch
 from xp.errors import ExitCode, XpError
 from xp.job import Resources, Stage
 from xp.launchers.base import Context, Launcher
 from xp.launchers.slurm import SlurmLauncher, assumed_code
+from xp.runs.supervise import dispatch
 
 SETUP = Path(__file__).parent.parent / "slurm" / "setup.sh"
 

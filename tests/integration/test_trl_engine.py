@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from tests.tiny import tokenizer_and_model
-from xp.backends.trl.config import Sampling
-from xp.backends.trl.engine import Engine, _truncate
+from xp.backends.trl.worker.config import Sampling
+from xp.backends.trl.worker.engine import Engine, _truncate
 
 SAMPLING = Sampling(1.0, 1.0, None, 400, max_tokens_per_turn=12, max_response_tokens=60, seed=1)
 

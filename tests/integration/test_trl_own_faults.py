@@ -18,13 +18,13 @@ import pytest
 from tests.fake_session import call
 from tests.ors_server import Effects, rules, running
 from tests.tiny import tokenizer_and_model
-from xp.backends.trl.config import Sampling
-from xp.backends.trl.conversation import Conversation, Turn
-from xp.backends.trl.rollout import Rollout, play_with
-from xp.backends.trl.tasks_view import trl_rows
+from xp.backends.trl.worker.config import Sampling
+from xp.backends.trl.worker.conversation import Conversation, Turn
+from xp.backends.trl.worker.rollout import Rollout, play_with
+from xp.backends.trl.worker.tasks_view import trl_rows
 from xp.envs.base import Message, Task
-from xp.episode.config import EpisodeConfig
-from xp.episode.mix import Mix
+from xp.envs.config import EpisodeConfig
+from xp.episode.mixture import Mix
 from xp.episode.outcome import Status
 from xp.episode.tokens import ChatTokens
 from xp.tasks.config import Purpose

@@ -12,8 +12,8 @@ import pytest
 from tests.ors_server import COUNTER, Effects, rules, running
 from tests.reliability.proxy import FaultProxy
 from xp.envs.base import Session, Task
+from xp.envs.config import EnvConfig
 from xp.envs.openreward import OpenRewardProvider
-from xp.episode.config import EnvConfig
 from xp.episode.episode import Episode
 
 QUICK = {"create_timeout_s": 5.0, "call_timeout_s": 2.0, "episode_timeout_s": 30.0, "retries_per_episode": 0}

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from tests.foreign import contents, leave_programs, leave_run, record
-from xp import sweep
 from xp.__main__ import main
 from xp.compose import compose
 from xp.errors import ExitCode, XpError
@@ -18,9 +17,10 @@ from xp.launchers import secrets_files
 from xp.launchers.base import Context
 from xp.launchers.cluster import read_launches
 from xp.launchers.files import inside
-from xp.launchers.run_directory import cancel, hold
-from xp.origin import is_ours, mark
-from xp.record import read_record
+from xp.runs import sweep
+from xp.runs.origin import is_ours, mark
+from xp.runs.record import read_record
+from xp.runs.run_directory import cancel, hold
 
 
 @pytest.fixture(autouse=True)

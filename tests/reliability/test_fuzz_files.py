@@ -13,22 +13,22 @@ import pytest
 
 from tests.foreign import contents, leave_programs, leave_run, record
 from tests.launching import stage
+from xp.cli.runs import show_all
 from xp.compose import compose, from_container, to_yaml
 from xp.compose.recorded import recorded_spec
 from xp.episode.metrics_file import read_metrics
 from xp.episode.trajectory import read_trajectories
 from xp.errors import XpError
-from xp.held_out import held_out
-from xp.launchers import detached
 from xp.launchers.base import Context
 from xp.launchers.cluster import read_launches
-from xp.launchers.order import Order, make_order, read_result
-from xp.leaderboard import leaderboard
-from xp.origin import is_ours, mark
-from xp.plan import build_plan
+from xp.launchers.node.job_spec import Order, make_order, read_result
+from xp.planning.plan import build_plan
 from xp.reading import config_of
-from xp.record import read_record, table
-from xp.runs import show_all
+from xp.runs import detached
+from xp.runs.held_out import held_out
+from xp.runs.leaderboard import leaderboard
+from xp.runs.origin import is_ours, mark
+from xp.runs.record import read_record, table
 from xp.tasks.config import PrepareConfig
 from xp.tasks.inspect import list_sets, verify_set
 from xp.tasks.manifest import Count, Manifest

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from tests.launching import Supervisor, eventually
-from xp.record import Status, read_record
+from xp.runs.record import Status, read_record
 
 STAGE = """
 import os, sys, time

@@ -19,11 +19,11 @@ from tests.foreign import leave_run, record
 from tests.reliability import proxy as faults
 from tests.reliability.conftest import World
 from xp.__main__ import main
-from xp.launchers.log import RESTORE, LogStream, harmless, plain
-from xp.origin import mark
-from xp.secrets import Redactor
+from xp.launchers.node.log import RESTORE, LogStream, harmless, plain
+from xp.runs.origin import mark
+from xp.security.secrets import Redactor
+from xp.security.terminal import MAX_LINE, Screen, shown
 from xp.tasks.prepare import prepare
-from xp.terminal import MAX_LINE, Screen, shown
 
 C0 = [chr(number) for number in range(32) if chr(number) not in "\t\n"]
 C1 = [chr(number) for number in range(0x7F, 0xA0)]

@@ -11,11 +11,11 @@ import pytest
 
 from tests.launching import plan, run, stage
 from xp.envs.local_server import _child_environ
-from xp.inherit import inherited
 from xp.launchers import cluster
 from xp.launchers.base import Context
-from xp.launchers.log import LogStream
-from xp.secrets import MASK, Redactor, telling_values
+from xp.launchers.node.log import LogStream
+from xp.security.environment import inherited
+from xp.security.secrets import MASK, Redactor, telling_values
 
 SAMPLES = {
     "AWS_SECRET_ACCESS_KEY": "/wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",

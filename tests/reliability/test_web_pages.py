@@ -12,7 +12,7 @@ import pytest
 
 from tests.ors_server import COUNTER
 from xp.envs.local_server import LocalServer
-from xp.own_origin import OwnOrigin
+from xp.security.web_origin import OwnOrigin
 
 pytestmark = pytest.mark.reliability
 OPENENV = "tests.envs_under_test.openenv_counter:Counter"

@@ -2,7 +2,7 @@
 
 from importlib.util import find_spec
 
-from xp import own_ray
+from xp.security import own_ray
 
 if find_spec("skyrl") is not None:
     own_ray.close_to_others()

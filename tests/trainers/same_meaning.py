@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from xp.compose import compose
-from xp.plan import render_module
+from xp.planning.plan import render_module
 from xp.spec import RunSpec
 
 

@@ -12,10 +12,10 @@ from typing import Any
 
 from tests.tiny import tokenizer_and_model
 from xp.backends.base import Places
-from xp.backends.skyrl.config import TrainConfig
-from xp.backends.skyrl.process import prepare_process
-from xp.backends.skyrl.render import stages
-from xp.backends.skyrl.tasks_view import ENV_CLASS, skyrl_row
+from xp.backends.skyrl.control.render import stages
+from xp.backends.skyrl.worker.config import TrainConfig
+from xp.backends.skyrl.worker.process import prepare_process
+from xp.backends.skyrl.worker.tasks_view import ENV_CLASS, skyrl_row
 from xp.compose import compose
 from xp.episode.tokens import ChatTokens
 from xp.tasks.row import TaskRow
@@ -37,7 +37,7 @@ def native(config: TrainConfig, root: Path = Path("/outputs")) -> Any:
     from skyrl.train.config import SkyRLTrainConfig
     from skyrl.train.utils import validate_cfg
 
-    from xp.backends.skyrl.advantages import register_estimator
+    from xp.backends.skyrl.worker.advantages import register_estimator
 
     register_estimator()
     cfg = SkyRLTrainConfig.from_cli_overrides(config.common.native(config.base_model, root))
@@ -95,7 +95,7 @@ class Batch:
 
 @cache
 def _registered() -> None:
-    from xp.backends.skyrl.experiment import register_environment
+    from xp.backends.skyrl.worker.experiment import register_environment
 
     register_environment()
 
@@ -106,7 +106,7 @@ def generator(client: Any, mix: Any, config: TrainConfig, **changes: Any) -> Any
     Args:
         changes: fields of SkyRL's GeneratorConfig.
     """
-    from xp.backends.skyrl.generator import XpGenerator
+    from xp.backends.skyrl.worker.generator import XpGenerator
 
     _registered()
     cfg = native(config)

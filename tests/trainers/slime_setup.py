@@ -15,11 +15,11 @@ import pytest
 
 from tests.tiny import tokenizer_and_model
 from tests.trainers.fake_sglang import FakeSglang, Says, TinyPolicy
-from xp.backends.slime import hooks
-from xp.backends.slime.config import WORKER_ATTRIBUTE, Common, Limits, WorkerConfig
-from xp.backends.slime.tasks_view import INPUT_KEY, METADATA_KEY, TOOL_KEY
-from xp.backends.slime.worker import Worker
-from xp.episode.config import Chat
+from xp.backends.slime.worker import hooks
+from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, Common, Limits, WorkerConfig
+from xp.backends.slime.worker.rollout_process import Worker
+from xp.backends.slime.worker.tasks_view import INPUT_KEY, METADATA_KEY, TOOL_KEY
+from xp.envs.config import Chat
 from xp.tasks.row import TaskRow
 
 IS_HERE = (
@@ -124,7 +124,7 @@ def engine(args: Any, says: Says | None = None) -> Iterator[FakeSglang]:
 
 def put_worker(args: Any, config: WorkerConfig, mix: Any, recorder: Any) -> Worker:
     """A worker with fake environments, where Slime's arguments lead to it."""
-    from xp.backends.slime import worker
+    from xp.backends.slime.worker import rollout_process as worker
 
     path = f"{config.root}/worker.json"
     setattr(args, WORKER_ATTRIBUTE, path)
@@ -136,7 +136,7 @@ def group_of(row: TaskRow, size: int, group_index: int = 0) -> list[Any]:
     """Fresh samples of one task, as Slime's data source makes them."""
     from slime.utils.types import Sample
 
-    from xp.backends.slime.tasks_view import slime_line
+    from xp.backends.slime.worker.tasks_view import slime_line
 
     samples = []
     for number in range(size):
@@ -156,7 +156,7 @@ def written_by_policy(sample: Any) -> list[int]:
 def detective(chooser: Any) -> Says:
     """Plays the bundled mysteries by words: one interview, then an accusation drawn by `chooser`."""
     tokenizer, _ = tokenizer_and_model()
-    from xp.bundled.mystery import ROOMS, SUSPECTS, WEAPONS
+    from xp.builtin.mystery import ROOMS, SUSPECTS, WEAPONS
 
     def says(ids: list[int]) -> list[int]:
         text = tokenizer.decode(ids)

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from xp.batch import Setting, setting_of
-from xp.batch.laws import SKYRL, SLIME, TRL, Law, Tier
+from xp.backends.batch import Setting, setting_of
+from xp.backends.batch.laws import SKYRL, SLIME, TRL, Law, Tier
 from xp.compose import compose
 
 ROOT = Path(__file__).parents[2]

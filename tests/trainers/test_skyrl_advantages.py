@@ -208,7 +208,7 @@ def test_the_critics_loss_is_the_clipped_one_over_the_episodes_that_teach_it(tmp
     same however an update is cut into micro-batches, which SkyRL averages."""
     import torch
 
-    from xp.backends.skyrl.advantages import critic_loss
+    from xp.backends.skyrl.worker.advantages import critic_loss
 
     draw = np.random.default_rng(3)
     shape = (len(WITH_TOOLS), LONGEST)

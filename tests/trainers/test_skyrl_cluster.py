@@ -16,9 +16,9 @@ pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its ow
 from tests.listeners import off_loopback
 from tests.trainers.skyrl_parts import native, train_config
 from tests.trainers.skyrl_tasks import crash, fail, linger, listen, look_around
-from xp import own_ray
-from xp.backends.skyrl.cluster import run_in_ray, without_secrets
+from xp.backends.skyrl.worker.cluster import run_in_ray, without_secrets
 from xp.errors import ExitCode, XpError
+from xp.security import own_ray
 
 HALVES = {"WANDB_API_KEY": "4f1c-canary-of-wandb", "CLUE_STORE_TOKEN": "77ab-canary-of-clues"}
 MARKER = "5d2e-marker-that-may-be-seen"

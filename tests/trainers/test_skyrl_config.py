@@ -13,9 +13,9 @@ pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its ow
 
 from tests.trainers.skyrl_parts import native
 from xp.backends.base import Places
-from xp.backends.skyrl.config import EvaluateConfig, TrainConfig
-from xp.backends.skyrl.process import prepare_process
-from xp.backends.skyrl.render import stages
+from xp.backends.skyrl.control.render import stages
+from xp.backends.skyrl.worker.config import EvaluateConfig, TrainConfig
+from xp.backends.skyrl.worker.process import prepare_process
 from xp.compose import compose, options
 from xp.tasks.length import Length
 
@@ -205,7 +205,7 @@ def test_what_xp_refuses_skyrl_would_round_down_or_refuse_itself() -> None:
 @pytest.fixture(scope="module")
 def remade(tmp_path_factory: pytest.TempPathFactory) -> Path:
     prepare_process()
-    from xp.backends.skyrl.make_catalog import make
+    from xp.backends.skyrl.control.make_catalog import make
 
     return make(tmp_path_factory.mktemp("catalog"))
 

@@ -16,14 +16,14 @@ pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its ow
 from tests.fake_session import call
 from tests.tiny import tokenizer_and_model
 from tests.trainers.skyrl_parts import REHEARSAL, ScriptedClient, generator, request, train_config
-from xp.bundled.mystery import generate_case
-from xp.bundled.scripted_play import Player
-from xp.bundled.scripted_play import play as detect
+from xp.backends.stages.episode import episode_config
+from xp.backends.stages.prepare import prepare_config
+from xp.builtin.model.scripted_play import Player
+from xp.builtin.model.scripted_play import play as detect
+from xp.builtin.mystery import generate_case
 from xp.compose import compose
-from xp.episode.mix import Mix
+from xp.episode.mixture import Mix
 from xp.episode.outcome import Status
-from xp.stages.episode import episode_config
-from xp.stages.prepare import prepare_config
 from xp.tasks.prepare import prepare
 from xp.tasks.row import TaskRow
 
@@ -65,7 +65,7 @@ def test_a_real_model_writes_what_the_trainer_would_have_given_the_same_probabil
 ) -> None:
     import torch
 
-    from xp.backends.skyrl.rehearsal.engine import CpuEngine
+    from xp.backends.skyrl.worker.rehearsal.engine import CpuEngine
 
     tokenizer, model = tokenizer_and_model()
     model.save_pretrained(tmp_path / "model")
@@ -95,7 +95,7 @@ def test_the_engine_writes_with_the_weights_that_skyrls_workers_left_last(tmp_pa
     import torch
     from safetensors.torch import save_file
 
-    from xp.backends.skyrl.rehearsal.engine import CpuEngine
+    from xp.backends.skyrl.worker.rehearsal.engine import CpuEngine
 
     tokenizer, model = tokenizer_and_model()
     model.save_pretrained(tmp_path / "model")

@@ -16,7 +16,7 @@ from tests.fake_session import RULES, FakeSession, call
 from tests.tiny import tokenizer_and_model
 from tests.trainers.skyrl_parts import ScriptedClient, generator, play, request, train_config
 from xp.envs.base import Task
-from xp.episode.config import EnvConfig, OnNoToolCall
+from xp.envs.config import EnvConfig, OnNoToolCall
 from xp.episode.episode import Episode
 from xp.episode.outcome import Status
 from xp.episode.tokens import ChatTokens

@@ -11,8 +11,8 @@ pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its ow
 from tests.trainers.same_meaning import Meant, differences, random_specs
 from tests.trainers.skyrl_parts import native
 from xp.backends.base import Places
-from xp.backends.skyrl.config import TrainConfig
-from xp.backends.skyrl.render import stages
+from xp.backends.skyrl.control.render import stages
+from xp.backends.skyrl.worker.config import TrainConfig
 from xp.spec import RunSpec
 
 PLACES = Places(run="runs/r", attempt=1, tasks="tasks/t")

@@ -18,14 +18,14 @@ pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its ow
 
 from tests.tiny import tokenizer_and_model
 from tests.trainers.skyrl_parts import REHEARSAL
+from xp.backends.stages.model import model_place
+from xp.backends.stages.prepare import prepare_config, task_set_place
 from xp.compose import compose
 from xp.episode.metrics_file import read_metrics
 from xp.episode.trajectory import read_trajectories
 from xp.errors import ExitCode
 from xp.job import Stage
-from xp.plan import build_plan
-from xp.stages.model import model_place
-from xp.stages.prepare import prepare_config, task_set_place
+from xp.planning.plan import build_plan
 from xp.tasks.prepare import prepare
 from xp.tasks.row import read_rows
 from xp.tasks.schedule import schedule

@@ -15,10 +15,10 @@ pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its ow
 from tests.contracts.test_agreement import ROW
 from tests.tiny import tokenizer_and_model
 from tests.trainers.skyrl_parts import native, train_config
-from xp.backends.skyrl.config import TrainConfig
-from xp.backends.skyrl.play import ViewRow
-from xp.backends.skyrl.refusals import refusals
-from xp.backends.skyrl.tasks_view import write_view
+from xp.backends.skyrl.control.refusals import refusals
+from xp.backends.skyrl.worker.config import TrainConfig
+from xp.backends.skyrl.worker.play import ViewRow
+from xp.backends.skyrl.worker.tasks_view import write_view
 from xp.compose import compose
 from xp.envs.base import Message
 from xp.episode.metrics import Played
@@ -38,8 +38,8 @@ def dataset(path: Path) -> Any:
 
 
 def trainer(path: Path, config: TrainConfig, tracker: Any = None, **changes: Any) -> Any:
-    from xp.backends.skyrl.experiment import own_rule
-    from xp.backends.skyrl.trainer import XpTrainer
+    from xp.backends.skyrl.worker.experiment import own_rule
+    from xp.backends.skyrl.worker.trainer import XpTrainer
 
     cfg = native(config)
     for key, value in changes.items():
@@ -152,7 +152,7 @@ def episode(reward: float | None) -> Any:
 
 
 def step_log(path: Path, *overrides: str) -> tuple[Any, Recorded]:
-    from xp.backends.skyrl.steps import StepLog
+    from xp.backends.skyrl.worker.steps import StepLog
 
     recorded: Any = Recorded()
     config = train_config(*overrides)
@@ -192,7 +192,7 @@ def test_an_update_that_is_not_finite_stops_the_run_before_its_checkpoint(tmp_pa
 def test_skyrls_own_fsdp_strategy_leaves_an_update_out_whose_gradient_is_not_finite() -> None:
     import torch
 
-    from xp.backends.skyrl.rehearsal import stand_ins
+    from xp.backends.skyrl.worker.rehearsal import stand_ins
 
     stand_ins.prepare_process()
     from skyrl.backends.skyrl_train.distributed.fsdp_strategy import FSDPStrategy
@@ -211,7 +211,7 @@ def test_skyrls_own_fsdp_strategy_leaves_an_update_out_whose_gradient_is_not_fin
 def test_skyrls_model_is_imported_without_flash_attention_and_nobody_finds_the_stand_in_afterwards() -> None:
     from importlib.util import find_spec
 
-    from xp.backends.skyrl.process import prepare_process
+    from xp.backends.skyrl.worker.process import prepare_process
 
     if find_spec("flash_attn") is not None:
         pytest.skip("flash-attn is installed here")

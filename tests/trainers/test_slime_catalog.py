@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.trainers.slime_setup import needs_slime
-from xp.backends.slime import make_catalog
-from xp.backends.slime.flags import catalog
+from xp.backends.slime.control import make_catalog
+from xp.backends.slime.control.flags import catalog
 
 pytestmark = needs_slime
 

@@ -10,11 +10,11 @@ import pytest
 
 from tests.trainers.slime_setup import needs_slime, parsed
 from xp.backends.base import Places
-from xp.backends.slime.config import Command, EvaluateConfig, TrainConfig
-from xp.backends.slime.program import absolute_flags
-from xp.backends.slime.render import stages
+from xp.backends.slime.control.render import stages
+from xp.backends.slime.worker.config import Command, EvaluateConfig, TrainConfig
+from xp.backends.slime.worker.program import absolute_flags
 from xp.compose import compose, options
-from xp.network import KEYS
+from xp.models.network import KEYS
 from xp.spec import AdvantageScale, LossAggregation, RunSpec
 from xp.tasks.length import Length
 
@@ -175,7 +175,7 @@ def test_what_a_spec_changes_reaches_slime(overrides: list[str], dest: str, valu
 def test_dynamic_sampling_uses_xps_filter(tmp_path: Path) -> None:
     from slime.utils.misc import load_function
 
-    from xp.backends.slime.advantages import has_variance
+    from xp.backends.slime.worker.advantages import has_variance
 
     args = parse(compose(["recipes=whodunit-slime-4b", "algorithm.dynamic_sampling=true"]), "train", tmp_path)
     assert load_function(args.dynamic_sampling_filter_path) is has_variance
@@ -184,7 +184,7 @@ def test_dynamic_sampling_uses_xps_filter(tmp_path: Path) -> None:
 def test_every_hook_is_a_function_that_slime_can_load() -> None:
     from slime.utils.misc import load_function
 
-    from xp.backends.slime import hooks
+    from xp.backends.slime.worker import hooks
 
     paths = [path for name, path in vars(hooks).items() if name.isupper()]
     assert len(paths) == 7

@@ -14,10 +14,10 @@ import pytest
 from tests.launching import forms
 from tests.trainers.slime_setup import tiny_directory
 from tests.trainers.test_slime_rehearsal import spec_of
-from xp.dispatch import dispatch
 from xp.launchers.ray import RayLauncher
 from xp.launchers.ray_head import RayHead
-from xp.plan import Plan, build_plan
+from xp.planning.plan import Plan, build_plan
+from xp.runs.supervise import dispatch
 
 pytestmark = [
     pytest.mark.slow,

@@ -24,13 +24,13 @@ from tests.tiny import tokenizer_and_model
 from tests.trainers.fake_sglang import FakeSglang, TinyPolicy
 from tests.trainers.slime_setup import detective, needs_slime, tiny_directory
 from xp.backends.base import Places
-from xp.backends.slime.config import Command, EvaluateConfig, TrainConfig, WorkerConfig
-from xp.backends.slime.render import stages
+from xp.backends.slime.control.render import stages
+from xp.backends.slime.worker.config import Command, EvaluateConfig, TrainConfig, WorkerConfig
+from xp.backends.stages.prepare import prepare_stage, task_set_place
 from xp.compose import compose
 from xp.job import Job
 from xp.launchers.files import write_files
 from xp.spec import RunSpec
-from xp.stages.prepare import prepare_stage, task_set_place
 
 pytestmark = [needs_slime, pytest.mark.slow, pytest.mark.timeout(1200)]
 

@@ -31,16 +31,16 @@ from tests.trainers.slime_setup import (
     worker_config,
     written_by_policy,
 )
-from xp.backends.slime.config import WORKER_ATTRIBUTE, Limits
-from xp.backends.slime.worker import read_played
+from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, Limits
+from xp.backends.slime.worker.rollout_process import read_played
+from xp.backends.stages.episode import episode_config
 from xp.compose import compose
 from xp.envs.base import EnvUnavailable, Task, ToolResult
 from xp.episode.episode import Episode
-from xp.episode.mix import Mix
+from xp.episode.mixture import Mix
 from xp.episode.outcome import Status
 from xp.episode.trajectory import Trajectory, read_trajectories
 from xp.errors import ExitCode, XpError
-from xp.stages.episode import episode_config
 from xp.tasks.config import Purpose
 from xp.tasks.row import TaskRow
 
@@ -170,13 +170,13 @@ def whodunit(args: Any) -> Iterator[Any]:
     (args.xp_root / "worker.json").write_text(config.to_json())
     setattr(args, WORKER_ATTRIBUTE, str(args.xp_root / "worker.json"))
     yield args
-    from xp.backends.slime.worker import worker
+    from xp.backends.slime.worker.rollout_process import worker
 
     worker(args).mix.close()
 
 
 def mystery(index: int, mix: Mix) -> TaskRow:
-    from xp.bundled.mystery import TOOLS, generate_case
+    from xp.builtin.mystery import TOOLS, generate_case
     from xp.envs.base import Message
     from xp.episode.prompt import tool_schemas
 
@@ -188,7 +188,7 @@ def mystery(index: int, mix: Mix) -> TaskRow:
 
 
 def test_a_real_environment_is_played_through_and_every_token_is_where_it_belongs(whodunit: Any) -> None:
-    from xp.backends.slime.worker import worker
+    from xp.backends.slime.worker.rollout_process import worker
 
     own = worker(whodunit)
     groups = [group_of(mystery(index, own.mix), 4, index) for index in range(4)]
@@ -434,7 +434,7 @@ def test_slow_environments_never_block_the_event_loop_and_sessions_are_bounded(a
 
 
 def test_a_failing_environment_stops_dynamic_sampling_instead_of_asking_for_ever(args: Any) -> None:
-    from xp.backends.slime.advantages import has_variance
+    from xp.backends.slime.worker.advantages import has_variance
 
     (outage,) = [script for script in SCRIPTS if script.name == "meets an outage"]
     group, _, _ = play_script(args, outage, size=4)
@@ -451,7 +451,7 @@ def script(name: str) -> Script:
 
 
 def test_a_step_with_too_many_void_episodes_stops_the_run_before_it_is_trained_on(args: Any) -> None:
-    from xp.backends.slime.steps import log_rollout
+    from xp.backends.slime.worker.steps import log_rollout
 
     samples, _, _ = play_script(args, script("meets an outage"), size=4)
     args.debug_rollout_only = False
@@ -462,7 +462,7 @@ def test_a_step_with_too_many_void_episodes_stops_the_run_before_it_is_trained_o
 
 
 def test_the_rollouts_half_of_a_step_is_there_before_training_begins(args: Any) -> None:
-    from xp.backends.slime.steps import log_rollout
+    from xp.backends.slime.worker.steps import log_rollout
 
     samples, _, _ = play_script(args, script("scores on the way"), size=4)
     args.debug_rollout_only = False
@@ -475,7 +475,7 @@ def test_the_rollouts_half_of_a_step_is_there_before_training_begins(args: Any) 
 
 
 def test_an_evaluation_while_training_is_a_line_of_its_own_and_ends_the_record_after_the_last_step(args: Any) -> None:
-    from xp.backends.slime.steps import log_evaluation, log_rollout
+    from xp.backends.slime.worker.steps import log_evaluation, log_rollout
 
     closed: list[int] = []
 

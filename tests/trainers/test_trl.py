@@ -15,12 +15,12 @@ import pytest
 from tests.tiny import tokenizer_and_model
 from tests.trainers.trl_args import MAX_STEPS
 from xp.backends.base import Places
-from xp.backends.trl.checkpoints import SEAL, latest_checkpoint, seal
-from xp.backends.trl.config import TrainConfig
-from xp.backends.trl.geometry import world_size
-from xp.backends.trl.knobs import catalog
-from xp.backends.trl.render import grpo_config, stages
-from xp.backends.trl.train import settled_reward
+from xp.backends.trl.control.geometry import world_size
+from xp.backends.trl.control.knobs import catalog
+from xp.backends.trl.control.render import grpo_config, stages
+from xp.backends.trl.worker.checkpoints import SEAL, latest_checkpoint, seal
+from xp.backends.trl.worker.config import TrainConfig
+from xp.backends.trl.worker.train import settled_reward
 from xp.compose import compose, options
 from xp.episode.metrics import Played
 from xp.episode.metrics_file import MetricsFile
@@ -134,7 +134,7 @@ def test_a_void_episode_leaves_the_baseline_and_the_others_follow_the_formula(tr
 
 
 def step_log(tmp_path: Path, *overrides: str) -> Any:
-    from xp.backends.trl.steps import StepLog
+    from xp.backends.trl.worker.steps import StepLog
 
     return StepLog(train_config(*overrides), MetricsFile(tmp_path / "metrics.jsonl", "train", 1))
 

@@ -16,8 +16,8 @@ import psutil
 import pytest
 
 from xp.backends.base import Places
-from xp.backends.trl.config import TrainConfig
-from xp.backends.trl.render import stages
+from xp.backends.trl.control.render import stages
+from xp.backends.trl.worker.config import TrainConfig
 from xp.compose import compose
 
 pytestmark = pytest.mark.integration

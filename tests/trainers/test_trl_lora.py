@@ -12,13 +12,13 @@ import pytest
 from tests.tiny import tokenizer_and_model
 from tests.trainers.trl_ranks import ROWS, Scripted
 from xp.backends.base import Places
-from xp.backends.trl.config import TrainConfig
-from xp.backends.trl.lora import whole_model
-from xp.backends.trl.publish import publish_model, trained_model
-from xp.backends.trl.ranks import Ranks
-from xp.backends.trl.render import checkpoint, stages
-from xp.backends.trl.steps import StepLog
-from xp.backends.trl.train import make_trainer
+from xp.backends.trl.control.render import checkpoint, stages
+from xp.backends.trl.worker.config import TrainConfig
+from xp.backends.trl.worker.lora import whole_model
+from xp.backends.trl.worker.publish import publish_model, trained_model
+from xp.backends.trl.worker.ranks import Ranks
+from xp.backends.trl.worker.steps import StepLog
+from xp.backends.trl.worker.train import make_trainer
 from xp.compose import compose
 from xp.errors import ExitCode, XpError
 

@@ -11,8 +11,8 @@ import pytest
 
 from tests.tiny import tokenizer_and_model
 from xp.backends.base import Places
-from xp.backends.trl.render import grpo_config
-from xp.backends.trl.train import settled_reward
+from xp.backends.trl.control.render import grpo_config
+from xp.backends.trl.worker.train import settled_reward
 from xp.compose import compose
 
 PLACES = Places(run="runs/r", attempt=1, tasks="tasks/t")

@@ -12,8 +12,8 @@ import pytest
 
 from tests.tiny import tokenizer_and_model
 from tests.trainers.test_trl import PLACES, Groups, step_log
-from xp.backends.trl.render import grpo_config
-from xp.backends.trl.train import settled_reward
+from xp.backends.trl.control.render import grpo_config
+from xp.backends.trl.worker.train import settled_reward
 from xp.compose import compose
 from xp.errors import ExitCode, XpError
 
@@ -30,7 +30,7 @@ def make(tmp_path: Path, rule: str, num_steps: int, wrong: set[int]) -> Any:
     from datasets import Dataset
     from trl import GRPOConfig
 
-    from xp.backends.trl.guard import GuardedTrainer
+    from xp.backends.trl.worker.guard import GuardedTrainer
 
     tokenizer, model = deepcopy(tokenizer_and_model())
     overrides = [*OVERRIDES, f"training.num_steps={num_steps}", f"training.on_nonfinite={rule}"]

@@ -8,8 +8,8 @@ from typing import Any
 
 from tests.trainers.same_meaning import Meant, differences, random_specs
 from xp.backends.base import Places
-from xp.backends.trl.geometry import world_size
-from xp.backends.trl.render import grpo_config
+from xp.backends.trl.control.geometry import world_size
+from xp.backends.trl.control.render import grpo_config
 from xp.spec import RunSpec
 
 PLACES = Places(run="runs/r", attempt=1, tasks="tasks/t")

@@ -15,8 +15,8 @@ import pytest
 from tests.task_set import leave_manifest
 from tests.tiny import tokenizer_and_model
 from xp.backends.base import Places
-from xp.backends.trl.config import TrainConfig
-from xp.backends.trl.render import stages
+from xp.backends.trl.control.render import stages
+from xp.backends.trl.worker.config import TrainConfig
 from xp.compose import compose
 
 pytestmark = pytest.mark.integration

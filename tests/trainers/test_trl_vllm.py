@@ -23,12 +23,12 @@ import yaml
 
 from tests.tiny import tokenizer_and_model
 from xp.backends.base import Places
-from xp.backends.trl import guarded
-from xp.backends.trl.completions import ServerWriter
-from xp.backends.trl.config import Sampling, Server, TrainConfig
-from xp.backends.trl.render import stages
-from xp.backends.trl.server import running, split_devices
-from xp.backends.trl.writing import Request, WritingEngine
+from xp.backends.trl.control.render import stages
+from xp.backends.trl.worker import guarded
+from xp.backends.trl.worker.completions import ServerWriter
+from xp.backends.trl.worker.config import Sampling, Server, TrainConfig
+from xp.backends.trl.worker.server import running, split_devices
+from xp.backends.trl.worker.writing import Request, WritingEngine
 from xp.compose import compose
 from xp.errors import ExitCode, XpError
 
@@ -225,7 +225,7 @@ def test_a_client_without_the_key_is_refused(monkeypatch: pytest.MonkeyPatch, tm
     log = tmp_path / "vllm.log"
     with served(monkeypatch, "some/model", log) as (url, key):
         told = json.loads(log.read_text().splitlines()[0])
-        assert told["argv"][told["argv"].index("--middleware") + 1] == "xp.backends.trl.guarded.WithKey"
+        assert told["argv"][told["argv"].index("--middleware") + 1] == "xp.backends.trl.worker.guarded.WithKey"
         assert told["argv"][told["argv"].index("--host") + 1] == "127.0.0.1"
         assert key not in " ".join(told["argv"])
         for wrong in (None, "", key[:-1]):

@@ -10,8 +10,8 @@ import os
 import sys
 
 from xp.backends.base import Places
-from xp.backends.trl.geometry import world_size
-from xp.backends.trl.render import grpo_config
+from xp.backends.trl.control.geometry import world_size
+from xp.backends.trl.control.render import grpo_config
 from xp.compose import compose
 
 MAX_STEPS = 18

@@ -15,13 +15,13 @@ from typing import Any
 from tests.contracts.test_agreement import FakeMix
 from tests.fake_session import RULES
 from tests.trainers.trl_ranks import ROWS
-from xp.backends.trl.config import TrainConfig
-from xp.backends.trl.process import leave_group, quiet_trainer
-from xp.backends.trl.ranks import Ranks
-from xp.backends.trl.rollout import Rollouts
-from xp.backends.trl.steps import StepLog
-from xp.backends.trl.train import make_trainer
-from xp.episode.config import OnNoToolCall
+from xp.backends.trl.worker.config import TrainConfig
+from xp.backends.trl.worker.process import leave_group, quiet_trainer
+from xp.backends.trl.worker.ranks import Ranks
+from xp.backends.trl.worker.rollout import Rollouts
+from xp.backends.trl.worker.steps import StepLog
+from xp.backends.trl.worker.train import make_trainer
+from xp.envs.config import OnNoToolCall
 from xp.episode.recorder import Recorder
 from xp.episode.tokens import ChatTokens
 

@@ -15,18 +15,18 @@ from typing import Any
 
 from tests.contracts.test_agreement import FakeMix
 from tests.fake_session import RULES, with_limits
-from xp.backends.trl.checkpoints import latest_checkpoint
-from xp.backends.trl.config import TrainConfig
-from xp.backends.trl.held_out import HeldOut
-from xp.backends.trl.process import leave_group, quiet_trainer
-from xp.backends.trl.publish import publish_model, trained_model
-from xp.backends.trl.ranks import Ranks
-from xp.backends.trl.rollout import Rollouts, sample_numbers
-from xp.backends.trl.steps import StepLog
-from xp.backends.trl.tasks_view import TASK_ID
-from xp.backends.trl.train import make_trainer
+from xp.backends.trl.worker.checkpoints import latest_checkpoint
+from xp.backends.trl.worker.config import TrainConfig
+from xp.backends.trl.worker.held_out import HeldOut
+from xp.backends.trl.worker.process import leave_group, quiet_trainer
+from xp.backends.trl.worker.publish import publish_model, trained_model
+from xp.backends.trl.worker.ranks import Ranks
+from xp.backends.trl.worker.rollout import Rollouts, sample_numbers
+from xp.backends.trl.worker.steps import StepLog
+from xp.backends.trl.worker.tasks_view import TASK_ID
+from xp.backends.trl.worker.train import make_trainer
 from xp.envs.base import EnvUnavailable, Message
-from xp.episode.config import EnvConfig, OnNoToolCall
+from xp.envs.config import EnvConfig, OnNoToolCall
 from xp.episode.metrics_file import MetricsFile
 from xp.episode.recorder import Recorder
 from xp.episode.tokens import ChatTokens

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from xp.backends.slime.config import Common, Limits, WorkerConfig
-from xp.episode.config import Chat
+from xp.backends.slime.worker.config import Common, Limits, WorkerConfig
+from xp.envs.config import Chat
 
 
 def worker_config(root: Path, updates_per_step: int) -> WorkerConfig:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
-from xp.backends.slime.flags import Flag, catalog
+from xp.backends.slime.control.flags import Flag, catalog
 
 TYPES: dict[str | None, Callable[[str], Any]] = {"int": int, "float": float, "loads": json.loads}
 

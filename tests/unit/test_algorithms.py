@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from xp.compose import compose, options
+from xp.compose.native_names import hint
 from xp.errors import XpError
-from xp.native_names import hint
-from xp.plan import build_plan, render_module
+from xp.planning.plan import build_plan, render_module
 from xp.spec import (
     AdvantageScale,
     Critic,

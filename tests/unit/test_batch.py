@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from xp.batch import Setting, arithmetic, batch_refusals, nearest_legal, setting_of
-from xp.batch.laws import SKYRL, SLIME, TRL, Tier, broken
-from xp.batch.refusals import spec_laws
-from xp.batch.setting import FIELDS
+from xp.backends.batch import Setting, arithmetic, batch_refusals, nearest_legal, setting_of
+from xp.backends.batch.laws import SKYRL, SLIME, TRL, Tier, broken
+from xp.backends.batch.refusals import spec_laws
+from xp.backends.batch.setting import FIELDS
 from xp.compose import compose, options
 
 LAWS = {"trl": TRL, "skyrl": SKYRL, "slime": SLIME}

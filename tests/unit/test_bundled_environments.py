@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 
-from xp.bundled.mystery import TOOLS, generate_case
+from xp.builtin.mystery import TOOLS, generate_case
 
 pytest.importorskip("openreward")
 
 
 def test_the_server_declares_the_tools_that_the_tiny_model_was_shown() -> None:
-    from xp.bundled.whodunit_mini import WhodunitMini
+    from xp.builtin.whodunit_mini import WhodunitMini
 
     declared = WhodunitMini.list_tools().tools
     assert [(tool.name, tool.description, tool.input_schema) for tool in declared] == [
@@ -22,7 +22,7 @@ def test_the_server_declares_the_tools_that_the_tiny_model_was_shown() -> None:
 
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_a_task_is_the_same_by_list_by_index_and_by_range(split: str) -> None:
-    from xp.bundled.whodunit_mini import WhodunitMini
+    from xp.builtin.whodunit_mini import WhodunitMini
 
     tasks = WhodunitMini.list_tasks(split)
     assert asyncio.run(WhodunitMini.num_tasks(split)) == len(tasks)
@@ -32,7 +32,7 @@ def test_a_task_is_the_same_by_list_by_index_and_by_range(split: str) -> None:
 
 
 def test_an_accusation_finishes_and_is_scored_and_an_interview_is_not() -> None:
-    from xp.bundled.whodunit_mini import Accusation, Interview, WhodunitMini
+    from xp.builtin.whodunit_mini import Accusation, Interview, WhodunitMini
 
     case = generate_case("test", 2)
     session = WhodunitMini({"split": "test", "index": 2})
@@ -44,13 +44,13 @@ def test_an_accusation_finishes_and_is_scored_and_an_interview_is_not() -> None:
 
 
 def test_a_task_spec_holds_no_answer() -> None:
-    from xp.bundled.whodunit_mini import WhodunitMini
+    from xp.builtin.whodunit_mini import WhodunitMini
 
     assert asyncio.run(WhodunitMini.get_task("test", 2)) == {"split": "test", "index": 2}
 
 
 def test_echo_rewards_the_right_word() -> None:
-    from xp.bundled.echo import Echo, Text
+    from xp.builtin.echo import Echo, Text
 
     session = Echo(Echo.list_tasks("train")[0])
     assert asyncio.run(session.echo(Text(text="nonsense"))).reward == 0.0

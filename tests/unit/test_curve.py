@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from xp.curve import picture_of
+from xp.cli.curve import picture_of
 from xp.episode.metrics_file import MetricsFile
 
 RESULT = {"reward_mean": 0.5, "reward_stderr": None}
@@ -61,7 +61,7 @@ def test_a_run_that_nobody_waited_for_gets_its_picture_when_it_is_shown(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from tests.launching import plan, run, stage
-    from xp.runs import show
+    from xp.cli.runs import show
 
     write = 'open("runs/run/attempt_1/evaluate/evaluation.json", "w").write(\'{"results": {}}\')'
     make = "import os; os.makedirs('runs/run/attempt_1/evaluate', exist_ok=True); open('runs/run/metrics.jsonl', 'w')"

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from tests.fake_session import RULES, TASK, FakeSession
 from tests.tiny import tokenizer_and_model
 from xp.envs.base import Message, ToolResult, ToolSpec
+from xp.envs.config import Dialect, EpisodeConfig
 from xp.episode.auto_dialect import detect, resolve, resolved
-from xp.episode.config import Dialect, EpisodeConfig
 from xp.episode.dialects import SYNTAX
 from xp.episode.episode import Episode
 from xp.episode.prompt import tool_schema

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from tests.launching import FakePlan, plan, stage
-from xp.dispatch import dispatch
 from xp.errors import ExitCode, XpError
 from xp.job import Stage
 from xp.launchers.base import Context, Echo, Launch
-from xp.launchers.exits import exit_code, is_restartable
-from xp.origin import mark
-from xp.record import RunRecord, Status, read_record
+from xp.launchers.node.exits import exit_code, is_restartable
+from xp.runs.origin import mark
+from xp.runs.record import RunRecord, Status, read_record
+from xp.runs.supervise import dispatch
 
 Play = Callable[[Stage, Context], int]
 
@@ -93,8 +93,8 @@ def test_a_run_directory_holds_the_spec_the_plan_and_the_code(tmp_path: Path) ->
         "spec.yaml",
     ]
     assert (run / "attempt_1/plan.json").read_text() == plan(stage("a", "")).to_json()
-    source = Path(__file__).parents[2] / "xp/dispatch.py"
-    assert (run / "attempt_1/code/xp/dispatch.py").read_text() == source.read_text()
+    source = Path(__file__).parents[2] / "xp/runs/supervise.py"
+    assert (run / "attempt_1/code/xp/runs/supervise.py").read_text() == source.read_text()
     assert not list((run / "attempt_1/code").rglob("__pycache__"))
 
 

@@ -13,8 +13,8 @@ from tests.launching import CPU, eventually, stage
 from xp.errors import ExitCode, XpError
 from xp.job import Stage
 from xp.launchers.base import Context
-from xp.launchers.gpus import claim, visible_gpus
 from xp.launchers.local import LocalLauncher
+from xp.launchers.node.gpus import claim, visible_gpus
 
 FOUR = "0, 9000\\n1, 0\\n2, 500\\n3, 0\\n"
 
@@ -67,7 +67,7 @@ def test_a_refusal_takes_nothing(tmp_path: Path) -> None:
 
 def test_the_gpus_of_a_run_that_was_killed_are_free(tmp_path: Path) -> None:
     code = (
-        "import sys, time; from pathlib import Path; from xp.launchers.gpus import claim\n"
+        "import sys, time; from pathlib import Path; from xp.launchers.node.gpus import claim\n"
         f"held = claim(4, 'a100-80gb', Path({str(tmp_path)!r})); Path({str(tmp_path / 'up')!r}).touch(); time.sleep(60)"
     )
     holder = subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).parents[2])

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xp.launchers.log import MAX_LINE, PROGRESS_EVERY_S, RESTORE, LogStream, harmless, plain
-from xp.secrets import Redactor
+from xp.launchers.node.log import MAX_LINE, PROGRESS_EVERY_S, RESTORE, LogStream, harmless, plain
+from xp.security.secrets import Redactor
 
 SECRET = "XPCANARY_0123456789"
 

@@ -16,11 +16,11 @@ from xp.doctor.finding import Finding, Verdict, fault, ok
 from xp.doctor.machine import accelerators, disk, host, versions
 from xp.doctor.reach import environments, launcher, secrets
 from xp.doctor.template import chat_template
-from xp.episode.template_check import Report, examine
 from xp.episode.tokens import ChatTokens
 from xp.errors import ExitCode
 from xp.launchers.checkouts import differing
-from xp.plan import build_plan
+from xp.planning.plan import build_plan
+from xp.tasks.template_check import Report, examine
 
 
 def only(findings: list[Finding]) -> Finding:

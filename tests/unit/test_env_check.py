@@ -19,15 +19,15 @@ from hypothesis import strategies as st
 from tests.fake_session import FakeSession, steady
 from tests.ors_server import COUNTER, QUIZ, rules
 from tests.unit.test_envs_graded import graded
+from xp.cli.env_check import env_command, show
 from xp.env_check import watch
-from xp.env_check.command import env_command, show
 from xp.env_check.measure import Measured, measure
 from xp.env_check.policy import Draw, arguments_of, faults_of, random_policy, scripted_policy
 from xp.env_check.report import Report, _latency, report
 from xp.env_check.watch import Watch
 from xp.envs.base import Message, Task, ToolSpec
+from xp.envs.config import Dialect, EnvConfig, RewardRule
 from xp.envs.load import load_provider
-from xp.episode.config import Dialect, EnvConfig, RewardRule
 from xp.episode.dialects import SYNTAX
 from xp.episode.tool_calls import ToolCall
 from xp.errors import ExitCode, XpError

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from tests.fake_session import RULES
-from xp.environments import gsm8k
-from xp.environments.multiply import Multiply
+from xp.builtin import gsm8k
+from xp.builtin.multiply import Multiply
 from xp.envs.load import load_provider
 from xp.errors import XpError
 
@@ -50,7 +50,7 @@ def test_gsm8k_compares_numbers_not_texts() -> None:
 
 def test_math_verify_takes_an_answer_however_it_is_written(caplog: pytest.LogCaptureFixture) -> None:
     pytest.importorskip("math_verify", reason="math-verify is not installed (extra math)")
-    from xp.environments import math_verified
+    from xp.builtin import math_verified
 
     assert math_verified.grade(r"so it is $\frac{36}{2}$", {"answer": "18"}) == 1.0
     assert math_verified.grade(r"$\boxed{19}$", {"answer": "18"}) == 0.0
@@ -61,10 +61,8 @@ def test_an_interpreter_without_a_graders_package_says_so_before_the_first_episo
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "math_verify", None)
-    monkeypatch.delitem(sys.modules, "xp.environments.math_verified", raising=False)
-    rule = replace(
-        RULES, provider="local", grader="xp.environments.math_verified:grade", rows="xp.environments.gsm8k:made"
-    )
+    monkeypatch.delitem(sys.modules, "xp.builtin.math_verified", raising=False)
+    rule = replace(RULES, provider="local", grader="xp.builtin.math_verified:grade", rows="xp.builtin.gsm8k:made")
     with pytest.raises(XpError, match=f"math_verified:grade cannot be loaded by {sys.executable}.*math_verify"):
         load_provider(rule, {})
 

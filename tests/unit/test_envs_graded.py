@@ -13,8 +13,8 @@ import pytest
 from tests.fake_session import with_limits
 from tests.ors_server import rules
 from xp.envs.base import DeadlineExceeded, Message, ProtocolError, Task, ToolCrashed
+from xp.envs.config import EnvConfig
 from xp.envs.graded import GradedProvider
-from xp.episode.config import EnvConfig
 from xp.episode.episode import Episode
 from xp.episode.outcome import Outcome, Status
 from xp.errors import XpError

@@ -11,7 +11,7 @@ import pytest
 
 from tests.fake_session import RULES, TASK, FakeSession, Sessions, call, steady, with_limits
 from xp.envs.base import ResponseLost, SessionLost, ToolResult, UnsafeOrigin
-from xp.episode.config import EnvConfig, OnMalformedCall, OnNoToolCall, Reduction, RewardRule, ToolCallsPerTurn
+from xp.envs.config import EnvConfig, OnMalformedCall, OnNoToolCall, Reduction, RewardRule, ToolCallsPerTurn
 from xp.episode.episode import NUDGE, Episode
 from xp.episode.outcome import Status
 from xp.episode.shaping import Shape

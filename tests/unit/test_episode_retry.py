@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from xp.envs.base import DeadlineExceeded, ProtocolError, ResponseLost, SessionLost
-from xp.episode.retry import Refused, RetryRule, retry_after_s
+from xp.envs.retry import Refused, RetryRule, retry_after_s
 
 ONCE, AGAIN = RetryRule(3), RetryRule(3, (Refused, ResponseLost))
 

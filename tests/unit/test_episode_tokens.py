@@ -10,7 +10,7 @@ import pytest
 
 from tests.tiny import tokenizer_and_model
 from xp.envs.base import Message
-from xp.episode.config import Chat
+from xp.envs.config import Chat
 from xp.episode.tokens import ChatTokens
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from xp.__main__ import main
+from xp.cli.explain import explain, fields_of
+from xp.cli.parity import specs_of
 from xp.compose import ROOT, compose, origin_of
 from xp.compose.files import Mark
-from xp.explain import explain, fields_of
-from xp.parity import specs_of
 
 
 def parsed(mark: Mark) -> Any:

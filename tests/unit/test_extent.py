@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from xp.backends.skyrl.config import EvaluateConfig as SkyrlConfig
-from xp.backends.slime.config import EvaluateConfig as SlimeConfig
-from xp.backends.trl.config import EvaluateConfig as TrlConfig
+from xp.backends.extent import evaluated, evaluation_line, num_tasks
+from xp.backends.skyrl.worker.config import EvaluateConfig as SkyrlConfig
+from xp.backends.slime.worker.config import EvaluateConfig as SlimeConfig
+from xp.backends.stages.prepare import prepare_config, task_set_place
+from xp.backends.trl.worker.config import EvaluateConfig as TrlConfig
 from xp.compose import compose, options
 from xp.errors import ExitCode, XpError
-from xp.extent import evaluated, evaluation_line, num_tasks
-from xp.plan import Plan, build_plan
+from xp.planning.plan import Plan, build_plan
 from xp.spec import BackendName, RunSpec
-from xp.stages.prepare import prepare_config, task_set_place
 from xp.tasks.manifest import MANIFEST, Count, Manifest
 from xp.tasks.request import canonical_request, request_key
 
@@ -111,7 +111,7 @@ def test_the_earlier_key_is_answered_with_the_new_ones() -> None:
 
 def test_slimes_view_has_a_line_an_episode(tmp_path: Path) -> None:
     from tests.unit.test_task_views import row
-    from xp.backends.slime.tasks_view import write_episodes
+    from xp.backends.slime.worker.tasks_view import write_episodes
     from xp.tasks.rounds import Rounds
 
     rows = [row(index) for index in range(9)]

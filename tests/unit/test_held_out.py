@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from xp.backends.stages.prepare import prepare_config, task_set_place
 from xp.compose import compose, from_container
 from xp.errors import ExitCode, XpError
-from xp.held_out import read_held_out
-from xp.plan import build_again, build_evaluation, build_model_evaluation, build_plan, build_preparation
-from xp.splits import held_out_lines
-from xp.stages.prepare import prepare_config, task_set_place
+from xp.planning.plan import build_again, build_evaluation, build_model_evaluation, build_plan, build_preparation
+from xp.planning.splits import held_out_lines
+from xp.runs.held_out import read_held_out
 from xp.tasks.prepare import prepare
 
 ON = {
@@ -123,7 +123,7 @@ def test_the_plan_says_the_rule_before_the_tasks_are_known(tmp_path: Path) -> No
 
 
 def test_the_plan_refuses_all_tasks_and_a_share_once_the_size_is_known(tmp_path: Path) -> None:
-    served = ["env=openreward", "env.serve=xp.bundled.echo:Echo", f"outputs={tmp_path}"]
+    served = ["env=openreward", "env.serve=xp.builtin.echo:Echo", f"outputs={tmp_path}"]
     greedy = compose([*served, "env.train.num_tasks=2"])
     assert build_plan(greedy, "r").stages  # nothing is known yet
     prepare(prepare_config(compose(served)), os.environ, tmp_path)

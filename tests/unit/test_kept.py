@@ -9,7 +9,7 @@ from tests.launching import FakePlan, plan, stage
 from tests.unit.test_dispatch import FakeLauncher, ends, failing, go
 from xp.job import Stage
 from xp.launchers.base import Context
-from xp.record import Status, read_record
+from xp.runs.record import Status, read_record
 
 
 def of_two(train: str = "36 steps", evaluate: str = "all tasks") -> FakePlan:

@@ -12,13 +12,13 @@ import pytest
 
 from tests.unit.tutorial_keys import BESIDE, SKYRL, SLIME, TUTORIALS
 from xp.__main__ import main
+from xp.cli.explain import fields_of
 from xp.compose import GROUPS, compose, options
+from xp.compose.known_names import OPTION_ALIASES, unread_variables
+from xp.compose.native_names import _catalogs, _sample, hint
+from xp.compose.script_words import RENAMED
 from xp.errors import ExitCode
-from xp.explain import fields_of
-from xp.known_names import OPTION_ALIASES, unread_variables
-from xp.native_names import _catalogs, _sample, hint
-from xp.plan import build_plan, render_module
-from xp.script_words import RENAMED
+from xp.planning.plan import build_plan, render_module
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import pytest
 
 from xp.compose import compose, options
 from xp.errors import ExitCode, XpError
-from xp.memory import memory_lines
-from xp.plan import build_plan
+from xp.planning.memory import memory_lines
+from xp.planning.plan import build_plan
 
 SKYRL = ("recipes=whodunit-skyrl", "hardware.num_nodes=2")
 

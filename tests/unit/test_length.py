@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from tests.unit.test_extent import cache, stage_config
-from xp.backends.skyrl.config import TrainConfig as SkyrlConfig
-from xp.backends.slime.config import TrainConfig as SlimeConfig
-from xp.backends.slime.train import check_warm_up
-from xp.backends.trl.config import TrainConfig as TrlConfig
+from xp.backends.extent import num_steps, training_line
+from xp.backends.skyrl.worker.config import TrainConfig as SkyrlConfig
+from xp.backends.slime.worker.config import TrainConfig as SlimeConfig
+from xp.backends.slime.worker.train import check_warm_up
+from xp.backends.trl.worker.config import TrainConfig as TrlConfig
 from xp.compose import compose
 from xp.errors import ExitCode, XpError
-from xp.extent import num_steps, training_line
-from xp.plan import build_plan
-from xp.record import AttemptRecord, Provenance, RunRecord, Status, now, read_record, table, write_record
+from xp.planning.plan import build_plan
+from xp.runs.record import AttemptRecord, Provenance, RunRecord, Status, now, read_record, table, write_record
 from xp.spec import RunSpec
 from xp.tasks.length import Length, settle
 
@@ -159,7 +159,7 @@ def test_neither_is_refused() -> None:
 
 def test_a_run_of_epochs_is_resumed_with_steps_and_the_other_way_round(tmp_path: Path) -> None:
     from xp.compose import to_yaml
-    from xp.resume import spec_to_resume
+    from xp.runs.resume import spec_to_resume
 
     run = tmp_path / "runs" / "r"
     run.mkdir(parents=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from xp.compose import compose, options
-from xp.memory import fit, memory_lines, weights_of
-from xp.memory.estimate import estimate, shape_of
-from xp.memory.fit import headroom
+from xp.planning.memory import fit, memory_lines, weights_of
+from xp.planning.memory.estimate import estimate, shape_of
+from xp.planning.memory.fit import headroom
 
 SKYRL = ("env=whodunit", "hardware=a100x4", "backend=skyrl")
 SLIME = ("env=whodunit", "hardware=h200x8", "model=qwen3-30b-a3b", "backend=slime")

@@ -9,7 +9,7 @@ import pytest
 from xp.__main__ import main
 from xp.compose import ROOT, compose, compose_sweep, origin_of
 from xp.errors import XpError
-from xp.plan import build_plan
+from xp.planning.plan import build_plan
 
 GPU = ("backend=skyrl", "hardware=a100x4")
 

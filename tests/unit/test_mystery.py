@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from xp.bundled.mystery import ROOMS, SUSPECTS, WEAPONS, Game, generate_case
-from xp.bundled.scripted_play import Player, play, transcript
+from xp.builtin.model.scripted_play import Player, play, transcript
+from xp.builtin.mystery import ROOMS, SUSPECTS, WEAPONS, Game, generate_case
 
 
 def riddle(split: str, index: int) -> tuple[object, ...]:

@@ -11,14 +11,14 @@ from typing import Any, ClassVar
 
 import pytest
 
-from xp.backends.slime.architecture import architecture_flags
+from xp.backends.slime.control.architecture import architecture_flags
 from xp.compose import compose, from_container, options
 from xp.compose.model import GENERAL, name_of
 from xp.errors import XpError
-from xp.memory import memory_lines, weights_of
-from xp.model_files import _from_hub
-from xp.network import COUNTED, network_of
-from xp.plan import build_plan
+from xp.models.files import _from_hub
+from xp.models.network import COUNTED, network_of
+from xp.planning.memory import memory_lines, weights_of
+from xp.planning.plan import build_plan
 from xp.spec import Architecture
 
 SMOLLM2: Mapping[str, Any] = {

@@ -10,7 +10,7 @@ import pytest
 
 from tests.fake_provider import FakeWorld
 from tests.tiny import tokenizer_and_model
-from xp.episode.config import Chat
+from xp.envs.config import Chat
 from xp.episode.tokens import ChatTokens
 from xp.tasks import lengths
 from xp.tasks.config import Purpose, Reader

@@ -11,7 +11,7 @@ import pytest
 
 from xp.atomic import write_atomically
 from xp.errors import ExitCode, XpError
-from xp.record import (
+from xp.runs.record import (
     Provenance,
     RunRecord,
     Status,
@@ -117,7 +117,7 @@ def test_the_table_shows_every_stage_of_every_attempt() -> None:
 
 def test_the_module_prints_a_record_and_says_what_is_none(directory: Path, tmp_path: Path) -> None:
     write_record(directory, begun())
-    command = [sys.executable, "-m", "xp.record"]
+    command = [sys.executable, "-m", "xp.runs.record"]
     shown = subprocess.run([*command, str(directory)], capture_output=True, text=True, check=True)
     assert "prepare" in shown.stdout
     absent = subprocess.run([*command, str(tmp_path / "x")], capture_output=True, text=True, check=False)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xp.episode.config import Reduction, RewardRule
+from xp.envs.config import Reduction, RewardRule
 from xp.episode.rewards import reduce_rewards
 
 STEPS = [1.0, -2.0, 0.5]

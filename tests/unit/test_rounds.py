@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xp.backends.trl.held_out import share_of
-from xp.backends.trl.ranks import Ranks
+from xp.backends.trl.worker.held_out import share_of
+from xp.backends.trl.worker.ranks import Ranks
 from xp.tasks.config import Purpose
 from xp.tasks.rounds import Rounds
 from xp.tasks.row import TaskRow

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from xp.cli.install import cannot_run_here, install, install_lock, why_not
 from xp.compose import compose
 from xp.errors import ExitCode, XpError
-from xp.install import cannot_run_here, install, install_lock, why_not
 from xp.job import Runtime
 from xp.launchers.preflight import interpreter
-from xp.plan import build_plan
+from xp.planning.plan import build_plan
 from xp.runtime_locks import LOCK, WHOLE, RuntimeLock, installed, locks
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from xp.errors import ExitCode, XpError
-from xp.secrets import resolve, telling_values
+from xp.security.secrets import resolve, telling_values
 
 
 def test_the_environment_goes_before_the_file(tmp_path: Path) -> None:

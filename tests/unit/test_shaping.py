@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 
 from tests.fake_session import RULES, TASK, FakeSession, call
+from xp.backends.stages.episode import episode_config, user_modules
+from xp.cli.parity import REFERENCE
 from xp.compose import compose, from_container
 from xp.envs.base import EnvUnavailable, Message, ToolResult
-from xp.episode.config import EpisodeConfig, WeightedFn
+from xp.envs.config import EpisodeConfig, WeightedFn
 from xp.episode.episode import Episode
 from xp.episode.metrics import Played, episode_metrics
 from xp.episode.outcome import Outcome, Status
 from xp.episode.shaping import Shape, load_shape, shaped
 from xp.errors import XpError
-from xp.parity import REFERENCE
-from xp.plan import build_plan
+from xp.planning.plan import build_plan
 from xp.spec import BackendName
-from xp.stages.episode import episode_config, user_modules
 
 
 def minus_turns(outcome: Outcome) -> float:

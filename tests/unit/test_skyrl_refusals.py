@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from xp.backends.base import Fit, Places, meant_fields
-from xp.backends.skyrl.meanings import meanings
-from xp.backends.skyrl.refusals import refusals
-from xp.backends.skyrl.render import native, stages
+from xp.backends.skyrl.control.meanings import meanings
+from xp.backends.skyrl.control.refusals import refusals
+from xp.backends.skyrl.control.render import native, stages
 from xp.compose import compose
 from xp.errors import ExitCode, XpError
 from xp.launchers.preflight import check_machine

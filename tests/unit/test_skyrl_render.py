@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xp.backends.base import Places
-from xp.backends.skyrl.config import EvaluateConfig, TrainConfig
-from xp.backends.skyrl.fixed import FIXED, PATHS
-from xp.backends.skyrl.knobs import KNOBS
-from xp.backends.skyrl.overrides import assignment, catalog, is_of_kind
-from xp.backends.skyrl.render import checkpoint, native, refusals, stages
+from xp.backends.skyrl.control.fixed import FIXED, PATHS
+from xp.backends.skyrl.control.knobs import KNOBS
+from xp.backends.skyrl.control.overrides import assignment, catalog, is_of_kind
+from xp.backends.skyrl.control.render import checkpoint, native, refusals, stages
+from xp.backends.skyrl.worker.config import EvaluateConfig, TrainConfig
 from xp.compose import compose, options
-from xp.plan import build_plan
+from xp.planning.plan import build_plan
 from xp.spec import RunSpec
 
 PLACES = Places(run="runs/r", attempt=1, tasks="tasks/t")

@@ -12,10 +12,10 @@ import pytest
 
 from tests.unit.slime_config import worker_config
 from xp.backends.base import Places
-from xp.backends.slime.advantages import advantages, centred, estimate_of
-from xp.backends.slime.config import WorkerConfig
-from xp.backends.slime.render import stages
-from xp.backends.slime.train import main as train
+from xp.backends.slime.control.render import stages
+from xp.backends.slime.worker.advantages import advantages, centred, estimate_of
+from xp.backends.slime.worker.config import WorkerConfig
+from xp.backends.slime.worker.train import main as train
 from xp.compose import compose
 from xp.errors import ExitCode, XpError
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from xp.backends.slime.checkpoints import TRACKER, choose_latest, prune, whole
-from xp.backends.slime.config import CriticConfig
-from xp.backends.slime.train import critic_role
+from xp.backends.slime.worker.checkpoints import TRACKER, choose_latest, prune, whole
+from xp.backends.slime.worker.config import CriticConfig
+from xp.backends.slime.worker.train import critic_role
 
 
 def checkpoint(root: Path, rollout_id: int, *, has_position: bool = True, is_whole: bool = True) -> None:

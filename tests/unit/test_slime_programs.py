@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 
 from tests.unit.slime_config import worker_config
-from xp.backends.slime import sources
-from xp.backends.slime.config import Command, ConvertConfig, WorkerConfig
-from xp.backends.slime.convert import main as convert
-from xp.backends.slime.farewell import ask_to_close, close_when_asked
-from xp.backends.slime.models import check_architecture, local_model, publish_model
-from xp.backends.slime.program import absolute_flags, run_file
-from xp.backends.slime.steps import half_of
-from xp.backends.slime.training import NAMES, Watched
-from xp.backends.slime.worker import read_played, write_played
+from xp.backends.slime.worker import sources
+from xp.backends.slime.worker.config import Command, ConvertConfig, WorkerConfig
+from xp.backends.slime.worker.convert import main as convert
+from xp.backends.slime.worker.models import check_architecture, local_model, publish_model
+from xp.backends.slime.worker.program import absolute_flags, run_file
+from xp.backends.slime.worker.rollout_process import read_played, write_played
+from xp.backends.slime.worker.shutdown import ask_to_close, close_when_asked
+from xp.backends.slime.worker.steps import half_of
+from xp.backends.slime.worker.training import NAMES, Watched
 from xp.episode.metrics import Played
 from xp.episode.outcome import Outcome, Status
 from xp.errors import ExitCode, XpError

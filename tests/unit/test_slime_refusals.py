@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from xp.backends.base import Places
-from xp.backends.slime.flags import catalog, words
-from xp.backends.slime.render import refusals, train_flags
+from xp.backends.slime.control.flags import catalog, words
+from xp.backends.slime.control.render import refusals, train_flags
 from xp.compose import compose
 from xp.errors import ExitCode, XpError
-from xp.plan import build_plan
+from xp.planning.plan import build_plan
 
 SLIME = ["env=whodunit", "backend=slime", "hardware=h200x8", "model=qwen3-30b-a3b"]
 

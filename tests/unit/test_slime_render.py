@@ -14,15 +14,15 @@ from hypothesis import given, settings
 from tests.unit.slime_parser import is_on, parse
 from tests.unit.slime_specs import DENSE, SLIME, expected_estimator, legal
 from xp.backends.base import MEANT, Fit, Places
-from xp.backends.slime.architecture import SHAPE
-from xp.backends.slime.config import ConvertConfig, EvaluateConfig, TrainConfig
-from xp.backends.slime.flags import catalog, fault, words
-from xp.backends.slime.knobs import FIXED, KNOBS
-from xp.backends.slime.meanings import CARRIED
-from xp.backends.slime.refusals import PLACED, TAKEN
-from xp.backends.slime.render import checkpoint, meanings, refusals, stages, train_flags
+from xp.backends.slime.control.architecture import SHAPE
+from xp.backends.slime.control.flags import catalog, fault, words
+from xp.backends.slime.control.knobs import FIXED, KNOBS
+from xp.backends.slime.control.meanings import CARRIED
+from xp.backends.slime.control.refusals import PLACED, TAKEN
+from xp.backends.slime.control.render import checkpoint, meanings, refusals, stages, train_flags
+from xp.backends.slime.worker.config import ConvertConfig, EvaluateConfig, TrainConfig
 from xp.compose import compose, options
-from xp.plan import build_plan
+from xp.planning.plan import build_plan
 from xp.spec import RunSpec
 
 PLACES = Places(run="runs/r", attempt=1, tasks="tasks/t")
@@ -48,7 +48,7 @@ def test_the_command_of_the_readme_plans_without_a_gpu_and_without_the_trainer()
     run = subprocess.run([sys.executable, "-c", code, *SLIME], capture_output=True, text=True, timeout=60)
     assert run.returncode == 0, run.stderr
     assert run.stdout.splitlines()[-1] == "[]"
-    assert "python -m xp.backends.slime.train" in run.stdout
+    assert "python -m xp.backends.slime.worker.train" in run.stdout
 
 
 def test_every_leaf_of_the_meant_sections_has_a_meaning_and_every_knob_is_one_of_them() -> None:

@@ -13,7 +13,7 @@ from xp.errors import ExitCode
 PROGRAM = """
 import os, signal, sys
 from xp.errors import ExitCode, XpError
-from xp.stage_program import run_stage
+from xp.worker.program import run_stage
 
 def term():
     os.kill(os.getpid(), signal.SIGTERM)

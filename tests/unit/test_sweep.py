@@ -10,12 +10,12 @@ import pytest
 
 from xp.compose import compose, to_yaml
 from xp.errors import XpError
-from xp.launchers.run_directory import hold
-from xp.leaderboard import as_csv, as_markdown, leaderboard
-from xp.origin import mark
-from xp.record import Provenance, RunRecord, Status, begin_attempt, close_attempt, write_record
+from xp.runs.leaderboard import as_csv, as_markdown, leaderboard
+from xp.runs.origin import mark
+from xp.runs.record import Provenance, RunRecord, Status, begin_attempt, close_attempt, write_record
+from xp.runs.run_directory import hold
+from xp.runs.sweep import Standing, ledger, open_points, spec_digest
 from xp.spec import RunSpec
-from xp.sweep import Standing, ledger, open_points, spec_digest
 
 HERE = Provenance("0.1.0", "3.11", None, None, {})
 

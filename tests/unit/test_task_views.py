@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from xp.backends.skyrl import tasks_view as skyrl
-from xp.backends.slime import tasks_view as slime
+from xp.backends.skyrl.worker import tasks_view as skyrl
+from xp.backends.slime.worker import tasks_view as slime
 from xp.envs.base import Message
-from xp.episode.config import Chat, Dialect, ToolsPrompt
+from xp.envs.config import Chat, Dialect, ToolsPrompt
 from xp.episode.tokens import ChatTokens
 from xp.tasks.config import Purpose
 from xp.tasks.row import TaskRow

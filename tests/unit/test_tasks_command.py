@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.fake_provider import FakeWorld
+from xp.cli.tasks import main
 from xp.errors import ExitCode, XpError
-from xp.tasks.command import main
 from xp.tasks.inspect import list_sets
 from xp.tasks.prepare import prepare
 from xp.tasks.store import TaskSet

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fake_session import LIMITS, RULES
-from xp.episode.config import Dialect, EnvConfig, OnNoToolCall, Reduction, RewardRule, WeightedFn
+from xp.envs.config import Dialect, EnvConfig, OnNoToolCall, Reduction, RewardRule, WeightedFn
 from xp.errors import XpError
 from xp.tasks.config import HeldOut, MemberConfig, PrepareConfig, Selection
 from xp.tasks.request import canonical_request, differing_fields, request_key, source_digest, with_sources

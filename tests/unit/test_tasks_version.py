@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.fake_session import RULES
-from xp.bundled.mystery import TOOLS, generate_case
-from xp.bundled.whodunit_mini import NUM_TASKS, TASKS_VERSION
-from xp.episode.config import EnvConfig
+from xp.builtin.mystery import TOOLS, generate_case
+from xp.builtin.whodunit_mini import NUM_TASKS, TASKS_VERSION
+from xp.envs.config import EnvConfig
 from xp.tasks.request import source_digest
 
 

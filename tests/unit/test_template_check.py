@@ -15,15 +15,15 @@ from xp.compose import compose
 from xp.doctor.finding import Verdict
 from xp.doctor.template import chat_template
 from xp.envs.base import Message
-from xp.episode.config import Chat, Dialect, ToolsPrompt
+from xp.envs.config import Chat, Dialect, ToolsPrompt
 from xp.episode.dialects import SYNTAX
-from xp.episode.template_check import PROBE_TOOLS, Report, check_chat, examine, examine_prompts
 from xp.episode.tokens import ChatTokens
 from xp.episode.tool_calls import ToolCall
 from xp.errors import ExitCode, XpError
 from xp.tasks.config import Purpose
 from xp.tasks.load import within_limit
 from xp.tasks.row import TaskRow
+from xp.tasks.template_check import PROBE_TOOLS, Report, check_chat, examine, examine_prompts
 
 BY_XP = Chat(tools_prompt=ToolsPrompt.SYSTEM)
 OPENING = [Message(role="system", content="Be brief."), Message(role="user", content="Where is the key?")]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.fake_session import RULES, TASK, FakeSession
 from xp.envs.base import ToolResult, ToolSpec
-from xp.episode.config import Dialect
+from xp.envs.config import Dialect
 from xp.episode.episode import Episode
 from xp.episode.text_action import parse_action
 from xp.episode.tool_calls import Malformed, ToolCall

@@ -11,11 +11,11 @@ import pytest
 
 pytest.importorskip("trl")
 
-from xp.bundled.build import Build
-from xp.bundled.mystery import ALIBIS, ROOMS, SUSPECTS, WEAPONS, generate_case
-from xp.bundled.tiny_model import MANIFEST, TinyModelConfig, _sorted_schemas, main, make_tokenizer, publish
-from xp.bundled.tokenizer import SPECIAL, chat_template
-from xp.bundled.warm_up import Warmup, learning_rate_factor, render_demonstration
+from xp.builtin.model.build import Build
+from xp.builtin.model.tiny_model import MANIFEST, TinyModelConfig, _sorted_schemas, main, make_tokenizer, publish
+from xp.builtin.model.tokenizer import SPECIAL, chat_template
+from xp.builtin.model.warm_up import Warmup, learning_rate_factor, render_demonstration
+from xp.builtin.mystery import ALIBIS, ROOMS, SUSPECTS, WEAPONS, generate_case
 
 BUILD = {
     "hidden_size": 16,
@@ -135,6 +135,6 @@ def test_a_finished_model_is_left_alone_and_a_torn_one_is_replaced(tmp_path: Pat
 
 
 def _tiny(tokenizer: Any) -> Any:
-    from xp.bundled.tiny_model import make_model
+    from xp.builtin.model.tiny_model import make_model
 
     return make_model(TinyModelConfig(Path("unused"), 512, 1, Build(seed=0, **BUILD)), tokenizer)

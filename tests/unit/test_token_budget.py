@@ -16,9 +16,9 @@ from tests.tiny import tokenizer_and_model
 from tests.unit.test_episode_tokens import tokenizer_with
 from xp.envs import wire
 from xp.envs.base import Message
+from xp.envs.config import Chat
 from xp.episode import tokens
 from xp.episode.budget import num_characters
-from xp.episode.config import Chat
 from xp.episode.tokens import ChatTokens
 from xp.tasks.config import Reader
 from xp.tasks.lengths import prompt_lengths

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xp.backends.base import MEANT, Fit, Places
-from xp.backends.trl.config import EvaluateConfig, TrainConfig
-from xp.backends.trl.geometry import geometry, world_size
-from xp.backends.trl.knobs import FIXED, KNOBS, catalog
-from xp.backends.trl.meanings import meanings
-from xp.backends.trl.render import checkpoint, grpo_config, refusals, stages
-from xp.batch import batch_refusals
+from xp.backends.batch import batch_refusals
+from xp.backends.trl.control.geometry import geometry, world_size
+from xp.backends.trl.control.knobs import FIXED, KNOBS, catalog
+from xp.backends.trl.control.meanings import meanings
+from xp.backends.trl.control.render import checkpoint, grpo_config, refusals, stages
+from xp.backends.trl.worker.config import EvaluateConfig, TrainConfig
 from xp.compose import compose
 from xp.job import Job
 from xp.spec import RunSpec
@@ -294,7 +294,7 @@ def test_the_importance_correction_is_said_and_never_trls_default(correction: st
 
 def test_one_process_on_a_cpu_is_trls_own_program() -> None:
     job = jobs()["train"]
-    assert job.argv == ("python", "-m", "xp.backends.trl.train", "runs/r/attempt_1/train/config.json")
+    assert job.argv == ("python", "-m", "xp.backends.trl.worker.train", "runs/r/attempt_1/train/config.json")
     assert not [path for path in job.files if path.endswith("accelerate.yaml")]
     assert job.resources.num_accelerators == 0
 
@@ -305,7 +305,13 @@ def test_one_process_on_a_cpu_is_trls_own_program() -> None:
 def test_several_processes_are_launched_by_accelerate_with_a_file_of_their_own(strategy: str, kind: str) -> None:
     job = jobs(*GPUS, f"backend.parallel.strategy={strategy}")["train"]
     here = "runs/r/attempt_1/train"
-    assert job.argv == ("python", "-m", "xp.backends.trl.launch", f"{here}/config.json", f"{here}/accelerate.yaml")
+    assert job.argv == (
+        "python",
+        "-m",
+        "xp.backends.trl.worker.launch",
+        f"{here}/config.json",
+        f"{here}/accelerate.yaml",
+    )
     config = yaml.safe_load(job.files[f"{here}/accelerate.yaml"])
     assert (config["distributed_type"], config["num_processes"], config["mixed_precision"]) == (kind, 4, "bf16")
     assert ("fsdp_config" in config) == (strategy == "fsdp2")

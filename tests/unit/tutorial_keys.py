@@ -5,7 +5,7 @@ from __future__ import annotations
 SKYRL = ("env=whodunit", "backend=skyrl", "hardware=a100x4")
 SLIME = ("env=whodunit", "backend=slime", "hardware=h200x8", "model=qwen3-30b-a3b", "backend.parallel.expert=8")
 TRL = ("env=seta", "backend=trl", "hardware=a100x4")
-OWN = ("env=graded", "env.grader=xp.environments.multiply:Multiply")
+OWN = ("env=graded", "env.grader=xp.builtin.multiply:Multiply")
 NOTHING: tuple[str, ...] = ()
 """Of a key for which xp has nothing to set, or that is a variable to export."""
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from xp.faults import Fault
-from xp.model_files import HUB_ID, config_of
-from xp.network import context_of, mismatches, network_of, not_causal
+from xp.compose.faults import Fault
+from xp.models.files import HUB_ID, config_of
+from xp.models.network import context_of, mismatches, network_of, not_causal
 from xp.spec.section import ADDRESS
 
 GENERAL: Final = "hf"

@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from xp.compose.faults import Fault, explain_unknown_key
 from xp.compose.groups import GROUPS
 from xp.compose.mixes import MIXED
-from xp.faults import Fault, explain_unknown_key
-from xp.native_names import hint
+from xp.compose.native_names import hint
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xp.compose.alternatives import give_way, settle_files, with_value
+from xp.compose.faults import Fault, explain_invalid
 from xp.compose.groups import Composed, compose_groups
 from xp.compose.model import complete_model
 from xp.compose.overrides import apply, choices_of, is_group, parse
 from xp.compose.values import resolve_values
 from xp.errors import XpError
-from xp.faults import Fault, explain_invalid
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override

@@ -11,7 +11,7 @@ from xp.doctor.reach import environments, launcher, secrets, trackers
 from xp.doctor.template import chat_template
 from xp.errors import ExitCode, XpError
 from xp.job import Stage
-from xp.plan import build_plan
+from xp.planning.plan import build_plan
 from xp.spec import RunSpec
 
 __all__ = ["Finding", "Verdict", "examine", "exit_code"]

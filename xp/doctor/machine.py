@@ -9,15 +9,15 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from xp.backends.stages.needs import trainer_runtime
 from xp.doctor.finding import Finding, fault, fault_of, ok, unknown
 from xp.errors import ExitCode, XpError
 from xp.job import Stage
 from xp.launchers.checkouts import commit_of, differing
 from xp.launchers.preflight import interpreter, probe
-from xp.memory import weights_of
-from xp.memory.estimate import shape_of
+from xp.planning.memory import weights_of
+from xp.planning.memory.estimate import shape_of
 from xp.spec import LauncherName, RunSpec
-from xp.stages.needs import trainer_runtime
 
 GB = 1e9
 

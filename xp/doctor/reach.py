@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from xp.backends.stages.episode import env_config, episode_secrets
 from xp.doctor.finding import Finding, fault, fault_of, ok
 from xp.envs.base import EnvFault
 from xp.envs.load import load_provider
@@ -14,9 +15,8 @@ from xp.errors import ExitCode, XpError
 from xp.job import Stage
 from xp.launchers.base import Context
 from xp.launchers.choice import make_launcher
-from xp.secrets import resolve
+from xp.security.secrets import resolve
 from xp.spec import EnvMember, RunSpec
-from xp.stages.episode import env_config, episode_secrets
 from xp.tasks.held_out import OWN_SPLITS
 from xp.tracking.base import check_trackers
 

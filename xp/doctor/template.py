@@ -9,19 +9,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from xp.backends.stages.episode import chat_of
+from xp.backends.stages.model import model_place
+from xp.backends.stages.needs import QUIET, trainer_runtime
+from xp.backends.stages.prepare import task_set_place
 from xp.compose import ROOT
 from xp.doctor.finding import Finding, Verdict, fault, ok, unknown
 from xp.errors import ExitCode, XpError
 from xp.launchers.preflight import interpreter
-from xp.model_files import local_directory
+from xp.models.files import local_directory
 from xp.spec import RunSpec
-from xp.stages.episode import chat_of
-from xp.stages.model import model_place
-from xp.stages.needs import QUIET, trainer_runtime
-from xp.stages.prepare import task_set_place
 from xp.tasks.manifest import TABLE
 
-PROGRAM = "xp.episode.template_check"
+PROGRAM = "xp.tasks.template_check"
 
 
 def chat_template(spec: RunSpec, outputs: Path) -> Iterator[Finding]:

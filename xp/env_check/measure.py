@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 from xp.env_check.policy import Policy, faults_of, random_policy, scripted_policy
 from xp.env_check.watch import Watch
 from xp.envs.base import EnvFault, Message, Provider, Session, Task, ToolSpec
-from xp.episode.config import Dialect, EnvConfig
+from xp.envs.config import Dialect, EnvConfig
 from xp.episode.episode import Episode
 from xp.episode.outcome import Outcome, Status
 from xp.episode.prompt import opening_messages, tool_schemas

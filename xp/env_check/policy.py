@@ -9,7 +9,7 @@ from itertools import cycle
 from typing import Any, Final, Protocol
 
 from xp.envs.base import ToolSpec
-from xp.episode.config import Dialect
+from xp.envs.config import Dialect
 from xp.episode.dialects import SYNTAX
 
 WORDS: Final = ("yes", "no", "a", "the", "x", "hello", "0", "1", "42")

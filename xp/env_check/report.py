@@ -9,7 +9,7 @@ from typing import Any
 
 from xp.env_check.measure import Measured, Plays, texts
 from xp.envs.base import Message
-from xp.episode.config import Dialect, EnvConfig
+from xp.envs.config import Dialect, EnvConfig
 from xp.episode.outcome import Status
 
 FLAT = 0.9

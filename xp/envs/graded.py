@@ -26,10 +26,10 @@ from xp.envs.base import (
     ToolResult,
     ToolSpec,
 )
+from xp.envs.config import EnvConfig
 from xp.envs.graders import Conversation, conversations_of
 from xp.envs.local_server import source_version
 from xp.envs.rows import Rows, checked, load_rows
-from xp.episode.config import EnvConfig
 from xp.errors import ExitCode, XpError
 
 T = TypeVar("T")

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from xp.envs.base import Message, ProtocolError, ToolResult
+from xp.envs.config import EnvConfig
 from xp.envs.rows import PROMPT, Row, attribute, messages_of
-from xp.episode.config import EnvConfig
 from xp.errors import ExitCode, XpError
 
 

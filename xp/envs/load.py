@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Mapping
 
 from xp.envs.base import Provider
-from xp.episode.config import EnvConfig
+from xp.envs.config import EnvConfig
 from xp.errors import XpError
 
 

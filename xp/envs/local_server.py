@@ -21,7 +21,7 @@ from typing import IO, Final
 from xp.envs.local_keys import TOKEN_VARIABLE, Keys
 from xp.envs.loop import call_on_loop
 from xp.errors import ExitCode, XpError
-from xp.inherit import inherited
+from xp.security.environment import inherited
 
 PYTHON_VARIABLE: Final = "XP_PYTHON"
 """Names the interpreter that xp itself was started with, where that is on this machine (launcher=local)."""
@@ -34,7 +34,7 @@ class LocalServer:
 
     Args:
         serve: `module:Class` of an environment of the openreward SDK.
-        environ: of which the child gets what `xp.inherit` lists.
+        environ: of which the child gets what `xp.security.environment` lists.
         log: where the child's output goes; None: nowhere.
         kind: what `serve` is of: `openreward` or `openenv`.
         python: the interpreter that serves; it must have uvicorn and the environment's packages. None: this one, or,

@@ -21,6 +21,7 @@ from xp.envs.base import (
     ToolResult,
     ToolSpec,
 )
+from xp.envs.config import EnvConfig
 from xp.envs.image_server import ImageServer
 from xp.envs.local_server import LocalServer, source_version
 from xp.envs.loop import current_loop, run
@@ -28,7 +29,6 @@ from xp.envs.openenv_core import Core
 from xp.envs.openenv_socket import Socket
 from xp.envs.rows import Row, load_rows, messages_of
 from xp.envs.target import Target, openenv_target
-from xp.episode.config import EnvConfig
 from xp.errors import XpError
 from xp.tasks.request import digest_of
 

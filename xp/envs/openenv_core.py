@@ -10,11 +10,11 @@ from typing import Any
 
 from xp.envs import openenv_wire as wire
 from xp.envs.base import EnvFault, ProtocolError, ToolResult, ToolSpec
+from xp.envs.config import EnvConfig
 from xp.envs.openenv_socket import Socket, client_of, connect
 from xp.envs.ors_http import Repeat, Transport
 from xp.envs.target import Target, origin
 from xp.envs.wire import parsed
-from xp.episode.config import EnvConfig
 
 
 class Core:

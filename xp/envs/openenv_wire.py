@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from xp.envs.base import ProtocolError, ToolCrashed, ToolResult, ToolSpec
-from xp.episode.retry import Refused
+from xp.envs.retry import Refused
 
 STEP: Final = "step"
 MCP_FIELDS: Final = frozenset({"tool_name", "arguments"})

@@ -21,13 +21,13 @@ from xp.envs.base import (
     ToolResult,
     ToolSpec,
 )
+from xp.envs.config import EnvConfig
 from xp.envs.local_server import LocalServer, source_version
 from xp.envs.loop import current_loop, run
 from xp.envs.ors_catalog import Catalog
 from xp.envs.ors_http import Transport
 from xp.envs.ors_session import Live, Sessions, Terminal, checked_index
 from xp.envs.target import Target, remote_target, served_target
-from xp.episode.config import EnvConfig
 
 T = TypeVar("T")
 

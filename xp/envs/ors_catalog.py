@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from xp.envs import wire
 from xp.envs.base import NotOffered, ProtocolError, SessionLost
+from xp.envs.config import EnvConfig
 from xp.envs.ors_http import MAX_LISTING_BYTES, Repeat, Transport
 from xp.envs.ors_session import Sessions
-from xp.episode.config import EnvConfig
 
 PAGE: Final = 512
 """Tasks in one request."""

@@ -21,8 +21,8 @@ from xp.envs.base import (
     ToolCrashed,
     UnsafeOrigin,
 )
+from xp.envs.retry import Refused, Unreachable, retry_after_s
 from xp.envs.target import origin
-from xp.episode.retry import Refused, Unreachable, retry_after_s
 from xp.errors import XpError
 
 MAX_ERROR_BYTES: Final = 4096

@@ -24,9 +24,9 @@ from xp.envs.base import (
 )
 from xp.envs.local_keys import PROOF_HEADER
 from xp.envs.ors_faults import raise_for_status, translated
+from xp.envs.retry import Refused, RetryRule, Unreachable
 from xp.envs.sse import EventReader
 from xp.envs.target import Target, origin
-from xp.episode.retry import Refused, RetryRule, Unreachable
 
 MAX_REPLY_BYTES: Final = 16 * 1024 * 1024
 """Of an answer about one session or one environment: a prompt, tools, a tool's result."""

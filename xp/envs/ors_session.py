@@ -12,8 +12,8 @@ from typing import Any, Final, TypeVar
 
 from xp.envs import wire
 from xp.envs.base import EnvFault, Message, ProtocolError, ResponseLost, SessionLost, Task, ToolResult, ToolSpec
+from xp.envs.config import Limits
 from xp.envs.ors_http import Repeat, Transport
-from xp.episode.config import Limits
 
 T = TypeVar("T")
 

@@ -16,7 +16,7 @@ from collections.abc import MutableMapping
 from typing import Any, Final
 
 from xp.envs.local_keys import PROOF_HEADER, TOKEN_VARIABLE, Keys
-from xp.own_origin import App, OwnOrigin, Receive, Scope, Send
+from xp.security.web_origin import App, OwnOrigin, Receive, Scope, Send
 
 PR_SET_PDEATHSIG: Final = 1
 WATCH_S: Final = 0.5

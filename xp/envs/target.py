@@ -14,8 +14,8 @@ from types import ModuleType
 from typing import Any
 from urllib.parse import urlsplit
 
+from xp.envs.config import EnvConfig
 from xp.envs.local_keys import Keys
-from xp.episode.config import EnvConfig
 from xp.errors import ExitCode, XpError
 
 DEFAULT_URL = "https://openreward.ai"

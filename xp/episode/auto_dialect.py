@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from xp.atomic import write_atomically
 from xp.envs.base import ToolSpec
-from xp.episode.config import Dialect, EpisodeConfig
+from xp.envs.config import Dialect, EpisodeConfig
 from xp.episode.dialects import SYNTAX
 from xp.episode.prompt import tool_schema
 from xp.episode.tokens import ChatTokens

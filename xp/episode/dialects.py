@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from xp.envs.base import ToolSpec
+from xp.envs.config import Dialect
 from xp.episode import harmony, llama_calls, tagged_calls, text_action
-from xp.episode.config import Dialect
 from xp.episode.tool_calls import HERMES_FORM, ParsedCall, parse_hermes, without_thinking
 
 Tools = Callable[[], Sequence[ToolSpec]]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from xp.envs.base import DeadlineExceeded, EnvFault, Message, Session, Task, ToolResult
-from xp.episode.config import Dialect, EnvConfig, OnMalformedCall, OnNoToolCall, ToolCallsPerTurn
+from xp.envs.config import Dialect, EnvConfig, OnMalformedCall, OnNoToolCall, ToolCallsPerTurn
 from xp.episode.dialects import SYNTAX
 from xp.episode.outcome import Outcome, Reply, Status
 from xp.episode.replay import Attempt, Call, call_name

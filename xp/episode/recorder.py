@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 
 from xp.envs.target import api_target
-from xp.episode.mix import Mix
+from xp.episode.mixture import Mix
 from xp.episode.trajectory import Trajectory, TrajectoryWriter
 from xp.episode.upload import Uploader
 

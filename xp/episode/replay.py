@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from xp.envs.base import DeadlineExceeded, EnvFault, Session, ToolResult, ToolSpec, UnsafeOrigin
-from xp.episode.retry import backoff_s
+from xp.envs.retry import backoff_s
 from xp.episode.tool_calls import ToolCall
 
 T = TypeVar("T")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from xp.envs.base import EnvFault
-from xp.episode.config import Reduction, RewardRule
+from xp.envs.config import Reduction, RewardRule
 
 REDUCTIONS: Mapping[Reduction, Callable[[Sequence[float]], float]] = {
     Reduction.SUM: math.fsum,

@@ -14,8 +14,8 @@ from functools import cached_property
 from typing import Any, Final
 
 from xp.envs.base import Message
+from xp.envs.config import Chat, ToolsPrompt
 from xp.episode.budget import beginnings, cut, is_far_over, num_characters
-from xp.episode.config import Chat, ToolsPrompt
 from xp.episode.tools_prompt import as_user, with_tools
 from xp.episode.turn_ends import TURN, TurnEnds, calling_turn, plain_turn, turn_ends
 

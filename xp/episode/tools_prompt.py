@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from xp.envs.base import Message
-from xp.episode.config import Dialect
+from xp.envs.config import Dialect
 from xp.episode.dialects import FORMS
 
 _SYSTEM: Final = """# Tools

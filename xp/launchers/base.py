@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from xp.job import Stage
-from xp.secrets import Redactor
+from xp.security.secrets import Redactor
 
 Echo = Callable[[str], None]
 """Takes text for the screen, redacted, with its line ends."""

@@ -13,15 +13,15 @@ from pathlib import Path
 
 from xp.atomic import write_atomically
 from xp.errors import ExitCode, XpError
-from xp.inherit import STAGE_TOKENS
-from xp.inherit import inherited as passed
 from xp.job import Stage
 from xp.launchers import secrets_files
 from xp.launchers.base import Context, Launch
 from xp.launchers.files import write_files
-from xp.launchers.order import ORDER, make_order
-from xp.names import is_inner_path, is_native_id
+from xp.launchers.node.job_spec import ORDER, make_order
 from xp.reading import json_of
+from xp.security.environment import STAGE_TOKENS
+from xp.security.environment import inherited as passed
+from xp.security.names import is_inner_path, is_native_id
 from xp.spec.place import LauncherSpec
 
 SUBMITTED = "submitted.json"

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from xp.errors import ExitCode, XpError
 from xp.launchers.base import Echo
-from xp.launchers.log import plain
-from xp.launchers.order import read_result
+from xp.launchers.node.job_spec import read_result
+from xp.launchers.node.log import plain
 
 LOOK_S = 0.3
 """Between looks at the log and the result."""

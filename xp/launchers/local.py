@@ -18,11 +18,11 @@ from xp.job import Stage
 from xp.launchers.base import Context, Echo, Launch
 from xp.launchers.cluster import inherited
 from xp.launchers.files import write_files
-from xp.launchers.gpus import Gpus, claim
-from xp.launchers.log import LogStream, is_screen
-from xp.launchers.pipe import drain
+from xp.launchers.node.gpus import Gpus, claim
+from xp.launchers.node.log import LogStream, is_screen
+from xp.launchers.node.pipe import drain
 from xp.launchers.preflight import check_machine, interpreter, project
-from xp.record import now
+from xp.runs.record import now
 
 GUARD = Path(__file__).with_name("guard.py")
 TREE_LOCK = ".tree.lock"

@@ -49,7 +49,7 @@ def carry_out(stage: str) -> int:
     job = modal.current_function_call_id() or "local"
     if not modal.is_local():
         outputs.reload()
-    argv = ["python", "-m", "xp.launchers.on_node", job, f"{orders}/{{stage}}.json"]
+    argv = ["python", "-m", "xp.launchers.node.on_node", job, f"{orders}/{{stage}}.json"]
     code = subprocess.run(argv, check=False, env={{**os.environ, "PYTHONPATH": {code}}}).returncode
     if not modal.is_local():
         outputs.commit()

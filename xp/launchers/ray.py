@@ -25,13 +25,13 @@ from xp.launchers import secrets_files
 from xp.launchers.base import Context, Echo, Launch
 from xp.launchers.cluster import identity, inherited, place_order, read_launches, write_launches
 from xp.launchers.follow import follow
-from xp.launchers.gpus import Gpus, claim
 from xp.launchers.limits import asks_itself, check_limits
-from xp.launchers.order import Order, read_result
+from xp.launchers.node.gpus import Gpus, claim
+from xp.launchers.node.job_spec import Order, read_result
 from xp.launchers.preflight import check_machine
 from xp.launchers.ray_head import RayHead, is_loopback
 from xp.reading import config_of
-from xp.record import now
+from xp.runs.record import now
 from xp.spec.place import LauncherSpec
 
 HERE = "http://127.0.0.1:8265"
@@ -163,7 +163,7 @@ class RayLauncher:
         }
         try:
             client.submit_job(
-                entrypoint=shlex.join([python, "-m", "xp.launchers.on_node", native_id, *map(str, orders)]),
+                entrypoint=shlex.join([python, "-m", "xp.launchers.node.on_node", native_id, *map(str, orders)]),
                 submission_id=native_id,
                 runtime_env={"working_dir": str(context.outputs / context.code), "env_vars": variables},
                 **self._reservation(jobs),

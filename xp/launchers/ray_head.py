@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from xp import own_ray
 from xp.errors import ExitCode, XpError
-from xp.loopback import HOST
+from xp.security import own_ray
+from xp.security.loopback import HOST
 
 GUARD = Path(__file__).with_name("guard.py")
 START_S = 180.0

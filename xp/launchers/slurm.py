@@ -24,10 +24,10 @@ from xp.launchers.base import Context, Echo, Launch
 from xp.launchers.cluster import TimedOut, ask, identity, inherited, place_order, read_launches, write_launches
 from xp.launchers.follow import follow
 from xp.launchers.limits import check_limits
-from xp.launchers.on_node import REQUEUE
-from xp.launchers.order import read_result
+from xp.launchers.node.job_spec import read_result
+from xp.launchers.node.on_node import REQUEUE
 from xp.launchers.preflight import check_machine
-from xp.record import now
+from xp.runs.record import now
 from xp.spec.place import LauncherSpec
 
 SCRIPT = "job.sh"
@@ -54,7 +54,7 @@ BATCH = """\
 # {key}, as xp submitted it: {submitted}
 # The job's program and its environment are in order.json beside this file.
 export PYTHONPATH={code}${{PYTHONPATH:+:$PYTHONPATH}}
-{python} -m xp.launchers.on_node "$SLURM_JOB_ID" {order} &
+{python} -m xp.launchers.node.on_node "$SLURM_JOB_ID" {order} &
 node=$!
 trap 'kill -TERM "$node"' TERM
 trap 'kill -USR1 "$node"' USR1

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from xp.episode.config import Dialect, ToolsPrompt
+from xp.envs.config import Dialect, ToolsPrompt
 from xp.spec.algorithm import (
     AdvantageScale,
     Algorithm,

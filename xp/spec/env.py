@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from xp.episode.config import Dialect, OnMalformedCall, OnNoToolCall, Reduction, ToolCallsPerTurn
+from xp.envs.config import Dialect, OnMalformedCall, OnNoToolCall, Reduction, ToolCallsPerTurn
 from xp.spec.reward_fn import RewardFns
 from xp.spec.section import Count, EnvVarName, LocalPath, ModulePath, Name, RowsPath, Seconds, Section, check_plain_url
 from xp.spec.tasks import HeldOut, Selection

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from xp.episode.config import Dialect, ToolsPrompt
+from xp.envs.config import Dialect, ToolsPrompt
 from xp.spec.section import Count, Fraction, LocalPath, Name, Section
 
 
@@ -17,7 +17,7 @@ class DType(StrEnum):
 
 
 class Build(Section):
-    """A model made on the spot: architecture, tokenizer and supervised warm-up (xp.bundled.build says what each is)."""
+    """A model made on the spot: architecture, tokenizer and supervised warm-up (xp.builtin.model.build says what each is)."""
 
     seed: int
     hidden_size: Count

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from xp.episode.config import Chat, EnvConfig, EpisodeConfig
+from xp.envs.config import Chat, EnvConfig, EpisodeConfig
 
 
 class Purpose(StrEnum):

@@ -6,13 +6,13 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from xp.episode.template_check import check_chat
 from xp.episode.tokens import ChatTokens
 from xp.errors import ExitCode, XpError
 from xp.reading import config_of
 from xp.tasks.config import PrepareConfig
 from xp.tasks.row import TaskRow
 from xp.tasks.store import open_verified
+from xp.tasks.template_check import check_chat
 from xp.tasks.token_counts import count_tokens
 
 

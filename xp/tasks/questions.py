@@ -9,7 +9,7 @@ from functools import partial
 from typing import TypeVar
 
 from xp.envs.base import EnvFault, EnvUnavailable, Lister, Message, Provider, Task, ToolSpec
-from xp.episode.config import Dialect
+from xp.envs.config import Dialect
 from xp.episode.prompt import opening_messages, tool_schemas
 from xp.errors import ExitCode, XpError
 from xp.tasks.config import MemberConfig

@@ -14,7 +14,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any
 
-from xp.episode.config import Dialect, EnvConfig
+from xp.envs.config import Dialect, EnvConfig
 from xp.errors import ExitCode, XpError
 from xp.tasks.config import HeldOut, MemberConfig, PrepareConfig, Selection
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from xp.errors import ExitCode, XpError
-from xp.secrets import resolve
+from xp.security.secrets import resolve
 
 WANDB_KEY = "WANDB_API_KEY"
 

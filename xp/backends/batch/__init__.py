@@ -1,0 +1,19 @@
+"""The batch algebra: what divides what on each backend, which settings are legal, and which legal ones are near."""
+
+from __future__ import annotations
+
+from xp.backends.batch.laws import broken, laws_of
+from xp.backends.batch.refusals import arithmetic, batch_refusals
+from xp.backends.batch.search import Proposal, nearest_legal
+from xp.backends.batch.setting import Setting, setting_of
+
+__all__ = [
+    "Proposal",
+    "Setting",
+    "arithmetic",
+    "batch_refusals",
+    "broken",
+    "laws_of",
+    "nearest_legal",
+    "setting_of",
+]

@@ -1,0 +1,295 @@
+"""What must hold of a setting on each backend, with the formula, where the backend says so, and what it does if not.
+
+A law whose `silent` is empty is refused by the trainer itself. The others are the dangerous ones: the trainer goes on
+and does something else than what was asked for; `silent` says what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+
+from xp.backends.batch.setting import Setting
+from xp.spec import BackendName
+
+
+class Tier(IntEnum):
+    """Laws of a later tier mean nothing while one of an earlier tier is broken."""
+
+    PLACEMENT = 0
+    BATCH = 1
+    MICRO = 2
+
+
+@dataclass(frozen=True)
+class Law:
+    """One condition."""
+
+    tier: Tier
+    field: str
+    """Key of the spec that is named when it is broken."""
+    formula: str
+    holds: Callable[[Setting], bool]
+    numbers: Callable[[Setting], str]
+    """The formula's two sides for a setting."""
+    source: str
+    silent: str = ""
+
+
+def divides(part: int, whole: int) -> bool:
+    return part > 0 and whole % part == 0
+
+
+def _fits(part: int, whole: int) -> bool:
+    return divides(part, whole) or divides(whole, part)
+
+
+TRL_CONFIG = "trl 1.16.0, GRPOConfig.__post_init__"
+SKYRL_BATCHES = "skyrl 0.3.0, train/utils/utils.py validate_batch_sizes"
+MEGATRON_MICRO_BATCHES = "Megatron-Core, num_microbatches_calculator.py, which slime 0.3.1 sets up in any case"
+SLIME_ARGUMENTS = "slime 0.3.1, slime/utils/arguments.py slime_validate_args"
+
+
+def _placement(source: str) -> tuple[Law, ...]:
+    """How accelerators are shared out; the same on every backend."""
+    return (
+        Law(
+            Tier.PLACEMENT,
+            "backend.engine.accelerators",
+            "engine.accelerators < accelerators_per_node x num_nodes",
+            lambda s: s.training > 0,
+            lambda s: f"{s.engine_accelerators} < {s.per_node} x {s.num_nodes}",
+            source,
+        ),
+        Law(
+            Tier.PLACEMENT,
+            "backend.engine.tensor_parallel",
+            "the engines' accelerators divide by engine.tensor_parallel",
+            lambda s: divides(s.engine_tensor, s.generating),
+            lambda s: f"{s.generating} by {s.engine_tensor}",
+            source,
+        ),
+        Law(
+            Tier.PLACEMENT,
+            "backend.parallel",
+            "the accelerators that train divide by tensor x pipeline x context",
+            lambda s: s.training > 0 and divides(s.model_parallel, s.training),
+            lambda s: f"{s.training} by {s.tensor} x {s.pipeline} x {s.context}",
+            source,
+        ),
+    )
+
+
+HEADS = (
+    Law(
+        Tier.PLACEMENT,
+        "backend.engine.tensor_parallel",
+        "the model's attention heads divide by engine.tensor_parallel",
+        lambda s: s.num_heads is None or divides(s.engine_tensor, s.num_heads),
+        lambda s: f"{s.num_heads} by {s.engine_tensor}",
+        "vLLM and SGLang, column-parallel attention",
+    ),
+)
+
+MEGATRON = (
+    Law(
+        Tier.PLACEMENT,
+        "backend.parallel.tensor",
+        "the model's attention heads divide by tensor, and its key-value heads are a multiple or a divisor of it",
+        lambda s: s.num_heads is None or (divides(s.tensor, s.num_heads) and _fits(s.tensor, s.num_kv_heads or 1)),
+        lambda s: f"{s.num_heads} and {s.num_kv_heads} by {s.tensor}",
+        "Megatron-Core, TransformerConfig.__post_init__",
+    ),
+    Law(
+        Tier.PLACEMENT,
+        "backend.parallel.pipeline",
+        "the model's layers divide by pipeline",
+        lambda s: s.num_layers is None or divides(s.pipeline, s.num_layers),
+        lambda s: f"{s.num_layers} by {s.pipeline}",
+        "Megatron-Core, TransformerConfig.__post_init__",
+    ),
+    Law(
+        Tier.PLACEMENT,
+        "backend.parallel.expert",
+        "the accelerators that train divide by expert x pipeline, and the model's experts by expert",
+        lambda s: (
+            divides(s.expert * s.pipeline, s.training)
+            and (s.num_heads is None or divides(s.expert, s.num_experts or 1))
+        ),
+        lambda s: f"{s.training} by {s.expert} x {s.pipeline}, {s.num_experts or 'no'} experts by {s.expert}",
+        "Megatron-Core, parallel_state.initialize_model_parallel",
+    ),
+)
+
+NOT_MEGATRON = (
+    Law(
+        Tier.PLACEMENT,
+        "backend.parallel.strategy",
+        "tensor, pipeline and expert parallelism want strategy=megatron",
+        lambda s: s.tensor == s.pipeline == s.expert == 1,
+        lambda s: f"tensor {s.tensor}, pipeline {s.pipeline}, expert {s.expert}: all 1",
+        "ddp and fsdp2 shard or copy whole layers",
+    ),
+)
+
+WHOLE_UPDATES = (Tier.BATCH, "training.updates_per_step")
+
+TRL = (
+    *_placement("one process an accelerator (accelerate)"),
+    Law(
+        Tier.PLACEMENT,
+        "backend.parallel.tensor",
+        "each process holds whole layers and all experts",
+        lambda s: s.tensor == s.pipeline == s.expert == 1,
+        lambda s: f"tensor {s.tensor}, pipeline {s.pipeline}, expert {s.expert}: all 1",
+        "trl 1.16.0, GRPOTrainer under accelerate",
+    ),
+    Law(
+        Tier.PLACEMENT,
+        "backend.parallel.context",
+        "a sequence is not shared by processes",
+        lambda s: s.context == 1,
+        lambda s: f"context {s.context} = 1",
+        TRL_CONFIG,
+    ),
+    Law(
+        *WHOLE_UPDATES,
+        "prompts_per_step x group_size divides by updates_per_step x processes",
+        lambda s: divides(s.updates * s.ranks, s.episodes),
+        lambda s: f"{s.prompts} x {s.group} by {s.updates} x {s.ranks}",
+        "trl 1.16.0, GRPOTrainer: updates = episodes / (processes x micro-batch x accumulation)",
+        "the accumulation is rounded, so that a step has more or fewer updates than asked for, of another size",
+    ),
+    Law(
+        Tier.MICRO,
+        "training.micro_batch_size",
+        "prompts_per_step x group_size divides by micro_batch_size x processes",
+        lambda s: divides(s.micro * s.ranks, s.episodes),
+        lambda s: f"{s.prompts} x {s.group} by {s.micro} x {s.ranks}",
+        TRL_CONFIG,
+    ),
+    Law(
+        Tier.MICRO,
+        "training.micro_batch_size",
+        "an update's episodes of one process divide by micro_batch_size",
+        lambda s: divides(s.micro * s.updates * s.ranks, s.episodes),
+        lambda s: f"{s.episodes} / ({s.updates} x {s.ranks}) by {s.micro}",
+        "trl 1.16.0, GRPOTrainer: updates = episodes / (processes x micro-batch x accumulation)",
+        "the accumulation is rounded, so that a step has more or fewer updates than asked for, of another size",
+    ),
+)
+
+SKYRL = (
+    *_placement("skyrl 0.3.0, train/utils/utils.py validate_cfg"),
+    Law(
+        Tier.PLACEMENT,
+        "backend.engine.accelerators",
+        "the engines take whole nodes, or as many accelerators of each node",
+        lambda s: divides(s.num_nodes, s.engine_accelerators or 0) or divides(s.per_node, s.engine_accelerators or 0),
+        lambda s: f"{s.engine_accelerators} of {s.num_nodes} x {s.per_node}",
+        "skyrl 0.3.0, placement counts are nodes x accelerators per node",
+    ),
+    Law(
+        *WHOLE_UPDATES,
+        "prompts_per_step divides by the prompts of an update",
+        lambda s: divides(s.prompts // s.updates, s.prompts),
+        lambda s: f"{s.prompts} by {s.prompts} // {s.updates} = {s.prompts // s.updates}",
+        SKYRL_BATCHES,
+    ),
+    Law(
+        *WHOLE_UPDATES,
+        "prompts_per_step divides by updates_per_step (an update is whole prompts)",
+        lambda s: divides(s.updates, s.prompts),
+        lambda s: f"{s.prompts} by {s.updates}",
+        SKYRL_BATCHES,
+        "the prompts of an update are rounded down, so that a step has more updates than asked for",
+    ),
+    Law(
+        Tier.BATCH,
+        "training.prompts_per_step",
+        "an update has at least one episode for each data-parallel rank",
+        lambda s: s.prompts // s.updates * s.group >= s.ranks,
+        lambda s: f"{s.prompts} / {s.updates} x {s.group} >= {s.ranks}",
+        SKYRL_BATCHES,
+    ),
+    Law(
+        Tier.BATCH,
+        "training.prompts_per_step",
+        "a rank's share of a step divides by its share of an update",
+        lambda s: divides(s.prompts // s.updates * s.group // s.ranks, s.episodes // s.ranks),
+        lambda s: f"{s.episodes} // {s.ranks} by {s.prompts // s.updates * s.group} // {s.ranks}",
+        SKYRL_BATCHES,
+    ),
+    Law(
+        Tier.BATCH,
+        "training.prompts_per_step",
+        "prompts_per_step / updates_per_step x group_size divides by the data-parallel size",
+        lambda s: divides(s.ranks, s.prompts // s.updates * s.group),
+        lambda s: f"{s.prompts} / {s.updates} x {s.group} by {s.ranks}",
+        SKYRL_BATCHES,
+        "a rank's share is rounded down, and the check of the micro-batch is made against the rounded number",
+    ),
+    Law(
+        Tier.MICRO,
+        "training.micro_batch_size",
+        "an update's episodes of one rank divide by micro_batch_size",
+        lambda s: s.is_packed or divides(s.micro, s.prompts // s.updates * s.group // s.ranks),
+        lambda s: f"{s.prompts} / {s.updates} x {s.group} / {s.ranks} by {s.micro}",
+        SKYRL_BATCHES,
+    ),
+)
+
+SLIME = (
+    *_placement(SLIME_ARGUMENTS),
+    Law(
+        Tier.PLACEMENT,
+        "backend.engine.accelerators",
+        "the accelerators that train are whole nodes, or part of one",
+        lambda s: s.training <= s.per_node or divides(s.per_node, s.training),
+        lambda s: f"{s.training} of {s.num_nodes} x {s.per_node}",
+        "slime 0.3.1, --actor-num-nodes x --actor-num-gpus-per-node",
+    ),
+    Law(
+        *WHOLE_UPDATES,
+        "prompts_per_step x group_size divides by updates_per_step",
+        lambda s: divides(s.updates, s.episodes),
+        lambda s: f"{s.prompts} x {s.group} by {s.updates}",
+        SLIME_ARGUMENTS,
+        "the batch of an update is rounded down, and the episodes that are left over are dropped",
+    ),
+    Law(
+        Tier.BATCH,
+        "training.prompts_per_step",
+        "an update's episodes divide by the data-parallel size, packed micro-batches or not",
+        lambda s: s.episodes >= s.updates and divides(s.ranks, s.episodes // s.updates),
+        lambda s: f"{s.episodes} / {s.updates} by {s.ranks}",
+        MEGATRON_MICRO_BATCHES,
+    ),
+    Law(
+        Tier.MICRO,
+        "training.micro_batch_size",
+        "an update's episodes of one rank divide by micro_batch_size",
+        lambda s: s.is_packed or divides(s.micro, s.episodes // s.updates // s.ranks),
+        lambda s: f"{s.episodes} / {s.updates} / {s.ranks} by {s.micro}",
+        MEGATRON_MICRO_BATCHES,
+    ),
+)
+
+
+def laws_of(backend: BackendName, *, is_megatron: bool, has_engine: bool) -> tuple[Law, ...]:
+    """The laws of a backend.
+
+    Args:
+        is_megatron: whether the policy is spread as Megatron does.
+        has_engine: whether an inference server generates, which splits attention by heads.
+    """
+    own = {BackendName.TRL: TRL, BackendName.SKYRL: SKYRL, BackendName.SLIME: SLIME}[backend]
+    spread = MEGATRON if is_megatron else () if backend is BackendName.TRL else NOT_MEGATRON
+    return (*own, *(HEADS if has_engine else ()), *spread)
+
+
+def broken(setting: Setting, laws: tuple[Law, ...]) -> list[Law]:
+    """The laws that a setting breaks, of the first tier that has any."""
+    found = [law for law in laws if not law.holds(setting)]
+    return [law for law in found if law.tier == min(one.tier for one in found)]

@@ -1,0 +1,123 @@
+"""Legal settings near an illegal one, the ones that change least first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from xp.backends.batch.laws import Law, Tier, broken
+from xp.backends.batch.setting import FIELDS, Setting
+
+WEIGHTS: Mapping[str, float] = {
+    # The micro-batch changes speed and memory and nothing else; the engines' layout likewise.
+    "micro": 1.0,
+    "engine_tensor": 1.0,
+    "engine_accelerators": 1.5,
+    "tensor": 2.0,
+    "pipeline": 2.0,
+    "context": 2.0,
+    "expert": 2.0,
+    # These three change the experiment: the noise of an update, its number, the baseline.
+    "updates": 3.0,
+    "prompts": 4.0,
+    "group": 6.0,
+}
+"""What it costs to double or halve a number; a quarter of it is what it costs to touch it at all."""
+SCHEDULE = ("updates", "prompts", "group")
+PLACEMENT = ("tensor", "pipeline", "context", "expert", "engine_tensor", "engine_accelerators")
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A legal setting, as overrides."""
+
+    changes: dict[str, int]
+    """Key of the spec -> value."""
+    cost: float
+
+    def __str__(self) -> str:
+        return " ".join(f"{key}={value}" for key, value in self.changes.items())
+
+
+def nearest_legal(setting: Setting, laws: tuple[Law, ...], limit: int = 3) -> list[Proposal]:
+    """Settings that break no law, one number changed or two; none that changes more than another one of them.
+
+    The cost is the sum of weight x (1/4 + |log2(new / old)|) over the numbers that change.
+    """
+    found: dict[tuple[tuple[str, int], ...], Proposal] = {}
+    is_misplaced = any(law.tier is Tier.PLACEMENT for law in broken(setting, laws))
+    for changes in _placements(setting) if is_misplaced else _schedules(setting):
+        if _is_legal(setting, changes, laws):
+            cost = sum(
+                WEIGHTS[name] * (0.25 + abs(math.log2(new / old))) for name, old, new in _steps(setting, changes)
+            )
+            proposal = Proposal({FIELDS[name]: value for name, value in changes.items()}, cost)
+            found[tuple(sorted(changes.items()))] = proposal
+    kept: list[Proposal] = []
+    for proposal in sorted(found.values(), key=lambda one: (one.cost, len(one.changes), str(one))):
+        if not any(one.changes.items() <= proposal.changes.items() for one in kept):
+            kept.append(proposal)
+        if len(kept) == limit:
+            break
+    return kept
+
+
+def _changed(setting: Setting, name: str, value: Any) -> Setting:
+    return replace(setting, **{name: value})
+
+
+def _steps(setting: Setting, changes: Mapping[str, Any]) -> Iterator[tuple[str, int, int]]:
+    return ((name, getattr(setting, name), value) for name, value in changes.items())
+
+
+def _is_legal(setting: Setting, changes: Mapping[str, Any], laws: tuple[Law, ...]) -> bool:
+    candidate = replace(setting, **changes)
+    return all(law.holds(candidate) for law in laws)
+
+
+def _schedules(setting: Setting) -> Iterator[dict[str, Any]]:
+    """Other counts of episodes on the same placement; the micro-batch follows where it must."""
+    for name in ("micro", *SCHEDULE):
+        for value in _values(setting, name):
+            yield {name: value}
+            micro = _best_micro(_changed(setting, name, value))
+            if name != "micro" and not setting.is_packed and micro != setting.micro:
+                yield {name: value, "micro": micro}
+
+
+def _placements(setting: Setting) -> Iterator[dict[str, Any]]:
+    """Other placements, with the count of episodes that fits them where the given one does not."""
+    names = [name for name in PLACEMENT if getattr(setting, name) is not None]
+    for name in names:
+        for value in _values(setting, name):
+            yield {name: value}
+            moved = _changed(setting, name, value)
+            for changes in _schedules(moved):
+                if len(changes) == 1:
+                    yield {name: value, **changes}
+            for other in names[names.index(name) + 1 :]:
+                yield from ({name: value, other: count} for count in _values(setting, other))
+
+
+def _values(setting: Setting, name: str) -> Iterator[int]:
+    """Other values: of a schedule up to four times as much, or enough for every rank; of a placement divisors."""
+    now = getattr(setting, name)
+    if name == "engine_accelerators":
+        whole_nodes = range(setting.per_node, setting.accelerators, setting.per_node)
+        values = [*range(1, setting.per_node), *whole_nodes]
+    elif name in PLACEMENT:
+        values = [n for n in range(1, setting.accelerators + 1) if setting.accelerators % n == 0]
+    else:
+        least = 2 if name == "group" else 1
+        most = max(min(4 * now, now + 512), setting.ranks * setting.updates)
+        values = list(range(max(least, now - 512), most + 1))
+    yield from (value for value in values if value != now)
+
+
+def _best_micro(setting: Setting) -> int:
+    """The divisor of a rank's share that is nearest to the wanted micro-batch."""
+    share = max(1, setting.episodes // (setting.updates * setting.ranks))
+    divisors = [n for n in range(1, min(share, 4 * setting.micro) + 1) if share % n == 0]
+    return min(divisors, key=lambda n: (abs(math.log2(n / setting.micro)), n))

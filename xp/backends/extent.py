@@ -1,0 +1,159 @@
+"""How much a run plays, how much of it is evaluation, and what of that is known before the tasks are fetched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from xp.backends.base import Refusal
+from xp.backends.stages.evaluation import rounds
+from xp.backends.stages.prepare import task_set_place
+from xp.spec import EnvMember, HeldOut, Overlap, RunSpec, Selection
+from xp.tasks.config import Purpose
+from xp.tasks.length import too_few
+from xp.tasks.manifest import read_manifest
+
+
+@dataclass(frozen=True)
+class NumTasks:
+    """Of the whole mix; None: not known before the tasks are fetched."""
+
+    train: int | None
+    held_out: int | None
+
+
+def num_tasks(spec: RunSpec) -> NumTasks:
+    """As the cached task set has them, else as the spec names them."""
+    try:
+        counts = read_manifest(Path(spec.outputs, task_set_place(spec))).counts
+    except (OSError, ValueError):
+        return named_tasks(spec)
+    found = {purpose: sum(of[purpose].tasks for of in counts.values() if purpose in of) for purpose in Purpose}
+    return NumTasks(found[Purpose.TRAIN], found[Purpose.HELD_OUT])
+
+
+def named_tasks(spec: RunSpec) -> NumTasks:
+    """What the spec alone says: numbers of tasks and lists of them."""
+    members = spec.env.members.values()
+    return NumTasks(_sum(_named(one.train) for one in members), _sum(_held_out(one) for one in members))
+
+
+def num_steps(spec: RunSpec) -> int | None:
+    """Rollout steps of the run; None: its epochs' are not known before the tasks are."""
+    training = spec.training
+    if training.epochs is None:
+        return training.num_steps
+    tasks = num_tasks(spec).train
+    return None if tasks is None else training.epochs * (tasks // training.prompts_per_step)
+
+
+def training_line(spec: RunSpec) -> str:
+    """How long the run is."""
+    training, steps = spec.training, num_steps(spec)
+    episodes = training.prompts_per_step * training.group_size
+    updates = training.updates_per_step * training.passes_per_step
+    epochs = f"{training.epochs} epoch{'' if training.epochs == 1 else 's'}"
+    rate = f"learning rate {training.learning_rate:g}"
+    if steps is None:
+        return f"the run: steps: {epochs} of the task set, known after prepare; {rate}"
+    how = "" if training.epochs is None else f" ({epochs} of {num_tasks(spec).train:,} tasks)"
+    return f"the run: {steps} steps{how} = {steps * episodes:,} episodes, {steps * updates:,} updates at {rate}"
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """How much evaluation a run has."""
+
+    num_tasks: int
+    samples_per_task: int
+    before: int
+    during: int | None
+    """Evaluations while training, as this backend counts them; None: not known before the steps are."""
+    num_trained: int | None
+    """Episodes of the training."""
+
+    @property
+    def episodes(self) -> int:
+        """Of one evaluation."""
+        return self.num_tasks * self.samples_per_task
+
+    @property
+    def total(self) -> int | None:
+        """Of all evaluations."""
+        return None if self.during is None else self.episodes * (self.before + self.during + 1)
+
+    @property
+    def share(self) -> float | None:
+        """Of all episodes of the run."""
+        if self.total is None or self.num_trained is None:
+            return None
+        return self.total / (self.total + self.num_trained)
+
+
+def evaluated(spec: RunSpec) -> Evaluated | None:
+    """None where the number of held-out tasks is not known yet, or nothing is held out."""
+    from xp.planning.plan import render_module
+
+    held_out, size, training = num_tasks(spec).held_out, rounds(spec), spec.training
+    if not held_out:
+        return None
+    steps = num_steps(spec)
+    during = render_module(spec).evaluations(spec, steps) if steps is not None else None
+    return Evaluated(
+        num_tasks=held_out if size.num_tasks is None else min(size.num_tasks, held_out),
+        samples_per_task=size.samples_per_task,
+        before=int(spec.evaluation.before_training),
+        during=0 if spec.evaluation.every is None else during,
+        num_trained=None if steps is None else steps * training.prompts_per_step * training.group_size,
+    )
+
+
+def evaluation_line(spec: RunSpec) -> str:
+    """What is evaluated, when, and how much of the run that is."""
+    if not spec.env.is_held_out:
+        return "evaluation: none before or after training, since nothing is held out (env.held_out=null)"
+    found, every = evaluated(spec), spec.evaluation.every
+    samples = f"{spec.evaluation.samples_per_task} episode{'s' if spec.evaluation.samples_per_task > 1 else ''}"
+    if found is None:
+        wanted = spec.evaluation.num_tasks
+        which = "each held-out task" if wanted is None else f"{wanted} held-out tasks at most"
+        return f"evaluation: {samples} of {which}; how many there are is known after prepare"
+    while_training = f"every {every} steps" if found.during is None else f"{found.during} times during"
+    times = ["before"] * found.before + [while_training] * (found.during != 0) + ["after training"]
+    when = f"{', '.join(times[:-1])} and {times[-1]}" if times[1:] else times[0]
+    size = f"{found.num_tasks:,} held-out tasks x {samples} = {found.episodes:,} episodes, {when}"
+    if found.share is None:
+        return f"evaluation: {size}"
+    share = f"{found.share:.0%}" if found.share >= 0.005 else "under 1%"
+    return f"evaluation: {size}: {found.total:,} episodes, {share} of the run's"
+
+
+def extent_refusals(spec: RunSpec) -> Iterator[Refusal]:
+    """What cannot be played, whatever the backend."""
+    wanted, training, known = spec.evaluation.num_tasks, spec.training, num_tasks(spec)
+    if wanted is not None and known.held_out is not None and wanted > known.held_out:
+        way_out = f"set {known.held_out}, or null for all" if known.held_out else "set it to null"
+        yield Refusal("evaluation.num_tasks", f"{wanted} of {known.held_out} held-out tasks; {way_out}")
+    if spec.evaluation.every is not None and not spec.env.is_held_out:
+        yield Refusal("evaluation.every", "env.held_out=null holds nothing out to evaluate on; set one of them")
+    if training.epochs is not None and known.train is not None and known.train < training.prompts_per_step:
+        yield Refusal("training.epochs", too_few(known.train, training.prompts_per_step))
+
+
+def _named(selection: Selection | HeldOut) -> int | None:
+    return selection.num_tasks if selection.indices is None else len(set(selection.indices))
+
+
+def _held_out(member: EnvMember) -> int | None:
+    """A share is not known before it is chosen: its num_tasks only bounds it."""
+    wanted = member.held_out
+    if wanted is None:
+        return 0
+    is_in_train = wanted.split in member.train.split and wanted.indices is None and wanted.overlap is Overlap.FORBIDDEN
+    return None if wanted.split is None or is_in_train else _named(wanted)
+
+
+def _sum(numbers: Iterable[int | None]) -> int | None:
+    known = list(numbers)
+    return None if None in known else sum(number for number in known if number is not None)

@@ -1,0 +1,56 @@
+"""How SkyRL counts what xp says: machines and processes that train, engines, prompts of an update.
+
+What must divide what is in xp.backends.batch, with the sources.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xp.backends.batch import setting_of
+from xp.spec import Placement, RunSpec, Strategy
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """What SkyRL counts in, for one legal spec."""
+
+    num_nodes: int
+    """Machines that train."""
+    workers_per_node: int
+    """Training processes on each of them, one an accelerator (or one a share of the CPU)."""
+    num_engines: int
+    mini_batch: int
+    """Prompts per optimizer update."""
+    updates_per_rollout: int
+    """Optimizer updates per rollout step, all passes together."""
+
+    @property
+    def num_workers(self) -> int:
+        return self.num_nodes * self.workers_per_node
+
+
+def geometry(spec: RunSpec) -> Geometry:
+    """Solve for SkyRL's numbers; of a spec that breaks a law they mean nothing."""
+    setting = setting_of(spec)
+    taken = setting.engine_accelerators or 0
+    # Engines of their own take whole machines where they can, else as much of each.
+    nodes_left = setting.num_nodes - taken // setting.per_node
+    is_by_node = taken % setting.per_node == 0 and nodes_left > 0
+    return Geometry(
+        num_nodes=nodes_left if is_by_node else setting.num_nodes,
+        workers_per_node=setting.per_node - (0 if is_by_node else taken // setting.num_nodes),
+        num_engines=setting.engines,
+        mini_batch=setting.prompts // setting.updates,
+        updates_per_rollout=setting.updates * spec.training.passes_per_step,
+    )
+
+
+def is_colocated(spec: RunSpec) -> bool:
+    """Whether training and generation take turns on the same accelerators."""
+    return spec.backend.engine.placement is Placement.COLOCATED
+
+
+def is_megatron(spec: RunSpec) -> bool:
+    """Whether Megatron trains; else FSDP2 does."""
+    return spec.backend.parallel.strategy is Strategy.MEGATRON

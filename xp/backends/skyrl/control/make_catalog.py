@@ -1,0 +1,73 @@
+"""Remakes the catalog of the SkyRL that is importable; its diff is the upgrade report (`make catalogs`).
+
+The wheel 0.3.0 and later checkouts of main carry one version string: they are told apart by a class that only main has.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+
+def make(directory: Path) -> Path:
+    """Write the catalog of the importable SkyRL; gives back the file, whose name says which it is."""
+    import skyrl
+    from skyrl.train.config import config
+
+    name = flavour(config, skyrl.__version__)
+    catalog = {
+        "package": "skyrl",
+        "version": skyrl.__version__,
+        "flavour": name,
+        "class": "SkyRLTrainConfig",
+        "fields": dict(sorted(fields(config.SkyRLTrainConfig))),
+    }
+    file = directory / f"catalog_{name}.json"
+    file.write_text(json.dumps(catalog, indent=1) + "\n")
+    return file
+
+
+def flavour(config: ModuleType, version: str) -> str:
+    """`main` for a checkout that is newer than the wheel of the same version string, else the version.
+
+    Args:
+        config: the module `skyrl.train.config.config`.
+        version: `skyrl.__version__`.
+    """
+    return "main" if hasattr(config, "DeltaWeightSyncConfig") else version
+
+
+def fields(section: Any, prefix: str = "") -> Iterator[tuple[str, dict[str, str | None]]]:
+    """Key path -> type and default of every leaf below a configuration class; an optional section is descended into."""
+    types = typing.get_type_hints(section)
+    for field in dataclasses.fields(section):
+        path, kind = f"{prefix}{field.name}", types[field.name]
+        inner = [part for part in (kind, *typing.get_args(kind)) if dataclasses.is_dataclass(part)]
+        if inner:
+            yield from fields(inner[0], f"{path}.")
+        else:
+            yield path, {"type": _name(kind), "default": _default(field)}
+
+
+def _name(kind: Any) -> str:
+    return kind.__name__ if isinstance(kind, type) and not typing.get_args(kind) else str(kind).replace("typing.", "")
+
+
+def _default(field: dataclasses.Field[Any]) -> str | None:
+    if field.default is not dataclasses.MISSING:
+        return str(field.default)
+    if field.default_factory is not dataclasses.MISSING:
+        return str(field.default_factory()).replace(str(Path.home()), "~")
+    return None
+
+
+if __name__ == "__main__":
+    from xp.backends.skyrl.worker.process import prepare_process
+
+    prepare_process()
+    print(make(Path(__file__).parent))

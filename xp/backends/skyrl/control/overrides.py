@@ -1,0 +1,113 @@
+"""Native keys: how they are written for SkyRL's parser, and which ones of the user's own are refused.
+
+SkyRL checks the names of keys but not the types of values (`trainer.epochs=abc` passes), so types are checked here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from xp.backends.base import Refusal
+from xp.backends.skyrl.control.fixed import BEHIND, FIXED, PATHS
+from xp.backends.skyrl.control.knobs import KNOBS
+from xp.compose.faults import nearest
+from xp.spec import RunSpec
+
+PLAIN = re.compile(r"(?!(?:null|true|false|yes|no|on|off|nan)$)[A-Za-z_][\w.-]*(/[\w.-]+)*", re.IGNORECASE)
+"""Texts that YAML reads as themselves."""
+KINDS: Mapping[str, tuple[type, ...]] = {
+    "bool": (bool,),
+    "int": (int,),
+    "float": (int, float),
+    "str": (str,),
+    "list": (list, tuple),
+    "dict": (dict,),
+    "none": (type(None),),
+}
+
+
+def assignment(key: str, value: Any) -> str:
+    """`key=value` for SkyRLTrainConfig.from_cli_overrides, which reads the value as YAML."""
+    text = value if isinstance(value, str) and PLAIN.fullmatch(value) else json.dumps(value)
+    return f"{key}={text}"
+
+
+def flat(overrides: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested sections, as YAML and the command line make them, as key paths."""
+    found: dict[str, Any] = {}
+    for key, value in overrides.items():
+        path = f"{prefix}{key}"
+        found |= flat(value, f"{path}.") if isinstance(value, Mapping) and value else {path: value}
+    return found
+
+
+def override_refusals(spec: RunSpec) -> list[Refusal]:
+    """Keys that xp renders itself, that this SkyRL does not have, or whose value is of another type."""
+    owned, given = owners(spec), flat(spec.backend.overrides)
+    return [Refusal(f"backend.overrides.{key}", why) for key in given for why in _faults(spec, key, given[key], owned)]
+
+
+def owners(spec: RunSpec) -> dict[str, str]:
+    """Key -> the field that it comes from; empty where every run has the same."""
+    found = {key: field for field, knob in KNOBS.items() for key in knob(spec)}
+    return found | {key: BEHIND.get(key, "") for key in (*FIXED, *PATHS)}
+
+
+def _faults(spec: RunSpec, key: str, value: Any, owners: Mapping[str, str]) -> Iterator[str]:
+    fields = catalog(catalog_name(spec))["fields"]
+    rendered = next((own for own in owners if _overlap(own, key)), None)
+    if rendered is not None:
+        field = owners[rendered]
+        yield f"xp renders {rendered} itself; {f'set {field}' if field else 'it is the same for every run'}"
+    elif key in fields:
+        if not is_of_kind(value, fields[key]["type"]):
+            yield f"SkyRL means a {fields[key]['type']} there and takes {value!r} without a word; write one"
+    elif not any(_is_mapping(fields[own]["type"]) and key.startswith(f"{own}.") for own in fields):
+        yield f"SkyRL {catalog_name(spec)} has no such key{nearest(key, fields)}"
+
+
+def catalog_name(spec: RunSpec) -> str:
+    """`main` where the job runs a checkout, else the version of the pinned wheel."""
+    return "main" if spec.backend.runtime.project_env is not None else "0.3.0"
+
+
+@cache
+def catalog(name: str) -> Mapping[str, Any]:
+    """Keys of SkyRLTrainConfig with type and default, made by xp.backends.skyrl.control.make_catalog."""
+    found: Mapping[str, Any] = json.loads(Path(__file__).with_name(f"catalog_{name}.json").read_text())
+    return found
+
+
+def _overlap(one: str, other: str) -> bool:
+    """Whether they are one key, or one holds the other."""
+    return one == other or one.startswith(f"{other}.") or other.startswith(f"{one}.")
+
+
+def _is_mapping(kind: str) -> bool:
+    """Which SkyRL hands on as it is, whatever its keys."""
+    return "dict" in _kinds(kind)
+
+
+def is_of_kind(value: Any, kind: str) -> bool:
+    """Whether a value is of a type as the catalog writes it."""
+    return any(_is_a(value, name) for name in _kinds(kind))
+
+
+def _kinds(kind: str) -> set[str]:
+    """Names in KINDS of a type as the catalog writes it."""
+    head, _, inner = kind.partition("[")
+    if head == "Optional":
+        return {*_kinds(inner[:-1]), "none"}
+    if head == "Union":
+        return set(inner[:-1].split(", "))
+    return {"str" if head == "Literal" else head.lower()}
+
+
+def _is_a(value: Any, name: str) -> bool:
+    """A bool is no number here, though Python says so."""
+    return isinstance(value, KINDS[name]) and (name == "bool" or not isinstance(value, bool))

@@ -1,0 +1,187 @@
+"""RunSpec -> SkyRL: the stages of a run and what each of them reads; the words are in knobs.py."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from xp.backends.base import Places
+from xp.backends.skyrl.control.fixed import FIXED
+from xp.backends.skyrl.control.geometry import geometry, is_megatron
+from xp.backends.skyrl.control.knobs import KNOBS, has_critic, is_rehearsal
+from xp.backends.skyrl.control.meanings import meanings
+from xp.backends.skyrl.control.overrides import assignment, flat, owners
+from xp.backends.skyrl.control.refusals import refusals
+from xp.backends.skyrl.worker.config import Common, EvaluateConfig, Sampling, TrainConfig
+from xp.backends.stages.episode import chat_of, episode_config, episode_secrets
+from xp.backends.stages.evaluation import rounds
+from xp.backends.stages.model import model_place, model_stage
+from xp.backends.stages.needs import QUIET, cpu_environment, trainer_resources, trainer_runtime
+from xp.backends.stages.prepare import prepare_config
+from xp.job import Job, Stage
+from xp.spec import Attention, RunSpec
+from xp.tasks.length import Length
+
+__all__ = ["checkpoint", "evaluation", "evaluations", "meanings", "owners", "refusals", "stages"]
+
+PACKAGES = ("skyrl", "skyrl_gym", "ray", "torch", "transformers", "openreward")
+
+
+LORA = "trainer.policy.model.lora."
+POLICY_PATH, CRITIC_PATH = "trainer.policy.model.path", "trainer.critic.model.path"
+
+
+def _install(spec: RunSpec) -> str | None:
+    """SkyRL's pins are not those of xp's own environment, nor of its tests."""
+    if is_rehearsal(spec):
+        return "make .venv-skyrl/.done and backend.runtime.python=.venv-skyrl/bin/python (make rehearse-skyrl is both)"
+    extra = "megatron" if is_megatron(spec) else "fsdp"
+    if spec.backend.runtime.project_env is not None:
+        return f"uv sync --extra {extra} in the checkout, and pip install openreward into its .venv"
+    if is_megatron(spec):
+        return "SkyRL's Megatron comes from a checkout: backend=skyrl-main, export SKYRL_PATH (docs/backends/skyrl.md)"
+    return None  # its lock does
+
+
+def native(spec: RunSpec) -> dict[str, Any]:
+    """Every key of SkyRLTrainConfig that xp sets, but the paths, and the user's own after them."""
+    rendered = dict(FIXED)
+    for knob in KNOBS.values():
+        rendered |= knob(spec)
+    return rendered | flat(spec.backend.overrides)
+
+
+def stages(spec: RunSpec, places: Places) -> tuple[Stage, ...]:
+    """model (where it is built) -> train -> evaluate (where tasks are held out)."""
+    base_model = model_place(spec.model)
+    built = () if spec.model.build is None else (model_stage(spec, places),)
+    needs = ("prepare", *(stage.name for stage in built))
+    train = Stage("train", _train_job(spec, places, base_model), needs=needs)
+    before = {"before": base_model} if spec.evaluation.before_training else {}
+    if not spec.env.is_held_out:
+        return (*built, train)
+    return (*built, train, evaluation(spec, places, {**before, "after": places.model}, needs=("train",)))
+
+
+def evaluation(spec: RunSpec, places: Places, models: Mapping[str, str], needs: tuple[str, ...]) -> Stage:
+    """Play the held-out tasks with each of these models."""
+    here = places.stage("evaluate")
+    data = f"{here}/held_out.parquet"
+    # SkyRL loads held-out tasks only where an evaluation has an interval; the models have whole weights.
+    keys = {key: value for key, value in native(spec).items() if not key.startswith(LORA)}
+    keys |= {"trainer.eval_interval": 1, f"{LORA}rank": 0}
+    paths = {"data.val_data": data, "trainer.export_path": f"{here}/exports", "trainer.log_path": f"{here}/skyrl"}
+    config = EvaluateConfig(
+        common=_common(spec, places, "evaluate", spec.evaluation.temperature, keys, paths),
+        models=models,
+        held_out_data=data,
+        rounds=rounds(spec),
+        batch_size=spec.evaluation.batch_size,
+    )
+    outputs = (f"{here}/evaluation.json",)
+    return Stage(
+        "evaluate", _job(spec, here, "xp.backends.skyrl.worker.evaluate", config.to_json(), outputs), needs=needs
+    )
+
+
+def evaluations(spec: RunSpec, num_steps: int) -> int:
+    """The last step has one in any case."""
+    every = spec.evaluation.every
+    return 0 if every is None else math.ceil(num_steps / every)
+
+
+def checkpoint(spec: RunSpec, places: Places, step: int) -> str:
+    """Directory of the checkpoint of a rollout step, as a Hugging Face model."""
+    del spec
+    return f"{_exports(places)}/global_step_{step}/policy"
+
+
+def _train_job(spec: RunSpec, places: Places, base_model: str) -> Job:
+    training, here = spec.training, places.stage("train")
+    train_data, held_out_data = f"{here}/train.parquet", f"{here}/held_out.parquet"
+    paths = {
+        "data.train_data": train_data,
+        "data.val_data": held_out_data,
+        "trainer.ckpt_path": places.checkpoints,
+        "trainer.export_path": _exports(places),
+        "trainer.log_path": f"{here}/skyrl",
+    } | ({} if spec.model.lora is None else {"trainer.policy.model.lora.lora_sync_path": f"{here}/adapters"})
+    config = TrainConfig(
+        common=_common(spec, places, "train", training.temperature, native(spec), paths),
+        base_model=base_model,
+        model_dir=places.model,
+        train_data=train_data,
+        held_out_data=held_out_data,
+        length=Length(training.num_steps, training.epochs),
+        prompts_per_step=training.prompts_per_step,
+        group_size=training.group_size,
+        updates_per_rollout=geometry(spec).updates_per_rollout,
+        shuffle=training.shuffle,
+        mask_truncated=spec.algorithm.mask_truncated,
+        during=None if spec.evaluation.every is None else rounds(spec),
+        estimator=spec.algorithm.estimator.value,
+        advantage_fn=spec.algorithm.advantage_fn,
+    )
+    # A large model's weights are several files: its config.json is there in any case.
+    outputs = (f"{places.model}/config.json", places.metrics)
+    return _job(spec, here, "xp.backends.skyrl.worker.train", config.to_json(), outputs)
+
+
+def _exports(places: Places) -> str:
+    """Where SkyRL writes Hugging Face models, one for each checkpoint."""
+    return f"{places.checkpoints}/huggingface"
+
+
+def _common(
+    spec: RunSpec, places: Places, stage: str, temperature: float, keys: Mapping[str, Any], paths: Mapping[str, str]
+) -> Common:
+    training = spec.training
+    model_keys = (POLICY_PATH, CRITIC_PATH) if has_critic(spec) and stage == "train" else (POLICY_PATH,)
+    keys = {**keys, **dict.fromkeys({POLICY_PATH, CRITIC_PATH} - {*model_keys})}
+    return Common(
+        attempt=places.attempt,
+        run=places.run,
+        stage_dir=places.stage(stage),
+        tasks=places.tasks,
+        metrics=places.metrics,
+        num_threads=spec.backend.num_threads,
+        num_workers=geometry(spec).num_workers,
+        chat=chat_of(spec),
+        sampling=Sampling(
+            temperature=temperature,
+            top_p=training.top_p,
+            top_k=training.top_k,
+            max_prompt_tokens=training.max_prompt_tokens,
+            max_tokens_per_turn=training.max_tokens_per_turn,
+            max_response_tokens=training.max_response_tokens,
+            seed=spec.seed,
+        ),
+        max_void_fraction=training.max_void_fraction,
+        pass_threshold=spec.evaluation.pass_threshold,
+        on_nonfinite=training.on_nonfinite.value,
+        upload_as=places.run.removeprefix("runs/") if spec.upload_rollouts else None,
+        rehearsal=is_rehearsal(spec),
+        overrides=tuple(assignment(key, value) for key, value in sorted(keys.items())),
+        paths=paths,
+        model_keys=model_keys,
+    )
+
+
+def _job(spec: RunSpec, here: str, module: str, config: str, outputs: tuple[str, ...]) -> Job:
+    packages = [*PACKAGES]
+    packages += [] if is_rehearsal(spec) else ["vllm"]
+    packages += ["flash_attn"] if spec.backend.attention is Attention.FLASH else []
+    return Job(
+        argv=("python", "-m", module, f"{here}/config.json"),
+        files={
+            f"{here}/config.json": config,
+            f"{here}/episode.json": episode_config(spec).to_json(),
+            f"{here}/prepare.json": prepare_config(spec).to_json(),
+        },
+        outputs=outputs,
+        resources=trainer_resources(spec),
+        runtime=trainer_runtime(spec, packages, _install(spec)),
+        env={**(cpu_environment(spec.backend.num_threads) if is_rehearsal(spec) else {}), **QUIET},
+        secrets=episode_secrets(spec),
+    )

@@ -1,0 +1,121 @@
+"""Advantages that xp computes in SkyRL's place: REINFORCE++, a function of the user's own, and GAE with a critic.
+
+SkyRL's own (skyrl 0.3.0, utils/ppo_utils.py) are given `response_mask`, in which a tool's result counts as written by
+the policy and a void episode as one that earned 0: both would be whitened in, and GAE would step through a tool's
+tokens, whose values nobody trains. Here only trained tokens count: those of `loss_mask`, where void episodes have none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import torch
+
+from xp.backends.skyrl.worker.config import OWN_ESTIMATOR
+from xp.episode.advantages import EPSILON, AdvantageFn, Valid
+
+
+def register_estimator() -> None:
+    """Make the name known to this process's registry; a trainer that is not xp's fails on it instead of guessing."""
+    from skyrl.backends.skyrl_train.utils.ppo_utils import AdvantageEstimatorRegistry
+
+    if OWN_ESTIMATOR not in AdvantageEstimatorRegistry.list_available():
+        AdvantageEstimatorRegistry.register(OWN_ESTIMATOR, _elsewhere)
+
+
+def _elsewhere(**_: Any) -> NoReturn:
+    raise RuntimeError(
+        "these advantages are computed by xp.backends.skyrl.worker.trainer.XpTrainer, not by SkyRL's own"
+    )
+
+
+def by_episode(
+    rule: AdvantageFn, rewards: torch.Tensor, trained: torch.Tensor, groups: Sequence[str], is_void: Sequence[bool]
+) -> torch.Tensor:
+    """One advantage an episode, at its trained tokens; 0 elsewhere and for void episodes, which the rule never sees.
+
+    Args:
+        rule: from the valid episodes of a step to one advantage each.
+        rewards: (episodes, tokens); an episode's is their sum.
+        trained: (episodes, tokens), 1 where the policy wrote.
+        groups: of each episode.
+        is_void: of each episode.
+    """
+    valid = [row for row, void in enumerate(is_void) if not void]
+    advantages = torch.zeros_like(rewards)
+    if valid:
+        totals, tokens = rewards.double().sum(-1).tolist(), trained.sum(-1).tolist()
+        found = rule([Valid(totals[row], groups[row], int(tokens[row])) for row in valid])
+        advantages[valid] = torch.tensor(found, dtype=rewards.dtype)[:, None] * trained[valid]
+    return advantages
+
+
+def gae(
+    rewards: torch.Tensor, values: torch.Tensor, trained: torch.Tensor, discount: float, gae_lambda: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Generalized advantages (arXiv:1506.02438), whitened over the trained tokens, and the returns the critic learns.
+
+    A step is from one trained token to the next one of its episode, over whatever a tool said in between; a reward is
+    of the last token that was trained before it. Both results are 0 where nothing is trained.
+
+    Args:
+        rewards: (episodes, tokens).
+        values: (episodes, tokens), of what comes before each token.
+        trained: (episodes, tokens), 1 where the policy wrote.
+        discount: gamma.
+        gae_lambda: of the paper.
+    """
+    is_trained, dtype = trained > 0, rewards.dtype
+    rewards, values = rewards.double(), values.double()
+    advantages = torch.zeros_like(rewards)
+    reward = next_value = running = torch.zeros_like(rewards[:, 0])
+    for token in reversed(range(rewards.shape[1])):
+        here = is_trained[:, token]
+        reward = reward + rewards[:, token]
+        found = reward + discount * next_value - values[:, token] + discount * gae_lambda * running
+        advantages[:, token] = torch.where(here, found, 0.0)
+        running = torch.where(here, found, running)
+        next_value = torch.where(here, values[:, token], next_value)
+        reward = torch.where(here, 0.0, reward)
+    returns = torch.where(is_trained, advantages + values, 0.0)
+    return _whitened(advantages, is_trained).to(dtype), returns.to(dtype)
+
+
+def _whitened(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Centred and scaled (n - 1) over the mask, 0 elsewhere; all 0 where there are not two to compare."""
+    chosen = values[mask]
+    if len(chosen) < 2:
+        return torch.zeros_like(values)
+    return torch.where(mask, (values - chosen.mean()) * torch.rsqrt(chosen.var() + EPSILON), 0.0)
+
+
+def critic_weights(trained: torch.Tensor, updates: Sequence[tuple[int, int]]) -> torch.Tensor:
+    """What each token weighs in the critic's loss, such that the mean over an update's rows of their weighted sums is
+    the mean over its episodes with trained tokens of their token means.
+
+    Args:
+        trained: (episodes, tokens), 1 where the policy wrote.
+        updates: first row and row behind the last one of each optimizer update.
+    """
+    tokens = trained.sum(-1, keepdim=True)
+    weights = trained / tokens.clamp(min=1.0)
+    for begin, end in updates:
+        num_taught = int((tokens[begin:end] > 0).sum())
+        weights[begin:end] *= (end - begin) / max(1, num_taught)
+    return weights
+
+
+def critic_loss(
+    values: torch.Tensor, old_values: torch.Tensor, returns: torch.Tensor, config: Any, loss_mask: torch.Tensor
+) -> tuple[torch.Tensor, float]:
+    """PPO's clipped value loss of a micro-batch, and the share of tokens in which the clipped one is the larger.
+
+    SkyRL's own takes each row for an episode, one without trained tokens for a perfect one; `loss_mask` holds
+    `critic_weights` instead.
+    """
+    clipped = old_values + (values - old_values).clamp(-config.value_clip, config.value_clip)
+    plain, bounded = (values - returns) ** 2, (clipped - returns) ** 2
+    is_taught = loss_mask > 0
+    share = (bounded > plain)[is_taught].float().mean().item() if is_taught.any() else 0.0
+    return 0.5 * (torch.maximum(plain, bounded) * loss_mask).sum(-1).mean(), share

@@ -1,0 +1,140 @@
+"""Ray for one job: started here and ended with it, or joined where RAY_ADDRESS names one; it is told no secret.
+
+One that is started here is closed to other users (xp.security.own_ray): whoever reaches a Ray without a token runs code in it.
+
+The processes of a Ray of the job's own inherit its environment, secrets included, and Ray keeps no record of it. Those
+of a Ray that was there before read secrets from a file (xp.envs.secrets_file).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from xp.envs.secrets_file import VARIABLE
+from xp.errors import ExitCode, XpError
+from xp.security import own_ray
+
+UPSTREAM_SECRETS = (
+    "WANDB_API_KEY",
+    "MLFLOW_TRACKING_TOKEN",
+    "MLFLOW_TRACKING_URI",
+    "DAYTONA_API_KEY",
+    "MODAL_TOKEN_ID",
+    "MODAL_TOKEN_SECRET",
+)
+"""What SkyRL would copy into Ray's runtime environment, which Ray keeps in plain text; its processes inherit them."""
+TOLD = ("PYTHONPATH", VARIABLE)
+PREPARE = "xp.backends.skyrl.worker.process.prepare_process"
+REHEARSE = "xp.backends.skyrl.worker.rehearsal.stand_ins.prepare_process"
+REHEARSAL_CPUS = 6
+"""Ray's own count, which nothing is bound to: the trainer's task, each worker's share, and SkyRL's two registries."""
+POLL_S = 0.5
+CANCEL_PATIENCE_S = 4.0
+
+
+def run_in_ray(cfg: Any, task: Callable[..., Any], arguments: tuple[Any, ...], *, num_workers: int | None) -> Any:
+    """Run `task(cfg, *arguments)` in a process of Ray's, as SkyRL does, and wait for its result.
+
+    Args:
+        cfg: SkyRLTrainConfig.
+        task: a function of an importable module.
+        arguments: hold no secret.
+        num_workers: of the rehearsal, which pretends to so many accelerators; None: no rehearsal.
+
+    Raises:
+        XpError: the one that the task raised, or STAGE_FAILED with SkyRL's own error.
+    """
+    import ray
+
+    terminate = signal.getsignal(signal.SIGTERM)
+    is_asked = threading.Event()
+    try:
+        _start(cfg, num_workers)
+        # Ray's own handler kills its processes on the spot, and what a handler raises is lost while Ray waits.
+        signal.signal(signal.SIGTERM, lambda *_: is_asked.set())
+        running = ray.remote(num_cpus=1, max_retries=0)(task).remote(cfg, *arguments)
+        return _result(running, is_asked)
+    except ray.exceptions.RayTaskError as error:
+        raise _cause(error) from None
+    finally:
+        ray.shutdown()
+        signal.signal(signal.SIGTERM, terminate)
+        if is_asked.is_set():
+            signal.raise_signal(signal.SIGTERM)
+
+
+def _result(running: Any, is_asked: threading.Event) -> Any:
+    """What the task gives back; where the job is to end first, None, after the task has closed its sessions."""
+    import ray
+
+    try:
+        while not is_asked.is_set():
+            ready, _ = ray.wait([running], timeout=POLL_S)
+            if ready:
+                return ray.get(running)
+    except KeyboardInterrupt:
+        _cancel(running)
+        raise
+    _cancel(running)
+    return None
+
+
+def _start(cfg: Any, num_workers: int | None) -> None:
+    """As SkyRL's initialize_ray, without secrets in the runtime environment and without another job's cluster."""
+    import ray
+    from skyrl.backends.skyrl_train.utils.ppo_utils import sync_registries
+    from skyrl.train.utils.utils import prepare_runtime_environment
+
+    variables = without_secrets(prepare_runtime_environment(cfg))
+    log = Path(cfg.trainer.log_path, f"workers-{time.strftime('%H%M%S')}.log")
+    log.parent.mkdir(parents=True, exist_ok=True)
+    # Read in the driver and in every worker: where SkyRL's workers and engines write instead of the screen.
+    variables["SKYRL_LOG_FILE"] = os.environ["SKYRL_LOG_FILE"] = str(log)
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
+    if num_workers is None and os.environ.get("RAY_ADDRESS"):
+        # Its processes inherit nothing from this one: they are told where the code is, and the file of the secrets.
+        variables |= {name: os.environ[name] for name in TOLD if os.environ.get(name)}
+        os.environ["RAY_OVERRIDE_JOB_RUNTIME_ENV"] = "1"
+        place: dict[str, Any] = {}
+    else:
+        for name in ("RAY_ADDRESS", "RAY_JOB_CONFIG_JSON_ENV_VAR"):
+            os.environ.pop(name, None)
+        place = own_ray.place() | _pretended(num_workers)
+    hook = PREPARE if num_workers is None else REHEARSE
+    ray.init(runtime_env={"env_vars": variables, "worker_process_setup_hook": hook}, **place)
+    sync_registries()
+
+
+def _pretended(num_workers: int | None) -> dict[str, int]:
+    return {} if num_workers is None else {"num_gpus": num_workers, "num_cpus": REHEARSAL_CPUS + num_workers}
+
+
+def without_secrets(variables: Mapping[str, str]) -> dict[str, str]:
+    """What may stand in Ray's records."""
+    return {name: value for name, value in variables.items() if name not in UPSTREAM_SECRETS}
+
+
+def _cause(error: Any) -> BaseException:
+    """The task's own XpError; anything else was printed by SkyRL with its traceback."""
+    found: BaseException = error
+    while (cause := getattr(found, "cause", None)) is not None:
+        found = cause
+    if isinstance(found, XpError):
+        return XpError(str(found), ExitCode(found.code))
+    return XpError(f"SkyRL failed: {type(found).__name__}: {found}\n{error}", ExitCode.STAGE_FAILED)
+
+
+def _cancel(running: Any) -> None:
+    """Let the task close its sessions; what is left is killed with Ray."""
+    import ray
+
+    with suppress(Exception, KeyboardInterrupt):
+        ray.cancel(running)
+        ray.wait([running], timeout=CANCEL_PATIENCE_S)

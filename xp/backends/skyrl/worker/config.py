@@ -1,0 +1,160 @@
+"""What SkyRL's stage programs read: frozen values written by render above the wall, standard library only."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from xp.envs.config import Chat
+from xp.tasks.length import Length
+from xp.tasks.rounds import Rounds
+
+STEPS_KEY = "trainer.max_training_steps"
+OWN_ESTIMATOR = "xp"
+"""Name in SkyRL's registry of what xp.backends.skyrl.worker.advantages computes; its parser takes registered ones only."""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the policy writes."""
+
+    temperature: float
+    """0: greedy."""
+    top_p: float
+    top_k: int | None
+    max_prompt_tokens: int
+    max_tokens_per_turn: int
+    max_response_tokens: int
+    """All turns of an episode, tool results included."""
+    seed: int
+
+
+@dataclass(frozen=True)
+class Common:
+    """What training and evaluation share. Paths are relative to the outputs root, the working directory."""
+
+    attempt: int
+    run: str
+    stage_dir: str
+    tasks: str
+    """Directory of the canonical task set."""
+    metrics: str
+    """The run's metrics.jsonl."""
+    num_threads: int
+    num_workers: int
+    """Processes that train."""
+    chat: Chat
+    sampling: Sampling
+    max_void_fraction: float
+    pass_threshold: float
+    """Smallest reward that is a pass."""
+    on_nonfinite: str
+    """A value of xp.episode.finite.OnNonfinite."""
+    upload_as: str | None
+    """Run name under which trajectories are uploaded to OpenReward; None: they are not."""
+    rehearsal: bool
+    """No accelerator: SkyRL's own loop on the CPU, with a stand-in for vLLM."""
+    overrides: tuple[str, ...]
+    """Native `key.path=value`, for SkyRLTrainConfig.from_cli_overrides: all but the paths; see `native`."""
+    paths: Mapping[str, str]
+    """Native key -> path, relative like the others."""
+    model_keys: tuple[str, ...]
+    """Native keys that hold the model."""
+
+    def native(self, model: str, root: Path) -> list[str]:
+        """The complete overrides, with absolute paths: Ray's workers have working directories of their own.
+
+        Args:
+            model: a Hugging Face id, or a directory (absolute, or relative to `root`).
+            root: the outputs root.
+        """
+        directory = root / model
+        paths = {key: str(root / path) for key, path in self.paths.items()}
+        paths |= dict.fromkeys(self.model_keys, str(directory) if directory.is_dir() else model)
+        return [*self.overrides, *(f"{key}={json.dumps(_value(key, path))}" for key, path in paths.items())]
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Input of xp.backends.skyrl.worker.train."""
+
+    common: Common
+    base_model: str
+    model_dir: str
+    """Where the trained model goes, as a Hugging Face directory."""
+    train_data: str
+    """Parquet that the stage writes for SkyRL: steps x `prompts_per_step` rows in the order of training, which
+    is one epoch of SkyRL's; also in common.paths."""
+    held_out_data: str
+    """Parquet of held-out tasks that the stage writes; also in common.paths."""
+    length: Length
+    prompts_per_step: int
+    group_size: int
+    updates_per_rollout: int
+    """Optimizer updates per rollout step, all passes together."""
+    shuffle: bool
+    """Whether xp's order of tasks is a random one; SkyRL's own loader must not shuffle on top."""
+    mask_truncated: bool
+    during: Rounds | None
+    """Of an evaluation while training; None: there is none."""
+    estimator: str
+    """In xp's words: whose advantages are wanted."""
+    advantage_fn: str | None
+    """`package.module:function` of the user's own."""
+
+    @property
+    def num_steps(self) -> int:
+        """Rollout steps; call only where they are given or settled."""
+        return self.length.steps
+
+    def with_length(self, length: Length) -> TrainConfig:
+        """Of so many rollout steps."""
+        others = (text for text in self.common.overrides if not text.startswith(f"{STEPS_KEY}="))
+        common = replace(self.common, overrides=(*others, f"{STEPS_KEY}={length.steps}"))
+        return replace(self, length=length, common=common)
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=2) + "\n"
+
+    @staticmethod
+    def from_json(text: str) -> TrainConfig:
+        value = json.loads(text)
+        during = None if value["during"] is None else Rounds(**value["during"])
+        parts = {"common": _common(value["common"]), "during": during, "length": Length(**value["length"])}
+        return TrainConfig(**value | parts)
+
+
+@dataclass(frozen=True)
+class EvaluateConfig:
+    """Input of xp.backends.skyrl.worker.evaluate."""
+
+    common: Common
+    models: Mapping[str, str]
+    """`before` and `after` -> model directory, in the order in which they are played."""
+    held_out_data: str
+    """Parquet of held-out tasks that the stage writes; also in common.paths."""
+    rounds: Rounds
+    batch_size: int
+    """Episodes played at the same time."""
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=2) + "\n"
+
+    @staticmethod
+    def from_json(text: str) -> EvaluateConfig:
+        value = json.loads(text)
+        return EvaluateConfig(**value | {"common": _common(value["common"]), "rounds": Rounds(**value["rounds"])})
+
+
+def _value(key: str, path: str) -> str | list[str]:
+    """`data.train_data` and `data.val_data` are lists of files."""
+    return [path] if key.startswith("data.") else path
+
+
+def _common(value: dict[str, Any]) -> Common:
+    listed = {name: tuple(value[name]) for name in ("overrides", "model_keys")}
+    parts = {"sampling": Sampling(**value["sampling"]), "chat": Chat.from_value(value["chat"])}
+    return Common(**value | parts | listed)

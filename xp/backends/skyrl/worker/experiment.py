@@ -1,0 +1,134 @@
+"""SkyRL's experiment with xp's parts in its hooks; it lives in a process of Ray's."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from skyrl.backends.skyrl_train.inference_servers.utils import resolve_policy_model_name
+from skyrl.train.dataset import PromptDataset
+from skyrl.train.entrypoints.main_base import BasePPOExp
+
+from xp.backends.skyrl.worker.config import Common, TrainConfig
+from xp.backends.skyrl.worker.generator import XpGenerator
+from xp.backends.skyrl.worker.publish import publish_model
+from xp.backends.skyrl.worker.steps import StepLog
+from xp.backends.skyrl.worker.tasks_view import ENV_CLASS
+from xp.backends.skyrl.worker.trainer import XpTrainer
+from xp.envs.secrets_file import environment
+from xp.episode.advantages import AdvantageFn, load_advantage_fn, reinforce_pp
+from xp.episode.metrics_file import MetricsFile
+from xp.episode.mixture import Mix
+from xp.episode.recorder import Recorder
+from xp.episode.tokens import ChatTokens
+
+
+def train_in_task(cfg: Any, config: TrainConfig, stage: Path, root: Path) -> None:
+    """Ray's task: the whole of a training.
+
+    Args:
+        cfg: SkyRLTrainConfig.
+        config: ours.
+        stage: directory that holds `episode.json`.
+        root: the outputs root, to which all other paths are relative.
+    """
+    os.chdir(root)
+    register_environment()
+    held = environment()
+    common = config.common
+    with (
+        Mix.from_file(stage / "episode.json", held) as mix,
+        Recorder(stage / "trajectories" / "train.jsonl", mix, common.upload_as, held) as recorder,
+    ):
+        log = StepLog(config, MetricsFile(Path(common.metrics), "train", common.attempt), recorder)
+        experiment = XpTraining(cfg, config, mix, log)
+        experiment.run()
+        trainer = experiment.trainer
+        publish_model(
+            lambda target: trainer.dispatch.save_hf_model("policy", str(target.absolute()), experiment.tokenizer),
+            Path(config.model_dir),
+        )
+
+
+def register_environment() -> None:
+    """Make the data view's `env_class` known to SkyRL-Gym, whose registry belongs to one process."""
+    from skyrl_gym.envs import register
+
+    register(id=ENV_CLASS, entry_point="xp.backends.skyrl.worker.env:XpEnv")
+
+
+class XpExperiment(BasePPOExp):  # type: ignore[misc]
+    """What training and evaluation share.
+
+    Args:
+        cfg: SkyRLTrainConfig.
+        common: ours.
+        mix: the environments.
+        mask_truncated: whether truncated episodes are left out of the loss.
+    """
+
+    def __init__(self, cfg: Any, common: Common, mix: Mix, mask_truncated: bool) -> None:
+        self._common, self._mix, self._mask_truncated = common, mix, mask_truncated
+        super().__init__(cfg)
+
+    def get_generator(self, cfg: Any, tokenizer: Any, inference_engine_client: Any) -> XpGenerator:
+        parts = {
+            "generator_cfg": cfg.generator,
+            "skyrl_gym_cfg": cfg.environment.skyrl_gym,
+            "inference_engine_client": inference_engine_client,
+            "tokenizer": tokenizer,
+            "policy_model_name": resolve_policy_model_name(cfg),
+        }
+        chat = ChatTokens(tokenizer, self._common.chat)
+        return XpGenerator(parts, chat, self._mix, self._common.sampling, self._mask_truncated)
+
+    def get_eval_dataset(self) -> PromptDataset | None:
+        return self.dataset(self.cfg.data.val_data) if self.cfg.trainer.eval_interval > 0 else None
+
+    def dataset(self, files: list[str]) -> PromptDataset:
+        """In one process: SkyRL starts eight, which cost more than they save on a view that is filtered already."""
+        return PromptDataset(files, self.tokenizer, self.cfg.trainer.max_prompt_length, 1)
+
+    def get_inference_client(self) -> Any:
+        if not self._common.rehearsal:
+            return super().get_inference_client()
+        from xp.backends.skyrl.worker.rehearsal.engine import CpuEngine
+
+        common = self._common
+        weights = Path(common.stage_dir, "engine_weights.safetensors").absolute()
+        return CpuEngine(self.cfg.trainer.policy.model.path, weights, common.sampling.seed, common.num_threads)
+
+    def get_trajectory_logger(self) -> None:
+        """None: trajectories have a file of their own."""
+
+
+class XpTraining(XpExperiment):
+    """A training; raises XpError where the user's own function cannot be loaded.
+
+    Args:
+        cfg: SkyRLTrainConfig.
+        config: ours.
+        mix: the environments.
+        log: takes metrics and trajectories.
+    """
+
+    def __init__(self, cfg: Any, config: TrainConfig, mix: Mix, log: StepLog) -> None:
+        self._log, self._rule = log, own_rule(config)
+        super().__init__(cfg, config.common, mix, config.mask_truncated)
+
+    def get_train_dataset(self) -> PromptDataset:
+        return self.dataset(self.cfg.data.train_data)
+
+    def get_tracker(self) -> StepLog:
+        return self._log
+
+    def get_trainer(self, **parts: Any) -> XpTrainer:
+        return XpTrainer(self._rule, **parts)
+
+
+def own_rule(config: TrainConfig) -> AdvantageFn | None:
+    """How xp makes advantages of rewards; None where SkyRL or a critic does. Raises XpError: it cannot be loaded."""
+    if config.advantage_fn is not None:
+        return load_advantage_fn(config.advantage_fn)
+    return reinforce_pp if config.estimator == "reinforce_pp" else None

@@ -1,0 +1,162 @@
+"""SkyRL's own generator, driving Episodes: what its loop leaves out is put in through its hooks, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from skyrl.backends.skyrl_train.inference_servers.engine_utils import get_sampling_params_for_backend
+from skyrl.train.generators.skyrl_gym_generator import SkyRLGymGenerator
+from skyrl.train.generators.utils import prepare_generator_input
+
+from xp.backends.skyrl.worker.config import Sampling
+from xp.backends.skyrl.worker.env import CHAT, PLAY
+from xp.backends.skyrl.worker.play import CURRENT, Play, ViewRow
+from xp.backends.skyrl.worker.tasks_view import ENV_CLASS
+from xp.episode.mixture import Mix
+from xp.episode.outcome import Status
+from xp.episode.tokens import ChatTokens
+
+VOID = "void"
+"""Stop reason of an episode that has no reward; SkyRL keeps stop reasons beside the samples on every path."""
+
+
+class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
+    """Plays a batch's episodes, in the tokens that xp's other adapters produce.
+
+    Args:
+        parts: SkyRL's own arguments (generator_cfg, skyrl_gym_cfg, inference_engine_client, tokenizer, ...).
+        chat: the policy's tokenizer.
+        mix: the environments.
+        sampling: limits of an episode.
+        mask_truncated: whether truncated episodes are left out of the loss.
+    """
+
+    def __init__(
+        self, parts: dict[str, Any], chat: ChatTokens, mix: Mix, sampling: Sampling, mask_truncated: bool
+    ) -> None:
+        client, tokenizer = parts["inference_engine_client"], parts["tokenizer"]
+        super().__init__(
+            **parts | {"inference_engine_client": TurnClient(client, chat), "tokenizer": OpeningTokenizer(tokenizer)}
+        )
+        self._chat, self._mix, self._sampling, self._mask_truncated = chat, mix, sampling, mask_truncated
+        self._plays: dict[tuple[str, int], Play] = {}
+        self._slots = asyncio.Semaphore()
+
+    async def generate(self, input_batch: Any, disable_tqdm: bool = True) -> Any:
+        """Play one batch; where one episode fails it, no other one keeps its session."""
+        self._plays = {}
+        # More episodes than sessions would fill SkyRL's thread pool with waiting, and no session would ever end.
+        self._slots = asyncio.Semaphore(self._mix.max_sessions())
+        try:
+            return await super().generate(input_batch, disable_tqdm=disable_tqdm)
+        finally:
+            for play in self._plays.values():
+                await self._run_in_executor_if_available(play.episode.settle)
+
+    async def held_out(self, loader: Any, cfg: Any, step: int) -> AsyncIterator[list[Play]]:
+        """Play a view of held-out tasks with the sampling of evaluations, a batch at a time.
+
+        Args:
+            loader: of the view.
+            cfg: SkyRLTrainConfig.
+            step: of the training, for SkyRL's ids.
+        """
+        engine = cfg.generator.inference_engine.backend
+        sampling = get_sampling_params_for_backend(engine, cfg.generator.eval_sampling_params)
+        for batch in loader:
+            wanted, _ = prepare_generator_input(batch, 1, sampling, ENV_CLASS, "eval", step)
+            await self.generate(wanted)
+            yield self.plays(wanted)
+
+    def plays(self, input_batch: Any) -> list[Play]:
+        """Of the last batch, in its order."""
+        return [self._plays[one.instance_id, one.repetition_id] for one in input_batch["trajectory_ids"]]
+
+    async def agent_loop(
+        self, prompt: Any, env_class: str, env_extras: Any, *args: Any, trajectory_id: Any = None, **kwargs: Any
+    ) -> Any:
+        """SkyRL's loop over one episode, whose session opens while the model writes its first turn."""
+        play = self._play(prompt, env_extras, trajectory_id)
+        CURRENT.set(play)
+        async with self._slots:
+            start = asyncio.ensure_future(self._run_in_executor_if_available(play.episode.start))
+            try:
+                extras = {**env_extras, PLAY: play, CHAT: self._chat}
+                return await super().agent_loop(prompt, env_class, extras, *args, trajectory_id=trajectory_id, **kwargs)
+            finally:
+                await start
+                await self._run_in_executor_if_available(play.episode.settle)
+
+    def get_obs_ids_from_obs(self, new_obs: Any, is_done: bool) -> list[int]:
+        """What the environment said, by the model's own template; SkyRL's own way knows no cut turn and no tools."""
+        del new_obs
+        play = CURRENT.get()
+        assert play is not None  # called by agent_loop alone
+        return [] if is_done else play.reply_ids
+
+    def _post_process_agent_loop_output(self, output: Any, env_extras: Any, trajectory_id: Any) -> Any:
+        """The whole settled reward on the last token: SkyRL may have left its loop without a last `env.step`."""
+        del trajectory_id
+        play: Play = env_extras[PLAY]
+        outcome = play.episode.settle()
+        output.reward = [0.0] * len(output.response_ids)
+        output.reward[-1] = outcome.reward or 0.0
+        if outcome.status is Status.VOID:
+            output.stop_reason = VOID
+        if outcome.status is Status.VOID or (self._mask_truncated and outcome.status is Status.TRUNCATED):
+            output.loss_mask = [0] * len(output.loss_mask)
+        return output
+
+    def _play(self, prompt: Any, env_extras: Any, trajectory_id: Any) -> Play:
+        row = ViewRow.of(prompt, env_extras)
+        ids = self._chat.prompt(row.messages, row.tools)
+        sample = trajectory_id.repetition_id
+        play = Play(row, sample, self._mix.episode(row), ids, self._sampling.max_response_tokens)
+        self._plays[trajectory_id.instance_id, sample] = play
+        return play
+
+
+class TurnClient:
+    """SkyRL's inference client, which knows what is left of an episode and hands over a turn's text as it is.
+
+    Args:
+        client: SkyRL's.
+        chat: the policy's tokenizer.
+    """
+
+    def __init__(self, client: Any, chat: ChatTokens) -> None:
+        self._client, self._chat = client, chat
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    async def generate(self, input_batch: Any, *args: Any, **kwargs: Any) -> Any:
+        """One turn of one episode."""
+        play = CURRENT.get()
+        assert play is not None  # called by agent_loop alone
+        sampling = input_batch["sampling_params"]
+        room = min(sampling["max_tokens"], play.room)
+        limited = {**sampling, "max_tokens": room, "stop_token_ids": list(self._chat.end_ids)}
+        output = await self._client.generate({**input_batch, "sampling_params": limited}, *args, **kwargs)
+        ids: Sequence[int] = output["response_ids"][0]
+        play.wrote(ids)
+        # SkyRL's text is without special tokens: a model that writes one in the middle of a call would be misread.
+        return {**output, "responses": [self._chat.text(ids)]}
+
+
+class OpeningTokenizer:
+    """A tokenizer that renders the opening of an episode with its tools; SkyRL's loop renders it without."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tokenizer, name)
+
+    def apply_chat_template(self, conversation: Any, **arguments: Any) -> Any:
+        play = CURRENT.get()
+        if play is not None and conversation == list(play.row.messages):
+            return list(play.prompt_ids)
+        return self._tokenizer.apply_chat_template(conversation, **arguments)

@@ -1,0 +1,65 @@
+"""An evaluation on SkyRL's engines, without a trainer; it lives in a process of Ray's."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any
+
+from skyrl.train.utils.trainer_utils import build_dataloader
+from tqdm import tqdm
+
+from xp.backends.skyrl.worker.config import EvaluateConfig
+from xp.backends.skyrl.worker.experiment import XpExperiment, register_environment
+from xp.envs.secrets_file import environment
+from xp.episode.metrics import Played
+from xp.episode.mixture import Mix
+from xp.episode.recorder import Recorder
+
+
+def evaluate_in_task(cfg: Any, config: EvaluateConfig, name: str, stage: Path, root: Path) -> list[Played]:
+    """Ray's task: every held-out episode of one model.
+
+    Args:
+        cfg: SkyRLTrainConfig, whose policy is the model.
+        config: ours.
+        name: of the model within the evaluation.
+        stage: directory that holds `episode.json`.
+        root: the outputs root.
+    """
+    os.chdir(root)
+    register_environment()
+    held = environment()
+    with (
+        Mix.from_file(stage / "episode.json", held) as mix,
+        Recorder(stage / "trajectories" / f"{name}.jsonl", mix, config.common.upload_as, held) as recorder,
+    ):
+        evaluation = XpEvaluation(cfg, config.common, mix, mask_truncated=False)
+        # SkyRL's client is made outside of an event loop: it runs one itself.
+        client = evaluation.get_inference_client()
+        return asyncio.run(_play(evaluation, client, config, name, recorder))
+
+
+class XpEvaluation(XpExperiment):
+    """An experiment that does not train."""
+
+    def get_train_dataset(self) -> None:
+        """None: there is no training."""
+
+
+async def _play(
+    evaluation: XpEvaluation, client: Any, config: EvaluateConfig, name: str, recorder: Recorder
+) -> list[Played]:
+    await client.wake_up()
+    cfg = evaluation.cfg
+    generator = evaluation.get_generator(cfg, evaluation.tokenizer, client)
+    played = []
+    with tqdm(total=len(evaluation.eval_dataset), desc=f"evaluate {name}", unit="episode") as bar:
+        loader = build_dataloader(cfg, evaluation.eval_dataset, is_train=False)
+        async for plays in generator.held_out(loader, cfg, 0):
+            for play in plays:
+                recorder.write(play.trajectory(config.common.run, f"evaluate/{name}", 0))
+                played.append(play.played())
+            bar.update(len(plays))
+    return played

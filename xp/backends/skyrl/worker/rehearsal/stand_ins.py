@@ -1,0 +1,88 @@
+"""CUDA's part of torch, played by the CPU: called in each process of a rehearsal before SkyRL is imported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from xp.backends.skyrl.worker import process
+
+SILENT = (
+    "empty_cache",
+    "synchronize",
+    "set_device",
+    "manual_seed",
+    "manual_seed_all",
+    "reset_peak_memory_stats",
+    "ipc_collect",
+)
+
+
+def prepare_process() -> None:
+    """What process.prepare_process does, and the stand-ins; importable by name for Ray's workers."""
+    process.prepare_process()
+    import torch
+
+    if getattr(torch.cuda, "xp_rehearsal", False):
+        return
+    torch.cuda.xp_rehearsal = True
+    _cuda(torch)
+    _distributed(torch)
+    _weight_transfer()
+    _peers()
+
+
+def _cuda(torch: Any) -> None:
+    cpu = torch.device("cpu")
+    for name in SILENT:
+        setattr(torch.cuda, name, lambda *_, **__: None)
+    torch.cuda.current_device = lambda: cpu
+    torch.cuda.device_count = lambda: 1
+    torch.cuda.mem_get_info = lambda *_: (0, 0)
+    for name in ("memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved"):
+        setattr(torch.cuda, name, lambda *_: 0)
+    torch.Tensor.cuda = lambda tensor, *_, **__: tensor
+    torch.Tensor.pin_memory = lambda tensor, *_, **__: tensor
+    torch.empty = _on_cpu(torch.empty)
+
+
+def _on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
+    def replacement(*args: Any, **kwargs: Any) -> Any:
+        if str(kwargs.get("device", "")).startswith("cuda"):
+            kwargs["device"] = "cpu"
+        return function(*args, **kwargs)
+
+    return replacement
+
+
+def _distributed(torch: Any) -> None:
+    """SkyRL asks for `cpu:gloo,cuda:nccl` and for meshes of CUDA devices."""
+    import torch.distributed as dist
+    from torch.distributed import device_mesh
+
+    begin, mesh = dist.init_process_group, device_mesh.init_device_mesh
+
+    def init_process_group(*args: Any, **kwargs: Any) -> Any:
+        return begin(*args, **kwargs | {"backend": "gloo"})
+
+    def init_device_mesh(device_type: str, *args: Any, **kwargs: Any) -> Any:
+        del device_type
+        return mesh("cpu", *args, **kwargs)
+
+    dist.init_process_group = init_process_group
+    device_mesh.init_device_mesh = torch.distributed.device_mesh.init_device_mesh = init_device_mesh
+
+
+def _weight_transfer() -> None:
+    import skyrl.backends.skyrl_train.weight_sync as weight_sync
+
+    from xp.backends.skyrl.worker.rehearsal.weights import FileTransfer
+
+    weight_sync.get_transfer_strategy_cls = lambda **_: FileTransfer
+
+
+def _peers() -> None:
+    """SkyRL looks for a node with two GPUs, to ask whether they reach each other's memory."""
+    import skyrl.train.utils.utils as utils
+
+    utils.peer_access_supported = lambda max_num_gpus_per_node: False  # noqa: ARG005

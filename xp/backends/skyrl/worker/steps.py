@@ -1,0 +1,123 @@
+"""SkyRL's tracker: one line of metrics a rollout step, Outcomes' and SkyRL's own joined under xp's names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from xp.backends.skyrl.worker.config import TrainConfig
+from xp.backends.skyrl.worker.play import Play
+from xp.episode.finite import FiniteUpdates, OnNonfinite
+from xp.episode.metrics import Played, check_health, episode_metrics
+from xp.episode.metrics_file import MetricsFile, read_metrics
+from xp.episode.recorder import Recorder
+from xp.tasks.evaluated import evaluation_metrics
+
+NAMES: Mapping[str, str] = {
+    "policy/final_loss": "training/loss",
+    "policy/grad_norm": "training/grad_norm",
+    "policy/policy_lr": "training/learning_rate",
+    "policy/policy_kl": "training/kl",
+    "policy/policy_entropy": "training/entropy",
+    "policy/loss_metrics/clip_ratio": "training/clip_fraction",
+    "policy/rollout_train_logprobs_abs_diff_mean": "training/logprob_gap",
+    "critic/critic_loss": "training/value_loss",
+    "critic/grad_norm": "training/critic_grad_norm",
+    "critic/values_mean": "training/value",
+    "critic/values_clipfrac": "training/value_clip_fraction",
+    "critic/critic_lr": "training/critic_learning_rate",
+    "timing/step": "time/step_s",
+    "timing/fwd_logprobs_values_reward": "time/logprobs_s",
+    "timing/train_critic_and_policy": "time/update_s",
+    "timing/sync_weights": "time/weight_sync_s",
+    "timing/save_checkpoints": "time/checkpoint_s",
+    "timing/save_hf_model": "time/export_s",
+}
+"""SkyRL's name -> ours."""
+
+
+class StepLog:
+    """What SkyRL takes for its tracker.
+
+    Args:
+        config: of the run.
+        file: where lines go.
+        recorder: takes every trajectory.
+    """
+
+    def __init__(self, config: TrainConfig, file: MetricsFile, recorder: Recorder) -> None:
+        self._config, self._file, self._recorder = config, file, recorder
+        self._finite = FiniteUpdates(OnNonfinite(config.common.on_nonfinite))
+        self._played: list[Played] = []
+        self._rollout_s = 0.0
+        self._tokens = 0
+        """Of this step's episodes, read or written."""
+        self._tokens_before: float | None = None
+        """Of all steps before."""
+        self._bar = tqdm(total=config.num_steps, desc="train", unit="step", mininterval=1.0, dynamic_ncols=True)
+
+    def episodes(self, plays: Sequence[Play], step: int, rollout_s: float) -> None:
+        """A batch was played; raises XpError(UNHEALTHY) where too much of it is void."""
+        for play in plays:
+            # SkyRL counts steps from 1, trajectories from 0.
+            self._recorder.write(play.trajectory(self._config.common.run, "train", step - 1))
+        played = [play.played() for play in plays]
+        check_health(played, self._config.common.max_void_fraction)
+        self._played += played
+        self._tokens += sum(play.num_tokens for play in plays)
+        self._rollout_s += rollout_s
+
+    def updated(self, network: str, metrics: Mapping[str, float], step: int) -> None:
+        """A step's updates of a network were made; raises XpError(DIVERGED) where the run is to stop.
+
+        Args:
+            network: `policy` or `critic`.
+            metrics: SkyRL's means over these updates, so that one that is not finite shows.
+        """
+        names = {"final_loss": "loss", "critic_loss": "critic's loss", "grad_norm": f"gradient norm of the {network}"}
+        self._finite.are_finite(step, {ours: metrics.get(name) for name, ours in names.items()})
+
+    def held_out(self, plays: Sequence[Play], step: int) -> None:
+        """An evaluation while training was played; raises XpError(UNHEALTHY) where too much of it is void."""
+        common = self._config.common
+        for play in plays:
+            self._recorder.write(play.trajectory(common.run, "evaluate/during", step))
+        played = [play.played() for play in plays]
+        check_health(played, common.max_void_fraction)
+        own = evaluation_metrics("during", played, common.pass_threshold, Path(common.tasks))
+        MetricsFile(Path(common.metrics), "evaluate_during", common.attempt).write(step, own)
+
+    def log(self, data: Mapping[str, Any], step: int, commit: bool = False) -> None:
+        """SkyRL's hook: its own metrics of a step that is done."""
+        del commit
+        if "timing/step" not in data or not self._played:
+            return
+        if self._tokens_before is None:
+            self._tokens_before = _tokens_until(Path(self._config.common.metrics), step)
+        self._tokens_before += self._tokens
+        own = {ours: float(data[name]) for name, ours in NAMES.items() if data.get(name) is not None}
+        episodes = episode_metrics(self._played, self._config.group_size, self._config.common.pass_threshold)
+        line = {**episodes, **own, "training/tokens": self._tokens_before, "time/rollout_s": self._rollout_s}
+        self._file.write(step, line)
+        self._played, self._rollout_s, self._tokens = [], 0.0, 0
+        self._bar.set_postfix(reward=f"{episodes.get('reward/avg_raw_reward', float('nan')):.3f}", refresh=False)
+        self._bar.update(step - self._bar.n)
+
+    def finish(self) -> None:
+        """SkyRL's hook: the run's last step is done."""
+        self._bar.close()
+
+    def log_exception(self, error: BaseException, step: int = 0) -> None:
+        """SkyRL's hook: nothing, since whoever started the task tells the error."""
+        del error, step
+        self._bar.close()
+
+
+def _tokens_until(metrics: Path, step: int) -> float:
+    """What earlier attempts had counted before this step."""
+    lines = read_metrics(metrics, "train") if metrics.exists() else []
+    counted = [line["training/tokens"] for line in lines if line["step"] < step and "training/tokens" in line]
+    return float(counted[-1]) if counted else 0.0

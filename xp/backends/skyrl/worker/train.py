@@ -1,0 +1,90 @@
+"""Runs SkyRL's training on the mix of environments: `python -m xp.backends.skyrl.worker.train <config.json>`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from xp.backends.skyrl.worker.config import Common, TrainConfig
+from xp.backends.skyrl.worker.process import prepare_process
+from xp.backends.skyrl.worker.tasks_view import write_view
+from xp.episode.auto_dialect import resolve
+from xp.episode.tokens import ChatTokens
+from xp.reading import config_of
+from xp.security import loopback, own_ray
+from xp.tasks.length import settle
+from xp.tasks.load import load_tasks, within_limit
+from xp.tasks.row import TaskRow
+from xp.tasks.schedule import schedule
+from xp.worker.program import run_stage
+
+
+def main(argv: Sequence[str]) -> None:
+    """Train as the config file says; SkyRL goes on from the last complete checkpoint where there is one."""
+    path = Path(argv[0]).absolute()
+    config = config_of(path, TrainConfig.from_json)
+    prepare(config.common)
+    rows = load_tasks(Path(config.common.tasks), path.parent, "train")
+    config = config.with_length(settle(config.length, len(rows), config.prompts_per_step, path.parent))
+    write_views(config, path.parent, rows)
+
+    from xp.backends.skyrl.worker.cluster import run_in_ray
+    from xp.backends.skyrl.worker.experiment import train_in_task
+
+    cfg = native_config(config.common, config.base_model)
+    num_workers = config.common.num_workers if config.common.rehearsal else None
+    run_in_ray(cfg, train_in_task, (config, path.parent, Path.cwd()), num_workers=num_workers)
+
+
+def prepare(common: Common) -> None:
+    """Before anything of SkyRL is imported."""
+    if common.rehearsal or not os.environ.get("RAY_ADDRESS"):
+        own_ray.close_to_others()
+    prepare_process()
+    if common.rehearsal:
+        from xp.backends.skyrl.worker.rehearsal import stand_ins
+
+        stand_ins.prepare_process()
+
+
+def write_views(config: TrainConfig, stage: Path, rows: Sequence[TaskRow]) -> None:
+    """Every prompt of the training, in xp's order: one epoch of SkyRL's; and of an evaluation while training."""
+    from transformers import AutoTokenizer
+
+    common = config.common
+    directory = Path(common.tasks)
+    chat = ChatTokens(AutoTokenizer.from_pretrained(config.base_model), common.chat)
+    resolve(stage, chat)
+
+    def kept(rows: Sequence[TaskRow]) -> list[TaskRow]:
+        return within_limit(directory, rows, chat, common.sampling.max_prompt_tokens)
+
+    num_prompts = config.num_steps * config.prompts_per_step
+    order = schedule(kept(rows), num_prompts, seed=common.sampling.seed, shuffle=config.shuffle)
+    write_view(order, Path(config.train_data))
+    if config.during is not None:
+        held_out = kept(load_tasks(directory, stage, "held_out"))
+        write_view(config.during.episodes(held_out), Path(config.held_out_data))
+
+
+def native_config(common: Common, model: str) -> Any:
+    """SkyRL's own configuration, parsed and checked by SkyRL."""
+    from skyrl.train.config import SkyRLTrainConfig
+    from skyrl.train.utils import validate_cfg
+
+    from xp.backends.skyrl.worker.advantages import register_estimator
+
+    register_estimator()
+    cfg = SkyRLTrainConfig.from_cli_overrides(common.native(model, Path.cwd()))
+    validate_cfg(cfg)
+    if loopback.ONE_MACHINE in os.environ:
+        # The router of SkyRL's engines is no Python program; xp.security.loopback keeps the engines' own servers.
+        cfg.generator.inference_engine.router_init_kwargs |= {"host": loopback.HOST, "prometheus_host": loopback.HOST}
+    return cfg
+
+
+if __name__ == "__main__":
+    sys.exit(run_stage(main, sys.argv[1:]))

@@ -1,0 +1,137 @@
+"""SkyRL's trainer with xp's order of tasks, xp's metrics, and void episodes out of every mean."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from skyrl.train.trainer import RayPPOTrainer
+
+from xp.backends.skyrl.worker.adapters import merge_adapter
+from xp.backends.skyrl.worker.advantages import by_episode, critic_weights, gae
+from xp.backends.skyrl.worker.generator import VOID
+from xp.backends.skyrl.worker.publish import prune_exports
+from xp.backends.skyrl.worker.steps import StepLog
+from xp.episode.advantages import AdvantageFn
+
+IS_VOID = "xp_is_void"
+OVER_EPISODES = ("sequence_mean", "seq_mean_token_sum_norm")
+"""SkyRL's reductions that divide by the number of an update's episodes."""
+CRITIC_FIELDS = ("sequences", "attention_mask", "response_mask", "loss_mask", "values", "returns")
+
+
+class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
+    """Its tracker is a StepLog and its generator an XpGenerator.
+
+    Args:
+        rule: makes advantages of a step's rewards; None where SkyRL's own estimator or a critic does.
+        parts: SkyRL's own arguments.
+    """
+
+    tracker: StepLog
+
+    def __init__(self, rule: AdvantageFn | None, **parts: Any) -> None:
+        self._rule = rule
+        super().__init__(**parts)
+
+    def _build_train_dataloader_and_compute_training_steps(self) -> None:
+        """SkyRL's loader shuffles; the view is in xp's order already, the same as under the other trainers."""
+        from torchdata.stateful_dataloader import StatefulDataLoader
+
+        trainer = self.cfg.trainer
+        self.train_dataloader = StatefulDataLoader(
+            self.train_dataset,
+            batch_size=trainer.train_batch_size,
+            shuffle=False,
+            drop_last=True,
+            collate_fn=self.train_dataset.collate_fn,
+            num_workers=0,
+        )
+        steps = len(self.train_dataloader) * trainer.epochs
+        self.total_training_steps = min(steps, trainer.max_training_steps or steps)
+
+    def build_models(self, PolicyWorker: Any, CriticWorker: Any, RefWorker: Any) -> None:  # noqa: N803
+        """With xp's own workers under FSDP."""
+        if self.cfg.trainer.strategy == "fsdp":
+            from xp.backends.skyrl.worker.workers import TiedPolicyWorker, WeighingCriticWorker
+
+            PolicyWorker, CriticWorker = TiedPolicyWorker, WeighingCriticWorker  # noqa: N806
+        super().build_models(PolicyWorker, CriticWorker, RefWorker)
+
+    def save_models(self) -> None:
+        """A Hugging Face model of whole weights beside each checkpoint that is kept; the critic has none."""
+        exports, checkpoints = Path(self.cfg.trainer.export_path), Path(self.cfg.trainer.ckpt_path)
+        policy = exports / f"global_step_{self.global_step}" / "policy"
+        self.dispatch.save_hf_model("policy", str(policy), self.tokenizer)
+        merge_adapter(policy)
+        prune_exports(exports, checkpoints)
+
+    async def generate(self, input_batch: Any) -> Any:
+        """Play a step's episodes and log their Outcomes; raises XpError(UNHEALTHY) where too many are void."""
+        began = time.monotonic()
+        output = await super().generate(input_batch)
+        self.tracker.episodes(self.generator.plays(input_batch), self.global_step, time.monotonic() - began)
+        return output
+
+    async def eval(self, vllm_metrics_scraper: Any = None) -> dict[str, float]:
+        """Held-out episodes of the policy as it is; nothing for SkyRL's log, since xp has its own line for them."""
+        del vllm_metrics_scraper
+        batches = self.generator.held_out(self.eval_dataloader, self.cfg, self.global_step)
+        self.tracker.held_out([play async for plays in batches for play in plays], self.global_step)
+        return {}
+
+    def convert_to_training_input(self, generator_output: Any, uids: Any) -> Any:
+        data = super().convert_to_training_input(generator_output, uids)
+        data.metadata[IS_VOID] = [reason == VOID for reason in generator_output["stop_reasons"]]
+        return data
+
+    def compute_advantages_and_returns(self, data: Any) -> Any:
+        """By the rule or the critic where there is one, else by SkyRL's estimator; void episodes have none."""
+        if self.has_critic:
+            settings = self.cfg.trainer.algorithm
+            data["advantages"], data["returns"] = gae(
+                data["rewards"], data["values"], data["loss_mask"], settings.gamma, settings.lambd
+            )
+            return data
+        if self._rule is not None:
+            found = by_episode(
+                self._rule, data["rewards"], data["loss_mask"], data.metadata["uids"], data.metadata[IS_VOID]
+            )
+            data["advantages"] = data["returns"] = found
+            return data
+        return self._skyrls_estimate(data)
+
+    def _skyrls_estimate(self, data: Any) -> Any:
+        """Void episodes form a group of their own, of zeros: whatever the estimator, their advantage is zero."""
+        uids: Sequence[str] = data.metadata["uids"]
+        is_void = data.metadata[IS_VOID]
+        groups = [f"{uid}/{VOID}" if void else uid for uid, void in zip(uids, is_void, strict=True)]
+        sizes = Counter(groups)
+        for row, group in enumerate(groups):
+            if sizes[group] == 1:
+                # SkyRL's baseline of a group of one is 0: its whole reward would be its advantage.
+                data["rewards"][row] = 0.0
+        data.metadata["uids"] = groups
+        return super().compute_advantages_and_returns(data)
+
+    def _normalize_advantages(self, data: Any, boundaries: Any, prompt_boundaries: Any = None) -> Any:
+        """SkyRL divides by all of an update's episodes; void ones are none."""
+        data = super()._normalize_advantages(data, boundaries, prompt_boundaries)
+        if self.cfg.trainer.algorithm.loss_reduction in OVER_EPISODES:
+            for begin, end in boundaries:
+                num_valid = data.metadata[IS_VOID][begin:end].count(False)
+                data["advantages"][begin:end] *= (end - begin) / max(1, num_valid)
+        return data
+
+    def _execute_training_step(self, model: str, data: Any) -> dict[str, float]:
+        """The critic's tokens are weighed, so that its loss is a mean over the episodes that teach it something."""
+        if model == "critic":
+            updates = data.metadata["critic_mini_batch_boundaries"]
+            data = data.select(CRITIC_FIELDS)
+            data["loss_mask"] = critic_weights(data["loss_mask"], updates)
+        found: dict[str, float] = super()._execute_training_step(model, data)
+        self.tracker.updated(model, found, self.global_step)
+        return found

@@ -1,0 +1,54 @@
+"""SkyRL's FSDP workers: a policy in which tied embeddings stay tied, and a critic whose loss void episodes leave.
+
+FSDPStrategy._fsdp_init_model (skyrl 0.3.0, and main as of 2026-08) moves the model to the meta device, which gives the
+embedding and the head a parameter each. They drift apart in training, while inference engines and the exported model
+have one of them for both: the policy that writes is then not the policy that is trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import ray
+from skyrl.backends.skyrl_train.distributed import fsdp_strategy
+from skyrl.backends.skyrl_train.workers.fsdp.fsdp_worker import FSDPCriticWorkerBase, FSDPPolicyWorkerBase
+
+from xp.backends.skyrl.worker.advantages import critic_loss
+
+
+class TiedPolicyWorkerBase(FSDPPolicyWorkerBase):  # type: ignore[misc]
+    """Ties again what the model's configuration ties, before the parameters are sharded."""
+
+    def init_model(self, model_path: str, num_training_steps: int | None = None) -> None:
+        with _tying():
+            super().init_model(model_path, num_training_steps)
+
+
+class WeighingCriticWorkerBase(FSDPCriticWorkerBase):  # type: ignore[misc]
+    """Its batches hold a weight for each token where SkyRL's hold a mask."""
+
+    def __init__(self, **parts: Any) -> None:
+        super().__init__(**parts)
+        self.critic_loss_fn = critic_loss
+
+
+@contextmanager
+def _tying() -> Iterator[None]:
+    shard = fsdp_strategy.apply_fsdp2
+
+    def tie_and_shard(model: Any, *args: Any, **kwargs: Any) -> Any:
+        if model.config.tie_word_embeddings:
+            model.tie_weights()
+        return shard(model, *args, **kwargs)
+
+    fsdp_strategy.apply_fsdp2 = tie_and_shard
+    try:
+        yield
+    finally:
+        fsdp_strategy.apply_fsdp2 = shard
+
+
+TiedPolicyWorker = ray.remote(num_gpus=1)(TiedPolicyWorkerBase)
+WeighingCriticWorker = ray.remote(num_gpus=1)(WeighingCriticWorkerBase)

@@ -1,0 +1,129 @@
+"""Slime's command line as data: which flags the pinned version knows, and what is wrong with a value.
+
+Slime ignores a flag that it does not know (two of its three parsers are told to), so xp looks at every one itself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from xp.compose.faults import nearest
+
+Flags = dict[str, tuple[str, ...] | None]
+"""Flag -> its values; () is a switch, None is a flag that xp keeps off the command line."""
+
+PARSERS: Mapping[str, Callable[[str], object]] = {"int": int, "float": float, "loads": json.loads}
+"""Type in the catalog -> what raises ValueError for a text that is none."""
+
+
+@dataclass(frozen=True)
+class Flag:
+    """What a parser of the pinned version says of one flag."""
+
+    origin: str
+    """slime, megatron or sglang."""
+    dest: str
+    type: str | None
+    nargs: int | str | None
+    choices: tuple[str, ...] | None
+    default: Any
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """The flags of one version of Slime with the Megatron-LM and SGLang that it pins."""
+
+    slime: str
+    """Commit."""
+    megatron: str
+    """Commit."""
+    sglang: str
+    """Version."""
+    flags: Mapping[str, Flag]
+
+
+@cache
+def catalog() -> Catalog:
+    """Made by xp.backends.slime.control.make_catalog."""
+    raw = json.loads(Path(__file__).with_name("catalog.json").read_text())
+    return Catalog(
+        raw["slime"], raw["megatron"], raw["sglang"], {name: _flag(name, f) for name, f in raw["flags"].items()}
+    )
+
+
+def value(*values: object) -> tuple[str, ...]:
+    """Values of a flag, as the command line has them."""
+    return tuple(repr(one) if isinstance(one, float) else str(one) for one in values)
+
+
+def switch(is_on: bool) -> tuple[str, ...] | None:
+    """A flag without a value, there or not."""
+    return () if is_on else None
+
+
+def words(flags: Flags) -> tuple[str, ...]:
+    """The command line."""
+    return tuple(word for name, values in flags.items() if values is not None for word in (name, *values))
+
+
+def given(overrides: Mapping[str, Any]) -> Flags:
+    """`backend.overrides`: names without dashes in front; true is a switch, a list several values, a mapping JSON."""
+    return {f"--{name}": _values(content) for name, content in overrides.items()}
+
+
+def fault(name: str, values: tuple[str, ...] | None) -> str | None:
+    """What the pinned version would not take, or would ignore, of one flag."""
+    if name not in (flags := catalog().flags):
+        known = nearest(name.removeprefix("--"), [known.removeprefix("--") for known in flags])
+        return f"Slime ({catalog().slime[:8]}) knows no such flag and would ignore it{known}"
+    flag = flags[name]
+    if values is None:
+        return "a flag is there or not: leave it out, or use its opposite where it has one"
+    return _wrong_number(flag, values) or next(filter(None, (_wrong_value(flag, one) for one in values)), None)
+
+
+def _wrong_number(flag: Flag, values: tuple[str, ...]) -> str | None:
+    if flag.nargs == 0:
+        return f"it takes no value, and has {' '.join(values)}; give true" if values else None
+    if flag.nargs in ("*", "?"):
+        return None
+    wanted = flag.nargs if isinstance(flag.nargs, int) else 1
+    if flag.nargs == "+" and values:
+        return None
+    return None if len(values) == wanted else f"it takes {wanted} value{'s' * (wanted > 1)}, and has {len(values)}"
+
+
+def _wrong_value(flag: Flag, text: str) -> str | None:
+    if flag.choices is not None and text not in flag.choices:
+        return f"{text!r} is none of {', '.join(flag.choices)}"
+    try:
+        PARSERS.get(flag.type or "", str)(text)
+    except ValueError:
+        return f"{text!r} is no {'JSON' if flag.type == 'loads' else flag.type}"
+    return None
+
+
+def _values(content: Any) -> tuple[str, ...] | None:
+    if content is None or content is False:
+        return None
+    if content is True:
+        return ()
+    if isinstance(content, Mapping):
+        return (json.dumps(content),)
+    return value(*content) if isinstance(content, list | tuple) else value(content)
+
+
+def _flag(name: str, raw: Mapping[str, Any]) -> Flag:
+    return Flag(
+        origin=raw["origin"],
+        dest=raw.get("dest", name[2:].replace("-", "_")),
+        type=raw.get("type"),
+        nargs=raw.get("nargs"),
+        choices=tuple(raw["choices"]) if "choices" in raw else None,
+        default=raw.get("default"),
+    )

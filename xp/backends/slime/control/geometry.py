@@ -1,0 +1,46 @@
+"""The layout of Slime's accelerators and what it counts in; what must hold of the numbers is in xp.backends.batch.laws.
+
+Source at the pinned commit: slime/utils/arguments.py `slime_validate_args`, slime/ray/placement_group.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xp.spec import Placement, RunSpec
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """What Slime counts in, for one spec."""
+
+    train_nodes: int
+    train_per_node: int
+    """Accelerators that train, on each of those nodes."""
+    rollout: int
+    """Accelerators that generate, over all nodes."""
+    samples_per_update: int
+    """Episodes of one optimizer update, over all ranks."""
+
+
+def is_colocated(spec: RunSpec) -> bool:
+    return spec.backend.engine.placement is Placement.COLOCATED
+
+
+def num_engines(spec: RunSpec) -> int:
+    return max(1, geometry(spec).rollout // spec.backend.engine.tensor_parallel)
+
+
+def geometry(spec: RunSpec) -> Geometry:
+    """Solve for Slime's numbers; they mean something where `xp.backends.batch.batch_refusals` is empty."""
+    per_node, training = spec.hardware.accelerators_per_node, spec.training
+    total = per_node * spec.hardware.num_nodes
+    apart = spec.backend.engine.accelerators or 0
+    train = total - apart
+    nodes = max(1, -(-train // max(1, per_node)))
+    return Geometry(
+        train_nodes=nodes,
+        train_per_node=train // nodes,
+        rollout=total if is_colocated(spec) else apart,
+        samples_per_update=training.prompts_per_step * training.group_size // training.updates_per_step,
+    )

@@ -1,0 +1,278 @@
+"""RunSpec -> Slime: the stages of a run, and everything that their programs read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from xp.backends.base import Places
+from xp.backends.slime.control.architecture import architecture_flags
+from xp.backends.slime.control.flags import Flags, catalog, given, value, words
+from xp.backends.slime.control.knobs import FIXED, HELD_OUT, KNOBS, episodes_per_engine, evaluation_flags, knob_flags
+from xp.backends.slime.control.meanings import meanings
+from xp.backends.slime.control.refusals import owners, refusals
+from xp.backends.slime.worker.config import (
+    Command,
+    Common,
+    ConvertConfig,
+    CriticConfig,
+    EvaluateConfig,
+    Limits,
+    TrainConfig,
+)
+from xp.backends.stages.episode import chat_of, episode_config, episode_secrets
+from xp.backends.stages.evaluation import rounds
+from xp.backends.stages.model import model_place
+from xp.backends.stages.needs import QUIET, trainer_resources, trainer_runtime
+from xp.backends.stages.prepare import prepare_config
+from xp.job import Job, Stage
+from xp.spec import RunSpec
+from xp.tasks.length import Length
+
+__all__ = ["checkpoint", "evaluation", "evaluations", "meanings", "owners", "refusals", "stages", "train_flags"]
+
+PACKAGES = ("ray", "sglang", "torch", "transformers", "openreward")
+SLIME_PATH, MEGATRON_PATH = "SLIME_PATH", "MEGATRON_PATH"
+
+ENVIRONMENT = {
+    # Megatron's kernels overlap in the order in which they were launched, and it refuses to start without.
+    "CUDA_DEVICE_MAX_CONNECTIONS": "1",
+}
+PATH_FLAGS = (
+    *("--prompt-data", "--eval-prompt-data", "--load", "--save", "--save-hf", "--ref-load"),
+    "--megatron-config-path",
+)
+MODEL_FLAGS = ("--hf-checkpoint", "--ref-load")
+
+
+def train_flags(spec: RunSpec, places: Places) -> Flags:
+    """Slime's command line for training, complete; None is a flag that is left out."""
+    here, shape = places.stage("train"), spec.model.architecture
+    assert shape is not None  # refusals: Slime needs it
+    is_evaluated = spec.evaluation.every is not None
+    return {
+        **FIXED,
+        **architecture_flags(shape),
+        **knob_flags(spec),
+        "--prompt-data": (_prompts(here),),
+        "--eval-prompt-data": (HELD_OUT, _held_out(here)) if is_evaluated else None,
+        # Slime goes on from --load where it holds a checkpoint, and starts from --ref-load where it holds none.
+        "--load": (places.checkpoints,),
+        "--save": (places.checkpoints,),
+        "--ref-load": (_converted(spec) if spec.backend.convert_model else model_place(spec.model),),
+        "--save-hf": (f"{_exports(places)}/{{rollout_id}}",),
+        "--megatron-config-path": None if spec.algorithm.critic is None else (_roles(here),),
+        **given(spec.backend.overrides),
+    }
+
+
+def stages(spec: RunSpec, places: Places) -> tuple[Stage, ...]:
+    """convert (on request) -> train -> evaluate (where tasks are held out)."""
+    converted = (_convert_stage(spec, places),) if spec.backend.convert_model else ()
+    needs = ("prepare", *(stage.name for stage in converted))
+    train = Stage("train", _train_job(spec, places), needs=needs)
+    before = {"before": model_place(spec.model)} if spec.evaluation.before_training else {}
+    if not spec.env.is_held_out:
+        return (*converted, train)
+    return (*converted, train, evaluation(spec, places, {**before, "after": places.model}, needs=("train",)))
+
+
+def evaluation(spec: RunSpec, places: Places, models: Mapping[str, str], needs: tuple[str, ...]) -> Stage:
+    """Play the held-out tasks with each of these models: Slime's rollout alone, over all accelerators."""
+    here = places.stage("evaluate")
+    config = EvaluateConfig(
+        common=_common(spec, places, "evaluate"),
+        command=_command(spec, _evaluation_flags(spec, here)),
+        models=models,
+        held_out=_held_out(here),
+        rounds=rounds(spec),
+    )
+    outputs = (f"{here}/evaluation.json",)
+    return Stage(
+        "evaluate", _job(spec, here, "xp.backends.slime.worker.evaluate", config.to_json(), outputs), needs=needs
+    )
+
+
+def evaluations(spec: RunSpec, num_steps: int) -> int:
+    """After each step that `evaluation.every` divides."""
+    every = spec.evaluation.every
+    return 0 if every is None else num_steps // every
+
+
+def checkpoint(spec: RunSpec, places: Places, step: int) -> str:
+    """Directory of the checkpoint of a rollout step, as a Hugging Face model; Slime counts steps from 0."""
+    del spec
+    return f"{_exports(places)}/{step - 1}"
+
+
+def _train_job(spec: RunSpec, places: Places) -> Job:
+    training, here = spec.training, places.stage("train")
+    config = TrainConfig(
+        common=_common(spec, places, "train"),
+        command=_command(spec, train_flags(spec, places)),
+        base_model=model_place(spec.model),
+        architecture=_architecture(spec),
+        prompts=_prompts(here),
+        held_out=_held_out(here) if spec.evaluation.every else None,
+        rounds=rounds(spec),
+        checkpoints=places.checkpoints,
+        exports=_exports(places),
+        model_dir=places.model,
+        length=Length(training.num_steps, training.epochs),
+        prompts_per_step=training.prompts_per_step,
+        group_size=training.group_size,
+        updates_per_step=training.updates_per_step,
+        warmup_updates=training.warmup_updates,
+        keep_checkpoints=training.keep_checkpoints,
+        shuffle=training.shuffle,
+        mask_truncated=spec.algorithm.mask_truncated,
+        estimator=spec.algorithm.estimator.value,
+        advantage_fn=spec.algorithm.advantage_fn,
+        critic=_critic(spec, places),
+    )
+    outputs = (f"{places.model}/config.json", places.metrics)
+    return _job(spec, here, "xp.backends.slime.worker.train", config.to_json(), outputs)
+
+
+def _critic(spec: RunSpec, places: Places) -> CriticConfig | None:
+    if spec.algorithm.critic is None:
+        return None
+    return CriticConfig(
+        roles=_roles(places.stage("train")),
+        checkpoints=f"{places.run}/critic",
+        learning_rate=spec.training.critic_learning_rate or spec.training.learning_rate,
+    )
+
+
+def _evaluation_flags(spec: RunSpec, here: str) -> Flags:
+    """A command of Slime's that starts its engines and plays the held-out tasks once."""
+    shape = spec.model.architecture
+    assert shape is not None
+    flags: Flags = {
+        **FIXED,
+        **architecture_flags(shape),
+        **knob_flags(spec),
+        **evaluation_flags(spec, 1),
+        "--eval-temperature": value(spec.evaluation.temperature),
+        "--eval-prompt-data": (HELD_OUT, _held_out(here)),
+        "--debug-rollout-only": (),
+        "--num-rollout": value(0),
+        "--sglang-server-concurrency": value(episodes_per_engine(spec, spec.evaluation.batch_size)),
+        "--custom-megatron-init-path": None,
+        "--save-interval": None,
+        "--use-kl-loss": None,
+        # With a critic Slime would take training's memory away even where nothing trains.
+        "--advantage-estimator": value("grpo"),
+        "--normalize-advantages": None,
+        **dict.fromkeys(KNOBS["algorithm.critic"](spec)),
+    }
+    return flags | given(spec.backend.overrides)
+
+
+def _convert_stage(spec: RunSpec, places: Places) -> Stage:
+    """Megatron's checkpoint of the untrained model; made once for all runs of the model and the pinned versions."""
+    here, output_dir = places.stage("convert"), _converted(spec)
+    shape = spec.model.architecture
+    assert shape is not None
+    config = ConvertConfig(
+        stage_dir=here,
+        command=_command(
+            spec, {**architecture_flags(shape), "--hf-checkpoint": (model_place(spec.model),), "--save": (output_dir,)}
+        ),
+        num_processes=min(spec.hardware.accelerators_per_node, shape.num_layers),
+        base_model=model_place(spec.model),
+        architecture=_architecture(spec),
+        output_dir=output_dir,
+        manifest=_made_of(spec),
+    )
+    outputs = (f"{output_dir}/manifest.json",)
+    job = _job(spec, here, "xp.backends.slime.worker.convert", config.to_json(), outputs)
+    return Stage("convert", job, needs=("prepare",), done=f"{output_dir}/manifest.json")
+
+
+def _converted(spec: RunSpec) -> str:
+    content = json.dumps(_made_of(spec), sort_keys=True)
+    return f"models/{spec.model.name}-megatron-{hashlib.sha256(content.encode()).hexdigest()[:16]}"
+
+
+def _made_of(spec: RunSpec) -> dict[str, Any]:
+    pins = catalog()
+    return {
+        "model": model_place(spec.model),
+        "architecture": _architecture(spec),
+        "slime": pins.slime,
+        "megatron": pins.megatron,
+    }
+
+
+def _architecture(spec: RunSpec) -> dict[str, Any]:
+    assert spec.model.architecture is not None
+    return spec.model.architecture.model_dump(mode="json")
+
+
+def _command(spec: RunSpec, flags: Flags) -> Command:
+    of_model = tuple(name for name in MODEL_FLAGS if flags.get(name) == (model_place(spec.model),))
+    return Command(
+        flags=words(flags),
+        path_flags=tuple(name for name in PATH_FLAGS if flags.get(name) is not None and name not in of_model),
+        model_flags=of_model,
+        environment=ENVIRONMENT,
+        slime_path_variable=spec.backend.runtime.project_env or SLIME_PATH,
+        megatron_path_variable=MEGATRON_PATH,
+    )
+
+
+def _common(spec: RunSpec, places: Places, stage: str) -> Common:
+    training = spec.training
+    return Common(
+        attempt=places.attempt,
+        run=places.run,
+        stage_dir=places.stage(stage),
+        tasks=places.tasks,
+        metrics=places.metrics,
+        chat=chat_of(spec),
+        limits=Limits(
+            max_prompt_tokens=training.max_prompt_tokens,
+            max_tokens_per_turn=training.max_tokens_per_turn,
+            max_response_tokens=training.max_response_tokens,
+        ),
+        seed=spec.seed,
+        max_void_fraction=training.max_void_fraction,
+        pass_threshold=spec.evaluation.pass_threshold,
+        on_nonfinite=training.on_nonfinite.value,
+        upload_as=places.run.removeprefix("runs/") if spec.upload_rollouts else None,
+    )
+
+
+def _job(spec: RunSpec, here: str, module: str, config: str, outputs: tuple[str, ...]) -> Job:
+    return Job(
+        argv=("python", "-m", module, f"{here}/config.json"),
+        files={
+            f"{here}/config.json": config,
+            f"{here}/episode.json": episode_config(spec).to_json(),
+            f"{here}/prepare.json": prepare_config(spec).to_json(),
+        },
+        outputs=outputs,
+        resources=trainer_resources(spec),
+        runtime=trainer_runtime(spec, PACKAGES),
+        env=dict(QUIET),
+        secrets=episode_secrets(spec),
+    )
+
+
+def _roles(here: str) -> str:
+    return f"{here}/roles.yaml"
+
+
+def _prompts(here: str) -> str:
+    return f"{here}/tasks.jsonl"
+
+
+def _held_out(here: str) -> str:
+    return f"{here}/held_out.jsonl"
+
+
+def _exports(places: Places) -> str:
+    return f"{places.run}/exports"

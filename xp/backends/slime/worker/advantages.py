@@ -1,0 +1,131 @@
+"""Advantages of a rollout step, a void episode in no mean of it: Slime's own would count one as a reward.
+
+Slime's estimators grpo, gspo and cispo hand on to every token what is made here, whatever the baseline.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import partial
+from statistics import fmean, stdev
+from typing import Any, Protocol
+
+from xp.backends.slime.worker.config import WorkerConfig
+from xp.backends.slime.worker.rollout_process import worker
+from xp.episode.advantages import AdvantageFn, Valid, load_advantage_fn, reinforce_pp
+from xp.errors import ExitCode, XpError
+
+EPSILON = 1e-6
+"""Added to a group's standard deviation, as in Slime's own normalization (slime/ray/rollout.py)."""
+
+
+class Baseline(Protocol):
+    """Rewards of one group -> their advantages."""
+
+    def __call__(self, rewards: Sequence[float], *, by_std: bool) -> list[float]: ...
+
+
+def post_process(args: Any, samples: Sequence[Any]) -> tuple[list[float], list[float]]:
+    """Slime's reward post-processing.
+
+    Args:
+        args: Slime's; `grpo_std_normalization` says whether they are divided by the group's standard deviation.
+        samples: of the whole step; those of one group share `group_index`.
+
+    Returns:
+        Raw rewards (not a number: void) and advantages (0: void), one each a sample. With a critic the second are the
+        rewards themselves, and `xp.backends.slime.worker.gae` makes advantages of them token by token.
+
+    Raises:
+        XpError: the user's own advantage function failed; or there is a critic and nothing to train it on.
+    """
+    config = worker(args).config
+    return advantages(samples, estimate_of(config, by_std=args.grpo_std_normalization))
+
+
+def advantages(samples: Sequence[Any], estimate: AdvantageFn) -> tuple[list[float], list[float]]:
+    """`post_process` with the estimator written out."""
+    raw = [float(sample.reward) for sample in samples]
+    positions = [position for position, reward in enumerate(raw) if not math.isnan(reward)]
+    valid = [Valid(raw[at], str(samples[at].group_index), num_trained_tokens(samples[at])) for at in positions]
+    found = [0.0] * len(samples)
+    for position, advantage in zip(positions, estimate(valid), strict=True):
+        found[position] = advantage
+    return raw, found
+
+
+def estimate_of(config: WorkerConfig, *, by_std: bool) -> AdvantageFn:
+    """The estimator that a spec names."""
+    if config.advantage_fn is not None:
+        return load_advantage_fn(config.advantage_fn)
+    return ESTIMATES.get(config.estimator) or partial(by_group, baseline=BASELINES[config.estimator], by_std=by_std)
+
+
+def by_group(episodes: Sequence[Valid], *, baseline: Baseline, by_std: bool) -> list[float]:
+    """Each episode against those of its own task."""
+    groups: dict[str, list[int]] = {}
+    for position, episode in enumerate(episodes):
+        groups.setdefault(episode.group, []).append(position)
+    found = [0.0] * len(episodes)
+    for positions in groups.values():
+        own = baseline([episodes[position].reward for position in positions], by_std=by_std)
+        for position, advantage in zip(positions, own, strict=True):
+            found[position] = advantage
+    return found
+
+
+def centred(rewards: Sequence[float], *, by_std: bool) -> list[float]:
+    """GRPO (arXiv:2402.03300): rewards minus their mean, over their standard deviation (n - 1) where asked.
+
+    One reward alone has no baseline: 0.
+    """
+    if len(rewards) < 2:
+        return [0.0] * len(rewards)
+    mean = fmean(rewards)
+    scale = stdev(rewards) + EPSILON if by_std else 1.0
+    return [(reward - mean) / scale for reward in rewards]
+
+
+def left_out(rewards: Sequence[float], *, by_std: bool) -> list[float]:
+    """RLOO (arXiv:2402.14740): rewards minus the mean of the others; never scaled."""
+    assert not by_std  # the spec refuses it
+    factor = len(rewards) / max(1, len(rewards) - 1)
+    return [factor * reward for reward in centred(rewards, by_std=False)]
+
+
+def plain(episodes: Sequence[Valid]) -> list[float]:
+    """The rewards, for a critic to judge; Slime whitens over trained tokens, and stops hard where a step has none."""
+    if not any(episode.num_tokens for episode in episodes):
+        raise XpError(
+            "no episode of this step has a token to train on, so that its advantages cannot be whitened; where all of"
+            " them were cut, set algorithm.mask_truncated=false or training.max_response_tokens higher",
+            ExitCode.UNHEALTHY,
+        )
+    return [episode.reward for episode in episodes]
+
+
+BASELINES: Mapping[str, Baseline] = {"grpo": centred, "rloo": left_out}
+ESTIMATES: Mapping[str, AdvantageFn] = {"reinforce_pp": reinforce_pp, "gae": plain}
+"""Of the whole step."""
+
+
+def num_trained_tokens(sample: Any) -> int:
+    """How many tokens of a sample the loss sees; none where it is left out as truncated."""
+    return 0 if sample.remove_sample else sum(sample.loss_mask)
+
+
+def has_variance(args: Any, group: Sequence[Any]) -> Any:
+    """Slime's dynamic sampling filter: whether the valid episodes of a group differ in reward (arXiv:2503.14476).
+
+    Raises:
+        XpError: (UNHEALTHY) so many episodes of this step are void that it would be stopped; a filter that only left
+            such groups out would ask a failing environment for ever.
+    """
+    from slime.rollout.filter_hub.base_types import DynamicFilterOutput
+
+    worker(args).check_so_far()
+    rewards = [sample.reward for sample in group if sample.reward is not None and not math.isnan(sample.reward)]
+    if len(rewards) > 1 and max(rewards) - min(rewards) > EPSILON:
+        return DynamicFilterOutput(keep=True)
+    return DynamicFilterOutput(keep=False, reason=f"zero_std_{rewards[0]:.1f}" if rewards else "void")

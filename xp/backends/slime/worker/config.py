@@ -1,0 +1,243 @@
+"""What Slime's stage programs read: frozen values written by render above the wall, standard library only."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from xp.envs.config import Chat
+from xp.tasks.length import Length
+from xp.tasks.rounds import Rounds
+
+STEPS_FLAG = "--num-rollout"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Lengths that the rollout keeps itself; Slime's sampling parameters carry the rest."""
+
+    max_prompt_tokens: int
+    """Tasks with a longer prompt are left out of the view."""
+    max_tokens_per_turn: int
+    max_response_tokens: int
+    """All turns of an episode, tool results included."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command line of Slime's (or of its conversion's) and what of it depends on the machine."""
+
+    flags: tuple[str, ...]
+    """Everything after the program, in the pinned version's words."""
+    path_flags: tuple[str, ...]
+    """Flags whose last value is a path relative to the outputs root; the trainer runs elsewhere: make it absolute."""
+    model_flags: tuple[str, ...]
+    """Flags whose value is a Hugging Face id or directory: the trainer needs a local directory."""
+    environment: Mapping[str, str]
+    """Of the trainer's processes, in Ray's runtime environment; no secret."""
+    slime_path_variable: str
+    """Variable that holds the path of Slime's checkout."""
+    megatron_path_variable: str
+    """Variable that holds the path of Megatron-LM's checkout."""
+
+
+@dataclass(frozen=True)
+class Common:
+    """What training and evaluation share. Paths are relative to the outputs root, the working directory."""
+
+    attempt: int
+    run: str
+    stage_dir: str
+    tasks: str
+    """Directory of the canonical task set."""
+    metrics: str
+    """The run's metrics.jsonl."""
+    chat: Chat
+    limits: Limits
+    seed: int
+    """Of the order of tasks."""
+    max_void_fraction: float
+    pass_threshold: float
+    """Smallest reward that is a pass."""
+    on_nonfinite: str
+    """A value of xp.episode.finite.OnNonfinite."""
+    upload_as: str | None
+    """Run name under which trajectories are uploaded to OpenReward; None: they are not."""
+
+
+@dataclass(frozen=True)
+class CriticConfig:
+    """The second network, which Slime trains as a role of its own on the policy's accelerators."""
+
+    roles: str
+    """Value of --megatron-config-path: the program writes there what is the critic's alone."""
+    checkpoints: str
+    """Where the critic is saved; Slime would write it over the policy's."""
+    learning_rate: float
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Input of xp.backends.slime.worker.train."""
+
+    common: Common
+    command: Command
+    base_model: str
+    """Hugging Face id or directory of the untrained policy."""
+    architecture: Mapping[str, Any]
+    """The network as the spec has it, to be compared with the model's config.json."""
+    prompts: str
+    """Value of --prompt-data: the program writes the task view there, steps x prompts_per_step lines."""
+    held_out: str | None
+    """Value of --eval-prompt-data, one line an episode; None: no evaluation while training."""
+    rounds: Rounds
+    """Of one evaluation."""
+    checkpoints: str
+    """Value of --save and --load."""
+    exports: str
+    """Directory of the Hugging Face exports, `<exports>/<rollout id>`; the rollout id of step n is n - 1."""
+    model_dir: str
+    """Where the trained model goes, as a Hugging Face directory."""
+    length: Length
+    prompts_per_step: int
+    group_size: int
+    updates_per_step: int
+    warmup_updates: int
+    keep_checkpoints: int
+    """Slime deletes none: older ones, with their exports, are removed once a newer one is whole."""
+    shuffle: bool
+    mask_truncated: bool
+    estimator: str
+    """A spec's `algorithm.estimator`."""
+    advantage_fn: str | None
+    """Where it is `custom`."""
+    critic: CriticConfig | None
+    """Where it is `gae`."""
+
+    @property
+    def num_steps(self) -> int:
+        """Rollout steps; call only where they are given or settled."""
+        return self.length.steps
+
+    def with_length(self, length: Length) -> TrainConfig:
+        """Of so many rollout steps."""
+        words = list(self.command.flags)
+        if STEPS_FLAG in words:
+            at = words.index(STEPS_FLAG)
+            del words[at : at + 2]
+        command = replace(self.command, flags=(*words, STEPS_FLAG, str(length.steps)))
+        return replace(self, length=length, command=command)
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=2) + "\n"
+
+    @staticmethod
+    def from_json(text: str) -> TrainConfig:
+        value = json.loads(text)
+        critic = None if value["critic"] is None else CriticConfig(**value["critic"])
+        parts = {"common": _common(value["common"]), "command": _command(value["command"]), "critic": critic}
+        return TrainConfig(**value | parts | {"rounds": Rounds(**value["rounds"]), "length": Length(**value["length"])})
+
+
+@dataclass(frozen=True)
+class ConvertConfig:
+    """Input of xp.backends.slime.worker.convert: a Hugging Face directory becomes a Megatron checkpoint, once for all runs."""
+
+    stage_dir: str
+    command: Command
+    """Of tools/convert_hf_to_torch_dist.py."""
+    num_processes: int
+    """One an accelerator (torchrun); the tool spreads the layers over them."""
+    base_model: str
+    architecture: Mapping[str, Any]
+    output_dir: str
+    """Megatron's checkpoint: written beside it, renamed when whole."""
+    manifest: Mapping[str, Any]
+    """Content of `<output_dir>/manifest.json`, written last: what it was made of."""
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=2) + "\n"
+
+    @staticmethod
+    def from_json(text: str) -> ConvertConfig:
+        value = json.loads(text)
+        return ConvertConfig(**value | {"command": _command(value["command"])})
+
+
+@dataclass(frozen=True)
+class EvaluateConfig:
+    """Input of xp.backends.slime.worker.evaluate: Slime's own rollout plays the held-out tasks, without a trainer.
+
+    The command is of train.py with `--debug-rollout-only --num-rollout 0 --eval-interval 1`; it is run once a model.
+    """
+
+    common: Common
+    command: Command
+    """Its --hf-checkpoint is the first model; the program puts each model's directory there in turn."""
+    models: Mapping[str, str]
+    """`before` and `after` -> Hugging Face id or directory, in the order in which they are played."""
+    held_out: str
+    """Value of --eval-prompt-data: the program writes the view there, one line an episode."""
+    rounds: Rounds
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=2) + "\n"
+
+    @staticmethod
+    def from_json(text: str) -> EvaluateConfig:
+        value = json.loads(text)
+        parts = {"common": _common(value["common"]), "command": _command(value["command"])}
+        return EvaluateConfig(**value | parts | {"rounds": Rounds(**value["rounds"])})
+
+
+@dataclass(frozen=True)
+class WorkerConfig:
+    """What the functions that Slime loads by name need; written by the stage programs, read in Slime's processes."""
+
+    root: str
+    """The outputs root, absolute: Slime's processes run elsewhere."""
+    common: Common
+    phase: str
+    """`train`, or `evaluate/<model>`."""
+    group_size: int
+    num_steps: int
+    prompts_per_step: int
+    updates_per_step: int
+    mask_truncated: bool
+    checkpoints: str | None
+    """Where older checkpoints are removed; None: nowhere."""
+    critic_checkpoints: str | None
+    """Where the critic's are, if there is one."""
+    exports: str | None
+    keep_checkpoints: int
+    estimator: str
+    advantage_fn: str | None
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=2) + "\n"
+
+    @staticmethod
+    def from_json(text: str) -> WorkerConfig:
+        value = json.loads(text)
+        return WorkerConfig(**value | {"common": _common(value["common"])})
+
+
+def warm_up_too_long(updates: int) -> str:
+    """Why so many updates of warm-up are not taken; found when planning, or once the epochs' steps are known."""
+    return f"Megatron wants fewer than the run's {updates} updates; set {updates - 1} at most"
+
+
+WORKER_ATTRIBUTE = "xp_worker"
+"""Attribute of Slime's `args` with the absolute path of a WorkerConfig; the stage programs put it there by
+--custom-config-path, which is theirs alone."""
+
+
+def _common(value: dict[str, Any]) -> Common:
+    return Common(**value | {"limits": Limits(**value["limits"]), "chat": Chat.from_value(value["chat"])})
+
+
+def _command(value: dict[str, Any]) -> Command:
+    words = {name: tuple(value[name]) for name in ("flags", "path_flags", "model_flags")}
+    return Command(**value | words)

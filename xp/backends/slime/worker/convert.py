@@ -1,0 +1,70 @@
+"""Makes a Megatron checkpoint of a Hugging Face model: `python -m xp.backends.slime.worker.convert <config.json>`."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from xp.atomic import sync_directory, write_atomically
+from xp.backends.slime.worker.checkpoints import TRACKER
+from xp.backends.slime.worker.config import ConvertConfig
+from xp.backends.slime.worker.models import check_architecture, local_model
+from xp.backends.slime.worker.program import absolute_flags
+from xp.backends.slime.worker.sources import open_sources
+from xp.errors import ExitCode, XpError
+from xp.reading import config_of
+from xp.worker.program import run_stage
+
+PROGRAM = "tools/convert_hf_to_torch_dist.py"
+
+
+def main(argv: Sequence[str]) -> None:
+    """Convert beside the target, then rename; the manifest is written last and says that all of it is there."""
+    config = config_of(Path(argv[0]), ConvertConfig.from_json)
+    root, target = Path.cwd(), Path(config.output_dir).absolute()
+    check_architecture(local_model(config.base_model, root), config.architecture)
+    staged = target.with_name(f".{target.name}.{os.getpid()}.part")
+    shutil.rmtree(staged, ignore_errors=True)
+    staged.mkdir(parents=True)
+    try:
+        _convert(config, root, staged)
+        if not (staged / TRACKER).is_file():
+            raise XpError(f"{PROGRAM} ended without writing {TRACKER}", ExitCode.MISSING_OUTPUT)
+        _take_name(staged, target)
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)
+    write_atomically(target / "manifest.json", json.dumps(config.manifest, indent=2) + "\n")
+
+
+def _convert(config: ConvertConfig, root: Path, staged: Path) -> None:
+    """Run the tool, one process an accelerator."""
+    program = open_sources(config.command).program(PROGRAM)
+    words = list(config.command.flags)
+    words[words.index("--save") + 1] = str(staged)
+    flags = absolute_flags(replace(config.command, flags=tuple(words)), root)
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={config.num_processes}"]
+    code = subprocess.run(
+        [sys.executable, *launcher, str(program), *flags], env={**os.environ, **config.command.environment}, check=False
+    ).returncode
+    if code:
+        raise XpError(f"{PROGRAM} ended with {code}; its reason stands above", ExitCode.STAGE_FAILED)
+
+
+def _take_name(staged: Path, target: Path) -> None:
+    """A whole checkpoint that another run made meanwhile stays; what a killed one left goes."""
+    if (target / "manifest.json").is_file():
+        return
+    if target.exists():
+        shutil.rmtree(target)
+    staged.rename(target)
+    sync_directory(target.parent)
+
+
+if __name__ == "__main__":
+    sys.exit(run_stage(main, sys.argv[1:]))

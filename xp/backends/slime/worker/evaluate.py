@@ -1,0 +1,96 @@
+"""Plays the held-out tasks with each model on Slime's engines: `python -m xp.backends.slime.worker.evaluate <config.json>`.
+
+It is Slime's train.py without training: the same router, engines and generate function as in a run.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from xp.backends.slime.worker.config import Command, EvaluateConfig, WorkerConfig
+from xp.backends.slime.worker.models import local_model
+from xp.backends.slime.worker.program import run_train
+from xp.backends.slime.worker.rollout_process import played_from
+from xp.backends.slime.worker.sources import open_sources
+from xp.backends.slime.worker.steps import played_file
+from xp.backends.slime.worker.tasks_view import write_episodes
+from xp.episode.auto_dialect import resolve
+from xp.episode.evaluation import evaluation_result, write_evaluation
+from xp.episode.metrics import Played, check_health
+from xp.episode.metrics_file import MetricsFile
+from xp.episode.tokens import ChatTokens
+from xp.errors import ExitCode, XpError
+from xp.reading import config_of
+from xp.tasks.evaluated import evaluation_metrics, held_out_on_record
+from xp.tasks.load import load_tasks, within_limit
+from xp.worker.program import run_stage
+
+
+def main(argv: Sequence[str]) -> None:
+    """Evaluate every model of the config and write evaluation.json."""
+    path = Path(argv[0]).absolute()
+    config = config_of(path, EvaluateConfig.from_json)
+    root = Path.cwd()
+    open_sources(config.command)
+    threshold, tasks = config.common.pass_threshold, Path(config.common.tasks)
+    metrics = MetricsFile(Path(config.common.metrics), "evaluate", config.common.attempt)
+    results: dict[str, Any] = {}
+    for number, (name, model) in enumerate(config.models.items()):
+        played = _play(config, name, local_model(model, root), path.parent, root)
+        check_health(played, config.common.max_void_fraction)
+        results[name] = evaluation_result(played, threshold)
+        own = evaluation_metrics(name, played, threshold, tasks)
+        metrics.write(number, own)
+    write_evaluation(path.parent / "evaluation.json", config.models, results, held_out_on_record(tasks))
+
+
+def _play(config: EvaluateConfig, name: str, model: Path, stage: Path, root: Path) -> list[Played]:
+    from transformers import AutoTokenizer
+
+    chat = ChatTokens(AutoTokenizer.from_pretrained(model), config.common.chat)
+    resolve(stage, chat)
+    tasks = Path(config.common.tasks)
+    rows = within_limit(tasks, load_tasks(tasks, stage, "held_out"), chat, config.common.limits.max_prompt_tokens)
+    num_episodes = write_episodes(rows, config.rounds, Path(config.held_out))
+    worker = worker_config(config, name, root, num_episodes)
+    run_train(with_model(config.command, model), worker)
+    file = played_file(worker)
+    if not file.is_file():
+        raise XpError(f"Slime ended without evaluating {name}", ExitCode.MISSING_OUTPUT)
+    return [played_from(value) for value in json.loads(file.read_text())]
+
+
+def worker_config(config: EvaluateConfig, name: str, root: Path, num_episodes: int) -> WorkerConfig:
+    """What Slime's processes read of it."""
+    return WorkerConfig(
+        root=str(root.absolute()),
+        common=config.common,
+        phase=f"evaluate/{name}",
+        group_size=1,
+        num_steps=1,
+        prompts_per_step=num_episodes,
+        updates_per_step=1,
+        mask_truncated=False,
+        checkpoints=None,
+        critic_checkpoints=None,
+        exports=None,
+        keep_checkpoints=1,
+        estimator="grpo",
+        advantage_fn=None,
+    )
+
+
+def with_model(command: Command, model: Path) -> Command:
+    """The command with another model for the engines."""
+    flags = list(command.flags)
+    flags[flags.index("--hf-checkpoint") + 1] = str(model)
+    return replace(command, flags=tuple(flags))
+
+
+if __name__ == "__main__":
+    sys.exit(run_stage(main, sys.argv[1:]))

@@ -1,0 +1,71 @@
+"""Hugging Face models as Slime needs them: a local directory whose shape is what the spec says, and the trained one."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from xp.errors import ExitCode, XpError
+from xp.models.network import mismatches
+
+
+def local_model(name: str, root: Path) -> Path:
+    """The directory of a model; a Hugging Face id is downloaded once, into Hugging Face's own cache.
+
+    Args:
+        name: id, or directory relative to the outputs root.
+        root: the outputs root.
+
+    Raises:
+        XpError: (RUNTIME) it is neither a directory nor to be had.
+    """
+    if (root / name / "config.json").is_file():
+        return (root / name).absolute()
+    if name.startswith(("runs/", "models/", "/", ".")):
+        raise XpError(f"there is no model at {name}; did the run get that far?", ExitCode.RUN_DIR)
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(name))
+    except Exception as error:
+        raise XpError(
+            f"the model {name} cannot be had from Hugging Face ({type(error).__name__}); download it where the network"
+            " is and set model.path to its directory, or HF_HOME to a cache that holds it",
+            ExitCode.RUNTIME,
+        ) from error
+
+
+def check_architecture(model: Path, architecture: Mapping[str, Any]) -> None:
+    """Compare the spec with the model's own config.json; raises XpError(PLAN) with every field that differs."""
+    if differing := mismatches(architecture, json.loads((model / "config.json").read_text())):
+        raise XpError(f"model.architecture is not that of {model}: {'; '.join(differing)}", ExitCode.PLAN)
+
+
+def publish_model(export: Path, target: Path) -> None:
+    """Put Slime's last export where later stages and users find it: whole or not at all, without a second copy.
+
+    A model of an earlier attempt is kept as `<name>.attempt-<n>`.
+
+    Raises:
+        XpError: (MISSING_OUTPUT) there is no such export.
+    """
+    if not (export / "config.json").is_file():
+        raise XpError(f"Slime ended without its last export, {export}", ExitCode.MISSING_OUTPUT)
+    staged = target.with_name(f".{target.name}.part")
+    shutil.rmtree(staged, ignore_errors=True)
+    shutil.copytree(export, staged, copy_function=_link)
+    if target.exists():
+        number = 1 + len(list(target.parent.glob(f"{target.name}.attempt-*")))
+        target.rename(target.with_name(f"{target.name}.attempt-{number}"))
+    staged.rename(target)
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)

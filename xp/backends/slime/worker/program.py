@@ -1,0 +1,159 @@
+"""Runs a program of Slime's as it is, with Ray around it: the command line made absolute, xp's faults kept as such."""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from xp.atomic import write_atomically
+from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, Command, WorkerConfig
+from xp.backends.slime.worker.models import local_model
+from xp.backends.slime.worker.shutdown import ask_to_close
+from xp.backends.slime.worker.sources import open_sources
+from xp.envs.secrets_file import VARIABLE
+from xp.errors import ExitCode, XpError
+from xp.security import loopback, own_ray
+
+
+def run_train(command: Command, worker: WorkerConfig) -> None:
+    """Run Slime's train.py to its end, in this process.
+
+    Raises:
+        XpError: what a function of xp raised in Slime's processes, with its own exit code; STAGE_FAILED where Slime
+            refuses its command line.
+    """
+    sources = open_sources(command)
+    flags = absolute_flags(command, Path(worker.root))
+    if not os.environ.get("RAY_ADDRESS"):
+        flags += ["--router-prometheus-host", loopback.HOST]
+    os.environ.update(command.environment)
+    arguments = _write_worker(worker)
+    with _ray(command):
+        try:
+            run_file(sources.program("train.py"), [*flags, "--custom-config-path", str(arguments)])
+        except BaseException:
+            ask_to_close(arguments.parent)
+            raise
+
+
+def run_file(program: Path, flags: Sequence[str]) -> None:
+    """Run a Python program as `python <program> <flags>` would, in this process."""
+    before = sys.argv
+    sys.argv = [str(program), *flags]
+    try:
+        runpy.run_path(str(program), run_name="__main__")
+    except SystemExit as end:
+        if end.code:
+            raise XpError(
+                f"{program.name} ended with {end.code}; its reason stands above", ExitCode.STAGE_FAILED
+            ) from None
+    except Exception as error:
+        fault = _own_fault(error)
+        if fault is None:
+            raise
+        raise XpError(str(fault), fault.code) from error
+    finally:
+        sys.argv = before
+
+
+def absolute_flags(command: Command, root: Path) -> list[str]:
+    """The command line with paths and models as this machine has them: Ray's processes do not run where xp does."""
+    found = []
+    for flag, *values in _groups(command.flags):
+        if values and flag in command.model_flags:
+            values[-1] = str(local_model(values[-1], root))
+        elif values and flag in command.path_flags:
+            values[-1] = str((root / values[-1]).absolute())
+        found += [flag, *values]
+    return found
+
+
+def _groups(flags: Sequence[str]) -> Iterator[list[str]]:
+    """Each flag with its values."""
+    group: list[str] = []
+    for word in flags:
+        if word.startswith("--") and group:
+            yield group
+            group = []
+        group.append(word)
+    if group:
+        yield group
+
+
+def _write_worker(worker: WorkerConfig) -> Path:
+    """The file for --custom-config-path, which is YAML to Slime and JSON to everybody."""
+    folder = Path(worker.root, worker.common.stage_dir, "slime", worker.phase.replace("/", "-"))
+    write_atomically(folder / "worker.json", worker.to_json())
+    write_atomically(folder / "arguments.yaml", json.dumps({WORKER_ATTRIBUTE: str(folder / "worker.json")}) + "\n")
+    return folder / "arguments.yaml"
+
+
+@contextmanager
+def _ray(command: Command) -> Iterator[None]:
+    """A Ray cluster of this stage's own, or the one that RAY_ADDRESS names (a submitted job has it).
+
+    The own cluster's processes inherit this process's environment, secrets included, and no record of Ray's holds it;
+    it is closed to other users (xp.security.own_ray).
+    An existing cluster is told what is no secret, and the name of the file that holds the secrets.
+    """
+    if not os.environ.get("RAY_ADDRESS"):
+        own_ray.close_to_others()
+    hook: dict[str, Any] = {}
+    if loopback.ONE_MACHINE in os.environ:
+        loopback.stay()
+        hook = {"worker_process_setup_hook": "xp.security.loopback.stay"}
+    import ray
+
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    handler = signal.getsignal(signal.SIGTERM)
+    if os.environ.get("RAY_ADDRESS"):
+        os.environ["RAY_OVERRIDE_JOB_RUNTIME_ENV"] = "1"
+        names = ("PYTHONPATH", VARIABLE)
+        told = {name: os.environ[name] for name in names if os.environ.get(name)}
+        ray.init(runtime_env={**hook, "env_vars": {**command.environment, **told}})
+    else:
+        ray.init(runtime_env=hook, **own_ray.place())
+    # Ray takes TERM for itself, and ignores what a handler raises while it waits, all but a KeyboardInterrupt.
+    ending = _Ending()
+    signal.signal(signal.SIGTERM, ending)
+    try:
+        yield
+    except KeyboardInterrupt:
+        if ending.is_asked:
+            raise SystemExit(int(ExitCode.TERMINATED)) from None
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+        ray.shutdown()
+
+
+class _Ending:
+    """Handler of TERM: an interrupt that knows where it came from."""
+
+    def __init__(self) -> None:
+        self.is_asked = False
+
+    def __call__(self, signum: int, frame: FrameType | None) -> None:
+        del signum, frame
+        self.is_asked = True
+        raise KeyboardInterrupt
+
+
+def _own_fault(error: BaseException | None) -> XpError | None:
+    """The XpError behind an exception of Ray's, which wraps what an actor raised."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        cause = getattr(error, "cause", None)
+        if type(error) is XpError:
+            return error
+        error = cause if isinstance(cause, BaseException) else error.__cause__
+    return None

@@ -1,0 +1,167 @@
+"""Episodes under Slime: one sample in, the same sample out with its tokens, loss mask, log-probs and settled reward."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from xp.backends.slime.worker.engine import Written, write_turn
+from xp.backends.slime.worker.rollout_process import Worker, worker, write_played
+from xp.envs.base import Message
+from xp.episode.episode import Episode
+from xp.episode.metrics import Played
+from xp.episode.outcome import Outcome, Status
+from xp.episode.tokens import ChatTokens
+from xp.episode.trajectory import Tokens, Trajectory, trajectory
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class TaskName:
+    """What of a sample's metadata names its task."""
+
+    env: str
+    split: str
+    index: int
+    messages: tuple[Message, ...]
+    """The opening ones."""
+
+
+async def generate(args: Any, sample: Any, sampling_params: dict[str, Any], evaluation: bool = False) -> Any:
+    """Slime's custom generate function: play one episode. Nothing in it blocks the event loop.
+
+    Args:
+        args: Slime's, with the path of a WorkerConfig.
+        sample: a fresh slime.utils.types.Sample of xp's task view, or one that was aborted before.
+        sampling_params: SGLang's; how many tokens a turn may have is decided here.
+        evaluation: whether Slime plays its held-out data.
+    """
+    own = worker(args)
+    _forget(sample)
+    async with own.slots:
+        if not _is_stopping(args):
+            return await _play(own, args, sample, sampling_params, evaluation)
+    sample.status = sample.Status.ABORTED
+    return sample
+
+
+async def _play(own: Worker, args: Any, sample: Any, sampling: Mapping[str, Any], evaluation: bool) -> Any:
+    from slime.rollout.sglang_rollout import GenerateState
+
+    chat = own.chat(GenerateState(args).tokenizer)
+    named = {name: sample.metadata[name] for name in ("env", "split", "index")}
+    episode = own.mix.episode(TaskName(**named, messages=tuple(sample.prompt)))
+    try:
+        is_whole = await _converse(own, args, sample, sampling, episode, chat)
+    finally:
+        # Also when the engine fails: the session is closed on the server.
+        outcome = await _threaded(own, episode.settle)
+    if not is_whole:
+        sample.status = sample.Status.ABORTED
+        return sample
+    num_prompt = len(sample.tokens) - sample.response_length
+    num_generated = sum(sample.loss_mask or ())
+    played = Played(sample.metadata["env"], sample.metadata["task_id"], outcome, num_generated)
+    tokens = Tokens(num_prompt, num_generated, sample.response_length - num_generated)
+    record = _record(own, args, sample, episode, tokens, evaluation)
+    await _threaded(own, lambda: own.take(played, record))
+    write_played(sample.metadata, played)
+    _close(own, sample, outcome, chat)
+    return sample
+
+
+async def _converse(
+    own: Worker, args: Any, sample: Any, sampling: Mapping[str, Any], episode: Episode, chat: ChatTokens
+) -> bool:
+    """Turn after turn until the episode or the room for it is over; False: Slime has aborted it."""
+    limits = own.config.common.limits
+    opening = _threaded(own, episode.start)
+    try:
+        sample.tokens = own.prompt(chat, sample)
+        while True:
+            room = limits.max_response_tokens - sample.response_length
+            length = min(limits.max_tokens_per_turn, room)
+            written = await write_turn(args, sample, sampling, length, chat.end_ids)
+            _append(args, sample, written)
+            if written.is_aborted or _is_stopping(args):
+                return False
+            await opening
+            text = chat.text(written.ids)
+            reply = await _threaded(own, lambda text=text: episode.step(text))  # type: ignore[misc]
+            if reply.is_done:
+                return True
+            room = limits.max_response_tokens - sample.response_length
+            ids = chat.reply_within(room, reply.messages, last_id=written.last_id, tools=reply.tools)
+            if ids is None:  # settle() finds the episode truncated.
+                return True
+            sample.append_response_tokens(args, tokens=ids, trainable=False, text=chat.text(ids))
+    finally:
+        await opening
+
+
+def _append(args: Any, sample: Any, written: Written) -> None:
+    sample.append_response_tokens(
+        args,
+        tokens=written.ids,
+        log_probs=written.logprobs,
+        trainable=True,
+        meta_info=dict(written.meta),
+        text=written.text,
+    )
+
+
+def _close(own: Worker, sample: Any, outcome: Outcome, chat: ChatTokens) -> None:
+    """Status, reward, and what takes the sample out of training."""
+    is_void, is_cut = outcome.status is Status.VOID, outcome.status is Status.TRUNCATED
+    if is_void:
+        sample.status = sample.Status.FAILED
+    else:
+        sample.status = sample.Status.TRUNCATED if is_cut else sample.Status.COMPLETED
+    # None would call a reward model: not a number stands for "not scored", and xp's advantages leave it out.
+    sample.reward = math.nan if outcome.reward is None else outcome.reward
+    sample.remove_sample = is_void or (is_cut and own.config.mask_truncated)
+    if not sample.response_length:
+        # An episode that failed before its first token: Slime's loss cuts responses out by their length, and needs one.
+        sample.append_response_tokens(tokens=[chat.end_id], trainable=False)
+
+
+def _record(own: Worker, args: Any, sample: Any, episode: Episode, tokens: Tokens, evaluation: bool) -> Trajectory:
+    from slime.rollout import sample_hooks
+
+    phase = "evaluate" if evaluation and own.config.phase == "train" else own.config.phase
+    return trajectory(
+        episode,
+        sample.prompt,
+        run=own.config.common.run,
+        phase=phase,
+        step=sample_hooks._current_rollout_id or 0,
+        sample=sample.metadata.get("sample", (sample.index or 0) % args.n_samples_per_prompt),
+        tools=json.dumps(sample.metadata["tools"]),
+        tokens=tokens,
+    )
+
+
+def _forget(sample: Any) -> None:
+    """What an aborted try left: its session is gone, so the episode begins again."""
+    if sample.response_length or sample.tokens:
+        fresh = type(sample)()
+        for name in ("tokens", "response", "response_length", "loss_mask", "rollout_log_probs", "weight_versions"):
+            setattr(sample, name, getattr(fresh, name))
+        for name in ("rollout_top_p_token_ids", "rollout_top_p_token_offsets", "rollout_routed_experts"):
+            setattr(sample, name, None)
+
+
+def _is_stopping(args: Any) -> bool:
+    """Whether Slime has all the episodes that it wants."""
+    from slime.rollout.sglang_rollout import GenerateState
+
+    return bool(GenerateState(args).aborted)
+
+
+def _threaded(own: Worker, call: Callable[[], T]) -> asyncio.Future[T]:
+    return asyncio.get_running_loop().run_in_executor(own.pool, call)

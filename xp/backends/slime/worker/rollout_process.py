@@ -1,0 +1,129 @@
+"""What of xp lives in Slime's rollout process: the environments, the record of episodes, and how each one ended."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, WorkerConfig
+from xp.backends.slime.worker.shutdown import close_when_asked
+from xp.envs.secrets_file import environment
+from xp.episode.metrics import Played, check_health
+from xp.episode.mixture import Mix
+from xp.episode.outcome import Outcome, Status
+from xp.episode.recorder import Recorder
+from xp.episode.tokens import ChatTokens
+from xp.episode.trajectory import Trajectory
+from xp.reading import config_of
+
+PLAYED = "xp_played"
+"""Key of a sample's metadata: a Played as plain values."""
+
+
+class Worker:
+    """One a process; made at the first use.
+
+    Args:
+        config: of the stage.
+        mix: the environments.
+        recorder: takes every trajectory.
+    """
+
+    def __init__(self, config: WorkerConfig, mix: Mix, recorder: Recorder) -> None:
+        self.config, self.mix = config, mix
+        self.pool = ThreadPoolExecutor(mix.calls_at_once(), thread_name_prefix="xp-episode")
+        """Where an Episode's blocking calls run, so that the event loop never waits for an environment."""
+        self.slots = asyncio.Semaphore(mix.max_sessions())
+        """Episodes in flight; each holds a session."""
+        self._chat: ChatTokens | None = None
+        self._prompts: dict[str, list[int]] = {}
+        self._recorder = recorder
+        self._lock = threading.Lock()
+        self._played: list[Played] = []
+
+    @staticmethod
+    def from_file(path: Path) -> Worker:
+        """Read the WorkerConfig, and the `episode.json` of its stage."""
+        config = config_of(path, WorkerConfig.from_json)
+        stage = Path(config.root, config.common.stage_dir)
+        environ = environment()
+        mix = Mix.from_file(stage / "episode.json", environ)
+        file = stage / "trajectories" / f"{config.phase.rpartition('/')[2]}.jsonl"
+        recorder = Recorder(file, mix, config.common.upload_as, environ)
+        close_when_asked(path.parent, mix.close)
+        return Worker(config, mix, recorder)
+
+    def chat(self, tokenizer: Any) -> ChatTokens:
+        """The policy's tokenizer with the run's chat template; a process has one policy."""
+        if self._chat is None:
+            self._chat = ChatTokens(tokenizer, self.config.common.chat)
+        return self._chat
+
+    def prompt(self, chat: ChatTokens, sample: Any) -> list[int]:
+        """A task's prompt as token ids, rendered once for all episodes of its group."""
+        task_id = sample.metadata["task_id"]
+        if task_id not in self._prompts:
+            self._prompts[task_id] = chat.prompt(sample.prompt, json.dumps(sample.metadata["tools"]))
+        return list(self._prompts[task_id])
+
+    def take(self, played: Played, record: Trajectory) -> None:
+        """An episode is over."""
+        self._recorder.write(record)
+        with self._lock:
+            self._played.append(played)
+
+    def check_so_far(self) -> None:
+        """Raise XpError(UNHEALTHY) where more episodes of this step are void already than may be of a whole step."""
+        limit = self.config.common.max_void_fraction
+        with self._lock:
+            played = list(self._played)
+        num_void = sum(one.outcome.status is Status.VOID for one in played)
+        if num_void > limit * self.config.prompts_per_step * self.config.group_size:
+            check_health(played, limit)
+
+    def end_step(self, *, is_last: bool) -> None:
+        """A rollout step was played; after the last one the upload is finished."""
+        with self._lock:
+            self._played = []
+        self._prompts.clear()
+        if is_last:
+            self._recorder.close()
+
+    def path(self, name: str) -> Path:
+        """A path of the configuration, absolute."""
+        return Path(self.config.root, name)
+
+
+def worker(args: Any) -> Worker:
+    """This process's worker, as Slime's arguments name it."""
+    path: str = getattr(args, WORKER_ATTRIBUTE)
+    with _lock:
+        if path not in _workers:
+            _workers[path] = Worker.from_file(Path(path))
+        return _workers[path]
+
+
+def write_played(metadata: dict[str, Any], played: Played) -> None:
+    """Keep how an episode ended with its sample, as plain values."""
+    metadata[PLAYED] = asdict(played)
+
+
+def read_played(metadata: dict[str, Any]) -> Played:
+    """What `write_played` kept."""
+    return played_from(metadata[PLAYED])
+
+
+def played_from(value: dict[str, Any]) -> Played:
+    """A Played from its plain values."""
+    outcome = value["outcome"]
+    own = outcome | {"status": Status(outcome["status"]), "step_rewards": tuple(outcome["step_rewards"])}
+    return Played(**value | {"outcome": Outcome(**own)})
+
+
+_workers: dict[str, Worker] = {}
+_lock = threading.Lock()

@@ -1,0 +1,68 @@
+"""Slime's and Megatron-LM's checkouts, which no package index has: found, and made importable for all processes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from xp.backends.slime.worker.config import Command
+from xp.errors import ExitCode, XpError
+
+
+@dataclass(frozen=True)
+class Sources:
+    """The two checkouts."""
+
+    slime: Path
+    megatron: Path
+
+    def program(self, name: str) -> Path:
+        """A program of Slime's by its path in the checkout."""
+        return self.slime / name
+
+
+def open_sources(command: Command) -> Sources:
+    """Find both checkouts and put them on this process's path and on that of every process started from here.
+
+    Raises:
+        XpError: (RUNTIME) one is missing; the message says which and how to get it.
+    """
+    sources = Sources(
+        _checkout(command.slime_path_variable, "slime", "train.py", "github.com/THUDM/slime"),
+        _checkout(
+            command.megatron_path_variable, "megatron.training", "megatron/training", "github.com/NVIDIA/Megatron-LM"
+        ),
+    )
+    known = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
+    wanted = [str(sources.megatron), str(sources.slime)]
+    sys.path[1:1] = [path for path in wanted if path not in sys.path]
+    os.environ["PYTHONPATH"] = os.pathsep.join([*known, *(path for path in wanted if path not in known)])
+    return sources
+
+
+def _checkout(variable: str, package: str, mark: str, origin: str) -> Path:
+    """Where the variable points, else where the package is imported from (as in Slime's own image)."""
+    value = os.environ.get(variable)
+    found = Path(value).absolute() if value else _imported(package)
+    if found is None or not (found / mark).exists():
+        state = f"{variable}={value} is no checkout with {mark}" if value else f"{variable} is not set"
+        raise XpError(
+            f"backend=slime needs a checkout of {origin} and {state}; clone it at the commit in conf/backend/slime.yaml"
+            f" and `export {variable}=/path/to/checkout`",
+            ExitCode.RUNTIME,
+        )
+    return found
+
+
+def _imported(package: str) -> Path | None:
+    top = package.partition(".")[0]
+    if find_spec(top) is None:
+        return None
+    spec = find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    place = Path(next(iter(spec.submodule_search_locations)))
+    return place.parents[package.count(".")]

@@ -1,0 +1,101 @@
+"""The rollout's half of one line of metrics a step: what the Outcomes say.
+
+It is written to a file before training begins; the training process that logs (`xp.backends.slime.worker.training`) joins both
+halves after the step's last update. All of them see the outputs directory.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from xp.atomic import write_atomically
+from xp.backends.slime.worker.checkpoints import prune
+from xp.backends.slime.worker.config import WorkerConfig
+from xp.backends.slime.worker.rollout_process import Worker, read_played, worker
+from xp.episode.metrics import Played, check_health, episode_metrics
+from xp.episode.metrics_file import MetricsFile
+from xp.tasks.evaluated import evaluation_metrics
+
+DROPPED = "rollout/dynamic_filter/drop_"
+
+
+def log_rollout(
+    rollout_id: int, args: Any, samples: Sequence[Any], extra_metrics: Mapping[str, Any] | None, rollout_time: float
+) -> bool:
+    """Slime's custom rollout log function; True: Slime logs nothing of its own.
+
+    Raises:
+        XpError: (UNHEALTHY) too many of the step's episodes are void; it stops before anything is trained on them.
+    """
+    own = worker(args)
+    config = own.config
+    played = [read_played(sample.metadata) for sample in samples]
+    own.end_step(is_last=_is_last(config, rollout_id) and not _is_evaluated(args, rollout_id))
+    check_health(played, config.common.max_void_fraction)
+    dropped = sum(value for name, value in (extra_metrics or {}).items() if name.startswith(DROPPED))
+    metrics = episode_metrics(played, config.group_size, config.common.pass_threshold)
+    metrics["time/rollout_s"] = rollout_time
+    if args.dynamic_sampling_filter_path is not None:
+        metrics["episodes/groups_left_out"] = float(dropped)
+    if args.debug_rollout_only:
+        metrics_file(config).write(rollout_id + 1, metrics)
+    else:
+        half = {"began": time.time() - rollout_time, "metrics": metrics}
+        write_atomically(half_of(config, rollout_id), json.dumps(half) + "\n")
+    if config.checkpoints is not None and config.exports is not None:
+        critic = None if config.critic_checkpoints is None else own.path(config.critic_checkpoints)
+        prune(own.path(config.checkpoints), own.path(config.exports), config.keep_checkpoints, critic)
+    return True
+
+
+def log_evaluation(
+    rollout_id: int, args: Any, data: Mapping[str, Any], extra_metrics: Mapping[str, Any] | None
+) -> bool:
+    """Slime's custom evaluation log function: episodes to a file where evaluating is the stage, else metrics."""
+    del extra_metrics
+    own = worker(args)
+    played = [read_played(sample.metadata) for one in data.values() for sample in one["samples"]]
+    own.end_step(is_last=own.config.phase != "train" or _is_last(own.config, rollout_id))
+    if own.config.phase != "train":
+        _write_played(own, played)
+        return True
+    check_health(played, own.config.common.max_void_fraction)
+    common = own.config.common
+    metrics = evaluation_metrics("during", played, common.pass_threshold, own.path(common.tasks))
+    file = MetricsFile(own.path(own.config.common.metrics), "evaluate_during", own.config.common.attempt)
+    file.write(rollout_id + 1, metrics)
+    return True
+
+
+def _is_last(config: WorkerConfig, rollout_id: int) -> bool:
+    return rollout_id + 1 >= config.num_steps
+
+
+def _is_evaluated(args: Any, rollout_id: int) -> bool:
+    """Whether Slime plays the held-out tasks after this step."""
+    return args.eval_interval is not None and (rollout_id + 1) % args.eval_interval == 0
+
+
+def _write_played(own: Worker, played: Sequence[Played]) -> None:
+    from dataclasses import asdict
+
+    write_atomically(played_file(own.config), json.dumps([asdict(one) for one in played]) + "\n")
+
+
+def played_file(config: WorkerConfig) -> Path:
+    """Where an evaluation's episodes are handed to the stage's program."""
+    return Path(config.root, config.common.stage_dir, "played", f"{config.phase.rpartition('/')[2]}.json")
+
+
+def half_of(config: WorkerConfig, rollout_id: int) -> Path:
+    """Where the rollout's half of a step waits for the other one."""
+    return Path(config.root, config.common.stage_dir, "steps", f"{rollout_id}.json")
+
+
+def metrics_file(config: WorkerConfig) -> MetricsFile:
+    """The run's, for lines of training."""
+    return MetricsFile(Path(config.root, config.common.metrics), "train", config.common.attempt)

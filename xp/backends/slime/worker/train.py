@@ -1,0 +1,114 @@
+"""Runs Slime's train.py on the mix of environments: `python -m xp.backends.slime.worker.train <config.json>`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from xp.atomic import write_atomically
+from xp.backends.slime.worker.checkpoints import choose_latest, prune
+from xp.backends.slime.worker.config import CriticConfig, TrainConfig, WorkerConfig, warm_up_too_long
+from xp.backends.slime.worker.models import check_architecture, local_model, publish_model
+from xp.backends.slime.worker.program import run_train
+from xp.backends.slime.worker.sources import open_sources
+from xp.backends.slime.worker.tasks_view import write_episodes, write_view
+from xp.episode.advantages import load_advantage_fn
+from xp.episode.auto_dialect import resolve
+from xp.episode.tokens import ChatTokens
+from xp.errors import ExitCode, XpError
+from xp.reading import config_of
+from xp.tasks.length import settle
+from xp.tasks.load import load_tasks, within_limit
+from xp.tasks.row import TaskRow
+from xp.tasks.schedule import schedule
+from xp.worker.program import run_stage
+
+
+def main(argv: Sequence[str]) -> None:
+    """Train as the config file says, from the last whole checkpoint where there is one."""
+    path = Path(argv[0]).absolute()
+    config = config_of(path, TrainConfig.from_json)
+    root = Path.cwd()
+    if config.advantage_fn is not None:
+        load_advantage_fn(config.advantage_fn)  # a fault in it ends the stage here, and not after a step of episodes
+    open_sources(config.command)
+    model = local_model(config.base_model, root)
+    check_architecture(model, config.architecture)
+    rows = load_tasks(Path(config.common.tasks), path.parent, "train")
+    config = config.with_length(settle(config.length, len(rows), config.prompts_per_step, path.parent))
+    check_warm_up(config)
+    write_views(config, path.parent, model, rows)
+    critic = None if config.critic is None else root / config.critic.checkpoints
+    latest = choose_latest(root / config.checkpoints, critic)
+    if config.critic is not None:
+        roles = critic_role(config.critic, root, is_resumed=latest is not None)
+        write_atomically(root / config.critic.roles, json.dumps(roles) + "\n")
+    if latest is not None:
+        print(f"going on from rollout step {latest + 1} of {config.num_steps}", flush=True)
+    if latest is None or latest + 1 < config.num_steps:
+        run_train(config.command, worker_config(config, root))
+    publish_model(root / config.exports / str(config.num_steps - 1), root / config.model_dir)
+    prune(root / config.checkpoints, root / config.exports, config.keep_checkpoints, critic)
+
+
+def check_warm_up(config: TrainConfig) -> None:
+    """Raise XpError(PLAN) for a warm-up of all updates: Megatron would, after the first step's episodes."""
+    updates = config.num_steps * config.updates_per_step
+    if config.warmup_updates >= updates:
+        raise XpError(f"training.warmup_updates: {warm_up_too_long(updates)}", ExitCode.PLAN)
+
+
+def write_views(config: TrainConfig, stage: Path, model: Path, rows: Sequence[TaskRow]) -> None:
+    """Slime's prompt data in xp's order, and its held-out data where it evaluates while training."""
+    from transformers import AutoTokenizer
+
+    common = config.common
+    chat = ChatTokens(AutoTokenizer.from_pretrained(model), common.chat)
+    resolve(stage, chat)
+    kept = _kept(config, rows, chat)
+    num_prompts = config.num_steps * config.prompts_per_step
+    write_view(schedule(kept, num_prompts, seed=common.seed, shuffle=config.shuffle), Path(config.prompts))
+    if config.held_out is not None:
+        held_out = _kept(config, load_tasks(Path(common.tasks), stage, "held_out"), chat)
+        write_episodes(held_out, config.rounds, Path(config.held_out))
+
+
+def critic_role(critic: CriticConfig, root: Path, *, is_resumed: bool) -> Mapping[str, Any]:
+    """What --megatron-config-path says of Slime's critic; the rest is as the command line has it for the policy.
+
+    A critic that is not resumed starts where the policy does, with an output layer of its own.
+    """
+    checkpoints = str((root / critic.checkpoints).absolute())
+    own = {"lr": critic.learning_rate, "save": checkpoints, **({"load": checkpoints} if is_resumed else {})}
+    return {"megatron": [{"name": "default", "role": "critic", "overrides": own}]}
+
+
+def worker_config(config: TrainConfig, root: Path) -> WorkerConfig:
+    """What Slime's processes read of it."""
+    return WorkerConfig(
+        root=str(root.absolute()),
+        common=config.common,
+        phase="train",
+        group_size=config.group_size,
+        num_steps=config.num_steps,
+        prompts_per_step=config.prompts_per_step,
+        updates_per_step=config.updates_per_step,
+        mask_truncated=config.mask_truncated,
+        checkpoints=config.checkpoints,
+        critic_checkpoints=None if config.critic is None else config.critic.checkpoints,
+        exports=config.exports,
+        keep_checkpoints=config.keep_checkpoints,
+        estimator=config.estimator,
+        advantage_fn=config.advantage_fn,
+    )
+
+
+def _kept(config: TrainConfig, rows: Sequence[TaskRow], chat: ChatTokens) -> list[TaskRow]:
+    return within_limit(Path(config.common.tasks), rows, chat, config.common.limits.max_prompt_tokens)
+
+
+if __name__ == "__main__":
+    sys.exit(run_stage(main, sys.argv[1:]))

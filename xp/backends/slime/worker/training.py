@@ -1,0 +1,97 @@
+"""What of xp runs in Slime's training processes: they are overheard, and the critic's get the policy's advantages."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from xp.atomic import write_atomically
+from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, WorkerConfig
+from xp.backends.slime.worker.hooks import OVER_TRAINED_TOKENS
+from xp.backends.slime.worker.steps import half_of, metrics_file
+from xp.episode.finite import FiniteUpdates, OnNonfinite, finite_means
+from xp.reading import config_of
+
+NAMES: Mapping[str, str] = {
+    "train/loss": "training/loss",
+    "train/pg_loss": "training/policy_loss",
+    "train/kl_loss": "training/kl",
+    "train/entropy_loss": "training/entropy",
+    "train/pg_clipfrac": "training/clip_fraction",
+    "train/grad_norm": "training/grad_norm",
+    "train/lr-pg_0": "training/learning_rate",
+    "train/train_rollout_logprob_abs_diff": "training/logprob_gap",
+    "train/critic-value_loss": "training/value_loss",
+    "train/critic-value_clipfrac": "training/value_clip_fraction",
+    "train/critic-grad_norm": "training/critic_grad_norm",
+    "train/critic-lr-pg_0": "training/critic_learning_rate",
+}
+"""Slime's name -> ours."""
+OF_CRITIC = "train/critic-"
+WATCHED = ("loss", "grad_norm", "value_loss", "critic_grad_norm")
+"""What of an update must be finite, by our names."""
+
+
+def enter(args: Any) -> None:
+    """Slime's custom Megatron init function, in each training process before its model is made.
+
+    What it logs reaches metrics.jsonl too, at once: Slime's event files would come up to two minutes late, and without
+    the last steps, as their writer is never closed. Slime takes the advantage function from its critic
+    (slime/utils/arguments.py, _apply_megatron_role_overrides), whose returns would then be Slime's own: here it is set.
+    """
+    from slime.observability import logging_utils
+
+    config = config_of(Path(getattr(args, WORKER_ATTRIBUTE)), WorkerConfig.from_json)
+    if config.estimator == "gae":
+        args.custom_advantage_function_path = OVER_TRAINED_TOKENS
+    if not isinstance(logging_utils.log, Watched):
+        logging_utils.log = Watched(logging_utils.log, config)
+
+
+class Watched:
+    """Slime's log function, overheard."""
+
+    def __init__(self, native: Callable[..., None], config: WorkerConfig) -> None:
+        self._native, self._config = native, config
+        self._updates: list[dict[str, float]] = []
+        self._left_out = 0
+        self._finite = FiniteUpdates(OnNonfinite(config.common.on_nonfinite))
+
+    def __call__(self, args: Any, metrics: Mapping[str, Any], step_key: str) -> None:
+        self._native(args, metrics, step_key)
+        if step_key == "train/step":
+            self.update(int(metrics[step_key]), metrics)
+
+    def update(self, number: int, metrics: Mapping[str, Any]) -> None:
+        """An optimizer update was made, or left out by Slime since its gradient is not finite.
+
+        The last one of a step completes its line. Raises XpError(DIVERGED) where the run is to stop.
+
+        A critic's process has no line of its own. It leaves its part in a file: Slime trains the policy after it, on
+        its values.
+        """
+        self._updates.append({ours: float(metrics[name]) for name, ours in NAMES.items() if name in metrics})
+        rollout_id, position = divmod(number, self._config.updates_per_step)
+        watched = {ours: self._updates[-1].get(f"training/{ours}") for ours in WATCHED}
+        self._left_out += not self._finite.are_finite(rollout_id + 1, watched)
+        if position + 1 < self._config.updates_per_step:
+            return
+        training = finite_means(self._updates)
+        if self._left_out:
+            training["training/updates_left_out"] = float(self._left_out)
+        self._updates, self._left_out = [], 0
+        if any(name.startswith(OF_CRITIC) for name in metrics):
+            write_atomically(_critics(self._config, rollout_id), json.dumps(training) + "\n")
+            return
+        if self._config.estimator == "gae":
+            training |= json.loads(_critics(self._config, rollout_id).read_text())
+        half = json.loads(half_of(self._config, rollout_id).read_text())
+        line = {**half["metrics"], **training, "time/step_s": time.time() - half["began"]}
+        metrics_file(self._config).write(rollout_id + 1, line)
+
+
+def _critics(config: WorkerConfig, rollout_id: int) -> Path:
+    return half_of(config, rollout_id).with_name(f"{rollout_id}.critic.json")

@@ -1,0 +1,84 @@
+"""RunSpec -> what episodes need below the wall: the mix as an EpisodeConfig, and the names of its secrets."""
+
+from __future__ import annotations
+
+from xp.envs.config import Chat, EnvConfig, EpisodeConfig, Limits, RewardRule, WeightedFn
+from xp.errors import ExitCode, XpError
+from xp.spec import EnvMember, RunSpec
+from xp.tasks.request import is_found
+
+CATALOG_KEY = "OPENREWARD_API_KEY"
+
+
+def episode_config(spec: RunSpec) -> EpisodeConfig:
+    """The mix, as every stage that opens sessions reads it."""
+    return EpisodeConfig({name: env_config(name, member, spec) for name, member in spec.env.members.items()})
+
+
+def env_config(name: str, member: EnvMember, spec: RunSpec) -> EnvConfig:
+    """One member of the mix."""
+    return EnvConfig(
+        name=name,
+        provider=member.provider,
+        target=member.target,
+        serve=member.serve,
+        variant=member.variant,
+        max_turns=member.max_turns,
+        reward=RewardRule(**member.reward.model_dump()),
+        on_no_tool_call=member.on_no_tool_call,
+        on_malformed_call=member.on_malformed_call,
+        tool_calls_per_turn=member.tool_calls_per_turn,
+        dialect=member.dialect or spec.model.dialect,
+        limits=Limits(**member.limits.model_dump()),
+        secrets=tuple(member.secrets),
+        allowed_origins=member.allowed_origins,
+        reward_fn=tuple(WeightedFn(one.fn, one.weight) for one in member.reward_fn) if member.reward_fn else None,
+        image=member.image,
+        python=member.python,
+        grader=member.grader,
+        env_class=member.env_class,
+        rows=member.rows,
+        num_seeds=member.num_seeds,
+    )
+
+
+def chat_of(spec: RunSpec) -> Chat:
+    """How dialogues become what the model reads, in every stage that generates."""
+    arguments = {name: value for name, value in spec.model.chat_template.items() if value is not None}
+    return Chat(arguments, spec.model.tools_prompt, spec.model.dialect)
+
+
+def episode_secrets(spec: RunSpec) -> dict[str, str]:
+    """Variable in the job -> variable at launch, over all members; raises XpError where two members disagree."""
+    found: dict[str, str] = {CATALOG_KEY: CATALOG_KEY} if spec.upload_rollouts else {}
+    for member_name, member in spec.env.members.items():
+        wanted = {name: source.from_env if source else name.upper() for name, source in member.secrets.items()}
+        if needs_catalog_key(member):
+            wanted.setdefault(CATALOG_KEY, CATALOG_KEY)
+        for name, variable in wanted.items():
+            if found.setdefault(name, variable) != variable:
+                raise XpError(
+                    f"env.members.{member_name}.secrets.{name}: another member takes it from {found[name]},"
+                    f" this one from {variable}; give them one source",
+                    ExitCode.CONFIG,
+                )
+    return found
+
+
+def user_modules(spec: RunSpec) -> tuple[str, ...]:
+    """Top-level modules of the user's own that a run loads; it takes a copy of them, as of xp itself."""
+    named = [
+        name
+        for member in spec.env.members.values()
+        for name in (member.serve, member.provider, member.grader, member.rows)
+        if name and (name != member.serve or member.python is None or is_found(name))
+    ]
+    named += [one.fn for member in spec.env.members.values() for one in member.reward_fn or ()]
+    named += [spec.algorithm.advantage_fn or ""]
+    tops = {name.partition(":")[0].partition(".")[0] for name in named if ":" in name}
+    return tuple(sorted(tops - {"xp"}))
+
+
+def needs_catalog_key(member: EnvMember) -> bool:
+    """Whether the environment is in the OpenReward catalog, which wants an account."""
+    return member.provider == "openreward" and member.target is not None and "://" not in member.target

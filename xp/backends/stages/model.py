@@ -1,0 +1,54 @@
+"""The `model` stage: a model that is made on the spot, cached by what it is made of."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from functools import cache
+from pathlib import Path
+
+from xp.backends.base import Places
+from xp.backends.stages.needs import QUIET, cpu_environment, host_resources
+from xp.job import Job, Runtime, Stage
+from xp.spec import Model, RunSpec
+
+MAKER = "xp.builtin.model.tiny_model"
+PACKAGES = ("torch", "transformers", "trl", "tokenizers")
+
+
+def model_place(model: Model) -> str:
+    """Where the untrained policy is: a Hugging Face id, a directory, or the built model's place in the outputs."""
+    if model.path is not None:
+        return model.path
+    assert model.build is not None  # Model's validator: exactly one of the two
+    content = json.dumps([model.build.model_dump(mode="json"), model.max_context_tokens, _maker_digest()])
+    return f"models/{model.name}-{hashlib.sha256(content.encode()).hexdigest()[:16]}"
+
+
+def model_stage(spec: RunSpec, places: Places) -> Stage:
+    """Make the model; skipped where the same one was made before."""
+    assert spec.model.build is not None
+    here, target = places.stage("model"), model_place(spec.model)
+    config = {
+        "output_dir": target,
+        "seed": spec.model.build.seed,
+        "max_context_tokens": spec.model.max_context_tokens,
+        "num_threads": spec.backend.num_threads,
+        "build": spec.model.build.model_dump(mode="json"),
+    }
+    job = Job(
+        argv=("python", "-m", MAKER, f"{here}/config.json"),
+        files={f"{here}/config.json": json.dumps(config, indent=2) + "\n"},
+        outputs=(f"{target}/manifest.json", f"{target}/model.safetensors"),
+        resources=host_resources(spec),
+        runtime=Runtime(packages=PACKAGES),
+        env={**cpu_environment(spec.backend.num_threads), **QUIET},
+    )
+    return Stage("model", job, needs=("prepare",), done=f"{target}/manifest.json")
+
+
+@cache
+def _maker_digest() -> str:
+    """Of the code that makes the model, so that a change of it is a new model."""
+    package = Path(__file__).resolve().parent.parent / "bundled"
+    return hashlib.sha256(b"".join(file.read_bytes() for file in sorted(package.glob("*.py")))).hexdigest()

@@ -1,0 +1,43 @@
+"""The batch arithmetic of TRL's GRPOConfig: from prompts and groups to sequences per device and optimizer updates.
+
+Source: trl 1.16.0, trl/trainer/grpo_config.py `__post_init__`. One process is one data-parallel rank. What must divide
+what is in xp.backends.batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xp.spec import RunSpec
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """What GRPOConfig counts in, for one spec."""
+
+    generation_batch_size: int
+    """Episodes per rollout step over all ranks."""
+    gradient_accumulation_steps: int
+    updates_per_rollout: int
+    """Optimizer updates per rollout step, all passes together."""
+    episodes_per_process: int
+    """Of one rollout step."""
+
+
+def world_size(spec: RunSpec) -> int:
+    """Number of training processes: one on a plain CPU, else one per accelerator that is not the engines' own."""
+    return max(1, spec.hardware.accelerators_per_node - (spec.backend.engine.accelerators or 0))
+
+
+def geometry(spec: RunSpec) -> Geometry:
+    """Solve for TRL's numbers; call only where `xp.backends.batch.batch_refusals` is empty."""
+    training = spec.training
+    episodes = training.prompts_per_step * training.group_size
+    per_update = training.updates_per_step * training.micro_batch_size * world_size(spec)
+    updates = training.updates_per_step * training.passes_per_step
+    return Geometry(
+        generation_batch_size=episodes,
+        gradient_accumulation_steps=episodes // per_update,
+        updates_per_rollout=updates,
+        episodes_per_process=episodes // world_size(spec),
+    )

@@ -1,0 +1,74 @@
+"""RunSpec -> the processes of a stage: accelerate's config file, and the words of `vllm serve`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from xp.backends.trl.control.geometry import world_size
+from xp.backends.trl.control.knobs import longest_sequence
+from xp.backends.trl.worker.config import Server
+from xp.spec import DType, RunSpec, Strategy
+
+START_TIMEOUT_S = 1800.0
+"""A large model from a cold disk, and CUDA graphs."""
+
+
+def accelerate_config(spec: RunSpec) -> str:
+    """The YAML file of `accelerate launch`, for two or more processes on one machine."""
+    import yaml
+
+    is_sharded = spec.backend.parallel.strategy is Strategy.FSDP2
+    config: dict[str, Any] = {
+        "compute_environment": "LOCAL_MACHINE",
+        # accelerate's name of plain data parallelism, on CPUs too (`use_cpu`).
+        "distributed_type": "FSDP" if is_sharded else "MULTI_GPU",
+        "num_machines": 1,
+        "machine_rank": 0,
+        "num_processes": world_size(spec),
+        # A free one: two runs may share a machine.
+        "main_process_port": 0,
+        "mixed_precision": "bf16" if spec.model.dtype is DType.BFLOAT16 else "no",
+        "use_cpu": spec.hardware.accelerator == "cpu",
+    }
+    if is_sharded:
+        config["fsdp_config"] = {
+            "fsdp_version": 2,
+            "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+            "fsdp_reshard_after_forward": True,
+            "fsdp_offload_params": spec.backend.parallel.offload_parameters,
+            # A checkpoint is a whole Hugging Face model, whatever the number of processes.
+            "fsdp_state_dict_type": "FULL_STATE_DICT",
+            "fsdp_cpu_ram_efficient_loading": True,
+            # GRPOConfig's activation_checkpointing does it.
+            "fsdp_activation_checkpointing": False,
+        }
+    text: str = yaml.safe_dump(config, sort_keys=False)
+    return text
+
+
+def server(spec: RunSpec, num_accelerators: int, *, takes_weights: bool) -> Server:
+    """A vLLM server on so many accelerators.
+
+    Args:
+        takes_weights: from a trainer, over NCCL (trl 1.16.0, trl/scripts/vllm_serve.py `build_command`).
+    """
+    engine = spec.backend.engine
+    arguments = [
+        *("--tensor-parallel-size", str(engine.tensor_parallel)),
+        *("--data-parallel-size", str(num_accelerators // engine.tensor_parallel)),
+        *("--gpu-memory-utilization", str(engine.memory_fraction)),
+        *("--max-num-seqs", str(engine.max_sequences)),
+        *("--max-model-len", str(longest_sequence(spec))),
+        *("--dtype", spec.model.dtype.value),
+        *("--seed", str(spec.seed)),
+        # The model's own sampling defaults stay out: every request says all.
+        *("--generation-config", "vllm"),
+        "--enable-prefix-caching" if engine.prefix_caching else "--no-enable-prefix-caching",
+        *(["--enforce-eager"] if engine.eager else []),
+        # Log-probabilities under the temperature, as the loss takes them.
+        *("--logprobs-mode", "processed_logprobs"),
+        *("--uvicorn-log-level", "warning"),
+    ]
+    if takes_weights:
+        arguments += ["--weight-transfer-config", '{"backend": "nccl"}']
+    return Server(tuple(arguments), num_accelerators, START_TIMEOUT_S)

@@ -1,0 +1,180 @@
+"""RunSpec -> TRL: the stages of a run, and everything that their programs read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from xp.backends.base import Places
+from xp.backends.stages.episode import chat_of, episode_config, episode_secrets
+from xp.backends.stages.evaluation import rounds
+from xp.backends.stages.model import model_place, model_stage
+from xp.backends.stages.needs import QUIET, cpu_environment, trainer_resources, trainer_runtime
+from xp.backends.stages.prepare import prepare_config
+from xp.backends.trl.control.geometry import geometry, world_size
+from xp.backends.trl.control.knobs import FIXED, KNOBS
+from xp.backends.trl.control.meanings import meanings
+from xp.backends.trl.control.processes import accelerate_config, server
+from xp.backends.trl.control.refusals import owners, refusals
+from xp.backends.trl.worker.config import Common, During, EvaluateConfig, Lora, Sampling, Server, TrainConfig
+from xp.job import Job, Stage
+from xp.spec import EngineName, RunSpec
+from xp.tasks.length import Length
+
+__all__ = ["checkpoint", "evaluation", "evaluations", "grpo_config", "meanings", "owners", "refusals", "stages"]
+
+PACKAGES = ("torch", "transformers", "trl", "openreward")
+
+
+def grpo_config(spec: RunSpec, places: Places) -> dict[str, Any]:
+    """The keyword arguments of trl.GRPOConfig; the address of a server is found when it starts."""
+    rendered: dict[str, Any] = dict(FIXED)
+    for knob in KNOBS.values():
+        rendered |= knob(spec)
+    return rendered | {"output_dir": places.checkpoints} | spec.backend.overrides
+
+
+def stages(spec: RunSpec, places: Places) -> tuple[Stage, ...]:
+    """model (where it is built) -> train -> evaluate (where tasks are held out)."""
+    base_model = model_place(spec.model)
+    built = () if spec.model.build is None else (model_stage(spec, places),)
+    needs = ("prepare", *(stage.name for stage in built))
+    train = Stage("train", _train_job(spec, places, base_model), needs=needs)
+    before = {"before": base_model} if spec.evaluation.before_training else {}
+    if not spec.env.is_held_out:
+        return (*built, train)
+    return (*built, train, evaluation(spec, places, {**before, "after": places.model}, needs=("train",)))
+
+
+def evaluation(spec: RunSpec, places: Places, models: Mapping[str, str], needs: tuple[str, ...]) -> Stage:
+    """Play the held-out tasks with each of these models, on the engine that the backend generates with."""
+    here = places.stage("evaluate")
+    config = EvaluateConfig(
+        common=_common(spec, places, "evaluate", spec.evaluation.temperature, _evaluation_server(spec)),
+        models=models,
+        rounds=rounds(spec),
+        batch_size=spec.evaluation.batch_size,
+    )
+    outputs = (f"{here}/evaluation.json",)
+    argv = ("python", "-m", "xp.backends.trl.worker.evaluate", f"{here}/config.json")
+    return Stage("evaluate", _job(spec, here, argv, {"config.json": config.to_json()}, outputs), needs=needs)
+
+
+def evaluations(spec: RunSpec, num_steps: int) -> int:
+    """Before the step that follows, so that the last one has none: the evaluate stage plays its model."""
+    every = spec.evaluation.every
+    return 0 if every is None else (num_steps - 1) // every
+
+
+def checkpoint(spec: RunSpec, places: Places, step: int) -> str:
+    """Directory of the checkpoint of a rollout step, as a Hugging Face model (of adapters, with model.lora)."""
+    return f"{places.checkpoints}/checkpoint-{step * geometry(spec).updates_per_rollout}"
+
+
+def _train_job(spec: RunSpec, places: Places, base_model: str) -> Job:
+    training, lora, here = spec.training, spec.model.lora, places.stage("train")
+    engines = spec.backend.engine.accelerators
+    config = TrainConfig(
+        common=_common(
+            spec,
+            places,
+            "train",
+            training.temperature,
+            None if engines is None else server(spec, engines, takes_weights=True),
+        ),
+        base_model=base_model,
+        model_dir=places.model,
+        num_processes=world_size(spec),
+        length=Length(training.num_steps, training.epochs),
+        prompts_per_step=training.prompts_per_step,
+        group_size=training.group_size,
+        updates_per_rollout=geometry(spec).updates_per_rollout,
+        shuffle=training.shuffle,
+        mask_truncated=spec.algorithm.mask_truncated,
+        lora=None if lora is None else Lora(lora.rank, lora.alpha, lora.dropout, lora.target_modules),
+        during=_during(spec),
+        grpo=grpo_config(spec, places),
+    )
+    files = {"config.json": config.to_json()}
+    is_alone = world_size(spec) == 1 and engines is None
+    argv = ["python", "-m", f"xp.backends.trl.{'train' if is_alone else 'launch'}", f"{here}/config.json"]
+    if world_size(spec) > 1:
+        files["accelerate.yaml"] = accelerate_config(spec)
+        argv.append(f"{here}/accelerate.yaml")
+    return _job(spec, here, tuple(argv), files, (f"{places.model}/model.safetensors", places.metrics))
+
+
+def _evaluation_server(spec: RunSpec) -> Server | None:
+    if spec.backend.engine.name is EngineName.TRANSFORMERS:
+        return None
+    return server(spec, spec.hardware.accelerators_per_node, takes_weights=False)
+
+
+def _common(spec: RunSpec, places: Places, stage: str, temperature: float, own_server: Server | None) -> Common:
+    training = spec.training
+    processes = world_size(spec) if stage == "train" else 1
+    return Common(
+        attempt=places.attempt,
+        run=places.run,
+        stage_dir=places.stage(stage),
+        tasks=places.tasks,
+        metrics=places.metrics,
+        num_threads=max(1, spec.backend.num_threads // processes),
+        dtype=spec.model.dtype.value,
+        chat=chat_of(spec),
+        sampling=_sampling(spec, temperature),
+        max_void_fraction=training.max_void_fraction,
+        pass_threshold=spec.evaluation.pass_threshold,
+        on_nonfinite=training.on_nonfinite.value,
+        upload_as=places.run.removeprefix("runs/") if spec.upload_rollouts else None,
+        server=own_server,
+    )
+
+
+def _sampling(spec: RunSpec, temperature: float) -> Sampling:
+    training = spec.training
+    return Sampling(
+        temperature=temperature,
+        top_p=training.top_p,
+        top_k=training.top_k,
+        max_prompt_tokens=training.max_prompt_tokens,
+        max_tokens_per_turn=training.max_tokens_per_turn,
+        stop=training.stop,
+        max_response_tokens=training.max_response_tokens,
+        seed=spec.seed,
+    )
+
+
+def _during(spec: RunSpec) -> During | None:
+    evaluation = spec.evaluation
+    if evaluation.every is None:
+        return None
+    limits = [member.limits for member in spec.env.members.values()]
+    return During(
+        every=evaluation.every,
+        rounds=rounds(spec),
+        batch_size=evaluation.batch_size,
+        sampling=_sampling(spec, evaluation.temperature),
+        wave_size=min(max(1, evaluation.batch_size // world_size(spec)), *(one.max_sessions for one in limits)),
+        wave_s=math.ceil(max(one.episode_timeout_s for one in limits)),
+    )
+
+
+def _job(spec: RunSpec, here: str, argv: tuple[str, ...], files: Mapping[str, str], outputs: tuple[str, ...]) -> Job:
+    packages = [*PACKAGES]
+    packages += ["vllm"] if spec.backend.engine.name is EngineName.VLLM else []
+    packages += ["peft"] if spec.model.lora is not None else []
+    return Job(
+        argv=argv,
+        files={
+            **{f"{here}/{name}": text for name, text in files.items()},
+            f"{here}/episode.json": episode_config(spec).to_json(),
+            f"{here}/prepare.json": prepare_config(spec).to_json(),
+        },
+        outputs=outputs,
+        resources=trainer_resources(spec),
+        runtime=trainer_runtime(spec, packages),
+        env={**cpu_environment(spec.backend.num_threads), **QUIET},
+        secrets=episode_secrets(spec),
+    )

@@ -1,0 +1,111 @@
+"""Writes with a vLLM server over HTTP: token ids in, token ids and their log-probabilities out."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from xp.backends.trl.worker.config import Sampling
+from xp.backends.trl.worker.writing import Request, Written
+from xp.errors import ExitCode, XpError
+
+MODEL = "policy"
+"""What the server calls the model (`--served-model-name`)."""
+MAX_REQUESTS = 256
+"""In flight from one process; the server batches what it has room for."""
+TIMEOUT_S = 1800.0
+ATTEMPTS = 3
+
+
+class ServerWriter:
+    """A client of `/v1/completions` (vLLM 0.22 to 0.31); each process talks to the server for itself.
+
+    Args:
+        url: of the server, without a path.
+        sampling: temperature and cuts.
+        end_ids: tokens that end a turn.
+        log: the server's own, for the message when it fails.
+        key: what the server wants of its clients; None: nothing.
+        pause_s: before a second attempt; doubled for the third.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        sampling: Sampling,
+        end_ids: Sequence[int],
+        log: str,
+        *,
+        key: str | None = None,
+        pause_s: float = 1.0,
+    ) -> None:
+        self._url, self._sampling, self._log, self._pause_s = url, sampling, log, pause_s
+        self._end_ids = list(end_ids)
+        self._headers = {"Content-Type": "application/json"}
+        self._headers |= {"Authorization": f"Bearer {key}"} if key is not None else {}
+        # The server is on this machine: no proxy of the environment's stands between.
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+    def write(self, requests: Sequence[Request]) -> list[Written]:
+        """All requests at once; raises XpError(STAGE_FAILED) where the server does not answer."""
+        if not requests:
+            return []
+        with ThreadPoolExecutor(min(MAX_REQUESTS, len(requests))) as pool:
+            return list(pool.map(self._one, requests))
+
+    def goes_on(self, is_live: bool) -> bool:
+        """No other process waits for this one."""
+        return is_live
+
+    def _one(self, request: Request) -> Written:
+        sampling = self._sampling
+        answer = self._post(
+            {
+                "model": MODEL,
+                "prompt": list(request.ids),
+                "max_tokens": request.max_tokens,
+                "n": 1,
+                "temperature": sampling.temperature,
+                "top_p": sampling.top_p,
+                "top_k": sampling.top_k or 0,
+                "min_p": 0.0,
+                "repetition_penalty": 1.0,
+                "logprobs": 0,
+                "stop_token_ids": self._end_ids,
+                **({"stop": list(sampling.stop), "include_stop_str_in_output": True} if sampling.stop else {}),
+                "return_token_ids": True,
+            }
+        )
+        try:
+            choice = answer["choices"][0]
+            written = Written(choice["token_ids"], choice["logprobs"]["token_logprobs"])
+        except (LookupError, TypeError) as error:
+            raise self._failed(f"its answer has no token ids and log-probabilities ({error!r})") from None
+        if len(written.ids) != len(written.logprobs) or not written.ids:
+            raise self._failed(f"{len(written.ids)} token ids with {len(written.logprobs)} log-probabilities")
+        return written
+
+    def _post(self, body: Mapping[str, Any]) -> Any:
+        request = urllib.request.Request(f"{self._url}/v1/completions", json.dumps(body).encode(), self._headers)
+        fault = ""
+        for attempt in range(ATTEMPTS):
+            if attempt:
+                time.sleep(self._pause_s * 2 ** (attempt - 1))
+            try:
+                with self._opener.open(request, timeout=TIMEOUT_S) as response:
+                    return json.loads(response.read())
+            except urllib.error.HTTPError as error:
+                fault = f"{error.code}: {error.read(500).decode(errors='replace')}"
+                if error.code < 500:
+                    break  # the same request would be refused again
+            except (OSError, ValueError) as error:
+                fault = str(error)
+        raise self._failed(fault)
+
+    def _failed(self, fault: str) -> XpError:
+        return XpError(f"the vLLM server failed: {fault}; its log is {self._log}", ExitCode.STAGE_FAILED)

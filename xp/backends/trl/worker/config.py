@@ -1,0 +1,188 @@
+"""What TRL's stage programs read: frozen values written by render above the wall, standard library only."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from xp.envs.config import Chat
+from xp.tasks.length import Length
+from xp.tasks.rounds import Rounds
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the policy writes."""
+
+    temperature: float
+    """0: greedy."""
+    top_p: float
+    top_k: int | None
+    max_prompt_tokens: int
+    max_tokens_per_turn: int
+    max_response_tokens: int
+    """All turns of an episode, tool results included."""
+    seed: int
+    stop: tuple[str, ...] = ()
+    """Texts that end a turn, beside the end-of-turn token."""
+
+    @staticmethod
+    def from_value(value: Mapping[str, Any]) -> Sampling:
+        """From what `dataclasses.asdict` made of one."""
+        return Sampling(**{**value, "stop": tuple(value["stop"])})
+
+
+@dataclass(frozen=True)
+class Server:
+    """A vLLM server that a stage starts for itself, and stops."""
+
+    arguments: tuple[str, ...]
+    """Of `vllm serve`, after the model, without address and port."""
+    num_accelerators: int
+    """The last so many of the stage's are the server's."""
+    start_timeout_s: float
+    """From its start to its first answer: loading the weights, compiling."""
+
+
+@dataclass(frozen=True)
+class Lora:
+    """Low-rank adapters, in place of full training."""
+
+    rank: int
+    alpha: float
+    dropout: float
+    target_modules: tuple[str, ...] | None
+    """None: every linear layer but the head."""
+
+
+@dataclass(frozen=True)
+class Common:
+    """What training and evaluation share. Paths are relative to the outputs root, the working directory."""
+
+    attempt: int
+    run: str
+    stage_dir: str
+    tasks: str
+    """Directory of the canonical task set."""
+    metrics: str
+    """The run's metrics.jsonl."""
+    num_threads: int
+    """Of one process."""
+    dtype: str
+    """Computed in."""
+    chat: Chat
+    sampling: Sampling
+    max_void_fraction: float
+    pass_threshold: float
+    """Smallest reward that is a pass."""
+    on_nonfinite: str
+    """A value of xp.episode.finite.OnNonfinite."""
+    upload_as: str | None
+    """Run name under which trajectories are uploaded to OpenReward; None: they are not."""
+    server: Server | None
+    """What generates; None: the training processes themselves, or the evaluation's own."""
+
+
+@dataclass(frozen=True)
+class During:
+    """Evaluation while training."""
+
+    every: int
+    """Rollout steps between two."""
+    rounds: Rounds
+    batch_size: int
+    """Episodes played at the same time, over all ranks."""
+    sampling: Sampling
+    wave_size: int
+    """Episodes that one process plays at the same time."""
+    wave_s: int
+    """Seconds that such a wave may take; the other ranks wait for it at a collective."""
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Input of xp.backends.trl.worker.train, and of xp.backends.trl.worker.launch."""
+
+    common: Common
+    base_model: str
+    model_dir: str
+    """Where the trained model goes, as a Hugging Face directory."""
+    num_processes: int
+    length: Length
+    prompts_per_step: int
+    group_size: int
+    updates_per_rollout: int
+    shuffle: bool
+    mask_truncated: bool
+    lora: Lora | None
+    during: During | None
+    """None: held-out tasks are played before and after training alone."""
+    grpo: Mapping[str, Any]
+    """Keyword arguments of trl.GRPOConfig, complete but for the address of a server and, with epochs, `max_steps`."""
+
+    @property
+    def num_steps(self) -> int:
+        """Rollout steps; call only where they are given or settled."""
+        return self.length.steps
+
+    def with_length(self, length: Length) -> TrainConfig:
+        """Of so many rollout steps."""
+        return replace(self, length=length, grpo={**self.grpo, "max_steps": length.steps * self.updates_per_rollout})
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=2) + "\n"
+
+    @staticmethod
+    def from_json(text: str) -> TrainConfig:
+        value = json.loads(text)
+        lora, during = value["lora"], value["during"]
+        parts = {
+            "common": _common(value["common"]),
+            "length": Length(**value["length"]),
+            "lora": None if lora is None else _lora(lora),
+            "during": None if during is None else _during(during),
+        }
+        return TrainConfig(**value | parts)
+
+
+@dataclass(frozen=True)
+class EvaluateConfig:
+    """Input of xp.backends.trl.worker.evaluate."""
+
+    common: Common
+    models: Mapping[str, str]
+    """`before` and `after` -> model directory, in the order in which they are played."""
+    rounds: Rounds
+    batch_size: int
+    """Episodes played at the same time."""
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=2) + "\n"
+
+    @staticmethod
+    def from_json(text: str) -> EvaluateConfig:
+        value = json.loads(text)
+        return EvaluateConfig(**value | {"common": _common(value["common"]), "rounds": Rounds(**value["rounds"])})
+
+
+def _common(value: dict[str, Any]) -> Common:
+    server = value["server"]
+    if server is not None:
+        server = Server(**server | {"arguments": tuple(server["arguments"])})
+    parts = {
+        "sampling": Sampling.from_value(value["sampling"]),
+        "server": server,
+        "chat": Chat.from_value(value["chat"]),
+    }
+    return Common(**value | parts)
+
+
+def _during(value: dict[str, Any]) -> During:
+    return During(**value | {"sampling": Sampling.from_value(value["sampling"]), "rounds": Rounds(**value["rounds"])})
+
+
+def _lora(value: dict[str, Any]) -> Lora:
+    modules = value["target_modules"]
+    return Lora(**value | {"target_modules": None if modules is None else tuple(modules)})

@@ -1,0 +1,114 @@
+"""Plays the held-out tasks with each model (`python -m xp.backends.trl.worker.evaluate <config.json>`).
+
+Both models play the same tasks from the same seeds, so that the difference is the training's.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from xp.backends.trl.worker.config import EvaluateConfig
+from xp.backends.trl.worker.conversation import OpenEngine
+from xp.backends.trl.worker.lora import check_there, whole_model
+from xp.backends.trl.worker.process import quiet_trainer
+from xp.episode.auto_dialect import resolve
+from xp.episode.evaluation import evaluation_result, write_evaluation
+from xp.episode.metrics import Played, check_health
+from xp.episode.metrics_file import MetricsFile
+from xp.episode.mixture import Mix
+from xp.episode.recorder import Recorder
+from xp.episode.tokens import ChatTokens
+from xp.reading import config_of
+from xp.tasks.evaluated import evaluation_metrics, held_out_on_record
+from xp.tasks.load import load_tasks, within_limit
+from xp.tasks.row import TaskRow
+from xp.worker.program import run_stage
+
+
+def main(argv: Sequence[str]) -> None:
+    """Evaluate every model of the config and write evaluation.json."""
+    path = Path(argv[0])
+    config = config_of(path, EvaluateConfig.from_json)
+    quiet_trainer(config.common.num_threads)
+    rows = load_tasks(Path(config.common.tasks), path.parent, "held_out")
+    threshold, tasks = config.common.pass_threshold, Path(config.common.tasks)
+    metrics = MetricsFile(Path(config.common.metrics), "evaluate", config.common.attempt)
+    results = {}
+    first = next(iter(config.models.values()))
+    check_there(first)
+    resolve(path.parent, _chat(config, first))
+    with Mix.from_file(path.with_name("episode.json"), os.environ) as mix:
+        for name, directory in config.models.items():
+            played = _play(config, name, directory, rows, mix)
+            check_health(played, config.common.max_void_fraction)
+            results[name] = evaluation_result(played, threshold)
+            own = evaluation_metrics(name, played, threshold, tasks)
+            metrics.write(list(config.models).index(name), own)
+    write_evaluation(path.parent / "evaluation.json", config.models, results, held_out_on_record(tasks))
+
+
+def _play(config: EvaluateConfig, name: str, directory: str, rows: Sequence[TaskRow], mix: Mix) -> list[Played]:
+    from tqdm import tqdm
+
+    from xp.backends.trl.worker.rollout import play_with, sample_numbers
+
+    directory = whole_model(directory, Path(config.common.stage_dir) / f"{name}_model")
+    chat = _chat(config, directory)
+    limit = config.common.sampling.max_prompt_tokens
+    kept = within_limit(Path(config.common.tasks), rows, chat, limit)
+    todo = config.rounds.episodes(kept)
+    numbered = list(zip(todo, sample_numbers([row.task_id for row in todo]), strict=True))
+    played: list[Played] = []
+    file = Path(config.common.stage_dir) / "trajectories" / f"{name}.jsonl"
+    upload_as = config.common.upload_as
+    with (
+        _engine(config, directory, chat) as open_engine,
+        Recorder(file, mix, upload_as, os.environ) as recorder,
+        tqdm(total=len(todo), desc=f"evaluate {name}", unit="episode") as bar,
+    ):
+        for start in range(0, len(todo), config.batch_size):
+            batch = numbered[start : start + config.batch_size]
+            for rollout in play_with(open_engine, chat, batch, mix):
+                recorder.write(rollout.trajectory(config.common.run, f"evaluate/{name}", 0))
+                played.append(rollout.played())
+            bar.update(len(batch))
+    return played
+
+
+def _chat(config: EvaluateConfig, directory: str) -> ChatTokens:
+    from transformers import AutoTokenizer
+
+    return ChatTokens(AutoTokenizer.from_pretrained(directory), config.common.chat)
+
+
+@contextmanager
+def _engine(config: EvaluateConfig, directory: str, chat: ChatTokens) -> Iterator[OpenEngine]:
+    """The backend's own: a vLLM server on all of the stage's accelerators, or this process on the CPU."""
+    common = config.common
+    if common.server is None:
+        import torch
+        from transformers import AutoModelForCausalLM
+
+        from xp.backends.trl.worker.engine import Engine
+
+        model = AutoModelForCausalLM.from_pretrained(directory, dtype=getattr(torch, common.dtype)).eval()
+        generator = torch.Generator().manual_seed(common.sampling.seed)
+        yield lambda prompts: Engine(model, prompts, chat.end_ids, common.sampling, generator)
+        return
+    from xp.backends.trl.worker.completions import ServerWriter
+    from xp.backends.trl.worker.server import running, split_devices
+    from xp.backends.trl.worker.writing import WritingEngine
+
+    log = Path(common.stage_dir) / "vllm.log"
+    devices, _ = split_devices(common.server.num_accelerators, 0)
+    with running(common.server, directory, devices, log) as served:
+        writer = ServerWriter(served.url, common.sampling, chat.end_ids, str(log), key=served.key)
+        yield lambda prompts: WritingEngine(writer, prompts, chat.end_ids, common.sampling)
+
+
+if __name__ == "__main__":
+    sys.exit(run_stage(main, sys.argv[1:]))

@@ -1,0 +1,67 @@
+"""vLLM's server for one stage: on 127.0.0.1, and answering whoever has the stage's key alone.
+
+    python -m xp.backends.trl.worker.guarded serve <model> ... --middleware xp.backends.trl.worker.guarded.WithKey
+
+vLLM's own key guards `/v1` only (0.22 to 0.31), while VLLM_SERVER_DEV_MODE adds paths that replace the weights.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import runpy
+from typing import Any
+
+from xp.security import loopback
+from xp.security.web_origin import App, OwnOrigin, Receive, Scope, Send
+
+KEY = "VLLM_API_KEY"
+"""Variable: vLLM's own name of it, in the server; in the trainer, what the server wants."""
+OPEN = ("/health",)
+"""Asked without a key by TRL's client, and says nothing."""
+
+
+class WithKey:
+    """ASGI middleware, as `--middleware` takes it: nothing for web pages, 401 for whoever does not say the key."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._own = OwnOrigin(self._ask)
+        self._wanted = f"Bearer {os.environ[KEY]}".encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._own(scope, receive, send)
+
+    async def _ask(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan" or scope["path"] in OPEN or self._is_known(scope):
+            await self._app(scope, receive, send)
+        elif scope["type"] == "http":
+            await send({"type": "http.response.start", "status": 401, "headers": []})
+            await send({"type": "http.response.body", "body": b'{"error": "this server wants the key of its stage"}'})
+        else:
+            await send({"type": "websocket.close", "code": 1008})
+
+    def _is_known(self, scope: Scope) -> bool:
+        said = dict(scope["headers"]).get(b"authorization", b"")
+        return hmac.compare_digest(said, self._wanted)
+
+
+def let_trl_say(key: str) -> None:
+    """Make TRL's client of such a server say the key: it has no argument for one, and connects when it is made."""
+    from trl.generation import vllm_generation
+
+    base: Any = vllm_generation.VLLMClient
+    said = f"Bearer {key}"
+
+    class Client(base):  # type: ignore[misc]
+        def check_server(self, *args: Any, **kwargs: Any) -> None:
+            self.session.headers["Authorization"] = said
+            super().check_server(*args, **kwargs)
+
+    vllm_generation.VLLMClient = Client
+
+
+if __name__ in ("__main__", "__mp_main__"):  # and in what vLLM spawns, where this module is imported again
+    loopback.stay()
+if __name__ == "__main__":
+    runpy.run_module("vllm.entrypoints.cli.main", run_name="__main__", alter_sys=True)

@@ -1,0 +1,79 @@
+"""Starts training on several processes, and the vLLM server beside them where the engines have their own accelerators.
+
+    python -m xp.backends.trl.worker.launch <config.json> [<accelerate.yaml>]
+
+The processes are `accelerate launch --config_file <accelerate.yaml> -m xp.backends.trl.worker.train <config.json>`; the exit
+code is that of the first one that failed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from xp.backends.trl.worker import guarded, train
+from xp.backends.trl.worker.config import TrainConfig
+from xp.backends.trl.worker.process import STORES
+from xp.backends.trl.worker.server import free_port, running, split_devices
+from xp.reading import config_of
+from xp.security import loopback
+from xp.worker.program import run_stage
+
+
+def main(argv: Sequence[str]) -> None:
+    """Train as the config file says; raises SystemExit with a process's own code."""
+    path, *accelerate = argv
+    config = config_of(Path(path), TrainConfig.from_json)
+    with ExitStack() as stack:
+        os.environ[STORES] = stack.enter_context(tempfile.TemporaryDirectory(prefix="xp-stores-"))
+        loopback.stay()
+        if config.common.server is not None:
+            _serve(stack, config)
+        if accelerate:
+            _launch(accelerate[0], path)
+        else:
+            train.main([path])
+
+
+def _serve(stack: ExitStack, config: TrainConfig) -> None:
+    """A server on the accelerators behind those that train."""
+    server = config.common.server
+    assert server is not None
+    own, served = split_devices(config.num_processes, server.num_accelerators)
+    log = Path(config.common.stage_dir) / "vllm.log"
+    os.environ[train.SERVER_URL], os.environ[guarded.KEY] = stack.enter_context(
+        running(server, config.base_model, served, log)
+    )
+    os.environ[train.GROUP_PORT] = str(free_port())
+    os.environ["CUDA_VISIBLE_DEVICES"] = own
+    # TRL's client would ask a proxy of the shell's for this machine.
+    os.environ["NO_PROXY"] = ",".join(filter(None, (os.environ.get("NO_PROXY"), "127.0.0.1")))
+
+
+def _launch(config_file: str, path: str) -> None:
+    from accelerate.commands.launch import launch_command, launch_command_parser
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+    # In files that no other user can open: torch's own store listens on every address, and asks nobody for a key.
+    on_files = ("--rdzv_backend", "c10d", "--rdzv_conf", "store_type=file")
+    words = ["--config_file", config_file, *on_files, "-m", "xp.backends.trl.worker.train", path]
+    arguments = launch_command_parser().parse_args(words)
+    arguments.rdzv_endpoint = f"{os.environ[STORES]}/agent"
+    os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
+    try:
+        launch_command(arguments)
+    except ChildFailedError as error:
+        _, failure = error.get_first_failure()
+        code = failure.exitcode
+        raise SystemExit(code if code >= 0 else 128 - code) from None
+    except SignalException as error:
+        raise SystemExit(128 + error.sigval) from None
+
+
+if __name__ == "__main__":
+    sys.exit(run_stage(main, sys.argv[1:]))

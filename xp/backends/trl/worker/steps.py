@@ -1,0 +1,110 @@
+"""One line of metrics a rollout step: what the Outcomes say and what TRL logs, joined under xp's names."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tqdm import tqdm
+from transformers import TrainerCallback
+
+from xp.backends.trl.worker.config import TrainConfig
+from xp.episode.finite import FiniteUpdates, OnNonfinite, finite_means
+from xp.episode.metrics import Played, check_health, episode_metrics
+from xp.episode.metrics_file import MetricsFile
+
+NAMES: Mapping[str, str] = {
+    "loss": "training/loss",
+    "grad_norm": "training/grad_norm",
+    "learning_rate": "training/learning_rate",
+    "kl": "training/kl",
+    "entropy": "training/entropy",
+    "clip_ratio/region_mean": "training/clip_fraction",
+    "cispo_clip_ratio": "training/clip_fraction",
+    "num_tokens": "training/tokens",
+    "sampling/sampling_logp_difference/mean": "training/logprob_gap",
+}
+"""TRL's name -> ours."""
+OF_AN_UPDATE = ("loss", "grad_norm")
+"""What one that was left out has none of."""
+
+
+class StepLog:
+    """Collects a rollout step's metrics and writes them when its last optimizer update is done.
+
+    Args:
+        config: of the run.
+        file: where lines go; None in a process that leaves them to another.
+    """
+
+    def __init__(self, config: TrainConfig, file: MetricsFile | None) -> None:
+        self._config = config
+        self._file = file
+        self._episodes: dict[str, float] = {}
+        self._updates: list[dict[str, float]] = []
+        self._finite = FiniteUpdates(OnNonfinite(config.common.on_nonfinite))
+        self._left_out = 0
+        """Updates of this rollout step."""
+        self._is_left_out = False
+        """The last one."""
+        self._began = time.monotonic()
+        self._bar = tqdm(
+            total=config.num_steps,
+            desc="train",
+            unit="step",
+            mininterval=1.0,
+            dynamic_ncols=True,
+            disable=file is None,
+        )
+
+    def episodes(self, played: Sequence[Played], rollout_s: float) -> None:
+        """A rollout step was played, on all ranks together; raises XpError(UNHEALTHY) where too much of it is void."""
+        check_health(played, self._config.common.max_void_fraction)
+        metrics = episode_metrics(played, self._config.group_size, self._config.common.pass_threshold)
+        self._episodes = {**metrics, "time/rollout_s": rollout_s}
+
+    def is_applied(self, global_step: int, loss: float, grad_norm: float | None) -> bool:
+        """Whether an update is to be made; raises XpError(DIVERGED) where the run is to stop."""
+        step = global_step // self._config.updates_per_rollout + 1
+        is_finite = self._finite.are_finite(step, {"loss": loss, "gradient norm": grad_norm})
+        self._is_left_out = not is_finite
+        self._left_out += not is_finite
+        return is_finite
+
+    def update(self, global_step: int, logs: Mapping[str, Any]) -> None:
+        """TRL logged an optimizer update."""
+        names = {name: ours for name, ours in NAMES.items() if not (self._is_left_out and name in OF_AN_UPDATE)}
+        self._updates.append({ours: float(logs[name]) for name, ours in names.items() if logs.get(name) is not None})
+        if global_step % self._config.updates_per_rollout:
+            return
+        step = global_step // self._config.updates_per_rollout
+        training = finite_means(self._updates)
+        if self._left_out:
+            training["training/updates_left_out"] = float(self._left_out)
+            self._left_out = 0
+        now = time.monotonic()
+        line = {**self._episodes, **training, "time/step_s": now - self._began}
+        if self._file is not None:
+            self._file.write(step, line)
+        self._began, self._updates = now, []
+        self._bar.set_postfix(reward=f"{self._episodes.get('reward/avg_raw_reward', float('nan')):.3f}", refresh=False)
+        self._bar.update(step - self._bar.n)
+
+    def finish(self) -> None:
+        """The run's last step is done."""
+        self._bar.close()
+
+    def callback(self) -> TrainerCallback:
+        return _Callback(self)
+
+
+class _Callback(TrainerCallback):  # type: ignore[misc]
+    """TRL's hook."""
+
+    def __init__(self, log: StepLog) -> None:
+        self._log = log
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:  # noqa: ARG002
+        if logs and "loss" in logs:
+            self._log.update(state.global_step, logs)

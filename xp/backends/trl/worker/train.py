@@ -1,0 +1,203 @@
+"""Runs TRL's GRPOTrainer on the mix of environments: `python -m xp.backends.trl.worker.train <config.json>`.
+
+Under torchrun every rank runs this program; the first one writes the run's metrics and the trained model.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from xp.backends.trl.worker import guarded
+from xp.backends.trl.worker.config import Lora, TrainConfig
+from xp.backends.trl.worker.process import join_group, leave_group, quiet_rank, quiet_trainer
+from xp.backends.trl.worker.publish import publish_model, trained_model
+from xp.backends.trl.worker.ranks import Ranks
+from xp.backends.trl.worker.tasks_view import trl_rows
+from xp.episode.auto_dialect import resolve
+from xp.episode.metrics_file import MetricsFile
+from xp.episode.mixture import Mix
+from xp.episode.recorder import Recorder
+from xp.episode.tokens import ChatTokens
+from xp.reading import config_of
+from xp.security import loopback
+from xp.tasks.length import settle
+from xp.tasks.load import load_tasks, within_limit
+from xp.tasks.row import TaskRow
+from xp.tasks.schedule import schedule
+from xp.worker.program import run_stage
+
+if TYPE_CHECKING:
+    from xp.backends.trl.worker.rollout import Rollouts
+    from xp.backends.trl.worker.steps import StepLog
+
+SERVER_URL = "XP_TRL_SERVER_URL"
+GROUP_PORT = "XP_TRL_GROUP_PORT"
+
+
+def main(argv: Sequence[str]) -> None:
+    """Train as the config file says, from the last complete checkpoint where there is one."""
+    path = Path(argv[0])
+    config = config_of(path, TrainConfig.from_json)
+    ranks = Ranks()
+    loopback.stay()
+    if not ranks.is_main:
+        quiet_rank()
+    rows = load_tasks(Path(config.common.tasks), path.parent, "train")
+    config = config.with_length(settle(config.length, len(rows), config.prompts_per_step, path.parent))
+
+    from transformers import AutoTokenizer, set_seed
+
+    quiet_trainer(config.common.num_threads)
+    set_seed(config.common.sampling.seed)
+    tokenizer = AutoTokenizer.from_pretrained(config.base_model)
+    chat = ChatTokens(tokenizer, config.common.chat)
+    resolve(path.parent, chat)
+    kept = within_limit(Path(config.common.tasks), rows, chat, config.common.sampling.max_prompt_tokens)
+    order = schedule(
+        kept, config.num_steps * config.prompts_per_step, seed=config.common.sampling.seed, shuffle=config.shuffle
+    )
+
+    from xp.backends.trl.worker.checkpoints import latest_checkpoint
+    from xp.backends.trl.worker.held_out import HeldOut
+    from xp.backends.trl.worker.rollout import Rollouts
+    from xp.backends.trl.worker.steps import StepLog
+
+    with (
+        Mix.from_file(path.with_name("episode.json"), os.environ) as mix,
+        Recorder(_trajectories(path.parent, ranks), mix, config.common.upload_as, os.environ) as recorder,
+    ):
+        metrics = MetricsFile(Path(config.common.metrics), "train", config.common.attempt)
+        log = StepLog(config, metrics if ranks.is_main else None)
+        held_out = None
+        if config.during is not None:
+            held_out = HeldOut(config, _held_out(config, path.parent, chat), chat, mix, recorder, ranks)
+            config = _patient(config, held_out.patience_s)
+        rollouts = Rollouts(config, chat, {row.task_id: row for row in order}, mix, log, recorder, ranks, held_out)
+        trainer = make_trainer(config, os.environ, tokenizer, order, log, rollouts)
+        checkpoint = latest_checkpoint(Path(config.grpo["output_dir"]))
+        if checkpoint is not None:
+            print(f"going on from {checkpoint}", flush=True)
+        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+        log.finish()
+    model = trained_model(trainer)
+    if ranks.is_main:
+        publish_model(model, tokenizer, Path(config.model_dir))
+    leave_group(ranks)
+
+
+def make_trainer(
+    config: TrainConfig,
+    environ: Mapping[str, str],
+    tokenizer: Any,
+    order: Sequence[Any],
+    log: StepLog,
+    rollouts: Rollouts,
+) -> Any:
+    """The GRPOTrainer of this process."""
+    from datasets import Dataset
+    from transformers import AutoModelForCausalLM, PrinterCallback
+    from trl import GRPOConfig
+
+    from xp.backends.trl.worker.checkpoints import Seal
+    from xp.backends.trl.worker.guard import GuardedTrainer
+
+    # First: only one rank reads the weights under FSDP2, by the process group.
+    join_group(Ranks(), use_cpu=config.grpo["use_cpu"], timeout_s=config.grpo["ddp_timeout"])
+    if SERVER_URL in environ:
+        guarded.let_trl_say(environ[guarded.KEY])
+    args = GRPOConfig(**config.grpo, **_server(environ))
+    shard_on_cpu(args.distributed_state, environ)
+    model = AutoModelForCausalLM.from_pretrained(config.base_model, dtype=loaded_dtype(config))
+    trainer = GuardedTrainer(
+        log,
+        model=model,
+        args=args,
+        processing_class=tokenizer,
+        train_dataset=Dataset.from_list(trl_rows(order)),
+        rollout_func=rollouts,
+        reward_funcs=settled_reward,
+        callbacks=[log.callback(), Seal(Ranks())],
+        peft_config=None if config.lora is None else peft_config(config.lora),
+    )
+    trainer.remove_callback(PrinterCallback)
+    keep_float32(trainer)
+    return trainer
+
+
+def loaded_dtype(config: TrainConfig) -> Any:
+    """Trained weights are float32: an update of 1e-6 is lost in bfloat16. Frozen ones are as they are computed with."""
+    import torch
+
+    return torch.float32 if config.lora is None else getattr(torch, config.common.dtype)
+
+
+def peft_config(lora: Lora) -> Any:
+    """As peft takes it; the head has none, which TRL refuses."""
+    from peft import LoraConfig
+
+    return LoraConfig(
+        task_type="CAUSAL_LM",
+        r=lora.rank,
+        lora_alpha=lora.alpha,
+        lora_dropout=lora.dropout,
+        target_modules="all-linear" if lora.target_modules is None else list(lora.target_modules),
+    )
+
+
+def shard_on_cpu(state: Any, environ: Mapping[str, str]) -> None:
+    """Let FSDP2 shard on CPUs as on accelerators; accelerate 1.15 leaves the model whole there, without a word."""
+    from accelerate.utils import DistributedType
+
+    if environ.get("ACCELERATE_USE_FSDP") == "true" and state.distributed_type is DistributedType.MULTI_CPU:
+        state.distributed_type = DistributedType.MULTI_GPU
+
+
+def keep_float32(trainer: Any) -> None:
+    """Under FSDP2, reduce gradients and hand out log-probabilities in float32; accelerate 1.15 would in bfloat16."""
+    plugin: Any = getattr(trainer.accelerator.state, "fsdp_plugin", None)
+    if plugin is None or plugin.mixed_precision_policy is None:
+        return
+    import torch
+    from torch.distributed.fsdp import MixedPrecisionPolicy
+
+    plugin.mixed_precision_policy = MixedPrecisionPolicy(
+        param_dtype=plugin.mixed_precision_policy.param_dtype, reduce_dtype=torch.float32, output_dtype=torch.float32
+    )
+
+
+def settled_reward(settled: list[float | None], **_: Any) -> list[float | None]:
+    """The Outcomes' rewards, as the rollout function handed them over; None (void) leaves the group's baseline."""
+    return settled
+
+
+def _server(environ: Mapping[str, str]) -> dict[str, Any]:
+    """Where xp.backends.trl.worker.launch started a vLLM server, if it did."""
+    if SERVER_URL not in environ:
+        return {}
+    return {"vllm_server_base_url": environ[SERVER_URL], "vllm_group_port": int(environ[GROUP_PORT])}
+
+
+def _held_out(config: TrainConfig, stage_dir: Path, chat: ChatTokens) -> list[TaskRow]:
+    tasks = Path(config.common.tasks)
+    rows = load_tasks(tasks, stage_dir, "held_out")
+    return within_limit(tasks, rows, chat, config.common.sampling.max_prompt_tokens)
+
+
+def _patient(config: TrainConfig, seconds: int) -> TrainConfig:
+    """With so much more time for a rank that waits at a collective."""
+    return replace(config, grpo={**config.grpo, "ddp_timeout": config.grpo["ddp_timeout"] + seconds})
+
+
+def _trajectories(directory: Path, ranks: Ranks) -> Path:
+    """One file a process."""
+    suffix = "" if ranks.is_main else f".rank_{ranks.number}"
+    return directory / "trajectories" / f"train{suffix}.jsonl"
+
+
+if __name__ == "__main__":
+    sys.exit(run_stage(main, sys.argv[1:]))

@@ -1,0 +1,63 @@
+"""The reward curve of a run as a picture, drawn by whoever looks at the run and never by a stage of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from xp.episode.metrics_file import read_metrics
+from xp.runs.held_out import HeldOut, read_held_out
+
+WINDOW = 5
+"""Steps of the moving average."""
+PICTURE = "reward_curve.png"
+
+
+def picture_of(run: Path, evaluation: Path, warn: Callable[[str], None]) -> Path | None:
+    """Draw the reward curve beside an evaluation unless it is there; None, with a warning, where that fails.
+
+    Args:
+        run: the run's directory, which holds metrics.jsonl.
+        evaluation: its evaluation.json.
+        warn: takes one sentence.
+    """
+    target = evaluation.with_name(PICTURE)
+    if target.exists():
+        return target
+    try:
+        draw_curve(run / "metrics.jsonl", read_held_out(evaluation), target)
+    except Exception as error:  # a missing library, a full disk, odd metrics: the run is whole without its picture
+        warn(f"no reward curve: {type(error).__name__}: {error}")
+        return None
+    return target
+
+
+def draw_curve(metrics: Path, results: Mapping[str, HeldOut], target: Path) -> None:
+    """Draw training reward by step, its moving average, and the held-out reward before and after training (PNG)."""
+    from matplotlib.figure import Figure
+
+    lines = [line for line in read_metrics(metrics, "train") if line.get("reward/avg_raw_reward") is not None]
+    steps = [line["step"] for line in lines]
+    rewards = [line["reward/avg_raw_reward"] for line in lines]
+    figure = Figure(figsize=(8, 4.5), dpi=120, layout="constrained")
+    axes = figure.subplots()
+    axes.plot(steps, rewards, color="0.75", linewidth=1, label="training, each step")
+    axes.plot(steps, _moving_average(rewards), color="C0", linewidth=2, label=f"training, mean of {WINDOW} steps")
+    ends = {"before": 0, "after": steps[-1] if steps else 0}
+    for name, colour, offset in (("before", "C1", (8, -12)), ("after", "C2", (-72, -16))):
+        if name in results:
+            mean, error = results[name].reward_mean, results[name].reward_stderr or 0.0
+            axes.errorbar([ends[name]], [mean], yerr=[error], fmt="o", color=colour, capsize=3)
+            axes.annotate(f"{name}: {mean:.3f}", (ends[name], mean), textcoords="offset points", xytext=offset)
+    axes.set_xlabel("rollout step")
+    axes.set_ylabel("mean reward per episode")
+    axes.set_title("Reward, and held-out reward before and after training")
+    axes.grid(alpha=0.3)
+    axes.legend(loc="lower right")
+    unfinished = target.with_suffix(".part")
+    figure.savefig(unfinished, format="png", metadata={"Software": None})
+    unfinished.replace(target)
+
+
+def _moving_average(values: list[float]) -> list[float]:
+    return [sum(values[max(0, i - WINDOW + 1) : i + 1]) / min(i + 1, WINDOW) for i in range(len(values))]

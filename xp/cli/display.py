@@ -1,0 +1,159 @@
+"""What a person sees of a plan and of a finished run, on the terminal."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from xp.cli.curve import picture_of
+from xp.episode.metrics import FULL_REWARD
+from xp.runs.held_out import HeldOut, read_held_out
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from xp.planning.plan import Plan
+    from xp.runs.leaderboard import Line
+
+
+def console(*, stderr: bool = False) -> Console:
+    """The terminal; plain text where output is not one."""
+    from rich.console import Console
+
+    return Console(stderr=stderr, highlight=False, soft_wrap=True)
+
+
+def show_plan(plan: Plan, outputs: Path, *, with_files: bool) -> None:
+    """Everything that would run, and nothing of it run."""
+    from xp.planning.memory import memory_lines
+    from xp.planning.splits import held_out_lines
+
+    out = console()
+    out.print(f"[bold]{title(plan)}[/bold]")
+    for line in (*arithmetic(plan), *memory_lines(plan.spec)):
+        out.print(f"  {line}")
+    for line in held_out_lines(plan.spec, outputs):
+        out.print(f"  {line}", markup=False)
+    for stage in plan.stages:
+        there = " (there already)" if stage.done is not None and (outputs / stage.done).exists() else ""
+        after = f", after {' and '.join(stage.needs)}" if stage.needs else ""
+        out.print(f"[bold]{stage.name}[/bold]{after}: {shlex.join(stage.job.argv[:3])}")
+        for path in stage.job.outputs:
+            out.print(f"  -> {outputs / path}{there}")
+    secrets = {name: source for stage in plan.stages for name, source in stage.job.secrets.items()}
+    for name, source in secrets.items():
+        out.print(f"  secret {name}: from the variable {source}")
+    for line in code_of(plan):
+        out.print(f"  {line}", markup=False)
+    if with_files:
+        for stage in plan.stages:
+            for path, text in stage.job.files.items():
+                out.rule(path)
+                out.print(text, markup=False)
+
+
+def code_of(plan: Plan) -> list[str]:
+    """What a run would import or start beside xp and its trainer: a spec of somebody else's may name any of it."""
+    from xp.backends.stages.episode import user_modules
+
+    spec = plan.spec
+    members = spec.env.members.values()
+    programs = [("Python of the jobs", spec.backend.runtime.python), ("image of the jobs", spec.backend.runtime.image)]
+    programs += [("Python of an environment", one.python) for one in members]
+    programs += [("image of an environment", one.image) for one in members]
+    modules = user_modules(spec)
+    return [
+        *([f"would import modules: {', '.join(modules)}"] if modules else []),
+        *(f"would start the {what}: {name}" for what, name in dict.fromkeys(programs) if name is not None),
+    ]
+
+
+def title(plan: Plan) -> str:
+    """What the run is, on one line."""
+    spec = plan.spec
+    mix = "+".join(spec.env.members)
+    return (
+        f"{mix} · {spec.model.name} · {spec.algorithm.name} · {spec.backend.name} on {spec.hardware.name}"
+        f" by {spec.launcher.name} · seed {spec.seed}"
+    )
+
+
+def arithmetic(plan: Plan) -> list[str]:
+    """The batch geometry in words; the second line is the size of the run."""
+    from xp.backends.batch import arithmetic as batch_arithmetic
+    from xp.backends.extent import evaluation_line, training_line
+
+    training = plan.spec.training
+    episodes = training.prompts_per_step * training.group_size
+    updates = training.updates_per_step * training.passes_per_step
+    return [
+        f"a step: {training.prompts_per_step} tasks x {training.group_size} episodes = {episodes} episodes,"
+        f" {updates} optimizer update{'s' if updates > 1 else ''} of {episodes // training.updates_per_step}",
+        training_line(plan.spec),
+        *batch_arithmetic(plan.spec),
+        evaluation_line(plan.spec),
+    ]
+
+
+def show_summary(plan: Plan, outputs: Path, attempt: int) -> None:
+    """The few lines at the end of a run: what was trained, reward before and after, where everything lies."""
+    from xp.planning.splits import held_out_lines
+
+    out = console()
+    run = outputs / "runs" / plan.run_id
+    file = run / f"attempt_{attempt}" / "evaluate" / "evaluation.json"
+    is_evaluated = any(stage.name == "evaluate" for stage in plan.stages)
+    results = read_held_out(file) if is_evaluated else {}
+    was_trained = any(stage.name == "train" for stage in plan.stages)
+    size = f": {arithmetic(plan)[1].removeprefix('the run: ')}" if was_trained else ""
+    out.print(f"\n[bold]{'Trained' if was_trained else 'Evaluated'}[/bold] {title(plan)}{size}")
+    for name, label in (("before", "before"), ("after", "after ")):
+        if name in results:
+            out.print(f"  held-out reward {label if was_trained else ''} {_reward(results[name])}")
+    if not is_evaluated:
+        out.print("  not evaluated: nothing is held out (env.held_out=null)")
+    for line in held_out_lines(plan.spec, outputs):
+        out.print(f"  {line}", markup=False)
+    if (
+        is_evaluated
+        and (picture := picture_of(run, file, lambda text: out.print(f"  {text}", markup=False))) is not None
+    ):
+        out.print(f"  reward curve  {picture}")
+    if (run / "model").exists():
+        out.print(f"  model         {run / 'model'}")
+    out.print(f"  everything    {run}  (run.json, spec.yaml, metrics.jsonl, attempt_{attempt}/*/log.txt)")
+
+
+def show_lines(lines: Sequence[Line]) -> None:
+    """The leaderboard."""
+    from dataclasses import fields
+
+    from rich.table import Table
+
+    from xp.runs.leaderboard import Line, readable
+
+    if not lines:
+        console().print("no runs")
+        return
+    table = Table(box=None, pad_edge=False)
+    for field in fields(Line):
+        table.add_column(field.name, overflow="fold")
+    for line in lines:
+        table.add_row(*readable(line))
+    console().print(table)
+
+
+def _reward(result: HeldOut) -> str:
+    error = "" if result.reward_stderr is None else f" ± {result.reward_stderr:.3f}"
+    text = f"[bold]{result.reward_mean:.3f}[/bold]{error} over {result.num_scored} episodes{_passes(result)}"
+    text = f"{text}, {result.num_void} void" if result.num_void else text
+    return f"{text} ({result.label})" if result.label else text
+
+
+def _passes(result: HeldOut) -> str:
+    """Evaluations of earlier versions say only how many were perfect."""
+    if result.pass_share is None or result.pass_threshold in (None, FULL_REWARD):
+        return "" if result.perfect_share is None else f", {result.perfect_share:.0%} with full reward"
+    return f", {result.pass_share:.0%} with a reward of at least {result.pass_threshold:g}"

@@ -1,0 +1,163 @@
+"""`python -m xp env check`: from the command line to a report for each environment of a mix."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from xp.backends.stages.episode import chat_of, env_config, episode_secrets
+from xp.compose import compose
+from xp.env_check.measure import Measured, measure
+from xp.env_check.report import Report, report
+from xp.env_check.watch import CLOSE_S, Watch, close_within
+from xp.envs.base import EnvFault, Message, Provider
+from xp.envs.config import Chat
+from xp.envs.load import load_provider
+from xp.errors import ExitCode, XpError
+from xp.runs.resume import split_off
+from xp.security.secrets import resolve
+from xp.spec import EnvMember, RunSpec
+
+USAGE: Final = (
+    "python -m xp env check env=NAME | URL | Org/Name | package.module:Class [tasks=4] [tokenizer=DIR]"
+    " [--seconds 120] [--json] [key=value ...]"
+)
+NUM_TASKS: Final = 4
+SECONDS: Final = 120
+CLASS: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+
+
+def env_command(arguments: Sequence[str]) -> int:
+    """Check environments; the exit code is ENVIRONMENT where one cannot be trained on or the time was too short."""
+    if not arguments or arguments[0] != "check":
+        raise XpError(USAGE)
+    as_json = "--json" in arguments
+    seconds, words = _seconds([text for text in arguments[1:] if text != "--json"])
+    given, rest = split_off(("tasks", "tokenizer"), words)
+    if not rest or any(text.startswith("-") for text in rest):
+        raise XpError(USAGE)
+    tasks = given.get("tasks", str(NUM_TASKS))
+    if not tasks.isdigit() or int(tasks) < 1:
+        raise XpError(f"tasks={tasks}: how many tasks are played is a whole number from 1 on")
+    spec = compose(_as_overrides(rest))
+    reports = check(spec, int(tasks), given.get("tokenizer"), seconds)
+    if as_json:
+        print(json.dumps([one.as_dict() for one in reports], indent=2, ensure_ascii=False))
+    else:
+        for one in reports:
+            show(one)
+    return ExitCode.ENVIRONMENT if any(one.faults or one.stopped for one in reports) else ExitCode.OK
+
+
+def _seconds(words: Sequence[str]) -> tuple[int, list[str]]:
+    """`--seconds N`, and the other words."""
+    if "--seconds" not in words:
+        return SECONDS, list(words)
+    place = words.index("--seconds")
+    text = words[place + 1] if place + 1 < len(words) else ""
+    if not text.isdecimal() or int(text) < 1:
+        raise XpError(f"--seconds {text}: how long the check may take is a whole number of seconds from 1 on")
+    return int(text), [*words[:place], *words[place + 2 :]]
+
+
+def check(spec: RunSpec, num_tasks: int, tokenizer: str | None, seconds: float) -> list[Report]:
+    """A report for each member of the mix, in its order; all together take at most about `seconds`."""
+    count = token_counter(tokenizer, chat_of(spec)) if tokenizer else None
+    ends = time.monotonic() + seconds
+    return [_check_member(spec, name, num_tasks, count, Watch(name, ends)) for name in spec.env.members]
+
+
+def _check_member(
+    spec: RunSpec, name: str, num_tasks: int, count: Callable[[Sequence[Message], str], int] | None, watch: Watch
+) -> Report:
+    member, group_size = spec.env.members[name], spec.training.group_size
+    rules = env_config(name, member, spec)
+    # A fault is what is looked for, so that no second session hides it.
+    rules = replace(rules, limits=replace(rules.limits, retries_per_episode=0))
+    found, raised = Measured(), list[BaseException]()
+    providers: list[Provider] = []
+
+    def work() -> None:
+        try:
+            watch.doing("connecting")
+            providers.append(provider := load_provider(rules, _environ(spec)))
+            split = _split(member, provider.splits())
+            prompt = member.system_prompt
+            how = {"num_tasks": num_tasks, "group_size": group_size}
+            measure(provider, rules, split, **how, system_prompt=prompt, found=found, watch=watch)
+        except BaseException as error:  # raised below, on the command's own thread
+            raised.append(error)
+
+    try:
+        is_whole = watch.run(work)
+        found = found.until_now()
+        if not is_whole or (watch.is_over and not raised):
+            found.stopped = f"{watch.now}, which had taken {watch.seconds_of_phase:.0f} s"
+    finally:
+        for provider in providers:
+            close_within(provider.close, CLOSE_S)
+    if raised and isinstance(raised[0], EnvFault):
+        fault = raised[0]
+        return Report(name, {}, (f"it does not answer: {type(fault).__name__}: {fault}",), ())
+    if raised:
+        raise raised[0]
+    limit = spec.training.max_prompt_tokens
+    return report(rules, found, group_size=group_size, max_prompt_tokens=limit, count_tokens=count)
+
+
+def _split(member: EnvMember, splits: Sequence[str]) -> str:
+    """The one to play: of the training splits, or whatever an environment has that trains nothing."""
+    return next((split for split in (*member.train.split, *splits) if split in splits), member.train.split[0])
+
+
+def token_counter(directory: str, rules: Chat) -> Callable[[Sequence[Message], str], int]:
+    """Counts a prompt's tokens by the tokenizer of a Hugging Face directory; raises XpError if there is none."""
+    from transformers import AutoTokenizer
+
+    from xp.episode.tokens import ChatTokens
+
+    if not Path(directory).is_dir():
+        raise XpError(f"tokenizer={directory}: no such directory")
+    chat = ChatTokens(AutoTokenizer.from_pretrained(directory), rules)
+    return lambda messages, tools: len(chat.prompt(messages, tools))
+
+
+def show(one: Report) -> None:
+    from xp.cli.display import console
+
+    out = console()
+    out.print(f"[bold]{one.name}[/bold]")
+    for fact, value in one.facts.items():
+        out.print(f"  {fact:24} {value}", markup=False)
+    if one.stopped:
+        out.print(f"  stopped: the time was over while {one.stopped}", markup=False)
+        out.print("  the figures above are of what was measured until then; --seconds N gives it more", markup=False)
+    for warning in one.warnings:
+        out.print(f"  worth a thought: {warning}", markup=False)
+    for fault in one.faults:
+        out.print(f"  fault: {fault}", markup=False)
+    if not one.faults and not one.warnings and not one.stopped:
+        out.print("  nothing stands against training on it")
+
+
+def _as_overrides(rest: Sequence[str]) -> list[str]:
+    """A bare target becomes the option for any environment of its kind; what follows stays as it is."""
+    target, others = rest[0], list(rest[1:])
+    if "=" in target.partition("://")[0]:
+        return list(rest)
+    address = "serve" if CLASS.fullmatch(target) else "target"
+    chosen = [] if any(text.startswith("env=") for text in others) else ["env=openreward"]
+    return [*chosen, f"env.{address}='{target}'", *others]
+
+
+def _environ(spec: RunSpec) -> dict[str, str]:
+    """This process's variables and the declared secrets under the names by which a job sees them."""
+    secrets = episode_secrets(spec)
+    values = resolve(sorted(set(secrets.values())))
+    return {**os.environ, **{name: values[variable] for name, variable in secrets.items()}}

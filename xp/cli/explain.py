@@ -1,0 +1,168 @@
+"""One field of a spec: its value, where it comes from, what it means, and what each backend makes of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from xp.cli.parity import refused, rows
+from xp.compose import ROOT, Origin, origin_of, other_of
+from xp.compose.faults import nearest
+from xp.compose.native_names import hint as native_hint
+from xp.errors import XpError
+from xp.spec import BackendName, RunSpec, Section
+
+
+@dataclass(frozen=True)
+class Field:
+    """A key of the spec."""
+
+    path: str
+    """As the user types it."""
+    value: Any
+    meaning: str
+    """Its docstring."""
+    legal: str
+
+
+def explain(
+    path: str,
+    spec: RunSpec,
+    specs: Mapping[BackendName, RunSpec],
+    overrides: Sequence[str],
+    config_dirs: Sequence[Path] = (),
+) -> Iterator[str]:
+    """The answer, line by line; raises XpError for a key that does not exist.
+
+    Args:
+        path: of a field, or of a section, whose fields are then listed.
+        spec: as composed.
+        specs: the same overrides on each backend.
+        overrides: of the command line.
+        config_dirs: the user's own.
+    """
+    fields = fields_of(spec)
+    below = [field for field in fields.values() if field.path.startswith(f"{path}.")]
+    if path not in fields and not below:
+        hint = native_hint(path)
+        raise XpError(f"{path}: no such key{f'; {hint}' if hint else nearest(path, fields)}")
+    if path not in fields:
+        yield f"{path}: {_section_meaning(spec, path)}"
+        for field in below:
+            meaning = field.meaning or _comment(origin_of(field.path, overrides, config_dirs))
+            yield f"  {field.path} = {shown(field.value)}  {_first_sentence(meaning)}".rstrip()
+        return
+    field = fields[path]
+    yield f"{path} = {shown(field.value)}"
+    other = other_of(path) if field.value is None else None
+    if other is not None:
+        yield f"  null   since {other} = {shown(fields[other].value)}, in the place of:"
+    for number, text in enumerate(_places(path, overrides, config_dirs)):
+        yield f"  {'from' if number == 0 and other is None else 'over':6} {text}"
+    yield f"  means  {field.meaning or _comment(origin_of(path, overrides, config_dirs))}"
+    yield f"  legal  {field.legal}"
+    yield from _on_backends(path, specs)
+
+
+def fields_of(spec: RunSpec) -> dict[str, Field]:
+    """Every leaf field, by the key that the user types; of a mix of one, without the member's name."""
+    found = {field.path: field for field in _walk(spec, "")}
+    if len(spec.env.members) == 1:
+        prefix = f"env.members.{next(iter(spec.env.members))}."
+        short = {path: f"env.{path.removeprefix(prefix)}" if path.startswith(prefix) else path for path in found}
+        found = {
+            short[path]: Field(short[path], field.value, field.meaning, field.legal) for path, field in found.items()
+        }
+    return found
+
+
+def shown(value: Any) -> str:
+    """A value as YAML would have it."""
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    return str(value)
+
+
+def _walk(section: Section, path: str) -> Iterator[Field]:
+    properties = type(section).model_json_schema(mode="validation")
+    for name, info in type(section).model_fields.items():
+        value, below = getattr(section, name), f"{path}.{name}" if path else name
+        if isinstance(value, Section):
+            yield from _walk(value, below)
+        elif isinstance(value, dict) and value and all(isinstance(child, Section) for child in value.values()):
+            for key, child in value.items():
+                yield from _walk(child, f"{below}.{key}")
+        else:
+            legal = _legal(properties["properties"][name], properties.get("$defs", {}))
+            yield Field(below, value, (info.description or "").replace("\n", " "), legal)
+
+
+def _legal(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
+    """What a field takes, from its JSON schema."""
+    if "$ref" in schema:
+        schema = definitions[schema["$ref"].rpartition("/")[2]]
+    if "anyOf" in schema:
+        return " or ".join(_legal(one, definitions) for one in schema["anyOf"])
+    if "enum" in schema:
+        return ", ".join(map(str, schema["enum"]))
+    bounds = [
+        f"{sign} {schema[key]}"
+        for key, sign in (("minimum", ">="), ("exclusiveMinimum", ">"), ("maximum", "<="), ("exclusiveMaximum", "<"))
+        if key in schema
+    ]
+    pattern = f" like {schema['pattern']}" if "pattern" in schema else ""
+    names = {"integer": "a whole number", "number": "a number", "string": "text", "boolean": "true or false"}
+    names |= {"array": "a list", "object": "keys of your own" if "properties" not in schema else "a section"}
+    kind = names.get(schema.get("type", ""), str(schema.get("type", "anything")))
+    return f"{kind}{pattern}{' ' + ' and '.join(bounds) if bounds else ''}"
+
+
+def _places(path: str, overrides: Sequence[str], config_dirs: Sequence[Path]) -> list[str]:
+    """Where the value comes from, then what it went over."""
+    origin: Origin = origin_of(path, overrides, config_dirs)
+    found = [f"the command line: {origin.override}"] if origin.override else []
+    for mark in reversed(origin.marks):
+        file = os.path.relpath(mark.file, ROOT) if mark.file.is_relative_to(ROOT) else str(mark.file)
+        found.append(f"{file}:{mark.line}{f': {mark.raw}' if mark.raw else ''}")
+    return found or ["xp itself"]
+
+
+def _comment(origin: Origin) -> str:
+    """The comment above the key in the file that says it first."""
+    if not origin.marks:
+        return ""
+    lines = origin.marks[0].file.read_text().splitlines()[: origin.marks[0].line - 1]
+    above: list[str] = []
+    while lines and lines[-1].strip().startswith("#"):
+        above.insert(0, lines.pop().strip().lstrip("# "))
+    return " ".join(above)
+
+
+def _on_backends(path: str, specs: Mapping[BackendName, RunSpec]) -> Iterator[str]:
+    found = next((row for row in rows(specs) if row.field == path), None)
+    if found is None:
+        yield "  means the same on every backend: xp itself carries it"
+        return
+    reasons = refused(specs)
+    for name, meaning in found.meanings.items():
+        note = f"  ({meaning.note})" if meaning.note else ""
+        yield f"  {name:6} {meaning.fit}: {meaning.receives}{note}"
+        for reason in reasons.get(name, []):
+            if reason.partition(": ")[0] == path:
+                yield f"         refused: {reason.partition(': ')[2]}"
+
+
+def _section_meaning(spec: RunSpec, path: str) -> str:
+    value: Any = spec
+    for part in path.split("."):
+        members = value.members if part != "members" and hasattr(value, "members") else None
+        value = next(iter(members.values())) if members else value
+        value = value[part] if isinstance(value, dict) else getattr(value, part)
+    return _first_sentence((type(value).__doc__ or "").strip().replace("\n", " "))
+
+
+def _first_sentence(text: str) -> str:
+    return text.split(". ")[0].rstrip(".") + "." if text else ""

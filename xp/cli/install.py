@@ -1,0 +1,117 @@
+"""`python -m xp install`: the Python that a spec's trainer needs, made from its lock with uv; whole or not at all."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+from xp.backends.stages.needs import runtime_lock
+from xp.errors import ExitCode, XpError
+from xp.runtime_locks import AFTER_LOCK, WHOLE, RuntimeLock, directory, installed
+from xp.spec import LauncherName, RunSpec
+
+PYTHONS = ("3.12", "3.11")
+"""Versions that the locks are resolved for, the preferred one first."""
+
+
+def install(spec: RunSpec, python: str | None = None) -> Path | None:
+    """Make the environment of a spec's trainer, unless it is there.
+
+    Args:
+        spec: decides which lock.
+        python: interpreter to build on; None: one of `PYTHONS`, which uv finds or downloads.
+
+    Returns:
+        The environment's interpreter; None where the spec names its own, or runs in xp's.
+
+    Raises:
+        XpError: RUNTIME where uv is missing or failed; nothing that looks installed is left then.
+    """
+    lock = runtime_lock(spec)
+    return None if lock is None else install_lock(lock, python)
+
+
+def install_lock(lock: RuntimeLock, python: str | None = None) -> Path:
+    """Make one lock's environment; a second process waits for the first and finds it made."""
+    from filelock import FileLock
+
+    if (there := installed(lock.key)) is not None:
+        return there
+    place = directory() / lock.key
+    place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with FileLock(place.with_name(f".{lock.key}.lock")):
+        if (there := installed(lock.key)) is not None:
+            return there
+        if place.exists():  # of a build that was cut short
+            shutil.rmtree(place)
+        _build(lock, place, python)
+        (place / WHOLE).write_text(f"{lock.key}\n", encoding="utf-8")
+    return place / "bin" / "python"
+
+
+def why_not(spec: RunSpec) -> str:
+    """Reason why `install` has nothing to make for a spec, in words."""
+    runtime = spec.backend.runtime
+    if runtime.python is not None:
+        return f"the job's Python is backend.runtime.python={runtime.python}"
+    if runtime.project_env is not None:
+        return f"the job's Python belongs to the checkout that {runtime.project_env} names"
+    if spec.hardware.accelerator == "cpu":
+        return "on hardware=cpu the job runs in xp's own Python (make setup), or in .venv-skyrl (make rehearse-skyrl)"
+    strategy = spec.backend.parallel.strategy
+    return f"backend={spec.backend.name} with strategy={strategy} has no lock here: see its page in docs/backends"
+
+
+def cannot_run_here(spec: RunSpec) -> str | None:
+    """Reason why a run of this spec does not use this machine's environments; None: it does."""
+    from xp.launchers.node.gpus import visible_gpus
+
+    if spec.launcher.name is LauncherName.MODAL:
+        return "launcher=modal runs the job in an image"
+    wanted = 0 if spec.hardware.accelerator == "cpu" else spec.hardware.accelerators_per_node
+    if spec.launcher.name is LauncherName.LOCAL and len(there := visible_gpus()) < wanted:
+        return f"the run needs {wanted} x {spec.hardware.accelerator} and this machine shows {len(there)} GPUs"
+    return None
+
+
+def _build(lock: RuntimeLock, place: Path, python: str | None) -> None:
+    program = uv()
+    _run([*program, "venv", "--quiet", "--python", python or _python(program), str(place)])
+    pip = [*program, "pip", "install", "--python", str(place / "bin" / "python"), "--no-deps"]
+    for file in lock.files:
+        hashes = ["--require-hashes"] if "--hash" in file.read_text(encoding="utf-8") else []
+        without = f"; backend.attention=sdpa does without {file.name}" if file.name == AFTER_LOCK else ""
+        _run([*pip, *hashes, "--requirements", str(file)], without)
+
+
+def _python(program: list[str]) -> str:
+    """The first of `PYTHONS` that is on the machine, else the first, which uv then downloads."""
+    find = [*program, "python", "find", "--no-python-downloads"]
+    there = (one for one in PYTHONS if subprocess.run([*find, one], capture_output=True, check=False).returncode == 0)
+    return next(there, PYTHONS[0])
+
+
+def uv() -> list[str]:
+    """The command that starts uv; raises XpError(RUNTIME) where there is none."""
+    if find_spec("uv") is not None:
+        return [sys.executable, "-m", "uv"]
+    if (program := shutil.which("uv")) is not None:
+        return [program]
+    raise XpError(f"install needs uv: {sys.executable} -m pip install uv", ExitCode.RUNTIME)
+
+
+def _run(command: list[str], way_out: str = "") -> None:
+    """Run uv, which shows its own progress."""
+    try:
+        subprocess.run(command, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        raise XpError(
+            f"install stopped at: {shlex.join(command)}\n"
+            "uv says why above; the same command again begins anew, and what was downloaded is kept in uv's cache"
+            + way_out,
+            ExitCode.RUNTIME,
+        ) from None

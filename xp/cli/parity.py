@@ -1,0 +1,156 @@
+"""One spec on three trainers: what each of them receives of every field, and how well it fits.
+
+`python -m xp.cli.parity` writes docs/parity.md for the reference composition, and what changes there with other algorithms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from pathlib import Path
+
+from xp.backends.base import Fit, Meaning, meant_fields
+from xp.compose import compose
+from xp.planning.plan import render_module
+from xp.spec import BackendName, RunSpec
+
+REFERENCE = ("env=whodunit", "model=qwen2.5-3b-instruct", "hardware=a100x4")
+"""What docs/parity.md is made of: the public SkyRL example's model and machine."""
+ALGORITHMS = (
+    ("algorithm=gspo",),
+    ("algorithm=cispo",),
+    ("algorithm=reinforce_pp",),
+    ("algorithm=ppo", "training.critic_learning_rate=1e-05"),
+    ("algorithm=custom", "algorithm.advantage_fn=my_pkg.algorithms:my_advantages"),
+)
+"""On the reference: what brings fields to life that are null or without effect there."""
+SIGNS = {Fit.EXACT: "", Fit.EMULATED: "≈ ", Fit.UNSUPPORTED: "✗ "}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One field."""
+
+    field: str
+    value: str
+    meanings: Mapping[BackendName, Meaning]
+
+
+def specs_of(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -> dict[BackendName, RunSpec]:
+    """The same overrides composed for each backend; raises XpError where they do not compose."""
+    kept = [text for text in overrides if not text.startswith("backend=")]
+    return {name: compose([*kept, f"backend={name}"], config_dirs) for name in BackendName}
+
+
+def rows(specs: Mapping[BackendName, RunSpec]) -> list[Row]:
+    """The table, in the order of the schema."""
+    meanings = {name: render_module(spec).meanings(spec) for name, spec in specs.items()}
+    fields = dict.fromkeys(field for spec in specs.values() for field in meant_fields(spec))
+    return [Row(field, _value(field, specs), _of(field, meanings)) for field in fields]
+
+
+def lines(table: Iterable[Row]) -> Iterator[str]:
+    """The table for a terminal: a field, then one line a backend, the fit before what it receives."""
+    for row in table:
+        yield f"{row.field} = {row.value}"
+        for name, meaning in row.meanings.items():
+            note = f"  ({meaning.note})" if meaning.note else ""
+            yield f"  {name:6} {meaning.fit:12} {meaning.receives}{note}"
+
+
+def refused(specs: Mapping[BackendName, RunSpec]) -> dict[BackendName, list[str]]:
+    """Why a backend would not plan its spec; backends that would are left out."""
+    found = {name: [str(one) for one in render_module(spec).refusals(spec)] for name, spec in specs.items()}
+    return {name: reasons for name, reasons in found.items() if reasons}
+
+
+def markdown(table: Sequence[Row], by_algorithm: Mapping[str, Sequence[Row]]) -> str:
+    """docs/parity.md.
+
+    Args:
+        table: of the reference.
+        by_algorithm: overrides -> the whole table with them, of which the fields of the algorithm are shown.
+    """
+    counts = {fit: sum(m.fit is fit for row in table for m in row.meanings.values()) for fit in Fit}
+    notes: dict[str, int] = {}
+    known = {row.field: row for row in table}
+    body = [_markdown_row(row, notes) for row in table]
+    for overrides, rows_of_one in by_algorithm.items():
+        changed = [row for row in rows_of_one if _is_of_the_algorithm(row.field) and row != known.get(row.field)]
+        body += ["", f"### {overrides}", "", *HEADER, *(_markdown_row(row, notes) for row in changed)]
+    return "\n".join(
+        [
+            "# What each trainer receives",
+            "",
+            "Made by `make docs` from the backends' own `meanings`, for `" + " ".join(REFERENCE) + "`;",
+            "`python -m xp parity [overrides]` prints it for any other spec, `python -m xp explain KEY` for one field.",
+            "The fields of the other algorithms, where they differ, are at the end.",
+            "",
+            f"No sign: exact ({counts[Fit.EXACT]} cells). ≈ emulated ({counts[Fit.EMULATED]}): the same meaning by",
+            "other means, or with the difference that the note names.",
+            f"✗ unsupported ({counts[Fit.UNSUPPORTED]}): a plan that sets it is refused. Fields that are not here",
+            "(`env`, `hardware`, `launcher`, ...) are carried by xp itself and mean the same everywhere.",
+            "",
+            *HEADER,
+            *body,
+            "",
+            *(f"{number}. {note}" for note, number in notes.items()),
+            "",
+        ]
+    )
+
+
+HEADER = (
+    "| field | value | " + " | ".join(name.value for name in BackendName) + " |",
+    "|---|---|" + "---|" * len(BackendName),
+)
+
+
+def reference_markdown() -> str:
+    """docs/parity.md as it should be."""
+    others = {" ".join(one): rows(specs_of([*REFERENCE, *one])) for one in ALGORITHMS}
+    return markdown(rows(specs_of(REFERENCE)), others)
+
+
+def _is_of_the_algorithm(field: str) -> bool:
+    return (field.startswith("algorithm.") and field != "algorithm.name") or field == "training.critic_learning_rate"
+
+
+def _markdown_row(row: Row, notes: dict[str, int]) -> str:
+    cells = []
+    for name in BackendName:
+        meaning = row.meanings.get(name)
+        if meaning is None:
+            cells.append("")
+            continue
+        mark = f" ({notes.setdefault(meaning.note, len(notes) + 1)})" if meaning.note else ""
+        receives = "" if meaning.fit is Fit.UNSUPPORTED else f"`{meaning.receives}`"
+        cells.append(f"{SIGNS[meaning.fit]}{receives}{mark}".replace("|", "\\|").strip())
+    return f"| `{row.field}` | `{row.value}` | " + " | ".join(cells) + " |"
+
+
+def _of(field: str, meanings: Mapping[BackendName, Mapping[str, Meaning]]) -> dict[BackendName, Meaning]:
+    return {name: of_one[field] for name, of_one in meanings.items() if field in of_one}
+
+
+def _value(field: str, specs: Mapping[BackendName, RunSpec]) -> str:
+    """The value; where the backends' options differ, each one's own."""
+    values = {name: _shown(attrgetter(field)(spec)) for name, spec in specs.items() if field in set(meant_fields(spec))}
+    first = next(iter(values.values()))
+    others = [f"{name}: {value}" for name, value in values.items() if value != first]
+    return f"{first} ({', '.join(others)})" if others else first
+
+
+def _shown(value: object) -> str:
+    return "null" if value is None else str(value)
+
+
+def main() -> None:
+    """Rewrite docs/parity.md."""
+    target = Path(__file__).resolve().parents[1] / "docs/parity.md"
+    target.write_text(reference_markdown())
+
+
+if __name__ == "__main__":
+    main()

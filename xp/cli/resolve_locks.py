@@ -1,0 +1,55 @@
+"""`make locks`, `make check-locks`: resolves runtimes/*/requirements.in with uv, on each Python that a lock is for."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from xp.cli.install import PYTHONS, uv
+from xp.runtime_locks import LOCK, RuntimeLock, locks, versions_in
+
+PLATFORM = "x86_64-manylinux_2_28"
+
+
+def main(argv: Sequence[str]) -> int:
+    """Rewrite every lock (`--write`), or compare each with what resolves today; returns the number of differences."""
+    faults = [line for lock in locks().values() for line in (_write(lock) if "--write" in argv else _check(lock))]
+    print("\n".join(faults) or "no differences")
+    return min(len(faults), 1)
+
+
+def _write(lock: RuntimeLock) -> list[str]:
+    """The lock is made for the oldest Python, and must be complete on the others."""
+    _compile(lock, min(PYTHONS), lock.directory / LOCK, ["--generate-hashes", "--upgrade"])
+    return _check(lock)
+
+
+def _check(lock: RuntimeLock) -> list[str]:
+    """Whether the committed lock is a solution of its sources on every Python, and holds nothing else."""
+    found = []
+    with tempfile.TemporaryDirectory() as directory:
+        for python in PYTHONS:
+            resolved = Path(directory) / f"{python}.txt"
+            _compile(lock, python, resolved, ["--constraints", str(lock.directory / LOCK)])
+            wanted, there = versions_in([resolved]), versions_in([lock.directory / LOCK])
+            for name in sorted({*wanted, *there}):
+                if wanted.get(name) != there.get(name):
+                    found.append(
+                        f"{lock.name}, Python {python}: {name}: lock {there.get(name)}, resolved {wanted.get(name)}"
+                    )
+    return found
+
+
+def _compile(lock: RuntimeLock, python: str, target: Path, more: Sequence[str]) -> None:
+    overrides = lock.directory / "overrides.txt"
+    command = [*uv(), "pip", "compile", "--quiet", "--no-header", "--no-python-downloads", "--python-version", python]
+    command += ["--python-platform", PLATFORM, "--output-file", str(target), *more]
+    command += ["--overrides", str(overrides)] if overrides.is_file() else []
+    subprocess.run([*command, "requirements.in"], check=True, cwd=lock.directory)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,58 @@
+"""Runs plans one after the other and tells a person what became of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from xp.backends.stages.episode import user_modules
+from xp.errors import ExitCode, XpError
+from xp.planning.plan import Plan
+from xp.runs.record import Status
+
+
+def run_plans(plans: Sequence[Plan], *, is_whole: bool = True) -> int:
+    """Run the plans in order. A sweep goes on after a failure and returns the first one's exit code."""
+    from xp.cli.display import console
+
+    code: int = ExitCode.OK
+    for number, one in enumerate(plans, start=1):
+        if len(plans) > 1:
+            console().rule(f"{number}/{len(plans)}  {one.run_id}")
+        try:
+            run_plan(one, is_whole=is_whole)
+        except XpError as error:
+            if len(plans) == 1 or error.code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):
+                raise
+            console(stderr=True).print(f"xp: {one.run_id}: {error}", markup=False)
+            code = code or error.code
+    return code
+
+
+def run_plan(one: Plan, *, is_whole: bool, again: bool = False, replan: Callable[[int], Plan] | None = None) -> None:
+    """Run one plan, unless its run is finished.
+
+    Args:
+        one: the plan.
+        is_whole: whether it ends with an evaluation, which is shown.
+        again: run also what succeeded in an earlier attempt.
+        replan: makes the same plan for another attempt; None: `xp.planning.plan.build_plan`.
+    """
+    from xp.cli.display import console, show_summary, title
+    from xp.launchers.choice import make_launcher
+    from xp.runs.kept import attempt_of, finished
+    from xp.runs.supervise import dispatch
+
+    outputs = Path(one.spec.outputs)
+    if not again and (reason := finished(one, outputs)) is not None:
+        console().print(reason, markup=False, soft_wrap=True)
+        return
+    console().print(f"[bold]{one.run_id}[/bold]  {title(one)}")
+    launcher = make_launcher(one.spec.launcher, outputs, one.spec.backend.pins)
+    record = dispatch(one, launcher, outputs, modules=user_modules(one.spec), replan=replan, again=again)
+    if record.status is Status.RUNNING:
+        console().print(
+            f"left to {one.spec.launcher.name}; python -m xp runs show|logs|cancel {one.run_id}", markup=False
+        )
+    elif is_whole:
+        show_summary(one, outputs, attempt=attempt_of(record, "evaluate") or len(record.attempts))

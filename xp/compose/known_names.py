@@ -1,0 +1,124 @@
+"""Answers names that users bring from the trainers' own scripts and tutorials with xp's name for the same thing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from xp.compose.script_words import RENAMED, SAID
+
+OPTION_ALIASES = {
+    ("env", "generalreasoning/whodunit"): "whodunit",
+    ("env", "generalreasoning/whodunit_mini"): "whodunit_mini",
+    ("env", "generalreasoning/ctf"): "ctf",
+    ("env", "generalreasoning/gsm8k"): "gsm8k",
+    ("env", "math/gsm8k"): "gsm8k",
+    ("env", "generalreasoning/gsm1k"): "gsm1k",
+    ("env", "generalreasoning/open-rl"): "open_rl",
+    ("env", "eigent/seta"): "seta",
+    ("env", "kanishk/endlessterminals"): "endless_terminals",
+    ("env", "echo_env"): "openenv_echo",
+    ("env", "echo-env"): "openenv_echo",
+    ("env", "coding_env"): "openenv_coding",
+    ("env", "coding-env"): "openenv_coding",
+    ("env", "openspiel-env"): "openenv_openspiel",
+    ("env", "atari-env"): "openenv_atari",
+    ("env", "sumo-rl-env"): "openenv_sumo_rl",
+    ("env", "finrl-env"): "openenv_finrl",
+    ("model", "qwen/qwen2.5-1.5b-instruct"): "qwen2.5-1.5b-instruct",
+    ("model", "qwen/qwen2.5-3b-instruct"): "qwen2.5-3b-instruct",
+    ("model", "qwen/qwen2.5-7b-instruct"): "qwen2.5-7b-instruct",
+    ("model", "qwen/qwen3-4b"): "qwen3-4b",
+    ("model", "qwen/qwen3-30b-a3b"): "qwen3-30b-a3b",
+}
+"""Other spellings of an option, in lower case: ids of the catalogs, and names of the tutorials."""
+
+ESTIMATOR_KEYS = (
+    *("advantage_estimator", "adv_estimator", "algorithm.adv_estimator", "policy_loss_type"),
+    *("trainer.algorithm.advantage_estimator", "trainer.algorithm.policy_loss_type", "--advantage-estimator"),
+)
+"""By which trainers choose what is an option of xp's group `algorithm`."""
+ALGORITHMS = {
+    "grpo": "grpo",
+    "rloo": "rloo",
+    "gspo": "gspo",
+    "cispo": "cispo",
+    "gae": "ppo",
+    "ppo": "ppo",
+    "reinforce++": "reinforce_pp",
+    "reinforce_plus_plus": "reinforce_pp",
+}
+"""A trainer's word -> the option."""
+STRATEGIES = {
+    "fsdp2": "backend.parallel.strategy=fsdp2",
+    "fsdp": "backend.parallel.strategy=fsdp2",
+    "megatron": "backend.parallel.strategy=megatron",
+}
+BOOLS = {"true": "true", "false": "false", "True": "true", "False": "false", "1": "true", "0": "false"}
+BY_VALUE = (
+    {(key, word): f"algorithm={option}" for key in ESTIMATOR_KEYS for word, option in ALGORITHMS.items()}
+    | {("trainer.strategy", word): meant for word, meant in STRATEGIES.items()}
+    | {("OPENREWARD_UPLOAD_ROLLOUT", word): f"upload_rollouts={meant}" for word, meant in BOOLS.items()}
+    | {(key, "wandb"): "tracking=[wandb]" for key in ("LOGGER", "trainer.logger")}
+    | {(key, "console"): "tracking=[], the console alone" for key in ("LOGGER", "trainer.logger")}
+    | {
+        ("loss_type", "cispo"): "algorithm=cispo",
+        ("importance_sampling_level", "sequence"): "algorithm=gspo, or algorithm.ratio_level=sequence",
+        ("trainer.placement.colocate_all", "true"): "backend.engine.placement=colocated",
+        ("trainer.placement.colocate_all", "false"): "backend.engine.placement=separate",
+        ("--train-backend", "megatron"): "backend.parallel.strategy=megatron",
+    }
+)
+"""Key and value -> what to write, where the value decides."""
+CHOOSES = {
+    **dict.fromkeys(("MODEL", "--model", "trainer.policy.model.path", "--hf-checkpoint"), "model"),
+    **dict.fromkeys(("ENV_NAME", "--env", "--env_name", "environment.env_class"), "env"),
+}
+"""Keys whose value is the name of something that xp has an option for."""
+SCRIPT_VARIABLES = (
+    *("OPENREWARD_UPLOAD_ROLLOUT", "OPENREWARD_RUN_NAME", "MODEL", "NUM_GPUS"),
+    *("LOGGER", "RUN_NAME", "ENV_NAME", "MAX_TURNS"),
+)
+"""By which the public scripts are told what a run is."""
+SECTIONS = re.compile(r"(env\.members\.[^.]+|env\.held_out|env\.train|env|model|training|evaluation|backend)\.")
+"""Under which the words of another program are put, too."""
+NESTED = ("environments", "secrets", "reward_spec", "extra_info")
+"""Words that have keys of their own below them."""
+PLAIN = re.compile(r"[\w./:+-]+")
+"""Values that are repeated as they are typed."""
+
+
+def foreign_hint(text: str) -> str | None:
+    """xp's word for a key of somebody else's script, or None. `text` may carry `=value`, or a value after a space."""
+    key, _, value = text.replace(" ", "=", 1).lstrip("+~").partition("=")
+    word = _word(key, value.strip("'\""))
+    if word is None and (section := SECTIONS.match(key)) is not None:
+        word = _word(key[section.end() :], value.strip("'\""))
+    if word is None and key.partition(".")[0] in NESTED:
+        word = SAID[key.partition(".")[0]]
+    return f"in xp: {word}" if word else None
+
+
+def _word(key: str, value: str) -> str | None:
+    if (found := BY_VALUE.get((key, value))) is not None:
+        return found
+    if (group := CHOOSES.get(key)) is not None and (group, value.lower()) in OPTION_ALIASES:
+        return f"{group}={OPTION_ALIASES[group, value.lower()]}"
+    if key in RENAMED:
+        return f"{RENAMED[key]}={value}" if PLAIN.fullmatch(value) else RENAMED[key]
+    return SAID.get(key)
+
+
+def unread_variables(environ: Mapping[str, str]) -> list[str]:
+    """One line for each variable of the public scripts that is exported here: xp reads none of them."""
+    found = ((name, foreign_hint(f"{name}={environ[name]}")) for name in SCRIPT_VARIABLES if environ.get(name))
+    return [f"{name} is exported, and xp does not read it; {hint}" for name, hint in found]
+
+
+def option_alias(group: str, wanted: str, legal: Sequence[str]) -> str | None:
+    """The legal option meant by `wanted`: itself, its other spelling, a known alias, or None."""
+    if wanted in legal or wanted == "None":
+        return wanted
+    lowered = str(wanted).lower()
+    matches = [name for name in legal if name.lower() == lowered]
+    return matches[0] if matches else OPTION_ALIASES.get((group, lowered))

@@ -1,0 +1,109 @@
+"""xp's word for a native key of a trainer: the field that is rendered to it, or the way to pass it through."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from xp.compose.known_names import foreign_hint
+
+_REFERENCE = ("env=whodunit", "model=qwen2.5-3b-instruct", "hardware=a100x4")
+_CRITIC = ("algorithm=ppo", "training.critic_learning_rate=1e-5")
+_LORA = "model.lora={rank: 8, alpha: 16.0, dropout: 0.0, target_modules: null}"
+_VARIANTS: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    "trl": (("algorithm.importance_correction=token",), ("algorithm=cispo",)),
+    "skyrl": ((_LORA,), ("algorithm=cispo",), _CRITIC, ("backend.parallel.strategy=megatron",)),
+    "slime": (("evaluation.every=5", "backend.parallel.tensor=2"), (*_CRITIC, "backend.convert_model=true")),
+}
+"""Compositions whose renderings are searched, in this order: together they use all of xp's fields."""
+_OPTIONS: Mapping[str, tuple[str, ...]] = {"trl": ("trl",), "skyrl": ("skyrl", "skyrl-main"), "slime": ("slime",)}
+"""Options of the group `backend` that are tried for a key, in this order."""
+_SAMPLES: Mapping[str, Any] = {"bool": True, "int": 1, "float": 1.0, "str": "a", "list": [], "dict": {}, "union": True}
+"""A value of each type that a catalog names."""
+
+
+def hint(text: str) -> str | None:
+    """What to write instead of a key from a trainer's own documentation, or None. `text` may carry `=value`."""
+    if known := foreign_hint(text):
+        return known
+    key = text.partition("=")[0].lstrip("+~")
+    backends = [name for name, keys in _catalogs().items() if key in keys]
+    for name in backends:
+        if field := _fields(name).get(key):
+            return f"in xp: {field}"
+    found = {option: _refused(option, name, key) for name in backends for option in _OPTIONS[name]}
+    taken_by = [option for option, reason in found.items() if reason is None]
+    if "skyrl" in taken_by and "skyrl-main" in taken_by:
+        taken_by.remove("skyrl-main")
+    if taken_by:
+        passed = " or ".join(f"backend={option} 'backend.overrides.{key.lstrip('-')}=...'" for option in taken_by)
+        return f"a key of {' and '.join(backends)} that xp passes through: {passed}"
+    return next((reason for reason in found.values()), None)
+
+
+@cache
+def _catalogs() -> dict[str, Mapping[str, Mapping[str, Any]]]:
+    """Backend -> the native keys that its committed catalogs know, with what they say of each."""
+    found: dict[str, dict[str, Mapping[str, Any]]] = {}
+    for file in sorted((Path(__file__).parent / "backends").glob("*/catalog*.json")):
+        content = json.loads(file.read_text())
+        found.setdefault(file.parent.name, {}).update(content.get("fields") or content.get("flags") or {})
+    return {name: dict(keys) for name, keys in found.items()}
+
+
+@cache
+def _fields(backend: str) -> dict[str, str]:
+    """Native key -> field of the spec: the owner that the backend names, or the one below it that says more."""
+    from xp.compose import compose
+    from xp.planning.plan import render_module
+
+    found: dict[str, str] = {}
+    for variant in _VARIANTS[backend]:
+        spec = compose([*_REFERENCE, f"backend={backend}", *variant])
+        module = render_module(spec)
+        below = dict(_said(backend, {path: meaning.receives for path, meaning in module.meanings(spec).items()}))
+        for key, field in module.owners(spec).items():
+            closer = below.get(key, "")
+            said = closer if closer.startswith(f"{field}.") and field else field
+            if key not in found or said.startswith(f"{found[key]}."):  # a later variant may name the field itself
+                found[key] = said
+    return {key: field for key, field in found.items() if field}
+
+
+def _said(backend: str, receives: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Native keys in what a backend says it makes of each field."""
+    for field, text in receives.items():
+        for key in re.findall(r"(?:^|[\s,;])((?:--)?[A-Za-z][\w.-]*)", text):
+            if key in _catalogs()[backend]:
+                yield key, field
+
+
+@cache
+def _refused(option: str, backend: str, key: str) -> str | None:
+    """Why this backend does not take the key from `backend.overrides`, or None where it does."""
+    from xp.compose import compose
+    from xp.planning.plan import render_module
+
+    name = key.lstrip("-")
+    spec = compose([*_REFERENCE, f"backend={option}"])
+    overrides = {**spec.backend.overrides, name: _sample(_catalogs()[backend][key])}
+    tried = spec.model_copy(update={"backend": spec.backend.model_copy(update={"overrides": overrides})})
+    reasons = [one.reason for one in render_module(tried).refusals(tried) if one.field == f"backend.overrides.{name}"]
+    return reasons[0] if reasons else None
+
+
+def _sample(known: Mapping[str, Any]) -> Any:
+    """A value that the catalog's words for the key allow."""
+    if known.get("nargs") == 0:
+        return True
+    if known.get("choices"):
+        one: Any = known["choices"][0]
+    else:
+        kind = str(known.get("type") or "str").removeprefix("Optional[")
+        one = _SAMPLES.get(re.split(r"[\[ |]", kind)[0].rstrip("]").lower(), "a")
+        one = "{}" if kind == "loads" else str(one) if "origin" in known else one
+    return [one] * known["nargs"] if isinstance(known.get("nargs"), int) else one

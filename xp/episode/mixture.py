@@ -1,0 +1,82 @@
+"""The environments of a run, opened once a process: from a task's row to an Episode, whatever trainer asks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+from xp.envs.base import Message, Provider, Task
+from xp.envs.config import EpisodeConfig
+from xp.envs.load import load_provider
+from xp.episode.auto_dialect import resolved
+from xp.episode.episode import Episode
+from xp.episode.shaping import load_shape
+from xp.reading import config_of
+
+
+class TaskName(Protocol):
+    """What names a task in any process; a row of the task set does."""
+
+    @property
+    def env(self) -> str: ...
+    @property
+    def split(self) -> str: ...
+    @property
+    def index(self) -> int: ...
+    @property
+    def messages(self) -> tuple[Message, ...]: ...
+
+
+class Mix:
+    """Providers by member name; use it as a context manager, so that local servers stop.
+
+    Args:
+        config: the mix.
+        environ: where the secrets' values are; read, never kept in a repr.
+    """
+
+    def __init__(self, config: EpisodeConfig, environ: Mapping[str, str]) -> None:
+        self._config = config
+        self._providers: dict[str, Provider] = {
+            name: load_provider(member, environ) for name, member in config.members.items()
+        }
+        self._shapes = {
+            name: tuple(load_shape(one.fn, one.weight) for one in member.reward_fn or ())
+            for name, member in config.members.items()
+        }
+
+    @staticmethod
+    def from_file(path: Path, environ: Mapping[str, str]) -> Mix:
+        """Read the `episode.json` that the control plane wrote, and what a stage found out of the dialect."""
+        return Mix(resolved(config_of(path, EpisodeConfig.from_json), path.parent), environ)
+
+    def episode(self, row: TaskName) -> Episode:
+        """A fresh episode on a task; its session opens with `start()` or the first step."""
+        provider = self._providers[row.env]
+        task = Task(row.env, row.split, row.index)
+        rules, shapes = self._config.members[row.env], self._shapes[row.env]
+        return Episode(task, lambda: provider.open(task), rules, shapes, row.messages)
+
+    def max_sessions(self) -> int:
+        """The smallest bound of any member on sessions open at the same time."""
+        return min(member.limits.max_sessions for member in self._config.members.values())
+
+    def calls_at_once(self) -> int:
+        """Environment calls worth having in flight at the same time."""
+        return self._config.calls_at_once()
+
+    def catalog_names(self) -> Mapping[str, str]:
+        """Member -> its name in the OpenReward catalog, for those that have one."""
+        targets = {name: member.target for name, member in self._config.members.items()}
+        return {name: target for name, target in targets.items() if target is not None and "://" not in target}
+
+    def close(self) -> None:
+        for provider in self._providers.values():
+            provider.close()
+
+    def __enter__(self) -> Mix:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

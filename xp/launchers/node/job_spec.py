@@ -1,0 +1,155 @@
+"""What a node is told to run: one JSON file beside the stage's log, read by xp.launchers.node.on_node."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+
+from xp.atomic import TEMPORARY
+from xp.errors import ExitCode, XpError
+from xp.job import Runtime, Stage
+from xp.launchers.base import Context
+from xp.launchers.node.outputs import State
+from xp.reading import json_of
+
+ORDER = "order.json"
+CLAIM = "claim.json"
+"""Says which job of the cluster runs the order; a second one leaves it alone."""
+RESULT = "result.json"
+
+
+@dataclass(frozen=True)
+class Order:
+    """A stage, with everything that its launcher would otherwise do itself. Paths are relative to `root`."""
+
+    key: str
+    root: str
+    """The outputs root as the node sees it."""
+    directory: str
+    """The stage's: log, claim and result are written there."""
+    code: str
+    """Parent of the copied package."""
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    files: Mapping[str, str]
+    """Written by the node; empty where they are there already."""
+    outputs: tuple[str, ...]
+    done: str | None
+    runtime: Runtime
+    secrets_file: str | None
+    """0600, variable -> value; None: the variables are in the environment already."""
+    secrets: tuple[str, ...]
+    """Names of the variables, for the redactor."""
+    forgets_secrets: bool
+    """Nobody waits for the end of the run: the node removes the secrets file when the stage is over."""
+    grace_s: float
+    prints: bool
+    """Whether the log goes to standard output too."""
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n"
+
+    @staticmethod
+    def from_json(text: str) -> Order:
+        """Read what `to_json` wrote."""
+        value = json.loads(text)
+        runtime = Runtime(**value["runtime"] | {"packages": tuple(value["runtime"]["packages"])})
+        lists = {name: tuple(value[name]) for name in ("argv", "outputs", "secrets")}
+        return Order(**value | lists | {"runtime": runtime})
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a stage ended; written last."""
+
+    code: int
+    """128 + n: killed by signal n."""
+    missing: tuple[str, ...]
+    """Promised outputs that exit 0 did not bring."""
+    ended: str
+    """UTC, ISO 8601."""
+
+    @property
+    def exit_code(self) -> int:
+        """Of the stage as a whole."""
+        return self.code or (ExitCode.MISSING_OUTPUT if self.missing else ExitCode.OK)
+
+
+def make_order(
+    stage: Stage,
+    context: Context,
+    *,
+    root: str,
+    grace_s: float,
+    secrets_file: str | None,
+    forgets_secrets: bool = False,
+    prints: bool = False,
+    brings_files: bool = False,
+) -> Order:
+    """The order for a stage."""
+    job = stage.job
+    names = {
+        "XP_RUN_ID": context.run_id,
+        "XP_ATTEMPT": str(context.attempt),
+        "XP_STAGE": stage.name,
+        "XP_LAUNCH": context.key(stage.name),
+    }
+    return Order(
+        key=context.key(stage.name),
+        root=root,
+        directory=f"{context.directory}/{stage.name}",
+        code=context.code,
+        argv=job.argv,
+        env={**job.env, **names},
+        files=job.files if brings_files else {},
+        outputs=tuple(dict.fromkeys((*job.outputs, *([stage.done] if stage.done else [])))),
+        done=stage.done,
+        runtime=job.runtime,
+        secrets_file=secrets_file,
+        secrets=tuple(sorted(job.secrets)),
+        forgets_secrets=forgets_secrets,
+        grace_s=grace_s,
+        prints=prints,
+    )
+
+
+def read_result(directory: Path) -> Result | None:
+    """The result of the stage whose directory this is; None while there is none."""
+    file = directory / RESULT
+    if not file.exists():
+        return None
+    value = json_of(file, ExitCode.RUN_DIR)
+    try:
+        result = Result(int(value["code"]), tuple(map(str, value["missing"])), str(value["ended"]))
+        datetime.fromisoformat(result.ended)
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise XpError(f"{file} is no result: {type(error).__name__} {error}", ExitCode.RUN_DIR) from None
+    return result
+
+
+def claim(file: Path, job: str, before: Mapping[str, State]) -> Mapping[str, State]:
+    """Take an order for a job of the cluster; returns what lay at its outputs when it was first taken.
+
+    Raises:
+        XpError: RUN_DIR where another job has it.
+    """
+    temporary = file.with_name(f".{file.name}.{os.getpid()}{TEMPORARY}")
+    temporary.write_text(json.dumps({"job": job, "before": dict(before)}) + "\n", encoding="utf-8")
+    try:
+        os.link(temporary, file)  # whole and only once, on a network filesystem too
+    except FileExistsError:
+        pass
+    except OSError:  # no links on this filesystem
+        with suppress(FileExistsError), file.open("x", encoding="utf-8") as taking:
+            taking.write(temporary.read_text(encoding="utf-8"))
+    finally:
+        temporary.unlink()
+    taken = json.loads(file.read_text(encoding="utf-8"))
+    if taken["job"] != job:
+        raise XpError(f"job {taken['job']} runs this stage; job {job} leaves it alone", ExitCode.RUN_DIR)
+    return {name: None if state is None else tuple(state) for name, state in taken["before"].items()}

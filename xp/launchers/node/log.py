@@ -1,0 +1,160 @@
+"""A job's output, on its way to the screen and to `log.txt`: line by line, redacted, progress bars and all."""
+
+from __future__ import annotations
+
+import codecs
+import re
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+from xp.launchers.base import Echo
+from xp.security.secrets import Redactor
+from xp.security.terminal import CONTROLS
+
+PROGRESS_EVERY_S = 30.0
+"""How often the state of a progress bar goes to the file; the screen has each."""
+MAX_LINE = 256 * 1024
+"""A longer line is cut into several."""
+RESTORE = "\x1b[0m\x1b[?25h"
+"""Plain colours and a visible cursor: a job that was killed has no time for it."""
+
+_END = re.compile(r"\r\n|\n|\r(?!\Z)")
+"""A carriage return at the very end waits: it may be half of a line end."""
+_ESCAPE = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor
+    r"|(?:\x1b\]|\x9d)[^\x07\x1b\x9c\n]*(?:\x07|\x9c|\x1b\\)?"  # OSC: title, clipboard, links
+    r"|(?:\x1b[PX^_]|[\x90\x98\x9e\x9f])[^\x1b\x9c\n]*(?:\x9c|\x1b\\)?"  # DCS and its like
+    r"|\x1b[ -/]*[0-~]"  # two characters
+    rf"|[{CONTROLS}]"
+)
+_HARMLESS = re.compile(r"\r|\x1b\[(?:[0-9;:]*m|[0-9;]*[ABCDGJK]|\?25[hl])")
+_REDRAW = re.compile(r"\x1b\[[0-9]*A")
+
+
+def write_to_screen(text: str) -> None:
+    """The default echo; a screen that went away (a closed pipe) does not end the run."""
+    try:
+        stream = getattr(sys.stdout, "stream", sys.stdout)  # redrawn progress bars are let through, and no more
+        stream.write(harmless(text))
+        stream.flush()
+    except (OSError, ValueError):
+        return
+
+
+def is_screen() -> bool:
+    """Whether a person watches: colours and redrawn lines are for them."""
+    return sys.stdout.isatty()
+
+
+def plain(text: str) -> str:
+    """Without terminal control."""
+    return _ESCAPE.sub("", text)
+
+
+def harmless(text: str) -> str:
+    """With colours and cursor moves, as progress bars need them, and without the rest (titles, clipboard, queries)."""
+    return _ESCAPE.sub(lambda match: match.group() if _HARMLESS.fullmatch(match.group()) else "", text)
+
+
+def last_lines(log: Path, count: int) -> list[str]:
+    """The end of a log."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - 64 * 1024))
+            return file.read().decode(errors="replace").splitlines()[-count:]
+    except OSError:
+        return []
+
+
+class LogStream:
+    """Bytes of the job in, redacted lines out."""
+
+    def __init__(
+        self,
+        file: BinaryIO,
+        redactor: Redactor,
+        echo: Echo,
+        *,
+        on_screen: bool,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._file = file
+        self._redactor = redactor
+        self._echo = echo
+        self._on_screen = on_screen
+        self._clock = clock
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._pending = ""
+        self._shown = 0
+        """How much of the pending text the screen has."""
+        self._progress = ""
+        """State of a line that is still being redrawn."""
+        self._next_progress = 0.0
+        self._drew = False
+        """Whether it ever sent terminal control."""
+
+    def feed(self, data: bytes) -> None:
+        """Take what the job wrote."""
+        searched = max(0, len(self._pending) - 1)
+        self._pending += self._decoder.decode(data)
+        position = 0
+        for match in _END.finditer(self._pending, searched):
+            self._segment(self._pending[position : match.start()], match.group())
+            position = match.end()
+        self._pending = self._pending[position:]
+        if len(self._pending) > MAX_LINE:
+            cut = self._redactor.safe_length(self._pending)
+            head, self._pending = self._pending[:cut], self._pending[cut:]
+            self._segment(head, "\n")
+
+    def idle(self) -> None:
+        """Nothing came for a moment: show an unfinished line to who watches."""
+        if not self._on_screen:
+            return
+        rest = self._pending.rstrip("\r")
+        if "\x1b" in rest or self._redactor.redact(rest) != rest:
+            return  # a coloured bar comes with the next state; a secret with its line
+        end = self._redactor.safe_length(rest)
+        if end > self._shown:
+            self._echo(harmless(rest[self._shown : end]))
+            self._shown = end
+
+    def close(self) -> None:
+        """The job is over: what is left is a line too."""
+        self._pending += self._decoder.decode(b"", final=True)
+        rest, self._pending = self._pending.rstrip("\r"), ""
+        if plain(rest).strip() or self._progress:
+            self._segment(rest, "\n")
+        if self._on_screen and self._drew:
+            self._echo(RESTORE)
+        self._file.flush()
+
+    def _segment(self, body: str, end: str) -> None:
+        text = self._redactor.redact(plain(body))
+        self._drew = self._drew or "\x1b" in body
+        if self._on_screen:
+            self._show(body, text, "\r" if end == "\r" else "\n")
+        self._shown = 0
+        if end == "\r" or _REDRAW.search(body):
+            self._progress = text if text.strip() else self._progress
+            if self._progress and self._clock() >= self._next_progress:
+                self._line(self._progress)
+            return
+        self._line(text if text.strip() or not self._progress else self._progress)
+
+    def _show(self, body: str, text: str, end: str) -> None:
+        rest = body[self._shown :]
+        # A secret may be cut by colour codes: then the screen gets the line without them, redacted.
+        is_clean = text == plain(body)
+        self._echo((harmless(rest) if is_clean else self._redactor.redact(plain(rest))) + end)
+
+    def _line(self, text: str) -> None:
+        self._progress = ""
+        self._next_progress = self._clock() + PROGRESS_EVERY_S
+        self._file.write(f"{text}\n".encode())
+        self._file.flush()
+        if not self._on_screen:
+            self._echo(f"{text}\n")

@@ -1,0 +1,176 @@
+"""Runs orders on a node of a cluster, one after the other: what launcher=local does itself, for the others.
+
+    python -m xp.launchers.node.on_node JOB ORDER...
+
+JOB is what the cluster calls this job. An order that another job has claimed is left alone, so that a submission that
+arrives twice runs once; the same job claims it again when it was requeued. TERM and USR1 end the program, after its
+grace by KILL, and no result is written, for the cluster may run the job again; USR1 asks it to, by the exit code
+REQUEUE. Otherwise the exit code is that of the last order run. Only the standard library and parts of xp that need no
+more are imported: this runs in whatever Python the node has.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from types import FrameType
+from typing import BinaryIO
+
+from xp.atomic import write_atomically
+from xp.envs.secrets_file import environment as with_secrets
+from xp.errors import ExitCode, XpError
+from xp.launchers.files import write_files
+from xp.launchers.node.job_spec import CLAIM, RESULT, Order, Result, claim
+from xp.launchers.node.log import LogStream, write_to_screen
+from xp.launchers.node.outputs import damaged, missing, states
+from xp.launchers.node.pipe import drain
+from xp.launchers.preflight import interpreter, project
+from xp.reading import config_of
+from xp.runs.record import now
+from xp.security.environment import STAGE_TOKENS, inherited
+from xp.security.secrets import Redactor, telling_values
+
+REQUEUE = 85
+"""Exit code: the order is not over; run this job again."""
+PR_SET_PDEATHSIG = 1
+
+
+def main(argv: Sequence[str]) -> int:
+    job, *orders = argv
+    ending = Ending()
+    for path in orders:
+        try:
+            code = carry_out(config_of(Path(path), Order.from_json), job, ending)
+        except (XpError, OSError) as error:
+            print(f"xp: {error}", file=sys.stderr, flush=True)
+            return int(error.code) if isinstance(error, XpError) else ExitCode.RUNTIME
+        if code or ending.is_asked:
+            return code
+    return ExitCode.OK
+
+
+def carry_out(order: Order, job: str, ending: Ending) -> int:
+    """Run one order and write its result; returns its exit code, or REQUEUE.
+
+    Raises:
+        XpError: RUNTIME where the outputs root is not to be seen here; RUN_DIR where another job runs the order.
+    """
+    root = Path(order.root)
+    if not root.is_dir():
+        raise XpError(f"{root} is not on this node: outputs=DIR must lie where every node sees it", ExitCode.RUNTIME)
+    directory = root / order.directory
+    directory.mkdir(parents=True, exist_ok=True)
+    before = claim(directory / CLAIM, job, states(root, order.outputs))
+    write_files(order.files, root)
+    with (directory / "log.txt").open("ab") as file:
+        if order.done is not None and all(states(root, order.outputs).values()) and damaged(root, order.done) is None:
+            file.write(b"xp: done before, skipped\n")
+            code = 0
+        else:
+            code = _run(order, root, file, ending)
+    run = "/".join(order.directory.split("/")[:2])
+    absent = missing(root, order.outputs, before, run) if code == 0 else []
+    if ending.is_asked and (code or absent):  # cancelled or preempted: the cluster knows which, and may run it again
+        return REQUEUE if ending.requeues else code or ExitCode.TERMINATED
+    result = Result(code, tuple(absent), now())
+    if order.forgets_secrets and order.secrets_file is not None:
+        Path(order.secrets_file).unlink(missing_ok=True)
+    write_atomically(directory / RESULT, json.dumps(asdict(result), indent=2) + "\n")
+    return result.exit_code
+
+
+class Ending:
+    """TERM and INT end the program that runs, USR1 ends it to be run again; KILL follows after the grace."""
+
+    def __init__(self) -> None:
+        self.is_asked = False
+        self.requeues = False
+        self._process: subprocess.Popen[bytes] | None = None
+        self._grace_s = 0.0
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+            signal.signal(number, self._handle)
+
+    def of(self, process: subprocess.Popen[bytes], grace_s: float) -> None:
+        """From now on this is the program to end."""
+        self._process, self._grace_s = process, grace_s
+        if self.is_asked:
+            self._end()
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        self.requeues = self.requeues or number == signal.SIGUSR1
+        if not self.is_asked:
+            self.is_asked = True
+            self._end()
+
+    def _end(self) -> None:
+        process = self._process
+        if process is None:
+            return
+        with suppress(OSError):
+            process.terminate()
+        killing = threading.Timer(self._grace_s, process.kill)
+        killing.daemon = True
+        killing.start()
+
+
+def _run(order: Order, root: Path, file: BinaryIO, ending: Ending) -> int:
+    """Run the program to its end, its output redacted into the log; returns its exit code."""
+    held = dict(os.environ) | ({"XP_SECRETS_FILE": order.secrets_file} if order.secrets_file else {})
+    secrets = {name: value for name, value in with_secrets(held).items() if held.get(name) != value}
+    there = [held[name] for name in order.secrets if held.get(name)]
+    redactor = Redactor([*secrets.values(), *there, *telling_values(os.environ)])
+    stream = LogStream(file, redactor, write_to_screen if order.prints else lambda _: None, on_screen=False)
+    argv = [interpreter(order.runtime) if part == "python" and not at else part for at, part in enumerate(order.argv)]
+    try:
+        process = subprocess.Popen(
+            argv,
+            cwd=root,
+            env={**_passed(order, held), **_environment(order, root), **secrets},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            preexec_fn=_end_with_parent,
+        )
+    except OSError as error:
+        stream.feed(f"cannot start {argv[0]}: {error.strerror}\n".encode())
+        stream.close()
+        return ExitCode.RUNTIME
+    ending.of(process, order.grace_s)
+    drain(process, stream)
+    stream.close()
+    code = process.wait()
+    return code if code >= 0 else 128 - code
+
+
+def _passed(order: Order, held: Mapping[str, str]) -> dict[str, str]:
+    """What the program gets of the node's own variables; a cluster's may hold more than is meant for it."""
+    plain, hidden = inherited(held, (*STAGE_TOKENS, *order.secrets, *([order.runtime.project or ""])))
+    return {**plain, **hidden}
+
+
+def _environment(order: Order, root: Path) -> dict[str, str]:
+    path = [str(root / order.code)]
+    if (checkout := project(order.runtime)) is not None:
+        path.append(str(checkout))
+    if order.runtime.python is None and os.environ.get("PYTHONPATH"):
+        path += [part for part in os.environ["PYTHONPATH"].split(os.pathsep) if part]
+    return {"PYTHONPATH": os.pathsep.join(path), "PYTHONUNBUFFERED": "1", **order.env}
+
+
+def _end_with_parent() -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,28 @@
+"""From a process's output to its log, until the process ends."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+
+from xp.launchers.node.log import LogStream
+
+IDLE_S = 0.2
+
+
+def drain(process: subprocess.Popen[bytes], stream: LogStream) -> None:
+    """Read until the process closes its end, or is gone while an orphan still holds it."""
+    assert process.stdout is not None
+    source = process.stdout.fileno()
+    while True:
+        ready, _, _ = select.select([source], [], [], IDLE_S)
+        if ready:
+            data = os.read(source, 65536)
+            if not data:
+                return
+            stream.feed(data)
+            continue
+        stream.idle()
+        if process.poll() is not None:
+            return

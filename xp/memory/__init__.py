@@ -1,9 +1,0 @@
-"""Will it fit: plain arithmetic of an accelerator's memory, from the model's architecture alone; uncalibrated."""
-
-from __future__ import annotations
-
-from xp.memory.fit import Fit, Lever, fit
-from xp.memory.report import memory_lines
-from xp.memory.weights import Weights, weights_of
-
-__all__ = ["Fit", "Lever", "Weights", "fit", "memory_lines", "weights_of"]

@@ -1,0 +1,126 @@
+"""A model's config.json in the words of model.architecture: read when planning, and held against the spec by Slime."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+KEYS: Final[Mapping[str, tuple[str, ...]]] = {
+    "model_type": ("model_type",),
+    "hidden_size": ("hidden_size",),
+    "num_layers": ("num_hidden_layers",),
+    "num_heads": ("num_attention_heads",),
+    "num_kv_heads": ("num_key_value_heads",),
+    "head_dim": ("head_dim",),
+    "intermediate_size": ("intermediate_size",),
+    "vocab_size": ("vocab_size",),
+    "norm_eps": ("rms_norm_eps", "layer_norm_eps"),
+    "tied_embeddings": ("tie_word_embeddings",),
+    "num_experts": ("num_experts", "num_local_experts", "n_routed_experts"),
+    "experts_per_token": ("num_experts_per_tok", "num_experts_per_token"),
+    "expert_intermediate_size": ("moe_intermediate_size",),
+}
+"""Field of model.architecture -> keys of config.json, the first that is there."""
+NEEDED: Final = ("model_type", "hidden_size", "num_layers", "num_heads", "intermediate_size", "vocab_size")
+"""Without these there is no network to plan with."""
+BIASED: Final = ("qwen2", "qwen2_moe")
+"""Families whose queries, keys and values have biases though config.json does not say so."""
+NORMALIZED: Final = ("qwen3", "qwen3_moe", "qwen3_5_text", "qwen3_5_moe_text", "qwen3_next", "gemma3_text", "olmo2")
+"""Families that normalize queries and keys."""
+TIED: Final = ("gemma", "gemma2", "gemma3_text", "smollm3")
+"""Families whose embeddings are one matrix where config.json does not say."""
+COUNTED: Final = ("llama", "mistral", "mixtral", "phi3", "qwen2", "qwen3", "qwen3_moe", "smollm3")
+"""Families whose parameters `xp.planning.memory` counts exactly; others have parts that it does not know."""
+LLAMA3_BANDS: Final = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+
+
+def stated(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that a config.json states."""
+    own = text_part(config)
+    found = {
+        field: next(own[key] for key in keys if own.get(key) is not None)
+        for field, keys in KEYS.items()
+        if any(own.get(key) is not None for key in keys)
+    }
+    if not found.get("num_experts"):
+        found.pop("num_experts", None)
+    rope = _rope(own)
+    # Newer transformers keep it among the other parameters of the rotary embedding.
+    theta = rope.get("rope_theta", own.get("rope_theta"))
+    if theta is not None:
+        found["rope_theta"] = float(theta)
+    if rope or "rope_scaling" in own:
+        found["rope_scaling"] = _scaling(rope)
+    return found
+
+
+def network_of(config: Mapping[str, Any]) -> dict[str, Any] | None:
+    """All fields of model.architecture; None where config.json does not say enough."""
+    found = stated(config)
+    if any(not found.get(field) for field in NEEDED):
+        return None
+    own, family = text_part(config), found["model_type"]
+    found.setdefault("num_kv_heads", found["num_heads"])
+    found.setdefault("head_dim", found["hidden_size"] // found["num_heads"])
+    found.setdefault("norm_eps", 1e-6)
+    found.setdefault("rope_theta", 10000.0)
+    found.setdefault("rope_scaling", None)
+    found.setdefault("tied_embeddings", config.get("tie_word_embeddings", family in TIED))
+    found["qkv_bias"] = bool(own.get("attention_bias", family in BIASED))
+    found["qk_norm"] = bool(own.get("use_qk_norm", family in NORMALIZED))
+    if found.get("num_experts"):
+        # Mixtral and gpt-oss have experts of the width that others give to a dense layer.
+        found.setdefault("expert_intermediate_size", found["intermediate_size"])
+        found.setdefault("experts_per_token", 1)
+    else:
+        found |= dict.fromkeys(("num_experts", "experts_per_token", "expert_intermediate_size"))
+    return found
+
+
+def mismatches(architecture: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
+    """One line a field that differs; what config.json does not say is not compared."""
+    return [
+        f"{field} is {_words(architecture.get(field))}, and config.json has {_words(value)}"
+        for field, value in stated(config).items()
+        if value != architecture.get(field)
+    ]
+
+
+def not_causal(config: Mapping[str, Any]) -> str | None:
+    """Why the model writes no text turn by turn, if it does not."""
+    names = config.get("architectures") or []
+    if config.get("is_encoder_decoder"):
+        return f"{config.get('model_type')} is an encoder and a decoder"
+    if names and not any(str(name).endswith(("ForCausalLM", "ForConditionalGeneration")) for name in names):
+        return f"its config.json names {', '.join(map(str, names))}"
+    return None
+
+
+def context_of(config: Mapping[str, Any]) -> int | None:
+    """The longest sequence that it was made for."""
+    value = text_part(config).get("max_position_embeddings")
+    return value if isinstance(value, int) and value > 0 else None
+
+
+def text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A model of pictures and text keeps the network of the text in a section of its own."""
+    part = config.get("text_config")
+    return part if isinstance(part, dict) and "hidden_size" in part else config
+
+
+def _rope(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    found = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    return found if isinstance(found, dict) else {}
+
+
+def _scaling(rope: Mapping[str, Any]) -> str | None:
+    """`llama3 x 8.0`, or the name of another scaling of the rotary embedding; None: there is none."""
+    kind = rope.get("rope_type", rope.get("type"))
+    if kind in (None, "default"):
+        return None
+    is_usual = all(rope.get(key, value) == value for key, value in LLAMA3_BANDS.items())
+    return f"{kind} x {float(rope['factor'])}" if kind == "llama3" and is_usual and "factor" in rope else str(kind)
+
+
+def _words(value: Any) -> str:
+    return "null" if value is None else str(value)

@@ -1,0 +1,173 @@
+"""Bytes of one accelerator while the policy is trained and while episodes are generated.
+
+Sources of the formulas: mixed-precision Adam is 16 bytes a parameter (arXiv:1910.02054, section 3); activations of a
+layer and full recomputation as in arXiv:2205.05198, with the widths of a gated feed-forward layer; the KV cache is
+2 x layers x key-value heads x head width elements a token. What no formula gives (the CUDA context, NCCL's buffers,
+fragmentation) is `OVERHEAD`. Nothing here is calibrated on measurements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from xp.backends.batch import Setting, setting_of
+from xp.planning.memory.weights import Weights, lora_parameters, weights_of
+from xp.spec import Architecture, BackendName, Build, DType, EngineName, Placement, RunSpec, Strategy
+
+OVERHEAD = 3e9
+"""Bytes of the CUDA context, of NCCL's buffers and of fragmentation."""
+ENGINE_OVERHEAD = 2e9
+"""Bytes of an engine's CUDA graphs and working memory, out of its share."""
+CRITIC_OPTIMIZER = "critic's optimizer"
+LOGIT_BYTES = 8
+"""A logit in bfloat16, its float32 for the log-softmax, and its gradient in bfloat16."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Bytes of one accelerator, by what they hold."""
+
+    training: Mapping[str, float]
+    generation: Mapping[str, float]
+    kv_room: float
+    """What an engine has for its KV cache, on all its accelerators; less than 0: its weights do not fit its share."""
+    kv_episode: float
+    """KV cache of the longest episode."""
+    episodes_per_engine: int
+
+    @property
+    def training_peak(self) -> float:
+        return sum(self.training.values())
+
+    @property
+    def generation_peak(self) -> float:
+        return sum(self.generation.values())
+
+    @property
+    def episodes_at_once(self) -> int:
+        """How many of an engine's episodes fit its KV cache when all are as long as can be."""
+        return max(0, min(self.episodes_per_engine, int(self.kv_room / self.kv_episode)))
+
+
+def shape_of(spec: RunSpec) -> Architecture | Build | None:
+    """The network, where the spec knows it."""
+    return spec.model.architecture or spec.model.build
+
+
+def estimate(spec: RunSpec) -> Estimate:
+    """The bytes of a spec whose architecture is known (`shape_of`)."""
+    shape = shape_of(spec)
+    assert shape is not None
+    weights, setting = weights_of(shape), setting_of(spec)
+    states = _states(spec, shape, weights, setting)
+    activations = _activations(spec, shape, setting)
+    is_colocated = spec.backend.engine.placement is Placement.COLOCATED and _has_engine(spec)
+    engine_share = spec.backend.engine.memory_fraction * spec.hardware.accelerator_memory_gb * 1e9
+    stays = {name: states[name] for name in _kept(spec) if name in states} if is_colocated else {}
+    engine_weights = 2.0 * weights.total / setting.engine_tensor
+    kv_token = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * 2
+    return Estimate(
+        training={**_in_training(spec, states), **activations, "overhead": OVERHEAD},
+        generation={"engine": engine_share, **stays, "overhead": OVERHEAD} if _has_engine(spec) else {},
+        kv_room=(engine_share - engine_weights - ENGINE_OVERHEAD) * setting.engine_tensor,
+        kv_episode=kv_token * _longest(spec),
+        episodes_per_engine=min(spec.backend.engine.max_sequences, -(-setting.episodes // setting.engines)),
+    )
+
+
+def _kept(spec: RunSpec) -> tuple[str, ...]:
+    """States that stay on an accelerator while its engine generates."""
+    if spec.backend.name is BackendName.TRL:
+        return "weights", "optimizer", "reference"
+    # SkyRL and Slime make room, but where SkyRL's FSDP is told to leave an optimizer alone.
+    return ("optimizer", CRITIC_OPTIMIZER) if _leaves_optimizers(spec) else ()
+
+
+def _leaves_optimizers(spec: RunSpec) -> bool:
+    parallel = spec.backend.parallel
+    is_fsdp = spec.backend.name is BackendName.SKYRL and parallel.strategy is Strategy.FSDP2
+    return is_fsdp and not parallel.offload_optimizer and not parallel.offload_parameters
+
+
+def _has_engine(spec: RunSpec) -> bool:
+    return spec.backend.engine.name is not EngineName.TRANSFORMERS
+
+
+def _longest(spec: RunSpec) -> int:
+    return spec.training.max_prompt_tokens + spec.training.max_response_tokens
+
+
+def _states(spec: RunSpec, shape: Architecture | Build, weights: Weights, setting: Setting) -> dict[str, float]:
+    """Weights, gradients, optimizer and reference on one accelerator, all resident."""
+    held, lora = _held(spec, weights, setting), spec.model.lora
+    strategy = spec.backend.parallel.strategy
+    if strategy is Strategy.MEGATRON:
+        dense = weights.dense / (setting.tensor * setting.pipeline)
+        copies = setting.training // (_expert_ways(spec, setting) * setting.pipeline)
+        sharded = 12 * (dense / setting.ranks + (held - dense) / copies)
+        states = {"weights": 2 * held, "gradients": 4 * held, "optimizer": sharded}
+    elif lora is not None:
+        trained = lora_parameters(shape, lora) * held / weights.total
+        states = {"weights": 2 * held + 4 * trained, "gradients": 4 * trained, "optimizer": 8 * trained}
+    else:
+        states = {"weights": 4 * held, "gradients": 4 * held, "optimizer": 8 * held}
+    # A critic takes turns with the policy, whose part is the larger: it has the logits.
+    if spec.algorithm.critic is not None and _leaves_optimizers(spec):
+        states[CRITIC_OPTIMIZER] = states["optimizer"]
+    if strategy is Strategy.FSDP2:
+        # Two layers are gathered at a time, in the type they are computed in.
+        width = 4 if spec.model.dtype is DType.FLOAT32 else 2
+        states["gathered layers"] = 2.0 * width * (weights.layer + weights.experts)
+    needs_reference = spec.training.kl_coef > 0 and strategy is not Strategy.MEGATRON and lora is None
+    if needs_reference and not spec.backend.parallel.offload_reference:
+        states["reference"] = 2 * held
+    return states
+
+
+def _held(spec: RunSpec, weights: Weights, setting: Setting) -> float:
+    """Parameters of the policy on one accelerator."""
+    experts = weights.total - weights.dense
+    match spec.backend.parallel.strategy:
+        case Strategy.DDP:
+            return float(weights.total)
+        case Strategy.FSDP2:
+            return weights.total / setting.training
+        case Strategy.MEGATRON:
+            dense = weights.dense / (setting.tensor * setting.pipeline)
+            return dense + experts / (_expert_ways(spec, setting) * setting.pipeline)
+
+
+def _expert_ways(spec: RunSpec, setting: Setting) -> int:
+    """Accelerators that share one layer's experts: Slime splits each expert where they are not spread by number."""
+    splits = spec.backend.name is BackendName.SLIME and setting.expert == 1
+    return setting.tensor if splits else setting.expert
+
+
+def _in_training(spec: RunSpec, states: Mapping[str, float]) -> dict[str, float]:
+    """What of the states is on the accelerator at the peak of a forward-backward."""
+    parallel = spec.backend.parallel
+    # SkyRL fetches the state back for the whole of training; Slime's Adam runs on the host.
+    away = {"optimizer"} if parallel.offload_optimizer and spec.backend.name is BackendName.SLIME else set()
+    if parallel.offload_parameters:
+        away |= {"weights", "gradients", "optimizer"}
+    return {name: size for name, size in states.items() if name not in away}
+
+
+def _activations(spec: RunSpec, shape: Architecture | Build, setting: Setting) -> dict[str, float]:
+    tokens = (spec.training.max_tokens_per_micro_batch or setting.micro * _longest(spec)) / setting.context
+    heads, kv = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
+    inner = shape.intermediate_size
+    if isinstance(shape, Architecture) and shape.num_experts:
+        inner = (shape.expert_intermediate_size or 0) * (shape.experts_per_token or 1)
+    # Kept for the backward of a layer: norms in and out, queries, keys, values, attention's output, gate, up, product.
+    kept = 4 * shape.hidden_size + 2 * heads + 2 * kv + 3 * inner
+    width = 4 if spec.model.dtype is DType.FLOAT32 else 2
+    layers = shape.num_layers / setting.pipeline
+    whole_layer = width * tokens * kept / setting.tensor
+    if spec.training.gradient_checkpointing:
+        activations = layers * width * tokens * shape.hidden_size / setting.tensor + whole_layer
+    else:
+        activations = layers * whole_layer
+    logits = tokens * shape.vocab_size * LOGIT_BYTES / setting.tensor
+    return {"activations": activations, "logits": logits}

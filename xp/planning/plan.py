@@ -1,0 +1,114 @@
+"""RunSpec -> Plan: which stages a run has, decided before anything starts."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Collection
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from importlib import import_module
+from importlib.util import find_spec
+from typing import cast
+
+from xp.backends.base import Places, RenderModule
+from xp.backends.extent import extent_refusals
+from xp.backends.stages.model import model_place, model_stage
+from xp.backends.stages.prepare import prepare_stage, task_set_place
+from xp.errors import ExitCode, XpError
+from xp.job import Stage
+from xp.launchers.limits import check_limits
+from xp.planning.splits import split_refusals
+from xp.spec import RunSpec
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What would run, in order; holds nothing of a launcher and no path of a machine."""
+
+    run_id: str
+    attempt: int
+    spec: RunSpec
+    stages: tuple[Stage, ...]
+
+    def to_json(self) -> str:
+        """Everything, stable under re-planning: the golden file of a recipe."""
+        content = {
+            "run_id": self.run_id,
+            "attempt": self.attempt,
+            "spec": self.spec.model_dump(mode="json"),
+            "stages": [asdict(stage) for stage in self.stages],
+        }
+        return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+
+
+def new_run_id(spec: RunSpec) -> str:
+    """`<name>-<time>-<random>`: sorts by time, and two runs of one second differ."""
+    now = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    return f"{spec.name}-{now}-{secrets.token_hex(2)}"
+
+
+def build_plan(spec: RunSpec, run_id: str, attempt: int = 1) -> Plan:
+    """Refuse what the backend cannot do, then lay out the stages; raises XpError(PLAN) with every reason."""
+    backend = render_module(spec)
+    if refusals := [*backend.refusals(spec), *extent_refusals(spec), *split_refusals(spec)]:
+        raise XpError("\n".join(str(refusal) for refusal in refusals), ExitCode.PLAN)
+    places = Places(run=f"runs/{run_id}", attempt=attempt, tasks=task_set_place(spec))
+    stages = (prepare_stage(spec, places, trains=True), *backend.stages(spec, places))
+    check_limits(spec.launcher, stages)
+    return Plan(run_id, attempt, spec, stages)
+
+
+def build_again(spec: RunSpec, run_id: str, attempt: int, stages: Collection[str]) -> Plan:
+    """Another attempt of a run: a training, or the evaluation or preparation that it was.
+
+    Args:
+        stages: the names of those that it has had; none: it never started.
+    """
+    if stages and not {"train", "evaluate"} & {*stages}:
+        return build_preparation(spec, run_id, attempt)
+    if stages and "train" not in stages:
+        return build_model_evaluation(spec, run_id, attempt)
+    return build_plan(spec, run_id, attempt)
+
+
+def build_preparation(spec: RunSpec, run_id: str, attempt: int = 1) -> Plan:
+    """The task set alone, whatever is done with it; an environment that trains nothing has one too."""
+    places = Places(run=f"runs/{run_id}", attempt=attempt, tasks=task_set_place(spec))
+    return Plan(run_id, attempt, spec, (prepare_stage(spec, places, trains=False),))
+
+
+def build_evaluation(spec: RunSpec, run_id: str, attempt: int, step: int | None) -> Plan:
+    """The held-out tasks played by a run's trained model, or by its checkpoint of a rollout step."""
+    _refuse_nothing_held_out(spec)
+    backend = render_module(spec)
+    places = Places(run=f"runs/{run_id}", attempt=attempt, tasks=task_set_place(spec))
+    model = places.model if step is None else backend.checkpoint(spec, places, step)
+    evaluate = backend.evaluation(spec, places, {"after": model}, needs=("prepare",))
+    return Plan(run_id, attempt, spec, (prepare_stage(spec, places, trains=False), evaluate))
+
+
+def build_model_evaluation(spec: RunSpec, run_id: str, attempt: int = 1) -> Plan:
+    """The held-out tasks played by the spec's model as it is: nothing is trained."""
+    _refuse_nothing_held_out(spec)
+    backend = render_module(spec)
+    if refusals := [*backend.refusals(spec), *extent_refusals(spec)]:
+        raise XpError("\n".join(str(refusal) for refusal in refusals), ExitCode.PLAN)
+    places = Places(run=f"runs/{run_id}", attempt=attempt, tasks=task_set_place(spec))
+    built = () if spec.model.build is None else (model_stage(spec, places),)
+    needs = ("prepare", *(stage.name for stage in built))
+    evaluate = backend.evaluation(spec, places, {"before": model_place(spec.model)}, needs=needs)
+    return Plan(run_id, attempt, spec, (prepare_stage(spec, places, trains=False), *built, evaluate))
+
+
+def _refuse_nothing_held_out(spec: RunSpec) -> None:
+    if not spec.env.is_held_out:
+        raise XpError("env.held_out=null: nothing is held out to evaluate on; set env.held_out", ExitCode.PLAN)
+
+
+def render_module(spec: RunSpec) -> RenderModule:
+    """The control-plane half of the spec's backend; raises XpError(PLAN) for a backend that has none yet."""
+    module = f"xp.backends.{spec.backend.name}.render"
+    if find_spec(module) is None:
+        raise XpError(f"backend: backend={spec.backend.name} is not built yet; backend=trl is", ExitCode.PLAN)
+    return cast(RenderModule, import_module(module))

@@ -1,0 +1,84 @@
+"""What is known of an environment's splits before a run: by its own cached set, or another of that environment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from xp.backends.base import Refusal
+from xp.backends.stages.prepare import STORE, prepare_config, task_set_place
+from xp.spec import HeldOut, Overlap, RunSpec
+from xp.tasks.held_out import OWN_SPLITS, HeldOutRecord, Rule, named
+from xp.tasks.manifest import MANIFEST, read_manifest
+from xp.tasks.request import canonical_request
+
+IDENTITY = ("provider", "target", "serve", "variant", "source")
+"""Fields of a request that say which environment it is of."""
+
+
+def held_out_lines(spec: RunSpec, outputs: Path) -> list[str]:
+    """One line for each environment: the rule and its figures where the set is cached, else the rule alone."""
+    try:
+        known = read_manifest(outputs / task_set_place(spec)).held_out
+    except (OSError, ValueError):
+        known = {}
+    is_mix = len(spec.env.members) > 1
+    return [
+        f"held out{f' of {name}' if is_mix else ''}: {known[name].line() if name in known else _rule(member.held_out)}"
+        for name, member in spec.env.members.items()
+    ]
+
+
+def split_refusals(spec: RunSpec) -> Iterator[Refusal]:
+    """More training tasks than a share leaves, and no training task at all, where another set has told the sizes."""
+    requests = canonical_request(prepare_config(spec))["members"]
+    for name, member in spec.env.members.items():
+        found = _record_of(Path(spec.outputs), requests[name])
+        wanted, held_out = member.train.num_tasks, member.held_out
+        if found is None or set(found.train_splits) != set(member.train.split):
+            continue
+        total = sum(found.sizes.get(split, 0) for split in member.train.split)
+        if held_out is None or wanted is None or not _is_share(held_out, found) or wanted != total:
+            continue
+        key = "env" if len(spec.env.members) == 1 else f"env.members.{name}"
+        yield Refusal(
+            f"{key}.train.num_tasks",
+            f"{wanted} tasks of {named(found.train_splits)}, which has {total}, and a share of them is to be held out;"
+            f" three ways out: {key}.train.num_tasks=null (all that are not held out), {key}.held_out=null (no"
+            f" evaluation), or {key}.held_out.split={found.train_splits[0]} {key}.held_out.overlap=allowed"
+            " (evaluated on training tasks, and labelled so)",
+        )
+
+
+def _is_share(wanted: HeldOut, found: HeldOutRecord) -> bool:
+    if wanted.indices is not None or wanted.overlap is Overlap.ALLOWED:
+        return False
+    return wanted.split in found.train_splits if wanted.split is not None else found.rule is Rule.SHARE
+
+
+def _record_of(outputs: Path, request: Mapping[str, Any]) -> HeldOutRecord | None:
+    """What any set of the same environment has on record."""
+    for file in sorted((outputs / STORE).glob(f"*/{MANIFEST}")):
+        try:
+            manifest = read_manifest(file.parent)
+        except (OSError, ValueError):
+            continue
+        for name, record in manifest.held_out.items():
+            other = manifest.request["members"].get(name, {})
+            if all(other.get(field) == request.get(field) for field in IDENTITY):
+                return record
+    return None
+
+
+def _rule(wanted: HeldOut | None) -> str:
+    if wanted is None:
+        return "nothing (held_out=null)"
+    if wanted.split is None:
+        own = ", ".join(OWN_SPLITS[:-1])
+        return (
+            f"the environment's own {own} or {OWN_SPLITS[-1]}, else {wanted.fraction:g} of its training tasks by hash;"
+            " known after prepare"
+        )
+    overlap = ", which training leaves in (overlap=allowed)" if wanted.overlap is Overlap.ALLOWED else ""
+    return f"of split {wanted.split}{overlap}; known after prepare"

@@ -1,0 +1,150 @@
+"""Runs that nobody waits for: their records are brought up to date by whoever looks at them. No daemon."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+from xp.errors import ExitCode, XpError
+from xp.launchers.base import Context, Detachable, Launch
+from xp.launchers.node.job_spec import CLAIM, read_result
+from xp.reading import json_of
+from xp.runs.origin import is_ours
+from xp.runs.record import (
+    LOCK,
+    RunRecord,
+    StageRecord,
+    Status,
+    close_attempt,
+    is_held,
+    now,
+    read_record,
+    update_stage,
+    write_record,
+)
+from xp.spec.place import LauncherSpec
+
+ENDED = (Status.SUCCEEDED, Status.CACHED, Status.FAILED, Status.INTERRUPTED)
+
+STOPPED = {128 + signal.SIGINT: Status.INTERRUPTED, 128 + signal.SIGTERM: Status.INTERRUPTED}
+"""Exit codes of a stage that was stopped."""
+
+
+def current(run: Path) -> RunRecord:
+    """A run's record as it is now: jobs of a cluster that nobody waits for are asked for first.
+
+    Raises:
+        XpError: RUN_DIR where there is no such run.
+    """
+    from filelock import FileLock, Timeout
+
+    record = read_record(run)
+    if record.status is not Status.RUNNING or is_held(run) or (launcher := detachable(run, record)) is None:
+        return record
+    lock = FileLock(run / LOCK)
+    try:
+        lock.acquire(timeout=0)
+    except (Timeout, OSError):  # another process has it, or this one may not write there
+        return record
+    try:
+        record = read_record(run)
+        updated = _asked(record, launcher, run) if record.status is Status.RUNNING else record
+        if updated != record:
+            write_record(run, updated)
+        if updated.status is not Status.RUNNING:
+            fetch(run, updated)
+            write_record(run, updated)  # with what the stages' files say of it, which are here only now
+            launcher.close(context_of(run, updated))
+        return updated
+    finally:
+        lock.release()
+
+
+def live(run: Path, record: RunRecord) -> list[Launch]:
+    """The jobs of a run that a cluster still has."""
+    launcher = detachable(run, record)
+    if launcher is None or record.status is not Status.RUNNING:
+        return []
+    launches = [_launch(record, stage) for stage in record.attempts[-1].stages if stage.native_id is not None]
+    return [launch for launch in launches if launcher.poll(launch) is None]
+
+
+def fetch(run: Path, record: RunRecord) -> None:
+    """Bring the logs and small results of the last attempt here, where they are elsewhere."""
+    launcher = detachable(run, record)
+    if launcher is None or launcher.is_here:
+        return
+    for stage in record.attempts[-1].stages:
+        if stage.native_id is not None:
+            launcher.fetch(_launch(record, stage))
+
+
+def stop(run: Path, record: RunRecord) -> list[str]:
+    """Ask the cluster to end a run's jobs, the last ones first; returns what it calls them."""
+    launcher, found = detachable(run, record), live(run, record)
+    assert launcher is not None or not found
+    for launch in reversed(found):
+        launcher.cancel(launch)  # type: ignore[union-attr]
+    return list(dict.fromkeys(launch.native_id for launch in found))
+
+
+def abandon(run: Path) -> None:
+    """Close the record of a run whose cluster does not say what became of it."""
+    from filelock import FileLock
+
+    with FileLock(run / LOCK, timeout=5):
+        record = read_record(run)
+        if record.status is Status.RUNNING:
+            write_record(run, close_attempt(record, Status.INTERRUPTED))
+
+
+def detachable(run: Path, record: RunRecord) -> Detachable | None:
+    """The launcher of a run's last attempt, if its jobs need no supervisor; None where they were its processes."""
+    from xp.launchers.choice import make_launcher
+
+    if not is_ours(run):  # what it names is somebody else's word: nobody is asked, nothing is closed or fetched
+        return None
+    spec = _launcher_spec(run / f"attempt_{len(record.attempts)}" / "plan.json")
+    if spec is None:
+        return None
+    launcher = make_launcher(spec, run.parent.parent)
+    return launcher if isinstance(launcher, Detachable) else None
+
+
+def context_of(run: Path, record: RunRecord) -> Context:
+    """Where the last attempt belongs; without secrets."""
+    number = record.attempts[-1].number
+    return Context(record.run_id, number, run.parent.parent.absolute(), f"runs/{record.run_id}/attempt_{number}")
+
+
+def _asked(record: RunRecord, launcher: Detachable, run: Path) -> RunRecord:
+    for stage in record.attempts[-1].stages:
+        if stage.status in ENDED:
+            continue
+        if stage.native_id is None:  # its supervisor was killed before it could submit this one
+            return close_attempt(record, Status.INTERRUPTED)
+        code = launcher.poll(_launch(record, stage))
+        if code is None:
+            has_begun = not launcher.is_here or (run.parent.parent / str(stage.log)).with_name(CLAIM).exists()
+            return update_stage(record, stage.name, status=Status.RUNNING if has_begun else Status.PENDING)
+        status = STOPPED.get(code, Status.FAILED) if code else Status.SUCCEEDED
+        result = read_result((run.parent.parent / str(stage.log)).parent) if launcher.is_here else None
+        ended = now() if result is None else result.ended
+        record = update_stage(record, stage.name, status=status, exit_code=code, ended=ended)
+        if code:
+            return close_attempt(record, status)
+    return close_attempt(record, Status.SUCCEEDED)
+
+
+def _launch(record: RunRecord, stage: StageRecord) -> Launch:
+    key = f"{record.run_id}/{record.attempts[-1].number}/{stage.name}"
+    return Launch(str(stage.launcher), key, str(stage.native_id), str(stage.log), str(stage.started))
+
+
+def _launcher_spec(plan: Path) -> LauncherSpec | None:
+    try:
+        section = json_of(plan, ExitCode.RUN_DIR)["spec"]["launcher"]
+        return LauncherSpec.model_validate_json(json.dumps(section))
+    except (XpError, KeyError, TypeError, ValueError, RecursionError):
+        return None

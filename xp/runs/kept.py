@@ -1,0 +1,121 @@
+"""Stages of a run that need not run again: they succeeded before, and nothing that they are made from has changed."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from xp.job import Stage
+from xp.launchers.node.outputs import states
+from xp.runs.record import RunRecord, Status, read_record
+
+if TYPE_CHECKING:
+    from xp.planning.plan import Plan
+
+RAN = (Status.RUNNING, Status.SUCCEEDED, Status.FAILED, Status.INTERRUPTED)
+
+
+def kept(plan: Plan, record: RunRecord, outputs: Path, *, is_here: bool = True) -> dict[str, int]:
+    """Name of a stage -> the attempt whose result stands.
+
+    A stage is kept when the same job succeeded, its outputs are there, every stage before it in the plan is kept, and
+    none of those ran after it. Content-addressed stages (`Stage.done`) know by themselves whether they are done.
+
+    Args:
+        plan: of the new attempt.
+        record: of the attempts before it; one of the same number, or a later one, does not count.
+        outputs: the outputs root.
+        is_here: whether the stages' outputs can be seen from here.
+    """
+    found: dict[str, int] = {}
+    newest = 0
+    for stage in plan.stages:
+        if stage.done is not None:
+            continue
+        at = _standing(stage, plan, record, outputs, is_here)
+        if at is None or at < newest:
+            break
+        found[stage.name] = newest = at
+    return found
+
+
+def finished(plan: Plan, outputs: Path) -> str | None:
+    """Why a run need not be resumed, and how it can be gone on with; None: there is something to do."""
+    if plan.attempt == 1:
+        return None
+    run = outputs / "runs" / plan.run_id
+    record = read_record(run)
+    to_do = {stage.name for stage in plan.stages if stage.done is None}
+    if record.status is not Status.SUCCEEDED or not to_do or set(kept(plan, record, outputs)) != to_do:
+        return None
+    total = plan.spec.training.num_steps
+    return (
+        f"{plan.run_id} is finished ({_last_step(run)} of {total} steps);"
+        f" to go on: resume={plan.run_id} training.num_steps=N"
+    )
+
+
+def attempt_of(record: RunRecord, name: str) -> int | None:
+    """Number of the last attempt in which a stage ran; None: it never did."""
+    ran = [
+        attempt.number
+        for attempt in record.attempts
+        for stage in attempt.stages
+        if stage.name == name and stage.status in RAN
+    ]
+    return ran[-1] if ran else None
+
+
+def _standing(stage: Stage, plan: Plan, record: RunRecord, outputs: Path, is_here: bool) -> int | None:
+    """The last attempt in which the same job succeeded and left what is still there."""
+    for attempt in reversed(record.attempts[: plan.attempt - 1]):
+        status = next((one.status for one in attempt.stages if one.name == stage.name), Status.PENDING)
+        if status not in RAN:
+            continue
+        directory = f"runs/{plan.run_id}/attempt_{attempt.number}"
+        recorded = _recorded(outputs / directory / "plan.json", stage.name)
+        is_same = recorded is not None and _content(recorded) == _content(asdict(stage))
+        if is_same and status is Status.SUCCEEDED:
+            assert recorded is not None
+            promised = recorded["job"]["outputs"]
+            return attempt.number if not is_here or all(states(outputs, promised).values()) else None
+        # What another job of this stage wrote into its own attempt's directory has changed nothing of an earlier one.
+        if any(not name.startswith(f"{directory}/") for name in _promised(recorded)):
+            return None
+    return None
+
+
+def _promised(recorded: Mapping[str, Any] | None) -> list[str]:
+    """What a recorded stage promised; an unreadable one may have written anything."""
+    return [""] if recorded is None else list(recorded["job"]["outputs"])
+
+
+def _recorded(file: Path, name: str) -> dict[str, Any] | None:
+    try:
+        stages = json.loads(file.read_text(encoding="utf-8"))["stages"]
+        found: dict[str, Any] = next(stage for stage in stages if stage["name"] == name)
+        if not all(isinstance(output, str) for output in found["job"]["outputs"]):
+            return None
+    except (OSError, ValueError, LookupError, TypeError, StopIteration):
+        return None
+    return found
+
+
+def _content(stage: Mapping[str, Any]) -> str:
+    """All of a stage but the number of its attempt, which stands in paths and in the files of its program."""
+    text = json.dumps(stage, sort_keys=True)
+    return re.sub(r'(\battempt_|\battempt\\*": ?)\d+', r"\1*", text)
+
+
+def _last_step(run: Path) -> int:
+    from xp.episode.metrics_file import read_metrics
+
+    try:
+        lines = read_metrics(run / "metrics.jsonl", "train")
+    except OSError:
+        return 0
+    return int(lines[-1]["step"]) if lines else 0

@@ -1,0 +1,126 @@
+"""`python -m xp runs compare`: runs by their held-out reward, best first, as a table, CSV or Markdown."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from xp.errors import ExitCode, XpError
+from xp.runs.held_out import held_out
+from xp.runs.record import RunRecord, directory_of, read_record
+
+
+@dataclass(frozen=True)
+class Line:
+    """One run."""
+
+    run: str
+    env: str
+    model: str
+    algorithm: str
+    backend: str
+    seed: int
+    steps: int | None
+    """None: the run never came to know what its epochs are in steps."""
+    before: float | None
+    """Held-out reward of the untrained model; None: not evaluated."""
+    after: float | None
+    stderr: float | None
+    """Of `after`."""
+    minutes: float
+    """From the first attempt's start to the last one's end, pauses between attempts left out."""
+    status: str
+    note: str
+    """What is to be said of `before` and `after`: that their tasks are trained on as well; empty: they are not."""
+
+
+def leaderboard(outputs: Path, names: Sequence[str]) -> list[Line]:
+    """Lines of the named runs, or of all; best first, runs without a result last.
+
+    Raises:
+        XpError: RUN_DIR where a named run does not exist.
+    """
+    runs = outputs / "runs"
+    directories = [directory_of(outputs, name) for name in names] or [
+        file.parent for file in sorted(runs.glob("*/run.json"))
+    ]
+    lines = [_line(directory) for directory in directories]
+    return sorted(lines, key=lambda line: (line.after is None, -(line.after or 0.0), line.run))
+
+
+def as_csv(lines: Sequence[Line]) -> str:
+    """With a header; numbers as they were measured."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([field.name for field in fields(Line)])
+    writer.writerows([["" if value is None else value for value in _values(line)] for line in lines])
+    return text.getvalue()
+
+
+def as_markdown(lines: Sequence[Line]) -> str:
+    """A table for a document; numbers rounded."""
+    head = [field.name for field in fields(Line)]
+    rows = [head, ["---"] * len(head), *(readable(line) for line in lines)]
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def readable(line: Line) -> list[str]:
+    """The line's cells, rounded for people."""
+    return [_readable(value) for value in _values(line)]
+
+
+def _readable(value: Any) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
+def _values(line: Line) -> list[Any]:
+    return [getattr(line, field.name) for field in fields(line)]
+
+
+def _line(directory: Path) -> Line:
+    from xp.compose.recorded import recorded_spec
+
+    record = read_record(directory)
+    try:
+        spec = recorded_spec(directory / "spec.yaml")
+        results = held_out(directory)
+        before, after = results.get("before"), results.get("after")
+        return Line(
+            run=record.run_id,
+            env="+".join(spec["env"]["members"]),
+            model=spec["model"]["name"],
+            algorithm=spec["algorithm"]["name"],
+            backend=spec["backend"]["name"],
+            seed=spec["seed"],
+            steps=_steps(record) or spec["training"]["num_steps"],
+            before=None if before is None else before.reward_mean,
+            after=None if after is None else after.reward_mean,
+            stderr=None if after is None else after.reward_stderr,
+            minutes=_minutes(record),
+            status=record.status.value,
+            note=next((result.label for result in results.values() if result.label), ""),
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise XpError(f"{directory} cannot be compared: {type(error).__name__} {error}", ExitCode.RUN_DIR) from error
+
+
+def _steps(record: RunRecord) -> int | None:
+    """Rollout steps as the last training settled them."""
+    settled = [attempt.training["num_steps"] for attempt in record.attempts if attempt.training]
+    return settled[-1] if settled else None
+
+
+def _minutes(record: RunRecord) -> float:
+    spans = [
+        datetime.fromisoformat(attempt.ended) - datetime.fromisoformat(attempt.started)
+        for attempt in record.attempts
+        if attempt.ended is not None
+    ]
+    return sum(span.total_seconds() for span in spans) / 60

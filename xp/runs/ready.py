@@ -1,0 +1,80 @@
+"""Everything that can be known before a run begins, found out before anything of it is created."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from xp.errors import ExitCode, XpError
+from xp.launchers.base import Context, Launcher
+from xp.launchers.checkouts import differing
+from xp.launchers.files import inside, locate_modules
+from xp.runs.run_directory import check_run_directory, check_writable
+from xp.security.names import is_name
+from xp.security.secrets import Redactor, resolve, telling_values
+from xp.tracking.base import WANDB_KEY, check_trackers
+
+if TYPE_CHECKING:
+    from xp.planning.plan import Plan
+
+
+@dataclass(frozen=True)
+class Ready:
+    """What preflight found."""
+
+    secrets: Mapping[str, str] = field(repr=False)
+    """Variable that held it -> value, of all stages."""
+    tracker_keys: Mapping[str, str] = field(repr=False)
+    modules: tuple[Path, ...]
+    """The user's own, to be copied."""
+
+    @property
+    def redactor(self) -> Redactor:
+        return Redactor([*self.secrets.values(), *self.tracker_keys.values(), *telling_values(os.environ)])
+
+
+def make_ready(plan: Plan, launcher: Launcher, outputs: Path, modules: Sequence[str]) -> Ready:
+    """Check names, paths, places, secrets, trackers, modules and the machine; raises XpError for the first fault."""
+    for name in (plan.run_id, *(stage.name for stage in plan.stages)):
+        if not is_name(name):
+            raise XpError(
+                f"{name!r} cannot name a directory: letters, digits, `_`, `-` and single dots", ExitCode.RUN_DIR
+            )
+    for stage in plan.stages:
+        for path in (*stage.job.files, *stage.job.outputs, *([stage.done] if stage.done else [])):
+            inside(outputs, path)
+    check_run_directory(outputs / "runs" / plan.run_id, plan.attempt)
+    check_writable(outputs)
+    ready = Ready(
+        secrets=resolve(source for stage in plan.stages for source in stage.job.secrets.values()),
+        tracker_keys=check_trackers(plan.spec.tracking),
+        modules=locate_modules(modules),
+    )
+    if plan.spec.launcher.detach and plan.spec.tracking:
+        raise XpError(
+            f"tracking={','.join(plan.spec.tracking)} needs a process that stays, and launcher.detach=true leaves;"
+            " set one of the two otherwise",
+            ExitCode.PLAN,
+        )
+    if launcher.is_here and (wrong := list(differing(plan.spec.backend.commits))):
+        raise XpError("\n".join(wrong), ExitCode.RUNTIME)
+    launcher.check(plan.stages, context_of(plan, outputs, ready))
+    return ready
+
+
+def context_of(plan: Plan, outputs: Path, ready: Ready) -> Context:
+    """Where the stages of an attempt belong; without any stage's secrets."""
+    names = {name for stage in plan.stages for pair in stage.job.secrets.items() for name in pair}
+    if "wandb" in plan.spec.tracking:
+        names.add(WANDB_KEY)
+    return Context(
+        run_id=plan.run_id,
+        attempt=plan.attempt,
+        outputs=outputs,
+        directory=f"runs/{plan.run_id}/attempt_{plan.attempt}",
+        withheld=frozenset(names),
+        redactor=ready.redactor,
+    )

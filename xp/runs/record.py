@@ -1,0 +1,263 @@
+"""What became of a run: one frozen RunRecord, rewritten atomically as `run.json` at each change.
+
+`python -m xp.runs.record <dir>` prints it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from xp.atomic import write_atomically
+from xp.errors import ExitCode, XpError
+from xp.security.names import is_name
+from xp.tasks.length import FILE as LENGTH_FILE
+
+FILE = "run.json"
+LOCK = ".lock"
+"""Held by the run's supervisor."""
+FORMAT = 1
+
+
+class Status(StrEnum):
+    """Of a run, an attempt or a stage."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    CACHED = "cached"
+    """A stage whose result was there already."""
+    FAILED = "failed"
+    INTERRUPTED = "interrupted"
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Which code ran."""
+
+    xp: str
+    python: str
+    commit: str | None
+    """Of the checkout that xp was imported from; None: not a checkout."""
+    is_dirty: bool | None
+    """Whether tracked files of that checkout were changed."""
+    versions: Mapping[str, str | None]
+    """Pinned packages -> what the job's interpreter has; None: not installed."""
+
+
+@dataclass(frozen=True)
+class StageRecord:
+    """One stage of one attempt."""
+
+    name: str
+    status: Status = Status.PENDING
+    exit_code: int | None = None
+    """128 + n: killed by signal n."""
+    started: str | None = None
+    """UTC, ISO 8601; so are all times here."""
+    ended: str | None = None
+    log: str | None = None
+    """Relative to the outputs root."""
+    launcher: str | None = None
+    native_id: str | None = None
+    """What the launcher calls it: a process id, a job id."""
+
+
+@dataclass(frozen=True)
+class AttemptRecord:
+    """One go at the run; a resume or a restart makes another."""
+
+    number: int
+    status: Status
+    started: str
+    ended: str | None
+    provenance: Provenance
+    stages: tuple[StageRecord, ...]
+    supervisor: int | None = None
+    """Process id of whoever follows it, true only while the run is held; None: nobody does, the launcher was left."""
+    host: str | None = None
+    """The machine of that process."""
+    training: Mapping[str, int | None] | None = None
+    """Epochs (None: the steps were given), rollout steps and tasks of the training, as its stage settled them."""
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """A run and all its attempts."""
+
+    run_id: str
+    status: Status
+    secrets: tuple[str, ...]
+    """Names of the variables that held secrets at launch; their values are nowhere."""
+    attempts: tuple[AttemptRecord, ...] = ()
+
+    def to_json(self) -> str:
+        return json.dumps({"format": FORMAT} | asdict(self), indent=2, ensure_ascii=False) + "\n"
+
+
+def now() -> str:
+    """UTC, to the millisecond."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def begin_attempt(
+    record: RunRecord, stages: Sequence[str], provenance: Provenance, *, is_detached: bool = False
+) -> RunRecord:
+    """Add an attempt with all stages pending; one that a killed supervisor left open is closed as interrupted."""
+    if record.attempts and record.attempts[-1].status is Status.RUNNING:
+        record = close_attempt(record, Status.INTERRUPTED)
+    pending = tuple(StageRecord(name) for name in stages)
+    supervisor, host = (None, None) if is_detached else (os.getpid(), platform.node())
+    attempt = AttemptRecord(
+        len(record.attempts) + 1, Status.RUNNING, now(), None, provenance, pending, supervisor, host
+    )
+    return replace(record, status=Status.RUNNING, attempts=(*record.attempts, attempt))
+
+
+def update_stage(record: RunRecord, name: str, **changes: Any) -> RunRecord:
+    """Change fields of a stage of the last attempt."""
+    attempt = record.attempts[-1]
+    stages = tuple(replace(stage, **changes) if stage.name == name else stage for stage in attempt.stages)
+    return _with_last(record, replace(attempt, stages=stages))
+
+
+def close_attempt(record: RunRecord, status: Status) -> RunRecord:
+    """End the last attempt, and the stage that it was at."""
+    attempt = record.attempts[-1]
+    stages = tuple(
+        replace(stage, status=status, ended=now()) if stage.status is Status.RUNNING else stage
+        for stage in attempt.stages
+    )
+    return _with_last(replace(record, status=status), replace(attempt, status=status, ended=now(), stages=stages))
+
+
+def write_record(directory: Path, record: RunRecord) -> None:
+    """Replace `run.json`: a reader sees the old record or the new one, whatever happens meanwhile."""
+    write_atomically(directory / FILE, _with_length(directory, record).to_json())
+
+
+def directory_of(outputs: Path, run_id: str) -> Path:
+    """Where a run lies below the outputs root; raises XpError(RUN_DIR) for what is no run's id."""
+    if not is_name(run_id):
+        raise XpError(f"{run_id!r} is not the id of a run; python -m xp runs list names the runs", ExitCode.RUN_DIR)
+    return outputs / "runs" / run_id
+
+
+def read_record(directory: Path) -> RunRecord:
+    """The record of a run directory; raises XpError(RUN_DIR) where there is none, or one that xp would not write."""
+    from xp.reading import json_of
+    from xp.runs.record_check import record_of
+
+    file = directory / FILE
+    if not file.exists():
+        raise XpError(f"{file} does not exist: {directory} is no run directory", ExitCode.RUN_DIR)
+    value = json_of(file, ExitCode.RUN_DIR)
+    try:
+        record = record_of(value)
+    except (ValueError, RecursionError) as error:
+        raise XpError(f"{file} is no run record: {error}", ExitCode.RUN_DIR) from None
+    if record.run_id != (name := Path(os.path.abspath(directory)).name):
+        raise XpError(f"{file} is the record of {record.run_id}, and its directory is named {name}", ExitCode.RUN_DIR)
+    return record
+
+
+def is_held(directory: Path) -> bool:
+    """Whether a supervisor has the run now; a record that says `running` without one is of a run that was killed."""
+    from filelock import FileLock, Timeout
+
+    if not (directory / LOCK).exists():
+        return False
+    try:
+        FileLock(directory / LOCK).acquire(timeout=0).lock.release()
+    except Timeout:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def _with_length(directory: Path, record: RunRecord) -> RunRecord:
+    """With what the last attempt's train stage has left of its length, once it has."""
+    if not record.attempts:
+        return record
+    from xp.reading import json_of
+    from xp.runs.record_check import length_of
+
+    last = record.attempts[-1]
+    try:
+        file = directory / f"attempt_{last.number}" / "train" / LENGTH_FILE
+        found = length_of(json_of(file, ExitCode.RUN_DIR, max_bytes=10_000))
+    except (XpError, ValueError):
+        return record
+    return _with_last(record, replace(last, training=found))
+
+
+def _with_last(record: RunRecord, attempt: AttemptRecord) -> RunRecord:
+    return replace(record, attempts=(*record.attempts[:-1], attempt))
+
+
+def table(record: RunRecord) -> str:
+    """The record in a few aligned lines."""
+    lines = [f"{record.run_id}  {record.status}"]
+    for attempt in record.attempts:
+        commit = f"  {attempt.provenance.commit[:10]}" if attempt.provenance.commit else ""
+        dirty = " (changed)" if attempt.provenance.is_dirty else ""
+        lines.append(
+            f"attempt_{attempt.number}  {attempt.status}  {attempt.started}{commit}{dirty}{_length(attempt.training)}"
+        )
+        for stage in attempt.stages:
+            exit_code = "" if stage.exit_code is None else f"exit {stage.exit_code}"
+            took = _seconds(stage.started, stage.ended)
+            line = f"  {stage.name:12} {stage.status:12} {took:>9}  {exit_code:9} {stage.log or ''}"
+            lines.append(line.rstrip())
+    return "\n".join(lines)
+
+
+def _length(training: Mapping[str, int | None] | None) -> str:
+    if training is None:
+        return ""
+    epochs = training["epochs"]
+    how = "" if epochs is None else f" ({epochs} epoch{'' if epochs == 1 else 's'} of {training['num_tasks']} tasks)"
+    return f"  {training['num_steps']} steps{how}"
+
+
+def _seconds(started: str | None, ended: str | None) -> str:
+    if started is None:
+        return ""
+    end = datetime.fromisoformat(ended) if ended else datetime.now(UTC)
+    return f"{(end - datetime.fromisoformat(started)).total_seconds():.1f} s"
+
+
+def main(argv: Sequence[str]) -> int:
+    if len(argv) != 1:
+        print("usage: python -m xp.runs.record RUN_DIRECTORY", file=sys.stderr)
+        return ExitCode.CONFIG
+    from xp.security.terminal import guarded
+
+    with guarded():
+        return _print(argv[0])
+
+
+def _print(place: str) -> int:
+    try:
+        directory = Path(place)
+        record = read_record(directory)
+        print(table(record))
+        if record.status is Status.RUNNING and not is_held(directory):
+            print(f"nothing runs it any more: its supervisor was killed; python -m xp resume={directory} goes on")
+    except XpError as error:
+        print(f"xp: {error}", file=sys.stderr)
+        return error.code
+    return ExitCode.OK
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

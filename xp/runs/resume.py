@@ -1,0 +1,99 @@
+"""`resume=RUN`: the recorded spec of a run, with the few changes that leave its episodes comparable."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from xp.compose import from_container, give_way, parse_assignments, with_value
+from xp.compose.faults import all_paths
+from xp.errors import ExitCode, XpError
+from xp.security.names import is_name
+from xp.spec import RunSpec
+from xp.spec.section import ADDRESS
+
+CHANGEABLE = (
+    "training.num_steps",
+    "training.epochs",
+    "training.checkpoint_every",
+    "training.keep_checkpoints",
+    "training.max_void_fraction",
+    "training.on_nonfinite",
+    "evaluation.",
+    "launcher.",
+    "preparation.",
+    "tracking",
+)
+"""What a resumed run may change; anything else would be another experiment under the same name."""
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """A run to go on with."""
+
+    run_id: str
+    attempt: int
+    """The new one."""
+    spec: RunSpec
+    stages: frozenset[str]
+    """Of all attempts so far: whether it is a training, an evaluation or a preparation."""
+
+
+def split_off(words: Sequence[str], overrides: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """Take `WORD=value` out of the overrides, for words that name a run rather than a part of its spec."""
+    pairs = [text.partition("=") for text in overrides]
+    given = {word: value for word, _, value in pairs if word in words and value not in ("", "null")}
+    return given, [text for text, (word, _, _) in zip(overrides, pairs, strict=True) if word not in words]
+
+
+def spec_to_resume(run: str, overrides: Sequence[str]) -> Resumed:
+    """Read a run's spec and apply overrides to it.
+
+    Args:
+        run: the run's id below `<outputs>/runs`, or its directory.
+        overrides: `key=value`; `outputs=DIR` says where a run given by its id lies.
+
+    Raises:
+        XpError: there is no such run (RUN_DIR), or an override would make it another experiment (CONFIG).
+    """
+    from xp.compose.recorded import recorded_spec
+    from xp.runs.record import read_record
+    from xp.runs.run_directory import is_unborn
+
+    values = parse_assignments(overrides)
+    for word, text in (("resume", run), ("outputs", str(values.get("outputs", "")))):
+        if ADDRESS.match(text):
+            raise XpError(f"{word}={text}: an address; a run lies in a directory of this machine", ExitCode.RUN_DIR)
+    directory = Path(run) if "/" in run else Path(values.pop("outputs", "outputs")) / "runs" / run
+    if not is_name(directory.name) or Path(os.path.abspath(directory)).parent.name != "runs":
+        raise XpError(f"resume={run}: not the id of a run, nor a directory OUTPUTS/runs/RUN", ExitCode.RUN_DIR)
+    file = directory / "spec.yaml"
+    if not file.is_file():
+        raise XpError(f"resume={run}: {file} does not exist; python -m xp runs list names the runs", ExitCode.RUN_DIR)
+    container = recorded_spec(file)
+    container["outputs"] = str(directory.parent.parent)
+    faults = [fault for key, value in values.items() if (fault := _change(container, key, value))]
+    if faults:
+        raise XpError("\n".join(faults))
+    give_way(container, with_value(list(values.items())))
+    attempts = () if is_unborn(directory) else read_record(directory).attempts
+    stages = frozenset(stage.name for attempt in attempts for stage in attempt.stages)
+    return Resumed(directory.name, len(attempts) + 1, from_container(container), stages)
+
+
+def _change(container: dict[str, Any], key: str, value: Any) -> str | None:
+    if not any(key == prefix or key.startswith(prefix) for prefix in CHANGEABLE):
+        return (
+            f"{key}: a resumed run keeps it; start a new run to change it (resume may change {', '.join(CHANGEABLE)})"
+        )
+    node: Any = container
+    *parents, last = key.split(".")
+    for part in parents:
+        node = node.get(part) if isinstance(node, dict) else None
+    if not isinstance(node, dict) or last not in node:
+        return f"{key}: unknown key; there is: {', '.join(all_paths(container)[:5])}, ..."
+    node[last] = value
+    return None

@@ -1,0 +1,157 @@
+"""A run's directory: never used twice, held by one supervisor at a time, written to or refused with a message."""
+
+from __future__ import annotations
+
+import errno
+import os
+import platform
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from xp.atomic import TEMPORARY
+from xp.errors import ExitCode, XpError
+from xp.runs.origin import FILE as ORIGIN
+from xp.runs.origin import check_ours, is_ours, mark
+from xp.runs.record import LOCK, RunRecord, is_held, read_record, write_record
+
+SPEC = "spec.yaml"
+RESERVE = ".reserve"
+RESERVED_BYTES = 256 * 1024
+"""Kept free for the record while the run is held: a disk that is full in mid-run does not leave it `running`."""
+FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def check_run_directory(run: Path, attempt: int) -> None:
+    if attempt == 1:
+        if os.path.lexists(run) and not is_unborn(run):
+            raise XpError(
+                f"{run} exists and is not used again; resume it with `{resume_command(run.name, run.parent.parent)}`,"
+                " or start a new run",
+                ExitCode.RUN_DIR,
+            )
+        if (run / SPEC).exists():
+            check_ours(run)
+        return
+    check_ours(run)
+    there = len(read_record(run).attempts)
+    if there != attempt - 1:
+        raise XpError(f"{run} has {there} attempts, so attempt_{attempt} cannot be next", ExitCode.RUN_DIR)
+
+
+def is_unborn(run: Path) -> bool:
+    """Whether a supervisor was killed after it made this directory and before its first record: nothing has run."""
+    if run.is_symlink() or not run.is_dir():
+        return False
+    return all(path.name in (LOCK, ORIGIN, SPEC, RESERVE) or path.name.endswith(TEMPORARY) for path in run.iterdir())
+
+
+def check_writable(outputs: Path) -> None:
+    place = next(path for path in (outputs, *outputs.parents) if path.exists())
+    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
+        raise XpError(
+            f"{outputs} cannot be written: {place} is no writable directory; outputs=DIR names another",
+            ExitCode.RESOURCE,
+        )
+
+
+@contextmanager
+def hold(run: Path, attempt: int) -> Iterator[None]:
+    """Make the run's directory, or enter it, as the only supervisor; the lock dies with its holder."""
+    from filelock import FileLock, Timeout
+
+    with resource_errors(run):
+        run.parent.mkdir(parents=True, exist_ok=True)
+        if attempt == 1:
+            try:
+                run.mkdir()
+            except FileExistsError:
+                check_run_directory(run, attempt)  # another supervisor may have been quicker
+        lock = FileLock(run / LOCK)
+        try:
+            lock.acquire(timeout=1 if attempt == 1 else 0)
+        except Timeout:
+            raise XpError(f"{run.name} is running already: another process holds {run}", ExitCode.RUN_DIR) from None
+    try:
+        check_run_directory(run, attempt)  # again: another supervisor may have come and gone
+        if attempt == 1:
+            _mark(run)
+        with resource_errors(run):
+            (run / RESERVE).write_bytes(bytes(RESERVED_BYTES))
+        yield
+    finally:
+        (run / RESERVE).unlink(missing_ok=True)
+        lock.release()
+
+
+def save_record(run: Path, record: RunRecord) -> None:
+    """Write the record, on a full disk into the space that is kept for it."""
+    with resource_errors(run):
+        try:
+            write_record(run, record)
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            (run / RESERVE).unlink(missing_ok=True)
+            write_record(run, record)
+
+
+def cancel(run: Path) -> int:
+    """Ask the supervisor of a run to end it, as Ctrl-C would; returns its process id.
+
+    Raises:
+        XpError: RUN_DIR where nothing runs it.
+    """
+    record = read_record(run)
+    attempt = record.attempts[-1] if record.attempts else None
+    if attempt is None or attempt.supervisor is None or not is_held(run):
+        raise XpError(f"{run.name} is not running; its record says: {record.status}", ExitCode.RUN_DIR)
+    if attempt.host != platform.node():
+        whose = f"process {attempt.supervisor} of {attempt.host}"
+        raise XpError(f"{run.name} is run by {whose}: stop it there", ExitCode.RUN_DIR)
+    if not _has_open(attempt.supervisor, run / LOCK):
+        raise XpError(
+            f"{run.name}: process {attempt.supervisor} of its record does not hold {run / LOCK}, so it is not stopped;"
+            " look for the process that does: lsof, fuser",
+            ExitCode.RUN_DIR,
+        )
+    os.kill(attempt.supervisor, signal.SIGTERM)
+    return attempt.supervisor
+
+
+def _has_open(process: int, file: Path) -> bool:
+    """Whether a process has a file open: the record's word alone is not enough to send it a signal."""
+    import psutil
+
+    try:
+        names = {opened.path for opened in psutil.Process(process).open_files()}
+    except (psutil.Error, OSError):
+        return False
+    return os.path.realpath(file) in names
+
+
+def _mark(run: Path) -> None:
+    """Mark the directory as begun here; where the home cannot be written the run goes on, and cannot be resumed."""
+    if is_ours(run):
+        return
+    with resource_errors(run):
+        try:
+            mark(run)
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR):
+                raise
+
+
+@contextmanager
+def resource_errors(place: Path) -> Iterator[None]:
+    """Disk full, quota, permission: the user's to mend, so a message instead of a traceback."""
+    try:
+        yield
+    except OSError as error:
+        raise XpError(f"{error.filename or place}: {error.strerror or error}", ExitCode.RESOURCE) from error
+
+
+def resume_command(run_id: str, outputs: Path) -> str:
+    default = outputs == Path("outputs").absolute()
+    return f"python -m xp resume={run_id}" + ("" if default else f" outputs={outputs}")

@@ -1,0 +1,300 @@
+"""Plan -> RunRecord: preflight, then the stages in order, with `run.json` true at every moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from xp.atomic import write_atomically
+from xp.errors import ExitCode, XpError
+from xp.job import Runtime, Stage
+from xp.launchers.base import Context, Detachable, Echo, Launch, Launcher
+from xp.launchers.files import copy_modules, copy_package
+from xp.launchers.node.exits import exit_code, is_restartable, reason
+from xp.launchers.node.log import last_lines, write_to_screen
+from xp.launchers.node.outputs import State, damaged, missing, states
+from xp.launchers.signals import Signals
+from xp.runs.detached import live
+from xp.runs.kept import kept
+from xp.runs.provenance import provenance
+from xp.runs.ready import Ready, context_of, make_ready
+from xp.runs.record import (
+    RunRecord,
+    Status,
+    begin_attempt,
+    close_attempt,
+    now,
+    read_record,
+    update_stage,
+)
+from xp.runs.run_directory import hold, resource_errors, resume_command, save_record
+from xp.tracking.base import TrackedRun
+from xp.tracking.mirror import Mirror
+from xp.tracking.opening import openers
+
+if TYPE_CHECKING:
+    from xp.planning.plan import Plan
+
+TAIL = 30
+
+
+def dispatch(
+    plan: Plan,
+    launcher: Launcher,
+    outputs: Path,
+    *,
+    echo: Echo = write_to_screen,
+    modules: Sequence[str] = (),
+    replan: Callable[[int], Plan] | None = None,
+    restart_delay_s: float = 5.0,
+    again: bool = False,
+) -> RunRecord:
+    """Run a plan to its end.
+
+    Args:
+        plan: attempt 1 makes the run's directory; a later one resumes it and leaves what is there alone.
+        outputs: the outputs root.
+        echo: takes the jobs' output for the screen.
+        modules: top-level modules of the user's that the jobs import; copied beside xp's package.
+        replan: makes the same plan for another attempt, for restarts; None: `xp.planning.plan.build_again`.
+        restart_delay_s: before the first restart; doubles with each.
+        again: run also what succeeded in an earlier attempt.
+
+    Raises:
+        XpError: of preflight (nothing was created), of a stage that failed, or INTERRUPTED / TERMINATED.
+    """
+    outputs = outputs.absolute()
+    run = outputs / "runs" / plan.run_id
+    ready = make_ready(plan, launcher, outputs, modules)
+    max_restarts = plan.spec.launcher.max_restarts
+    with (
+        hold(run, plan.attempt),
+        _mirror(plan, run, ready, echo),
+        Signals(plan.run_id, resume_command(plan.run_id, outputs)) as signals,
+    ):
+        for restart in range(max_restarts + 1):
+            attempt = _Attempt(plan, launcher, outputs, ready, echo, signals, again=again and restart == 0)
+            try:
+                return attempt.leave() if plan.spec.launcher.detach else attempt.run()
+            except XpError as error:
+                if restart == max_restarts or not attempt.is_restartable:
+                    raise
+                delay = restart_delay_s * 2**restart
+                echo(f"xp: {str(error).splitlines()[0]}; attempt_{plan.attempt + 1} starts in {delay:g} s\n")
+                signals.sleep(delay)
+                plan = replan(plan.attempt + 1) if replan else _next_attempt(plan)
+    raise AssertionError("unreachable")
+
+
+class _Attempt:
+    """One go at all the stages of a plan."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        launcher: Launcher,
+        outputs: Path,
+        ready: Ready,
+        echo: Echo,
+        signals: Signals,
+        *,
+        again: bool,
+    ) -> None:
+        self._plan, self._launcher, self._outputs, self._ready = plan, launcher, outputs, ready
+        self._echo, self._signals = echo, signals
+        self._run = outputs / "runs" / plan.run_id
+        self._context = context_of(plan, outputs, ready)
+        self._again = again
+        self._kept: dict[str, int] = {}
+        self.is_restartable = False
+
+    def run(self) -> RunRecord:
+        self._open()
+        try:
+            self._fill()
+            for stage in self._plan.stages:
+                self._signals.check()
+                self._stage(stage)
+        except BaseException as error:
+            code = error.code if isinstance(error, XpError) else None
+            is_stopped = code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED) or isinstance(error, KeyboardInterrupt)
+            with suppress(XpError):  # the first error is the one to tell
+                self._save(close_attempt(self._record, Status.INTERRUPTED if is_stopped else Status.FAILED))
+            raise
+        finally:
+            self._launcher.close(self._context)
+        self._save(close_attempt(self._record, Status.SUCCEEDED))
+        return self._record
+
+    def leave(self) -> RunRecord:
+        """Submit every stage, each to start after the one before, and wait for none."""
+        launcher = self._launcher
+        assert isinstance(launcher, Detachable)  # LauncherSpec: local does not detach
+        self._open()
+        try:
+            self._fill()
+            todo = [stage for stage in self._plan.stages if not self._is_cached(stage)]
+            with resource_errors(self._outputs / self._context.directory):
+                launches = launcher.submit_all([(stage, self._context_of(stage)) for stage in todo])
+        except BaseException:
+            with suppress(XpError):
+                self._save(close_attempt(self._record, Status.FAILED))
+            launcher.close(self._context)
+            raise
+        for stage, launch in zip(todo, launches, strict=True):
+            self._update(stage, **_on_record(launch))
+            self._echo(f"xp: {stage.name}: submitted as {launch.launcher} job {launch.native_id}\n")
+        if not launches:
+            self._save(close_attempt(self._record, Status.SUCCEEDED))
+        return self._record
+
+    def _open(self) -> None:
+        """Put the attempt on record, before its directory: a number is never given out twice."""
+        plan = self._plan
+        earlier = _earlier(self._run, plan)
+        if not self._again:
+            self._kept = kept(plan, earlier, self._outputs, is_here=self._launcher.is_here)
+        names = tuple(sorted({*earlier.secrets, *self._ready.secrets}))
+        origin = provenance(tuple(plan.spec.backend.pins), _trainer_runtime(plan))
+        stages = [stage.name for stage in plan.stages]
+        is_detached = plan.spec.launcher.detach
+        record = begin_attempt(replace(earlier, secrets=names), stages, origin, is_detached=is_detached)
+        with resource_errors(self._run):
+            if plan.attempt == 1:
+                write_atomically(self._run / "spec.yaml", _yaml(plan.spec.model_dump(mode="json")))
+        self._save(record)
+
+    def _fill(self) -> None:
+        """Everything that the attempt needs beside the stages' own files."""
+        directory = self._outputs / self._context.directory
+        with resource_errors(directory):
+            directory.mkdir()
+            write_atomically(directory / "plan.json", self._plan.to_json())
+            copy_package(directory / "code")
+            copy_modules(self._ready.modules, directory / "code")
+
+    def _stage(self, stage: Stage) -> None:
+        if self._is_cached(stage):
+            return
+        before = states(self._outputs, _promised(stage))
+        context = self._context_of(stage)
+        with resource_errors(self._outputs / context.directory):
+            launch = self._launcher.submit(stage, context)
+        with self._signals.stopping(self._launcher, launch):
+            try:
+                self._update(stage, status=Status.RUNNING, **_on_record(launch))
+                code = self._launcher.wait(launch, self._echo)
+            except BaseException:
+                self._launcher.cancel(launch)
+                raise
+        self._finish(stage, launch, code, before)
+
+    def _context_of(self, stage: Stage) -> Context:
+        """With the secrets of this stage alone."""
+        secrets = {name: self._ready.secrets[source] for name, source in stage.job.secrets.items()}
+        return replace(self._context, secrets=secrets)
+
+    def _is_cached(self, stage: Stage) -> bool:
+        """Whether the stage's result is there, from an earlier attempt or by its content; puts it on record."""
+        if (attempt := self._kept.get(stage.name)) is not None:
+            where = f"done in attempt_{attempt}"
+        elif stage.done is not None and self._launcher.is_here and self._is_whole(stage, stage.done):
+            where = "done before"
+        else:
+            return False
+        self._update(stage, status=Status.CACHED)
+        self._echo(f"xp: {stage.name}: {where}, skipped\n")
+        return True
+
+    def _is_whole(self, stage: Stage, manifest: str) -> bool:
+        """Whether a content-addressed result is there; one that is damaged, its stage makes again."""
+        if not all(states(self._outputs, _promised(stage)).values()):
+            return False
+        if (fault := damaged(self._outputs, manifest)) is not None:
+            self._echo(f"xp: {stage.name}: {Path(manifest).parent} is damaged ({fault}); it is made again\n")
+        return fault is None
+
+    def _finish(self, stage: Stage, launch: Launch, code: int, before: Mapping[str, State]) -> None:
+        is_over = code == 0 and self._launcher.is_here  # elsewhere the job looks for itself
+        absent = missing(self._outputs, _promised(stage), before, f"runs/{self._plan.run_id}") if is_over else []
+        ending: dict[str, Any] = {"exit_code": code, "ended": now()}
+        if self._signals.number is not None:  # whatever the code: a program may tidy up and exit 0 half-way
+            self._update(stage, status=Status.INTERRUPTED, **ending)
+            self._signals.check()
+        if code == 0 and not absent:
+            self._update(stage, status=Status.SUCCEEDED, **ending)
+            return
+        self._update(stage, status=Status.FAILED, **ending)
+        self.is_restartable = is_restartable(code)
+        raise self._failure(stage, launch, code, absent)
+
+    def _failure(self, stage: Stage, launch: Launch, code: int, absent: Sequence[str]) -> XpError:
+        log = self._outputs / launch.log
+        what = f"stage {stage.name} failed: {reason(code, absent)}"
+        tail = "".join(f"\n  | {line}" for line in last_lines(log, TAIL))
+        text = f"{what}{tail}\nlog: {log}\nresume: {resume_command(self._plan.run_id, self._outputs)}"
+        return XpError(self._context.redactor.redact(text), exit_code(code, absent))
+
+    def _update(self, stage: Stage, **changes: Any) -> None:
+        self._save(update_stage(self._record, stage.name, **changes))
+
+    def _save(self, record: RunRecord) -> None:
+        self._record = record
+        save_record(self._run, record)
+
+
+def _earlier(run: Path, plan: Plan) -> RunRecord:
+    """What is on record before this attempt; raises XpError(RUN_DIR) where a cluster still has the last one's jobs."""
+    if plan.attempt == 1:
+        return RunRecord(plan.run_id, Status.PENDING, ())
+    record = read_record(run)
+    if jobs := [launch.native_id for launch in live(run, record)]:
+        raise XpError(
+            f"{plan.run_id}: job {', '.join(jobs)} of its last attempt is queued or runs;"
+            f" wait for it, or end it: python -m xp runs cancel {plan.run_id}",
+            ExitCode.RUN_DIR,
+        )
+    return record
+
+
+def _promised(stage: Stage) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*stage.job.outputs, *([stage.done] if stage.done else []))))
+
+
+def _mirror(plan: Plan, run: Path, ready: Ready, echo: Echo) -> Mirror:
+    config = plan.spec.model_dump(mode="json")
+    tracked = TrackedRun(plan.run_id, plan.attempt, plan.spec.project, config, run, secrets=ready.tracker_keys)
+    redactor = ready.redactor
+    return Mirror(run / "metrics.jsonl", tracked, openers(plan.spec.tracking), lambda text: echo(redactor.redact(text)))
+
+
+def _on_record(launch: Launch) -> dict[str, Any]:
+    return {
+        "started": launch.started,
+        "log": launch.log,
+        "launcher": launch.launcher,
+        "native_id": launch.native_id,
+    }
+
+
+def _trainer_runtime(plan: Plan) -> Runtime:
+    """Of the stage that needs most."""
+    return max(
+        (stage.job.runtime for stage in plan.stages), key=lambda runtime: len(runtime.packages), default=Runtime()
+    )
+
+
+def _next_attempt(plan: Plan) -> Plan:
+    from xp.planning.plan import build_again
+
+    return build_again(plan.spec, plan.run_id, plan.attempt + 1, [stage.name for stage in plan.stages])
+
+
+def _yaml(value: Any) -> str:
+    import yaml
+
+    text: str = yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=120)
+    return text

@@ -1,0 +1,131 @@
+"""A sweep goes on where it was cut: what a point's runs have come to decides whether it is skipped, resumed or run.
+
+The runs' own records are the ledger; nothing is kept beside them that could disagree.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from xp.errors import ExitCode, XpError
+from xp.runs.detached import current
+from xp.runs.leaderboard import leaderboard
+from xp.runs.origin import is_ours
+from xp.runs.record import Status, is_held
+from xp.spec import RunSpec
+
+INCIDENTAL = ("outputs", "project", "tracking", "upload_rollouts", "preparation", "launcher")
+"""Sections of a spec that change nothing about its result."""
+
+
+class Standing(StrEnum):
+    """Of a spec that was started."""
+
+    CUT = "cut"
+    """Stopped, killed or failed: the next attempt goes on from its checkpoint."""
+    RUNNING = "running"
+    DONE = "done"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The run that a spec has had."""
+
+    standing: Standing
+    run_id: str
+    num_attempts: int
+
+
+@dataclass(frozen=True)
+class Point:
+    """One run that a sweep has to start."""
+
+    spec: RunSpec
+    run_id: str | None
+    """To be resumed; None: a new run."""
+    attempt: int
+
+
+def spec_digest(spec: Mapping[str, Any]) -> str:
+    """Of everything that decides a run's result.
+
+    Args:
+        spec: a dumped RunSpec, as in a run's `spec.yaml`.
+    """
+    content = {name: value for name, value in spec.items() if name not in INCIDENTAL}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def ledger(outputs: Path) -> dict[str, Entry]:
+    """Digest of a spec -> what its runs below the outputs root have come to; of several, the furthest counts."""
+    known: dict[str, Entry] = {}
+    order = list(Standing)
+    for file in sorted((outputs / "runs").glob("*/spec.yaml")):
+        found = _read(file)
+        if found is None:
+            continue
+        digest, entry = found
+        if digest not in known or order.index(entry.standing) >= order.index(known[digest].standing):
+            known[digest] = entry
+    return known
+
+
+def open_points(specs: Sequence[RunSpec], *, again: bool) -> tuple[list[Point], list[Entry]]:
+    """What a sweep has still to run, and what it leaves alone because it is done or running.
+
+    Args:
+        specs: all points.
+        again: run every point anew, whatever is there.
+    """
+    if again:
+        return [Point(spec, None, 1) for spec in specs], []
+    ledgers = {outputs: ledger(Path(outputs)) for outputs in {spec.outputs for spec in specs}}
+    todo, left = [], []
+    for spec in specs:
+        entry = ledgers[spec.outputs].get(spec_digest(spec.model_dump(mode="json")))
+        if entry is None:
+            todo.append(Point(spec, None, 1))
+        elif entry.standing is Standing.CUT:
+            todo.append(Point(spec, entry.run_id, entry.num_attempts + 1))
+        else:
+            left.append(entry)
+    return todo, left
+
+
+def held_out_reward(spec: RunSpec) -> float:
+    """Of a spec's finished run, after training; raises XpError where there is none."""
+    outputs = Path(spec.outputs)
+    entry = ledger(outputs).get(spec_digest(spec.model_dump(mode="json")))
+    if entry is None or entry.standing is not Standing.DONE:
+        raise XpError(
+            "the run is not finished, so it has no held-out reward yet; a search needs a launcher that waits",
+            ExitCode.STAGE_FAILED,
+        )
+    reward = leaderboard(outputs, [entry.run_id])[0].after
+    if reward is None:
+        raise XpError(f"{entry.run_id} has no evaluation.json: its held-out reward is unknown", ExitCode.STAGE_FAILED)
+    return reward
+
+
+def _read(file: Path) -> tuple[str, Entry] | None:
+    from xp.compose.recorded import recorded_spec
+
+    if not is_ours(file.parent):
+        return None  # somebody else's word on what the spec has come to
+    try:
+        record = current(file.parent)
+        spec = recorded_spec(file)
+    except XpError:
+        return None  # not a run that could be gone on with
+    if record.status is Status.SUCCEEDED:
+        standing = Standing.DONE
+    else:
+        is_left = record.status is Status.RUNNING and record.attempts[-1].supervisor is None  # to a cluster
+        standing = Standing.RUNNING if is_left or is_held(file.parent) else Standing.CUT
+    return spec_digest(spec), Entry(standing, record.run_id, len(record.attempts))

@@ -1,0 +1,90 @@
+"""A Ray cluster of this machine for one job: on 127.0.0.1, and for whoever has its token alone.
+
+Ray reads its settings once, when it is imported, so a program that starts such a cluster calls `close_to_others` first.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import secrets
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from xp.security.loopback import HOST, ONE_MACHINE
+
+MODE, TOKEN_PATH, TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_TOKEN"
+DIRECTORY = "XP_OWN_RAY"
+"""Variable: directory of this process's own cluster."""
+
+
+def make_directory() -> Path:
+    """A directory that no other user can open, with a new token in it; the cluster's files go there too."""
+    # Short: Ray's sockets lie below it, and a socket's path may have 107 bytes.
+    directory = Path(tempfile.mkdtemp(prefix="xp-ray-", dir="/tmp"))
+    token = token_file(directory)
+    token.touch(mode=0o600)
+    token.write_text(secrets.token_hex(32))
+    return directory
+
+
+def token_file(directory: Path) -> Path:
+    return directory / "token"
+
+
+def files(directory: Path) -> Path:
+    """Place of the cluster's own files: Ray opens such a directory to every user, which its parent is not."""
+    return directory / "ray"
+
+
+def variables(environ: Mapping[str, str], directory: Path) -> dict[str, str]:
+    """An environment for the programs of the cluster, without another cluster's token."""
+    # Ray prefers RAY_AUTH_TOKEN to the file, and hands it on in plain text.
+    kept = {name: value for name, value in environ.items() if name != TOKEN}
+    return {
+        **kept,
+        MODE: "token",
+        TOKEN_PATH: str(token_file(directory)),
+        ONE_MACHINE: "1",
+        # Without it Ray takes 127.0.0.1 for a mistake, and listens on the address that others can reach.
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    }
+
+
+def close_to_others() -> None:
+    """Prepare this process to start a cluster of its own; its files are removed when the process ends.
+
+    Raises:
+        RuntimeError: Ray is imported already, and would start a cluster that is open.
+    """
+    if DIRECTORY in os.environ:
+        return
+    if "ray" in sys.modules:
+        raise RuntimeError(
+            "ray was imported before xp.security.own_ray.close_to_others(), and reads its settings only then"
+        )
+    directory = make_directory()
+    atexit.register(_remove, directory, os.getpid())
+    closed = variables(os.environ, directory)
+    os.environ.pop(TOKEN, None)
+    os.environ.update(closed)
+    os.environ[DIRECTORY] = str(directory)
+
+
+def place() -> dict[str, Any]:
+    """Arguments of ray.init for the cluster of this process; `local`, or it would join any cluster that it finds."""
+    return {
+        "address": "local",
+        "include_dashboard": False,
+        "_node_ip_address": HOST,
+        "_temp_dir": str(files(Path(os.environ[DIRECTORY]))),
+    }
+
+
+def _remove(directory: Path, pid: int) -> None:
+    if os.getpid() == pid:
+        shutil.rmtree(directory, ignore_errors=True)

@@ -1,0 +1,240 @@
+"""Whether the policy would read everything that it needs: a probe is rendered with the model's own chat template.
+
+Runs below the wall, and in the trainer's Python as a program that prints a Report as JSON.
+
+Usage: python -m xp.tasks.template_check MODEL_DIR CHAT_AS_JSON [TASK_SET]
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from xp.envs.base import Message
+from xp.envs.config import Chat, Dialect, ToolsPrompt
+from xp.episode.auto_dialect import detect
+from xp.episode.tokens import ChatTokens
+from xp.errors import ExitCode, XpError
+
+PROBE_TOOLS: Final = [
+    {
+        "type": "function",
+        "function": {
+            "name": "look_around",
+            "description": "Look at a room.",
+            "parameters": {
+                "type": "object",
+                "properties": {"which_room": {"type": "string", "description": "Its name."}},
+                "required": ["which_room"],
+            },
+        },
+    },
+    {
+        "type": "function",
+        "function": {
+            "name": "list_rooms",
+            "description": "List the rooms.",
+            "parameters": {"type": "object", "properties": {}},
+        },
+    },
+]
+"""Stand for an environment's own, where these are not known yet: one tool takes no arguments."""
+MAX_TOOL_SETS: Final = 64
+"""Different sets of tools in one task set that are looked at."""
+_SYSTEM = Message(role="system", content="Be brief, says xp.")
+_QUESTION = Message(role="user", content="Where is the key?")
+_THOUGHT = "The hall first, thinks xp."
+_CALL = '<tool_call>\n{"name": "look_around", "arguments": {"which_room": "hall"}}\n</tool_call>'
+_TURN = f"<think>\n{_THOUGHT}\n</think>\n\n{_CALL}"
+_NUDGE = Message(role="user", content="Go on, says xp.")
+_RESULT = Message(role="tool", content="A table, and a key on it, says xp.")
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a chat template makes of a dialogue with tools."""
+
+    faults: tuple[str, ...]
+    """Why no episode can be played with it, each with the way out."""
+    only_appends: bool = False
+    """Whether the longer dialogue is rendered as the shorter one and more."""
+    keeps_thoughts: bool = False
+    """Whether the thinking of earlier turns is rendered; the policy reads its own turns as it wrote them either way."""
+    keeps_calls: bool = False
+    """Whether a tool call in an earlier turn's text is rendered; as above."""
+
+    def on_record(self) -> str:
+        """One line on what the model reads, for the stage's log and for the doctor."""
+        cut = [
+            what
+            for what, is_kept in (("thinking", self.keeps_thoughts), ("tool calls", self.keeps_calls))
+            if not is_kept
+        ]
+        if cut:
+            return f"the template cuts {' and '.join(cut)} of earlier turns; episodes keep every turn as it was written"
+        if not self.only_appends:
+            return "the template rewrites earlier turns; episodes keep every turn as it was written"
+        return "a turn more only appends tokens"
+
+
+def check_chat(chat: ChatTokens, prompts: Iterable[tuple[Sequence[Message], str]]) -> None:
+    """Refuse a model whose template loses tools, system messages or results of these prompts; else print what it does.
+
+    Args:
+        chat: the policy's tokenizer.
+        prompts: opening messages and tools (a JSON list) of the tasks.
+
+    Raises:
+        XpError: (PLAN) with every fault and its way out.
+    """
+    report = examine_prompts(chat, prompts)
+    if report.faults:
+        raise XpError("\n".join(report.faults), ExitCode.PLAN)
+    who = "xp, in the system message" if chat.chat.tools_prompt is ToolsPrompt.SYSTEM else "the chat template"
+    print(f"tools are described by {who}; {report.on_record()}", flush=True)
+
+
+def examine_prompts(chat: ChatTokens, prompts: Iterable[tuple[Sequence[Message], str]]) -> Report:
+    """As `examine`, for every different set of tools among the prompts (the first `MAX_TOOL_SETS`)."""
+    kinds: dict[str, bool] = {}
+    for messages, tools in prompts:
+        if tools in kinds or len(kinds) < MAX_TOOL_SETS:
+            kinds[tools] = kinds.get(tools, False) or any(message["role"] == "system" for message in messages)
+    reports = [examine(chat, json.loads(tools), has_system=has_system) for tools, has_system in kinds.items()]
+    faults = tuple(dict.fromkeys(fault for report in reports for fault in report.faults))
+    first = reports[0]
+    return Report(faults, first.only_appends, first.keeps_thoughts, first.keeps_calls)
+
+
+def examine(chat: ChatTokens, tools: Sequence[Mapping[str, Any]] = PROBE_TOOLS, *, has_system: bool = True) -> Report:
+    """Render a probe with these tools.
+
+    Args:
+        chat: the policy's tokenizer.
+        tools: function schemas.
+        has_system: whether the environment's prompts have a system message.
+    """
+    bare = _try(chat, [_QUESTION], [])
+    if _QUESTION["content"] not in bare:
+        fault = f"the chat template does not render a message of plain text{_reason(bare)}"
+        return Report((f"{fault}; choose a model whose messages are texts",))
+    faults = (*_unread_arguments(chat), *_unread_dialect(chat), *_prompt_faults(chat, tools, has_system=has_system))
+    return Report(faults) if faults else _over_turns(chat, tools, has_system=has_system)
+
+
+def _unread_arguments(chat: ChatTokens) -> Iterator[str]:
+    for name in chat.chat.arguments:
+        if not chat.reads(name):
+            yield f"the chat template does not read {name}; set model.chat_template.{name}=null"
+
+
+def _unread_dialect(chat: ChatTokens) -> Iterator[str]:
+    if chat.chat.dialect is Dialect.AUTO:
+        try:
+            detect(chat.tokenizer, chat.chat.arguments)
+        except XpError as error:
+            yield str(error)
+
+
+def _prompt_faults(chat: ChatTokens, tools: Sequence[Mapping[str, Any]], *, has_system: bool) -> Iterator[str]:
+    opening = [_SYSTEM, _QUESTION] if has_system else [_QUESTION]
+    is_ours = chat.chat.tools_prompt is ToolsPrompt.SYSTEM
+    takes_system = True
+    if has_system or (is_ours and tools):
+        text = _try(chat, [_SYSTEM, _QUESTION], [])
+        takes_system = _SYSTEM["content"] in text
+        if not takes_system:
+            yield f"the chat template takes no system message{_reason(text)}; {_without_system(is_ours)}"
+    if not tools or not takes_system:
+        return
+    bare, told = _try(chat, opening, []), _try(chat, opening, tools)
+    lost = [name for name in _names(tools) if _count(told, name) <= _count(bare, name)]
+    if lost:
+        yield f"the chat template does not tell the model of {', '.join(lost)}{_reason(told)}; {_way_out(chat)}"
+
+
+def _without_system(is_ours: bool) -> str:
+    if is_ours:
+        return "model.tools_prompt=system needs one: choose another model"
+    return "set env.system_prompt=null, where it is not the environment's own, or choose another model"
+
+
+def _over_turns(chat: ChatTokens, tools: Sequence[Mapping[str, Any]], *, has_system: bool) -> Report:
+    opening = [_SYSTEM, _QUESTION] if has_system else [_QUESTION]
+    result = _RESULT if tools else Message(role="user", content=_RESULT["content"])
+    try:
+        after, reason = chat.rendered_reply([result]), ""
+    except ValueError as error:
+        return Report((f"{error}; choose another model",))
+    except Exception as error:
+        after, reason = "", f" ({_short(error)})"
+    if _RESULT["content"] not in after:
+        return Report((f"the chat template does not render what a tool answers{reason}; {_way_out(chat)}",))
+    before = _try(chat, opening, tools)
+    turn = Message(role="assistant", content=_TURN)
+    # Qwen3's cuts a thought where a person's message follows it, and keeps it where a tool's answer does.
+    wholes = [_try(chat, [*opening, turn, *chat.said([said])], tools) for said in (result, _NUDGE)]
+    parts = [before + _TURN + chat.rendered_reply([said]) for said in (result, _NUDGE)]
+    keeps_thoughts, keeps_calls = (all(text in whole for whole in wholes) for text in (_THOUGHT, _CALL))
+    return Report((), wholes == parts, keeps_thoughts, keeps_calls)
+
+
+def _way_out(chat: ChatTokens) -> str:
+    if chat.chat.tools_prompt is ToolsPrompt.SYSTEM:
+        return "choose another model"
+    return "set model.tools_prompt=system, and xp writes the tools into the system message"
+
+
+def _try(chat: ChatTokens, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> str:
+    """The rendered prompt; where the template raises, its words. A template is foreign code: it raises anything."""
+    try:
+        return chat.rendered(messages, json.dumps(tools))
+    except Exception as error:
+        return f"{_RAISED}{_short(error)}"
+
+
+_RAISED: Final = "xp: the template raised "
+
+
+def _reason(text: str) -> str:
+    return f" ({text.removeprefix(_RAISED)})" if text.startswith(_RAISED) else ""
+
+
+def _short(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
+
+
+def _names(tools: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Names of the tools, and of their parameters."""
+    for tool in tools:
+        function = tool["function"]
+        yield function["name"]
+        yield from (function.get("parameters") or {}).get("properties") or {}
+
+
+def _count(text: str, name: str) -> int:
+    return text.count(name) + (text.count(escaped) if (escaped := json.dumps(name)[1:-1]) != name else 0)
+
+
+def main(arguments: list[str]) -> int:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(arguments[0], local_files_only=True)
+    chat = ChatTokens(tokenizer, Chat.from_value(json.loads(arguments[1])))
+    if len(arguments) > 2:
+        from xp.tasks.row import read_rows
+
+        prompts = ((row.messages, row.tools) for row in read_rows(Path(arguments[2], "tasks.parquet")))
+        report = examine_prompts(chat, prompts)
+    else:
+        report = examine(chat)
+    print(json.dumps({**asdict(report), "line": report.on_record()}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
