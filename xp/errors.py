@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from enum import IntEnum
 
 
@@ -50,3 +52,13 @@ class XpError(Exception):
     def __init__(self, message: str, code: ExitCode = ExitCode.CONFIG) -> None:
         super().__init__(message)
         self.code = code
+
+
+def nearest(wanted: str, legal: Iterable[str]) -> str:
+    """` (did you mean x?)`, or nothing where no legal name is close."""
+    names = list(legal)
+    match = difflib.get_close_matches(wanted, names, n=1, cutoff=0.55)
+    by_last_part = difflib.get_close_matches(wanted.rpartition(".")[2], [n.rpartition(".")[2] for n in names], 1, 0.75)
+    if not match and by_last_part:
+        match = [n for n in names if n.rpartition(".")[2] == by_last_part[0]][:1]
+    return f" (did you mean {match[0]}?)" if match else ""

@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from xp.backends.base import Fit, Places, meant_fields
+from xp.backends.base import Fit, Places, meant_fields, render_module
 from xp.cli.parity import REFERENCE, reference_markdown
 from xp.compose import compose, from_container
 from xp.errors import XpError
-from xp.planning.plan import render_module
 from xp.spec import BackendName, RunSpec
 
 PLACES = Places(run="runs/r", attempt=1, tasks="tasks/t")

@@ -16,6 +16,7 @@ from tests.launching import stage
 from xp.cli.runs import show_all
 from xp.compose import compose, from_container, to_yaml
 from xp.compose.recorded import recorded_spec
+from xp.digest import digest_of
 from xp.episode.metrics_file import read_metrics
 from xp.episode.trajectory import read_trajectories
 from xp.errors import XpError
@@ -32,7 +33,6 @@ from xp.runs.record import read_record, table
 from xp.tasks.config import PrepareConfig
 from xp.tasks.inspect import list_sets, verify_set
 from xp.tasks.manifest import Count, Manifest
-from xp.tasks.request import digest_of
 
 NASTY: tuple[Any, ...] = (
     None, True, -1, 0, 2**70, 1e308, float("nan"), float("inf"), "", "..", "../../x", "/etc/passwd", "a\0b", "\x1b[2J",

@@ -15,8 +15,9 @@ from xp.backends.slime.worker.train import check_warm_up
 from xp.backends.trl.worker.config import TrainConfig as TrlConfig
 from xp.compose import compose
 from xp.errors import ExitCode, XpError
+from xp.launchers.base import now
 from xp.planning.plan import build_plan
-from xp.runs.record import AttemptRecord, Provenance, RunRecord, Status, now, read_record, table, write_record
+from xp.runs.record import AttemptRecord, Provenance, RunRecord, Status, read_record, table, write_record
 from xp.spec import RunSpec
 from xp.tasks.length import Length, settle
 

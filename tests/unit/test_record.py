@@ -11,13 +11,13 @@ import pytest
 
 from xp.atomic import write_atomically
 from xp.errors import ExitCode, XpError
+from xp.launchers.base import now
 from xp.runs.record import (
     Provenance,
     RunRecord,
     Status,
     begin_attempt,
     close_attempt,
-    now,
     read_record,
     table,
     update_stage,

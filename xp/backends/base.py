@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from importlib import import_module
+from importlib.util import find_spec
 from operator import attrgetter
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
+from xp.errors import ExitCode, XpError
 from xp.job import Stage
 from xp.spec import RunSpec, Section
 
@@ -143,3 +146,11 @@ class RenderModule(Protocol):
 
     def checkpoint(self, spec: RunSpec, places: Places, step: int) -> str:
         """Directory of the checkpoint of a rollout step, as a Hugging Face model."""
+
+
+def render_module(spec: RunSpec) -> RenderModule:
+    """The control-plane half of the spec's backend; raises XpError(PLAN) for a backend that has none yet."""
+    module = f"xp.backends.{spec.backend.name}.control.render"
+    if find_spec(module) is None:
+        raise XpError(f"backend: backend={spec.backend.name} is not built yet; backend=trl is", ExitCode.PLAN)
+    return cast(RenderModule, import_module(module))

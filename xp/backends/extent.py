@@ -93,7 +93,7 @@ class Evaluated:
 
 def evaluated(spec: RunSpec) -> Evaluated | None:
     """None where the number of held-out tasks is not known yet, or nothing is held out."""
-    from xp.planning.plan import render_module
+    from xp.backends.base import render_module
 
     held_out, size, training = num_tasks(spec).held_out, rounds(spec), spec.training
     if not held_out:

@@ -10,9 +10,8 @@ from typing import Any
 
 from xp.cli.parity import refused, rows
 from xp.compose import ROOT, Origin, origin_of, other_of
-from xp.compose.faults import nearest
 from xp.compose.native_names import hint as native_hint
-from xp.errors import XpError
+from xp.errors import XpError, nearest
 from xp.spec import BackendName, RunSpec, Section
 
 

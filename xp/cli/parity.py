@@ -1,6 +1,6 @@
 """One spec on three trainers: what each of them receives of every field, and how well it fits.
 
-`python -m xp.cli.parity` writes docs/parity.md for the reference composition, and what changes there with other algorithms.
+`python -m xp.cli.parity` writes docs/parity.md for the reference composition, and what other algorithms change there.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 
-from xp.backends.base import Fit, Meaning, meant_fields
+from xp.backends.base import Fit, Meaning, meant_fields, render_module
 from xp.compose import compose
-from xp.planning.plan import render_module
 from xp.spec import BackendName, RunSpec
 
 REFERENCE = ("env=whodunit", "model=qwen2.5-3b-instruct", "hardware=a100x4")
@@ -148,7 +147,7 @@ def _shown(value: object) -> str:
 
 def main() -> None:
     """Rewrite docs/parity.md."""
-    target = Path(__file__).resolve().parents[1] / "docs/parity.md"
+    target = Path(__file__).resolve().parents[2] / "docs/parity.md"
     target.write_text(reference_markdown())
 
 

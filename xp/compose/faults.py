@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
+
+from xp.errors import nearest
 
 
 @dataclass(frozen=True)
@@ -22,16 +23,6 @@ class Fault:
 
     def __str__(self) -> str:
         return self.text
-
-
-def nearest(wanted: str, legal: Iterable[str]) -> str:
-    """` (did you mean x?)`, or nothing where no legal name is close."""
-    names = list(legal)
-    match = difflib.get_close_matches(wanted, names, n=1, cutoff=0.55)
-    by_last_part = difflib.get_close_matches(wanted.rpartition(".")[2], [n.rpartition(".")[2] for n in names], 1, 0.75)
-    if not match and by_last_part:
-        match = [n for n in names if n.rpartition(".")[2] == by_last_part[0]][:1]
-    return f" (did you mean {match[0]}?)" if match else ""
 
 
 def explain_unknown_key(path: str, parent: str, node: Any, hint: str | None, more: Iterable[str] = ()) -> str:

@@ -9,12 +9,11 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from xp.compose.faults import nearest
 from xp.compose.files import FileFault
 from xp.compose.known_names import option_alias
 from xp.compose.mixes import MIXED, given_twice, members_of, mix_in_mix, mix_name
 from xp.compose.sources import OWN_FILES, USER_FILES, register_sources
-from xp.errors import XpError
+from xp.errors import XpError, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

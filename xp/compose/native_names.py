@@ -49,17 +49,17 @@ def hint(text: str) -> str | None:
 def _catalogs() -> dict[str, Mapping[str, Mapping[str, Any]]]:
     """Backend -> the native keys that its committed catalogs know, with what they say of each."""
     found: dict[str, dict[str, Mapping[str, Any]]] = {}
-    for file in sorted((Path(__file__).parent / "backends").glob("*/catalog*.json")):
+    for file in sorted((Path(__file__).parents[1] / "backends").glob("*/control/catalog*.json")):
         content = json.loads(file.read_text())
-        found.setdefault(file.parent.name, {}).update(content.get("fields") or content.get("flags") or {})
+        found.setdefault(file.parents[1].name, {}).update(content.get("fields") or content.get("flags") or {})
     return {name: dict(keys) for name, keys in found.items()}
 
 
 @cache
 def _fields(backend: str) -> dict[str, str]:
     """Native key -> field of the spec: the owner that the backend names, or the one below it that says more."""
+    from xp.backends.base import render_module
     from xp.compose import compose
-    from xp.planning.plan import render_module
 
     found: dict[str, str] = {}
     for variant in _VARIANTS[backend]:
@@ -85,8 +85,8 @@ def _said(backend: str, receives: Mapping[str, str]) -> Iterator[tuple[str, str]
 @cache
 def _refused(option: str, backend: str, key: str) -> str | None:
     """Why this backend does not take the key from `backend.overrides`, or None where it does."""
+    from xp.backends.base import render_module
     from xp.compose import compose
-    from xp.planning.plan import render_module
 
     name = key.lstrip("-")
     spec = compose([*_REFERENCE, f"backend={option}"])

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from xp.compose.faults import Fault, all_paths, nearest
+from xp.compose.faults import Fault, all_paths
 from xp.compose.files import INTERPOLATION, PLAIN_INTERPOLATION, interpolation_fault
+from xp.errors import nearest
 
 MISSING = "???"
 KEPT_MISSING = "????"

@@ -11,6 +11,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
+from xp.digest import digest_of
 from xp.envs.base import (
     DeadlineExceeded,
     EnvUnavailable,
@@ -30,7 +31,6 @@ from xp.envs.openenv_socket import Socket
 from xp.envs.rows import Row, load_rows, messages_of
 from xp.envs.target import Target, openenv_target
 from xp.errors import XpError
-from xp.tasks.request import digest_of
 
 T = TypeVar("T")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -54,6 +55,11 @@ class Launch:
     """Relative to the outputs root."""
     started: str
     """UTC, ISO 8601."""
+
+
+def now() -> str:
+    """The time as records and launches hold it: UTC, ISO 8601, to the millisecond."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 class Launcher(Protocol):

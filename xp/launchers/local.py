@@ -15,16 +15,15 @@ from typing import BinaryIO
 
 from xp.errors import ExitCode, XpError
 from xp.job import Stage
-from xp.launchers.base import Context, Echo, Launch
+from xp.launchers.base import Context, Echo, Launch, now
 from xp.launchers.cluster import inherited
 from xp.launchers.files import write_files
 from xp.launchers.node.gpus import Gpus, claim
 from xp.launchers.node.log import LogStream, is_screen
 from xp.launchers.node.pipe import drain
 from xp.launchers.preflight import check_machine, interpreter, project
-from xp.runs.record import now
 
-GUARD = Path(__file__).with_name("guard.py")
+GUARD = Path(__file__).parent / "node" / "guard.py"
 TREE_LOCK = ".tree.lock"
 TREE_PATIENCE_S = 10.0
 """How much longer than its grace an earlier attempt's tree may take to end."""

@@ -23,13 +23,12 @@ from xp.atomic import write_atomically
 from xp.errors import ExitCode, XpError
 from xp.job import Stage
 from xp.launchers import modal_app
-from xp.launchers.base import Context, Echo, Launch
+from xp.launchers.base import Context, Echo, Launch, now
 from xp.launchers.cluster import SUBMITTED, TimedOut, ask, identity, inherited, read_launches, write_launches
 from xp.launchers.files import inside, write_files
 from xp.launchers.node.job_spec import ORDER, RESULT, make_order
 from xp.launchers.node.log import LogStream
 from xp.launchers.node.pipe import drain
-from xp.runs.record import now
 from xp.security.secrets import Redactor
 from xp.spec.place import LauncherSpec
 

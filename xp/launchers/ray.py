@@ -22,7 +22,7 @@ from typing import Any
 from xp.errors import ExitCode, XpError
 from xp.job import Job, Stage
 from xp.launchers import secrets_files
-from xp.launchers.base import Context, Echo, Launch
+from xp.launchers.base import Context, Echo, Launch, now
 from xp.launchers.cluster import identity, inherited, place_order, read_launches, write_launches
 from xp.launchers.follow import follow
 from xp.launchers.limits import asks_itself, check_limits
@@ -31,7 +31,6 @@ from xp.launchers.node.job_spec import Order, read_result
 from xp.launchers.preflight import check_machine
 from xp.launchers.ray_head import RayHead, is_loopback
 from xp.reading import config_of
-from xp.runs.record import now
 from xp.spec.place import LauncherSpec
 
 HERE = "http://127.0.0.1:8265"

@@ -16,7 +16,7 @@ from xp.errors import ExitCode, XpError
 from xp.security import own_ray
 from xp.security.loopback import HOST
 
-GUARD = Path(__file__).with_name("guard.py")
+GUARD = Path(__file__).parent / "node" / "guard.py"
 START_S = 180.0
 START = "import signal; from ray.scripts.scripts import cli; cli(standalone_mode=False); signal.pause()"
 """Not `--block`, which ends everything when one process ends, also Ray Client's server, which a busy machine fails."""

@@ -20,14 +20,13 @@ from xp.atomic import write_atomically
 from xp.errors import ExitCode, XpError
 from xp.job import Resources, Stage
 from xp.launchers import secrets_files
-from xp.launchers.base import Context, Echo, Launch
+from xp.launchers.base import Context, Echo, Launch, now
 from xp.launchers.cluster import TimedOut, ask, identity, inherited, place_order, read_launches, write_launches
 from xp.launchers.follow import follow
 from xp.launchers.limits import check_limits
 from xp.launchers.node.job_spec import read_result
 from xp.launchers.node.on_node import REQUEUE
 from xp.launchers.preflight import check_machine
-from xp.runs.record import now
 from xp.spec.place import LauncherSpec
 
 SCRIPT = "job.sh"

@@ -7,11 +7,8 @@ import secrets
 from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from importlib import import_module
-from importlib.util import find_spec
-from typing import cast
 
-from xp.backends.base import Places, RenderModule
+from xp.backends.base import Places, render_module
 from xp.backends.extent import extent_refusals
 from xp.backends.stages.model import model_place, model_stage
 from xp.backends.stages.prepare import prepare_stage, task_set_place
@@ -104,11 +101,3 @@ def build_model_evaluation(spec: RunSpec, run_id: str, attempt: int = 1) -> Plan
 def _refuse_nothing_held_out(spec: RunSpec) -> None:
     if not spec.env.is_held_out:
         raise XpError("env.held_out=null: nothing is held out to evaluate on; set env.held_out", ExitCode.PLAN)
-
-
-def render_module(spec: RunSpec) -> RenderModule:
-    """The control-plane half of the spec's backend; raises XpError(PLAN) for a backend that has none yet."""
-    module = f"xp.backends.{spec.backend.name}.render"
-    if find_spec(module) is None:
-        raise XpError(f"backend: backend={spec.backend.name} is not built yet; backend=trl is", ExitCode.PLAN)
-    return cast(RenderModule, import_module(module))

@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 
 from xp.errors import ExitCode, XpError
-from xp.launchers.base import Context, Detachable, Launch
+from xp.launchers.base import Context, Detachable, Launch, now
 from xp.launchers.node.job_spec import CLAIM, read_result
 from xp.reading import json_of
 from xp.runs.origin import is_ours
@@ -18,7 +18,6 @@ from xp.runs.record import (
     Status,
     close_attempt,
     is_held,
-    now,
     read_record,
     update_stage,
     write_record,

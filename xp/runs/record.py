@@ -18,6 +18,7 @@ from typing import Any
 
 from xp.atomic import write_atomically
 from xp.errors import ExitCode, XpError
+from xp.launchers.base import now
 from xp.security.names import is_name
 from xp.tasks.length import FILE as LENGTH_FILE
 
@@ -101,11 +102,6 @@ class RunRecord:
 
     def to_json(self) -> str:
         return json.dumps({"format": FORMAT} | asdict(self), indent=2, ensure_ascii=False) + "\n"
-
-
-def now() -> str:
-    """UTC, to the millisecond."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 def begin_attempt(

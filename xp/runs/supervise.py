@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from xp.atomic import write_atomically
 from xp.errors import ExitCode, XpError
 from xp.job import Runtime, Stage
-from xp.launchers.base import Context, Detachable, Echo, Launch, Launcher
+from xp.launchers.base import Context, Detachable, Echo, Launch, Launcher, now
 from xp.launchers.files import copy_modules, copy_package
 from xp.launchers.node.exits import exit_code, is_restartable, reason
 from xp.launchers.node.log import last_lines, write_to_screen
@@ -21,15 +21,7 @@ from xp.runs.detached import live
 from xp.runs.kept import kept
 from xp.runs.provenance import provenance
 from xp.runs.ready import Ready, context_of, make_ready
-from xp.runs.record import (
-    RunRecord,
-    Status,
-    begin_attempt,
-    close_attempt,
-    now,
-    read_record,
-    update_stage,
-)
+from xp.runs.record import RunRecord, Status, begin_attempt, close_attempt, read_record, update_stage
 from xp.runs.run_directory import hold, resource_errors, resume_command, save_record
 from xp.tracking.base import TrackedRun
 from xp.tracking.mirror import Mirror

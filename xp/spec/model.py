@@ -17,7 +17,7 @@ class DType(StrEnum):
 
 
 class Build(Section):
-    """A model made on the spot: architecture, tokenizer and supervised warm-up (xp.builtin.model.build says what each is)."""
+    """A model made on the spot: architecture, tokenizer and supervised warm-up (see xp.builtin.model.build)."""
 
     seed: int
     hidden_size: Count

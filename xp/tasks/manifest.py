@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from xp.digest import digest_of
 from xp.tasks.held_out import HeldOutRecord
-from xp.tasks.request import digest_of
 
 MANIFEST = "manifest.json"
 TABLE = "tasks.parquet"

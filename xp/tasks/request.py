@@ -14,6 +14,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any
 
+from xp.digest import digest_of
 from xp.envs.config import Dialect, EnvConfig
 from xp.errors import ExitCode, XpError
 from xp.tasks.config import HeldOut, MemberConfig, PrepareConfig, Selection
@@ -41,18 +42,6 @@ def request_key(config: PrepareConfig) -> str:
 
 def key_of(request: Mapping[str, Any]) -> str:
     return digest_of(request)[:20]
-
-
-_canonical = json.JSONEncoder(sort_keys=True, ensure_ascii=True, separators=(",", ":"), default=str).encode
-
-
-def digest_of(value: Any) -> str:
-    """sha256 of the canonical JSON of a value."""
-    return hashlib.sha256(canonical_json(value).encode()).hexdigest()
-
-
-def canonical_json(value: Any) -> str:
-    return _canonical(value)
 
 
 def _canonical_member(member: MemberConfig) -> dict[str, Any]:

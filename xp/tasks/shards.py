@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from xp.atomic import TEMPORARY, replacing
+from xp.digest import canonical_json, digest_of
 from xp.envs.base import Message
 from xp.tasks.faults import Point, fault_point
-from xp.tasks.request import canonical_json, digest_of
 from xp.tasks.row import TaskRow
 from xp.tasks.selection import Block
 

@@ -50,5 +50,6 @@ def model_stage(spec: RunSpec, places: Places) -> Stage:
 @cache
 def _maker_digest() -> str:
     """Of the code that makes the model, so that a change of it is a new model."""
-    package = Path(__file__).resolve().parent.parent / "bundled"
-    return hashlib.sha256(b"".join(file.read_bytes() for file in sorted(package.glob("*.py")))).hexdigest()
+    package = Path(__file__).resolve().parents[2] / "builtin"
+    files = [*sorted(package.glob("model/*.py")), package / "mystery.py"]
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()

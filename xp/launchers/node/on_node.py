@@ -28,6 +28,7 @@ from typing import BinaryIO
 from xp.atomic import write_atomically
 from xp.envs.secrets_file import environment as with_secrets
 from xp.errors import ExitCode, XpError
+from xp.launchers.base import now
 from xp.launchers.files import write_files
 from xp.launchers.node.job_spec import CLAIM, RESULT, Order, Result, claim
 from xp.launchers.node.log import LogStream, write_to_screen
@@ -35,7 +36,6 @@ from xp.launchers.node.outputs import damaged, missing, states
 from xp.launchers.node.pipe import drain
 from xp.launchers.preflight import interpreter, project
 from xp.reading import config_of
-from xp.runs.record import now
 from xp.security.environment import STAGE_TOKENS, inherited
 from xp.security.secrets import Redactor, telling_values
 

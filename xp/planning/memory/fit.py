@@ -110,8 +110,8 @@ def _has_experts(spec: RunSpec) -> bool:
 
 def _room_with(spec: RunSpec, changes: Mapping[str, Any], capacity: float) -> float | None:
     """Headroom after the changes; None where they are not legal together."""
+    from xp.backends.base import render_module
     from xp.compose import from_container
-    from xp.planning.plan import render_module
 
     container = spec.model_dump(mode="json")
     for path, value in changes.items():

@@ -15,7 +15,7 @@ from xp.spec import LossAggregation, RunSpec
 CARRIED: Mapping[str, str] = {
     "model.name": "the run's record",
     "model.path": "trainer.policy.model.path; the reference takes the same",
-    "model.build": "xp.bundled, in the model stage",
+    "model.build": "xp.builtin.model, in the model stage",
     "model.dialect": "xp.episode",
     "model.max_context_tokens": "checked against the longest episode when planning",
     "model.tools_prompt": "xp.episode.tokens",

@@ -15,7 +15,7 @@ from typing import Any
 from xp.backends.base import Refusal
 from xp.backends.skyrl.control.fixed import BEHIND, FIXED, PATHS
 from xp.backends.skyrl.control.knobs import KNOBS
-from xp.compose.faults import nearest
+from xp.errors import nearest
 from xp.spec import RunSpec
 
 PLAIN = re.compile(r"(?!(?:null|true|false|yes|no|on|off|nan)$)[A-Za-z_][\w.-]*(/[\w.-]+)*", re.IGNORECASE)

@@ -1,6 +1,6 @@
 """Ray for one job: started here and ended with it, or joined where RAY_ADDRESS names one; it is told no secret.
 
-One that is started here is closed to other users (xp.security.own_ray): whoever reaches a Ray without a token runs code in it.
+One that is started here is closed to other users (xp.security.own_ray): without a token whoever reaches it runs code.
 
 The processes of a Ray of the job's own inherit its environment, secrets included, and Ray keeps no record of it. Those
 of a Ray that was there before read secrets from a file (xp.envs.secrets_file).

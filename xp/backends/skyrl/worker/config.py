@@ -14,7 +14,7 @@ from xp.tasks.rounds import Rounds
 
 STEPS_KEY = "trainer.max_training_steps"
 OWN_ESTIMATOR = "xp"
-"""Name in SkyRL's registry of what xp.backends.skyrl.worker.advantages computes; its parser takes registered ones only."""
+"""Name in SkyRL's registry of what worker/advantages.py computes; its parser takes registered ones only."""
 
 
 @dataclass(frozen=True)

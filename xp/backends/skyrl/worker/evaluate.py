@@ -1,4 +1,6 @@
-"""Plays the held-out tasks with each model on SkyRL's engine (`python -m xp.backends.skyrl.worker.evaluate <config.json>`).
+"""Plays the held-out tasks with each model on SkyRL's engine.
+
+    python -m xp.backends.skyrl.worker.evaluate <config.json>
 
 Each model has a Ray of its own, so that the first one's engines are gone when the second one's start.
 """

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from xp.compose.faults import nearest
+from xp.errors import nearest
 
 Flags = dict[str, tuple[str, ...] | None]
 """Flag -> its values; () is a switch, None is a flag that xp keeps off the command line."""

@@ -143,7 +143,7 @@ class TrainConfig:
 
 @dataclass(frozen=True)
 class ConvertConfig:
-    """Input of xp.backends.slime.worker.convert: a Hugging Face directory becomes a Megatron checkpoint, once for all runs."""
+    """Input of worker/convert.py: a Hugging Face directory becomes a Megatron checkpoint, once for all runs."""
 
     stage_dir: str
     command: Command

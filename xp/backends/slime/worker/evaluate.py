@@ -1,4 +1,6 @@
-"""Plays the held-out tasks with each model on Slime's engines: `python -m xp.backends.slime.worker.evaluate <config.json>`.
+"""Plays the held-out tasks with each model on Slime's engines.
+
+    python -m xp.backends.slime.worker.evaluate <config.json>
 
 It is Slime's train.py without training: the same router, engines and generate function as in a run.
 """

@@ -1,7 +1,7 @@
 """The rollout's half of one line of metrics a step: what the Outcomes say.
 
-It is written to a file before training begins; the training process that logs (`xp.backends.slime.worker.training`) joins both
-halves after the step's last update. All of them see the outputs directory.
+It is written to a file before training begins; the training process that logs (worker/training.py) joins both halves
+after the step's last update. All of them see the outputs directory.
 """
 
 from __future__ import annotations

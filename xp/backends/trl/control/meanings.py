@@ -22,7 +22,7 @@ ALL_EPISODES = "An episode that is left out (void, or truncated where those are)
 CARRIED: Mapping[str, Meaning] = {
     "model.name": Meaning(Fit.EXACT, "the run's record"),
     "model.path": Meaning(Fit.EXACT, "AutoModelForCausalLM.from_pretrained"),
-    "model.build": Meaning(Fit.EXACT, "xp.bundled, in the model stage"),
+    "model.build": Meaning(Fit.EXACT, "xp.builtin.model, in the model stage"),
     "model.dialect": Meaning(Fit.EXACT, "xp.episode"),
     "model.max_context_tokens": Meaning(Fit.EXACT, "checked against the longest episode when planning"),
     "model.chat_template": Meaning(

@@ -8,7 +8,7 @@ from xp.backends.base import Refusal
 from xp.backends.batch import batch_refusals
 from xp.backends.trl.control.geometry import geometry, world_size
 from xp.backends.trl.control.knobs import FIXED, KNOBS, catalog, is_cispo, is_colocated, longest_sequence
-from xp.compose.faults import nearest
+from xp.errors import nearest
 from xp.spec import (
     Attention,
     EngineName,

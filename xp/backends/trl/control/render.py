@@ -98,7 +98,7 @@ def _train_job(spec: RunSpec, places: Places, base_model: str) -> Job:
     )
     files = {"config.json": config.to_json()}
     is_alone = world_size(spec) == 1 and engines is None
-    argv = ["python", "-m", f"xp.backends.trl.{'train' if is_alone else 'launch'}", f"{here}/config.json"]
+    argv = ["python", "-m", f"xp.backends.trl.worker.{'train' if is_alone else 'launch'}", f"{here}/config.json"]
     if world_size(spec) > 1:
         files["accelerate.yaml"] = accelerate_config(spec)
         argv.append(f"{here}/accelerate.yaml")

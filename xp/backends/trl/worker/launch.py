@@ -2,8 +2,8 @@
 
     python -m xp.backends.trl.worker.launch <config.json> [<accelerate.yaml>]
 
-The processes are `accelerate launch --config_file <accelerate.yaml> -m xp.backends.trl.worker.train <config.json>`; the exit
-code is that of the first one that failed.
+The processes are `accelerate launch --config_file <accelerate.yaml> -m xp.backends.trl.worker.train <config.json>`; the
+exit code is that of the first one that failed.
 """
 
 from __future__ import annotations
