@@ -13,7 +13,7 @@ from tests.listeners import off_loopback
 PROGRAM = """
 import json, os, socket, sys
 {early}
-from xp import loopback
+from xp.security import loopback
 loopback.stay()
 import torch.distributed as dist
 os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT={port!r}, RANK="0", WORLD_SIZE="1")
