@@ -40,6 +40,9 @@ def test_a_published_openenv_environment_plans_with_a_url_or_an_image(name: str)
         (["env=openenv_atari", "env.target=http://x.y", "env.python=python3"], "and serve is null"),
         (["env=multiply", "env.rows=../rows.jsonl"], "rows"),
         (["env=echo", "env.python=venv/bin/python"], "whole path"),
+        (["env=openenv_atari", "env.image=--privileged"], "the first one a letter or a digit"),
+        (["env=openenv_atari", "env.image='games -v /:/host'"], "cannot name a container image"),
+        (["backend.runtime.image=-v/:/host"], "the first one a letter or a digit"),
     ],
 )
 def test_what_makes_no_sense_is_refused_with_the_field(overrides: list[str], fault: str) -> None:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
+from tests.unit.test_dispatch import FakeLauncher
+from xp.__main__ import main
 from xp.compose import compose, to_yaml
 from xp.errors import XpError
+from xp.job import Stage
+from xp.launchers.base import Context
 from xp.runs.leaderboard import as_csv, as_markdown, leaderboard
 from xp.runs.origin import mark
 from xp.runs.record import Provenance, RunRecord, Status, begin_attempt, close_attempt, write_record
@@ -127,3 +133,34 @@ def test_attempts_of_one_run_count_their_own_minutes(tmp_path: Path) -> None:
     later = replace(hour, number=2, started="2026-01-02T00:00:00+00:00", ended="2026-01-02T00:30:00+00:00")
     write_record(directory, replace(record, attempts=(hour, later)))
     assert leaderboard(tmp_path, [])[0].minutes == pytest.approx(90)
+
+
+def test_a_sweep_that_is_repeated_runs_no_stage_that_succeeded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One point was finished, the other one's evaluation failed: only that evaluation is run, and then nothing."""
+
+    def sweep(*failed: str) -> tuple[int, list[str]]:
+        launcher = FakeLauncher(lambda made, context: _written(made, context, failed))
+        monkeypatch.setattr("xp.launchers.choice.make_launcher", lambda *_: launcher)
+        code = main(["-m", "seed=1,2", f"outputs={tmp_path}"])
+        return code, [key.partition("/")[2] for key in launcher.submitted]
+
+    stages = ["prepare", "model", "train", "evaluate"]
+    code, ran = sweep("seed2/evaluate")
+    assert (code, ran) == (9, [f"1/{name}" for name in (*stages, "prepare", "train", "evaluate")])
+    assert sweep() == (0, ["2/evaluate"])
+    capsys.readouterr()
+    assert sweep() == (0, [])
+    assert capsys.readouterr().out.count("is done, left alone") == 2
+
+
+def _written(made: Stage, context: Context, failed: Sequence[str]) -> int:
+    """The exit code of a stage that writes what it promises, unless it is to fail."""
+    spec = yaml.safe_load((context.outputs / "runs" / context.run_id / "spec.yaml").read_text())
+    if f"seed{spec['seed']}/{made.name}" in failed:
+        return 9
+    for name in made.job.outputs:
+        (context.outputs / name).parent.mkdir(parents=True, exist_ok=True)
+        (context.outputs / name).write_text('{"results": {}}')
+    return 0

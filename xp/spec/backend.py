@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from xp.spec.section import Count, EnvVarName, LocalPath, Section
+from xp.spec.section import Count, EnvVarName, ImageName, LocalPath, Section
 
 
 class BackendName(StrEnum):
@@ -23,7 +23,7 @@ class RuntimeSpec(Section):
     """Interpreter of a virtual environment that holds the trainer."""
     project_env: EnvVarName | None
     """Name of the variable that holds the path of a checkout."""
-    image: str | None
+    image: ImageName | None
     """Container image, for launchers that take one."""
 
 

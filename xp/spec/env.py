@@ -8,7 +8,18 @@ from pydantic import Field, model_validator
 
 from xp.envs.config import Dialect, OnMalformedCall, OnNoToolCall, Reduction, ToolCallsPerTurn
 from xp.spec.reward_fn import RewardFns
-from xp.spec.section import Count, EnvVarName, LocalPath, ModulePath, Name, RowsPath, Seconds, Section, check_plain_url
+from xp.spec.section import (
+    Count,
+    EnvVarName,
+    ImageName,
+    LocalPath,
+    ModulePath,
+    Name,
+    RowsPath,
+    Seconds,
+    Section,
+    check_plain_url,
+)
 from xp.spec.tasks import HeldOut, Selection
 
 PROVIDER_FIELDS = {
@@ -76,7 +87,7 @@ class EnvMember(Section):
     """`Org/Name` in the OpenReward catalog, or the URL of an ORS or OpenEnv server."""
     serve: ModulePath | None
     """`package.module:Class` of an ORS or OpenEnv environment (or `:app`) that xp serves itself on 127.0.0.1."""
-    image: str | None
+    image: ImageName | None
     """Docker image of an OpenEnv server, started on this machine's loopback."""
     python: LocalPath | None
     """Interpreter that runs `serve`; None: the stage's own, or xp's own (launcher=local) where that lacks a package."""

@@ -34,6 +34,19 @@ ModulePath = Annotated[str, Field(pattern=MODULE_PATH)]
 RowsPath = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_][\w-]*(\.(jsonl|parquet))?$")]
 
 
+def _image_name(name: str) -> str:
+    """A container image; raises ValueError for what docker would take for an option, or for two words."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,499}", name):
+        raise ValueError(
+            f"{name!r} cannot name a container image: registry/name:tag, of letters, digits and . _ / : @ -,"
+            " the first one a letter or a digit"
+        )
+    return name
+
+
+ImageName = Annotated[str, AfterValidator(_image_name)]
+
+
 def check_plain_url(url: str) -> str:
     """Raise ValueError for a URL that could hold a secret: it would be stored with the run."""
     try:
