@@ -55,7 +55,7 @@ def test_a_run_whose_supervisor_was_killed_says_so_and_its_log_ends(
     assert runs.status(directory, read_record(directory)) == runs.KILLED
     runs.logs(tmp_path, directory)
     runs.show(directory)
-    assert "its supervisor was killed; go on with: python -m xp resume=run" in capsys.readouterr().out
+    assert "its supervisor was killed; continue with: python -m xp resume=run" in capsys.readouterr().out
 
 
 def test_a_run_that_is_over_is_not_cancelled(tmp_path: Path) -> None:

@@ -178,7 +178,9 @@ def test_a_key_that_others_can_read_proves_nothing(outputs: Path, home: Path) ->
 @pytest.mark.parametrize("name", ["..", "../../home", "/etc", "", "a b", "-x"])
 @pytest.mark.parametrize("word", ["show", "logs", "cancel", "resume", "trust", "compare"])
 def test_a_command_takes_no_path_for_a_run(outputs: Path, word: str, name: str) -> None:
-    assert main(["runs", word, name, f"outputs={outputs}"]) == ExitCode.RUN_DIR
+    assert main(["runs", word, name, f"outputs={outputs}"]) == (
+        ExitCode.CONFIG if name.startswith("-") else ExitCode.RUN_DIR
+    )
 
 
 def test_links_and_pipes_in_a_run_are_not_followed_and_do_not_block(outputs: Path, home: Path) -> None:

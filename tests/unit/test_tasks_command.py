@@ -7,12 +7,18 @@ from pathlib import Path
 import pytest
 
 from tests.fake_provider import FakeWorld
-from xp.cli.tasks import main
+from xp.cli.commands import tasks
+from xp.cli.parser import parse
 from xp.errors import ExitCode, XpError
 from xp.tasks.inspect import list_sets
 from xp.tasks.prepare import prepare
 from xp.tasks.store import TaskSet
 from xp.tasks.token_counts import count_tokens
+
+
+def main(argv: list[str], outputs: Path) -> int:
+    """As `python -m xp tasks` does it; raises XpError."""
+    return tasks(parse(["tasks", *argv, f"outputs={outputs}"]))
 
 
 @pytest.fixture

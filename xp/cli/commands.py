@@ -1,14 +1,15 @@
-"""What each word of the command line does."""
+"""One function for each command."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from xp.cli.parser import outputs_of
 from xp.cli.run_plans import run_plan, run_plans
 from xp.compose import compose, compose_sweep, to_yaml
 from xp.compose.known_names import unread_variables
@@ -24,205 +25,216 @@ from xp.planning.plan import (
 )
 from xp.runs.resume import Resumed, spec_to_resume, split_off
 from xp.spec import RunSpec
-from xp.spec.section import local_path
 
 
-@dataclass(frozen=True)
-class Request:
-    """A command line, read."""
-
-    overrides: tuple[str, ...]
-    config_dirs: tuple[Path, ...]
-    is_sweep: bool
-    with_files: bool
-    as_json: bool
-    again: bool
-    trials: int
-    python: str | None = None
-    for_run: bool = False
-
-
-def run(request: Request) -> int:
+def run(asked: Namespace) -> int:
     """Plan everything, refuse what is illegal, then run it: one run, or one after the other for a sweep."""
-    return run_plans(_plans(request))
+    if asked.cfg:
+        return show_config(asked)
+    return run_plans(_plans(asked))
 
 
-def prepare(request: Request) -> int:
+def prepare(asked: Namespace) -> int:
     """Task preparation alone; where the model is on this machine, its chat template is held against the tasks."""
     from xp.doctor.template import hold_against_tasks
 
-    plans = [build_preparation(spec, new_run_id(spec)) for spec in _specs(request)]
+    plans = [build_preparation(spec, new_run_id(spec)) for spec in _specs(asked)]
     code = run_plans(plans, is_whole=False)
     hold_against_tasks([plan.spec for plan in plans])
     return code
 
 
-def evaluate(request: Request) -> int:
+def evaluate(asked: Namespace) -> int:
     """Held-out episodes with a run's model (`run=RUN`), its checkpoint of a step (`checkpoint=STEP`), or the spec's."""
-    given, overrides = split_off(("run", "checkpoint"), request.overrides)
+    given, overrides = split_off(("run", "checkpoint"), asked.overrides)
     step = given.get("checkpoint")
     if "run" not in given:
         if step is not None:
             raise XpError("checkpoint=STEP is one of a run: give run=RUN; python -m xp runs list names the runs")
-        specs = _specs(request)
+        specs = _specs(asked)
         return run_plans([build_model_evaluation(spec, new_run_id(spec)) for spec in specs])
     if step is not None and not step.isdigit():
         raise XpError(f"checkpoint={step}: a rollout step is a whole number")
     resumed = spec_to_resume(given["run"], overrides)
 
-    def asked(attempt: int) -> Plan:
+    def replan(attempt: int) -> Plan:
         return build_evaluation(resumed.spec, resumed.run_id, attempt, None if step is None else int(step))
 
-    run_plan(asked(resumed.attempt), is_whole=True, again=True, replan=asked)
+    run_plan(replan(resumed.attempt), is_whole=True, again=True, replan=replan)
     return ExitCode.OK
 
 
-def plan(request: Request) -> int:
+def plan(asked: Namespace) -> int:
     """Show what would run."""
     from xp.cli.display import arithmetic, console, show_plan
 
-    plans = _plans(request)
-    if request.as_json:
-        print("[" + ",".join(p.to_json() for p in plans) + "]" if request.is_sweep else plans[0].to_json(), end="")
+    if asked.cfg:
+        return show_config(asked)
+    plans = _plans(asked)
+    if asked.json:
+        print("[" + ",".join(p.to_json() for p in plans) + "]" if asked.multirun else plans[0].to_json(), end="")
         return ExitCode.OK
-    if request.is_sweep:
+    if asked.multirun:
         out = console()
         for one in plans:
             out.print(f"{one.run_id}  seed {one.spec.seed}  {arithmetic(one)[1]}")
         task_sets = {stage.job.outputs for one in plans for stage in one.stages if stage.name == "prepare"}
-        out.print(f"{len(plans)} runs, {len(task_sets)} task set{'s' if len(task_sets) != 1 else ''}")
+        out.print(f"{_counted(len(plans), 'run')}, {_counted(len(task_sets), 'task set')}")
         return ExitCode.OK
-    show_plan(plans[0], Path(plans[0].spec.outputs), with_files=request.with_files)
+    show_plan(plans[0], Path(plans[0].spec.outputs), with_files=asked.files)
     return ExitCode.OK
 
 
-def tasks(arguments: Sequence[str]) -> int:
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def tasks(asked: Namespace) -> int:
     """The task store: list, show, verify, prune."""
-    from xp.cli.tasks import main
+    from xp.cli.tasks import tasks_command
 
-    rest, outputs = _outputs_of(arguments)
-    return main(list(rest), outputs)
+    return tasks_command(asked)
 
 
-def runs(arguments: Sequence[str]) -> int:
-    """Runs by their records: list, show one, follow its log, stop it, go on with it, trust it, or compare them."""
-    from xp.cli.display import show_lines
-    from xp.cli.runs import cancel, logs, show, show_all, trust
-    from xp.runs.leaderboard import as_csv, as_markdown, leaderboard
+def runs(asked: Namespace) -> int:
+    """Runs by their records: list, show one, follow its log, stop it, continue it, trust it, or compare them."""
+    from xp.cli import runs as view
     from xp.runs.record import directory_of
 
-    rest, outputs = _outputs_of(arguments)
-    match list(rest):
-        case [] | ["list"]:
-            show_all(outputs)
-        case ["show", name]:
-            show(directory_of(outputs, name))
-        case ["logs", name]:
-            logs(outputs, directory_of(outputs, name))
-        case ["cancel", name]:
-            print(cancel(directory_of(outputs, name)))
-        case ["trust", name]:
-            print(trust(directory_of(outputs, name)))
-        case ["resume", name, *overrides]:
-            resumed = spec_to_resume(name, [*overrides, f"outputs={outputs}"])
-            return run_plans([_again(resumed)])
-        case ["compare", "--csv", *names]:
-            print(as_csv(leaderboard(outputs, names)), end="")
-        case ["compare", "--markdown", *names]:
-            print(as_markdown(leaderboard(outputs, names)), end="")
-        case ["compare", *names]:
-            show_lines(leaderboard(outputs, names))
-        case _:
-            raise XpError(
-                "python -m xp runs list | show RUN | logs RUN | cancel RUN | resume RUN [key=value ...]"
-                " | trust RUN | compare [--csv | --markdown] [RUN ...] [outputs=DIR]"
-            )
+    if asked.action == "compare":
+        form = next((name for name in ("csv", "markdown", "json") if getattr(asked, name)), None)
+        view.compare(asked.outputs, asked.names, form)
+    elif asked.action == "resume":
+        return run_plans([_again(spec_to_resume(asked.run, [*asked.overrides, f"outputs={asked.outputs}"]))])
+    elif asked.action in (None, "list"):
+        view.show_all(asked.outputs, as_json=asked.json)
+    else:
+        run = directory_of(asked.outputs, asked.run)
+        match asked.action:
+            case "show":
+                view.show(run, as_json=asked.json)
+            case "logs":
+                view.logs(asked.outputs, run)
+            case "cancel":
+                print(view.cancel(run))
+            case "trust":
+                print(view.trust(run))
     return ExitCode.OK
 
 
-def search(request: Request) -> int:
+def search(asked: Namespace) -> int:
     """Let Optuna look within the given ranges for what ends in the highest held-out reward, one run after the other."""
     from xp.compose.search import search as run_trials
     from xp.runs.sweep import held_out_reward
 
-    digest = hashlib.sha256("\n".join(sorted(request.overrides)).encode()).hexdigest()[:12]
-    directory = _outputs_of(request.overrides)[1] / "searches" / digest
+    digest = hashlib.sha256("\n".join(sorted(asked.overrides)).encode()).hexdigest()[:12]
+    directory = outputs_of(asked.overrides) / "searches" / digest
 
     def reward(spec: RunSpec) -> float:
-        run_plans(_sweep_plans([spec], again=request.again))
+        run_plans(_sweep_plans([spec], again=asked.again))
         return held_out_reward(spec)
 
-    run_trials(request.overrides, request.config_dirs, directory, request.trials, reward)
+    run_trials(asked.overrides, asked.config_dir, directory, asked.trials, reward)
     print(f"the best of all trials: {directory / 'optimization_results.yaml'}")
     return ExitCode.OK
 
 
-def install(request: Request) -> int:
+def install(asked: Namespace) -> int:
     """Make the Python that the spec's trainer needs."""
     from xp.cli.install import cannot_run_here, why_not
     from xp.cli.install import install as make
 
-    spec = compose(request.overrides, request.config_dirs)
-    if request.for_run and (reason := cannot_run_here(spec)):
+    spec = compose(asked.overrides, asked.config_dir)
+    if asked.for_run and (reason := cannot_run_here(spec)):
         print(f"nothing installed: {reason}")
         return ExitCode.OK
-    python = make(spec, request.python)
+    python = make(spec, asked.python)
     print(f"nothing to install: {why_not(spec)}" if python is None else f"installed: {python}")
     return ExitCode.OK
 
 
-def parity(request: Request) -> int:
-    """What each backend receives of every field."""
-    from xp.cli.parity import lines, refused, rows, specs_of
+def parity(asked: Namespace) -> int:
+    """What each backend receives of every key, or of the keys below the given prefixes."""
+    from xp.cli.parity import as_json, below, lines, refused, rows, specs_of
 
-    specs = specs_of(request.overrides, request.config_dirs)
-    print("\n".join(lines(rows(specs))))
+    prefixes = [text for text in asked.overrides if _is_key(text)]
+    specs = specs_of([text for text in asked.overrides if not _is_key(text)], asked.config_dir)
+    table = below(rows(specs), prefixes)
+    if asked.json:
+        print(as_json(table))
+        return ExitCode.OK
+    print("\n".join(lines(table)))
     for name, reasons in refused(specs).items():
         print(f"{name} refuses this spec: {'; '.join(reasons)}")
     return ExitCode.OK
 
 
-def explain(request: Request) -> int:
+def _is_key(text: str) -> bool:
+    """Whether a word names a key; anything else is an override, which composing judges."""
+    return "=" not in text and not text.startswith(("-", "~", "+"))
+
+
+def explain(asked: Namespace) -> int:
     """Value, origin, meaning and rendering of keys: `explain KEY ... [overrides]`."""
     from xp.cli.explain import explain as explained
     from xp.cli.parity import specs_of
 
-    keys = [text for text in request.overrides if "=" not in text]
-    overrides = [text for text in request.overrides if "=" in text]
+    keys = [text for text in asked.overrides if _is_key(text)]
+    overrides = [text for text in asked.overrides if not _is_key(text)]
     if not keys:
         raise XpError("explain takes a key: python -m xp explain algorithm.kl_estimator [overrides]")
-    spec = compose(overrides, request.config_dirs)
-    specs = specs_of(overrides, request.config_dirs)
+    spec = compose(overrides, asked.config_dir)
+    specs = specs_of(overrides, asked.config_dir)
     for key in keys:
-        print("\n".join(explained(key, spec, specs, overrides, request.config_dirs)))
+        print("\n".join(explained(key, spec, specs, overrides, asked.config_dir)))
     return ExitCode.OK
 
 
-def doctor(request: Request) -> int:
+def doctor(asked: Namespace) -> int:
     """Hold this machine against the plan; the exit code is that of the first fault."""
     from xp.doctor import examine, exit_code
 
     findings = []
-    for finding in examine(compose(request.overrides, request.config_dirs)):
+    for finding in examine(compose(asked.overrides, asked.config_dir)):
         print(finding, flush=True)
         findings.append(finding)
     return exit_code(findings)
 
 
-def show_config(request: Request) -> int:
-    """The composed configuration as YAML."""
-    print(to_yaml(compose(request.overrides, request.config_dirs)), end="")
+def show_config(asked: Namespace) -> int:
+    """The composed configuration as YAML, or one section of it."""
+    import yaml
+
+    text = to_yaml(compose(asked.overrides, asked.config_dir))
+    if asked.package is None:
+        print(text, end="")
+        return ExitCode.OK
+    node = yaml.safe_load(text)
+    for part in asked.package.split("."):
+        if not isinstance(node, dict) or part not in node:
+            known = ", ".join(node) if isinstance(node, dict) else "no keys"
+            raise XpError(f"--package {asked.package}: no section {part}; there are: {known}")
+        node = node[part]
+    print(yaml.safe_dump(node, sort_keys=False, allow_unicode=True), end="")
     return ExitCode.OK
 
 
-def env(arguments: Sequence[str]) -> int:
+def env(asked: Namespace) -> int:
     """Environments: check one, or each of a mix."""
     from xp.cli.env_check import env_command
 
-    return env_command(arguments)
+    return env_command(asked.words, asked.seconds, as_json=asked.json)
 
 
-COMMANDS: Mapping[str, Callable[..., int]] = {
+def completion(asked: Namespace) -> int:
+    """The script that completes xp's words in a shell."""
+    from xp.cli.completion import script
+
+    print(script(asked.shell))
+    return ExitCode.OK
+
+
+HANDLERS: Mapping[str, Callable[[Namespace], int]] = {
     "run": run,
     "plan": plan,
     "prepare": prepare,
@@ -235,21 +247,23 @@ COMMANDS: Mapping[str, Callable[..., int]] = {
     "tasks": tasks,
     "runs": runs,
     "env": env,
+    "completion": completion,
 }
+"""Command -> what it does with its arguments; returns the exit code."""
 
 
-def _plans(request: Request) -> list[Plan]:
+def _plans(asked: Namespace) -> list[Plan]:
     for line in unread_variables(os.environ):
         print(f"xp: note: {line}", file=sys.stderr)
-    given, overrides = split_off(("resume",), request.overrides)
+    given, overrides = split_off(("resume",), asked.overrides)
     if "resume" in given:
-        if request.is_sweep:
+        if asked.multirun:
             raise XpError("resume=RUN goes on with one run; it is no sweep")
         resumed = spec_to_resume(given["resume"], overrides)
         return [_again(resumed)]
-    specs = _specs(request)
-    if request.is_sweep:
-        return _sweep_plans(specs, again=request.again)
+    specs = _specs(asked)
+    if asked.multirun:
+        return _sweep_plans(specs, again=asked.again)
     return [build_plan(spec, new_run_id(spec)) for spec in specs]
 
 
@@ -257,11 +271,11 @@ def _again(resumed: Resumed) -> Plan:
     return build_again(resumed.spec, resumed.run_id, resumed.attempt, resumed.stages)
 
 
-def _specs(request: Request) -> list[RunSpec]:
+def _specs(asked: Namespace) -> list[RunSpec]:
     """The one of the command line, or every point of a sweep."""
-    if request.is_sweep:
-        return [point.spec for point in compose_sweep(request.overrides, request.config_dirs)]
-    return [compose(request.overrides, request.config_dirs)]
+    if asked.multirun:
+        return [point.spec for point in compose_sweep(asked.overrides, asked.config_dir)]
+    return [compose(asked.overrides, asked.config_dir)]
 
 
 def _sweep_plans(specs: Sequence[RunSpec], *, again: bool) -> list[Plan]:
@@ -282,12 +296,3 @@ def _sweep_plans(specs: Sequence[RunSpec], *, again: bool) -> list[Plan]:
     if faults:
         raise XpError("\n".join(faults), next(iter(faults.values())))
     return plans
-
-
-def _outputs_of(arguments: Sequence[str]) -> tuple[list[str], Path]:
-    rest = [text for text in arguments if not text.startswith("outputs=")]
-    given = [text.partition("=")[2] for text in arguments if text.startswith("outputs=")]
-    try:
-        return rest, Path(local_path(given[-1]) if given else "outputs")
-    except ValueError as error:
-        raise XpError(f"outputs: {error}") from None

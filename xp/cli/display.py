@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from xp.planning.plan import Plan
-    from xp.runs.leaderboard import Line
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -124,25 +122,6 @@ def show_summary(plan: Plan, outputs: Path, attempt: int) -> None:
     if (run / "model").exists():
         out.print(f"  model         {run / 'model'}")
     out.print(f"  everything    {run}  (run.json, spec.yaml, metrics.jsonl, attempt_{attempt}/*/log.txt)")
-
-
-def show_lines(lines: Sequence[Line]) -> None:
-    """The leaderboard."""
-    from dataclasses import fields
-
-    from rich.table import Table
-
-    from xp.runs.leaderboard import Line, readable
-
-    if not lines:
-        console().print("no runs")
-        return
-    table = Table(box=None, pad_edge=False)
-    for field in fields(Line):
-        table.add_column(field.name, overflow="fold")
-    for line in lines:
-        table.add_row(*readable(line))
-    console().print(table)
 
 
 def _reward(result: HeldOut) -> str:

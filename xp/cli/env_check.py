@@ -24,27 +24,24 @@ from xp.runs.resume import split_off
 from xp.security.secrets import resolve
 from xp.spec import EnvMember, RunSpec
 
-USAGE: Final = (
-    "python -m xp env check env=NAME | URL | Org/Name | package.module:Class [tasks=4] [tokenizer=DIR]"
-    " [--seconds 120] [--json] [key=value ...]"
-)
 NUM_TASKS: Final = 4
-SECONDS: Final = 120
 CLASS: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
-def env_command(arguments: Sequence[str]) -> int:
-    """Check environments; the exit code is ENVIRONMENT where one cannot be trained on or the time was too short."""
-    if not arguments or arguments[0] != "check":
-        raise XpError(USAGE)
-    as_json = "--json" in arguments
-    seconds, words = _seconds([text for text in arguments[1:] if text != "--json"])
+def env_command(words: Sequence[str], seconds: int, *, as_json: bool) -> int:
+    """Check environments; the exit code is ENVIRONMENT where one cannot be trained on or the time was too short.
+
+    Args:
+        words: what to check, then `tasks=N`, `tokenizer=DIR` and overrides.
+        seconds: time limit.
+        as_json: print the reports as JSON.
+    """
     given, rest = split_off(("tasks", "tokenizer"), words)
-    if not rest or any(text.startswith("-") for text in rest):
-        raise XpError(USAGE)
+    if not rest:
+        raise XpError("env check: name an environment: env=NAME, a URL, Org/Name or package.module:Class")
     tasks = given.get("tasks", str(NUM_TASKS))
     if not tasks.isdigit() or int(tasks) < 1:
-        raise XpError(f"tasks={tasks}: how many tasks are played is a whole number from 1 on")
+        raise XpError(f"tasks={tasks}: the number of tasks to play must be a whole number from 1 on")
     spec = compose(_as_overrides(rest))
     reports = check(spec, int(tasks), given.get("tokenizer"), seconds)
     if as_json:
@@ -53,17 +50,6 @@ def env_command(arguments: Sequence[str]) -> int:
         for one in reports:
             show(one)
     return ExitCode.ENVIRONMENT if any(one.faults or one.stopped for one in reports) else ExitCode.OK
-
-
-def _seconds(words: Sequence[str]) -> tuple[int, list[str]]:
-    """`--seconds N`, and the other words."""
-    if "--seconds" not in words:
-        return SECONDS, list(words)
-    place = words.index("--seconds")
-    text = words[place + 1] if place + 1 < len(words) else ""
-    if not text.isdecimal() or int(text) < 1:
-        raise XpError(f"--seconds {text}: how long the check may take is a whole number of seconds from 1 on")
-    return int(text), [*words[:place], *words[place + 2 :]]
 
 
 def check(spec: RunSpec, num_tasks: int, tokenizer: str | None, seconds: float) -> list[Report]:
@@ -143,7 +129,7 @@ def show(one: Report) -> None:
     for fault in one.faults:
         out.print(f"  fault: {fault}", markup=False)
     if not one.faults and not one.warnings and not one.stopped:
-        out.print("  nothing stands against training on it")
+        out.print("  no problems found")
 
 
 def _as_overrides(rest: Sequence[str]) -> list[str]:

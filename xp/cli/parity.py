@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -12,6 +13,7 @@ from pathlib import Path
 
 from xp.backends.base import Fit, Meaning, meant_fields, render_module
 from xp.compose import compose
+from xp.errors import XpError, nearest
 from xp.spec import BackendName, RunSpec
 
 REFERENCE = ("env=whodunit", "model=qwen2.5-3b-instruct", "hardware=a100x4")
@@ -47,6 +49,30 @@ def rows(specs: Mapping[BackendName, RunSpec]) -> list[Row]:
     meanings = {name: render_module(spec).meanings(spec) for name, spec in specs.items()}
     fields = dict.fromkeys(field for spec in specs.values() for field in meant_fields(spec))
     return [Row(field, _value(field, specs), _of(field, meanings)) for field in fields]
+
+
+def below(table: Sequence[Row], prefixes: Sequence[str]) -> list[Row]:
+    """The rows whose key begins with one of the prefixes, or all; raises XpError for a prefix that no key has."""
+    for prefix in prefixes:
+        if not any(row.field.startswith(prefix) for row in table):
+            raise XpError(f"{prefix}: no key begins so{nearest(prefix, [row.field for row in table])}")
+    return [row for row in table if not prefixes or row.field.startswith(tuple(prefixes))]
+
+
+def as_json(table: Iterable[Row]) -> str:
+    """A list of objects: key, value, and for each backend its support, what it receives, and a note."""
+    return json.dumps(
+        [
+            {"key": row.field, "value": row.value}
+            | {
+                name.value: {"support": meaning.fit.value, "receives": meaning.receives, "note": meaning.note}
+                for name, meaning in row.meanings.items()
+            }
+            for row in table
+        ],
+        indent=2,
+        ensure_ascii=False,
+    )
 
 
 def lines(table: Iterable[Row]) -> Iterator[str]:

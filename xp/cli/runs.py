@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import time
+from collections.abc import Sequence
+from dataclasses import asdict, fields
 from pathlib import Path
+from typing import Any, Final
 
+from xp.cli.table import Column, show_table
+from xp.episode.metrics_file import last_step
 from xp.errors import ExitCode, XpError
 from xp.launchers.files import inside
 from xp.launchers.follow import LOOK_S, Tail
@@ -15,6 +21,31 @@ from xp.runs.origin import is_ours, mark
 from xp.runs.record import RunRecord, Status, is_held, read_record, table
 from xp.runs.run_directory import cancel as stop_supervisor
 
+RUNS: Final = (
+    Column("run", 0),
+    Column("status", 1),
+    Column("steps", 2),
+    Column("before", 4),
+    Column("after", 3),
+    Column("note", 5),
+)
+"""Columns of `runs list`; `before` and `after` are held-out rewards."""
+COMPARED: Final = {
+    "run": 0,
+    "after": 1,
+    "stderr": 2,
+    "before": 3,
+    "env": 4,
+    "algorithm": 5,
+    "seed": 6,
+    "model": 7,
+    "steps": 8,
+    "status": 9,
+    "backend": 10,
+    "minutes": 11,
+    "note": 12,
+}
+"""Column of `runs compare` -> its rank."""
 FOREIGN = "of elsewhere"
 """The record says `running`, and the run was not begun here, so that nobody is asked about it."""
 KILLED = "killed"
@@ -25,39 +56,62 @@ PATIENCE_S = 30.0
 """How long the jobs of a cancelled run may take to end before the command says so and leaves."""
 
 
-def show_all(outputs: Path) -> None:
+def show_all(outputs: Path, *, as_json: bool = False) -> None:
     """Every run below the outputs root, oldest first."""
-    from xp.cli.display import console
-
-    out = console()
     files = sorted((outputs / "runs").glob("*/run.json"), key=lambda path: path.parent.stat().st_ctime)
-    for file in files:
-        try:
-            record = detached.current(file.parent)
-        except XpError as error:
-            out.print(f"{file.parent.name}  {error}", markup=False)
-            continue
-        out.print(f"{record.run_id}  {status(file.parent, record)}  {_held_out(file.parent)}", markup=False)
-    if not files:
-        out.print(f"no runs below {outputs / 'runs'}")
+    if not files and not as_json:
+        print(f"no runs below {outputs / 'runs'}")
+        return
+    show_table(RUNS, [_row(file.parent) for file in files], as_json=as_json)
 
 
-def show(run: Path) -> None:
+def _row(run: Path) -> dict[str, Any]:
+    try:
+        record = detached.current(run)
+    except XpError as error:
+        return {"run": run.name, "status": f"unreadable: {error}"}
+    return {"run": record.run_id, "status": status(run, record), **_progress(run, record), **_held_out(run)}
+
+
+def show(run: Path, *, as_json: bool = False) -> None:
     """One run's stages, with exit codes and times; raises XpError(RUN_DIR) where there is no such run."""
     from xp.cli.display import console
 
     record = detached.current(run)
+    if as_json:
+        print(json.dumps(asdict(record) | {"now": status(run, record)}, indent=2, default=str))
+        return
     out = console()
     out.print(table(record), markup=False)
     for stage in record.attempts[-1].stages if record.status is Status.RUNNING else ():
         if stage.native_id is not None and stage.status in (Status.PENDING, Status.RUNNING):
             out.print(f"{stage.name}: {stage.launcher} {stage.native_id}", markup=False)
     if status(run, record) == FOREIGN:
-        out.print("it was not begun here: nobody is asked about its jobs, and it is not resumed", markup=False)
+        out.print("it was started elsewhere: its jobs are not queried, and it is not resumed", markup=False)
     if is_ours(run) and (evaluation := _evaluation(run)):
         _show_curve(run, evaluation)
     if status(run, record) == KILLED:
-        out.print(f"its supervisor was killed; go on with: python -m xp resume={run.name}")
+        out.print(f"its supervisor was killed; continue with: python -m xp resume={run.name}")
+
+
+def compare(outputs: Path, names: Sequence[str], form: str | None) -> None:
+    """Runs by their held-out reward, best first.
+
+    Args:
+        outputs: the outputs root.
+        names: of the runs; none: all.
+        form: csv, markdown, json; None: a table.
+    """
+    from xp.runs.leaderboard import Line, as_csv, as_markdown, leaderboard
+
+    lines = leaderboard(outputs, names)
+    if form in ("csv", "markdown"):
+        print(as_csv(lines) if form == "csv" else as_markdown(lines), end="")
+    elif not lines and form is None:
+        print(f"no runs below {outputs / 'runs'}")
+    else:
+        columns = [Column(field.name, COMPARED[field.name]) for field in fields(Line)]
+        show_table(columns, [asdict(line) for line in lines], as_json=form == "json")
 
 
 def logs(outputs: Path, run: Path) -> None:
@@ -148,11 +202,19 @@ def _show_curve(run: Path, evaluation: Path) -> None:
         out.print(f"reward curve: {picture}", markup=False)
 
 
-def _held_out(run: Path) -> str:
+def _held_out(run: Path) -> dict[str, Any]:
     try:
         results = held_out(run)
-    except XpError:
-        return "?"  # `runs compare` says what is wrong with the file
-    reached = " -> ".join(f"{results[name].reward_mean:.3f}" for name in NAMES if name in results) or "-"
-    label = next((result.label for result in results.values() if result.label), "")
-    return f"{reached} ({label})" if label else reached
+    except XpError as error:
+        return {"note": str(error)}
+    reached = {name: results[name].reward_mean for name in NAMES if name in results}
+    return reached | {"note": next((result.label for result in results.values() if result.label), None)}
+
+
+def _progress(run: Path, record: RunRecord) -> dict[str, Any]:
+    """Rollout steps that are done, of all where they are known."""
+    settled = [attempt.training["num_steps"] for attempt in record.attempts if attempt.training]
+    step = last_step(run / "metrics.jsonl")
+    if step is None:
+        return {}
+    return {"steps": f"{step}/{settled[-1]}" if settled and settled[-1] else str(step)}

@@ -25,8 +25,19 @@ class Fault:
         return self.text
 
 
-def explain_unknown_key(path: str, parent: str, node: Any, hint: str | None, more: Iterable[str] = ()) -> str:
-    """One line for a key that does not exist below `parent`, whose value is `node`; `more`: legal at the top level."""
+def explain_unknown_key(
+    path: str, parent: str, node: Any, hint: str | None, more: Iterable[str] = (), everything: Iterable[str] = ()
+) -> str:
+    """One line for a key that does not exist.
+
+    Args:
+        path: of the key.
+        parent: the section in which it is not.
+        node: that section's value.
+        hint: what the key is called here, if it is known from elsewhere.
+        more: names that are legal at the top level beside the sections.
+        everything: every key path of the spec, to find the same name in another section.
+    """
     if hint:
         return f"{path}: unknown key; {hint}"
     if not isinstance(node, dict):
@@ -34,9 +45,14 @@ def explain_unknown_key(path: str, parent: str, node: Any, hint: str | None, mor
     legal = {f"{parent}.{key}" if parent else key: None for key in node}
     if not parent:
         legal |= dict.fromkeys(more)
-    guess = nearest(path, legal) or nearest(path, all_paths(node, parent))
+    elsewhere = [one for one in everything if one.rpartition(".")[2] == path.rpartition(".")[2]]
+    guess = _named(elsewhere) or nearest(path, legal) or nearest(path, all_paths(node, parent))
     names = sorted(name.rpartition(".")[2] for name in legal)
     return f"{path}: unknown key{guess}; {parent or 'the top level'} has: {', '.join(names)}"
+
+
+def _named(paths: list[str]) -> str:
+    return f" (did you mean {paths[0]}?)" if len(paths) == 1 else ""
 
 
 def all_paths(node: Any, prefix: str = "") -> list[str]:

@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from xp.compose.faults import Fault, explain_unknown_key
-from xp.compose.groups import GROUPS
+from xp.compose.faults import Fault, all_paths, explain_unknown_key
+from xp.compose.groups import GROUPS, options
 from xp.compose.mixes import MIXED
 from xp.compose.native_names import hint
 
@@ -29,7 +29,7 @@ def parse(overrides: Sequence[str]) -> tuple[list[Override], list[str]]:
     parser = OverridesParser.create()
     parsed: list[Override] = []
     faults = []
-    for text in overrides:
+    for text in map(_without_plus, overrides):
         try:
             override = parser.parse_override(text)
         except HydraException as error:
@@ -41,6 +41,11 @@ def parse(overrides: Sequence[str]) -> tuple[list[Override], list[str]]:
         else:
             faults.append(f"{text}: {fault}")
     return parsed, faults
+
+
+def _without_plus(text: str) -> str:
+    """`+recipes=x`, as Hydra's users add an option, is `recipes=x`: every group has a place in the defaults here."""
+    return text[1:] if text.startswith("+") and text[1:].partition("=")[0] in GROUPS else text
 
 
 def _unread(text: str, reason: str) -> str:
@@ -96,7 +101,7 @@ def choices_of(parsed: list[Override], *, is_sweep: bool) -> tuple[list[list[Ove
             faults.append(f"{line}: several values make a sweep; add -m")
             continue
         try:
-            texts = list(itertools.islice(override.sweep_string_iterator(), MAX_POINTS + 1))
+            texts = list(itertools.islice(_texts(override), MAX_POINTS + 1))
         except (HydraException, ValueError) as error:
             reason = str(error).splitlines()[0]
             faults.append(f"{line}: a sweep lists its values, as a,b,c or range(1,4) or choice(a,b) ({reason})")
@@ -113,6 +118,16 @@ def choices_of(parsed: list[Override], *, is_sweep: bool) -> tuple[list[list[Ove
         faults.append(f"the sweep has more than {MAX_POINTS:,} points; split it")
         choices = [one[:1] for one in choices]
     return choices, faults
+
+
+def _texts(override: Override) -> Iterator[str]:
+    """The values of a sweep, one after the other; `glob(d*)` takes the options of the group that match."""
+    from hydra.core.override_parser.types import Glob
+
+    value = override.value()
+    if isinstance(value, Glob) and is_group(override):
+        return iter(value.filter(options(override.key_or_group)))
+    return override.sweep_string_iterator()
 
 
 def is_group(override: Override) -> bool:
@@ -135,14 +150,18 @@ def apply(container: dict[str, Any], override: Override) -> Iterator[Fault]:
         if not isinstance(node, dict) or part not in node:
             yield Fault(
                 path,
-                explain_unknown_key(path, ".".join(parts[:depth]), node, hint(typed), GROUPS),
+                _unknown(container, path, ".".join(parts[:depth]), node, hint(typed)),
             )
             return
         node = node[part]
     last = parts[-1]
     if not isinstance(node, dict) or (last not in node and not FREE_FORM.match(path)):
-        yield Fault(path, explain_unknown_key(path, ".".join(parts[:-1]), node, hint(typed), GROUPS))
+        yield Fault(path, _unknown(container, path, ".".join(parts[:-1]), node, hint(typed)))
     elif isinstance(value, dict) and isinstance(node.get(last), dict):
         node[last] = {**node[last], **value}
     else:
         node[last] = value
+
+
+def _unknown(container: dict[str, Any], path: str, parent: str, node: Any, known: str | None) -> str:
+    return explain_unknown_key(path, parent, node, known, GROUPS, all_paths(container))

@@ -49,3 +49,25 @@ def read_metrics(path: Path, stage: str) -> list[dict[str, Any]]:
         if isinstance(line, dict) and line.get("stage") == stage and isinstance(line.get("step"), int):
             by_step[line["step"]] = line
     return [by_step[step] for step in sorted(by_step)]
+
+
+TAIL_BYTES = 200_000
+"""Read of a file by `last_step`: more than one line has."""
+
+
+def last_step(path: Path) -> int | None:
+    """The last rollout step that a training wrote, from the end of the file; None where there is none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
+            tail = file.read()
+    except OSError:
+        return None
+    for text in reversed(tail.split(b"\n")):
+        try:
+            line = json.loads(text)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(line, dict) and line.get("stage") == "train" and isinstance(line.get("step"), int):
+            return int(line["step"])
+    return None

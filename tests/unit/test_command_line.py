@@ -1,0 +1,121 @@
+"""The command line as a person types it: help, mistyped words, flags, tables, completion."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from xp.__main__ import main
+from xp.cli.parser import COMMANDS, parse
+from xp.cli.table import Column, fitted, plain
+from xp.errors import XpError
+
+RUNS = (Column("run", 0), Column("status", 1), Column("reward", 2), Column("note", 3))
+ROWS = [
+    {"run": "whodunit_mini-20261122-054017-a1b2", "status": "succeeded", "reward": 0.5, "note": "n" * 80},
+    {"run": "echo-20261122-054017-c3d4", "status": "running", "reward": None, "note": "a\tb"},
+]
+NESTED = [
+    *(f"runs {word}" for word in ("list", "show", "logs", "cancel", "trust", "resume", "compare")),
+    *(f"tasks {word}" for word in ("list", "show", "verify", "prune")),
+    "env check",
+]
+
+
+@pytest.mark.parametrize("words", [*COMMANDS, *NESTED])
+def test_every_command_explains_itself(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*words.split(), "--help"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith(f"usage: python -m xp {words}")
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("prepaer", "did you mean prepare?"),
+        ("reprot x", "no such command"),
+        ("training.num_steps", "a key is set as training.num_steps=VALUE"),
+        ("doctor --trials 3", "--trials is a flag of search, not of doctor"),
+        ("plan --python x", "--python is a flag of install"),
+        ("runs list --csv", "--csv"),
+        ("runs shwo x", "invalid choice"),
+        ("search --trials 0", "not a whole number from 1 on"),
+        ("plan algorithm.group_size=4", "did you mean training.group_size?"),
+        ("--cfg job --package trainig", "no section trainig; there are: "),
+        ("parity no.such", "no.such: no key begins so"),
+    ],
+)
+def test_a_slip_is_one_message_with_the_way_out(line: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(line.split()) == 2
+    said = capsys.readouterr().err
+    assert words in said
+    assert said.startswith("xp: ")
+    assert "missing EQUAL" not in said
+
+
+def test_a_flag_may_stand_before_or_after_the_overrides() -> None:
+    assert parse(["plan", "seed=2", "--files", "name=x"]).overrides == ["seed=2", "name=x"]
+    assert parse(["-m", "seed=1,2"]).multirun
+    assert parse(["seed=2"]).command == "run"
+    assert parse(["runs", "outputs=there"]).outputs == Path("there")
+
+
+@pytest.mark.parametrize("line", ["plan +recipes=quickstart", "plan -m model=glob(tin*)", "--cfg job --resolve"])
+def test_habits_of_hydras_users_work(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(line.split()) == 0
+    said = capsys.readouterr().out
+    assert "tiny" in said or "1 run, 1 task set" in said
+
+
+def test_one_section_of_the_configuration_can_be_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--cfg", "job", "--package", "training", "training.group_size=4"]) == 0
+    said = capsys.readouterr().out
+    assert "group_size: 4" in said
+    assert "algorithm" not in said
+
+
+def test_parity_shows_the_keys_below_a_prefix(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["parity", "training.adam", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert {row["key"] for row in rows} == {"training.adam_beta1", "training.adam_beta2", "training.adam_eps"}
+    assert rows[0]["trl"]["support"] == "exact"
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 200])
+def test_a_table_fits_the_terminal_and_keeps_names_whole(width: int) -> None:
+    lines = fitted(RUNS, ROWS, width).splitlines()
+    assert all(row["run"] in text for row, text in zip(ROWS, lines[1:], strict=False))
+    assert max(map(len, lines[:3])) <= width
+    assert lines[-1].startswith("not shown: ") == (width < 110)
+
+
+def test_a_pipe_gets_one_plain_line_a_row() -> None:
+    lines = plain(RUNS, ROWS).splitlines()
+    assert [len(line.split("\t")) for line in lines] == [4, 4, 4]
+    assert lines[2] == "echo-20261122-054017-c3d4\trunning\t-\ta b"
+
+
+def test_listings_are_json_on_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for line in ("runs list", "runs compare", "tasks list"):
+        assert main([*line.split(), "--json", f"outputs={tmp_path}"]) == 0
+        assert json.loads(capsys.readouterr().out) == []
+
+
+@pytest.mark.parametrize(("line", "wanted"), [("xp backend=sk", "skyrl"), ("xp training.num", "training.num_steps")])
+def test_the_tabulator_key_completes_options_and_keys(line: str, wanted: str, tmp_path: Path) -> None:
+    answer = tmp_path / "answer"
+    asked = {"_ARGCOMPLETE": "1", "_ARGCOMPLETE_STDOUT_FILENAME": str(answer), "COMP_LINE": line}
+    asked |= {"COMP_POINT": str(len(line)), "_ARGCOMPLETE_IFS": "\n", "_ARGCOMPLETE_SHELL": "fish"}
+    subprocess.run([sys.executable, "-m", "xp"], env={**os.environ, **asked}, check=False, timeout=200)
+    assert wanted in answer.read_text()
+
+
+def test_a_shell_that_is_not_known_is_refused() -> None:
+    with pytest.raises(XpError, match="invalid choice"):
+        parse(["completion", "tcsh"])

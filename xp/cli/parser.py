@@ -1,0 +1,337 @@
+"""Reads a command line: one argparse subparser for each command, so that a flag belongs to its command."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Final, NoReturn
+
+from xp.errors import ExitCode, XpError
+
+EPILOG: Final = """\
+`python -m xp COMMAND --help` shows the arguments of one command.
+
+examples:
+  python -m xp                                            train on small murder mysteries, on this machine's CPU
+  python -m xp seed=2 training.num_steps=30               the same with other values
+  python -m xp -m seed=1,2,3                              a sweep; the same line continues it
+  python -m xp plan training.group_size=16 --files        what would run, with every file
+  python -m xp resume=RUN                                 continue from RUN's last checkpoint
+"""
+
+_SECTIONS: Final = ("env", "model", "algorithm", "training", "evaluation", "backend", "hardware", "launcher")
+_KEYS: Final = ("seed", "name", *_SECTIONS)
+"""First words of keys, which are no commands."""
+Add = Callable[[argparse.ArgumentParser], None]
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command."""
+
+    help: str
+    """One line, for the list of commands."""
+    add: Add
+    """Adds its arguments."""
+    takes_overrides: bool = True
+    """Whether its words are `group=option` and `key=value`, so that unknown flags may be keys of another program."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Raises XpError instead of ending the process; a command that takes overrides lists the groups in its help."""
+
+    def format_help(self) -> str:
+        if any(action.dest == "overrides" and action.nargs == "*" for action in self._actions) and not self.epilog:
+            self.epilog = _groups()  # read from the files only when somebody asks
+        elif self.epilog == EPILOG:
+            self.epilog = f"{EPILOG}\n{_groups()}"
+        return super().format_help()
+
+    def error(self, message: str) -> NoReturn:
+        raise XpError(f"{message}\n{self.format_usage().strip()}", ExitCode.CONFIG)
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """The command line as a namespace with `command`, its arguments and `debug`.
+
+    Raises:
+        XpError: CONFIG for an unknown command, a flag of another command, or arguments that are missing or illegal.
+    """
+    words = list(arguments)
+    if not words or (words[0] not in COMMANDS and words[0] not in ("-h", "--help", "--version")):
+        if words and _is_word(words[0]):
+            raise XpError(_no_command(words[0]))
+        words = ["run", *words]
+    parser, flags = build()
+    is_open = words[0] in COMMANDS and COMMANDS[words[0]].takes_overrides
+    if is_open:
+        words = [words[0], *_with_values(words[1:], flags[words[0]])]
+    words, outputs = (words, Path("outputs")) if is_open or words[0] == "env" else _outputs_of(words)
+    asked, unknown = parser.parse_known_args(words)
+    for word in unknown:
+        _refuse_flag_of_another(word, asked.command, flags)
+    if is_open:
+        asked.overrides = [*asked.overrides, *unknown]
+    elif unknown:
+        raise XpError(f"{unknown[0]}: unknown argument; see python -m xp {asked.command} --help")
+    asked.outputs = outputs
+    return asked
+
+
+def outputs_of(words: Sequence[str]) -> Path:
+    """The outputs root that a command line names, or the usual one; raises XpError for one that is no local path."""
+    return _outputs_of(words)[1]
+
+
+def build() -> tuple[Parser, Mapping[str, frozenset[str]]]:
+    """The parser, and the flags of each command."""
+    from xp import __version__
+
+    parser = Parser(
+        prog="python -m xp",
+        usage="python -m xp [COMMAND] [group=option ...] [key=value ...]",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"xp {__version__}")
+    found = parser.add_subparsers(
+        title="commands", dest="command", metavar="COMMAND", parser_class=Parser, prog="python -m xp"
+    )
+    flags = {}
+    for name, command in COMMANDS.items():
+        one = found.add_parser(
+            name,
+            help=command.help,
+            description=f"{command.help[0].upper()}{command.help[1:]}.",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        command.add(one)
+        one.add_argument("--debug", action="store_true", help="show a traceback instead of one message")
+        flags[name] = frozenset(flag for action in _actions(one) for flag in action.option_strings)
+    return parser, flags
+
+
+def _outputs_of(words: Sequence[str]) -> tuple[list[str], Path]:
+    from xp.spec.section import local_path
+
+    given = [word.partition("=")[2] for word in words if word.startswith("outputs=")]
+    try:
+        root = Path(local_path(given[-1]) if given else "outputs")
+    except ValueError as error:
+        raise XpError(f"outputs: {error}") from None
+    return [word for word in words if not word.startswith("outputs=")], root
+
+
+def _actions(parser: argparse.ArgumentParser) -> list[argparse.Action]:
+    """Of a parser and of its subcommands."""
+    found = list(parser._actions)
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for child in action.choices.values():
+                found += _actions(child)
+    return found
+
+
+def _is_word(text: str) -> bool:
+    """Whether a first argument was meant as a command: no flag and no override."""
+    return not text.startswith(("-", "~", "+")) and "=" not in text
+
+
+def _no_command(text: str) -> str:
+    close = get_close_matches(text, COMMANDS, 1, 0.5)
+    guess = f" (did you mean {close[0]}?)" if close else ""
+    if text.partition(".")[0] in _KEYS:
+        guess = f"; a key is set as {text}=VALUE, and shown by `python -m xp explain {text}`"
+    return (
+        f"{text}: no such command{guess}; commands are {', '.join(COMMANDS)}; an override is written key=value or"
+        " group=option"
+    )
+
+
+def _refuse_flag_of_another(word: str, command: str, flags: Mapping[str, frozenset[str]]) -> None:
+    flag = word.partition("=")[0]
+    others = [name for name, own in flags.items() if flag in own and name != command]
+    if others:
+        own = ", ".join(sorted(name for name in flags[command] if name.startswith("--") and name != "--help"))
+        raise XpError(f"{flag} is a flag of {' and '.join(others)}, not of {command}; {command} takes {own}")
+
+
+def _with_values(words: Sequence[str], own: frozenset[str]) -> list[str]:
+    """The words, a flag of another program joined with the value after it, so that one answer is given for both."""
+    rest, found = list(words), list[str]()
+    while rest:
+        word = rest.pop(0)
+        is_foreign = word.startswith("--") and word != "--" and "=" not in word and word not in own
+        if is_foreign and rest and not rest[0].startswith("-") and "=" not in rest[0]:
+            word = f"{word}={rest.pop(0)}"
+        found.append(word)
+    return found
+
+
+def _directory(text: str) -> Path:
+    path = Path(text)
+    if not path.is_dir():
+        raise XpError(f"--config-dir {text}: no such directory")
+    return path
+
+
+def _count(text: str) -> int:
+    """A whole number from 1 on."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 on")
+    return int(text)
+
+
+def _spec(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("overrides", nargs="*", metavar="group=option|key=value", help="what differs from the defaults")
+    parser.add_argument(
+        "--config-dir", action="append", default=[], type=_directory, metavar="DIR", help="options of your own"
+    )
+
+
+def _groups() -> str:
+    from xp.compose import GROUPS, options
+
+    groups = "\n".join(f"  {group:10} {', '.join(options(group))}" for group in GROUPS)
+    return f"groups:\n{groups}\n\nkeys: python -m xp --cfg job; exit codes: docs/exit-codes.md"
+
+
+def _sweep(parser: argparse.ArgumentParser) -> None:
+    _spec(parser)
+    parser.add_argument("-m", "--multirun", action="store_true", help="comma-separated values make a sweep")
+
+
+def _run(parser: argparse.ArgumentParser) -> None:
+    _sweep(parser)
+    parser.add_argument("--again", action="store_true", help="with -m: also run points that are finished")
+    _configuration(parser)
+
+
+def _configuration(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--cfg", choices=["job"], help="print the composed configuration and stop")
+    parser.add_argument("--package", metavar="SECTION", help="with --cfg: this section only, e.g. training")
+    parser.add_argument("--resolve", action="store_true", help="with --cfg: accepted; values are always resolved")
+
+
+def _plan(parser: argparse.ArgumentParser) -> None:
+    _run(parser)
+    parser.add_argument("--files", action="store_true", help="print the files of every stage")
+    parser.add_argument("--json", action="store_true", help="the whole plan as JSON")
+
+
+def _search(parser: argparse.ArgumentParser) -> None:
+    _spec(parser)
+    parser.add_argument("--trials", type=_count, default=20, metavar="N", help="number of runs (20)")
+    parser.add_argument("--again", action="store_true", help="also run points that are finished")
+
+
+def _install(parser: argparse.ArgumentParser) -> None:
+    _spec(parser)
+    parser.add_argument("--python", metavar="PATH", help="the interpreter to build on")
+    parser.add_argument("--for-run", action="store_true", help="install nothing where the run would be refused")
+
+
+def _parity(parser: argparse.ArgumentParser) -> None:
+    _spec(parser)
+    parser.description = f"{parser.description} Words without `=` select keys by prefix: parity training.lr"
+    parser.add_argument("--json", action="store_true", help="the table as JSON")
+
+
+def _explain(parser: argparse.ArgumentParser) -> None:
+    _spec(parser)
+    parser.description = f"{parser.description} Words without `=` are keys: explain training.kl_coef"
+
+
+def _env(parser: argparse.ArgumentParser) -> None:
+    commands = parser.add_subparsers(dest="action", required=True, metavar="check", parser_class=Parser)
+    check = commands.add_parser("check", help="open, call and play an environment without a model")
+    check.add_argument(
+        "words",
+        nargs="+",
+        metavar="TARGET|key=value",
+        help="env=NAME, URL, Org/Name or package.module:Class; tasks=4, tokenizer=DIR and overrides",
+    )
+    check.add_argument("--seconds", type=_count, default=120, metavar="N", help="time limit of the check (120)")
+    check.add_argument("--json", action="store_true", help="the report as JSON")
+
+
+def _tasks(parser: argparse.ArgumentParser) -> None:
+    commands = parser.add_subparsers(dest="action", required=True, metavar="ACTION", parser_class=Parser)
+    listing = commands.add_parser("list", help="every set in the store")
+    listing.add_argument("--json", action="store_true", help="as JSON")
+    show = commands.add_parser("show", help="tasks as the model will see them")
+    show.add_argument("key", help="key of the set, or its beginning")
+    show.add_argument("-n", "--num-tasks", type=_count, default=1, metavar="N", help="how many (1)")
+    show.add_argument("--purpose", choices=["train", "held_out"])
+    show.add_argument("--task", help="exactly this one: member/split/index")
+    verify = commands.add_parser("verify", help="check every hash; exit code 6 if one is wrong")
+    verify.add_argument("keys", nargs="*", help="keys, or their beginnings; none: all sets")
+    prune = commands.add_parser("prune", help="remove sets, leftovers and what was set aside")
+    prune.add_argument("--keep", nargs="*", default=[], metavar="KEY", help="sets that stay")
+    prune.add_argument("--yes", action="store_true", help="do it; without this, only say what would be removed")
+    for one in commands.choices.values():
+        _outputs(one)
+
+
+def _runs(parser: argparse.ArgumentParser) -> None:
+    commands = parser.add_subparsers(dest="action", metavar="ACTION", parser_class=Parser)
+    parser.set_defaults(json=False)
+    listing = commands.add_parser("list", help="every run, oldest first (the default)")
+    listing.add_argument("--json", action="store_true", help="as JSON")
+    _outputs(listing)
+    for name, text in (
+        ("show", "one run: its stages with exit codes and times"),
+        ("logs", "the log of the stage that ran last, followed while the run continues"),
+        ("cancel", "stop a run"),
+        ("trust", "accept a run that was started elsewhere as yours"),
+        ("resume", "continue from the last checkpoint"),
+    ):
+        one = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+        one.add_argument("run", metavar="RUN", help="name of the run, or its directory")
+        if name == "show":
+            one.add_argument("--json", action="store_true", help="its record as JSON")
+        if name == "resume":
+            one.add_argument(
+                "overrides", nargs="*", metavar="key=value", help="what to change, e.g. training.num_steps=60"
+            )
+        _outputs(one)
+    compare = commands.add_parser("compare", help="runs by their held-out reward, best first")
+    compare.add_argument("names", nargs="*", metavar="RUN", help="none: all runs")
+    form = compare.add_mutually_exclusive_group()
+    for name in ("csv", "markdown", "json"):
+        form.add_argument(
+            f"--{name}", action="store_true", help=f"as {name.upper() if name != 'markdown' else 'Markdown'}"
+        )
+    _outputs(compare)
+
+
+def _outputs(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = "outputs=DIR: another directory than ./outputs"
+
+
+def _completion(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("shell", choices=["bash", "zsh", "fish"])
+    parser.epilog = 'for example: eval "$(xp completion bash)"'
+
+
+COMMANDS: Final[Mapping[str, Command]] = {
+    "run": Command("prepare tasks, train, evaluate (the default command)", _run),
+    "plan": Command("show everything that would run, and run nothing", _plan),
+    "prepare": Command("run task preparation alone", _sweep),
+    "evaluate": Command("play the held-out tasks with a run's model: run=RUN [checkpoint=STEP]", _sweep),
+    "search": Command("let Optuna choose within ranges: training.learning_rate='interval(1e-4,1e-3)'", _search),
+    "install": Command("make the Python that the trainer needs, from its lock", _install),
+    "parity": Command("show what each backend receives of every key", _parity),
+    "explain": Command("show one key: value, origin, meaning, and what each backend makes of it", _explain),
+    "doctor": Command("check this machine against a plan", _spec),
+    "env": Command("check an environment without a model", _env, takes_overrides=False),
+    "tasks": Command("look at the task store: list, show, verify, prune", _tasks, takes_overrides=False),
+    "runs": Command("look at runs: list, show, logs, cancel, resume, trust, compare", _runs, takes_overrides=False),
+    "completion": Command("print a script that completes words after `xp`", _completion, takes_overrides=False),
+}
+"""Command -> what it takes; in the order in which `--help` lists them."""

@@ -1,0 +1,86 @@
+"""Tables of listings: on a terminal the columns that fit, with names whole; in a pipe one plain line for each row."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from xp.security.terminal import shown
+
+GAP: Final = "  "
+MAX_CELL: Final = 60
+"""Characters of a cell on a terminal, except in a column that is always shown."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a listing."""
+
+    name: str
+    """Also the key of its values."""
+    rank: int
+    """0: always shown, and whole; the highest rank is left out first where the terminal is narrow."""
+    digits: int = 3
+    """After the decimal point."""
+
+
+def show_table(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], *, as_json: bool = False) -> None:
+    """Print rows: JSON with every value, or text.
+
+    Args:
+        columns: in their order.
+        rows: column name -> text, number or None.
+        as_json: a list of objects, whatever the output is.
+    """
+    if as_json:
+        print(json.dumps([{column.name: row.get(column.name) for column in columns} for row in rows], indent=2))
+    elif sys.stdout.isatty():
+        print(fitted(columns, rows, shutil.get_terminal_size().columns), end="")
+    else:
+        print(plain(columns, rows), end="")
+
+
+def plain(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> str:
+    """A header and one line for each row, the cells separated by tabs."""
+    lines = [[column.name for column in columns], *([_cell(column, row) for column in columns] for row in rows)]
+    return "".join("\t".join(cell.replace("\t", " ") for cell in line) + "\n" for line in lines)
+
+
+def fitted(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], width: int) -> str:
+    """Aligned columns, as many as fit into `width` characters by their rank, and a line that names the others."""
+    if not rows:
+        return ""
+    cells = {column.name: [_short(column, _cell(column, row)) for row in rows] for column in columns}
+    widths = {name: max(len(name), *map(len, found)) for name, found in cells.items()}
+    kept = sorted(columns, key=lambda column: column.rank)
+    while len(kept) > 1 and kept[-1].rank and _width(kept, widths) > width:
+        kept.pop()
+    shown_columns = [column for column in columns if column in kept]
+    lines = [[column.name for column in shown_columns]]
+    lines += [[cells[column.name][index] for column in shown_columns] for index in range(len(rows))]
+    text = "".join(
+        GAP.join(cell.ljust(widths[c.name]) for cell, c in zip(line, shown_columns, strict=True)).rstrip() + "\n"
+        for line in lines
+    )
+    left_out = [column.name for column in columns if column not in kept]
+    return text + (f"not shown: {', '.join(left_out)} (--json has everything)\n" if left_out else "")
+
+
+def _width(columns: Sequence[Column], widths: Mapping[str, int]) -> int:
+    return sum(widths[column.name] for column in columns) + len(GAP) * (len(columns) - 1)
+
+
+def _cell(column: Column, row: Mapping[str, Any]) -> str:
+    value = row.get(column.name)
+    if value is None:
+        return "-"
+    text = f"{value:.{column.digits}f}" if isinstance(value, float) else str(value)
+    return " ".join(shown(text).split()) or "-"
+
+
+def _short(column: Column, text: str) -> str:
+    return text if column.rank == 0 or len(text) <= MAX_CELL else f"{text[: MAX_CELL - 3]}..."
