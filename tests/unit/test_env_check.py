@@ -253,7 +253,7 @@ def test_a_stopped_check_says_so_where_a_person_reads_it(capsys: pytest.CaptureF
 
 @pytest.mark.parametrize("arguments", [["--seconds"], ["--seconds", "x"], ["--seconds", "0"]])
 def test_a_time_that_is_none_is_refused(arguments: list[str]) -> None:
-    with pytest.raises(XpError, match="whole number|expected one argument"):
+    with pytest.raises(XpError, match=r"whole number|expected one argument"):
         env_command(["check", "env=echo", *arguments])
 
 
