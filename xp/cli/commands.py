@@ -102,6 +102,10 @@ def runs(asked: Namespace) -> int:
     from xp.runs.record import directory_of
 
     if asked.action == "compare":
+        if asked.paired:
+            from xp.cli.evaluation import show_paired
+
+            return show_paired(asked)
         form = next((name for name in ("csv", "markdown", "json") if getattr(asked, name)), None)
         view.compare(asked.outputs, asked.names, form)
     elif asked.action == "resume":
@@ -226,6 +230,13 @@ def env(asked: Namespace) -> int:
     return env_command(asked.words, asked.seconds, as_json=asked.json)
 
 
+def evaluate_any(asked: Namespace) -> int:
+    """Any model on any environment, with statistics; or the list of evaluations."""
+    from xp.cli.evaluation import eval_command
+
+    return eval_command(asked)
+
+
 def completion(asked: Namespace) -> int:
     """The script that completes xp's words in a shell."""
     from xp.cli.completion import script
@@ -239,6 +250,7 @@ HANDLERS: Mapping[str, Callable[[Namespace], int]] = {
     "plan": plan,
     "prepare": prepare,
     "evaluate": evaluate,
+    "eval": evaluate_any,
     "search": search,
     "install": install,
     "parity": parity,

@@ -187,6 +187,17 @@ def _count(text: str) -> int:
     return int(text)
 
 
+def _amount(text: str) -> float:
+    """A number above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return value
+
+
 def _spec(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("overrides", nargs="*", metavar="group=option|key=value", help="what differs from the defaults")
     parser.add_argument(
@@ -222,6 +233,35 @@ def _plan(parser: argparse.ArgumentParser) -> None:
     _run(parser)
     parser.add_argument("--files", action="store_true", help="print the files of every stage")
     parser.add_argument("--json", action="store_true", help="the whole plan as JSON")
+
+
+EVAL: Final = """\
+models, one or several (separated by commas, or repeated):
+  model=NAME                an option of the group model, as it is (model=tiny)
+  model=DIR|ORG/NAME        a Hugging Face model, played by transformers on this CPU
+  model=endpoint model.url=URL model.name=NAME [model.key=VARIABLE]
+                            any OpenAI-compatible API; VARIABLE holds its key
+  run=RUN|RUN@STEP|RUN@0    a run's model, a checkpoint, its model before training
+
+environments: env=NAME|URL|Org/Name|package.module:Class, several as well
+tasks: eval.tasks=held_out|train|all evaluation.num_tasks=N
+       evaluation.samples_per_task=K
+
+`python -m xp eval list` shows the evaluations that are there; more: docs/evaluation.md"""
+
+
+def _eval(parser: argparse.ArgumentParser) -> None:
+    _spec(parser)
+    parser.epilog = EVAL
+    parser.add_argument(
+        "--budget-usd", type=_amount, metavar="X", help="begin no episode after this cost (needs model.price_in, _out)"
+    )
+    parser.add_argument("--max-tokens-total", type=_count, metavar="N", help="begin no episode after so many tokens")
+    parser.add_argument("--again", action="store_true", help="play anew what is finished")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="all figures as JSON")
+    form.add_argument("--markdown", action="store_true", help="the table as Markdown")
+    form.add_argument("--latex", action="store_true", help="the table as LaTeX")
 
 
 def _search(parser: argparse.ArgumentParser) -> None:
@@ -307,6 +347,10 @@ def _runs(parser: argparse.ArgumentParser) -> None:
         form.add_argument(
             f"--{name}", action="store_true", help=f"as {name.upper() if name != 'markdown' else 'Markdown'}"
         )
+    compare.add_argument(
+        "--paired", action="store_true", help="RUN or evaluation against the others, task by task, with tests"
+    )
+    compare.add_argument("--margin", type=_amount, metavar="X", help="with --paired: a difference that does not matter")
     _outputs(compare)
 
 
@@ -324,6 +368,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "plan": Command("show everything that would run, and run nothing", _plan),
     "prepare": Command("run task preparation alone", _sweep),
     "evaluate": Command("play the held-out tasks with a run's model: run=RUN [checkpoint=STEP]", _sweep),
+    "eval": Command("play any model on any environment, with statistics", _eval),
     "search": Command("let Optuna choose within ranges: training.learning_rate='interval(1e-4,1e-3)'", _search),
     "install": Command("make the Python that the trainer needs, from its lock", _install),
     "parity": Command("show what each backend receives of every key", _parity),

@@ -63,6 +63,17 @@ def show_all(outputs: Path, *, as_json: bool = False) -> None:
         print(f"no runs below {outputs / 'runs'}")
         return
     show_table(RUNS, [_row(file.parent) for file in files], as_json=as_json)
+    if not as_json:
+        for line in (line for file in files for line in evaluations_of(file.parent)):
+            print(line)
+
+
+def evaluations_of(run: Path) -> list[str]:
+    """Its evaluations by `xp eval`, one line each: they are records of their own, and no part of its result."""
+    from xp.evaluation.records import line_of, summaries
+
+    found = [(place, one) for place, one in summaries(run.parent.parent) if one is not None and one["run"] == run.name]
+    return [f"evaluation {line_of(place, one)}" for place, one in found]
 
 
 def _row(run: Path) -> dict[str, Any]:
@@ -90,6 +101,8 @@ def show(run: Path, *, as_json: bool = False) -> None:
         out.print("it was started elsewhere: its jobs are not queried, and it is not resumed", markup=False)
     if is_ours(run) and (evaluation := _evaluation(run)):
         _show_curve(run, evaluation)
+    for line in evaluations_of(run):
+        out.print(line, markup=False)
     if status(run, record) == KILLED:
         out.print(f"its supervisor was killed; continue with: python -m xp resume={run.name}")
 

@@ -112,10 +112,14 @@ def holm(comparisons: Sequence[Paired]) -> list[Paired]:
 
 def verdict(found: Paired) -> str:
     """What was found, in a sentence: better, worse, equivalent within the margin, or not enough tasks."""
-    size = f"by {abs(found.difference):.3f} (p {_p(found.p_holm)})"
+    size = f"by {abs(found.difference):.3f} (p {p_text(found.p_holm)})"
     if found.low is not None and found.high is not None:
         size = f"by {abs(found.difference):.3f} (95 % interval {found.low:+.3f} to {found.high:+.3f}"
-        size += f", p {_p(found.p_holm)} after Holm)" if found.p_holm != found.p_value else f", p {_p(found.p_value)})"
+        size += (
+            f", p {p_text(found.p_holm)} after Holm)"
+            if found.p_holm != found.p_value
+            else f", p {p_text(found.p_value)})"
+        )
     is_equivalent = found.p_equivalent is not None and found.p_equivalent < 1 - CONFIDENCE
     if found.p_holm is not None and found.p_holm < 1 - CONFIDENCE:
         word = "better" if found.difference > 0 else "worse"
@@ -124,7 +128,7 @@ def verdict(found: Paired) -> str:
     if is_equivalent:
         return (
             f"{found.second} and {found.first} are equivalent within {found.margin:g} on {found.num_tasks} tasks"
-            f" (two one-sided tests, p {_p(found.p_equivalent)})."
+            f" (two one-sided tests, p {p_text(found.p_equivalent)})."
         )
     return f"No difference between {found.second} and {found.first} was shown: {_missing(found)}."
 
@@ -224,7 +228,8 @@ def _enough_tasks(spread: float, margin: float) -> int | None:
     return int(float(needed)) + 1
 
 
-def _p(value: float | None) -> str:
+def p_text(value: float | None) -> str:
+    """A p value behind the letter p."""
     if value is None:
         return "-"
     return "< 0.001" if value < 0.001 else f"= {value:.3f}"

@@ -15,7 +15,7 @@ Rewards = Mapping[str, Sequence[float | None]]
 
 CONFIDENCE: Final = 0.95
 RESAMPLES: Final = 2000
-DIFFERS: Final = 0.1
+DIFFERS: Final = 0.2
 """Share of the interval's width by which a bound of the bootstrap must lie elsewhere to be told."""
 EXACT: Final = "exact"
 STUDENT: Final = "t"

@@ -10,6 +10,7 @@ from typing import Any
 
 from xp.errors import ExitCode, XpError
 from xp.reading import json_of
+from xp.runs.record import read_record
 from xp.tasks.held_out import overlap_label
 
 NAMES = ("before", "after")
@@ -54,9 +55,25 @@ def _label(records: Mapping[str, Any]) -> str:
 def held_out(run: Path) -> dict[str, HeldOut]:
     """Of a run's attempts, the newest result of each model; raises XpError(RUN_DIR) as `read_held_out` does."""
     found: dict[str, HeldOut] = {}
-    for file in sorted(run.glob("attempt_*/evaluate/evaluation.json"), key=lambda path: path.lstat().st_mtime):
+    for file in evaluation_files(run):
         found |= read_held_out(file)
     return found
+
+
+def evaluation_files(run: Path) -> list[Path]:
+    """Every evaluation.json of a run; those of attempts that trained come last, so that they are the run's result.
+
+    An attempt that only evaluated (`evaluate run=RUN`) may have played other tasks, or an earlier checkpoint.
+    """
+    try:
+        record = read_record(run)
+    except XpError:
+        trained: set[str] = set()
+    else:
+        attempts = [one for one in record.attempts if any(stage.name == "train" for stage in one.stages)]
+        trained = {f"attempt_{one.number}" for one in attempts}
+    files = run.glob("attempt_*/evaluate/evaluation.json")
+    return sorted(files, key=lambda file: (file.parents[1].name in trained, file.lstat().st_mtime))
 
 
 def _result(value: Mapping[str, Any]) -> HeldOut:

@@ -123,7 +123,7 @@ def _common(spec: RunSpec, places: Places, stage: str, temperature: float, own_s
         num_threads=max(1, spec.backend.num_threads // processes),
         dtype=spec.model.dtype.value,
         chat=chat_of(spec),
-        sampling=_sampling(spec, temperature),
+        sampling=sampling_of(spec, temperature),
         max_void_fraction=training.max_void_fraction,
         pass_threshold=spec.evaluation.pass_threshold,
         on_nonfinite=training.on_nonfinite.value,
@@ -132,7 +132,7 @@ def _common(spec: RunSpec, places: Places, stage: str, temperature: float, own_s
     )
 
 
-def _sampling(spec: RunSpec, temperature: float) -> Sampling:
+def sampling_of(spec: RunSpec, temperature: float) -> Sampling:
     training = spec.training
     return Sampling(
         temperature=temperature,
@@ -155,7 +155,7 @@ def _during(spec: RunSpec) -> During | None:
         every=evaluation.every,
         rounds=rounds(spec),
         batch_size=evaluation.batch_size,
-        sampling=_sampling(spec, evaluation.temperature),
+        sampling=sampling_of(spec, evaluation.temperature),
         wave_size=min(max(1, evaluation.batch_size // world_size(spec)), *(one.max_sessions for one in limits)),
         wave_s=math.ceil(max(one.episode_timeout_s for one in limits)),
     )

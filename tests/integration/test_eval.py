@@ -1,0 +1,304 @@
+"""`xp eval` from its command line: an endpoint of a stand-in's, a model of this machine, kills, limits, files."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.stubs.chat_server import ChatServer, serving
+from tests.tiny import tokenizer_and_model
+from xp.__main__ import main
+from xp.backends.stages.prepare import prepare_config
+from xp.compose import compose
+from xp.errors import ExitCode
+from xp.evaluation.records import EPISODES
+from xp.tasks.prepare import prepare
+
+ROOT = Path(__file__).resolve().parents[2]
+TASKS = ("env.train.num_tasks=1", "env.held_out.num_tasks=150")
+
+
+def knows_some(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Right where the product is no multiple of three."""
+    one, other = map(int, re.findall(r"\d+", body["messages"][-1]["content"]))
+    product = one * other
+    return {"content": f"\\boxed{{{product if product % 3 else product + 1}}}"}
+
+
+def words(server: ChatServer, outputs: Path, *more: str) -> list[str]:
+    own = [f"outputs={outputs}", "env=multiply", *TASKS, "model=endpoint", f"model.url={server.url}", "model.name=stub"]
+    return ["eval", *own, *more]
+
+
+def result_in(outputs: Path) -> dict[str, Any]:
+    (file,) = (outputs / "evaluations").glob("*/eval.json")
+    value: dict[str, Any] = json.loads(file.read_text())
+    return value
+
+
+def episodes_in(outputs: Path) -> list[tuple[str, int, int]]:
+    (file,) = (outputs / "evaluations").glob(f"*/{EPISODES}")
+    records = [json.loads(line) for line in file.read_text().splitlines() if line.strip() and _whole(line)]
+    return [(one["split"], one["index"], one["sample"]) for one in records]
+
+
+def _whole(line: str) -> bool:
+    try:
+        json.loads(line)
+    except ValueError:
+        return False
+    return True
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An outputs root that has the task set."""
+    outputs = tmp_path_factory.mktemp("outputs")
+    prepare(prepare_config(compose(["env=multiply", *TASKS])), os.environ, outputs)
+    return outputs
+
+
+@pytest.fixture
+def outputs(prepared: Path, tmp_path: Path) -> Path:
+    """A fresh root with the same task set."""
+    (tmp_path / "tasks").symlink_to(prepared / "tasks")
+    return tmp_path
+
+
+def test_an_endpoint_is_evaluated_with_figures_files_and_a_table_of_80_columns(
+    outputs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with serving(ChatServer(write=knows_some)) as server:
+        command = words(server, outputs, "evaluation.num_tasks=30", "evaluation.samples_per_task=2")
+        assert main(command) == 0
+        assert len(server.requests) == 60
+        assert main(command) == 0  # it is finished: nobody is asked again
+        assert len(server.requests) == 60
+        assert main([*command, "--again"]) == 0
+        assert len(server.requests) == 120
+    shown = capsys.readouterr().out
+    place = next((outputs / "evaluations").glob("multiply-stub-????????"))
+    result = json.loads((place / "eval.json").read_text())
+    right = [one["rewards"] for one in result["tasks"].values()]
+    assert result["summary"]["reward"]["value"] == pytest.approx(sum(map(sum, right)) / 60)
+    assert result["summary"]["num_tasks"] == 30
+    assert result["usage"] == {"prompt_tokens": 60 * 20, "completion_tokens": 300, "cost_usd": None}
+    assert pq.read_table(place / "episodes.parquet").num_rows == 60
+    assert "| multiply | stub | 60 |" in (place / "table.md").read_text()
+    assert r"multiply & stub & 60" in (place / "table.tex").read_text()
+    table = [line for line in shown.splitlines() if line.startswith(("environment", "multiply"))]
+    assert len(table) == 6
+    assert max(map(len, table)) <= 80
+
+
+def test_many_models_make_one_table(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(ChatServer(write=knows_some)) as server:
+        command = words(server, outputs, "model.name=one,two", "evaluation.num_tasks=5", "--markdown")
+        command.remove("model.name=stub")
+        assert main(command) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("|")[2].strip() for line in lines] == ["model", "---", "one", "two"]
+    assert {one["model"] for one in server.requests} == {"one", "two"}
+
+
+def test_no_more_episodes_are_in_flight_than_asked_for_and_all_of_them_are(outputs: Path) -> None:
+    together = threading.Barrier(8)
+
+    def wait(number: int) -> None:
+        if number <= 8:
+            together.wait(timeout=120)  # the first eight are only answered together
+
+    with serving(ChatServer(write=knows_some, before=wait)) as server:
+        assert main(words(server, outputs, "evaluation.num_tasks=40", "eval.concurrency=8")) == 0
+    assert server.most_in_flight == 8
+
+
+def test_a_budget_ends_it_cleanly_with_what_is_there_and_a_larger_one_goes_on(
+    outputs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serving(ChatServer(write=knows_some)) as server:
+        prices = ("model.price_in=100", "model.price_out=1000")  # 20 x 100 + 5 x 1000 = 0.007 dollars an episode
+        command = words(server, outputs, *prices, "evaluation.num_tasks=30", "eval.concurrency=2")
+        assert main([*command, "--budget-usd", "0.07"]) == 0
+        stopped = result_in(outputs)
+        assert main([*command, "--budget-usd=100"]) == 0
+    assert stopped["status"] == "stopped"
+    assert stopped["stopped"].startswith("--budget-usd 0.07 is spent")
+    assert 10 <= stopped["num_played"] <= 11
+    assert len(server.requests) == 30
+    assert result_in(outputs)["status"] == "finished"
+    assert result_in(outputs)["usage"]["cost_usd"] == pytest.approx(0.21)
+    assert "of 30 episodes: --budget-usd 0.07 is spent" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        (["--budget-usd", "3"], "needs the prices"),
+        (["--budget-usd", "-3"], "is not a number above 0"),
+        (["--max-tokens-total", "0"], "is not a whole number from 1 on"),
+    ],
+)
+def test_a_limit_that_cannot_be_kept_is_refused_before_anything_is_played(
+    outputs: Path, capsys: pytest.CaptureFixture[str], more: list[str], told: str
+) -> None:
+    with serving(ChatServer()) as server:
+        assert main(words(server, outputs, *more)) == ExitCode.CONFIG
+    assert told in capsys.readouterr().err
+    assert server.requests == []
+
+
+def test_a_limit_of_tokens_ends_it_too(outputs: Path) -> None:
+    with serving(ChatServer(write=knows_some)) as server:
+        command = words(server, outputs, "evaluation.num_tasks=30", "eval.concurrency=1", "--max-tokens-total", "100")
+        assert main(command) == 0
+    assert result_in(outputs)["num_played"] == 4
+
+
+def test_an_endpoint_that_dies_leaves_what_was_played_and_no_reward_of_zero(
+    outputs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = ChatServer(write=knows_some)
+    more = ("evaluation.num_tasks=20", "eval.concurrency=2", "model.max_attempts=1")
+    with serving(server):
+        server.before = lambda number: (500, {}, {"error": "down"}) if number > 7 else None
+        assert main(words(server, outputs, *more)) == ExitCode.ENVIRONMENT
+        assert "the same command goes on" in capsys.readouterr().err
+        first = episodes_in(outputs)
+        server.before = lambda _: None
+        assert main(words(server, outputs, *more)) == 0
+    assert len(first) == 7
+    assert sorted(episodes_in(outputs)) == sorted(set(episodes_in(outputs)))
+    assert result_in(outputs)["num_played"] == 20
+
+
+def test_the_key_is_sent_and_stands_in_no_file_and_no_output(
+    outputs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    secret = "k" + "9x8Y" * 8
+    monkeypatch.setenv("MY_MODEL_KEY", secret)
+    with serving(ChatServer(write=knows_some)) as server:
+        assert main(words(server, outputs, "model.key=MY_MODEL_KEY", "evaluation.num_tasks=3")) == 0
+    assert all(one["Authorization"] == f"Bearer {secret}" for one in server.headers)
+    told = capsys.readouterr()
+    assert secret not in told.out + told.err
+    written = [file for file in outputs.rglob("*") if file.is_file()]
+    assert written
+    assert all(secret.encode() not in file.read_bytes() for file in written)
+
+
+CHILDREN = """
+import os, sys
+import xp.__main__
+import xp.cli.evaluation, xp.evaluation.one, scipy.stats, pyarrow.parquet, xp.envs.graded
+for line in sys.stdin:
+    pid = os.fork()
+    if not pid:
+        os._exit(xp.__main__.main(line.split()))
+    print(pid, flush=True)
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+"""
+"""Runs each line as a command in a child of its own, which has imported everything."""
+
+
+@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
+def test_killed_at_random_points_each_episode_counts_once_and_the_result_is_that_of_an_unbroken_one(
+    outputs: Path, prepared: Path, tmp_path_factory: pytest.TempPathFactory, kills: int
+) -> None:
+    draw = random.Random(22)
+    whole = tmp_path_factory.mktemp("whole")
+    (whole / "tasks").symlink_to(prepared / "tasks")
+    more = (
+        "evaluation.num_tasks=120",
+        "evaluation.samples_per_task=2",
+        "eval.concurrency=4",
+        "evaluation.temperature=0.0",
+    )
+    with serving(ChatServer(write=knows_some, latency_s=0.002)) as server:
+        with subprocess.Popen(
+            [sys.executable, "-c", CHILDREN], cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as children:
+            assert children.stdin is not None
+            assert children.stdout is not None
+            codes = []
+            for _ in range(kills):
+                before = len(server.requests)
+                print(*words(server, outputs, *more), file=children.stdin, flush=True)
+                pid = int(children.stdout.readline())
+                after = before + draw.randint(1, 9)
+                while len(server.requests) < after:
+                    time.sleep(0.001)
+                time.sleep(draw.random() * 0.01)
+                os.kill(pid, signal.SIGKILL)
+                codes.append(int(_code(children.stdout)))
+        assert codes == [-signal.SIGKILL] * kills
+        assert main(words(server, outputs, *more)) == 0
+        assert main(words(server, whole, *more)) == 0
+    assert len(episodes_in(outputs)) == len(set(episodes_in(outputs))) == 240
+    broken, unbroken = result_in(outputs), result_in(whole)
+    assert broken["tasks"] == unbroken["tasks"]
+    assert broken["summary"]["reward"] == unbroken["summary"]["reward"]
+    assert 0 < broken["summary"]["reward"]["value"] < 1
+
+
+def _code(lines: Any) -> str:
+    """The next line that is a code; the table of a command that ended stands on the same stream."""
+    return next(line for line in lines if re.fullmatch(r"-?\d+\n", line))
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model that nobody has trained, as a Hugging Face directory."""
+    place = tmp_path_factory.mktemp("model") / "untrained"
+    tokenizer, model = tokenizer_and_model()
+    tokenizer.save_pretrained(place)
+    model.save_pretrained(place)
+    return place
+
+
+def test_a_hugging_face_directory_is_played_by_transformers_the_same_again_after_a_cut(
+    outputs: Path, directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    limits = ("training.max_prompt_tokens=400", "training.max_tokens_per_turn=6", "training.max_response_tokens=12")
+    command = [
+        "eval",
+        "env=multiply",
+        *TASKS,
+        f"model={directory}",
+        f"outputs={outputs}",
+        "evaluation.num_tasks=10",
+        *limits,
+    ]
+    command += ["model.dtype=float32", "model.dialect=hermes", "model.tools_prompt=system", "eval.concurrency=4"]
+    assert main(command) == 0
+    (file,) = (outputs / "evaluations").glob(f"*/{EPISODES}")
+    whole = file.read_text().splitlines()
+    file.write_text("\n".join(whole[:6]) + '\n{"torn')  # as if it had been killed within its second batch
+    for name in ("eval.json", "episodes.parquet"):
+        (file.parents[1] / name).unlink()
+    assert main(command) == 0
+    again = [json.loads(line) for line in file.read_text().splitlines() if _whole(line)]
+    assert [one["messages"] for one in again] == [json.loads(line)["messages"] for line in whole]
+    assert "untrained" in capsys.readouterr().out
+
+
+def test_evaluations_are_listed(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(ChatServer(write=knows_some)) as server:
+        assert main(words(server, outputs, "evaluation.num_tasks=12")) == 0
+    capsys.readouterr()
+    assert main(["eval", "list", f"outputs={outputs}"]) == 0
+    assert re.match(r"multiply-stub-[0-9a-f]{8}  finished  0\.\d{3} .*stub on 12 tasks", capsys.readouterr().out)

@@ -1,0 +1,143 @@
+"""Evaluations of a run: its model, a checkpoint, its model before training, on other tasks; and two runs compared."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tiny import tokenizer_and_model
+from xp.__main__ import main
+from xp.backends.stages.prepare import prepare_config
+from xp.compose import compose, to_yaml
+from xp.errors import ExitCode
+from xp.runs.held_out import held_out
+from xp.runs.origin import mark
+from xp.runs.record import Provenance, RunRecord, Status, begin_attempt, close_attempt, write_record
+from xp.tasks.prepare import prepare
+
+TASKS = ("env.train.num_tasks=1", "env.held_out.num_tasks=12")
+HERE = Provenance("0.1.0", "3.12", None, None, {})
+
+
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An outputs root with the run R: its base model, the trained one, a checkpoint of step 5, an evaluation."""
+    root = tmp_path_factory.mktemp("outputs")
+    base = root / "base"
+    tokenizer, model = tokenizer_and_model()
+    tokenizer.save_pretrained(base)
+    model.save_pretrained(base)
+    limits = ("training.max_prompt_tokens=400", "training.max_tokens_per_turn=4", "training.max_response_tokens=8")
+    own = ("model=hf", f"model.path={base}", "model.dtype=float32", "model.dialect=hermes", "model.tools_prompt=system")
+    spec = compose(["env=multiply", *TASKS, *own, *limits, f"outputs={root}"])
+    prepare(prepare_config(spec), os.environ, root)
+    run = root / "runs" / "R"
+    run.mkdir(parents=True)
+    (run / "spec.yaml").write_text(to_yaml(spec))
+    record = RunRecord("R", Status.PENDING, ())
+    for stages in (["prepare", "train", "evaluate"], ["prepare", "evaluate"]):
+        record = close_attempt(begin_attempt(record, stages, HERE), Status.SUCCEEDED)
+    write_record(run, record)
+    mark(run)
+    updates = spec.training.updates_per_step * spec.training.passes_per_step
+    for place in (run / "model", run / "checkpoints" / f"checkpoint-{5 * updates}"):
+        shutil.copytree(base, place)
+    leave_evaluation(run, 1, {"before": 0.2, "after": 0.8})
+    return root
+
+
+def leave_evaluation(run: Path, attempt: int, shares: dict[str, float]) -> None:
+    """An evaluation.json as a stage leaves it: of ten tasks, the first ones are right."""
+    file = run / f"attempt_{attempt}" / "evaluate" / "evaluation.json"
+    file.parent.mkdir(parents=True)
+    results = {
+        name: {
+            "reward_mean": share,
+            "reward_stderr": 0.1,
+            "pass_threshold": 1.0,
+            "tasks": {f"multiply/test/{number}": [float(number < 10 * share)] for number in range(10)},
+        }
+        for name, share in shares.items()
+    }
+    file.write_text(json.dumps({"schema_version": 1, "models": {}, "results": results, "held_out": {}}))
+
+
+def results_in(outputs: Path) -> dict[str, Any]:
+    files = [json.loads(file.read_text()) for file in (outputs / "evaluations").glob("*/eval.json")]
+    return {one["model"]["name"]: one for one in files}
+
+
+def test_a_run_its_checkpoint_and_its_model_before_training_are_played_on_the_same_tasks(
+    outputs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["eval", "run=R,R@5,R@0", f"outputs={outputs}", "evaluation.num_tasks=3"]
+    assert main(words) == 0
+    found = results_in(outputs)
+    assert set(found) == {"R", "R@5", "R@0"}
+    assert len({tuple(sorted(one["tasks"])) for one in found.values()}) == 1
+    assert {one["run"] for one in found.values()} == {"R"}
+    before = (outputs / "runs" / "R" / "run.json").read_bytes()
+    assert main(["runs", "show", "R", f"outputs={outputs}"]) == 0
+    assert main(["runs", "list", f"outputs={outputs}"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("evaluation multiply-R-0-") == 2  # beside the run, in both views
+    assert (outputs / "runs" / "R" / "run.json").read_bytes() == before
+    assert held_out(outputs / "runs" / "R")["after"].reward_mean == 0.8
+
+
+def test_other_tasks_of_the_runs_environment_and_another_environment_are_a_word_away(outputs: Path) -> None:
+    root = [f"outputs={outputs}"]
+    assert (
+        main(["eval", "run=R", *root, "env.held_out.shuffle=true", "env.held_out.seed=7", "evaluation.num_tasks=2"])
+        == 0
+    )
+    assert main(["eval", "run=R", *root, "env=gsm8k_mini", "evaluation.num_tasks=2", "eval.tasks=all"]) == 0
+    envs = [json.loads(file.read_text())["env"] for file in (outputs / "evaluations").glob("*/eval.json")]
+    assert {"multiply", "gsm8k_mini"} <= set(envs)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (["run=NONE"], ExitCode.RUN_DIR, "no run at"),
+        (["run=R@7"], ExitCode.RUN_DIR, "its checkpoints: checkpoint-"),
+        (["run=R@last"], ExitCode.CONFIG, "after @ stands a rollout step"),
+        (["run=R", "training.learning_rate=1.0"], ExitCode.CONFIG, "an evaluation of a run sets"),
+        (["run=R", "env.held_out.sed=7"], ExitCode.CONFIG, "unknown key"),
+        (["run=../x"], ExitCode.RUN_DIR, "no run at"),
+    ],
+)
+def test_what_a_run_does_not_have_is_refused_with_what_it_has(
+    outputs: Path, capsys: pytest.CaptureFixture[str], words: list[str], code: ExitCode, told: str
+) -> None:
+    assert main(["eval", *words, f"outputs={outputs}"]) == code
+    assert told in capsys.readouterr().err
+
+
+def test_a_run_is_compared_with_its_own_beginning_task_by_task(
+    outputs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["runs", "compare", "R", "--paired", f"outputs={outputs}"]) == 0
+    shown = capsys.readouterr().out
+    assert "R against R@0, 10 tasks" in shown
+    assert "0.200 -> 0.800: +0.600" in shown
+    assert "both 2, only R@0 0, only R 6, neither 2" in shown
+    assert "R is better than R@0 by 0.600" in shown
+
+
+def test_evaluations_of_other_tasks_are_not_paired(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (name,) = [path.name for path in (outputs / "evaluations").glob("gsm8k_mini-*")]
+    assert main(["runs", "compare", "R", name, "--paired", f"outputs={outputs}"]) == ExitCode.PLAN
+    assert "were not evaluated on the same tasks" in capsys.readouterr().err
+
+
+def test_a_later_evaluation_of_a_run_does_not_replace_its_result(outputs: Path) -> None:
+    run = outputs / "runs" / "R"
+    leave_evaluation(run, 2, {"after": 0.1})
+    assert held_out(run)["after"].reward_mean == 0.8
+    shutil.rmtree(run / "attempt_2")

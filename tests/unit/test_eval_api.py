@@ -1,0 +1,203 @@
+"""An endpoint: what is asked, what is tried again, and where its key goes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.fake_session import RULES
+from tests.stubs.chat_server import ChatServer, Reply, serving
+from xp.envs.base import Message
+from xp.envs.config import Dialect
+from xp.episode.outcome import Reply as EpisodeReply
+from xp.episode.outcome import Status
+from xp.errors import ExitCode, XpError
+from xp.evaluation.api import Api, TooLong, Unavailable
+from xp.evaluation.play import Dialogue
+from xp.evaluation.settings import ToolCalls, settings
+from xp.evaluation.words import read
+from xp.tasks.config import Purpose
+from xp.tasks.row import TaskRow
+
+SECRET = "sk-" + "a1B2c3D4" * 4
+MESSAGES = [{"role": "user", "content": "Say 'hi'."}]
+ECHO = {
+    "type": "function",
+    "function": {
+        "name": "echo",
+        "description": "Say it.",
+        "parameters": {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]},
+    },
+}
+
+
+def api(server: ChatServer, secret: str | None = None, pauses: list[float] | None = None, **given: Any) -> Api:
+    endpoint = settings({"model.url": server.url, **{f"model.{name}": value for name, value in given.items()}}).model
+    noted = [] if pauses is None else pauses
+    return Api(endpoint, "stub", secret, noted.append)
+
+
+def refusing(*replies: Reply) -> ChatServer:
+    """Answers the first requests so, and the others as its model does."""
+    return ChatServer(before=lambda number: replies[number - 1] if number <= len(replies) else None)
+
+
+def row(tools: list[Any], prompt: str = "Say 'hi'.") -> TaskRow:
+    message = Message(role="user", content=prompt)
+    return TaskRow("e/test/0", "e", Purpose.HELD_OUT, "test", 0, "hash", (message,), json.dumps(tools), 1.0)
+
+
+def test_a_request_says_model_messages_tools_and_limits() -> None:
+    with serving(ChatServer()) as server:
+        answer = api(server, limit_name="max_completion_tokens", seed=3).ask(MESSAGES, [ECHO], 0.7)
+    (asked,) = server.requests
+    assert asked == {
+        "model": "stub",
+        "messages": MESSAGES,
+        "tools": [ECHO],
+        "temperature": 0.7,
+        "max_completion_tokens": 1024,
+        "seed": 3,
+    }
+    assert (answer.prompt_tokens, answer.completion_tokens) == (10, 5)
+
+
+def test_a_busy_endpoint_is_asked_again_no_earlier_than_it_wishes() -> None:
+    pauses: list[float] = []
+    with serving(refusing((429, {"Retry-After": "7"}, {}), (503, {}, {}))) as server:
+        api(server, pauses=pauses).ask(MESSAGES, [], 0.0)
+    assert len(server.requests) == 3
+    assert pauses[0] >= 7
+    assert pauses[1] < 7
+
+
+def test_an_endpoint_that_never_answers_is_given_up_with_its_last_words() -> None:
+    with serving(ChatServer(before=lambda _: (500, {}, {"error": {"message": "out of memory"}}))) as server:
+        with pytest.raises(Unavailable, match="in 3 tries; the last one: HTTP 500: out of memory"):
+            api(server, max_attempts=3).ask(MESSAGES, [], 0.0)
+    assert len(server.requests) == 3
+
+
+def test_a_broken_connection_is_tried_again() -> None:
+    with serving(ChatServer()) as server:
+        asked = api(server, pauses=[], max_attempts=2)
+    with pytest.raises(Unavailable, match="ConnectionRefusedError"):
+        asked.ask(MESSAGES, [], 0.0)
+
+
+def test_a_longer_pause_than_five_minutes_stops_the_evaluation() -> None:
+    with serving(refusing((429, {"Retry-After": "3600"}, {}))) as server:
+        with pytest.raises(Unavailable, match="asks for a pause of 3600 s"):
+            api(server).ask(MESSAGES, [], 0.0)
+
+
+def test_a_dialogue_beyond_the_context_is_no_fault() -> None:
+    reply = (400, {}, {"error": {"message": "too long", "code": "context_length_exceeded"}})
+    with serving(refusing(reply)) as server, pytest.raises(TooLong):
+        api(server).ask(MESSAGES, [], 0.0)
+
+
+def test_a_refused_request_is_not_repeated_and_the_message_never_holds_the_key() -> None:
+    reply = (401, {}, {"error": {"message": f"Incorrect API key provided: {SECRET}"}})
+    with serving(refusing(reply)) as server:
+        with pytest.raises(XpError, match="refuses the key") as caught:
+            api(server, SECRET, key="MY_KEY").ask(MESSAGES, [], 0.0)
+    assert caught.value.code is ExitCode.SECRET
+    assert SECRET not in str(caught.value)
+    assert SECRET not in repr(api(server, SECRET))
+    assert len(server.requests) == 1
+    assert server.headers[0]["Authorization"] == f"Bearer {SECRET}"
+
+
+def test_a_redirect_is_not_followed_so_that_the_key_stays_with_its_origin() -> None:
+    with serving(ChatServer()) as other:
+        with serving(refusing((307, {"Location": f"{other.url}/chat/completions"}, {}))) as server:
+            with pytest.raises(XpError, match="redirects are not followed"):
+                api(server, SECRET).ask(MESSAGES, [], 0.0)
+    assert other.requests == []
+
+
+def test_a_key_does_not_travel_in_the_clear() -> None:
+    endpoint = settings({"model.url": "http://models.example.com/v1"}).model
+    with pytest.raises(XpError, match="in the clear"):
+        Api(endpoint, "m", SECRET)
+    Api(endpoint, "m", None)
+
+
+def test_a_key_in_the_place_of_its_variable_is_refused_without_being_repeated() -> None:
+    for key in (SECRET, SECRET.replace("-", "_")):
+        with pytest.raises(XpError, match="never the key itself") as caught:
+            settings({"model.key": key})
+        assert key not in str(caught.value)
+    with pytest.raises(XpError) as caught:
+        settings({"model.url": f"https://user:{SECRET}@example.com/v1"})
+    assert SECRET not in str(caught.value)
+
+
+def test_a_native_call_is_read_by_the_episode_and_answered_by_its_id() -> None:
+    dialogue = Dialogue(row([ECHO]), RULES, ToolCalls.NATIVE)
+    function = {"name": "echo", "arguments": '{"text": "hi"}'}
+    message = {"content": "Now.", "tool_calls": [{"id": "c7", "type": "function", "function": function}] * 2}
+    assert dialogue.written(message) == 'Now.\n<tool_call>\n{"name": "echo", "arguments": {"text": "hi"}}\n</tool_call>'
+    dialogue.add(message, EpisodeReply((Message(role="tool", content="hi"),), Status.ONGOING, ("echo",)))
+    said, answer = dialogue.messages[1:]
+    assert [call["id"] for call in said["tool_calls"]] == ["c7"]
+    assert answer == {"role": "tool", "tool_call_id": "c7", "content": "hi"}
+
+
+def test_arguments_that_are_no_json_reach_the_episode_as_a_malformed_call() -> None:
+    from xp.episode.dialects import SYNTAX
+    from xp.episode.tool_calls import Malformed
+
+    dialogue = Dialogue(row([ECHO]), RULES, ToolCalls.NATIVE)
+    text = dialogue.written({"tool_calls": [{"id": "c", "function": {"name": "echo", "arguments": "{broken"}}]})
+    (call,) = SYNTAX[Dialect.HERMES].read(text, lambda: ())
+    assert isinstance(call, Malformed)
+
+
+def test_in_text_xp_writes_the_tools_and_the_answers_come_as_the_user() -> None:
+    dialogue = Dialogue(row([ECHO]), RULES, ToolCalls.TEXT)
+    assert dialogue.schemas == []
+    assert "<tools>" in dialogue.messages[0]["content"]
+    dialogue.add(
+        {"content": "<tool_call>...</tool_call>"}, EpisodeReply((Message(role="tool", content="hi"),), Status.ONGOING)
+    )
+    assert [one["role"] for one in dialogue.messages[-2:]] == ["assistant", "user"]
+
+
+@pytest.mark.parametrize(
+    ("message", "written"),
+    [
+        ({}, ""),
+        ({"content": None, "tool_calls": None}, ""),
+        ({"content": ["parts"], "tool_calls": "none"}, ""),
+        ({"content": "half \ud800"}, "half ?"),
+        ({"tool_calls": [{"function": {"name": 3}}, "x", {"function": None}]}, ""),
+    ],
+)
+def test_whatever_an_endpoint_sends_is_read_as_data(message: dict[str, Any], written: str) -> None:
+    assert Dialogue(row([ECHO]), RULES, ToolCalls.NATIVE).written(message) == written
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["env=multiply"], "which model"),
+        (["model=endpoint", "model.url=http://127.0.0.1:1"], "needs model.url=URL and model.name=NAME"),
+        (["model=tiny", "model.url=http://127.0.0.1:1/v1"], "belongs to model=endpoint"),
+        (["model=tiny", "--bogus"], "not understood"),
+        (["model=tiny", "bogus"], "not understood"),
+        (["model=tiny", "eval.tasks=some"], "eval.tasks"),
+    ],
+)
+def test_a_command_line_that_is_not_understood_is_refused_with_the_way_out(words: list[str], told: str) -> None:
+    with pytest.raises(XpError, match=told):
+        read(words)
+
+
+def test_models_and_environments_come_as_lists() -> None:
+    asked = read(["env=multiply,echo", "model=tiny,endpoint", "model.name=a,b", "model.url=http://h/v1", "run=R@0,R"])
+    assert (asked.models, asked.endpoint_names) == (("tiny", "endpoint"), ("a", "b"))
+    assert (asked.envs, asked.runs) == (("multiply", "echo"), ("R@0", "R"))

@@ -1,0 +1,135 @@
+"""`python -m xp eval`: each model on each environment, played or gone on with, and one table of them all."""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from xp.cli.display import console
+from xp.cli.parser import outputs_of
+from xp.errors import ExitCode, XpError
+from xp.evaluation import records, tables
+from xp.evaluation.driver import Allowance
+from xp.evaluation.entries import entries
+from xp.evaluation.one import Evaluation
+from xp.evaluation.paired import Paired, p_text
+from xp.evaluation.results import compare_all
+from xp.evaluation.settings import settings
+from xp.evaluation.words import read
+from xp.security.terminal import shown
+from xp.spec import RunSpec
+
+
+def eval_command(asked: Namespace) -> int:
+    """Evaluate, or list what was evaluated; the exit code is UNHEALTHY where too many episodes are void."""
+    if asked.overrides[:1] == ["list"]:
+        return show_list(outputs_of(asked.overrides), asked.overrides[1:])
+    read_words = read(asked.overrides, asked.config_dir)
+    if asked.budget_usd is not None and read_words.settings.model.price_in is None:
+        raise XpError("--budget-usd needs the prices: model.price_in=USD model.price_out=USD for a million tokens")
+    found = entries(read_words)
+    allowance = Allowance(asked.budget_usd, asked.max_tokens_total)
+    results: list[dict[str, Any]] = []
+    try:
+        for entry in found:
+            with redirect_stdout(sys.stderr):
+                results.append(Evaluation(entry, read_words.settings, allowance).run(again=asked.again))
+    except (XpError, KeyboardInterrupt):
+        print("xp: what was played is on record; the same command goes on from there", file=sys.stderr)
+        raise
+    _show(asked, results, Path(found[0].spec.outputs))
+    return _judge([entry.spec for entry in found], results)
+
+
+def show_paired(asked: Namespace) -> int:
+    """Evaluations task by task: difference, interval, tests, and what was found in a sentence."""
+    if not asked.names:
+        raise XpError("compare --paired: name a RUN (before against after training), or two runs or evaluations")
+    margin = settings({}).eval.margin if asked.margin is None else asked.margin
+    found = compare_all(asked.outputs, asked.names, margin)
+    if asked.json:
+        print(json.dumps([asdict(one) for one in found], indent=2))
+        return ExitCode.OK
+    out = console()
+    for one in found:
+        for line in paired_lines(one):
+            out.print(line, markup=False)
+    return ExitCode.OK
+
+
+def paired_lines(one: Paired) -> list[str]:
+    """A comparison for people."""
+    passes = one.passes
+    left_out = f", {one.num_left_out} left out as void" if one.num_left_out else ""
+    interval = "" if one.low is None else f", 95 % interval {one.low:+.3f} to {one.high:+.3f}"
+    found = [
+        f"{one.second} against {one.first}, {one.num_tasks} tasks{left_out}",
+        f"  reward   {one.mean_first:.3f} -> {one.mean_second:.3f}: {one.difference:+.3f}{interval}",
+        f"  passes   both {passes.both}, only {one.first} {passes.only_first}, only {one.second} {passes.only_second},"
+        f" neither {passes.neither} (first episode of each task; McNemar p {p_text(passes.p_value)})",
+    ]
+    if one.smallest:
+        found.append(f"  so many tasks show differences from {one.smallest:.3f} on (with a chance of 80 %)")
+    return [*found, f"  {one.verdict}"]
+
+
+def show_list(outputs: Path, words: Sequence[str]) -> int:
+    """Every evaluation below the outputs root, oldest first."""
+    if strange := [word for word in words if not word.startswith("outputs=")]:
+        raise XpError(f"{strange[0]}: eval list takes outputs=DIR alone")
+    out = console()
+    found = records.summaries(outputs)
+    for place, summary in found:
+        out.print(records.line_of(place, summary), markup=False)
+    if not found:
+        out.print(f"no evaluations below {outputs / records.ROOM}", markup=False)
+    return ExitCode.OK
+
+
+def show_table(results: Sequence[dict[str, Any]]) -> None:
+    """The table, and below it what does not fit into one."""
+    from rich.table import Table
+
+    out = console()
+    table = Table(box=None, pad_edge=False)
+    for number, column in enumerate(tables.HEAD):
+        table.add_column(column, overflow="fold", justify="right" if number in (2, 3, 5, 6) else "left")
+    for row in tables.rows(results):
+        table.add_row(*(shown(cell) for cell in row))
+    out.print(table)
+    for one in results:
+        for line in tables.notes(one):
+            out.print(f"  {line}", markup=False)
+
+
+def _show(asked: Namespace, results: Sequence[dict[str, Any]], outputs: Path) -> None:
+    if asked.json:
+        print(json.dumps(list(results), indent=2))
+    elif asked.markdown:
+        print(tables.markdown(results), end="")
+    elif asked.latex:
+        print(tables.latex(results), end="")
+    else:
+        show_table(results)
+        for one in results:
+            print(f"  everything  {outputs / records.ROOM / one['id']}")
+
+
+def _judge(specs: Sequence[RunSpec], results: Sequence[dict[str, Any]]) -> int:
+    """OK, or UNHEALTHY with a message."""
+    for spec, one in zip(specs, results, strict=True):
+        found, most = one["summary"], spec.training.max_void_fraction
+        if found["num_void"] > most * found["num_episodes"]:
+            void, total = found["num_void"], found["num_episodes"]
+            raise XpError(
+                f"{one['env']} / {one['model']['name']}: {void} of {total} episodes are void, more than"
+                f" training.max_void_fraction={most}: the environment is failing; --again plays them anew",
+                ExitCode.UNHEALTHY,
+            )
+    return ExitCode.OK

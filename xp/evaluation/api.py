@@ -1,0 +1,213 @@
+"""One request to an OpenAI-compatible API: retried where that helps; its key goes to the given origin alone."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from xp.envs.retry import backoff_s, retry_after_s
+from xp.envs.target import is_loopback
+from xp.errors import ExitCode, XpError
+from xp.evaluation.settings import Endpoint
+from xp.security.secrets import Redactor
+
+MAX_REPLY_BYTES: Final = 16 * 1024 * 1024
+MOST_WAIT_S: Final = 300.0
+"""A longer pause is not waited for: the evaluation stops, and goes on when it is called again."""
+SHOWN: Final = 300
+"""Characters of an API's own message in one of xp's."""
+
+
+class TooLong(Exception):
+    """The dialogue does not fit into the model's context any more: the episode is truncated."""
+
+
+class Unavailable(XpError):
+    """The API did not answer in all its tries; nothing is known of the episode, which is played again later."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a model wrote in one turn."""
+
+    message: Mapping[str, Any]
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    """None: the API counts none."""
+
+
+class Api:
+    """Asks one model; safe under threads, each with a connection of its own.
+
+    Args:
+        endpoint: where and how.
+        name: of the model.
+        key: value of its API key; None: it wants none.
+        sleep: takes the seconds of a pause.
+    """
+
+    def __init__(
+        self, endpoint: Endpoint, name: str, key: str | None, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        assert endpoint.url is not None  # words.read: an endpoint has one
+        url = endpoint.url.rstrip("/")
+        self.url = url if urlsplit(url).path else f"{url}/v1"
+        if key is not None and not (self.url.startswith("https://") or is_loopback(self.url)):
+            raise XpError(
+                f"model.key: the key would go to {self.url} in the clear; give an https address", ExitCode.SECRET
+            )
+        if key is not None and not (key.isascii() and key.isprintable()):
+            raise XpError(
+                f"the value of {endpoint.key} is no API key: it holds other than plain characters", ExitCode.SECRET
+            )
+        self.name = name
+        self._endpoint, self._sleep = endpoint, sleep
+        self._headers = {"Content-Type": "application/json", "Accept": "application/json", "User-Agent": "xp"}
+        if key is not None:
+            self._headers["Authorization"] = f"Bearer {key}"
+        self._redactor = Redactor([key] if key else [])
+        self._local = threading.local()
+
+    def __repr__(self) -> str:
+        return f"Api({self.url!r}, {self.name!r})"
+
+    def ask(self, messages: list[dict[str, Any]], tools: list[Any], temperature: float) -> Answer:
+        """One assistant message.
+
+        Raises:
+            TooLong: the dialogue is longer than the model's context.
+            Unavailable: all tries failed.
+            XpError: the API refuses such requests altogether.
+        """
+        own = self._endpoint
+        body = {"model": self.name, "messages": messages, "temperature": temperature, own.limit_name: own.max_tokens}
+        if tools:
+            body["tools"] = tools
+        if own.seed is not None:
+            body["seed"] = own.seed
+        return self._answer(self._post(json.dumps(body).encode()))
+
+    def _post(self, body: bytes) -> bytes:
+        """The reply to a request, which is repeated while that may help."""
+        for attempt in range(1, self._endpoint.max_attempts + 1):
+            try:
+                status, headers, reply = self._send(body)
+            except (OSError, http.client.HTTPException) as error:
+                self._drop()
+                wait, fault = backoff_s(attempt), f"{type(error).__name__}: {error}"
+            else:
+                if status == 200:
+                    return reply
+                fault = f"HTTP {status}: {self._told(reply)}"
+                if status != 429 and status < 500:
+                    self._refuse(status, reply)
+                asked = retry_after_s(headers.get("Retry-After"), time.time())
+                wait = backoff_s(attempt) if asked is None else asked + backoff_s(1) * 0.2
+                if wait > MOST_WAIT_S:
+                    raise Unavailable(f"{self.url} asks for a pause of {wait:.0f} s ({fault})", ExitCode.ENVIRONMENT)
+            if attempt < self._endpoint.max_attempts:
+                self._sleep(wait)
+        tries = self._endpoint.max_attempts
+        raise Unavailable(f"{self.url} did not answer in {tries} tries; the last one: {fault}", ExitCode.ENVIRONMENT)
+
+    def _send(self, body: bytes) -> tuple[int, http.client.HTTPMessage, bytes]:
+        connection = self._connection()
+        connection.request("POST", f"{urlsplit(self.url).path}/chat/completions", body, self._headers)
+        response = connection.getresponse()
+        reply = response.read(MAX_REPLY_BYTES + 1)
+        if len(reply) > MAX_REPLY_BYTES:
+            raise http.client.HTTPException(f"a reply of more than {MAX_REPLY_BYTES} bytes")
+        if response.will_close:
+            self._drop()
+        return response.status, response.headers, reply
+
+    def _connection(self) -> http.client.HTTPConnection:
+        found: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
+        if found is None:
+            found = self._local.connection = self._connect()
+        return found
+
+    def _connect(self) -> http.client.HTTPConnection:
+        parts, timeout = urlsplit(self.url), self._endpoint.timeout_s
+        assert parts.hostname is not None
+        if parts.scheme == "http":
+            return http.client.HTTPConnection(parts.hostname, parts.port, timeout=timeout)
+        context = ssl.create_default_context()
+        proxy = urllib.request.getproxies().get("https")
+        if proxy and not is_loopback(self.url) and not urllib.request.proxy_bypass(parts.hostname):
+            way = urlsplit(proxy)
+            tunnel = http.client.HTTPSConnection(way.hostname or "", way.port, timeout=timeout, context=context)
+            tunnel.set_tunnel(parts.hostname, parts.port)
+            return tunnel
+        return http.client.HTTPSConnection(parts.hostname, parts.port, timeout=timeout, context=context)
+
+    def _drop(self) -> None:
+        connection = getattr(self._local, "connection", None)
+        if connection is not None:
+            connection.close()
+            self._local.connection = None
+
+    def _refuse(self, status: int, reply: bytes) -> None:
+        told = self._told(reply)
+        if status == 400 and _is_too_long(reply):
+            raise TooLong(told)
+        if status in (401, 403):
+            key = self._endpoint.key
+            raise XpError(
+                f"{self.url} refuses the key ({status}): {told}\n"
+                + (
+                    f"it is read from {key}"
+                    if key
+                    else "give model.key=VARIABLE, the name of the variable that holds one"
+                ),
+                ExitCode.SECRET,
+            )
+        way_out = (
+            "; redirects are not followed, since the key stays with the origin that was given" if status < 400 else ""
+        )
+        if status == 404:
+            way_out = "; is model.url right up to /v1, and does it serve model.name?"
+        raise XpError(f"{self.url}, model {self.name}: HTTP {status}: {told}{way_out}", ExitCode.ENVIRONMENT)
+
+    def _told(self, reply: bytes) -> str:
+        """The API's own message, without the key should it hold it."""
+        try:
+            error = json.loads(reply)["error"]
+            text = str(error["message"] if isinstance(error, dict) else error)
+        except (ValueError, KeyError, TypeError):
+            text = reply.decode("utf-8", "replace")
+        text = self._redactor.redact(" ".join(text.split()))
+        return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+
+    def _answer(self, reply: bytes) -> Answer:
+        try:
+            value = json.loads(reply)
+            message = value["choices"][0]["message"]
+            if not isinstance(message, dict):
+                raise TypeError("a message that is no object")
+        except (ValueError, LookupError, TypeError) as error:
+            raise XpError(
+                f"{self.url} does not speak the chat-completions protocol: {type(error).__name__} {error}"
+                f" in {self._told(reply)!r}",
+                ExitCode.ENVIRONMENT,
+            ) from None
+        usage = value.get("usage") or {}
+        return Answer(message, _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens")))
+
+
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def _is_too_long(reply: bytes) -> bool:
+    """OpenAI says it by a code; vLLM, SGLang, llama.cpp and Ollama only in words, which are all there is to go by."""
+    text = reply.decode("utf-8", "replace").lower()
+    return any(mark in text for mark in ("context_length_exceeded", "context length", "context size", "context window"))

@@ -1,0 +1,207 @@
+"""Plays the episodes of one evaluation that are not on record yet, and writes each as it ends."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from xp.envs.config import EpisodeConfig
+from xp.episode.mixture import Mix
+from xp.episode.trajectory import Trajectory, TrajectoryWriter
+from xp.errors import ExitCode, XpError
+from xp.evaluation.api import Api, Unavailable
+from xp.evaluation.local import LocalModel
+from xp.evaluation.play import Dialogue, play, record
+from xp.evaluation.progress import Board
+from xp.evaluation.records import Number
+from xp.evaluation.settings import ToolCalls
+from xp.tasks.row import TaskRow
+
+Todo = Sequence[tuple[TaskRow, int]]
+"""Rows with the numbers of their samples, in the order of play."""
+STOPPING_S: Final = 30.0
+"""How long episodes in flight may take to end after a fault."""
+
+
+@dataclass
+class Allowance:
+    """What the episodes of a command may cost together.
+
+    Args:
+        budget_usd: None: anything.
+        max_tokens: read and written; None: any number.
+    """
+
+    budget_usd: float | None = None
+    max_tokens: int | None = None
+    cost_usd: float = 0.0
+    tokens: int = 0
+
+    def spend(self, usage: Mapping[str, Any], price_in: float | None, price_out: float | None) -> None:
+        """Count an episode's usage; raises XpError where there is a limit and the API counts no tokens."""
+        read, written = usage.get("prompt_tokens"), usage.get("completion_tokens")
+        if read is None or written is None:
+            if usage.get("requests", 1) and (self.budget_usd is not None or self.max_tokens is not None):
+                raise XpError("the endpoint counts no tokens (`usage`), so that no limit of them can be kept")
+            return
+        self.tokens += read + written
+        if price_in is not None and price_out is not None:
+            self.cost_usd += (read * price_in + written * price_out) / 1e6
+
+    def spent(self) -> str | None:
+        """Which limit is reached; None: none is."""
+        if self.budget_usd is not None and self.cost_usd >= self.budget_usd:
+            return f"--budget-usd {self.budget_usd:g} is spent ({self.cost_usd:.4f})"
+        if self.max_tokens is not None and self.tokens >= self.max_tokens:
+            return f"--max-tokens-total {self.max_tokens:,} is reached ({self.tokens:,})"
+        return None
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Where the episodes of one evaluation are played and written."""
+
+    run: str
+    """Name of the evaluation."""
+    mix: Mix
+    rules: EpisodeConfig
+    writer: TrajectoryWriter
+    board: Board
+    done: frozenset[Number]
+
+
+def usage_of_record(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The same of an episode on record."""
+    own = record["tokens"]
+    if "usage" in record["extra"] or own is None:
+        usage: Mapping[str, Any] = record["extra"].get("usage", {})
+        return usage
+    return {"prompt_tokens": own["prompt"] + own["observed"], "completion_tokens": own["generated"]}
+
+
+Spend = Callable[[Mapping[str, Any]], str | None]
+"""Takes an episode's usage; names the limit that is reached, after which no episode begins."""
+
+
+def usage_of(one: Trajectory) -> Mapping[str, Any]:
+    """What an episode read and wrote, by the endpoint's count or the tokenizer's."""
+    if "usage" in one.extra or one.tokens is None:
+        usage: Mapping[str, Any] = one.extra.get("usage", {})
+        return usage
+    return {"prompt_tokens": one.tokens.prompt + one.tokens.observed, "completion_tokens": one.tokens.generated}
+
+
+def play_local(stage: Stage, model: LocalModel, todo: Todo, size: int, spend: Spend) -> str | None:
+    """Play in batches of `size`; a batch of which a part is on record is played whole, and the rest of it written.
+
+    Returns:
+        Why it stopped early; None: all is played.
+    """
+    for number, start in enumerate(range(0, len(todo), size)):
+        batch = todo[start : start + size]
+        missing = {(row.task_id, sample) for row, sample in batch} - stage.done
+        if not missing:
+            continue
+        reason: str | None = None
+        for one in model.play(batch, number, stage.mix, stage.run):
+            if (f"{one.env}/{one.split}/{one.index}", one.sample) in missing:
+                stage.writer.write(one)
+                stage.board.ended(one.outcome)
+                reason = spend(usage_of(one)) or reason
+        if reason is not None:
+            return reason
+    return None
+
+
+class EndpointPlay:
+    """Many episodes at the same time with a model behind an API.
+
+    Args:
+        stage: where.
+        connect: makes the API's client, given how to pause.
+        tools: who writes tool calls.
+        temperature: of sampling.
+        spend: is told the usage of each episode.
+    """
+
+    def __init__(
+        self,
+        stage: Stage,
+        connect: Callable[[Callable[[float], None]], Api],
+        tools: ToolCalls,
+        temperature: float,
+        spend: Spend,
+    ) -> None:
+        self._stage, self._tools, self._temperature, self._spend = stage, tools, temperature, spend
+        self._halt = threading.Event()
+        self._enough: str | None = None
+        """The limit that is reached."""
+        self._api = connect(self._pause)
+        self._lock = threading.Lock()
+        self._ended: queue.SimpleQueue[Trajectory | BaseException | None] = queue.SimpleQueue()
+
+    def __call__(self, todo: Todo, concurrency: int) -> str | None:
+        """Play what is not on record; returns why it stopped early, None where all is played.
+
+        Raises:
+            XpError: the API refuses, or does not answer in all its tries.
+        """
+        waiting = [one for one in todo if (one[0].task_id, one[1]) not in self._stage.done]
+        waiting.reverse()
+        num_threads = min(concurrency, len(waiting))
+        for _ in range(num_threads):
+            # No process waits for these: a request that hangs does not keep an interrupted command.
+            threading.Thread(target=self._work, args=(waiting,), daemon=True).start()
+        try:
+            return self._collect(num_threads)
+        finally:
+            self._halt.set()
+
+    def _collect(self, num_threads: int) -> str | None:
+        """Write what ends until every thread has; the first fault ends the others' pauses and is raised."""
+        fault: BaseException | None = None
+        while num_threads:
+            try:
+                one = self._ended.get(timeout=STOPPING_S if fault else None)
+            except queue.Empty:
+                break
+            if one is None:
+                num_threads -= 1
+            elif isinstance(one, BaseException):
+                fault = fault or one
+                self._halt.set()
+            else:
+                self._stage.writer.write(one)
+                self._stage.board.ended(one.outcome)
+        if fault is not None:
+            raise fault
+        return self._enough
+
+    def _work(self, waiting: list[tuple[TaskRow, int]]) -> None:
+        try:
+            while not self._halt.is_set():
+                with self._lock:
+                    if not waiting or self._enough is not None:
+                        break
+                    row, sample = waiting.pop()
+                episode = self._episode(row, sample)
+                self._ended.put(episode)
+                with self._lock:
+                    self._enough = self._spend(usage_of(episode)) or self._enough
+        except BaseException as error:  # raised by `_collect`, on the command's own thread
+            self._ended.put(error)
+        self._ended.put(None)
+
+    def _episode(self, row: TaskRow, sample: int) -> Trajectory:
+        stage = self._stage
+        episode = stage.mix.episode(row)
+        dialogue = Dialogue(row, stage.rules.members[row.env], self._tools)
+        usage = play(self._api, dialogue, episode, self._temperature)
+        return record(episode, row.messages, row.tools, usage, run=stage.run, sample=sample)
+
+    def _pause(self, seconds: float) -> None:
+        if self._halt.wait(seconds):
+            raise Unavailable("stopped", ExitCode.INTERRUPTED)

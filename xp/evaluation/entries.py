@@ -1,0 +1,187 @@
+"""From the command line to what is evaluated: each model on each environment, with the spec that says how."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from xp.backends.stages.model import model_place
+from xp.compose import compose, from_container, give_way, parse_assignments, with_value
+from xp.errors import ExitCode, XpError
+from xp.evaluation.words import ENDPOINT, Asked, is_option
+from xp.security.names import is_name
+from xp.spec import RunSpec
+
+_CLASS: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+_OF_A_RUN: Final = ("env.", "evaluation.", "preparation.", "seed", "training.max_", "training.stop")
+"""What an evaluation of a run may set; the rest of its spec is the run's."""
+WEIGHTS: Final = ("config.json", "*.safetensors", "adapter_config.json")
+BEST: Final = "best"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One model on one environment or mix."""
+
+    name: str
+    """Of the model, in tables and directories."""
+    env: str
+    spec: RunSpec
+    model: Mapping[str, Any]
+    """Its identity, on record."""
+    directory: str | None = None
+    """Hugging Face directory or id; None: behind an endpoint, as `name`."""
+    run: str | None = None
+
+
+def entries(asked: Asked) -> list[Entry]:
+    """Every model on every environment; raises XpError for what does not exist."""
+    found = [entry for env in asked.envs or (None,) for entry in _models(asked, env)]
+    found += [entry for env in asked.envs or (None,) for name in asked.runs for entry in [_of_run(asked, name, env)]]
+    return found
+
+
+def _models(asked: Asked, env: str | None) -> Iterator[Entry]:
+    words = [*_env_words(env), *asked.overrides]
+    for model in asked.models:
+        if model == ENDPOINT:
+            spec = compose(words, asked.config_dirs)
+            url = asked.settings.model.url
+            for name in asked.endpoint_names:
+                yield Entry(name, _env_name(env, spec), spec, {"kind": "endpoint", "name": name, "url": url})
+            continue
+        chosen = [f"model={model}"] if is_option(model) or asked.config_dirs else _hugging_face(model)
+        spec = compose([*words[: len(_env_words(env))], *chosen, *asked.overrides], asked.config_dirs)
+        where = model_place(spec.model)
+        directory = _local(Path(spec.outputs), where)
+        yield Entry(
+            spec.model.name, _env_name(env, spec), spec, _identity(spec.model.name, where, directory), directory
+        )
+
+
+def _of_run(asked: Asked, name: str, env: str | None) -> Entry:
+    from xp.backends.base import Places, render_module
+    from xp.backends.stages.prepare import task_set_place
+    from xp.runs.origin import check_ours
+
+    run, _, step = name.partition("@")
+    directory = _run_directory(run, asked.overrides)
+    check_ours(directory)
+    spec = _spec_of_run(directory, asked, env)
+    outputs = directory.parent.parent
+    places = Places(run=f"runs/{directory.name}", attempt=1, tasks=task_set_place(spec))
+    if step in ("", BEST):
+        where = places.model if not step else f"{places.checkpoints}/{BEST}"
+    elif step.isdigit():
+        where = render_module(spec).checkpoint(spec, places, int(step)) if int(step) else model_place(spec.model)
+    else:
+        raise XpError(f"run={name}: after @ stands a rollout step, 0 for the model before training, or {BEST}")
+    place = _local(outputs, where)
+    if where.startswith(f"{places.run}/") and not any(
+        (Path(place) / file).is_file() for file in ("config.json", WEIGHTS[2])
+    ):
+        raise XpError(f"run={name}: there is no model at {place}{_steps(directory)}", ExitCode.RUN_DIR)
+    label = f"{directory.name}@{step}" if step else directory.name
+    return Entry(label, _env_name(env, spec), spec, _identity(label, where, place), place, directory.name)
+
+
+def _spec_of_run(directory: Path, asked: Asked, env: str | None) -> RunSpec:
+    """The run's own spec, with another environment and what an evaluation may set."""
+    from xp.compose.recorded import recorded_spec
+
+    container = recorded_spec(directory / "spec.yaml")
+    container["outputs"] = str(directory.parent.parent)
+    words = [word for word in asked.overrides if not word.startswith("outputs=")]
+    if env is not None:
+        own = [word for word in words if word.startswith("env.")]
+        container["env"] = compose([*_env_words(env), *own], asked.config_dirs).env.model_dump(mode="json")
+        words = [word for word in words if word not in own]
+    values = {_in_mix(key, container["env"]): value for key, value in parse_assignments(words).items()}
+    faults = [fault for key, value in values.items() if (fault := _set(container, key, value))]
+    if faults:
+        raise XpError("\n".join(faults))
+    give_way(container, with_value(list(values.items())))
+    return from_container(container)
+
+
+def _set(container: dict[str, Any], key: str, value: Any) -> str | None:
+    if not key.startswith(_OF_A_RUN):
+        return f"{key}: the run's own; an evaluation of a run sets env, evaluation, preparation, seed and token limits"
+    node: Any = container
+    *parents, last = key.split(".")
+    for part in parents:
+        node = node.get(part) if isinstance(node, dict) else None
+    if not isinstance(node, dict) or last not in node:
+        return f"{key}: unknown key"
+    node[last] = value
+    return None
+
+
+def _in_mix(key: str, env: Mapping[str, Any]) -> str:
+    """A key of the only environment by its path in the mix that every record holds."""
+    members = list(env.get("members", ()))
+    if key.startswith("env.") and not key.startswith("env.members.") and len(members) == 1:
+        return f"env.members.{members[0]}.{key.removeprefix('env.')}"
+    return key
+
+
+def _run_directory(run: str, overrides: Sequence[str]) -> Path:
+    outputs = next((word.partition("=")[2] for word in overrides if word.startswith("outputs=")), "outputs")
+    directory = Path(run) if "/" in run else Path(outputs) / "runs" / run
+    is_run = is_name(directory.name) and Path(os.path.abspath(directory)).parent.name == "runs"
+    if not is_run or not (directory / "spec.yaml").is_file():
+        raise XpError(f"run={run}: no run at {directory}; python -m xp runs list names the runs", ExitCode.RUN_DIR)
+    return directory
+
+
+def _steps(directory: Path) -> str:
+    """Which checkpoints there are, for a message."""
+    found = sorted(path.name for path in (directory / "checkpoints").glob("*") if path.is_dir())
+    return f"; its checkpoints: {', '.join(found)}" if found else "; did the run get that far?"
+
+
+def _env_words(env: str | None) -> list[str]:
+    if env is None:
+        return []
+    if _CLASS.fullmatch(env):
+        return ["env=openreward", f"env.serve='{env}'"]
+    return ["env=openreward", f"env.target='{env}'"] if "/" in env else [f"env={env}"]
+
+
+def _env_name(env: str | None, spec: RunSpec) -> str:
+    return env if env is not None and is_name(env) else "+".join(spec.env.members)
+
+
+def _hugging_face(model: str) -> list[str]:
+    if "/" not in model and not Path(model).is_dir():
+        from xp.compose import options
+
+        raise XpError(
+            f"model={model}: no option of the group ({', '.join(options('model'))}), no directory, and no ORG/NAME"
+        )
+    return ["model=hf", f"model.path='{model}'"]
+
+
+def _local(outputs: Path, where: str) -> str:
+    """A model's place in the outputs as a path; a hub's id as it is."""
+    return str(outputs / where) if where.startswith(("runs/", "models/")) else where
+
+
+def _identity(name: str, where: str, directory: str) -> dict[str, Any]:
+    """What tells this model from another one of its name.
+
+    Args:
+        where: a hub's id, or the place below the outputs root.
+        directory: the same as a path. A directory of the user's own is told by its files' sizes and times; a model
+            that xp made has its content in its name.
+    """
+    place = Path(directory)
+    is_made = where.startswith("models/") or not place.is_dir()
+    files = [] if is_made else sorted(file for pattern in WEIGHTS for file in place.glob(pattern))
+    states = {file.name: [file.stat().st_size, file.stat().st_mtime_ns] for file in files}
+    told = {"files": states} if states else {"id": where}
+    return {"kind": "transformers", "name": name, **told}

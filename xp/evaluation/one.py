@@ -1,0 +1,171 @@
+"""One model on one environment: its tasks prepared, its episodes played or gone on with, its summary written."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from xp.atomic import write_atomically
+from xp.backends.stages.episode import episode_config, episode_secrets
+from xp.backends.stages.evaluation import rounds
+from xp.backends.stages.prepare import prepare_config
+from xp.digest import digest_of
+from xp.envs.config import Dialect, EpisodeConfig
+from xp.episode.mixture import Mix
+from xp.episode.trajectory import TrajectoryWriter
+from xp.errors import XpError
+from xp.evaluation import records
+from xp.evaluation.api import Api
+from xp.evaluation.driver import Allowance, EndpointPlay, Stage, Todo, play_local, usage_of_record
+from xp.evaluation.entries import Entry
+from xp.evaluation.files import write_files
+from xp.evaluation.local import LocalModel
+from xp.evaluation.progress import Board
+from xp.evaluation.records import Requested
+from xp.evaluation.settings import Settings, Tasks
+from xp.evaluation.summary import summary_of
+from xp.security.secrets import resolve
+from xp.spec import RunSpec
+from xp.tasks.load import within_limit
+from xp.tasks.prepare import prepare
+from xp.tasks.row import TaskRow
+from xp.tasks.store import TaskSet
+
+
+class Evaluation:
+    """An entry, made ready to be played.
+
+    Args:
+        entry: the model and its environment.
+        settings: of the command.
+        allowance: what all episodes of the command may cost together.
+    """
+
+    def __init__(self, entry: Entry, settings: Settings, allowance: Allowance) -> None:
+        self._entry, self._settings, self._allowance = entry, settings, allowance
+        self._outputs = Path(entry.spec.outputs)
+        self._environ = _environ(entry.spec)
+        self._task_set = prepare(prepare_config(entry.spec), self._environ, self._outputs)
+        self._rows = _rows(self._task_set, settings.eval.tasks)
+        self.requested = self._requested()
+
+    @property
+    def title(self) -> str:
+        return f"{self._entry.env} / {self._entry.name}"
+
+    def run(self, *, again: bool) -> dict[str, Any]:
+        """Play what is not on record and write eval.json; a finished evaluation is read.
+
+        Raises:
+            XpError: the model cannot be loaded or asked; what was played stays on record.
+        """
+        place = records.place_of(self._outputs, self.requested, again=again)
+        summary = place / records.SUMMARY
+        if summary.exists() and (done := dict(records.read_summary(summary)))["status"] == "finished":
+            return done
+        with records.held(place, self.requested):
+            model = None if self._entry.directory is None else LocalModel(self._entry, place)
+            todo, rules = self._todo(model), self._rules(model)
+            stopped = self._play(place, model, rules, todo)
+            found = records.played(place)
+            prices = (self._settings.model.price_in, self._settings.model.price_out) if model is None else (None, None)
+            result = summary_of(self.requested, self._entry.spec, todo, found, stopped, prices) | {"id": place.name}
+            write_files(place, result, [found[one] for one in sorted(found)])
+            write_atomically(summary, json.dumps(result, indent=2) + "\n")
+        return result
+
+    def _todo(self, model: LocalModel | None) -> Todo:
+        """Every episode of the evaluation: each task once, then each again."""
+        rows = self._rows
+        if model is not None:
+            rows = within_limit(self._task_set.path, rows, model.chat, model.max_prompt_tokens)
+        wanted = rounds(self._entry.spec)
+        chosen = wanted.tasks(rows)
+        return [(row, sample) for sample in range(wanted.samples_per_task) for row in chosen]
+
+    def _rules(self, model: LocalModel | None) -> EpisodeConfig:
+        """With a dialect that the model writes: an endpoint's calls are xp's to write."""
+        config = episode_config(self._entry.spec)
+
+        def fitting(dialect: Dialect) -> Dialect:
+            if model is None:
+                return Dialect.ACTION if dialect is Dialect.ACTION else Dialect.HERMES
+            return model.dialect() if dialect is Dialect.AUTO else dialect
+
+        members = {name: replace(one, dialect=fitting(one.dialect)) for name, one in config.members.items()}
+        return EpisodeConfig(members)
+
+    def _play(self, place: Path, model: LocalModel | None, rules: EpisodeConfig, todo: Todo) -> str | None:
+        """Play; returns why it stopped early."""
+        found = records.played(place)
+        for record in found.values():
+            self._spend(usage_of_record(record))
+        missing = [one for one in todo if (one[0].task_id, one[1]) not in found]
+        if not missing:
+            return None
+        if (reason := self._allowance.spent()) is not None:
+            return reason
+        board = Board(self.title, len(todo), found.values(), self._cost)
+        with (
+            Mix(rules, self._environ) as mix,
+            TrajectoryWriter(place / records.EPISODES) as writer,
+            board,
+        ):
+            stage = Stage(place.name, mix, rules, writer, board, frozenset(found))
+            concurrency = min(self._settings.eval.concurrency, mix.max_sessions())
+            if model is not None:
+                return play_local(stage, model, todo, concurrency, self._spend)
+            play = EndpointPlay(
+                stage, self._connect, self._settings.model.tools, self._entry.spec.evaluation.temperature, self._spend
+            )
+            return play(todo, concurrency)
+
+    def _connect(self, pause: Any) -> Api:
+        name = self._settings.model.key
+        key = resolve([name])[name] if name else None
+        return Api(self._settings.model, self._entry.name, key, pause)
+
+    def _spend(self, usage: Mapping[str, Any]) -> str | None:
+        self._allowance.spend(usage, self._settings.model.price_in, self._settings.model.price_out)
+        return self._allowance.spent()
+
+    def _cost(self) -> str:
+        return f"${self._allowance.cost_usd:.3f}" if self._settings.model.price_in is not None else ""
+
+    def _requested(self) -> Requested:
+        spec, own = self._entry.spec, self._settings.model
+        training, evaluation = spec.training, spec.evaluation
+        playing: dict[str, Any] = {
+            "tasks": self._settings.eval.tasks.value,
+            "num_tasks": evaluation.num_tasks,
+            "samples_per_task": evaluation.samples_per_task,
+            "temperature": evaluation.temperature,
+            "pass_threshold": evaluation.pass_threshold,
+        }
+        if self._entry.directory is None:
+            playing |= {"tools": own.tools.value, "max_tokens": own.max_tokens, "seed": own.seed}
+        else:
+            limits = ("top_p", "top_k", "max_prompt_tokens", "max_tokens_per_turn", "max_response_tokens", "stop")
+            playing |= {name: getattr(training, name) for name in limits} | {"seed": spec.seed}
+            playing["stop"] = list(training.stop)
+        rules = digest_of(asdict(episode_config(spec)))
+        return Requested(self._entry.env, self._entry.model, self._entry.run, self._task_set.key, rules, playing)
+
+
+def _rows(task_set: TaskSet, tasks: Tasks) -> list[TaskRow]:
+    found = list(task_set.rows(None if tasks is Tasks.ALL else tasks.value))
+    if not found:
+        others = ", ".join(one.value for one in Tasks if one is not tasks)
+        raise XpError(f"there are no {tasks.value} tasks in {task_set.path}; eval.tasks takes also {others}")
+    return found
+
+
+def _environ(spec: RunSpec) -> dict[str, str]:
+    """This process's variables, and the environments' secrets under the names by which an episode sees them."""
+    wanted = episode_secrets(spec)
+    values = resolve(sorted(set(wanted.values())))
+    return {**os.environ, **{name: values[variable] for name, variable in wanted.items()}}

@@ -1,0 +1,178 @@
+"""One episode with a model behind an API: the Episode's rules, with tool calls native to the API or in text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from xp.envs.base import Message
+from xp.envs.config import Dialect, EnvConfig, ToolCallsPerTurn
+from xp.episode.dialects import SYNTAX
+from xp.episode.episode import Episode
+from xp.episode.outcome import Reply
+from xp.episode.tools_prompt import as_user, with_tools
+from xp.episode.trajectory import Tokens, Trajectory, trajectory
+from xp.evaluation.api import Answer, Api, TooLong
+from xp.evaluation.settings import ToolCalls
+from xp.tasks.row import TaskRow
+
+
+@dataclass
+class Usage:
+    """What an episode cost."""
+
+    prompt_tokens: int = 0
+    """Read, over all requests: what a provider bills."""
+    completion_tokens: int = 0
+    requests: int = 0
+    is_counted: bool = True
+    """False: the API counted no tokens."""
+    first_prompt: int = 0
+    last_prompt: int = 0
+    before_last: int = 0
+    """Tokens written before the last request."""
+
+    def add(self, answer: Answer) -> None:
+        self.requests += 1
+        if answer.prompt_tokens is None or answer.completion_tokens is None:
+            self.is_counted = False
+            return
+        self.first_prompt = self.first_prompt or answer.prompt_tokens
+        self.last_prompt, self.before_last = answer.prompt_tokens, self.completion_tokens
+        self.prompt_tokens += answer.prompt_tokens
+        self.completion_tokens += answer.completion_tokens
+
+    def tokens(self) -> Tokens | None:
+        """As a trajectory counts them; None: the API counted none."""
+        if not self.is_counted:
+            return None
+        observed = max(0, self.last_prompt - self.first_prompt - self.before_last)
+        return Tokens(self.first_prompt, self.completion_tokens, observed)
+
+    def on_record(self) -> dict[str, Any]:
+        counted = {"prompt_tokens": self.prompt_tokens, "completion_tokens": self.completion_tokens}
+        return {"requests": self.requests, **(counted if self.is_counted else {})}
+
+
+@dataclass
+class Dialogue:
+    """The messages as the API takes them.
+
+    Args:
+        row: the task.
+        rules: of its environment.
+        tools: who writes tool calls.
+    """
+
+    row: TaskRow
+    rules: EnvConfig
+    tools: ToolCalls
+    messages: list[dict[str, Any]] = field(init=False)
+    schemas: list[Any] = field(init=False)
+    """Tools that are sent with each request."""
+
+    def __post_init__(self) -> None:
+        schemas = json.loads(self.row.tools) if self.rules.dialect is not Dialect.ACTION else []
+        self.is_native = self.tools is ToolCalls.NATIVE and bool(schemas)
+        self.schemas = schemas if self.is_native else []
+        opening = self.row.messages if self.is_native else with_tools(self.row.messages, schemas, self.rules.dialect)
+        self.messages = [dict(message) for message in opening]
+
+    def written(self, message: Mapping[str, Any]) -> str:
+        """What the model wrote, as the Episode reads it: text, and native calls in the dialect of the rules."""
+        text = message.get("content")
+        parts = [_plain(text)] if isinstance(text, str) and text else []
+        for call in self._calls(message):
+            function = call["function"]
+            parts.append(SYNTAX[self.rules.dialect].write(function["name"], _arguments(function.get("arguments"))))
+        return "\n".join(parts)
+
+    def add(self, message: Mapping[str, Any], reply: Reply) -> None:
+        """The assistant's message and what came back; calls that were not executed are left out."""
+        calls = self._calls(message)
+        answers = [one for one in reply.messages if one["role"] == "tool"]
+        taken = calls[: len(answers)]
+        text = message.get("content")
+        said: dict[str, Any] = {"role": "assistant", "content": _plain(text) if isinstance(text, str) else ""}
+        if taken and len(taken) == len(answers):
+            said["tool_calls"] = taken
+            results = [
+                {"role": "tool", "tool_call_id": call["id"], "content": answer["content"]}
+                for call, answer in zip(taken, answers, strict=True)
+            ]
+            others = [one for one in reply.messages if one["role"] != "tool"]
+            self.messages += [said, *results, *map(dict, others)]
+            return
+        if calls:
+            said["content"] = self.written(message)
+        self.messages += [said, *map(dict, as_user(list(reply.messages)))]
+
+    def _calls(self, message: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """The native calls that have a name, each with an id; the first alone where the rules take no more."""
+        found = message.get("tool_calls") if self.is_native else None
+        calls: list[dict[str, Any]] = []
+        for number, call in enumerate(found if isinstance(found, list) else ()):
+            function = call.get("function") if isinstance(call, dict) else None
+            if isinstance(function, dict) and isinstance(function.get("name"), str):
+                own = {"name": function["name"], "arguments": _text(function.get("arguments"))}
+                name = call.get("id")
+                known = name if isinstance(name, str) and name else f"call_{len(self.messages)}_{number}"
+                calls.append({"id": known, "type": "function", "function": own})
+        return calls[:1] if self.rules.tool_calls_per_turn is ToolCallsPerTurn.FIRST else calls
+
+
+def play(api: Api, dialogue: Dialogue, episode: Episode, temperature: float) -> Usage:
+    """Play an episode to its end, and settle it; raises what `Api.ask` raises but TooLong, which truncates it."""
+    usage = Usage()
+    try:
+        while True:
+            try:
+                answer = api.ask(dialogue.messages, dialogue.schemas, temperature)
+            except TooLong:
+                return usage
+            usage.add(answer)
+            reply = episode.step(dialogue.written(answer.message))
+            if reply.is_done:
+                return usage
+            dialogue.add(answer.message, reply)
+    finally:
+        episode.settle()
+
+
+def record(
+    episode: Episode, opening: Sequence[Message], tools: str, usage: Usage, *, run: str, sample: int
+) -> Trajectory:
+    """The trajectory of a settled episode."""
+    return trajectory(
+        episode,
+        opening,
+        run=run,
+        phase="eval",
+        step=0,
+        sample=sample,
+        tools=tools,
+        tokens=usage.tokens(),
+        extra={"usage": usage.on_record()},
+    )
+
+
+def _arguments(value: Any) -> Any:
+    """The arguments of a call as an object where they are one; else as written, for the Episode to judge."""
+    if not isinstance(value, str):
+        return value if isinstance(value, dict) else {}
+    try:
+        parsed = json.loads(value) if value.strip() else {}
+    except (ValueError, RecursionError):
+        return value
+    return parsed if isinstance(parsed, dict) else value
+
+
+def _text(arguments: Any) -> str:
+    return arguments if isinstance(arguments, str) else json.dumps(arguments if isinstance(arguments, dict) else {})
+
+
+def _plain(text: str) -> str:
+    """Without lone surrogates, which no UTF-8 request can carry."""
+    return text.encode("utf-8", "replace").decode()

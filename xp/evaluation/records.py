@@ -1,0 +1,148 @@
+"""An evaluation's directory: what was asked, each episode as it ended, and the summary at the end."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from xp.atomic import write_atomically
+from xp.digest import digest_of
+from xp.episode.trajectory import read_trajectories
+from xp.errors import ExitCode, XpError
+from xp.reading import json_of
+from xp.security.names import is_name
+
+ROOM: Final = "evaluations"
+"""Directory of evaluations below the outputs root."""
+REQUEST: Final = "request.json"
+SUMMARY: Final = "eval.json"
+EPISODES: Final = "trajectories/episodes.jsonl"
+SCHEMA_VERSION: Final = 1
+MAX_AGAIN: Final = 1000
+
+Number = tuple[str, int]
+"""A task's id and the number of its sample."""
+
+
+@dataclass(frozen=True)
+class Requested:
+    """What one evaluation is of: its digest is the evaluation's identity. Holds no secret and no path of a machine."""
+
+    env: str
+    """Name of the environment or mix."""
+    model: Mapping[str, Any]
+    """Kind, name, and what tells its weights or its endpoint from others."""
+    run: str | None
+    """The run that it is listed beside; None: it is of none."""
+    tasks: str
+    """Key of the task set."""
+    rules: str
+    """sha256 of the episodes' rules."""
+    playing: Mapping[str, Any]
+    """Which tasks, how many samples, temperature, limits, seed."""
+
+    def digest(self) -> str:
+        return digest_of(asdict(self))[:8]
+
+
+def place_of(outputs: Path, requested: Requested, *, again: bool) -> Path:
+    """The directory of this evaluation: the one that is there, finished or not; a fresh one with `again`."""
+    name = f"{_word(requested.env)}-{_word(str(requested.model['name']))}-{requested.digest()}"
+    first = outputs / ROOM / name
+    places = [first, *(first.with_name(f"{name}-{number}") for number in range(2, MAX_AGAIN))]
+    taken = [place for place in places if (place / REQUEST).exists()]
+    if not taken or not again:
+        return taken[-1] if taken else first
+    newest = taken[-1]
+    # One that was cut is gone on with, also by the command that began it anew.
+    return newest if not (newest / SUMMARY).exists() else next(place for place in places if place not in taken)
+
+
+@contextmanager
+def held(place: Path, requested: Requested) -> Iterator[None]:
+    """Make the directory or enter it, as the only process; the lock dies with its holder."""
+    from filelock import FileLock, Timeout
+
+    place.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(place / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise XpError(f"{place} is being played by another process", ExitCode.RUN_DIR) from None
+    try:
+        if not (place / REQUEST).exists():
+            value = {"schema_version": SCHEMA_VERSION, **asdict(requested)}
+            write_atomically(place / REQUEST, json.dumps(value, indent=2) + "\n")
+        yield
+    finally:
+        lock.release()
+
+
+def played(place: Path) -> dict[Number, Mapping[str, Any]]:
+    """The episodes that are on record, each once: the first record of an episode counts."""
+    file = place / EPISODES
+    if not file.exists():
+        return {}
+    found: dict[Number, Mapping[str, Any]] = {}
+    try:
+        for record in read_trajectories(file).records:
+            task = f"{record['env']}/{record['split']}/{record['index']}"
+            found.setdefault((task, int(record["sample"])), record)
+    except (KeyError, TypeError, ValueError) as error:
+        raise XpError(f"{file} is no record of episodes: {error}", ExitCode.RUN_DIR) from None
+    return found
+
+
+def rewards_of(records: Mapping[Number, Mapping[str, Any]], asked: Sequence[Number]) -> dict[str, list[float | None]]:
+    """Task -> rewards of its episodes in the order of their samples, of those that were played."""
+    found: dict[str, list[float | None]] = {}
+    for number in sorted(asked):
+        if number in records:
+            found.setdefault(number[0], []).append(records[number]["outcome"]["reward"])
+    return found
+
+
+def evaluation_place(outputs: Path, name: str) -> Path | None:
+    """The directory of an evaluation by its name or path; None: there is none."""
+    place = Path(name) if "/" in name else outputs / ROOM / name
+    return place if is_name(place.name) and (place / REQUEST).is_file() else None
+
+
+def summaries(outputs: Path) -> list[tuple[Path, Mapping[str, Any] | None]]:
+    """Every evaluation below the outputs root with its eval.json, oldest first; None: it has none yet."""
+    files = sorted((outputs / ROOM).glob(f"*/{REQUEST}"), key=lambda file: file.lstat().st_mtime)
+    found: list[tuple[Path, Mapping[str, Any] | None]] = []
+    for file in files:
+        summary = file.with_name(SUMMARY)
+        found.append((file.parent, read_summary(summary) if summary.exists() else None))
+    return found
+
+
+def line_of(place: Path, summary: Mapping[str, Any] | None) -> str:
+    """One evaluation in a list."""
+    if summary is None:
+        return f"{place.name}  not finished: the same command goes on"
+    reward = summary["summary"]["reward"]
+    text = "no reward" if reward is None else f"{reward['value']:.3f}"
+    if reward is not None and reward["low"] is not None:
+        text += f" ({reward['low']:.3f} to {reward['high']:.3f})"
+    of = f"{summary['summary']['num_tasks']} tasks of {summary['env']}"
+    return f"{place.name}  {summary['status']}  {text}  {summary['model']['name']} on {of}"
+
+
+def read_summary(file: Path) -> Mapping[str, Any]:
+    """The content of an eval.json; raises XpError(RUN_DIR) for what is none."""
+    value = json_of(file, ExitCode.RUN_DIR)
+    if not isinstance(value, dict) or value.get("schema_version") != SCHEMA_VERSION or "tasks" not in value:
+        raise XpError(f"{file} is no summary of an evaluation (schema {SCHEMA_VERSION})", ExitCode.RUN_DIR)
+    return value
+
+
+def _word(text: str) -> str:
+    """A part of a directory's name."""
+    return re.sub(r"[^A-Za-z0-9_-]+", "-", text).strip("-")[:48] or "x"

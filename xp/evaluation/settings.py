@@ -1,0 +1,122 @@
+"""What `xp eval` is told beside the spec: how an endpoint is asked, which tasks are played (defaults: eval.yaml)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Annotated, Any, Final
+
+import yaml
+from pydantic import AfterValidator, Field, ValidationError, model_validator
+
+from xp.compose import ROOT
+from xp.errors import XpError
+from xp.security.secret_shapes import SHAPE
+from xp.spec.section import Count, EnvVarName, Seconds, Section, check_plain_url
+
+
+class ToolCalls(StrEnum):
+    """Who writes and reads tool calls of an endpoint's model."""
+
+    NATIVE = "native"
+    TEXT = "text"
+
+
+class LimitName(StrEnum):
+    """Field of a request with the longest answer."""
+
+    MAX_TOKENS = "max_tokens"
+    MAX_COMPLETION_TOKENS = "max_completion_tokens"
+
+
+class Tasks(StrEnum):
+    """Which tasks of the prepared set are played."""
+
+    HELD_OUT = "held_out"
+    TRAIN = "train"
+    ALL = "all"
+
+
+Price = Annotated[float, Field(ge=0)] | None
+
+
+MIN_KEY: Final = 20
+"""Characters of the shortest word that is taken for a key where it has digits and small letters."""
+
+
+def _no_secret(name: str) -> str:
+    is_random = len(name) >= MIN_KEY and re.search("[0-9]", name) and re.search("[a-z]", name)
+    if is_random or SHAPE.search(name):
+        raise ValueError("looks like a key")
+    return name
+
+
+class Endpoint(Section):
+    """An OpenAI-compatible API."""
+
+    url: Annotated[str, AfterValidator(check_plain_url), Field(pattern=r"^https?://")] | None
+    name: str | None
+    key: Annotated[EnvVarName, AfterValidator(_no_secret)] | None
+    """Name of the variable with the key; never the key."""
+    tools: ToolCalls
+    max_tokens: Count
+    limit_name: LimitName
+    seed: int | None
+    timeout_s: Seconds
+    max_attempts: Count
+    price_in: Price
+    price_out: Price
+
+    @model_validator(mode="after")
+    def _prices_together(self) -> Endpoint:
+        if (self.price_in is None) != (self.price_out is None):
+            raise ValueError("price_in and price_out go together")
+        return self
+
+
+class Eval(Section):
+    """The evaluation itself."""
+
+    tasks: Tasks
+    concurrency: Count
+    margin: Annotated[float, Field(gt=0)]
+    """Largest difference of the mean reward that does not matter."""
+
+
+class Settings(Section):
+    """All of eval.yaml."""
+
+    model: Endpoint
+    eval: Eval
+
+
+def defaults() -> dict[str, Any]:
+    """The content of eval.yaml."""
+    content: dict[str, Any] = yaml.safe_load((ROOT / "conf" / "eval.yaml").read_text(encoding="utf-8"))
+    return content
+
+
+def settings(given: Mapping[str, Any]) -> Settings:
+    """The defaults with these values; raises XpError for each that is not legal.
+
+    Args:
+        given: path (`model.url`) -> value.
+    """
+    content = defaults()
+    for path, value in given.items():
+        section, _, key = path.partition(".")
+        content[section][key] = value
+    try:
+        return Settings.model_validate(content, strict=False)
+    except ValidationError as error:
+        raise XpError("\n".join(_line(".".join(map(str, one["loc"])), one) for one in error.errors())) from None
+
+
+def _line(path: str, fault: Any) -> str:
+    """What is wrong with one value, which is not repeated where it may be a key."""
+    if path == "model.key":
+        return "model.key: the name of the variable that holds the API key is expected, never the key itself"
+    if path == "model.url":
+        return f"model.url: {fault['msg']}"
+    return f"{path}: {fault['msg']}; got {fault['input']!r}"

@@ -1,0 +1,146 @@
+"""From the episodes on record to eval.json: figures of each environment and of the mix, and every reward."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from statistics import fmean
+from typing import Any, Final
+
+from xp import __version__
+from xp.evaluation.records import SCHEMA_VERSION, Number, Requested, rewards_of
+from xp.evaluation.statistics import CONFIDENCE, Estimate, Summary, mix_of, summarize
+from xp.spec import RunSpec
+from xp.tasks.row import TaskRow
+
+MIX: Final = "mix"
+"""Name of the figures over all environments of a mix; no member of a mix is called so twice."""
+
+
+def summary_of(
+    requested: Requested,
+    spec: RunSpec,
+    asked: Sequence[tuple[TaskRow, int]],
+    records: Mapping[Number, Mapping[str, Any]],
+    stopped: str | None,
+    prices: tuple[float | None, float | None],
+) -> dict[str, Any]:
+    """The content of eval.json.
+
+    Args:
+        asked: every episode of the evaluation.
+        records: of those that were played.
+        stopped: why not all were; None: they were.
+        prices: US dollars for a million tokens read, and written.
+    """
+    numbers = [(row.task_id, sample) for row, sample in asked]
+    played = {number: records[number] for number in numbers if number in records}
+    rewards = rewards_of(records, numbers)
+    hashes = {row.task_id: row.task_hash for row, _ in asked}
+    threshold = spec.evaluation.pass_threshold
+    envs = {
+        name: _figures(
+            {task: one for task, one in rewards.items() if task.split("/")[0] == name},
+            [one for one in played.values() if one["env"] == name],
+            threshold,
+            (member.reward.minimum, member.reward.maximum),
+        )
+        for name, member in spec.env.members.items()
+    }
+    whole = next(iter(envs.values())) if len(envs) == 1 else _mix(rewards, list(played.values()), threshold, envs)
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "xp": __version__,
+        "id": "",
+        "env": requested.env,
+        "model": dict(requested.model),
+        "run": requested.run,
+        "status": "finished" if len(played) == len(numbers) else "stopped",
+        "stopped": stopped if len(played) < len(numbers) else None,
+        "num_asked": len(numbers),
+        "num_played": len(played),
+        "started": min((one["started_at"] for one in played.values()), default=None),
+        "ended": max((one["started_at"] + one["elapsed_s"] for one in played.values()), default=None),
+        "task_set": requested.tasks,
+        "playing": dict(requested.playing),
+        "confidence": CONFIDENCE,
+        "summary": whole,
+        "environments": envs,
+        "usage": usage(list(played.values()), prices),
+        "tasks": {task: {"hash": hashes[task], "rewards": values} for task, values in rewards.items()},
+    }
+
+
+def usage(records: Sequence[Mapping[str, Any]], prices: tuple[float | None, float | None]) -> dict[str, Any]:
+    """Tokens over all episodes, and their price where it is known; null where an endpoint counts none."""
+    counts = [_tokens(record) for record in records]
+    if not counts or any(one is None for one in counts):
+        return {"prompt_tokens": None, "completion_tokens": None, "cost_usd": None}
+    read, written = (sum(one[place] for one in counts if one is not None) for place in (0, 1))
+    price_in, price_out = prices
+    cost = None if price_in is None or price_out is None else (read * price_in + written * price_out) / 1e6
+    return {"prompt_tokens": read, "completion_tokens": written, "cost_usd": cost}
+
+
+def _tokens(record: Mapping[str, Any]) -> tuple[int, int] | None:
+    counted = record["extra"].get("usage")
+    if counted is not None:
+        return (counted["prompt_tokens"], counted["completion_tokens"]) if "prompt_tokens" in counted else None
+    own = record["tokens"]
+    return None if own is None else (own["prompt"] + own["observed"], own["generated"])
+
+
+def _figures(
+    rewards: Mapping[str, Sequence[float | None]],
+    records: Sequence[Mapping[str, Any]],
+    threshold: float,
+    limits: tuple[float | None, float | None],
+) -> dict[str, Any]:
+    """A Summary as JSON, with what the episodes were like."""
+    found = summarize(rewards, threshold, limits)
+    return {**_as_json(found), "bootstrap_differs": found.bootstrap_differs, **_episodes(records)}
+
+
+def _mix(
+    rewards: Mapping[str, Sequence[float | None]],
+    records: Sequence[Mapping[str, Any]],
+    threshold: float,
+    envs: Mapping[str, Mapping[str, Any]],
+) -> dict[str, Any]:
+    """Over all environments, each a stratum: weighted by the number of its episodes with a reward."""
+    found = _as_json(summarize(rewards, threshold))
+    for figure in ("reward", "passes", "avg_at_k"):
+        parts = [(one[figure], one["num_episodes"] - one["num_void"]) for one in envs.values() if one[figure]]
+        if parts:
+            estimates = [Estimate(**part) for part, _ in parts]
+            weights = [part["num_tasks"] if figure == "avg_at_k" else count for part, count in parts]
+            found[figure] = asdict(mix_of(estimates, weights))
+    found |= {"bootstrap": None, "bootstrap_differs": False}
+    bounds = [one["void_bounds"] for one in envs.values()]
+    return {**found, "void_bounds": found["void_bounds"] if any(bounds) else None, **_episodes(records)}
+
+
+def _as_json(found: Summary) -> dict[str, Any]:
+    value = asdict(found)
+    for name in ("pass_at_k", "pass_hat_k"):
+        value[name] = {str(k): one for k, one in value[name].items()}
+    return value
+
+
+def _episodes(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Statuses, and means over all episodes."""
+    outcomes = [one["outcome"] for one in records]
+    written = [one["tokens"]["generated"] for one in records if one["tokens"] is not None]
+    return {
+        "statuses": dict(sorted(Counter(one["status"] for one in outcomes).items())),
+        "turns_mean": _mean([one["num_turns"] for one in outcomes]),
+        "tool_calls_mean": _mean([one["num_tool_calls"] for one in outcomes]),
+        "malformed_mean": _mean([one["num_malformed"] for one in outcomes]),
+        "tokens_mean": _mean(written) if len(written) == len(records) else None,
+        "seconds_mean": _mean([one["elapsed_s"] for one in records]),
+    }
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return fmean(values) if values else None

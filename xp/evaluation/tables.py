@@ -1,0 +1,102 @@
+"""The results of evaluations as a table: for a terminal, for Markdown, for LaTeX."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from xp.security.terminal import shown
+
+Result = Mapping[str, Any]
+"""The content of an eval.json."""
+HEAD: Final = ("environment", "model", "episodes", "reward", "95 % interval", "passes", "void")
+_LATEX: Final = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+}
+
+
+def rows(results: Sequence[Result]) -> list[tuple[str, ...]]:
+    """One line for each environment of each evaluation, and one for a mix as a whole."""
+    return [row for one in results for row in _rows(one)]
+
+
+def markdown(results: Sequence[Result]) -> str:
+    """A table for a document."""
+    lines = [HEAD, ("---",) * len(HEAD), *rows(results)]
+    return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
+
+
+def latex(results: Sequence[Result]) -> str:
+    """A tabular in the style of booktabs."""
+    lines = [" & ".join(map(_escaped, line)) + r" \\" for line in rows(results)]
+    head = " & ".join(map(_escaped, HEAD)) + r" \\"
+    body = "\n".join(lines)
+    return f"\\begin{{tabular}}{{llrrlrr}}\n\\toprule\n{head}\n\\midrule\n{body}\n\\bottomrule\n\\end{{tabular}}\n"
+
+
+def notes(result: Result) -> Iterator[str]:
+    """What is to be said beside the figures of one evaluation."""
+    name = f"{result['env']} / {result['model']['name']}"
+    if result["status"] != "finished":
+        yield f"{name}: {result['num_played']} of {result['num_asked']} episodes: {result['stopped']}"
+    for env, found in result["environments"].items():
+        yield from (
+            f"{name}: {line}" if len(result["environments"]) == 1 else f"{env}: {line}" for line in _notes(found)
+        )
+    cost = result["usage"]["cost_usd"]
+    if cost is not None:
+        yield f"{name}: {_tokens(result)} for {cost:.4f} US dollars"
+
+
+def _notes(found: Mapping[str, Any]) -> Iterator[str]:
+    if len(found["pass_at_k"]) > 1:
+        chances = [f"{k}: {one['value']:.0%}" for k, one in found["pass_at_k"].items()]
+        always = [f"{k}: {one['value']:.0%}" for k, one in found["pass_hat_k"].items()]
+        yield f"one of k passes (pass@k)  {', '.join(chances)}"
+        yield f"all of k pass (pass^k)    {', '.join(always)}"
+    if found["bootstrap_differs"]:
+        low, high = found["bootstrap"]
+        yield f"resampling tasks gives another interval of the reward: {low:.3f} to {high:.3f}"
+    if found["reward"] is None:
+        yield "every episode is void: nothing is known of the reward"
+    elif found["reward"]["low"] is None:
+        reason = "one task says nothing about others" if found["num_tasks"] == 1 else "all tasks have the same reward"
+        yield f"no interval of the reward: {reason}"
+    if (bounds := found["void_bounds"]) is not None:
+        of = "the reward rule's limits" if bounds["of"] == "rule" else "the rewards that were seen"
+        low, high = bounds["low"], bounds["high"]
+        yield f"{found['num_void']} void; by {of}, they leave the mean between {low:.3f} and {high:.3f}"
+
+
+def _rows(result: Result) -> Iterator[tuple[str, ...]]:
+    envs = result["environments"]
+    for env, found in envs.items():
+        yield _row(env if len(envs) > 1 else result["env"], result["model"]["name"], found)
+    if len(envs) > 1:
+        yield _row(f"{result['env']} (all)", result["model"]["name"], result["summary"])
+
+
+def _row(env: str, model: str, found: Mapping[str, Any]) -> tuple[str, ...]:
+    reward, passes = found["reward"], found["passes"]
+    interval = f"{reward['low']:.3f} to {reward['high']:.3f}" if reward and reward["low"] is not None else "-"
+    return (
+        env,
+        model,
+        f"{found['num_episodes']}",
+        "-" if reward is None else f"{reward['value']:.3f}",
+        interval,
+        "-" if passes is None else f"{passes['value']:.1%}",
+        str(found["num_void"]),
+    )
+
+
+def _tokens(result: Result) -> str:
+    used = result["usage"]
+    return f"{used['prompt_tokens']:,} tokens read and {used['completion_tokens']:,} written"
+
+
+def _escaped(text: str) -> str:
+    return "".join(_LATEX.get(character, character) for character in shown(text))

@@ -1,0 +1,86 @@
+"""The command line of `xp eval`: which models, which environments, and what the spec and the settings are told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from xp.compose import options, parse_assignments
+from xp.errors import XpError
+from xp.evaluation.settings import Settings, defaults, settings
+
+ENDPOINT: Final = "endpoint"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A command line, read."""
+
+    models: tuple[str, ...]
+    """Values of `model=`: an option, a directory, a hub's id, or `endpoint`."""
+    runs: tuple[str, ...]
+    """Values of `run=`."""
+    envs: tuple[str, ...]
+    """Values of `env=`; empty: the default's, or of each run its own."""
+    overrides: tuple[str, ...]
+    """Of the spec."""
+    settings: Settings
+    endpoint_names: tuple[str, ...]
+    config_dirs: tuple[Path, ...]
+
+
+def read(words: Sequence[str], config_dirs: Sequence[Path] = ()) -> Asked:
+    """Raises XpError where a word is not understood, or no model is named."""
+    picked: dict[str, list[str]] = {"model": [], "run": [], "env": []}
+    rest: list[str] = []
+    for word in words:
+        name, equals, value = word.partition("=")
+        if equals and name in picked and value:
+            picked[name] += [one for one in value.split(",") if one]
+        elif equals:
+            rest.append(word)
+        else:
+            raise XpError(f"{word}: not understood; see python -m xp eval --help")
+    is_endpoint = ENDPOINT in picked["model"]
+    own, overrides = _own_settings(rest, is_endpoint)
+    found = settings(own)
+    names = tuple(one for one in (found.model.name or "").split(",") if one)
+    if is_endpoint and (found.model.url is None or not names):
+        raise XpError(
+            "model=endpoint needs model.url=URL and model.name=NAME, as in\n"
+            "  python -m xp eval env=gsm8k model=endpoint model.url=http://127.0.0.1:8000/v1 model.name=my-model"
+        )
+    if not picked["model"] and not picked["run"]:
+        raise XpError("which model? give model=... or run=...; see python -m xp eval --help")
+    return Asked(
+        models=tuple(dict.fromkeys(picked["model"])),
+        runs=tuple(dict.fromkeys(picked["run"])),
+        envs=tuple(dict.fromkeys(picked["env"])),
+        overrides=tuple(overrides),
+        settings=found,
+        endpoint_names=names if is_endpoint else (),
+        config_dirs=tuple(config_dirs),
+    )
+
+
+def is_option(model: str) -> bool:
+    """Whether `model=` names an option of the group rather than a model of Hugging Face's."""
+    return model in options("model")
+
+
+def _own_settings(words: Sequence[str], is_endpoint: bool) -> tuple[dict[str, Any], list[str]]:
+    """Path -> value of what eval.yaml has, and the words that belong to the spec."""
+    paths = {f"{section}.{key}" for section, keys in defaults().items() for key in keys}
+    if not is_endpoint:
+        paths = {path for path in paths if not path.startswith("model.")}
+    own = [word for word in words if word.partition("=")[0] in paths]
+    texts = ("model.url", "model.name", "model.key")
+    # An address or a name is no value of the configuration's language: it stays as it was typed.
+    typed = {word.partition("=")[0]: word.partition("=")[2] for word in own if word.startswith(texts)}
+    parsed = parse_assignments([word for word in own if word.partition("=")[0] not in typed])
+    left = [word for word in words if word not in own]
+    if not is_endpoint and (strange := [word for word in left if word.startswith(("model.url=", "model.key="))]):
+        raise XpError(f"{strange[0].partition('=')[0]} belongs to model=endpoint: add it")
+    return {**parsed, **typed}, left
