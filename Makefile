@@ -128,11 +128,14 @@ golden: setup  ## Rewrite the golden plans; review the diff
 docs: setup  ## Rewrite the docs that are made from the code (docs/parity.md)
 	$(BIN)/python -m xp.cli.parity
 
+tiny-model: setup  ## Build the model that xp ships from nothing again (about four minutes)
+	$(BIN)/python -m xp.cli.ship_model
+
 bench: setup  ## Measure the promises of docs/results.md on this machine
 	$(BIN)/python -m benchmarks $(ARGS)
 
 clean:  ## Remove .venv and caches; outputs/ stays
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
-.PHONY: help docs setup demo plan test test-slow test-install test-skyrl rehearse-skyrl test-slime rehearse-slime slurm scorecard check format catalogs locks check-locks golden bench clean $(RECIPES) \
+.PHONY: help tiny-model docs setup demo plan test test-slow test-install test-skyrl rehearse-skyrl test-slime rehearse-slime slurm scorecard check format catalogs locks check-locks golden bench clean $(RECIPES) \
 	$(addprefix prepare-,$(RECIPES)) $(addprefix plan-,$(RECIPES))

@@ -21,7 +21,7 @@ def tokenizer_and_model() -> tuple[Any, Any]:
 
     build = compose([]).model.build
     assert build is not None
-    config = TinyModelConfig(Path("unused"), 1024, 2, Build(**build.model_dump() | {"initializer_range": 0.5}))
+    config = TinyModelConfig(Path("unused"), 1024, 2, "", Build(**build.model_dump() | {"initializer_range": 0.5}))
     torch.manual_seed(0)
     tokenizer = make_tokenizer(config.build)
     return tokenizer, make_model(config, tokenizer).eval()

@@ -13,7 +13,7 @@ from xp.compose import compose, options
 from xp.planning.plan import build_plan
 
 PLANS = Path(__file__).parent / "plans"
-DIGEST = re.compile(r"(tasks/|models/[a-z]+-|\\?\"source\\?\": \\?\")[0-9a-f]{16,64}")
+DIGEST = re.compile(r"(tasks/|models/[a-z]+-|\\?\"(?:source|made_from)\\?\": \\?\")[0-9a-f]{16,64}")
 
 
 def rendered(recipe: str) -> str:

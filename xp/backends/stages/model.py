@@ -20,25 +20,37 @@ def model_place(model: Model) -> str:
     """Where the untrained policy is: a Hugging Face id, a directory, or the built model's place in the outputs."""
     if model.path is not None:
         return model.path
-    assert model.build is not None  # Model's validator: exactly one of the two
+    return f"models/{model.name}-{made_from(model)[:16]}"
+
+
+def made_from(model: Model) -> str:
+    """Digest of everything that a built model is made from: its `build` object, its context, and xp's code for it."""
+    assert model.build is not None  # Model's validator: exactly one of path and build
     content = json.dumps([model.build.model_dump(mode="json"), model.max_context_tokens, _maker_digest()])
-    return f"models/{model.name}-{hashlib.sha256(content.encode()).hexdigest()[:16]}"
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+def model_config(model: Model, target: str, num_threads: int | None) -> str:
+    """Input of the stage's program, as JSON."""
+    assert model.build is not None
+    config = {
+        "output_dir": target,
+        "seed": model.build.seed,
+        "max_context_tokens": model.max_context_tokens,
+        "num_threads": num_threads,
+        "made_from": made_from(model),
+        "build": model.build.model_dump(mode="json"),
+    }
+    return json.dumps(config, indent=2) + "\n"
 
 
 def model_stage(spec: RunSpec, places: Places) -> Stage:
-    """Make the model; skipped where the same one was made before."""
+    """Make the model, or copy it where xp ships it; skipped where the same one was made before."""
     assert spec.model.build is not None
     here, target = places.stage("model"), model_place(spec.model)
-    config = {
-        "output_dir": target,
-        "seed": spec.model.build.seed,
-        "max_context_tokens": spec.model.max_context_tokens,
-        "num_threads": spec.backend.num_threads,
-        "build": spec.model.build.model_dump(mode="json"),
-    }
     job = Job(
         argv=("python", "-m", MAKER, f"{here}/config.json"),
-        files={f"{here}/config.json": json.dumps(config, indent=2) + "\n"},
+        files={f"{here}/config.json": model_config(spec.model, target, spec.backend.num_threads)},
         outputs=(f"{target}/manifest.json", f"{target}/model.safetensors"),
         resources=host_resources(spec),
         runtime=Runtime(packages=PACKAGES),
