@@ -7,14 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from tests.fake_session import RULES, FakeSession, call
 from tests.tiny import ScriptedModel, tokenizer_and_model
 from xp.envs.base import EnvUnavailable, Message, SessionLost, Task, ToolResult
-from xp.envs.config import Dialect, EnvConfig, OnMalformedCall, OnNoToolCall, Reduction, RewardRule, ToolCallsPerTurn
+from xp.envs.config import (
+    Chat,
+    Dialect,
+    EnvConfig,
+    OnMalformedCall,
+    OnNoToolCall,
+    Reduction,
+    RewardRule,
+    ToolCallsPerTurn,
+)
 from xp.episode.episode import Episode
 from xp.episode.outcome import Outcome, Status
 from xp.episode.tokens import ChatTokens
@@ -218,6 +227,23 @@ def test_every_driver_agrees_with_the_bare_episode(drive: Callable[[Script], Pla
     assert found.outcome == expected.outcome
     assert found.messages == expected.messages
     assert found.trained == expected.trained
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_a_trajectory_keeps_the_prompt_that_the_engine_was_given_where_the_run_keeps_prompts(keep: bool) -> None:
+    import torch
+
+    from xp.backends.trl.worker.config import Sampling
+    from xp.backends.trl.worker.rollout import play
+
+    tokenizer, _ = tokenizer_and_model()
+    script, mix = SCRIPTS[0], FakeMix(SCRIPTS[0].rules)
+    chat = ChatTokens(tokenizer, Chat(keep_prompts=keep))
+    model: Any = ScriptedModel(_conversation(script), len(tokenizer))
+    sampling = Sampling(0.0, 1.0, None, 400, max_tokens_per_turn=200, max_response_tokens=2000, seed=1)
+    (rollout,) = play(model, chat, [ROW], cast(Any, mix), sampling, torch.Generator())
+    found = rollout.trajectory("r", "train", 0).prompt
+    assert found == (chat.rendered(ROW.messages, ROW.tools) if keep else None)
 
 
 def test_the_scripts_reach_every_status() -> None:

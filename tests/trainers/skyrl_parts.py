@@ -40,7 +40,7 @@ def native(config: TrainConfig, root: Path = Path("/outputs")) -> Any:
     from xp.backends.skyrl.worker.advantages import register_estimator
 
     register_estimator()
-    cfg = SkyRLTrainConfig.from_cli_overrides(config.common.native(config.base_model, root))
+    cfg = SkyRLTrainConfig.from_cli_overrides(config.common.native(config.start_model, root, config.base_model))
     validate_cfg(cfg)
     return cfg
 
@@ -118,7 +118,9 @@ def generator(client: Any, mix: Any, config: TrainConfig, **changes: Any) -> Any
         "tokenizer": tokenizer,
         "policy_model_name": "policy",
     }
-    return XpGenerator(parts, ChatTokens(tokenizer), mix, config.common.sampling, config.mask_truncated)
+    return XpGenerator(
+        parts, ChatTokens(tokenizer, config.common.chat), mix, config.common.sampling, config.mask_truncated
+    )
 
 
 def request(rows: Sequence[TaskRow], group_size: int, config: TrainConfig) -> Any:

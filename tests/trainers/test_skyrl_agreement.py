@@ -13,6 +13,7 @@ from tests.contracts.test_agreement import ROW, SCRIPTS, STOP, FakeMix, Played, 
 from tests.tiny import tokenizer_and_model
 from tests.trainers.skyrl_parts import ScriptedClient, play, train_config
 from xp.episode.outcome import Status
+from xp.episode.tokens import ChatTokens
 
 ROOM = ("training.max_tokens_per_turn=200", "training.max_response_tokens=600")
 ROOMY = {stop: train_config(*ROOM, f"training.stop={json.dumps(stop)}") for stop in ((), STOP)}
@@ -32,3 +33,12 @@ def test_skyrls_loop_agrees_with_the_bare_episode(script: Script) -> None:
     assert found.outcome == expected.outcome
     assert found.messages == expected.messages
     assert found.trained == ("" if expected.outcome.status is Status.VOID else expected.trained)
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_a_trajectory_keeps_the_prompt_where_the_run_keeps_prompts(keep: bool) -> None:
+    config = train_config(*ROOM, f"record_prompts={str(keep).lower()}")
+    mix: Any = FakeMix(SCRIPTS[0].rules)
+    (one,) = play(ScriptedClient(SCRIPTS[0].texts), mix, [ROW], config).plays
+    rendered = ChatTokens(tokenizer_and_model()[0], config.common.chat).rendered(ROW.messages, ROW.tools)
+    assert one.trajectory("r", "train", 0).prompt == (rendered if keep else None)

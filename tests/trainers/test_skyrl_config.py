@@ -156,6 +156,14 @@ def test_each_algorithm_arrives(name: str, estimator: str, loss: str, reduction:
     assert bool(trainer.critic.model.path) == (name == "ppo")
 
 
+def test_a_checkpoint_is_the_policys_and_the_critics_start_and_the_model_stays_the_reference() -> None:
+    plain = stage_config(VARIANTS["ppo"], "train")
+    config = replace(plain.with_length(plain.length.over(NUM_TASKS, plain.prompts_per_step)), initial_checkpoint="/sft")
+    trainer = native(config, ROOT).trainer
+    assert (trainer.policy.model.path, trainer.critic.model.path) == ("/sft", "/sft")
+    assert trainer.ref.model.path == config.base_model == compose(VARIANTS["ppo"]).model.path
+
+
 @pytest.mark.parametrize("name", ["ppo", "ppo, offloaded and spread"])
 def test_the_critic_is_the_policys_model_and_shares_all_that_has_no_field_of_its_own(name: str) -> None:
     trainer, spec = read(VARIANTS[name]).trainer, compose(VARIANTS[name])

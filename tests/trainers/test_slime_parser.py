@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ def command(spec: RunSpec, name: str) -> Command:
     if name != "train":
         return EvaluateConfig.from_json(text).command
     config = TrainConfig.from_json(text)
-    return config.with_length(config.length.over(NUM_TASKS, config.prompts_per_step)).command
+    return config.with_length(config.length.over(NUM_TASKS, config.prompts_per_step)).from_the_start().command
 
 
 def parse(spec: RunSpec, name: str, root: Path) -> Any:
@@ -120,6 +121,19 @@ def test_a_run_starts_from_the_model_and_goes_on_from_its_checkpoint(recipe: str
     assert again.load == str(checkpoints)
     assert again.start_rollout_id is None  # Megatron's checkpoint says it.
     assert (again.no_load_optim, again.finetune) in ((None, False), (False, False))
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_run_starts_from_a_checkpoint_and_its_reference_is_the_model(recipe: str, tmp_path: Path) -> None:
+    spec = compose([f"recipes={recipe}"])
+    model, start = tmp_path / str(spec.model.path), tmp_path / "sft"
+    parse(spec, "train", tmp_path)  # makes the model's directory
+    shutil.copytree(model, start)
+    training = spec.training.model_copy(update={"initial_checkpoint": str(start)})
+    args = parse(spec.model_copy(update={"training": training}), "train", tmp_path)
+    assert args.load == args.hf_checkpoint == str(start)
+    assert args.ref_load == str(model)
+    assert (args.start_rollout_id, args.finetune, args.no_load_optim) == (0, True, True)
 
 
 def test_an_evaluation_of_a_run_with_a_critic_takes_no_memory_away(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ from xp.backends.slime.worker.rollout_process import read_played
 from xp.backends.stages.episode import episode_config
 from xp.compose import compose
 from xp.envs.base import EnvUnavailable, Task, ToolResult
+from xp.envs.config import Chat
 from xp.episode.episode import Episode
 from xp.episode.mixture import Mix
 from xp.episode.outcome import Status
@@ -205,6 +206,20 @@ def test_a_real_environment_is_played_through_and_every_token_is_where_it_belong
     assert [record["outcome"]["reward"] for record in records].count(None) == 0
     assert sorted(record["sample"] for record in records) == sorted([0, 1, 2, 3] * 4)
     assert all(record["tokens"]["generated"] > 0 < record["tokens"]["observed"] for record in records)
+    assert all(record["prompt"] is None for record in records)
+
+
+def test_a_trajectory_keeps_the_prompt_where_the_run_keeps_prompts(whodunit: Any) -> None:
+    from xp.backends.slime.worker.rollout_process import worker
+
+    own = worker(whodunit)
+    chat = own.chat(tokenizer_and_model()[0])
+    chat.chat = Chat(keep_prompts=True)
+    group = group_of(mystery(0, own.mix), 4, 0)
+    with engine(whodunit, detective(random.Random(5))):
+        samples = play_group(whodunit, group)
+    (kept,) = (whodunit.xp_root / "runs").rglob("trajectories/prompts/*.txt")
+    assert kept.read_text() == chat.rendered(samples[0].prompt, json.dumps(samples[0].metadata["tools"]))
 
 
 def _check_tokens(sample: Any, policy: Any) -> None:

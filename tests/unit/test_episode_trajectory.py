@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -55,8 +56,21 @@ def test_each_distinct_list_of_tools_is_kept_once_beside_the_records(tmp_path: P
     assert kept == {digests[0]: [move, look], digests[2]: []}
 
 
-def test_records_of_the_schema_before_are_read(tmp_path: Path) -> None:
-    (tmp_path / "0.jsonl").write_text('{"schema_version": 1, "step": 4}\n')
+def test_a_prompt_is_kept_once_beside_the_records_where_the_run_keeps_prompts(tmp_path: Path) -> None:
+    file = tmp_path / "trajectories" / "train.jsonl"
+    with TrajectoryWriter(file) as writer:
+        for prompt in ("<|im_start|>system\nö", None, "<|im_start|>system\nö", "other"):
+            writer.write(replace(a_record(), prompt=prompt))
+    digests = [record["prompt"] for record in read_trajectories(file).records]
+    assert digests[0] == digests[2] != digests[3]
+    assert digests[1] is None
+    kept = {path.stem: path.read_text() for path in (file.parent / "prompts").iterdir()}
+    assert kept == {digests[0]: "<|im_start|>system\nö", digests[3]: "other"}
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_records_of_the_schemas_before_are_read(version: int, tmp_path: Path) -> None:
+    (tmp_path / "0.jsonl").write_text(f'{{"schema_version": {version}, "step": 4}}\n')
     assert [record["step"] for record in read_trajectories(tmp_path / "0.jsonl").records] == [4]
 
 

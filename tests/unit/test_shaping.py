@@ -48,6 +48,12 @@ def impossible(outcome: Outcome, weather: str) -> float:
     raise AssertionError(outcome, weather)
 
 
+def by_level(outcome: Outcome, task: Any) -> float:
+    assert task["id"] == TASK.id
+    return (outcome.reward or 0.0) * task["metadata"]["level"]
+
+
+WON = ToolResult("won", 1.0, finished=True)
 OPENING = (Message(role="user", content="play"),)
 
 
@@ -83,6 +89,22 @@ def test_a_function_may_be_asynchronous_also_where_an_event_loop_runs() -> None:
         return one.settle()
 
     assert asyncio.run(settled()).reward == float(TASK.index)
+
+
+def test_a_tasks_metadata_is_asked_for_when_a_function_wants_it() -> None:
+    shapes = [load_shape("tests.unit.test_shaping:by_level")]
+    one = Episode(TASK, lambda: FakeSession(lambda *_: WON), RULES, shapes, OPENING, lambda: {"level": 3})
+    one.step(call("win"))
+    assert one.settle().reward == 3.0
+
+
+def test_an_episode_is_void_where_the_environment_does_not_tell_the_metadata() -> None:
+    def gone() -> dict[str, Any]:
+        raise EnvUnavailable("gone")
+
+    one = Episode(TASK, lambda: FakeSession(lambda *_: WON), RULES, [load_shape(f"{__name__}:by_level")], (), gone)
+    one.step(call("win"))
+    assert (one.settle().reward, one.settle().void_reason) == (None, "EnvUnavailable: gone")
 
 
 def test_a_void_episode_is_not_shaped() -> None:

@@ -133,7 +133,7 @@ SLIME_TUTORIAL: tuple[Answer, ...] = (
     ("--context-parallel-size 2", ("backend.parallel.context=2",)),
     ("--use-kl-loss", ("training.kl_coef",)),
     ("--kl-loss-coef 0.01", ("training.kl_coef=0.01",)),
-    ("--load /path/to/checkpoints/", NOTHING),
+    ("--load /path/to/checkpoints/", ("training.initial_checkpoint",)),
     ("--use-dynamic-batch-size", ("training.max_tokens_per_micro_batch",)),
 )
 SLIME_SCRIPT: tuple[Answer, ...] = (
@@ -182,7 +182,7 @@ TRL_TUTORIAL: tuple[Answer, ...] = (
     ("api_key=secret", NOTHING),
     ("secrets=x", ("env.secrets",)),
     ("env_name=echoenvironment", ("env.variant=echoenvironment",)),
-    ("include_metadata=true", NOTHING),
+    ("include_metadata=true", ("env.reward_fn",)),
     ("OPENREWARD_API_URL=http://localhost:8000", ("env.target",)),
     ("OPENREWARD_SESSION_URL=http://localhost:8000", ("env.target",)),
     ("TRL_EXPERIMENTAL_SILENCE=1", NOTHING),

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xp.compose.alternatives import give_way, settle_files, with_value
+from xp.compose.checkpoint import complete_checkpoint
 from xp.compose.faults import Fault, explain_invalid
 from xp.compose.groups import Composed, compose_groups
 from xp.compose.model import complete_model
@@ -120,6 +121,7 @@ def _point(chosen: Sequence[Override], config_dirs: tuple[Path, ...]) -> Point |
     faults += resolve_values(container)
     if "model" not in composed.undecided:
         faults += complete_model(container, composed.container["model"])
+        faults += complete_checkpoint(container)
     spec = _validate(container, composed.env_name)
     if isinstance(spec, list):
         known = {fault.path for fault in faults}

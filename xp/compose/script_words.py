@@ -85,6 +85,7 @@ RENAMED: Mapping[str, str] = {
 
 HARDWARE = "hardware=a100x4 chooses accelerators and their number, hardware.accelerators_per_node the number alone"
 EXPORT = "export it; xp hands each variable to the stages that need it, and takes no secret on a command line"
+RESUMED = "resume=RUN goes on with a run; training.initial_checkpoint=DIR starts one from a Hugging Face directory"
 MODEL = "model=NAME; model=hf model.path=ORG/NAME for one without an option"
 PREPARED = "preparation makes the files of tasks; outputs=DIR is where they lie"
 ROWS = (
@@ -102,7 +103,7 @@ SAID: Mapping[str, str] = {
     "trainer.policy.model.path": "model=NAME chooses it; model=hf model.path=ORG/NAME for one of your own",
     "trainer.logger": "tracking=[wandb]; the console always gets its log",
     "trainer.resume_mode": "resume=RUN goes on with a run; a new run starts afresh",
-    "trainer.resume_path": "resume=RUN goes on with a run",
+    "trainer.resume_path": RESUMED,
     "trainer.placement.colocate_all": "backend.engine.placement=colocated or separate",
     "trainer.placement.policy_num_gpus_per_node": HARDWARE,
     "trainer.placement.ref_num_gpus_per_node": HARDWARE,
@@ -130,7 +131,7 @@ SAID: Mapping[str, str] = {
     "--megatron-path": "export MEGATRON_PATH=DIR",
     "--slime-path": "export SLIME_PATH=DIR",
     "--save": "outputs=DIR; checkpoints lie in the run's directory",
-    "--load": "resume=RUN goes on with a run",
+    "--load": RESUMED,
     "--num-gpus": HARDWARE,
     "--actor-gpus": f"{HARDWARE}; backend.engine.accelerators are the engines' own",
     "--rollout-gpus": "backend.engine.accelerators, with backend.engine.placement=separate",
@@ -169,7 +170,7 @@ SAID: Mapping[str, str] = {
     "environment_factory": "env=NAME, or env.provider=package.module:Class of your own",
     "reward_funcs": "env.reward and env.reward_fn, package.module:function or a list of those",
     "reward_weights": "the weights in env.reward_fn=[{fn: package.module:function, weight: 0.5}, ...]",
-    "include_metadata": "nothing to set: preparation keeps what the environment says of a task in its row",
+    "include_metadata": 'nothing to set: a function of env.reward_fn with a parameter `task` reads task["metadata"]',
     # variables of the public scripts
     "MODEL": MODEL,
     "NUM_GPUS": HARDWARE,

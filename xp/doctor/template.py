@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from xp.backends.stages.episode import chat_of
-from xp.backends.stages.model import model_place
+from xp.backends.stages.model import start_place
 from xp.backends.stages.needs import QUIET, trainer_runtime
 from xp.backends.stages.prepare import task_set_place
 from xp.compose import ROOT
@@ -26,9 +26,9 @@ PROGRAM = "xp.tasks.template_check"
 
 def chat_template(spec: RunSpec, outputs: Path) -> Iterator[Finding]:
     """Ask the trainer's own transformers, offline."""
-    found = local_directory(model_place(spec.model), outputs, file="tokenizer_config.json")
+    found = local_directory(start_place(spec), outputs, file="tokenizer_config.json")
     if found is None:
-        where = model_place(spec.model)
+        where = start_place(spec)
         yield unknown("template", f"the tokenizer of {where} is not on this machine; it is looked at once it is")
         return
     place = str(found)

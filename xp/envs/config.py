@@ -79,11 +79,14 @@ class Chat:
     tools_prompt: ToolsPrompt = ToolsPrompt.TEMPLATE
     dialect: Dialect = Dialect.HERMES
     """In which xp writes the tools."""
+    keep_prompts: bool = False
+    """Whether trajectories keep the prompt as the model read it."""
 
     @staticmethod
     def from_value(value: Mapping[str, Any]) -> Chat:
         """From what `dataclasses.asdict` made of one."""
-        return Chat(value["arguments"], ToolsPrompt(value["tools_prompt"]), Dialect(value["dialect"]))
+        enums = {"tools_prompt": ToolsPrompt(value["tools_prompt"]), "dialect": Dialect(value["dialect"])}
+        return Chat(**{**value, **enums})
 
 
 LOCAL_CALLS: Final = 8

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -44,6 +44,7 @@ class Episode:
         rules: what a turn means and how it is scored.
         shapes: the user's own rewards, from the rules' `reward_fn`.
         opening: the messages that the model reads first, for those functions.
+        describe: asks the environment for its own description of the task, for those functions; None: none wants it.
     """
 
     def __init__(
@@ -53,11 +54,14 @@ class Episode:
         rules: EnvConfig,
         shapes: Sequence[Shape] = (),
         opening: Sequence[Message] = (),
+        describe: Callable[[], Mapping[str, Any]] | None = None,
     ) -> None:
         self.task = task
         self._rules = rules
         self._shapes = shapes
         self._opening = opening
+        self._describe = describe
+        self._metadata: Mapping[str, Any] = {}
         self._attempt = Attempt(open_session, rules.limits.retries_per_episode)
         self._lock = threading.Lock()
         self._status = Status.ONGOING
@@ -126,6 +130,8 @@ class Episode:
             self._deadline = began + self._rules.limits.episode_timeout_s
             try:
                 self._attempt.open(self._deadline)
+                if self._describe is not None:
+                    self._metadata = self._describe()
             except EnvFault as fault:
                 self._void(fault)
             self.open_s = time.monotonic() - began
@@ -219,6 +225,8 @@ class Episode:
             "env": task.env,
             "split": task.split,
             "index": task.index,
+            "task": {"id": task.id, "env": task.env, "split": task.split, "index": task.index}
+            | {"metadata": dict(self._metadata)},
             "messages": messages,
             "tool_calls": calls,
         }

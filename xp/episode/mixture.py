@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
-from xp.envs.base import Message, Provider, Task
+from xp.envs.base import Message, ProtocolError, Provider, Task
 from xp.envs.config import EpisodeConfig
 from xp.envs.load import load_provider
 from xp.episode.auto_dialect import resolved
@@ -56,7 +57,9 @@ class Mix:
         provider = self._providers[row.env]
         task = Task(row.env, row.split, row.index)
         rules, shapes = self._config.members[row.env], self._shapes[row.env]
-        return Episode(task, lambda: provider.open(task), rules, shapes, row.messages)
+        # Not from the task set: a description may hold the answer, and no dataset of a trainer's does.
+        describe = partial(_description, provider, task) if any(shape.wants("task") for shape in shapes) else None
+        return Episode(task, lambda: provider.open(task), rules, shapes, row.messages, describe)
 
     def max_sessions(self) -> int:
         """The smallest bound of any member on sessions open at the same time."""
@@ -80,3 +83,11 @@ class Mix:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _description(provider: Provider, task: Task) -> Mapping[str, Any]:
+    """The environment's own, asked for again; raises EnvFault."""
+    try:
+        return provider.tasks(task.split, [task.index])[0].spec
+    except ValueError as error:
+        raise ProtocolError(f"task {task.id}: {error}") from error

@@ -30,6 +30,10 @@ class Shape:
     weight: float = 1.0
     """Factor of what it gives in the episode's reward."""
 
+    def wants(self, name: str) -> bool:
+        """Whether the function asks for this keyword of ABOUT."""
+        return self.wanted is not None and name in self.wanted
+
 
 def load_shape(name: str, weight: float = 1.0) -> Shape:
     """The function `package.module:function`; raises XpError where there is none."""
@@ -68,7 +72,7 @@ def _under(function: str, given: float, entries: Mapping[str, float]) -> dict[st
     return {function: given} | {f"{function}/{name}": value for name, value in entries.items()}
 
 
-ABOUT: Final = ("outcome", "env", "split", "index", "messages", "tool_calls")
+ABOUT: Final = ("outcome", "env", "split", "index", "task", "messages", "tool_calls")
 """What a function may ask for, by the names of its parameters."""
 
 

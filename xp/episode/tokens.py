@@ -82,6 +82,10 @@ class ChatTokens:
                 return None
         return len(self.prompt(messages, tools))
 
+    def kept(self, prompt_ids: Sequence[int]) -> str | None:
+        """The prompt for the trajectory, as the model reads it; None where the run keeps none."""
+        return str(self._tokenizer.decode(prompt_ids, skip_special_tokens=False)) if self.chat.keep_prompts else None
+
     def rendered(self, messages: Sequence[Message], tools: str) -> str:
         """`prompt` as text."""
         return str(self._apply(messages, tools, tokenize=False))

@@ -19,11 +19,14 @@ from xp.episode.episode import Episode, Turn
 from xp.episode.outcome import Outcome
 from xp.episode.tool_calls import Malformed
 
-SCHEMA_VERSION: Final = 2
-READABLE: Final = (1, 2)
-"""Schemas that can be read; 1 has no `tools`."""
+SCHEMA_VERSION: Final = 3
+READABLE: Final = (1, 2, 3)
+"""Schemas that can be read; 1 has no `tools`, 2 no `prompt`."""
 TOOLS: Final = "tools"
 """The field with the digest of the tools, and the directory beside the trajectories that holds them."""
+PROMPT: Final = "prompt"
+PROMPTS: Final = "prompts"
+"""The directory beside the trajectories that holds the prompts."""
 
 
 @dataclass(frozen=True)
@@ -69,18 +72,25 @@ class Trajectory:
     tokens: Tokens | None
     tools: str
     """JSON list of the tools' schemas, as the chat template took them; a line holds the digest alone."""
+    prompt: str | None = None
+    """The opening as the model read it, special tokens included; a line holds the digest alone. None: not kept."""
     extra: Mapping[str, Any] = field(default_factory=dict)
     """Whatever else an adapter wants to keep; JSON-able."""
 
     def to_line(self) -> bytes:
-        value = {"schema_version": SCHEMA_VERSION, **asdict(self), TOOLS: tools_digest(self.tools)}
+        digests = {TOOLS: tools_digest(self.tools), PROMPT: None if self.prompt is None else text_digest(self.prompt)}
+        value = {"schema_version": SCHEMA_VERSION, **asdict(self), **digests}
         # A lone surrogate that a model wrote becomes the JSON escape of itself.
         return json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
 
 
 def tools_digest(tools: str) -> str:
     """sha256 of what `canonical_tools` makes of a JSON list of schemas."""
-    return hashlib.sha256(canonical_tools(tools).encode()).hexdigest()
+    return text_digest(canonical_tools(tools))
+
+
+def text_digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()
 
 
 @cache
@@ -99,6 +109,7 @@ def trajectory(
     sample: int,
     tools: str,
     tokens: Tokens | None = None,
+    prompt: str | None = None,
     extra: Mapping[str, Any] | None = None,
 ) -> Trajectory:
     """The record of a settled episode.
@@ -106,6 +117,7 @@ def trajectory(
     Args:
         opening: the messages that the model read first.
         tools: JSON list of the schemas that it read with them.
+        prompt: both as text, where the run keeps it.
     """
     messages = list(opening)
     tool_calls: list[Mapping[str, Any]] = []
@@ -130,6 +142,7 @@ def trajectory(
         env_s=[turn.elapsed_s for turn in episode.turns],
         tokens=tokens,
         tools=tools,
+        prompt=prompt,
         extra=extra or {},
     )
 
@@ -139,12 +152,13 @@ class TrajectoryWriter:
 
     Args:
         path: a file of its own for each process; a line that an earlier process left torn stays, closed by a newline.
-            Each distinct list of tools is written once, as `tools/<digest>.json` beside it.
+            Each distinct list of tools is written once, as `tools/<digest>.json` beside it, and each distinct prompt
+            that is kept, as `prompts/<digest>.txt`.
     """
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._tools = path.parent / TOOLS
+        self._directory = path.parent
         self._written: set[str] = set()
         self._lock = threading.Lock()
         self._fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -155,7 +169,9 @@ class TrajectoryWriter:
         """Raises OSError when the disk is full; the next line then starts afresh."""
         line = record.to_line()
         with self._lock:
-            self._keep_tools(record.tools)
+            self._keep(TOOLS, f"{tools_digest(record.tools)}.json", canonical_tools(record.tools))
+            if record.prompt is not None:
+                self._keep(PROMPTS, f"{text_digest(record.prompt)}.txt", record.prompt)
             if self._is_torn:
                 line = b"\n" + line
             self._is_torn = True
@@ -163,10 +179,10 @@ class TrajectoryWriter:
                 line = line[os.write(self._fd, line) :]
             self._is_torn = False
 
-    def _keep_tools(self, tools: str) -> None:
-        if tools not in self._written:
-            write_atomically(self._tools / f"{tools_digest(tools)}.json", canonical_tools(tools))
-            self._written.add(tools)
+    def _keep(self, folder: str, name: str, text: str) -> None:
+        if name not in self._written:
+            write_atomically(self._directory / folder / name, text)
+            self._written.add(name)
 
     def close(self) -> None:
         with self._lock:

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 from xp.backends.base import Places, render_module
 from xp.backends.extent import extent_refusals
-from xp.backends.stages.model import model_place, model_stage
+from xp.backends.stages.model import model_stage, start_place
 from xp.backends.stages.prepare import prepare_stage, task_set_place
 from xp.errors import ExitCode, XpError
 from xp.job import Stage
@@ -94,7 +94,7 @@ def build_model_evaluation(spec: RunSpec, run_id: str, attempt: int = 1) -> Plan
     places = Places(run=f"runs/{run_id}", attempt=attempt, tasks=task_set_place(spec))
     built = () if spec.model.build is None else (model_stage(spec, places),)
     needs = ("prepare", *(stage.name for stage in built))
-    evaluate = backend.evaluation(spec, places, {"before": model_place(spec.model)}, needs=needs)
+    evaluate = backend.evaluation(spec, places, {"before": start_place(spec)}, needs=needs)
     return Plan(run_id, attempt, spec, (prepare_stage(spec, places, trains=False), *built, evaluate))
 
 

@@ -20,7 +20,7 @@ from xp.runs.origin import is_ours
 from xp.runs.record import Status, is_held
 from xp.spec import RunSpec
 
-INCIDENTAL = ("outputs", "project", "tracking", "upload_rollouts", "preparation", "launcher")
+INCIDENTAL = ("outputs", "project", "tracking", "upload_rollouts", "record_prompts", "preparation", "launcher")
 """Sections of a spec that change nothing about its result."""
 
 

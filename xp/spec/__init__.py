@@ -118,6 +118,8 @@ class RunSpec(Section):
     tracking: tuple[Tracker, ...]
     upload_rollouts: bool
     """Whether trajectories are sent to OpenReward, under the run's id."""
+    record_prompts: bool
+    """Whether trajectories keep each episode's prompt as the model read it, special tokens included."""
     env: Environments
     model: Model
     algorithm: Algorithm

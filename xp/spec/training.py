@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from xp.episode.finite import OnNonfinite
-from xp.spec.section import Count, Fraction, Section
+from xp.spec.section import Count, Fraction, LocalPath, Section
 
 
 class LrSchedule(StrEnum):
@@ -20,6 +20,9 @@ class LrSchedule(StrEnum):
 class Training(Section):
     """Sizes, rates and limits; the defaults come with the model."""
 
+    initial_checkpoint: LocalPath | None
+    """Hugging Face directory of the same network, whose weights and tokenizer training starts from; the KL penalty
+    stays relative to the model. None: the model itself."""
     num_steps: Count | None
     """Rollout steps: batches of fresh episodes; None: as many as `epochs` makes."""
     epochs: Count | None
@@ -48,7 +51,7 @@ class Training(Section):
     adam_eps: Annotated[float, Field(gt=0)]
     max_grad_norm: Annotated[float, Field(gt=0)]
     kl_coef: Annotated[float, Field(ge=0)]
-    """Weight of the KL penalty to the initial model; 0: no reference model is loaded."""
+    """Weight of the KL penalty to the model (not to initial_checkpoint); 0: no reference model is loaded."""
     entropy_coef: Annotated[float, Field(ge=0)]
     """Weight of the entropy bonus; 0: off."""
     temperature: Annotated[float, Field(gt=0)]

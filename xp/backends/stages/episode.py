@@ -45,7 +45,7 @@ def env_config(name: str, member: EnvMember, spec: RunSpec) -> EnvConfig:
 def chat_of(spec: RunSpec) -> Chat:
     """How dialogues become what the model reads, in every stage that generates."""
     arguments = {name: value for name, value in spec.model.chat_template.items() if value is not None}
-    return Chat(arguments, spec.model.tools_prompt, spec.model.dialect)
+    return Chat(arguments, spec.model.tools_prompt, spec.model.dialect, spec.record_prompts)
 
 
 def episode_secrets(spec: RunSpec) -> dict[str, str]:

@@ -44,6 +44,11 @@ def model_config(model: Model, target: str, num_threads: int | None) -> str:
     return json.dumps(config, indent=2) + "\n"
 
 
+def start_place(spec: RunSpec) -> str:
+    """Where the weights are that training starts from, with their tokenizer."""
+    return spec.training.initial_checkpoint or model_place(spec.model)
+
+
 def model_stage(spec: RunSpec, places: Places) -> Stage:
     """Make the model, or copy it where xp ships it; skipped where the same one was made before."""
     assert spec.model.build is not None

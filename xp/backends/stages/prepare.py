@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xp.backends.base import Places
 from xp.backends.stages.episode import chat_of, env_config, episode_secrets
-from xp.backends.stages.model import model_place
+from xp.backends.stages.model import start_place
 from xp.backends.stages.needs import QUIET, host_resources
 from xp.job import Job, Runtime, Stage
 from xp.spec import HeldOut as HeldOutSpec
@@ -49,7 +49,7 @@ def task_set_place(spec: RunSpec) -> str:
 def prepare_stage(spec: RunSpec, places: Places, *, trains: bool) -> Stage:
     """Fetch the tasks; a set that is there already is verified, which takes a fraction of a second."""
     here = places.stage("prepare")
-    reader = Reader(model_place(spec.model), spec.training.max_prompt_tokens, chat_of(spec))
+    reader = Reader(start_place(spec), spec.training.max_prompt_tokens, chat_of(spec))
     job = Job(
         argv=("python", "-m", "xp.tasks.prepare", f"{here}/config.json", f"{here}/reader.json"),
         files={

@@ -14,7 +14,7 @@ from xp.spec import LossAggregation, RunSpec
 
 CARRIED: Mapping[str, str] = {
     "model.name": "the run's record",
-    "model.path": "trainer.policy.model.path; the reference takes the same",
+    "model.path": "trainer.ref.model.path, and trainer.policy.model.path without an initial_checkpoint",
     "model.build": "xp.builtin.model, in the model stage",
     "model.dialect": "xp.episode",
     "model.max_context_tokens": "checked against the longest episode when planning",
@@ -25,6 +25,7 @@ CARRIED: Mapping[str, str] = {
     "algorithm.ratio_level": "trainer.algorithm.policy_loss_type, with policy_loss",
     "algorithm.advantage_fn": "xp.backends.skyrl.worker.experiment, where it is set",
     "algorithm.mask_truncated": "loss masks from xp.backends.skyrl.worker.generator",
+    "training.initial_checkpoint": "trainer.policy.model.path; null: model.path",
     "training.adam_beta2": "trainer.policy.optimizer_config.adam_betas, with adam_beta1",
     "training.shuffle": "xp.tasks.schedule; SkyRL's loader keeps the order",
     "training.max_void_fraction": "xp.backends.skyrl.worker.steps",

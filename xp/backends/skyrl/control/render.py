@@ -16,7 +16,7 @@ from xp.backends.skyrl.control.refusals import refusals
 from xp.backends.skyrl.worker.config import Common, EvaluateConfig, Sampling, TrainConfig
 from xp.backends.stages.episode import chat_of, episode_config, episode_secrets
 from xp.backends.stages.evaluation import rounds
-from xp.backends.stages.model import model_place, model_stage
+from xp.backends.stages.model import model_place, model_stage, start_place
 from xp.backends.stages.needs import QUIET, cpu_environment, trainer_resources, trainer_runtime
 from xp.backends.stages.prepare import prepare_config
 from xp.job import Job, Stage
@@ -54,11 +54,10 @@ def native(spec: RunSpec) -> dict[str, Any]:
 
 def stages(spec: RunSpec, places: Places) -> tuple[Stage, ...]:
     """model (where it is built) -> train -> evaluate (where tasks are held out)."""
-    base_model = model_place(spec.model)
     built = () if spec.model.build is None else (model_stage(spec, places),)
     needs = ("prepare", *(stage.name for stage in built))
-    train = Stage("train", _train_job(spec, places, base_model), needs=needs)
-    before = {"before": base_model} if spec.evaluation.before_training else {}
+    train = Stage("train", _train_job(spec, places), needs=needs)
+    before = {"before": start_place(spec)} if spec.evaluation.before_training else {}
     if not spec.env.is_held_out:
         return (*built, train)
     return (*built, train, evaluation(spec, places, {**before, "after": places.model}, needs=("train",)))
@@ -97,7 +96,7 @@ def checkpoint(spec: RunSpec, places: Places, step: int) -> str:
     return f"{_exports(places)}/global_step_{step}/policy"
 
 
-def _train_job(spec: RunSpec, places: Places, base_model: str) -> Job:
+def _train_job(spec: RunSpec, places: Places) -> Job:
     training, here = spec.training, places.stage("train")
     train_data, held_out_data = f"{here}/train.parquet", f"{here}/held_out.parquet"
     paths = {
@@ -109,7 +108,8 @@ def _train_job(spec: RunSpec, places: Places, base_model: str) -> Job:
     } | ({} if spec.model.lora is None else {"trainer.policy.model.lora.lora_sync_path": f"{here}/adapters"})
     config = TrainConfig(
         common=_common(spec, places, "train", training.temperature, native(spec), paths),
-        base_model=base_model,
+        base_model=model_place(spec.model),
+        initial_checkpoint=training.initial_checkpoint,
         model_dir=places.model,
         train_data=train_data,
         held_out_data=held_out_data,

@@ -13,6 +13,7 @@ from xp.tasks.length import Length
 from xp.tasks.rounds import Rounds
 
 STEPS_KEY = "trainer.max_training_steps"
+REFERENCE_KEY = "trainer.ref.model.path"
 OWN_ESTIMATOR = "xp"
 """Name in SkyRL's registry of what worker/advantages.py computes; its parser takes registered ones only."""
 
@@ -64,16 +65,18 @@ class Common:
     model_keys: tuple[str, ...]
     """Native keys that hold the model."""
 
-    def native(self, model: str, root: Path) -> list[str]:
+    def native(self, model: str, root: Path, reference: str | None = None) -> list[str]:
         """The complete overrides, with absolute paths: Ray's workers have working directories of their own.
 
         Args:
             model: a Hugging Face id, or a directory (absolute, or relative to `root`).
             root: the outputs root.
+            reference: the KL penalty's model, likewise; None: nothing is trained.
         """
-        directory = root / model
         paths = {key: str(root / path) for key, path in self.paths.items()}
-        paths |= dict.fromkeys(self.model_keys, str(directory) if directory.is_dir() else model)
+        paths |= dict.fromkeys(self.model_keys, _place(model, root))
+        if reference is not None:
+            paths[REFERENCE_KEY] = _place(reference, root)
         return [*self.overrides, *(f"{key}={json.dumps(_value(key, path))}" for key, path in paths.items())]
 
 
@@ -83,6 +86,9 @@ class TrainConfig:
 
     common: Common
     base_model: str
+    """Hugging Face id or directory of the model; what the KL penalty is relative to."""
+    initial_checkpoint: str | None
+    """Directory whose weights and tokenizer training starts from; None: those of `base_model`."""
     model_dir: str
     """Where the trained model goes, as a Hugging Face directory."""
     train_data: str
@@ -104,6 +110,11 @@ class TrainConfig:
     """In xp's words: whose advantages are wanted."""
     advantage_fn: str | None
     """`package.module:function` of the user's own."""
+
+    @property
+    def start_model(self) -> str:
+        """What training starts from."""
+        return self.initial_checkpoint or self.base_model
 
     @property
     def num_steps(self) -> int:
@@ -147,6 +158,11 @@ class EvaluateConfig:
     def from_json(text: str) -> EvaluateConfig:
         value = json.loads(text)
         return EvaluateConfig(**value | {"common": _common(value["common"]), "rounds": Rounds(**value["rounds"])})
+
+
+def _place(model: str, root: Path) -> str:
+    directory = root / model
+    return str(directory) if directory.is_dir() else model
 
 
 def _value(key: str, path: str) -> str | list[str]:

@@ -113,7 +113,7 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
         row = ViewRow.of(prompt, env_extras)
         ids = self._chat.prompt(row.messages, row.tools)
         sample = trajectory_id.repetition_id
-        play = Play(row, sample, self._mix.episode(row), ids, self._sampling.max_response_tokens)
+        play = Play(row, sample, self._mix.episode(row), ids, self._sampling.max_response_tokens, self._chat.kept(ids))
         self._plays[trajectory_id.instance_id, sample] = play
         return play
 

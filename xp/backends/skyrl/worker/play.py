@@ -44,6 +44,8 @@ class Play:
     prompt_ids: list[int]
     room: int
     """Tokens that the response may still take, the environment's included."""
+    prompt: str | None = None
+    """As the model read it, where the run keeps it."""
     generated: int = 0
     observed: int = 0
     reply_ids: list[int] = field(default_factory=list)
@@ -85,6 +87,7 @@ class Play:
             sample=self.sample,
             tools=self.row.tools,
             tokens=tokens,
+            prompt=self.prompt,
         )
 
 

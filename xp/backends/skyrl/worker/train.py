@@ -34,7 +34,7 @@ def main(argv: Sequence[str]) -> None:
     from xp.backends.skyrl.worker.cluster import run_in_ray
     from xp.backends.skyrl.worker.experiment import train_in_task
 
-    cfg = native_config(config.common, config.base_model)
+    cfg = native_config(config.common, config.start_model, config.base_model)
     num_workers = config.common.num_workers if config.common.rehearsal else None
     run_in_ray(cfg, train_in_task, (config, path.parent, Path.cwd()), num_workers=num_workers)
 
@@ -56,7 +56,7 @@ def write_views(config: TrainConfig, stage: Path, rows: Sequence[TaskRow]) -> No
 
     common = config.common
     directory = Path(common.tasks)
-    chat = ChatTokens(AutoTokenizer.from_pretrained(config.base_model), common.chat)
+    chat = ChatTokens(AutoTokenizer.from_pretrained(config.start_model), common.chat)
     resolve(stage, chat)
 
     def kept(rows: Sequence[TaskRow]) -> list[TaskRow]:
@@ -70,15 +70,15 @@ def write_views(config: TrainConfig, stage: Path, rows: Sequence[TaskRow]) -> No
         write_view(config.during.episodes(held_out), Path(config.held_out_data))
 
 
-def native_config(common: Common, model: str) -> Any:
-    """SkyRL's own configuration, parsed and checked by SkyRL."""
+def native_config(common: Common, model: str, reference: str | None = None) -> Any:
+    """SkyRL's own configuration, parsed and checked by SkyRL; `reference` where a training follows."""
     from skyrl.train.config import SkyRLTrainConfig
     from skyrl.train.utils import validate_cfg
 
     from xp.backends.skyrl.worker.advantages import register_estimator
 
     register_estimator()
-    cfg = SkyRLTrainConfig.from_cli_overrides(common.native(model, Path.cwd()))
+    cfg = SkyRLTrainConfig.from_cli_overrides(common.native(model, Path.cwd(), reference))
     validate_cfg(cfg)
     if loopback.ONE_MACHINE in os.environ:
         # The router of SkyRL's engines is no Python program; xp.security.loopback keeps the engines' own servers.

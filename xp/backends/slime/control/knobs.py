@@ -37,7 +37,7 @@ HELD_OUT = "held_out"
 KNOBS: Mapping[str, Callable[[RunSpec], Flags]] = {
     "seed": lambda s: {"--seed": value(s.seed), "--rollout-seed": value(s.seed)},
     "model.dtype": lambda _: {"--bf16": ()},
-    "model.path": lambda s: {"--hf-checkpoint": value(s.model.path)},
+    "model.path": lambda s: {"--hf-checkpoint": value(s.training.initial_checkpoint or s.model.path)},
     "model.max_context_tokens": lambda s: {"--sglang-context-length": value(s.model.max_context_tokens)},
     "algorithm.estimator": lambda s: {"--advantage-estimator": value(native_estimator(s))},
     "algorithm.advantage_scale": lambda s: {

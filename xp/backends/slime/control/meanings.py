@@ -29,6 +29,10 @@ CARRIED: Mapping[str, Meaning] = {
     "algorithm.advantage_fn": Meaning(Fit.EXACT, "xp.backends.slime.worker.advantages, in Slime's rollout process"),
     "algorithm.mask_truncated": Meaning(Fit.EXACT, f"Sample.remove_sample, by {ROLLOUT}"),
     "training.critic_learning_rate": Meaning(Fit.EXACT, "lr of the role critic in --megatron-config-path"),
+    "training.initial_checkpoint": Meaning(
+        Fit.EXACT,
+        "--load until the run has a checkpoint of its own, and --hf-checkpoint; null: --ref-load is the start",
+    ),
     "training.passes_per_step": Meaning(Fit.UNSUPPORTED, REFUSED, "Slime passes over a step's episodes once."),
     "training.max_prompt_tokens": Meaning(Fit.EXACT, "xp.tasks.load leaves longer prompts out of the view"),
     "training.keep_checkpoints": Meaning(

@@ -77,7 +77,7 @@ def refusals(spec: RunSpec) -> list[Refusal]:
         ]
     if (family := family_refusal(spec)) is not None:
         return [family]
-    found = [*_place(spec), *_model(spec), *_mathematics(spec), *_lengths(spec)]
+    found = [*_place(spec), *_model(spec), *_mathematics(spec), *_lengths(spec), *_start(spec)]
     # The arithmetic is about the layouts that are left.
     return found or [*batch_refusals(spec), *_overrides(spec)]
 
@@ -164,6 +164,16 @@ def _critic(spec: RunSpec) -> Iterator[Refusal]:
         yield Refusal(
             "backend.convert_model",
             "Slime's critic starts from a Megatron checkpoint, not from a Hugging Face directory; set it to true",
+        )
+
+
+def _start(spec: RunSpec) -> Iterator[Refusal]:
+    """Source: slime/backends/megatron_utils/hf_to_megatron, which knows no output layer of a critic."""
+    if spec.training.initial_checkpoint is not None and spec.algorithm.critic is not None:
+        yield Refusal(
+            "training.initial_checkpoint",
+            "Slime's critic starts from a Megatron checkpoint, not from a Hugging Face directory; make the checkpoint"
+            " the model (model.path), or use backend=skyrl or algorithm=grpo",
         )
 
 

@@ -24,7 +24,7 @@ from xp.backends.slime.worker.config import (
 )
 from xp.backends.stages.episode import chat_of, episode_config, episode_secrets
 from xp.backends.stages.evaluation import rounds
-from xp.backends.stages.model import model_place
+from xp.backends.stages.model import model_place, start_place
 from xp.backends.stages.needs import QUIET, trainer_resources, trainer_runtime
 from xp.backends.stages.prepare import prepare_config
 from xp.job import Job, Stage
@@ -58,7 +58,8 @@ def train_flags(spec: RunSpec, places: Places) -> Flags:
         **knob_flags(spec),
         "--prompt-data": (_prompts(here),),
         "--eval-prompt-data": (HELD_OUT, _held_out(here)) if is_evaluated else None,
-        # Slime goes on from --load where it holds a checkpoint, and starts from --ref-load where it holds none.
+        # Slime goes on from --load where it holds a checkpoint, and starts from --ref-load where it holds none; the
+        # stage's program puts training.initial_checkpoint there until the run has a checkpoint of its own.
         "--load": (places.checkpoints,),
         "--save": (places.checkpoints,),
         "--ref-load": (_converted(spec) if spec.backend.convert_model else model_place(spec.model),),
@@ -73,7 +74,7 @@ def stages(spec: RunSpec, places: Places) -> tuple[Stage, ...]:
     converted = (_convert_stage(spec, places),) if spec.backend.convert_model else ()
     needs = ("prepare", *(stage.name for stage in converted))
     train = Stage("train", _train_job(spec, places), needs=needs)
-    before = {"before": model_place(spec.model)} if spec.evaluation.before_training else {}
+    before = {"before": start_place(spec)} if spec.evaluation.before_training else {}
     if not spec.env.is_held_out:
         return (*converted, train)
     return (*converted, train, evaluation(spec, places, {**before, "after": places.model}, needs=("train",)))
@@ -113,6 +114,7 @@ def _train_job(spec: RunSpec, places: Places) -> Job:
         common=_common(spec, places, "train"),
         command=_command(spec, train_flags(spec, places)),
         base_model=model_place(spec.model),
+        initial_checkpoint=training.initial_checkpoint,
         architecture=_architecture(spec),
         prompts=_prompts(here),
         held_out=_held_out(here) if spec.evaluation.every else None,
@@ -213,7 +215,8 @@ def _architecture(spec: RunSpec) -> dict[str, Any]:
 
 
 def _command(spec: RunSpec, flags: Flags) -> Command:
-    of_model = tuple(name for name in MODEL_FLAGS if flags.get(name) == (model_place(spec.model),))
+    models = ((model_place(spec.model),), (start_place(spec),))
+    of_model = tuple(name for name in MODEL_FLAGS if flags.get(name) in models)
     return Command(
         flags=words(flags),
         path_flags=tuple(name for name in PATH_FLAGS if flags.get(name) is not None and name not in of_model),

@@ -85,7 +85,9 @@ class TrainConfig:
     common: Common
     command: Command
     base_model: str
-    """Hugging Face id or directory of the untrained policy."""
+    """Hugging Face id or directory of the model; what the KL penalty is relative to."""
+    initial_checkpoint: str | None
+    """Directory whose weights and tokenizer training starts from; None: those of `base_model`."""
     architecture: Mapping[str, Any]
     """The network as the spec has it, to be compared with the model's config.json."""
     prompts: str
@@ -117,6 +119,11 @@ class TrainConfig:
     """Where it is `gae`."""
 
     @property
+    def start_model(self) -> str:
+        """What training starts from."""
+        return self.initial_checkpoint or self.base_model
+
+    @property
     def num_steps(self) -> int:
         """Rollout steps; call only where they are given or settled."""
         return self.length.steps
@@ -129,6 +136,14 @@ class TrainConfig:
             del words[at : at + 2]
         command = replace(self.command, flags=(*words, STEPS_FLAG, str(length.steps)))
         return replace(self, length=length, command=command)
+
+    def from_the_start(self) -> TrainConfig:
+        """With `--load` for a run that has no checkpoint yet."""
+        if self.initial_checkpoint is None:
+            return self
+        words = list(self.command.flags)
+        words[words.index("--load") + 1] = self.initial_checkpoint
+        return replace(self, command=replace(self.command, flags=tuple(words)))
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=2) + "\n"

@@ -68,7 +68,8 @@ async def _play(own: Worker, args: Any, sample: Any, sampling: Mapping[str, Any]
     num_generated = sum(sample.loss_mask or ())
     played = Played(sample.metadata["env"], sample.metadata["task_id"], outcome, num_generated)
     tokens = Tokens(num_prompt, num_generated, sample.response_length - num_generated)
-    record = _record(own, args, sample, episode, tokens, evaluation)
+    prompt = chat.kept(sample.tokens[:num_prompt])
+    record = _record(own, args, sample, episode, tokens, evaluation, prompt)
     await _threaded(own, lambda: own.take(played, record))
     write_played(sample.metadata, played)
     _close(own, sample, outcome, chat)
@@ -130,7 +131,9 @@ def _close(own: Worker, sample: Any, outcome: Outcome, chat: ChatTokens) -> None
         sample.append_response_tokens(tokens=[chat.end_id], trainable=False)
 
 
-def _record(own: Worker, args: Any, sample: Any, episode: Episode, tokens: Tokens, evaluation: bool) -> Trajectory:
+def _record(
+    own: Worker, args: Any, sample: Any, episode: Episode, tokens: Tokens, evaluation: bool, prompt: str | None
+) -> Trajectory:
     from slime.rollout import sample_hooks
 
     phase = "evaluate" if evaluation and own.config.phase == "train" else own.config.phase
@@ -143,6 +146,7 @@ def _record(own: Worker, args: Any, sample: Any, episode: Episode, tokens: Token
         sample=sample.metadata.get("sample", (sample.index or 0) % args.n_samples_per_prompt),
         tools=json.dumps(sample.metadata["tools"]),
         tokens=tokens,
+        prompt=prompt,
     )
 
 

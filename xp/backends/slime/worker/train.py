@@ -35,7 +35,7 @@ def main(argv: Sequence[str]) -> None:
     if config.advantage_fn is not None:
         load_advantage_fn(config.advantage_fn)  # a fault in it ends the stage here, and not after a step of episodes
     open_sources(config.command)
-    model = local_model(config.base_model, root)
+    model = local_model(config.start_model, root)
     check_architecture(model, config.architecture)
     rows = load_tasks(Path(config.common.tasks), path.parent, "train")
     config = config.with_length(settle(config.length, len(rows), config.prompts_per_step, path.parent))
@@ -46,7 +46,9 @@ def main(argv: Sequence[str]) -> None:
     if config.critic is not None:
         roles = critic_role(config.critic, root, is_resumed=latest is not None)
         write_atomically(root / config.critic.roles, json.dumps(roles) + "\n")
-    if latest is not None:
+    if latest is None:
+        config = config.from_the_start()
+    else:
         print(f"going on from rollout step {latest + 1} of {config.num_steps}", flush=True)
     if latest is None or latest + 1 < config.num_steps:
         run_train(config.command, worker_config(config, root))

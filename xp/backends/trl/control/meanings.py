@@ -48,6 +48,9 @@ CARRIED: Mapping[str, Meaning] = {
     "training.max_tokens_per_micro_batch": Meaning(
         Fit.UNSUPPORTED, REFUSED, "A micro-batch is a number of episodes there."
     ),
+    "training.initial_checkpoint": Meaning(
+        Fit.EXACT, "AutoModelForCausalLM.from_pretrained, the reference's place being model.path; null: model.path"
+    ),
     "training.max_prompt_tokens": Meaning(Fit.EXACT, "xp.tasks.load leaves longer prompts out"),
     "training.stop": Meaning(Fit.EXACT, f"where a turn ends, by {ENGINE}"),
     "training.max_tokens_per_turn": Meaning(Fit.EXACT, f"max_tokens of each turn, by {ENGINE}"),

@@ -158,6 +158,12 @@ def _algorithm(spec: RunSpec) -> Iterator[Refusal]:
             "algorithm.importance_correction",
             "with backend.engine.name=transformers the policy itself generates: there is no gap to correct; set none",
         )
+    if training.initial_checkpoint is not None and spec.model.lora is not None and training.kl_coef > 0:
+        yield Refusal(
+            "training.initial_checkpoint",
+            "with model.lora TRL's reference is the checkpoint without the adapters, not model.path; set"
+            " training.kl_coef=0, or make the checkpoint the model (model.path), or use backend=skyrl",
+        )
     if training.max_tokens_per_micro_batch is not None:
         yield Refusal(
             "training.max_tokens_per_micro_batch",

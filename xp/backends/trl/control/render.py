@@ -9,7 +9,7 @@ from typing import Any
 from xp.backends.base import Places
 from xp.backends.stages.episode import chat_of, episode_config, episode_secrets
 from xp.backends.stages.evaluation import rounds
-from xp.backends.stages.model import model_place, model_stage
+from xp.backends.stages.model import model_place, model_stage, start_place
 from xp.backends.stages.needs import QUIET, cpu_environment, trainer_resources, trainer_runtime
 from xp.backends.stages.prepare import prepare_config
 from xp.backends.trl.control.geometry import geometry, world_size
@@ -37,11 +37,10 @@ def grpo_config(spec: RunSpec, places: Places) -> dict[str, Any]:
 
 def stages(spec: RunSpec, places: Places) -> tuple[Stage, ...]:
     """model (where it is built) -> train -> evaluate (where tasks are held out)."""
-    base_model = model_place(spec.model)
     built = () if spec.model.build is None else (model_stage(spec, places),)
     needs = ("prepare", *(stage.name for stage in built))
-    train = Stage("train", _train_job(spec, places, base_model), needs=needs)
-    before = {"before": base_model} if spec.evaluation.before_training else {}
+    train = Stage("train", _train_job(spec, places), needs=needs)
+    before = {"before": start_place(spec)} if spec.evaluation.before_training else {}
     if not spec.env.is_held_out:
         return (*built, train)
     return (*built, train, evaluation(spec, places, {**before, "after": places.model}, needs=("train",)))
@@ -72,7 +71,7 @@ def checkpoint(spec: RunSpec, places: Places, step: int) -> str:
     return f"{places.checkpoints}/checkpoint-{step * geometry(spec).updates_per_rollout}"
 
 
-def _train_job(spec: RunSpec, places: Places, base_model: str) -> Job:
+def _train_job(spec: RunSpec, places: Places) -> Job:
     training, lora, here = spec.training, spec.model.lora, places.stage("train")
     engines = spec.backend.engine.accelerators
     config = TrainConfig(
@@ -83,7 +82,8 @@ def _train_job(spec: RunSpec, places: Places, base_model: str) -> Job:
             training.temperature,
             None if engines is None else server(spec, engines, takes_weights=True),
         ),
-        base_model=base_model,
+        base_model=model_place(spec.model),
+        initial_checkpoint=training.initial_checkpoint,
         model_dir=places.model,
         num_processes=world_size(spec),
         length=Length(training.num_steps, training.epochs),

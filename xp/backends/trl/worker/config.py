@@ -107,6 +107,9 @@ class TrainConfig:
 
     common: Common
     base_model: str
+    """Hugging Face id or directory of the model; what the KL penalty is relative to."""
+    initial_checkpoint: str | None
+    """Directory whose weights and tokenizer training starts from; None: those of `base_model`."""
     model_dir: str
     """Where the trained model goes, as a Hugging Face directory."""
     num_processes: int
@@ -121,6 +124,11 @@ class TrainConfig:
     """None: held-out tasks are played before and after training alone."""
     grpo: Mapping[str, Any]
     """Keyword arguments of trl.GRPOConfig, complete but for the address of a server and, with epochs, `max_steps`."""
+
+    @property
+    def start_model(self) -> str:
+        """What training starts from."""
+        return self.initial_checkpoint or self.base_model
 
     @property
     def num_steps(self) -> int:

@@ -46,7 +46,7 @@ def _serve(stack: ExitStack, config: TrainConfig) -> None:
     own, served = split_devices(config.num_processes, server.num_accelerators)
     log = Path(config.common.stage_dir) / "vllm.log"
     os.environ[train.SERVER_URL], os.environ[guarded.KEY] = stack.enter_context(
-        running(server, config.base_model, served, log)
+        running(server, config.start_model, served, log)
     )
     os.environ[train.GROUP_PORT] = str(free_port())
     os.environ["CUDA_VISIBLE_DEVICES"] = own

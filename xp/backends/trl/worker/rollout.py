@@ -39,6 +39,8 @@ class Rollout:
     conversation: Conversation
     episode: Episode
     outcome: Outcome
+    prompt: str | None
+    """As the model read it, where the run keeps it."""
 
     def played(self) -> Played:
         return Played(self.row.env, self.row.task_id, self.outcome, sum(self.conversation.mask))
@@ -55,6 +57,7 @@ class Rollout:
             sample=self.sample,
             tools=self.row.tools,
             tokens=tokens,
+            prompt=self.prompt,
         )
 
 
@@ -184,7 +187,7 @@ def _play_wave(
             engine.extend(dict(_step_all(engine, episodes, starts, chat, pool)))
         outcomes = list(pool.map(Episode.settle, episodes))
     return [
-        Rollout(row, sample, conversation, episode, outcome)
+        Rollout(row, sample, conversation, episode, outcome, chat.kept(conversation.prompt_ids))
         for (row, sample), conversation, episode, outcome in zip(
             numbered, engine.conversations, episodes, outcomes, strict=True
         )

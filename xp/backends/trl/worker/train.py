@@ -54,7 +54,7 @@ def main(argv: Sequence[str]) -> None:
 
     quiet_trainer(config.common.num_threads)
     set_seed(config.common.sampling.seed)
-    tokenizer = AutoTokenizer.from_pretrained(config.base_model)
+    tokenizer = AutoTokenizer.from_pretrained(config.start_model)
     chat = ChatTokens(tokenizer, config.common.chat)
     resolve(path.parent, chat)
     kept = within_limit(Path(config.common.tasks), rows, chat, config.common.sampling.max_prompt_tokens)
@@ -112,7 +112,9 @@ def make_trainer(
         guarded.let_trl_say(environ[guarded.KEY])
     args = GRPOConfig(**config.grpo, **_server(environ))
     shard_on_cpu(args.distributed_state, environ)
-    model = AutoModelForCausalLM.from_pretrained(config.base_model, dtype=loaded_dtype(config))
+    model = AutoModelForCausalLM.from_pretrained(config.start_model, dtype=loaded_dtype(config))
+    # GRPOTrainer loads the reference itself, from the place that the configuration names; adapters have none.
+    model.config._name_or_path = config.base_model
     trainer = GuardedTrainer(
         log,
         model=model,

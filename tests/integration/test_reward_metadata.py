@@ -1,0 +1,72 @@
+"""A reward function reads what a real server says of a task; no dataset and no prompt holds it."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+from tests.envs_under_test.catalog.answers import _sum
+from tests.envs_under_test.catalog.whodunit import make_case
+from tests.fake_session import call
+from tests.ors_server import rules
+from xp.envs.config import EpisodeConfig, WeightedFn
+from xp.episode.mixture import Mix
+from xp.episode.outcome import Outcome
+from xp.tasks.config import Purpose
+from xp.tasks.row import TaskRow
+
+CATALOG = "tests.envs_under_test.catalog"
+SEEN: list[dict[str, Any]] = []
+
+
+def remember(outcome: Outcome, task: dict[str, Any]) -> float:
+    SEEN.append(task)
+    return outcome.reward or 0.0
+
+
+def alone(outcome: Outcome) -> float:
+    return outcome.reward or 0.0
+
+
+def row(split: str, index: int) -> TaskRow:
+    return TaskRow(f"e/{split}/{index}", "e", Purpose.TRAIN, split, index, "", (), "[]", 1.0)
+
+
+def played(look_alike: str, split: str, index: int, message: str, function: str = "remember") -> list[dict[str, Any]]:
+    SEEN.clear()
+    own = (WeightedFn(f"tests.integration.test_reward_metadata:{function}", 1.0),)
+    member = rules(name="e", serve=f"{CATALOG}.{look_alike}", reward_fn=own)
+    with Mix(EpisodeConfig({"e": member}), os.environ) as mix:
+        episode = mix.episode(row(split, index))
+        episode.step(message)
+        outcome = episode.settle()
+    assert outcome.reward == 1.0, outcome
+    return list(SEEN)
+
+
+def test_where_the_server_lists_its_tasks() -> None:
+    case = make_case(3)
+    answer = call("submit_answer", **case.solution)
+    (task,) = played("whodunit:WhoDunit", "train", 3, answer)
+    assert {key: task[key] for key in ("id", "env", "split", "index")} == {
+        "id": "e/train/3",
+        "env": "e",
+        "split": "train",
+        "index": 3,
+    }
+    assert task["metadata"] == case.model_dump()
+
+
+def test_where_the_server_only_counts_them() -> None:
+    spec = _sum("train", 77)
+    (task,) = played("answers:Unsplit", "train", 77, call("answer", answer=str(spec["a"] + spec["b"])))
+    assert task["metadata"] == spec
+
+
+def test_a_function_that_does_not_want_it_asks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    from xp.envs.openreward import OpenRewardProvider
+
+    monkeypatch.setattr(OpenRewardProvider, "tasks", lambda *_: pytest.fail("asked for the task's description"))
+    assert played("whodunit:WhoDunit", "train", 4, call("submit_answer", **make_case(4).solution), "alone") == []

@@ -1,0 +1,155 @@
+"""`training.initial_checkpoint=DIR`: where training starts, while the KL penalty stays relative to the model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.test_own_model import fault, model_at
+from tests.unit.test_own_model import no_hub as no_hub
+from xp.backends.skyrl.worker.config import TrainConfig as SkyrlConfig
+from xp.backends.slime.worker.config import TrainConfig as SlimeConfig
+from xp.compose import compose
+from xp.planning.plan import Plan, build_plan
+
+SMALL = ("training.max_response_tokens=2048",)
+BACKENDS = {
+    "trl": ("hardware=a100x1",),
+    "skyrl": ("hardware=a100x4",),
+    "slime": ("hardware=h100x8", "backend.parallel.tensor=1"),
+}
+
+
+def checkpoint_at(directory: Path, **changes: Any) -> Path:
+    """A whole Hugging Face directory, by the names of its files."""
+    place = model_at(directory, **changes)
+    for name in ("model.safetensors", "tokenizer.json", "tokenizer_config.json"):
+        (place / name).write_text("{}")
+    return place
+
+
+def overrides(directory: Path, backend: str = "trl", *more: str) -> list[str]:
+    base = model_at(directory / "base")
+    place = checkpoint_at(directory / "sft") if not (directory / "sft").exists() else directory / "sft"
+    own = (f"model.path={base}", f"training.initial_checkpoint={place}")
+    return [
+        "env=whodunit",
+        f"backend={backend}",
+        *BACKENDS[backend],
+        "model=hf",
+        "training.max_response_tokens=2048",
+        *own,
+        *more,
+    ]
+
+
+def config_of(plan: Plan, stage: str) -> dict[str, Any]:
+    job = next(one.job for one in plan.stages if one.name == stage)
+    found: dict[str, Any] = json.loads(next(text for name, text in job.files.items() if name.endswith("/config.json")))
+    return found
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_training_and_the_first_evaluation_start_there_and_the_reference_is_the_model(
+    backend: str, tmp_path: Path
+) -> None:
+    plan = build_plan(compose(overrides(tmp_path, backend)), "r")
+    train = config_of(plan, "train")
+    assert train["initial_checkpoint"] == str(tmp_path / "sft")
+    assert train["base_model"] == str(tmp_path / "base")
+    assert config_of(plan, "evaluate")["models"]["before"] == str(tmp_path / "sft")
+    prepare = next(one.job for one in plan.stages if one.name == "prepare")
+    reader = next(text for name, text in prepare.files.items() if name.endswith("reader.json"))
+    assert json.loads(reader)["model"] == str(tmp_path / "sft")
+
+
+def test_skyrl_gets_two_models(tmp_path: Path) -> None:
+    plan = build_plan(compose(overrides(tmp_path, "skyrl")), "r")
+    config = SkyrlConfig.from_json(json.dumps(config_of(plan, "train")))
+    words = config.common.native(config.start_model, Path("/out"), config.base_model)
+    assert f'trainer.policy.model.path="{tmp_path}/sft"' in words
+    assert f'trainer.ref.model.path="{tmp_path}/base"' in words
+
+
+def test_slime_loads_it_while_the_run_has_no_checkpoint(tmp_path: Path) -> None:
+    config = SlimeConfig.from_json(
+        json.dumps(config_of(build_plan(compose(overrides(tmp_path, "slime")), "r"), "train"))
+    )
+
+    def value(of: SlimeConfig, flag: str) -> str:
+        return of.command.flags[of.command.flags.index(flag) + 1]
+
+    assert value(config, "--load") == "runs/r/checkpoints"
+    first = config.from_the_start()
+    assert value(first, "--load") == value(first, "--hf-checkpoint") == str(tmp_path / "sft")
+    assert value(first, "--ref-load") == str(tmp_path / "base")
+
+
+def test_a_directory_below_the_outputs_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    checkpoint_at(tmp_path / "outputs/runs/r0/model")
+    base = model_at(tmp_path / "base")
+    spec = compose(["model=hf", f"model.path={base}", "training.initial_checkpoint=runs/r0/model"])
+    assert spec.training.initial_checkpoint == str(tmp_path / "outputs/runs/r0/model")
+
+
+def test_what_is_no_whole_model_is_refused(tmp_path: Path) -> None:
+    base, place = model_at(tmp_path / "base"), tmp_path / "start"
+    asked = ("model=hf", f"model.path={base}", f"training.initial_checkpoint={place}")
+    assert "no such directory" in fault(*asked)
+    place.mkdir()
+    assert "no config.json that can be read; a Megatron checkpoint is to be exported first" in fault(*asked)
+    (place / "adapter_config.json").write_text("{}")
+    assert "the directory holds adapters; merge them" in fault(*asked)
+    model_at(place)
+    assert "the directory holds no weights" in fault(*asked)
+    (place / "model-00001-of-00002.safetensors").write_text("")
+    assert "the directory holds no tokenizer (tokenizer.json)" in fault(*asked)
+
+
+def test_another_network_is_refused(tmp_path: Path) -> None:
+    base = model_at(tmp_path / "base")
+    start = checkpoint_at(tmp_path / "start", hidden_size=1024, num_hidden_layers=2)
+    said = fault("model=hf", f"model.path={base}", f"training.initial_checkpoint={start}")
+    assert "hidden_size is 576, and config.json has 1024" in said
+    assert f"set model=hf model.path={start}" in said
+    option = fault("model=qwen3-4b", "hardware=a100x1", f"training.initial_checkpoint={start}")
+    assert "not the network of model=qwen3-4b" in option
+    tiny = fault(f"training.initial_checkpoint={start}")
+    assert "not the network of model=tiny: " in tiny
+
+
+def test_a_model_that_nobody_here_knows_cannot_be_compared(tmp_path: Path) -> None:
+    start = checkpoint_at(tmp_path / "start")
+    said = fault("model=hf", "model.path=Some/Model", f"training.initial_checkpoint={start}")
+    assert "download the model first" in said
+
+
+def test_what_a_backend_cannot_start_from_is_refused(tmp_path: Path) -> None:
+    adapters = "model.lora={rank: 8, alpha: 16.0, dropout: 0.0, target_modules: null}"
+    said = fault(*overrides(tmp_path, "trl", adapters))
+    assert "TRL's reference is the checkpoint without the adapters" in said
+    build_plan(compose(overrides(tmp_path, "trl", adapters, "training.kl_coef=0.0")), "r")
+    build_plan(compose(overrides(tmp_path, "skyrl", adapters)), "r")
+    critic = ("algorithm=ppo", "backend.convert_model=true")
+    assert "Slime's critic starts from a Megatron checkpoint" in fault(*overrides(tmp_path, "slime", *critic))
+
+
+def test_the_network_of_the_embedded_model_is_compared_as_far_as_it_is_known(tmp_path: Path) -> None:
+    build = compose([]).model.build
+    assert build is not None
+    start = checkpoint_at(
+        tmp_path / "start",
+        model_type="qwen2",
+        hidden_size=build.hidden_size,
+        num_hidden_layers=build.num_layers,
+        num_attention_heads=build.num_heads,
+        num_key_value_heads=build.num_kv_heads,
+        intermediate_size=build.intermediate_size,
+        head_dim=build.head_dim,
+        rope_theta=build.rope_theta,
+    )
+    assert compose([f"training.initial_checkpoint={start}"]).training.initial_checkpoint == str(start)
