@@ -12,6 +12,8 @@ import pytest
 
 from xp.tasks.manifest import read_manifest
 
+pytestmark = pytest.mark.timeout(1800)
+
 FEW = (
     *("model.build.warmup_steps=3", "training.num_steps=1", "training.prompts_per_step=2", "training.group_size=2"),
     *("training.micro_batch_size=4", "evaluation.num_tasks=2", "tracking=[]"),
@@ -59,7 +61,7 @@ def test_an_environment_that_trains_nothing_is_evaluated_and_not_trained(tmp_pat
     assert code == 0, text
     assert set(evaluation(tmp_path)["results"]) == {"before"}
     code, text = run(tmp_path, (), "gsm1k", "answers:GSM1K", *few)
-    assert code == 6, text
+    assert code == 3, text
     assert "nothing to train on" in text
 
 

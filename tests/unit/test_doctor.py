@@ -13,6 +13,7 @@ from xp.__main__ import main
 from xp.compose import compose
 from xp.doctor import exit_code
 from xp.doctor.finding import Finding, Verdict, fault, ok
+from xp.doctor.functions import functions
 from xp.doctor.machine import accelerators, disk, host, versions
 from xp.doctor.reach import environments, launcher, secrets
 from xp.doctor.template import chat_template
@@ -45,6 +46,25 @@ def test_xps_own_python_is_not_made_into_the_trainers() -> None:
     overrides = ["backend=skyrl", "env=whodunit", "hardware=a100x4"]
     faults = [f for f in versions(compose(overrides), stages(*overrides)) if f.verdict is Verdict.FAULT]
     assert "python -m xp install backend=skyrl hardware=a100x4" in only(faults).text
+
+
+def test_functions_of_the_users_own_are_named_and_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_rewards.py").write_text("import json\n\ndef mine(outcome, task):\n    return 1.0\n")
+    (tmp_path / "my_broken.py").write_text("import no_such_package\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert list(functions(compose([]))) == []
+    listed = "env.reward_fn=[my_rewards:mine, my_rewards:theirs, {fn: my_broken:mine, weight: 0.5}]"
+    good, missing, broken = functions(compose([listed]))
+    assert (good.verdict, "a run imports my_rewards:mine" in good.text) == (Verdict.OK, True)
+    assert (missing.verdict, missing.code) == (Verdict.FAULT, ExitCode.CONFIG)
+    assert "reward_fn my_rewards:theirs cannot be loaded" in missing.text
+    assert "reward_fn my_broken:mine cannot be loaded: No module named 'no_such_package'" in broken.text
+
+
+def test_functions_without_a_python_to_try_them_are_named_all_the_same() -> None:
+    own = ["env.reward_fn=my_rewards:mine", "backend.runtime.python=/no/such/python"]
+    finding = only(list(functions(compose(own))))
+    assert (finding.verdict, "a run imports my_rewards:mine" in finding.text) == (Verdict.UNKNOWN, True)
 
 
 def test_an_interpreter_that_is_not_there_is_a_fault() -> None:

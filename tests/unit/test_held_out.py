@@ -90,7 +90,6 @@ def test_training_splits_are_one_name_or_several() -> None:
     ("override", "message"),
     [
         ("env.train.split=[train,train]", "names one split twice"),
-        ("env.train.split=[]", "the name of a split, or a list of names"),
         ("env.train.split=3", "the name of a split, or a list of names"),
         ("env.train.splits=[train,extra]", r"env\.train\.split, one name or a list"),
         ("env.splits=[train,extra]", r"env\.train\.split, one name or a list"),
@@ -134,6 +133,28 @@ def test_the_plan_refuses_all_tasks_and_a_share_once_the_size_is_known(tmp_path:
     allowed = ("env.held_out.split=train", "env.held_out.overlap=allowed")
     for overrides in (("env.train.num_tasks=1",), ("env.held_out=null",), allowed):
         assert build_plan(compose([*served, "env.train.num_tasks=2", *overrides]), "r").stages
+
+
+def test_the_plan_refuses_to_train_on_what_is_there_to_be_evaluated(tmp_path: Path) -> None:
+    with pytest.raises(XpError, match=r"env\.train\.split: nothing to train on: .*\n`python -m xp evaluate`") as error:
+        build_plan(compose(["env=gsm1k", f"outputs={tmp_path}"]), "r")
+    assert error.value.code is ExitCode.PLAN
+    assert build_model_evaluation(compose(["env=gsm1k", f"outputs={tmp_path}"]), "r").stages
+    mix = compose(["env=[gsm1k,whodunit_mini]", f"outputs={tmp_path}"])
+    assert build_plan(mix, "r").stages
+
+
+def test_the_plan_refuses_it_too_once_a_set_of_the_environment_has_told_its_splits(tmp_path: Path) -> None:
+    served = ["env=openreward", "env.serve=tests.envs_under_test.catalog.answers:GSM1K", f"outputs={tmp_path}"]
+    spec = compose([*served, "env.held_out.num_tasks=2"])
+    assert build_plan(spec, "r").stages  # nothing is known yet
+    prepare(prepare_config(spec), os.environ, tmp_path)
+    for overrides in ((), ("env.held_out.num_tasks=3",)):
+        with pytest.raises(XpError, match="the environment has only split test, which is there to be evaluated on"):
+            build_plan(compose([*served, *overrides]), "r")
+    assert build_model_evaluation(compose(served), "r").stages
+    on_it = ("env.train.split=test", "env.held_out.split=test", "env.held_out.overlap=allowed")
+    assert build_plan(compose([*served, *on_it]), "r").stages
 
 
 def test_a_result_on_tasks_that_are_trained_on_carries_its_label(tmp_path: Path) -> None:

@@ -89,6 +89,10 @@ def test_packed_micro_batches_still_want_whole_shares() -> None:
     assert "divide by the data-parallel size, packed micro-batches or not" in found(*overrides)
 
 
+def test_a_stop_text_that_looks_like_a_flag_is_refused() -> None:
+    assert "would read '--done' as a flag of its own" in found("training.stop=[</tool_call>,--done]")
+
+
 def test_training_takes_equally_many_accelerators_of_each_node() -> None:
     apart = ["backend.engine.placement=separate", "hardware.num_nodes=2", "backend.engine.accelerators=4"]
     assert "whole nodes, or part of one" in found(*apart)
@@ -105,7 +109,7 @@ def test_training_takes_equally_many_accelerators_of_each_node() -> None:
         ("use-kl-loss=true", "set training.kl_coef"),
         ("attention-dropout=0.1", "it has the same value for every run"),
         ("num-layers=4", "set model.architecture"),
-        ("load=elsewhere", "set model.path"),
+        ("load=elsewhere", "set training.initial_checkpoint"),
         ("ref-load=elsewhere", "set model.path"),
         ("persistent-save-interval=5", "as --save-interval; set training.checkpoint_every"),
         ("advantage-estimator=ppo", "set algorithm.estimator"),

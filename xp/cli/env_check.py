@@ -99,7 +99,7 @@ def _check_member(
 
 def _split(member: EnvMember, splits: Sequence[str]) -> str:
     """The one to play: of the training splits, or whatever an environment has that trains nothing."""
-    return next((split for split in (*member.train.split, *splits) if split in splits), member.train.split[0])
+    return next((split for split in (*member.train.split, *splits) if split in splits), "train")
 
 
 def token_counter(directory: str, rules: Chat) -> Callable[[Sequence[Message], str], int]:

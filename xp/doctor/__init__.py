@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from xp.doctor.finding import Finding, Verdict, fault_of, ok
+from xp.doctor.functions import functions
 from xp.doctor.machine import accelerators, disk, host, versions
 from xp.doctor.reach import environments, launcher, secrets, trackers
 from xp.doctor.template import chat_template
@@ -33,6 +34,7 @@ def examine(spec: RunSpec) -> Iterator[Finding]:
     yield from disk(spec, outputs)
     yield from versions(spec, stages)
     yield from launcher(spec, stages, outputs)
+    yield from functions(spec)
     yield from chat_template(spec, outputs)
     yield from environments(spec)
 

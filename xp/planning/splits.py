@@ -8,8 +8,8 @@ from typing import Any
 
 from xp.backends.base import Refusal
 from xp.backends.stages.prepare import STORE, prepare_config, task_set_place
-from xp.spec import HeldOut, Overlap, RunSpec
-from xp.tasks.held_out import OWN_SPLITS, HeldOutRecord, Rule, named
+from xp.spec import EnvMember, HeldOut, Overlap, RunSpec
+from xp.tasks.held_out import OWN_SPLITS, HeldOutRecord, Rule, evaluation_only, named
 from xp.tasks.manifest import MANIFEST, read_manifest
 from xp.tasks.request import canonical_request
 
@@ -33,8 +33,12 @@ def held_out_lines(spec: RunSpec, outputs: Path) -> list[str]:
 def split_refusals(spec: RunSpec) -> Iterator[Refusal]:
     """More training tasks than a share leaves, and no training task at all, where another set has told the sizes."""
     requests = canonical_request(prepare_config(spec))["members"]
+    records = {name: _record_of(Path(spec.outputs), requests[name]) for name in spec.env.members}
+    if all(_trains_nothing(member, records[name]) for name, member in spec.env.members.items()):
+        yield from (Refusal("env.train.split", evaluation_only(record)) for record in records.values())
+        return
     for name, member in spec.env.members.items():
-        found = _record_of(Path(spec.outputs), requests[name])
+        found = records[name]
         wanted, held_out = member.train.num_tasks, member.held_out
         if found is None or set(found.train_splits) != set(member.train.split):
             continue
@@ -49,6 +53,13 @@ def split_refusals(spec: RunSpec) -> Iterator[Refusal]:
             f" evaluation), or {key}.held_out.split={found.train_splits[0]} {key}.held_out.overlap=allowed"
             " (evaluated on training tasks, and labelled so)",
         )
+
+
+def _trains_nothing(member: EnvMember, found: HeldOutRecord | None) -> bool:
+    """Whether the spec says so, or the environment has been seen to have only splits to evaluate on."""
+    if found is None or member.train.split != ("train",):
+        return not member.train.split
+    return bool(found.sizes) and not found.train_splits
 
 
 def _is_share(wanted: HeldOut, found: HeldOutRecord) -> bool:

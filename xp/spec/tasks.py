@@ -22,7 +22,7 @@ def _as_names(value: Any) -> Any:
     """One name is a list of one."""
     if isinstance(value, str):
         return (value,)
-    if isinstance(value, (list, tuple)) and value and all(isinstance(name, str) for name in value):
+    if isinstance(value, (list, tuple)) and all(isinstance(name, str) for name in value):
         return tuple(value)
     raise PydanticCustomError("string_type", "Input should be the name of a split, or a list of names")
 
@@ -39,7 +39,8 @@ class Selection(Section):
     """The tasks to learn from."""
 
     split: SplitNames
-    """The environment's own split, or a list of several: one set, with the split as a column."""
+    """The environment's own split, or a list of several: one set, with the split as a column. Empty: the environment is
+    there to be evaluated on, and no training starts with it alone."""
     num_tasks: Count | None
     """How many; None: all that is not held out."""
     indices: Indices

@@ -92,3 +92,17 @@ def overlap_label(num_trained_on: int, num_held_out: int) -> str:
 def named(splits: tuple[str, ...]) -> str:
     """`split train`, `splits train and extra`."""
     return f"split{'s' if len(splits) > 1 else ''} {' and '.join(splits)}"
+
+
+def evaluation_only(record: HeldOutRecord | None) -> str:
+    """Why no training starts with an environment that has nothing to train on, with the ways out.
+
+    Args:
+        record: of any task set of it; None: nobody has asked it yet.
+    """
+    what = "the environment is" if record is None else f"the environment has only {named(record.splits)}, which is"
+    split = record.splits[0] if record is not None and record.splits else "NAME"
+    return (
+        f"nothing to train on: {what} there to be evaluated on\n`python -m xp evaluate` with the same words evaluates"
+        f" the model of the spec; env.train.split={split} trains on it all the same"
+    )

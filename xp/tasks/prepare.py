@@ -19,7 +19,7 @@ from xp.reading import config_of
 from xp.tasks.config import PrepareConfig, Purpose, Reader
 from xp.tasks.faults import Point, fault_point
 from xp.tasks.files import writing_below
-from xp.tasks.held_out import HeldOutRecord, named
+from xp.tasks.held_out import HeldOutRecord, evaluation_only
 from xp.tasks.report import print_held_out
 from xp.tasks.request import request_key, source_digest
 from xp.tasks.selection import Selected, cut_into_blocks, select_tasks
@@ -133,24 +133,22 @@ def _plan(config: PrepareConfig, providers: Mapping[str, Provider]) -> tuple[dic
         versions[name] = ask(member, providers[name].version)
         selected[name] = select_tasks(member, Census(member, providers[name]))
     if config.trains and not any(Purpose.TRAIN in chosen.tasks for chosen in selected.values()):
-        raise XpError("\n".join(_evaluation_only(name, one.record) for name, one in selected.items()), ExitCode.TASKS)
+        raise XpError(
+            "\n".join(f"env {name}: {evaluation_only(one.record)}" for name, one in selected.items()), ExitCode.TASKS
+        )
     return versions, selected
 
 
 def _trainable(config: PrepareConfig, found: TaskSet) -> TaskSet:
     """The set, if a training that follows has something to train on; raises XpError otherwise."""
     if config.trains and not found.num_tasks(Purpose.TRAIN):
-        records = found.manifest.held_out.items()
-        raise XpError("\n".join(_evaluation_only(name, record) for name, record in records), ExitCode.TASKS)
+        raise _nothing_to_train_on(found.manifest.held_out)
     return found
 
 
-def _evaluation_only(name: str, record: HeldOutRecord) -> str:
-    return (
-        f"env {name}: nothing to train on: the environment has only {named(record.splits)}, which is there to be"
-        f" evaluated on\n`python -m xp evaluate` with the same words evaluates the model of the spec;"
-        f" env.train.split={record.splits[0] if record.splits else 'NAME'} trains on it all the same"
-    )
+def _nothing_to_train_on(records: Mapping[str, HeldOutRecord]) -> XpError:
+    lines = (f"env {name}: {evaluation_only(record)}" for name, record in records.items())
+    return XpError("\n".join(lines), ExitCode.TASKS)
 
 
 def _clean_up_after(path: Path) -> None:

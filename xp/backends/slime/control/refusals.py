@@ -28,7 +28,7 @@ from xp.spec import (
 PLACED: Mapping[str, str] = {
     "--prompt-data": "env",
     "--eval-prompt-data": "env",
-    "--load": "model.path",
+    "--load": "training.initial_checkpoint",
     "--ref-load": "model.path",
     "--save": "outputs",
     "--save-hf": "outputs",
@@ -137,6 +137,12 @@ def _mathematics(spec: RunSpec) -> Iterator[Refusal]:
             "training.passes_per_step",
             "Slime passes over a step's episodes once; set it to 1 and updates_per_step higher, or use backend=skyrl"
             " or trl",
+        )
+    if taken := [text for text in training.stop if text.startswith("-")]:
+        yield Refusal(
+            "training.stop",
+            f"Slime's command line would read {taken[0]!r} as a flag of its own; begin it with another character, or"
+            " use backend=skyrl or trl",
         )
     if training.top_p < 1:
         yield Refusal(

@@ -1,0 +1,69 @@
+"""Functions of the user's own that the trainer will load: each is named, and imported by the trainer's own Python."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Final
+
+from xp.backends.stages.needs import QUIET, trainer_runtime
+from xp.compose import ROOT
+from xp.doctor.finding import Finding, fault, ok, unknown
+from xp.errors import ExitCode, XpError
+from xp.launchers.preflight import interpreter
+from xp.spec import RunSpec
+
+TIMEOUT_S: Final = 120.0
+PROGRAM: Final = """
+import json, sys
+from xp.episode.advantages import load_advantage_fn
+from xp.episode.shaping import load_shape
+loaders = {"reward_fn": load_shape, "advantage_fn": load_advantage_fn}
+found = {}
+for field, name in json.loads(sys.argv[1]):
+    try:
+        loaders[field](name)
+        found[name] = None
+    except Exception as error:
+        found[name] = f"{type(error).__name__}: {error}"
+print(json.dumps(found))
+"""
+
+
+def functions(spec: RunSpec) -> Iterator[Finding]:
+    """Whether each `env.reward_fn` and `algorithm.advantage_fn` loads, as a stage will load it."""
+    wanted = [("reward_fn", one.fn) for member in spec.env.members.values() for one in member.reward_fn or ()]
+    wanted += [("advantage_fn", name) for name in (spec.algorithm.advantage_fn,) if name is not None]
+    if not wanted:
+        return
+    names = ", ".join(dict.fromkeys(name for _, name in wanted))
+    try:
+        python = interpreter(trainer_runtime(spec, ()))
+    except XpError:
+        yield unknown("functions", f"a run imports {names}; there is no Python of the trainer's to try it with")
+        return
+    # Where xp finds the modules, of which a run takes a copy; another Python has a standard library of its own.
+    own = (sys.prefix, sys.base_prefix, sys.exec_prefix)
+    places = [entry or os.getcwd() for entry in sys.path if not entry.startswith(own)]
+    path = os.pathsep.join([str(ROOT), *places])
+    try:
+        done = subprocess.run(
+            [python, "-c", PROGRAM, json.dumps(wanted)],
+            env={**os.environ, **QUIET, "PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=True,
+        )
+        answer = json.loads(done.stdout.splitlines()[-1])
+    except (subprocess.SubprocessError, ValueError, IndexError) as error:
+        yield fault("functions", f"{python} cannot import {names}: {error}", ExitCode.CONFIG)
+        return
+    for name, why in answer.items():
+        if why is None:
+            yield ok("functions", f"a run imports {name}; {python} does")
+        else:
+            yield fault("functions", f"{python}: {why}", ExitCode.CONFIG)
