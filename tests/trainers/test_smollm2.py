@@ -1,4 +1,4 @@
-"""A pretrained model that nobody here made plays the mysteries: with its own template it is refused, not trained."""
+"""A pretrained model that nobody here made plays a look-alike of the catalog's WhoDunit, its tools in the prompt."""
 
 from __future__ import annotations
 
@@ -9,28 +9,41 @@ import pytest
 
 from tests.smollm2 import smollm2
 from xp.__main__ import main
+from xp.episode.trajectory import read_trajectories
 from xp.errors import ExitCode
 
-pytestmark = [pytest.mark.slow, pytest.mark.integration, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.slow, pytest.mark.integration, pytest.mark.timeout(3600)]
 
+LOOK_ALIKE = ("env=whodunit", "env.target=null", "env.serve=tests.envs_under_test.catalog.whodunit:WhoDunit")
+"""Ours, of the shape that the catalog's page gives: 100 tasks, seven tools, six of them without arguments."""
+TOOLS = (
+    *("list_suspects", "list_weapons", "list_locations", "list_motives", "list_clues", "list_statements"),
+    "submit_answer",
+)
 PLAY = (
-    *("hardware=cpu", "model.dtype=bfloat16", "env=whodunit_mini", "env.max_turns=2", "env.train.num_tasks=4"),
-    *("evaluation.num_tasks=2", "evaluation.samples_per_task=1", "training.max_prompt_tokens=2048"),
-    *("training.max_tokens_per_turn=32", "training.max_response_tokens=1024"),
+    *("hardware=cpu", "model.dtype=bfloat16", "env.max_turns=3", "env.train.num_tasks=4", "env.held_out.num_tasks=3"),
+    *("evaluation.num_tasks=null", "evaluation.samples_per_task=1", "training.max_prompt_tokens=2048"),
+    *("training.max_tokens_per_turn=48", "training.max_response_tokens=1024"),
 )
 
 
-def test_smollm2_reads_of_its_tools_and_plays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    model = smollm2(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    words = ["model=hf", f"model.path={model}", *PLAY]
+def test_smollm2_reads_of_its_tools_and_plays_whodunit(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    model, outputs = smollm2(tmp_path), tmp_path / "outputs"
+    words = ["model=hf", f"model.path={model}", f"outputs={outputs}", *LOOK_ALIKE, *PLAY]
     assert main(["prepare", *words]) == ExitCode.PLAN
-    assert "set model.tools_prompt=system" in capfd.readouterr().err
-    assert main(["evaluate", *words, "model.tools_prompt=system"]) == ExitCode.OK
-    (run,) = (tmp_path / "outputs" / "runs").glob("*/attempt_1/evaluate")
-    log = (run / "log.txt").read_text()
-    assert "tools are described by xp, in the system message" in log
-    (result,) = json.loads((run / "evaluation.json").read_text())["results"].values()
-    assert (result["num_scored"], result["num_void"]) == (2, 0)
+    refusal = capfd.readouterr().err
+    assert "set model.tools_prompt=system" in refusal
+    assert all(name in refusal for name in TOOLS)
+    assert main(["evaluate", *words, "model.tools_prompt=system", "record_prompts=true"]) == ExitCode.OK
+    (stage,) = (outputs / "runs").glob("*/attempt_1/evaluate")
+    assert "tools are described by xp, in the system message" in (stage / "log.txt").read_text()
+    (result,) = json.loads((stage / "evaluation.json").read_text())["results"].values()
+    assert (result["num_scored"], result["num_void"]) == (3, 0)
+    (file,) = (stage / "trajectories").glob("*.jsonl")
+    for record in read_trajectories(file).records:
+        prompt = (file.parent / "prompts" / f"{record['prompt']}.txt").read_text()
+        assert [name for name in TOOLS if f'"{name}"' not in prompt] == []
+        assert prompt.endswith("<|im_start|>assistant\n")
+        print(
+            f"{record['index']}: {record['outcome']['reward']}, {[m['content'][:200] for m in record['messages'][1:]]}"
+        )

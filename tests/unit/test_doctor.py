@@ -53,12 +53,12 @@ def test_functions_of_the_users_own_are_named_and_imported(tmp_path: Path, monke
     (tmp_path / "my_broken.py").write_text("import no_such_package\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     assert list(functions(compose([]))) == []
-    listed = "env.reward_fn=[my_rewards:mine, my_rewards:theirs, {fn: my_broken:mine, weight: 0.5}]"
+    listed = "env.reward_fn=[my_rewards:mine, my_rewards:theirs, {fn: my_broken:other, weight: 0.5}]"
     good, missing, broken = functions(compose([listed]))
     assert (good.verdict, "a run imports my_rewards:mine" in good.text) == (Verdict.OK, True)
     assert (missing.verdict, missing.code) == (Verdict.FAULT, ExitCode.CONFIG)
     assert "reward_fn my_rewards:theirs cannot be loaded" in missing.text
-    assert "reward_fn my_broken:mine cannot be loaded: No module named 'no_such_package'" in broken.text
+    assert "reward_fn my_broken:other cannot be loaded: No module named 'no_such_package'" in broken.text
 
 
 def test_functions_without_a_python_to_try_them_are_named_all_the_same() -> None:

@@ -14,6 +14,7 @@ import pytest
 from xp.backends.slime.control.architecture import architecture_flags
 from xp.compose import compose, from_container, options
 from xp.compose.model import GENERAL, name_of
+from xp.episode.dialects import SYNTAX
 from xp.errors import XpError
 from xp.models.files import _from_hub
 from xp.models.network import COUNTED, network_of
@@ -222,3 +223,32 @@ def test_llamas_rotary_scaling_is_read_with_its_bands() -> None:
     assert usual is not None
     assert other is not None
     assert (usual["rope_scaling"], other["rope_scaling"]) == ("llama3 x 8.0", "llama3")
+
+
+FAMILIES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "qwen3.5-9b": ("Qwen3_5TextConfig", {}),
+    "qwen3.5-4b": (
+        "Qwen3_5TextConfig",
+        {"hidden_size": 2560, "intermediate_size": 9216, "tie_word_embeddings": True},
+    ),
+    "glm-4.5-air": ("Glm4MoeConfig", {"head_dim": 128, "attention_bias": True}),
+    "gpt-oss-20b": ("GptOssConfig", {"num_hidden_layers": 24, "num_local_experts": 32}),
+}
+"""Option -> the configuration of its family in transformers, and what its model has of its own."""
+NOT_IN_TRANSFORMERS = ("rope_theta", "rope_scaling")
+"""Of the rotary embedding the library has a default for all families."""
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_an_option_of_a_newer_family_agrees_with_transformers(name: str) -> None:
+    import transformers
+
+    kind, own = FAMILIES[name]
+    expected = network_of(getattr(transformers, kind)(**own).to_dict())
+    assert expected is not None
+    option = compose([f"model={name}", "hardware=h200x8", "backend=skyrl", "env=whodunit"]).model
+    assert option.architecture is not None
+    found = option.architecture.model_dump(mode="json")
+    differing = {key for key, value in expected.items() if found[key] != value}
+    assert differing <= {*NOT_IN_TRANSFORMERS}
+    assert SYNTAX[option.dialect]

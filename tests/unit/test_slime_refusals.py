@@ -90,7 +90,7 @@ def test_packed_micro_batches_still_want_whole_shares() -> None:
 
 
 def test_a_stop_text_that_looks_like_a_flag_is_refused() -> None:
-    assert "would read '--done' as a flag of its own" in found("training.stop=[</tool_call>,--done]")
+    assert "would read '--done' as a flag of its own" in found("training.stop=['</tool_call>','--done']")
 
 
 def test_training_takes_equally_many_accelerators_of_each_node() -> None:

@@ -7,10 +7,11 @@ import pytest
 from xp.backends.stages.episode import episode_config, user_modules
 from xp.compose import compose, options
 from xp.errors import XpError
-from xp.planning.plan import build_plan
+from xp.planning.plan import build_model_evaluation, build_plan
 
 NEEDS_AN_ADDRESS = {"openreward", "openenv", "openenv_openspiel", "openenv_atari", "openenv_sumo_rl", "openenv_finrl"}
 NEEDS_A_GRADER = {"graded"}
+EVALUATED_ALONE = {"gsm1k"}
 
 
 @pytest.mark.parametrize("name", options("env"))
@@ -18,6 +19,10 @@ def test_every_option_plans_or_says_what_is_missing(name: str) -> None:
     if name in NEEDS_AN_ADDRESS | NEEDS_A_GRADER:
         with pytest.raises(XpError, match="give exactly one of"):
             compose([f"env={name}"])
+    elif name in EVALUATED_ALONE:
+        with pytest.raises(XpError, match="nothing to train on"):
+            build_plan(compose([f"env={name}"]), "x")
+        assert build_model_evaluation(compose([f"env={name}"]), "x").stages
     else:
         assert build_plan(compose([f"env={name}"]), "x").stages
 
