@@ -30,6 +30,8 @@ SMALL = (
     "training.micro_batch_size=8",
     "training.num_steps=2",
     "training.checkpoint_every=1",
+    # Untrained, it writes until its tokens are used up.
+    "training.max_response_tokens=120",
 )
 
 

@@ -39,12 +39,22 @@ def train_config(*overrides: str) -> TrainConfig:
     return TrainConfig.from_json(train.job.files["runs/r/attempt_1/train/config.json"])
 
 
-@pytest.mark.parametrize("recipe", [name for name in options("recipes") if is_trl(name)])
-def test_trl_takes_every_recipe_and_counts_as_the_spec_meant(recipe: str, tmp_path: Path) -> None:
-    program = [sys.executable, "-m", "tests.trainers.trl_args", recipe, str(tmp_path)]
+RECIPES = [name for name in options("recipes") if is_trl(name)]
+
+
+@pytest.fixture(scope="module")
+def arguments(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """Recipe -> the fields of its GRPOConfig."""
+    program = [sys.executable, "-m", "tests.trainers.trl_args", str(tmp_path_factory.mktemp("args")), *RECIPES]
     done = subprocess.run(program, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    args, spec = json.loads(done.stdout.splitlines()[-1]), compose([f"recipes={recipe}"])
+    pairs = [line.partition(" ") for line in done.stdout.splitlines() if line.partition(" ")[0] in RECIPES]
+    return {recipe: json.loads(text) for recipe, _, text in pairs}
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_trl_takes_every_recipe_and_counts_as_the_spec_meant(recipe: str, arguments: dict[str, dict[str, Any]]) -> None:
+    args, spec = arguments[recipe], compose([f"recipes={recipe}"])
     training = spec.training
     assert args["world_size"] == world_size(spec)
     assert args["generation_batch_size"] == training.prompts_per_step * training.group_size

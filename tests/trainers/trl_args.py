@@ -1,6 +1,8 @@
-"""Builds the GRPOConfig of a recipe as the first of its processes would, without the others: prints it as JSON.
+"""Builds the GRPOConfig of recipes as the first of their processes would, without the others: prints each as JSON.
 
-python -m tests.trainers.trl_args RECIPE OUTPUT_DIR
+python -m tests.trainers.trl_args OUTPUT_DIR RECIPE...
+
+Each recipe has a process of its own, forked where the trainer is imported already: importing takes most of the time.
 """
 
 from __future__ import annotations
@@ -35,12 +37,28 @@ def main(recipe: str, output_dir: str) -> None:
         rendered["max_steps"] = MAX_STEPS
     # The device alone is this machine's.
     args = GRPOConfig(**rendered | {"output_dir": output_dir, "use_cpu": True})
-    print(json.dumps({name: getattr(args, name) for name in rendered} | derived(args), default=str))
+    print(recipe, json.dumps({name: getattr(args, name) for name in rendered} | derived(args), default=str))
 
 
 def derived(args: object) -> dict[str, object]:
     return {name: getattr(args, name) for name in ("world_size", "steps_per_generation", "mixed_precision")}
 
 
+def each(output_dir: str, *recipes: str) -> None:
+    """One line a recipe: its name, then its arguments; a recipe that fails says why and has no line."""
+    import torch.distributed
+    from trl import GRPOConfig
+
+    assert torch.distributed
+    assert GRPOConfig
+    for recipe in recipes:
+        child = os.fork()
+        if child == 0:
+            main(recipe, output_dir)
+            sys.stdout.flush()
+            os._exit(0)
+        os.waitpid(child, 0)
+
+
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    each(*sys.argv[1:])

@@ -72,8 +72,8 @@ class Progress:
             self._bar.update(self._task, completed=completed, note=note)
         elif now - self._last_line >= LINE_EVERY_S:
             self._last_line = now
-            left = (self._total - completed) / max(rate, 1e-3)
-            print(f"prepare: {completed}/{self._total} tasks, {note}, {left:.0f} s left", file=sys.stderr, flush=True)
+            left = f", {(self._total - completed) / rate:.0f} s left" if self._done else ""
+            print(f"prepare: {completed}/{self._total} tasks, {note}{left}", file=sys.stderr, flush=True)
 
 
 def print_summary(title: str, counts: Mapping[str, Mapping[str, Count]], lengths: Counted | None = None) -> None:
