@@ -26,6 +26,7 @@ LIMITS = Limits(
     max_sessions=64,
     max_attempts=3,
     retries_per_episode=1,
+    memory_gb=None,
 )
 RULES = EnvConfig(
     name="fake",

@@ -105,6 +105,15 @@ class Counter(Noted):
         return said(str(time.time_ns()))
 
 
+class Hungry(Counter):
+    """Takes the memory that it is told to take."""
+
+    @tool
+    def eat(self, args: Amount) -> ToolOutput:
+        """Take so many gigabytes."""
+        return said(str(len(bytearray(int(args.amount * 1e9)))))
+
+
 class Quiz(Environment):
     """Takes the final plain message as its answer."""
 

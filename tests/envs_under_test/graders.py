@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,6 +25,29 @@ def hangs(answer: str, row: Mapping[str, Any]) -> float:
     del answer, row
     time.sleep(60)
     return 0.0
+
+
+def backtracks(answer: str, row: Mapping[str, Any]) -> float:
+    """For ever, without ever letting another thread of its process run; only for the row of 1."""
+    if row["answer"] == "1":
+        re.fullmatch(r"(a|a?)+b", "a" * 64)
+    return float(answer == row["answer"])
+
+
+def eats(answer: str, row: Mapping[str, Any]) -> float:
+    del answer, row
+    return float(len(bytearray(2 << 30)))
+
+
+def sees(answer: str, row: Mapping[str, Any]) -> float:
+    """How many of the variables that the answer names there are."""
+    del row
+    return float(sum(name in os.environ for name in answer.split()))
+
+
+def ends(answer: str, row: Mapping[str, Any]) -> float:
+    del answer, row
+    os._exit(3)
 
 
 def says_nan(answer: str, row: Mapping[str, Any]) -> float:

@@ -54,6 +54,16 @@ def test_its_output_goes_to_the_file_that_was_asked_for_and_is_quiet_while_all_i
     provider.close()
 
 
+def test_it_has_the_memory_that_the_limits_say_and_a_call_that_wants_more_is_a_fault() -> None:
+    provider = OpenRewardProvider(rules(serve="tests.envs_under_test.counter:Hungry", memory_gb=1.0), os.environ)
+    session = provider.open(provider.tasks("train", [1])[0])
+    assert session.call("eat", {"amount": 0.05}).text == "50000000"
+    with pytest.raises(EnvFault):
+        session.call("eat", {"amount": 2.0})
+    assert provider.open(provider.tasks("train", [1])[0]).call("inc", {}).text == "1", "the server goes on"
+    provider.close()
+
+
 def test_a_providers_server_starts_with_the_first_question_and_ends_with_it() -> None:
     provider = OpenRewardProvider(rules(serve=COUNTER), os.environ)
     assert provider.server is None

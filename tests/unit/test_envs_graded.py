@@ -61,10 +61,50 @@ def test_its_opening_is_what_the_environment_makes_of_the_prompt() -> None:
     ("grader", "fault"), [("raises", ToolCrashed), ("hangs", DeadlineExceeded), ("says_nan", ProtocolError)]
 )
 def test_a_grader_that_fails_makes_the_episode_void_never_zero(grader: str, fault: type[Exception]) -> None:
-    config = with_limits(graded(grader), call_timeout_s=0.2, retries_per_episode=0)
+    config = with_limits(graded(grader), call_timeout_s=1.0, retries_per_episode=0)
     outcome, _ = play(config, 1, "1")
     assert (outcome.status, outcome.reward) == (Status.VOID, None)
     assert fault.__name__ in (outcome.void_reason or "")
+
+
+def test_a_grader_that_never_lets_go_of_the_interpreter_costs_one_episode_and_no_other() -> None:
+    """A regular expression that backtracks for ever: no thread of its process, and no signal handler, runs again."""
+    config = with_limits(graded("backtracks"), call_timeout_s=3.0, retries_per_episode=0)
+    provider = GradedProvider(config, {})
+    hung, other = (
+        Episode(Task("x", "train", index), lambda index=index: provider.open(Task("x", "train", index)), config)
+        for index in (1, 2)
+    )
+    for episode in (hung, other):
+        episode.start()
+    hung.step("1")
+    other.step("2")
+    assert "DeadlineExceeded" in (hung.settle().void_reason or "")
+    assert other.settle().reward == 1.0
+    provider.close()
+
+
+@pytest.mark.parametrize(("grader", "fault"), [("eats", "MemoryError"), ("ends", "it ended with code 3")])
+def test_a_grader_that_eats_memory_or_ends_its_process_makes_the_episode_void(grader: str, fault: str) -> None:
+    config = with_limits(graded(grader), memory_gb=1.0, retries_per_episode=0)
+    outcome, _ = play(config, 1, "1")
+    assert (outcome.status, outcome.reward) == (Status.VOID, None)
+    assert fault in (outcome.void_reason or "")
+
+
+def test_a_grader_sees_the_secrets_that_are_declared_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("JUDGE_API_KEY", "OTHER_API_KEY", "UNKNOWN_VARIABLE"):
+        monkeypatch.setenv(name, "x")
+    config = graded("sees", secrets=("JUDGE_API_KEY",))
+    assert play(config, 1, "JUDGE_API_KEY OTHER_API_KEY UNKNOWN_VARIABLE")[0].reward == 1.0
+
+
+def test_a_closed_provider_leaves_no_grader_behind() -> None:
+    provider = GradedProvider(graded("equals"), {})
+    provider.open(Task("x", "train", 1)).close()
+    process = provider._process.child()._process
+    provider.close()
+    assert process.wait(10) is not None
 
 
 def test_the_reason_names_the_line_of_the_users_code() -> None:

@@ -129,6 +129,8 @@ class Limits:
     """Tries of a question, and of a call that provably did not execute although the server was there (429)."""
     retries_per_episode: int
     """Whole-episode retries on a fresh session before an episode is void."""
+    memory_gb: float | None
+    """Of each process that is started here for the environment: its server, or its grader; None: no bound."""
 
 
 @dataclass(frozen=True)

@@ -1,38 +1,36 @@
 """`provider: local`: a task is a row and a Python function scores the answer; no server, no tools.
 
-A grader is the user's own code, so what it raises is infrastructure: the episode is void, never 0.
+A grader is the user's own code, so what it raises is infrastructure: the episode is void, never 0. It runs in a process
+of its own (xp.envs.grader_process), of bounded memory, which is ended where a call takes too long.
 """
 
 from __future__ import annotations
 
-import inspect
 import json
 import math
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from hashlib import sha256
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from xp.envs.base import (
-    DeadlineExceeded,
     EnvFault,
     EnvUnavailable,
     Message,
     ProtocolError,
+    ResponseLost,
     SessionLost,
     Task,
-    ToolCrashed,
     ToolResult,
     ToolSpec,
 )
-from xp.envs.config import EnvConfig
-from xp.envs.graders import Conversation, conversations_of
+from xp.envs.config import EnvConfig, Limits
+from xp.envs.grader_process import GraderProcess
+from xp.envs.graders import grader_of, rows_of
 from xp.envs.local_server import source_version
 from xp.envs.rows import Rows, checked, load_rows
 from xp.errors import ExitCode, XpError
-
-T = TypeVar("T")
 
 NO_TOOLS: Final = "Error: there are no tools here; write the answer itself."
 
@@ -42,13 +40,13 @@ class GradedProvider:
 
     Args:
         config: the environment; `grader` or `env_class` scores, `rows` (or the grader's own `rows`) are the tasks.
-        environ: not read: a grader runs here, with this process's own.
+        environ: see xp.envs.grader_process.
     """
 
     def __init__(self, config: EnvConfig, environ: Mapping[str, str]) -> None:
-        del environ
         self._config = config
-        self._grader, self._begin = conversations_of(config)
+        self._grader = grader_of(config)
+        self._process = GraderProcess(config, environ)
         self._lock = threading.Lock()
         self._loaded: Rows | None = None
         self._is_closed = False
@@ -85,12 +83,11 @@ class GradedProvider:
         rows = self._split(task.split)
         if not 0 <= task.index < len(rows):
             raise ProtocolError(f"task {task.id}: split {task.split!r} has rows 0 to {len(rows) - 1}")
-        limits, row = self._config.limits, rows[task.index]
-        begun = within(lambda: self._begin(row), limits.create_timeout_s, f"{self!r}: its beginning")
-        return GradedSession(begun, limits.call_timeout_s)
+        return GradedSession(self._process, rows[task.index], self._config.limits)
 
     def close(self) -> None:
         self._is_closed = True
+        self._process.close()
 
     def _rows(self) -> Rows:
         with self._lock:
@@ -101,7 +98,7 @@ class GradedProvider:
     def _load(self) -> Rows:
         if self._config.rows is not None:
             return load_rows(self._config.rows)
-        own = getattr(self._grader, "rows", None)
+        own = rows_of(self._grader)
         if own is None:
             raise XpError(
                 f"environment {self._config.name}: its grader has no method `rows`; give the tasks with"
@@ -118,15 +115,32 @@ class GradedProvider:
 
 
 class GradedSession:
-    """See xp.envs.base.Session: plain messages go to the grader, there are no tools."""
+    """See xp.envs.base.Session: plain messages go to the grader, there are no tools.
 
-    def __init__(self, conversation: Conversation, call_timeout_s: float) -> None:
-        self._conversation = conversation
-        self._call_timeout_s = call_timeout_s
-        self._is_closed = False
+    Args:
+        process: of the grader.
+        row: the task.
+        limits: of the environment.
+    """
+
+    def __init__(self, process: GraderProcess, row: Mapping[str, Any], limits: Limits) -> None:
+        self._process, self._row, self._limits = process, row, limits
+        self._is_closed, self._num_answers = False, 0
+        self._begin()
+
+    def _begin(self, is_again: bool = False) -> None:
+        """Open the conversation; once more where the process was ended meanwhile, for another's sake."""
+        self._child, self._number = self._process.child(), self._process.number()
+        limit_s, what = self._limits.create_timeout_s, "the grader's beginning"
+        try:
+            self._opening: list[Message] = self._child.ask("open", self._number, dict(self._row), limit_s, what)
+        except ResponseLost:
+            if is_again:
+                raise
+            self._begin(is_again=True)
 
     def prompt(self) -> list[Message]:
-        return list(self._conversation.opening)
+        return list(self._opening)
 
     def tools(self) -> tuple[ToolSpec, ...]:
         return ()
@@ -142,45 +156,32 @@ class GradedSession:
 
     def answer(self, text: str) -> ToolResult:
         self._check_open()
-        said = within(lambda: self._conversation.take(text), self._call_timeout_s, "the grader")
+        said = self._take(text)
         if said.reward is not None and not math.isfinite(said.reward):
             raise ProtocolError(f"the grader's reward is {said.reward}")
+        return said
+
+    def _take(self, text: str) -> ToolResult:
+        """The verdict; a conversation that had not begun when its process ended, for another's sake, begins again."""
+        try:
+            return self._ask(text)
+        except ResponseLost:
+            if self._num_answers > 0:
+                raise
+            self._begin()
+            return self._ask(text)
+
+    def _ask(self, text: str) -> ToolResult:
+        said: ToolResult = self._child.ask("take", self._number, text, self._limits.call_timeout_s, "the grader")
+        self._num_answers += 1
         return said
 
     def close(self) -> None:
         if not self._is_closed:
             self._is_closed = True
-            self._conversation.close()
+            with suppress(EnvFault):
+                self._child.ask("close", self._number, None, self._limits.call_timeout_s, "the grader's close")
 
     def _check_open(self) -> None:
         if self._is_closed:
             raise SessionLost("the session is closed")
-
-
-def within(work: Callable[[], T], limit_s: float, what: str) -> T:
-    """Call the user's code on a thread of its own, since nothing else ends one that hangs.
-
-    Raises:
-        DeadlineExceeded: it took longer than `limit_s`; its thread is left behind.
-        ToolCrashed: it raised.
-    """
-    done: Future[T] = Future()
-
-    def call() -> None:
-        try:
-            done.set_result(work())
-        except BaseException as error:
-            done.set_exception(error)
-
-    threading.Thread(target=call, name="grader", daemon=True).start()
-    try:
-        return done.result(limit_s)
-    except TimeoutError as error:
-        if not done.done():
-            raise DeadlineExceeded(f"{what} took longer than {limit_s:g} s") from None
-        raise ToolCrashed(f"{what} raised TimeoutError: {error}") from error
-    except (EnvFault, XpError):
-        raise
-    except Exception as error:
-        place = inspect.trace()[-1]
-        raise ToolCrashed(f"{what} raised {type(error).__name__}: {error} ({place.filename}:{place.lineno})") from error

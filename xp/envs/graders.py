@@ -26,29 +26,50 @@ class Conversation:
 Begin = Callable[[Row], Conversation]
 
 
-def conversations_of(config: EnvConfig) -> tuple[Any, Begin]:
-    """The grader (whose `rows` may be the tasks) and what begins a conversation on a row.
+def grader_of(config: EnvConfig) -> Any:
+    """The function or class that `grader` names; None where skyrl_gym has it.
 
     Raises:
         XpError: it cannot be loaded, or has none of the three shapes.
     """
     if config.grader is None:
-        return None, _stepped(lambda row: _registered(config, row))
+        return None
     grader: Any = attribute(config.grader)
-    is_class = inspect.isclass(grader)
-    if is_class:
-        if callable(getattr(grader, "step", None)):
-            return grader, _stepped(lambda row: grader(env_config={}, extras=_without_prompt(row)))
-        if callable(getattr(grader, "grade", None)):
-            made = grader()
-            return made, _graded(made.grade)
-    elif callable(grader):
-        return grader, _graded(grader)
+    is_fit = (_has_steps(grader) or _grades(grader)) if inspect.isclass(grader) else callable(grader)
+    if is_fit:
+        return grader
     raise XpError(
         f"environment {config.name}: grader {config.grader} is neither a function (answer, row) -> reward, nor a class"
         " with a method `grade(answer, row)`, nor one with `step(text)`",
         ExitCode.CONFIG,
     )
+
+
+def rows_of(grader: Any) -> Callable[[], Any] | None:
+    """The method of a grader that gives its tasks; None where it has none."""
+    owner = grader() if inspect.isclass(grader) and not _has_steps(grader) else grader
+    return getattr(owner, "rows", None)
+
+
+def conversations_of(config: EnvConfig) -> Begin:
+    """What begins a conversation on a row; raises XpError as `grader_of`."""
+    grader = grader_of(config)
+    if grader is None:
+        return _stepped(lambda row: _registered(config, row))
+    if not inspect.isclass(grader):
+        return _graded(grader)
+    kind: Any = grader
+    if _has_steps(grader):
+        return _stepped(lambda row: kind(env_config={}, extras=_without_prompt(row)))
+    return _graded(kind().grade)
+
+
+def _has_steps(kind: type) -> bool:
+    return callable(getattr(kind, "step", None))
+
+
+def _grades(kind: type) -> bool:
+    return callable(getattr(kind, "grade", None))
 
 
 def _graded(grade: Callable[[str, Row], Any]) -> Begin:

@@ -28,9 +28,11 @@ class ImageServer:
     Args:
         image: as `docker run` takes it.
         start_s: seconds within which it must answer `/health`.
+        memory_gb: of the container; None: no bound.
     """
 
-    def __init__(self, image: str, start_s: float) -> None:
+    def __init__(self, image: str, start_s: float, memory_gb: float | None = None) -> None:
+        self._bound = () if memory_gb is None else ("--memory", f"{memory_gb * 1e9:.0f}")
         self.url = ""
         self._image = image
         self._start_s = start_s
@@ -82,7 +84,8 @@ class ImageServer:
     def _run(self) -> str:
         # Without --rm: the log of one that ended by itself is what says why.
         try:
-            return _docker("run", "--detach", "--publish", f"127.0.0.1::{PORT}", self._image).splitlines()[-1]
+            publish = ("--publish", f"127.0.0.1::{PORT}")
+            return _docker("run", "--detach", *publish, *self._bound, self._image).splitlines()[-1]
         except XpError as error:
             if error.code is ExitCode.RUNTIME:
                 raise

@@ -39,6 +39,7 @@ class LocalServer:
         kind: what `serve` is of: `openreward` or `openenv`.
         python: the interpreter that serves; it must have uvicorn and the environment's packages. None: this one, or,
             where a package is missing in it, the one that PYTHON_VARIABLE names.
+        memory_gb: of the child, and of each process that it starts; None: no bound.
     """
 
     def __init__(
@@ -49,9 +50,10 @@ class LocalServer:
         *,
         kind: str = "openreward",
         python: str | None = None,
+        memory_gb: float | None = None,
     ) -> None:
         self.serve = serve
-        self._kind = kind
+        self._kind, self._memory_gb = kind, memory_gb
         self._environ = os.environ if environ is None else environ
         self._pythons = [python] if python else _own_and_xps(self._environ)
         self.url = ""
@@ -132,7 +134,7 @@ class LocalServer:
                 self._process = subprocess.Popen(
                     [
                         *(os.path.expanduser(python), "-m", "xp.envs.serve"),
-                        *(self._kind, self.serve, str(writing), str(os.getpid())),
+                        *(self._kind, self.serve, str(writing), str(os.getpid()), str(self._memory_gb or "")),
                     ],
                     env=_child_environ(self._environ, self._token, python != sys.executable),
                     stdin=subprocess.DEVNULL,

@@ -147,13 +147,20 @@ class OpenEnvProvider:
             if self._target is None:
                 config, log = self._config, self._environ.get(LOG_VARIABLE)
                 if config.image is not None:
-                    container = ImageServer(config.image, config.limits.create_timeout_s)
+                    container = ImageServer(config.image, config.limits.create_timeout_s, config.limits.memory_gb)
                     container.start()
                     self._server, self._target = container, Target(container.url, None, {}, {})
                 else:
                     assert config.serve is not None
                     place = Path(log) if log else None
-                    server = LocalServer(config.serve, self._environ, place, kind="openenv", python=config.python)
+                    server = LocalServer(
+                        config.serve,
+                        self._environ,
+                        place,
+                        kind="openenv",
+                        python=config.python,
+                        memory_gb=config.limits.memory_gb,
+                    )
                     server.start()
                     atexit.unregister(server.stop)  # _close_all ends the sessions first, then the server.
                     headers = {"X-API-Key": server.keys.client}

@@ -130,7 +130,11 @@ class OpenRewardProvider:
                     assert self._config.serve is not None
                     log = self._environ.get(LOG_VARIABLE)
                     self._server = LocalServer(
-                        self._config.serve, self._environ, Path(log) if log else None, python=self._config.python
+                        self._config.serve,
+                        self._environ,
+                        Path(log) if log else None,
+                        python=self._config.python,
+                        memory_gb=self._config.limits.memory_gb,
                     )
                     self._server.start()
                     atexit.unregister(self._server.stop)  # _close_all ends the sessions first, then the server.

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import ctypes
 import hmac
 import importlib
 import json
 import os
-import signal
 import socket
 import sys
-import threading
-import time
 from collections.abc import MutableMapping
-from typing import Any, Final
+from typing import Any
 
+from xp.envs.bounds import bound_memory, die_with
 from xp.envs.local_keys import PROOF_HEADER, TOKEN_VARIABLE, Keys
 from xp.security.web_origin import App, OwnOrigin, Receive, Scope, Send
-
-PR_SET_PDEATHSIG: Final = 1
-WATCH_S: Final = 0.5
-GRACE_S: Final = 5.0
 
 
 class Guard:
@@ -52,9 +45,10 @@ class Guard:
         await self._app(scope, receive, send_with_proof)
 
 
-def main(kind: str, serve: str, report_fd: int, parent: int) -> None:
+def main(kind: str, serve: str, report_fd: int, parent: int, memory_gb: float | None) -> None:
     """Serve `module:Class` until SIGTERM or the parent's end; the port goes to `report_fd` as one line of JSON."""
-    _die_with(parent)
+    die_with(parent)
+    bound_memory(memory_gb)
     keys = Keys.of(os.environ.pop(TOKEN_VARIABLE))
     with os.fdopen(report_fd, "w") as report:
         try:
@@ -83,20 +77,5 @@ def _run(app: App, listener: socket.socket) -> None:
     uvicorn.Server(config).run(sockets=[listener])
 
 
-def _die_with(parent: int) -> None:
-    """Two lines: the kernel's signal, and a watch for the case that the parent was gone before it was asked for."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(WATCH_S)
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(GRACE_S)
-        os._exit(1)
-
-    threading.Thread(target=watch, name="parent-watch", daemon=True).start()
-
-
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), float(sys.argv[5]) if sys.argv[5] else None)

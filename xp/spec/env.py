@@ -70,6 +70,8 @@ class EnvLimits(Section):
     """Tries of a question, and of a call that provably did not execute although the server was there (429)."""
     retries_per_episode: Annotated[int, Field(ge=0)]
     """Whole-episode retries on a fresh session before an episode is void."""
+    memory_gb: Annotated[float, Field(ge=0.25)] | None
+    """Memory of each process that the run starts for the environment: `serve`, `image`, or a grader; None: no bound."""
 
 
 class SecretSource(Section):

@@ -1,0 +1,155 @@
+"""A user's grader in a process of its own, so that one that loops or eats memory costs an episode and not the run."""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from concurrent.futures import Future
+from multiprocessing.connection import Connection
+from typing import Any, Final
+
+from xp.envs import base
+from xp.envs.base import DeadlineExceeded, EnvFault, ResponseLost, ToolCrashed
+from xp.envs.config import EnvConfig
+from xp.envs.loop import call_on_loop
+from xp.errors import ExitCode, XpError
+from xp.security.environment import inherited
+
+STOP_S: Final = 2.0
+"""For a process that has hung up to end by itself."""
+
+
+class GraderProcess:
+    """Starts the child with the first request, and again after it was ended.
+
+    Args:
+        config: of the environment.
+        environ: of which the child gets what `xp.security.environment` lists, and the environment's declared secrets.
+    """
+
+    def __init__(self, config: EnvConfig, environ: Mapping[str, str]) -> None:
+        self._config, self._environ = config, environ
+        self._numbers = itertools.count()
+        self._lock = threading.Lock()
+        self._child: Child | None = None
+
+    def child(self) -> Child:
+        """The one that lives."""
+        with self._lock:
+            if self._child is None or not self._child.is_alive():
+                # The kernel's death signal follows the thread that forked, so the fork happens on one that never ends.
+                self._child = call_on_loop(lambda: Child(self._config, self._environ))
+            return self._child
+
+    def number(self) -> int:
+        """A new name for a conversation."""
+        return next(self._numbers)
+
+    def close(self) -> None:
+        """End the child."""
+        with self._lock:
+            child, self._child = self._child, None
+        if child is not None:
+            child.end("it is closed")
+
+
+class Child:
+    """One process; a request that is not answered in time ends it."""
+
+    def __init__(self, config: EnvConfig, environ: Mapping[str, str]) -> None:
+        self._owner = os.getpid()
+        self._lock = threading.Lock()
+        self._numbers = itertools.count()
+        self._waiting: dict[int, Future[Any]] = {}
+        self._gone: str | None = None
+        self._connection, theirs = multiprocessing.Pipe()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "xp.envs.grader_child", str(theirs.fileno()), str(os.getpid())],
+            env=_environ(environ, config.secrets),
+            stdin=subprocess.DEVNULL,
+            pass_fds=(theirs.fileno(),),
+            start_new_session=True,
+        )
+        theirs.close()
+        self._connection.send(config)
+        threading.Thread(target=self._read, args=(self._connection,), name="grader-replies", daemon=True).start()
+
+    def is_alive(self) -> bool:
+        return self._gone is None and self._owner == os.getpid()
+
+    def ask(self, verb: str, conversation: int, argument: Any, limit_s: float, what: str) -> Any:
+        """The answer of `xp.envs.grader_child.Desk`.
+
+        Raises:
+            DeadlineExceeded: it took longer than `limit_s`; the process is ended.
+            ToolCrashed: the user's code raised.
+            ResponseLost: the process is gone.
+        """
+        done: Future[Any] = Future()
+        with self._lock:
+            if self._gone is not None:
+                raise ResponseLost(f"the grader's process is gone: {self._gone}")
+            number = next(self._numbers)
+            self._waiting[number] = done
+            try:
+                self._connection.send((number, verb, conversation, argument))
+            except OSError:
+                self._waiting.pop(number)
+                raise ResponseLost("the grader's process is gone") from None
+        try:
+            kind, value = done.result(limit_s)
+        except TimeoutError:
+            self._waiting.pop(number, None)
+            self.end(f"a call took longer than {limit_s:g} s")
+            raise DeadlineExceeded(f"{what} took longer than {limit_s:g} s") from None
+        return _result(kind, value, what)
+
+    def end(self, why: str) -> None:
+        """Kill it; whoever waits is told why."""
+        self._gone = self._gone or why
+        if self._owner == os.getpid():
+            self._process.kill()
+
+    def _read(self, connection: Connection) -> None:
+        while True:
+            try:
+                number, kind, value = connection.recv()
+            except (EOFError, OSError):
+                break
+            if (done := self._waiting.pop(number, None)) is not None:
+                done.set_result((kind, value))
+        with self._lock:
+            try:
+                code = self._process.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                code = self._process.wait()
+            self._gone = self._gone or f"it ended with code {code}"
+            connection.close()
+        for done in list(self._waiting.values()):
+            done.set_result(("gone", self._gone))
+
+
+def _result(kind: str, value: Any, what: str) -> Any:
+    match kind:
+        case "ok":
+            return value
+        case "xp":
+            raise XpError(value[0], ExitCode(value[1]))
+        case "fault":
+            fault: type[EnvFault] = getattr(base, value[0], base.ProtocolError)
+            raise fault(value[1])
+        case "gone":
+            raise ResponseLost(f"{what}: the grader's process is gone: {value}")
+        case _:
+            raise ToolCrashed(f"{what} {value}")
+
+
+def _environ(environ: Mapping[str, str], secrets: tuple[str, ...]) -> dict[str, str]:
+    plain, hidden = inherited({**os.environ, **environ}, secrets)
+    return {**plain, **hidden, "PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path)}
