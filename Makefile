@@ -98,7 +98,7 @@ slurm:  ## A real Slurm of one node on this machine, for tests/integration/test_
 	apt-get install -y -qq --no-install-recommends slurmctld slurmd slurm-client munge >/dev/null
 	tests/slurm/setup.sh
 
-scorecard: setup  ## The reliability scorecard, n of 35
+scorecard: setup  ## The reliability scorecard, n of 40
 	$(BIN)/python -m tests.scorecard
 
 check: setup  ## ruff, mypy --strict, import-linter

@@ -1,4 +1,4 @@
-"""Prints how many of the 35 items of the reliability scorecard are proven: `python -m tests.scorecard [pytest args]`.
+"""Prints how many of the 40 items of the reliability scorecard are proven: `python -m tests.scorecard [pytest args]`.
 
 A test proves an item by `@pytest.mark.scorecard(12)`; an item is proven when it has tests and all of them pass.
 """
@@ -47,6 +47,11 @@ ITEMS: Final = {
     33: "backends that crash",
     34: "torn and foreign checkpoints",
     35: "offline: no traffic but the configured",
+    36: "clocks that jump",
+    37: "half-open connections",
+    38: "sessions that expire in mid-episode",
+    39: "a reply or a prompt far over its token budget",
+    40: "a grader that hangs, eats memory or ends its process",
 }
 
 

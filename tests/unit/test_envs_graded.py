@@ -67,6 +67,7 @@ def test_a_grader_that_fails_makes_the_episode_void_never_zero(grader: str, faul
     assert fault.__name__ in (outcome.void_reason or "")
 
 
+@pytest.mark.scorecard(40)
 def test_a_grader_that_never_lets_go_of_the_interpreter_costs_one_episode_and_no_other() -> None:
     """A regular expression that backtracks for ever: no thread of its process, and no signal handler, runs again."""
     config = with_limits(graded("backtracks"), call_timeout_s=3.0, retries_per_episode=0)
@@ -84,6 +85,7 @@ def test_a_grader_that_never_lets_go_of_the_interpreter_costs_one_episode_and_no
     provider.close()
 
 
+@pytest.mark.scorecard(40)
 @pytest.mark.parametrize(("grader", "fault"), [("eats", "MemoryError"), ("ends", "it ended with code 3")])
 def test_a_grader_that_eats_memory_or_ends_its_process_makes_the_episode_void(grader: str, fault: str) -> None:
     config = with_limits(graded(grader), memory_gb=1.0, retries_per_episode=0)

@@ -56,6 +56,7 @@ def tool(text: str) -> list[Message]:
     return [Message(role="tool", content=text)]
 
 
+@pytest.mark.scorecard(39)
 @pytest.mark.parametrize(
     "pattern", ["the quick brown fox ", "x", " ", "\N{BLACK HEART SUIT}<|im_end|>", "0123456789\n"]
 )
@@ -74,6 +75,7 @@ def test_a_reply_of_15_mb_against_420_tokens_is_refused_by_its_beginning(pattern
     assert peak < 100e6
 
 
+@pytest.mark.scorecard(39)
 @pytest.mark.parametrize("template", ["qwen2_5", "qwen3"])
 def test_whatever_fits_is_given_whole_and_nothing_else(template: str) -> None:
     chat = ChatTokens(tokenizer_with(template))
@@ -115,6 +117,7 @@ def set_with_a_long_prompt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> T
     return prepare(world.config(), {}, tmp_path)
 
 
+@pytest.mark.scorecard(39)
 def test_a_prompt_far_over_the_limit_is_left_out_and_no_false_count_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -73,6 +73,7 @@ class Episode:
         self._num_malformed = 0
         self.started_at = time.time()
         """Seconds since the epoch."""
+        self._began = time.monotonic()
         self.open_s = 0.0
         """Seconds that opening the session took."""
         self.elapsed_s = 0.0
@@ -116,7 +117,7 @@ class Episode:
                 if self._status is Status.ONGOING:
                     self._status = Status.TRUNCATED
                 self._attempt.close()
-                self.elapsed_s = time.time() - self.started_at
+                self.elapsed_s = time.monotonic() - self._began
                 outcome = self._score()
                 if self._shapes:
                     outcome = shaped(outcome, self._shapes, self._about())
@@ -126,7 +127,7 @@ class Episode:
     def _start(self) -> None:
         if self._deadline is None:
             self.started_at = time.time()
-            began = time.monotonic()
+            began = self._began = time.monotonic()
             self._deadline = began + self._rules.limits.episode_timeout_s
             try:
                 self._attempt.open(self._deadline)

@@ -89,7 +89,7 @@ class Watched:
         if self._config.estimator == "gae":
             training |= json.loads(_critics(self._config, rollout_id).read_text())
         half = json.loads(half_of(self._config, rollout_id).read_text())
-        line = {**half["metrics"], **training, "time/step_s": time.time() - half["began"]}
+        line = {**half["metrics"], **training, "time/step_s": max(0.0, time.time() - half["began"])}
         metrics_file(self._config).write(rollout_id + 1, line)
 
 
