@@ -21,7 +21,7 @@ TOOLS = (
     "submit_answer",
 )
 PLAY = (
-    *("hardware=cpu", "model.dtype=bfloat16", "env.max_turns=3", "env.train.num_tasks=4", "env.held_out.num_tasks=3"),
+    *("hardware=cpu", "model.dtype=bfloat16", "env.max_turns=3", "env.held_out.num_tasks=3"),
     *("evaluation.num_tasks=null", "evaluation.samples_per_task=1", "training.max_prompt_tokens=2048"),
     *("training.max_tokens_per_turn=48", "training.max_response_tokens=1024"),
 )

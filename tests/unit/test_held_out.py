@@ -153,6 +153,8 @@ def test_the_plan_refuses_it_too_once_a_set_of_the_environment_has_told_its_spli
         with pytest.raises(XpError, match="the environment has only split test, which is there to be evaluated on"):
             build_plan(compose([*served, *overrides]), "r")
     assert build_model_evaluation(compose(served), "r").stages
+    # It has no training task, and an evaluation makes no step of any.
+    assert build_model_evaluation(compose([*served, "env.held_out.num_tasks=2", "training.epochs=1"]), "r").stages
     on_it = ("env.train.split=test", "env.held_out.split=test", "env.held_out.overlap=allowed")
     assert build_plan(compose([*served, *on_it]), "r").stages
 

@@ -129,15 +129,15 @@ def evaluation_line(spec: RunSpec) -> str:
     return f"evaluation: {size}: {found.total:,} episodes, {share} of the run's"
 
 
-def extent_refusals(spec: RunSpec) -> Iterator[Refusal]:
-    """What cannot be played, whatever the backend."""
+def extent_refusals(spec: RunSpec, *, trains: bool) -> Iterator[Refusal]:
+    """What cannot be played, whatever the backend; where nothing is trained, no step wants tasks."""
     wanted, training, known = spec.evaluation.num_tasks, spec.training, num_tasks(spec)
     if wanted is not None and known.held_out is not None and wanted > known.held_out:
         way_out = f"set {known.held_out}, or null for all" if known.held_out else "set it to null"
         yield Refusal("evaluation.num_tasks", f"{wanted} of {known.held_out} held-out tasks; {way_out}")
     if spec.evaluation.every is not None and not spec.env.is_held_out:
         yield Refusal("evaluation.every", "env.held_out=null holds nothing out to evaluate on; set one of them")
-    if training.epochs is not None and known.train is not None and known.train < training.prompts_per_step:
+    if trains and training.epochs is not None and known.train is not None and known.train < training.prompts_per_step:
         yield Refusal("training.epochs", too_few(known.train, training.prompts_per_step))
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from xp.backends.stages.model import model_place
+from xp.backends.stages.model import model_place, start_place
 from xp.compose import compose, from_container, give_way, parse_assignments, with_value
 from xp.errors import ExitCode, XpError
 from xp.evaluation.words import ENDPOINT, Asked, is_option
@@ -77,7 +77,7 @@ def _of_run(asked: Asked, name: str, env: str | None) -> Entry:
     if step in ("", BEST):
         where = places.model if not step else f"{places.checkpoints}/{BEST}"
     elif step.isdigit():
-        where = render_module(spec).checkpoint(spec, places, int(step)) if int(step) else model_place(spec.model)
+        where = render_module(spec).checkpoint(spec, places, int(step)) if int(step) else start_place(spec)
     else:
         raise XpError(f"run={name}: after @ stands a rollout step, 0 for the model before training, or {BEST}")
     place = _local(outputs, where)

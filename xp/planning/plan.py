@@ -48,7 +48,7 @@ def new_run_id(spec: RunSpec) -> str:
 def build_plan(spec: RunSpec, run_id: str, attempt: int = 1) -> Plan:
     """Refuse what the backend cannot do, then lay out the stages; raises XpError(PLAN) with every reason."""
     backend = render_module(spec)
-    if refusals := [*backend.refusals(spec), *extent_refusals(spec), *split_refusals(spec)]:
+    if refusals := [*backend.refusals(spec), *extent_refusals(spec, trains=True), *split_refusals(spec)]:
         raise XpError("\n".join(str(refusal) for refusal in refusals), ExitCode.PLAN)
     places = Places(run=f"runs/{run_id}", attempt=attempt, tasks=task_set_place(spec))
     stages = (prepare_stage(spec, places, trains=True), *backend.stages(spec, places))
@@ -89,7 +89,7 @@ def build_model_evaluation(spec: RunSpec, run_id: str, attempt: int = 1) -> Plan
     """The held-out tasks played by the spec's model as it is: nothing is trained."""
     _refuse_nothing_held_out(spec)
     backend = render_module(spec)
-    if refusals := [*backend.refusals(spec), *extent_refusals(spec)]:
+    if refusals := [*backend.refusals(spec), *extent_refusals(spec, trains=False)]:
         raise XpError("\n".join(str(refusal) for refusal in refusals), ExitCode.PLAN)
     places = Places(run=f"runs/{run_id}", attempt=attempt, tasks=task_set_place(spec))
     built = () if spec.model.build is None else (model_stage(spec, places),)
