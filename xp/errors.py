@@ -34,7 +34,8 @@ class ExitCode(IntEnum):
     RUNTIME = 11
     """A package, accelerator or program that the job needs is not on this machine."""
     DIVERGED = 12
-    """A loss or a gradient was no finite number (`training.on_nonfinite`)."""
+    """A loss or a gradient was no finite number (`training.on_nonfinite`), or the engine does not write with the
+    weights that are trained (`training.max_logprob_gap`)."""
     RESOURCE = 74
     """Disk full, quota reached or no permission to write."""
     INTERRUPTED = 130

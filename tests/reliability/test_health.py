@@ -33,6 +33,7 @@ class Common:
     max_void_fraction: float = 0.2
     pass_threshold: float = 1.0
     on_nonfinite: str = "stop"
+    max_logprob_gap: float | None = None
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,7 @@ def worker_config(root: Path, limits: Limits = LIMITS, **changes: Any) -> Worker
         max_void_fraction=0.5,
         pass_threshold=1.0,
         on_nonfinite="stop",
+        max_logprob_gap=None,
         upload_as=None,
     )
     fields: dict[str, Any] = {

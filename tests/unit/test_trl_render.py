@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xp.backends.base import MEANT, Fit, Places
-from xp.backends.batch import batch_refusals
+from xp.backends.batch import arithmetic, batch_refusals
 from xp.backends.trl.control.geometry import geometry, world_size
 from xp.backends.trl.control.knobs import FIXED, KNOBS, catalog
 from xp.backends.trl.control.meanings import meanings
@@ -217,7 +217,12 @@ def test_the_batch_arithmetic_says_what_the_spec_meant(data: st.DataObject) -> N
         (["backend.overrides.bett=0.1"], "did you mean beta?"),
         (["backend.overrides.report_to=wandb"], "set tracking"),
         (["backend.overrides.vllm_server_base_url=http://x"], "set backend.engine.placement"),
-        (["backend.engine.name=vllm"], "vllm wants a GPU; set transformers on hardware=cpu"),
+        (["backend.engine.name=sglang"], "sglang is not what TRL drives; set transformers or vllm on hardware=cpu"),
+        (
+            ["backend.engine.placement=separate", "backend.engine.accelerators=1"],
+            "the policy itself generates; set colocated, or engine.name=vllm",
+        ),
+        ([*GPUS, "training.top_p=0.9"], "training.max_logprob_gap: vLLM's log-probabilities are those after top_p"),
         (["training.max_response_tokens=800"], "more than the 1024 tokens that model=tiny can take"),
         ([*GPUS, "backend.engine.name=sglang"], "set vllm"),
         ([*GPUS, "backend.engine.name=transformers"], "set vllm"),
@@ -234,6 +239,29 @@ def test_the_batch_arithmetic_says_what_the_spec_meant(data: st.DataObject) -> N
 )
 def test_what_trl_cannot_do_is_refused_with_the_way_out(overrides: list[str], expected: str) -> None:
     assert expected in refused(*overrides)
+
+
+def test_vllm_on_a_cpu_does_not_sleep_and_asks_for_no_compiler() -> None:
+    spec = compose(["backend.engine.name=vllm"])
+    rendered = grpo_config(spec, PLACES)
+    assert (rendered["use_vllm"], rendered["vllm_mode"]) == (True, "colocate")
+    assert (rendered["vllm_enable_sleep_mode"], rendered["use_cpu"]) == (False, True)
+    train, evaluate = (stage.job for stage in stages(spec, PLACES) if stage.name in ("train", "evaluate"))
+    assert train.env["TORCH_COMPILE_DISABLE"] == evaluate.env["TORCH_COMPILE_DISABLE"] == "1"
+    assert "vllm" in train.runtime.packages
+
+
+def test_a_server_on_a_cpu_is_one_process_beside_training_and_takes_weights_over_gloo() -> None:
+    spec = compose(["backend.engine.name=vllm", "backend.engine.placement=separate", "backend.engine.accelerators=1"])
+    train = next(stage.job for stage in stages(spec, PLACES) if stage.name == "train")
+    config = next(text for path, text in train.files.items() if path.endswith("config.json"))
+    server = TrainConfig.from_json(config).common.server
+    assert server is not None
+    assert server.num_accelerators == 0
+    words = " ".join(server.arguments)
+    assert "--data-parallel-size 1 " in words
+    assert '--weight-transfer-config {"backend": "gloo"} --worker-extension-cls xp.worker.gloo_transfer.Ext' in words
+    assert arithmetic(spec)[0].endswith("over 1 data-parallel rank, 1 micro-batch of 64 each")
 
 
 def test_a_native_key_that_xp_does_not_render_passes_through() -> None:

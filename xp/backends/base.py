@@ -12,7 +12,7 @@ from typing import Any, Protocol, cast
 
 from xp.errors import ExitCode, XpError
 from xp.job import Stage
-from xp.spec import RunSpec, Section
+from xp.spec import EngineName, RunSpec, Section
 
 
 @dataclass(frozen=True)
@@ -94,6 +94,18 @@ def length_meaning(spec: RunSpec, path: str, key: str) -> Meaning | None:
     if path == "training.epochs":
         return Meaning(Fit.EXACT, f"{key}, from epochs x (tasks in the manifest // prompts_per_step)")
     return None
+
+
+def gap_refusals(spec: RunSpec) -> Iterator[Refusal]:
+    """Where vLLM's log-probabilities are not those that the trainer computes, however right its weights are."""
+    training = spec.training
+    is_cut = training.top_p < 1 or training.top_k is not None
+    if is_cut and spec.backend.engine.name is EngineName.VLLM and training.max_logprob_gap is not None:
+        yield Refusal(
+            "training.max_logprob_gap",
+            "vLLM's log-probabilities are those after top_p and top_k, the trainer's those before, and the gap between"
+            " them says nothing of the weights; set null, or top_p=1 and top_k=null",
+        )
 
 
 MEANT = (

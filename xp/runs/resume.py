@@ -22,6 +22,7 @@ CHANGEABLE = (
     "training.keep_checkpoints",
     "training.max_void_fraction",
     "training.on_nonfinite",
+    "training.max_logprob_gap",
     "evaluation.",
     "launcher.",
     "preparation.",

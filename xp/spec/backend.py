@@ -68,7 +68,7 @@ class EngineName(StrEnum):
     """What generates."""
 
     TRANSFORMERS = "transformers"
-    """xp's own batch decoding over a Hugging Face model; the one engine of hardware=cpu."""
+    """xp's own batch decoding over a Hugging Face model; on hardware=cpu alone."""
     VLLM = "vllm"
     SGLANG = "sglang"
 
@@ -86,11 +86,12 @@ class Engine(Section):
     name: EngineName
     placement: Placement
     accelerators: Count | None
-    """Taken from the hardware for the engines alone, over all nodes; None where colocated."""
+    """Taken from the hardware for the engines alone, over all nodes (on a CPU: processes beside those that train); None
+    where colocated."""
     tensor_parallel: Count
     """Accelerators per engine."""
     memory_fraction: Annotated[float, Field(gt=0, lt=1)]
-    """Share of an accelerator's memory for an engine's weights and KV cache."""
+    """Share of an accelerator's memory (on a CPU: of the machine's) for an engine's weights and KV cache."""
     max_sequences: Count
     """Sequences that one engine decodes at the same time."""
     eager: bool

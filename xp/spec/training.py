@@ -76,6 +76,9 @@ class Training(Section):
     on_nonfinite: OnNonfinite
     """What an update with a loss or gradient that is infinite or not a number does: the run stops, or it is left out
     (three rollout steps with one in a row stop the run all the same)."""
+    max_logprob_gap: Annotated[float, Field(gt=0)] | None
+    """The run stops when the engine's log-probabilities of a step's tokens differ from the trainer's by more than this,
+    in the mean: the engine then writes with other weights than those that are trained. None: it is only recorded."""
 
     @model_validator(mode="after")
     def _one_length(self) -> Training:

@@ -92,6 +92,9 @@ def setting_of(spec: RunSpec) -> Setting:
     """The numbers of a spec."""
     training, parallel, engine = spec.training, spec.backend.parallel, spec.backend.engine
     shape = spec.model.architecture or spec.model.build
+    per_node = max(1, spec.hardware.accelerators_per_node)
+    if spec.hardware.accelerator == "cpu":
+        per_node += engine.accelerators or 0  # processes beside those that train
     return Setting(
         prompts=training.prompts_per_step,
         group=training.group_size,
@@ -104,7 +107,7 @@ def setting_of(spec: RunSpec) -> Setting:
         engine_tensor=engine.tensor_parallel,
         engine_accelerators=engine.accelerators,
         num_nodes=spec.hardware.num_nodes,
-        per_node=max(1, spec.hardware.accelerators_per_node),
+        per_node=per_node,
         is_packed=training.max_tokens_per_micro_batch is not None,
         num_heads=shape.num_heads if shape else None,
         num_kv_heads=shape.num_kv_heads if shape else None,

@@ -30,6 +30,7 @@ CARRIED: Mapping[str, str] = {
     "training.shuffle": "xp.tasks.schedule; SkyRL's loader keeps the order",
     "training.max_void_fraction": "xp.backends.skyrl.worker.steps",
     "training.on_nonfinite": "xp.backends.skyrl.worker.steps; SkyRL's FSDP2 leaves such an update out itself",
+    "training.max_logprob_gap": "xp.backends.skyrl.worker.trainer, over a step's episodes, before an update is made",
     "evaluation.num_tasks": "xp.tasks.rounds: rows of the held-out view",
     "evaluation.samples_per_task": "xp.tasks.rounds: rows of the held-out view",
     "evaluation.before_training": "the evaluate stage",

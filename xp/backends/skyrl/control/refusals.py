@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from xp.backends.base import Refusal
+from xp.backends.base import Refusal, gap_refusals
 from xp.backends.batch import batch_refusals
 from xp.backends.skyrl.control.geometry import is_colocated, is_megatron
 from xp.backends.skyrl.control.knobs import has_critic, is_own, is_rehearsal, max_tokens
@@ -19,6 +19,7 @@ FSDP_ADAM_EPS = 1e-8
 def refusals(spec: RunSpec) -> list[Refusal]:
     """Everything in the spec that this backend cannot do."""
     found = [*_placement(spec), *_attention(spec), *_engine(spec), *_training(spec), *_lora(spec), *_critic(spec)]
+    found += gap_refusals(spec)
     # The arithmetic, and which keys are rendered, are about the layouts that are left.
     return found or [*batch_refusals(spec), *override_refusals(spec)]
 

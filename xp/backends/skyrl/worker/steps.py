@@ -15,7 +15,10 @@ from xp.episode.metrics import Played, check_health, episode_metrics
 from xp.episode.metrics_file import MetricsFile, read_metrics
 from xp.episode.recorder import Recorder
 from xp.tasks.evaluated import evaluation_metrics
+from xp.worker.logprob_gap import check_gap
 
+GAP = "policy/rollout_train_logprobs_abs_diff_mean"
+"""SkyRL's mean over the tokens of a step, of its forward before the first update."""
 NAMES: Mapping[str, str] = {
     "policy/final_loss": "training/loss",
     "policy/grad_norm": "training/grad_norm",
@@ -23,7 +26,7 @@ NAMES: Mapping[str, str] = {
     "policy/policy_kl": "training/kl",
     "policy/policy_entropy": "training/entropy",
     "policy/loss_metrics/clip_ratio": "training/clip_fraction",
-    "policy/rollout_train_logprobs_abs_diff_mean": "training/logprob_gap",
+    GAP: "training/logprob_gap",
     "critic/critic_loss": "training/value_loss",
     "critic/grad_norm": "training/critic_grad_norm",
     "critic/values_mean": "training/value",
@@ -69,6 +72,11 @@ class StepLog:
         self._played += played
         self._tokens += sum(play.num_tokens for play in plays)
         self._rollout_s += rollout_s
+
+    def compared(self, metrics: Mapping[str, float], step: int) -> None:
+        """The engine's log-probabilities were held against the policy's; raises XpError(DIVERGED) where they differ."""
+        if metrics.get(GAP) is not None:
+            check_gap(step, float(metrics[GAP]), self._config.common.max_logprob_gap)
 
     def updated(self, network: str, metrics: Mapping[str, float], step: int) -> None:
         """A step's updates of a network were made; raises XpError(DIVERGED) where the run is to stop.

@@ -88,6 +88,11 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         data.metadata[IS_VOID] = [reason == VOID for reason in generator_output["stop_reasons"]]
         return data
 
+    def fwd_logprobs_values_reward(self, training_input: Any) -> Any:
+        found = super().fwd_logprobs_values_reward(training_input)
+        self.tracker.compared(self.all_metrics, self.global_step)
+        return found
+
     def compute_advantages_and_returns(self, data: Any) -> Any:
         """By the rule or the critic where there is one, else by SkyRL's estimator; void episodes have none."""
         if self.has_critic:

@@ -40,6 +40,11 @@ CARRIED: Mapping[str, Meaning] = {
     ),
     "training.shuffle": Meaning(Fit.EXACT, "xp.tasks.schedule; the view has xp's order"),
     "training.max_void_fraction": Meaning(Fit.EXACT, "xp.backends.slime.worker.steps"),
+    "training.max_logprob_gap": Meaning(
+        Fit.EMULATED,
+        "xp.backends.slime.worker.training, of Slime's train_rollout_logprob_abs_diff",
+        "Slime tells the gap of an update after it is made; the first one of a step is checked.",
+    ),
     "evaluation.num_tasks": Meaning(Fit.EXACT, "xp.tasks.rounds: lines of the held-out view"),
     "evaluation.samples_per_task": Meaning(Fit.EXACT, "xp.tasks.rounds: lines of the held-out view"),
     "evaluation.before_training": Meaning(Fit.EXACT, "the evaluate stage"),

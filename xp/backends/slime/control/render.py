@@ -245,6 +245,7 @@ def _common(spec: RunSpec, places: Places, stage: str) -> Common:
         max_void_fraction=training.max_void_fraction,
         pass_threshold=spec.evaluation.pass_threshold,
         on_nonfinite=training.on_nonfinite.value,
+        max_logprob_gap=training.max_logprob_gap,
         upload_as=places.run.removeprefix("runs/") if spec.upload_rollouts else None,
     )
 

@@ -14,6 +14,7 @@ from xp.backends.slime.worker.hooks import OVER_TRAINED_TOKENS
 from xp.backends.slime.worker.steps import half_of, metrics_file
 from xp.episode.finite import FiniteUpdates, OnNonfinite, finite_means
 from xp.reading import config_of
+from xp.worker.logprob_gap import check_gap
 
 NAMES: Mapping[str, str] = {
     "train/loss": "training/loss",
@@ -68,7 +69,8 @@ class Watched:
     def update(self, number: int, metrics: Mapping[str, Any]) -> None:
         """An optimizer update was made, or left out by Slime since its gradient is not finite.
 
-        The last one of a step completes its line. Raises XpError(DIVERGED) where the run is to stop.
+        The last one of a step completes its line, the first one is held against `training.max_logprob_gap`. Raises
+        XpError(DIVERGED) where the run is to stop.
 
         A critic's process has no line of its own. It leaves its part in a file: Slime trains the policy after it, on
         its values.
@@ -77,6 +79,8 @@ class Watched:
         rollout_id, position = divmod(number, self._config.updates_per_step)
         watched = {ours: self._updates[-1].get(f"training/{ours}") for ours in WATCHED}
         self._left_out += not self._finite.are_finite(rollout_id + 1, watched)
+        if position == 0 and (gap := self._updates[0].get("training/logprob_gap")) is not None:
+            check_gap(rollout_id + 1, gap, self._config.common.max_logprob_gap)
         if position + 1 < self._config.updates_per_step:
             return
         training = finite_means(self._updates)

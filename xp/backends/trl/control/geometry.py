@@ -25,7 +25,9 @@ class Geometry:
 
 
 def world_size(spec: RunSpec) -> int:
-    """Number of training processes: one on a plain CPU, else one per accelerator that is not the engines' own."""
+    """Number of training processes: one per accelerator that is not the engines' own; on a CPU, as many as are set."""
+    if spec.hardware.accelerator == "cpu":
+        return max(1, spec.hardware.accelerators_per_node)
     return max(1, spec.hardware.accelerators_per_node - (spec.backend.engine.accelerators or 0))
 
 

@@ -170,10 +170,11 @@ def _importance_cap(spec: RunSpec) -> dict[str, Any]:
 
 
 def _placement(spec: RunSpec) -> dict[str, Any]:
-    """Engines that take turns with training give their memory back while it runs."""
+    """Engines that take turns with training give their memory back while it runs; vLLM cannot on a CPU."""
     if spec.backend.engine.name is not EngineName.VLLM:
         return {}
-    return {"vllm_mode": VLLM_MODE[spec.backend.engine.placement], "vllm_enable_sleep_mode": is_colocated(spec)}
+    sleeps = is_colocated(spec) and spec.hardware.accelerator != "cpu"
+    return {"vllm_mode": VLLM_MODE[spec.backend.engine.placement], "vllm_enable_sleep_mode": sleeps}
 
 
 def _schedule(spec: RunSpec) -> str:

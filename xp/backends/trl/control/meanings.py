@@ -57,6 +57,9 @@ CARRIED: Mapping[str, Meaning] = {
     "training.shuffle": Meaning(Fit.EXACT, "xp.tasks.schedule; shuffle_dataset=False"),
     "training.max_void_fraction": Meaning(Fit.EXACT, "xp.backends.trl.worker.steps, over all ranks"),
     "training.on_nonfinite": Meaning(Fit.EXACT, "xp.backends.trl.worker.guard, before the optimizer's step"),
+    "training.max_logprob_gap": Meaning(
+        Fit.EXACT, "xp.backends.trl.worker.guard, over the episodes of the step's first update, before it is made"
+    ),
     "evaluation.num_tasks": Meaning(Fit.EXACT, "xp.tasks.rounds, in the evaluate stage and while training"),
     "evaluation.samples_per_task": Meaning(Fit.EXACT, "xp.tasks.rounds, in the evaluate stage and while training"),
     "evaluation.temperature": Meaning(Fit.EXACT, "the evaluate stage"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from xp.backends.trl.control.geometry import world_size
@@ -9,6 +10,8 @@ from xp.backends.trl.control.knobs import longest_sequence
 from xp.backends.trl.worker.config import Server
 from xp.spec import DType, RunSpec, Strategy
 
+GLOO = "xp.worker.gloo_transfer.Extension"
+"""The server's half of the transfer of weights on a CPU."""
 START_TIMEOUT_S = 1800.0
 """A large model from a cold disk, and CUDA graphs."""
 
@@ -47,15 +50,16 @@ def accelerate_config(spec: RunSpec) -> str:
 
 
 def server(spec: RunSpec, num_accelerators: int, *, takes_weights: bool) -> Server:
-    """A vLLM server on so many accelerators.
+    """A vLLM server on so many accelerators; on a CPU, of so many processes and at least one.
 
     Args:
-        takes_weights: from a trainer, over NCCL (trl 1.16.0, trl/scripts/vllm_serve.py `build_command`).
+        takes_weights: from a trainer, over NCCL (trl 1.16.0, trl/scripts/vllm_serve.py `build_command`); on a CPU,
+            over gloo.
     """
-    engine = spec.backend.engine
+    engine, is_on_cpu = spec.backend.engine, spec.hardware.accelerator == "cpu"
     arguments = [
         *("--tensor-parallel-size", str(engine.tensor_parallel)),
-        *("--data-parallel-size", str(num_accelerators // engine.tensor_parallel)),
+        *("--data-parallel-size", str(max(1, num_accelerators // engine.tensor_parallel))),
         *("--gpu-memory-utilization", str(engine.memory_fraction)),
         *("--max-num-seqs", str(engine.max_sequences)),
         *("--max-model-len", str(longest_sequence(spec))),
@@ -70,5 +74,6 @@ def server(spec: RunSpec, num_accelerators: int, *, takes_weights: bool) -> Serv
         *("--uvicorn-log-level", "warning"),
     ]
     if takes_weights:
-        arguments += ["--weight-transfer-config", '{"backend": "nccl"}']
-    return Server(tuple(arguments), num_accelerators, START_TIMEOUT_S)
+        arguments += ["--weight-transfer-config", json.dumps({"backend": "gloo" if is_on_cpu else "nccl"})]
+        arguments += ["--worker-extension-cls", GLOO] if is_on_cpu else []
+    return Server(tuple(arguments), 0 if is_on_cpu else num_accelerators, START_TIMEOUT_S)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from xp.backends.base import Refusal
+from xp.backends.base import Refusal, gap_refusals
 from xp.backends.batch import batch_refusals
 from xp.backends.trl.control.geometry import geometry, world_size
 from xp.backends.trl.control.knobs import FIXED, KNOBS, catalog, is_cispo, is_colocated, longest_sequence
@@ -61,18 +61,19 @@ def _place(spec: RunSpec) -> Iterator[Refusal]:
     if spec.backend.convert_model:
         yield Refusal("backend.convert_model", "TRL trains the Hugging Face model itself; set it to false")
     is_cpu = hardware.accelerator == "cpu"
-    if is_cpu and engine.name is not EngineName.TRANSFORMERS:
-        yield Refusal("backend.engine.name", f"{engine.name} wants a GPU; set transformers on hardware=cpu")
+    if is_cpu and engine.name is EngineName.SGLANG:
+        yield Refusal("backend.engine.name", "sglang is not what TRL drives; set transformers or vllm on hardware=cpu")
     if not is_cpu and engine.name is not EngineName.VLLM:
         yield Refusal("backend.engine.name", f"{engine.name} is not what TRL drives on a GPU; set vllm")
-    if engine.accelerators is not None and engine.accelerators >= max(1, hardware.accelerators_per_node):
+    is_short = engine.accelerators is not None and engine.accelerators >= max(1, hardware.accelerators_per_node)
+    if is_short and not is_cpu:
         yield Refusal(
             "backend.engine.accelerators",
             f"{engine.accelerators} of {hardware.accelerators_per_node} accelerators leave none to train on; lower it,"
             " or set placement=colocated and accelerators=null",
         )
-    if is_cpu and engine.placement is Placement.SEPARATE:
-        yield Refusal("backend.engine.placement", "a CPU has no accelerators for engines alone; set colocated")
+    if engine.name is EngineName.TRANSFORMERS and engine.placement is Placement.SEPARATE:
+        yield Refusal("backend.engine.placement", "the policy itself generates; set colocated, or engine.name=vllm")
 
 
 def _attention(spec: RunSpec) -> Iterator[Refusal]:
@@ -164,6 +165,7 @@ def _algorithm(spec: RunSpec) -> Iterator[Refusal]:
             "with model.lora TRL's reference is the checkpoint without the adapters, not model.path; set"
             " training.kl_coef=0, or make the checkpoint the model (model.path), or use backend=skyrl",
         )
+    yield from gap_refusals(spec)
     if training.max_tokens_per_micro_batch is not None:
         yield Refusal(
             "training.max_tokens_per_micro_batch",

@@ -108,7 +108,14 @@ def _train_job(spec: RunSpec, places: Places) -> Job:
 def _evaluation_server(spec: RunSpec) -> Server | None:
     if spec.backend.engine.name is EngineName.TRANSFORMERS:
         return None
-    return server(spec, spec.hardware.accelerators_per_node, takes_weights=False)
+    num_accelerators = 0 if spec.hardware.accelerator == "cpu" else spec.hardware.accelerators_per_node
+    return server(spec, num_accelerators, takes_weights=False)
+
+
+def _cpu_engine(spec: RunSpec) -> Mapping[str, str]:
+    """What vLLM reads on a CPU: no compiler is asked for, and no core is taken for itself."""
+    is_here = spec.hardware.accelerator == "cpu" and spec.backend.engine.name is EngineName.VLLM
+    return {"TORCH_COMPILE_DISABLE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"} if is_here else {}
 
 
 def _common(spec: RunSpec, places: Places, stage: str, temperature: float, own_server: Server | None) -> Common:
@@ -127,6 +134,7 @@ def _common(spec: RunSpec, places: Places, stage: str, temperature: float, own_s
         max_void_fraction=training.max_void_fraction,
         pass_threshold=spec.evaluation.pass_threshold,
         on_nonfinite=training.on_nonfinite.value,
+        max_logprob_gap=training.max_logprob_gap,
         upload_as=places.run.removeprefix("runs/") if spec.upload_rollouts else None,
         server=own_server,
     )
@@ -175,6 +183,6 @@ def _job(spec: RunSpec, here: str, argv: tuple[str, ...], files: Mapping[str, st
         outputs=outputs,
         resources=trainer_resources(spec),
         runtime=trainer_runtime(spec, packages),
-        env={**cpu_environment(spec.backend.num_threads), **QUIET},
+        env={**cpu_environment(spec.backend.num_threads), **_cpu_engine(spec), **QUIET},
         secrets=episode_secrets(spec),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from xp.backends.trl.worker.config import Sampling
@@ -71,6 +72,13 @@ class ColocatedWriter:
         import torch.distributed
 
         return int(torch.distributed.get_rank(self._group))
+
+
+def let_trl_say(dtype: str) -> None:
+    """Make TRL's engine compute in the policy's type: TRL has no argument for it, and vLLM would halve float32."""
+    from trl.generation import vllm_generation
+
+    vllm_generation.LLM = partial(vllm_generation.LLM, dtype=dtype)
 
 
 @contextmanager

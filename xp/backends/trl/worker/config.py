@@ -79,6 +79,8 @@ class Common:
     """Smallest reward that is a pass."""
     on_nonfinite: str
     """A value of xp.episode.finite.OnNonfinite."""
+    max_logprob_gap: float | None
+    """Of a step (xp.worker.logprob_gap)."""
     upload_as: str | None
     """Run name under which trajectories are uploaded to OpenReward; None: they are not."""
     server: Server | None

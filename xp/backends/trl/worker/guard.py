@@ -1,4 +1,4 @@
-"""GRPOTrainer that applies no update whose loss or gradient is no finite number."""
+"""GRPOTrainer that applies no update whose loss or gradient is not finite, or whose tokens other weights wrote."""
 
 from __future__ import annotations
 
@@ -24,17 +24,49 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
 
     def __init__(self, log: StepLog, **parts: Any) -> None:
         self._xp_log = log
+        self._xp_logps: torch.Tensor | None = None
+        """Of the last forward."""
+        self._xp_gap = [0.0, 0.0]
+        """Of the micro-batches of an update that is the first one of its rollout: the sum, and the number of tokens."""
         super().__init__(**parts)
+
+    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
+        found = super()._get_per_token_logps_and_entropies(*args, **kwargs)
+        self._xp_logps = found[0].detach()
+        return found
+
+    def _compute_loss(self, model: Any, inputs: Any) -> Any:
+        """The loss; beside it, what the engine said of the tokens is held against the forward of the loss."""
+        loss = super()._compute_loss(model, inputs)
+        written = inputs.get("sampling_per_token_logps")
+        if self._xp_logps is not None and written is not None and self._xp_log.is_first(self.state.global_step):
+            is_trained = inputs["completion_mask"] * inputs.get("tool_mask", 1) > 0
+            gaps = (self._xp_logps - written).abs()[is_trained & ~torch.isnan(written)]
+            self._xp_gap = [self._xp_gap[0] + float(gaps.sum()), self._xp_gap[1] + gaps.numel()]
+        return loss
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
         """The trainer's hook between clipping and the optimizer's step."""
         norm = super()._get_grad_norm(model, grad_norm=grad_norm)
+        self._check_gap()
         if self._xp_log.is_applied(self.state.global_step, self._loss(), None if norm is None else float(norm)):
             return norm
         # Without gradients the optimizer's step changes nothing; a loss of nan would stay nan in Trainer's sum.
         self.optimizer.zero_grad()
         self._tr_loss = torch.zeros_like(self._tr_loss)
         return 0.0
+
+    def _check_gap(self) -> None:
+        """Over all ranks; each of them stops where the log does."""
+        if not self._xp_log.is_first(self.state.global_step):
+            return
+        own = torch.tensor(self._xp_gap, dtype=torch.float64 if self.args.use_cpu else torch.float32)
+        own = own.to(self.accelerator.device)[None]
+        everybody = self.accelerator.gather(own) if self.accelerator.num_processes > 1 else own
+        total, count = everybody.sum(0).tolist()
+        self._xp_gap = [0.0, 0.0]
+        if count:
+            self._xp_log.gap(self.state.global_step, total / count)
 
     def _loss(self) -> float:
         """Of this update, over all ranks: not a number where one of them has none."""

@@ -43,7 +43,8 @@ def _serve(stack: ExitStack, config: TrainConfig) -> None:
     """A server on the accelerators behind those that train."""
     server = config.common.server
     assert server is not None
-    own, served = split_devices(config.num_processes, server.num_accelerators)
+    is_on_cpu = server.num_accelerators == 0
+    own, served = ("", "") if is_on_cpu else split_devices(config.num_processes, server.num_accelerators)
     log = Path(config.common.stage_dir) / "vllm.log"
     os.environ[train.SERVER_URL], os.environ[guarded.KEY] = stack.enter_context(
         running(server, config.start_model, served, log)

@@ -13,6 +13,7 @@ from xp.backends.trl.worker.config import TrainConfig
 from xp.episode.finite import FiniteUpdates, OnNonfinite, finite_means
 from xp.episode.metrics import Played, check_health, episode_metrics
 from xp.episode.metrics_file import MetricsFile
+from xp.worker.logprob_gap import check_gap
 
 NAMES: Mapping[str, str] = {
     "loss": "training/loss",
@@ -23,7 +24,6 @@ NAMES: Mapping[str, str] = {
     "clip_ratio/region_mean": "training/clip_fraction",
     "cispo_clip_ratio": "training/clip_fraction",
     "num_tokens": "training/tokens",
-    "sampling/sampling_logp_difference/mean": "training/logprob_gap",
 }
 """TRL's name -> ours."""
 OF_AN_UPDATE = ("loss", "grad_norm")
@@ -71,6 +71,15 @@ class StepLog:
         self._is_left_out = not is_finite
         self._left_out += not is_finite
         return is_finite
+
+    def is_first(self, global_step: int) -> bool:
+        """Whether the next update is the first one of its rollout: its episodes were written with its weights."""
+        return global_step % self._config.updates_per_rollout == 0
+
+    def gap(self, global_step: int, gap: float) -> None:
+        """Engine and trainer differ by so much; raises XpError(DIVERGED) where that is too much."""
+        self._episodes["training/logprob_gap"] = gap
+        check_gap(global_step // self._config.updates_per_rollout + 1, gap, self._config.common.max_logprob_gap)
 
     def update(self, global_step: int, logs: Mapping[str, Any]) -> None:
         """TRL logged an optimizer update."""

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from xp.backends.trl.worker import guarded
+from xp.backends.trl.worker import colocated, guarded, on_cpu
 from xp.backends.trl.worker.config import Lora, TrainConfig
 from xp.backends.trl.worker.process import join_group, leave_group, quiet_rank, quiet_trainer
 from xp.backends.trl.worker.publish import publish_model, trained_model
@@ -29,6 +29,7 @@ from xp.tasks.length import settle
 from xp.tasks.load import load_tasks, within_limit
 from xp.tasks.row import TaskRow
 from xp.tasks.schedule import schedule
+from xp.worker.plain_weights import keep_plain_weights
 from xp.worker.program import run_stage
 
 if TYPE_CHECKING:
@@ -108,8 +109,7 @@ def make_trainer(
 
     # First: only one rank reads the weights under FSDP2, by the process group.
     join_group(Ranks(), use_cpu=config.grpo["use_cpu"], timeout_s=config.grpo["ddp_timeout"])
-    if SERVER_URL in environ:
-        guarded.let_trl_say(environ[guarded.KEY])
+    prepare_engine(config, environ)
     args = GRPOConfig(**config.grpo, **_server(environ))
     shard_on_cpu(args.distributed_state, environ)
     model = AutoModelForCausalLM.from_pretrained(config.start_model, dtype=loaded_dtype(config))
@@ -129,6 +129,20 @@ def make_trainer(
     trainer.remove_callback(PrinterCallback)
     keep_float32(trainer)
     return trainer
+
+
+def prepare_engine(config: TrainConfig, environ: Mapping[str, str]) -> None:
+    """What TRL's part of vLLM does not know by itself, before the trainer makes it."""
+    if not config.grpo["use_vllm"]:
+        return
+    if SERVER_URL in environ:
+        guarded.let_trl_say(environ[guarded.KEY])
+        if config.grpo["use_cpu"]:
+            on_cpu.send_over_gloo()
+        return
+    colocated.let_trl_say(config.common.dtype)
+    if config.grpo["use_cpu"]:
+        keep_plain_weights()
 
 
 def loaded_dtype(config: TrainConfig) -> Any:

@@ -1,0 +1,146 @@
+"""backend=trl with the real vLLM on this machine's CPU: TRL's own trainer and transfer of weights (make test-vllm)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.engines import needs_vllm
+from tests.tiny import tokenizer_and_model
+from xp.backends.base import Places
+from xp.backends.trl.control.render import stages
+from xp.backends.trl.worker.config import TrainConfig
+from xp.compose import compose
+from xp.errors import XpError
+from xp.worker.logprob_gap import check_gap
+
+pytestmark = [needs_vllm, pytest.mark.slow, pytest.mark.timeout(1500)]
+BAR = 1e-4
+"""Largest gap between engine and trainer of one set of weights in float32."""
+
+
+def configured(directory: Path, steps: int, *overrides: str) -> dict[str, str]:
+    """The files of a rendered `hardware=cpu backend.engine.name=vllm` in a directory, and the job's variables."""
+    root = str(directory)
+    spec = compose(
+        [
+            *("backend.engine.name=vllm", f"training.num_steps={steps}", "training.prompts_per_step=2"),
+            *("training.group_size=4", "training.micro_batch_size=4", "training.learning_rate=0.01"),
+            *("training.shuffle=false", "training.warmup_updates=0", "training.max_tokens_per_turn=6"),
+            *("training.max_response_tokens=300", "training.entropy_coef=0.5", "training.max_logprob_gap=null"),
+            *overrides,
+        ]
+    )
+    job = next(stage.job for stage in stages(spec, Places(root, 1, f"{root}/tasks")) if stage.name == "train")
+    tokenizer, model = tokenizer_and_model()
+    model.save_pretrained(directory / "base")
+    tokenizer.save_pretrained(directory / "base")
+    for path, text in job.files.items():
+        (directory / Path(path).name).write_text(text)
+    config = TrainConfig.from_json((directory / "config.json").read_text())
+    config = replace(
+        config,
+        base_model=f"{root}/base",
+        common=replace(config.common, stage_dir=root),
+        grpo={**config.grpo, "save_strategy": "no"},
+    )
+    (directory / "config.json").write_text(config.to_json())
+    return {**os.environ, **job.env, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.getcwd()}
+
+
+def trained(directory: Path, environ: dict[str, str], faults: Any = None) -> tuple[list[float], dict[str, Any]]:
+    """The gap of each step, and what the run said."""
+    words = [f"{directory}/config.json", f"{directory}/result.json", json.dumps(faults or {})]
+    command = ["-m", "tests.engines.trl_training", *words]
+    if (directory / "accelerate.yaml").exists():
+        command = ["-m", "accelerate.commands.launch", "--config_file", f"{directory}/accelerate.yaml", *command]
+    done = subprocess.run([sys.executable, *command], env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+    metrics = directory / "metrics.jsonl"
+    lines = [json.loads(line) for line in metrics.read_text().splitlines()] if metrics.exists() else []
+    for line in lines:
+        assert line["training/grad_norm"] > 0
+    found: dict[str, Any] = json.loads((directory / "result.json").read_text())
+    return [line["training/logprob_gap"] for line in lines], found
+
+
+@contextmanager
+def served(directory: Path, environ: dict[str, str]) -> Iterator[dict[str, str]]:
+    """With the server that the stage starts beside training."""
+    from xp.backends.trl.worker import guarded, train
+    from xp.backends.trl.worker.server import free_port, running
+
+    config = TrainConfig.from_json((directory / "config.json").read_text())
+    assert config.common.server is not None
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environ.items():
+            patch.setenv(name, value)
+        with running(config.common.server, config.base_model, "", directory / "vllm.log") as (url, key):
+            yield {
+                **environ,
+                train.SERVER_URL: url,
+                train.GROUP_PORT: str(free_port()),
+                guarded.KEY: key,
+                "NO_PROXY": "127.0.0.1",
+            }
+
+
+def test_a_colocated_engine_agrees_after_every_update_and_each_broken_transfer_shows(tmp_path: Path) -> None:
+    environ = configured(tmp_path, 9)
+    gaps, found = trained(tmp_path, environ, {"4": "stale", "6": "layer", "8": "head"})
+    print({number: f"{gap:.1e}" for number, gap in enumerate(gaps, 1)}, found["engine"])
+    assert found["engine"]["vllm"].startswith("0.28")
+    for step in (1, 2, 3, 5, 7, 9):
+        assert gaps[step - 1] < BAR
+    for step in (4, 6, 8):
+        with pytest.raises(XpError, match=r"training\.max_logprob_gap=0\.0001"):
+            check_gap(step, gaps[step - 1], BAR)
+
+
+@pytest.mark.parametrize(("fault", "step"), [("dtype", 1), ("untied", 2)])
+def test_the_run_stops_where_the_engine_has_another_type_or_other_embeddings(
+    fault: str, step: int, tmp_path: Path
+) -> None:
+    environ = configured(tmp_path, 3, "training.max_logprob_gap=1e-4")
+    gaps, found = trained(tmp_path, environ, fault)
+    assert len(gaps) == step - 1
+    assert f"rollout step {step}: the engine's log-probabilities" in found["told"]
+    print(found["told"].splitlines()[0])
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("hardware.accelerators_per_node=2",),
+        ("hardware.accelerators_per_node=2", "backend.parallel.strategy=ddp", "backend.engine.tensor_parallel=2"),
+        ("model.lora={rank: 4, alpha: 8.0, dropout: 0.0, target_modules: null}",),
+    ],
+    ids=["sharded over two", "one engine on two", "adapters"],
+)
+def test_other_layouts_agree_too(overrides: tuple[str, ...], tmp_path: Path) -> None:
+    environ = configured(tmp_path, 3, *overrides)
+    gaps, _ = trained(tmp_path, environ)
+    print([f"{gap:.1e}" for gap in gaps])
+    assert max(gaps) < BAR
+    if (tmp_path / "accelerate.yaml").exists():
+        assert yaml.safe_load((tmp_path / "accelerate.yaml").read_text())["num_processes"] == 2
+
+
+def test_a_server_of_its_own_gets_the_weights_over_gloo(tmp_path: Path) -> None:
+    environ = configured(tmp_path, 5, "backend.engine.placement=separate", "backend.engine.accelerators=1")
+    with served(tmp_path, environ) as environ:
+        gaps, found = trained(tmp_path, environ, {"4": "stale"})
+    print([f"{gap:.1e}" for gap in gaps])
+    assert found["engine"]["mode"] == "server"
+    assert max(gaps[:3] + gaps[4:]) < BAR
+    assert gaps[3] > BAR

@@ -1,0 +1,122 @@
+"""One training with TRL's own GRPOTrainer and the real vLLM, for tests/engines/test_trl.py; faults are put in by step.
+
+python -m tests.engines.trl_training CONFIG RESULT {"4": "stale", ...}
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tests.contracts.test_agreement import FakeMix
+from tests.fake_session import RULES
+from tests.trainers.trl_ranks import ROWS
+from xp.backends.trl.worker import colocated
+from xp.backends.trl.worker.config import TrainConfig
+from xp.backends.trl.worker.process import leave_group, quiet_trainer
+from xp.backends.trl.worker.ranks import Ranks
+from xp.backends.trl.worker.rollout import Rollouts
+from xp.backends.trl.worker.steps import StepLog
+from xp.backends.trl.worker.train import make_trainer
+from xp.envs.config import OnNoToolCall
+from xp.episode.metrics_file import MetricsFile
+from xp.episode.recorder import Recorder
+from xp.episode.tokens import ChatTokens
+from xp.errors import XpError
+from xp.security import loopback
+
+LEFT_OUT = "layers.1."
+DTYPE, UNTIED = "dtype", "untied"
+"""Faults of a whole run."""
+
+
+def put_in(trainer: Any, faults: dict[str, str]) -> None:
+    """Break the transfer of weights at these steps."""
+    generation = trainer.vllm_generation
+    sync, parameters = generation.sync_weights, generation._iter_named_params
+
+    def broken() -> None:
+        fault = faults.get(str(trainer.state.global_step + 1))
+        if fault == "stale":
+            return
+        if fault == "layer":
+            generation._iter_named_params = lambda: (one for one in parameters() if LEFT_OUT not in one[0])
+        if fault == "head":
+            head_of(generation).cpu_linear = packed_head(head_of(generation))
+        sync()
+        generation._iter_named_params = parameters
+
+    def mended() -> None:
+        if generation.mode == "colocate":
+            from torch.nn.functional import linear
+
+            head_of(generation).cpu_linear = linear
+        broken()
+
+    generation.sync_weights = mended
+
+
+def head_of(generation: Any) -> Any:
+    return generation.llm.llm_engine.model_executor.driver_worker.model_runner.model.lm_head
+
+
+def packed_head(head: Any) -> Any:
+    """What vLLM itself computes the head with on a CPU: the weights of this moment, for good."""
+    weight = head.weight.detach().clone()
+    return lambda x, _, bias: x @ weight.T if bias is None else x @ weight.T + bias
+
+
+def untie(trainer: Any) -> None:
+    """Give the head a weight of its own, equal at first; vLLM, by the model's configuration, never takes it."""
+    import torch
+
+    model = trainer.model
+    model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
+
+
+def main(path: str, result: str, faults_text: str) -> None:
+    """Episodes of one to three turns; whatever the rewards, the entropy bonus moves the weights."""
+    config, faults = TrainConfig.from_json(Path(path).read_text()), json.loads(faults_text)
+    ranks = Ranks()
+    loopback.stay()
+    quiet_trainer(1)
+    from transformers import AutoTokenizer, set_seed
+
+    set_seed(1)
+    tokenizer = AutoTokenizer.from_pretrained(config.base_model)
+    mix: Any = FakeMix(replace(RULES, on_no_tool_call=OnNoToolCall.NUDGE, max_turns=1 + 2 * ranks.number))
+    metrics = Path(config.common.stage_dir, "metrics.jsonl")
+    log = StepLog(config, MetricsFile(metrics, "train", 1) if ranks.is_main else None)
+    if faults == DTYPE:
+        config = replace(config, common=replace(config.common, dtype="bfloat16"))
+    told = ""
+    with Recorder(Path(config.common.stage_dir) / f"rank_{ranks.number}.jsonl", mix, None, os.environ) as recorder:
+        rows = {row.task_id: row for row in ROWS}
+        rollouts = Rollouts(config, ChatTokens(tokenizer), rows, mix, log, recorder, ranks)
+        trainer = make_trainer(config, os.environ, tokenizer, ROWS, log, rollouts)
+        if faults == UNTIED:
+            untie(trainer)
+        elif isinstance(faults, dict):
+            put_in(trainer, faults)
+        try:
+            trainer.train()
+        except XpError as error:
+            told = str(error)
+    if ranks.is_main:
+        Path(result).write_text(json.dumps({"told": told, "engine": engine_of(trainer)}))
+    leave_group(ranks)
+
+
+def engine_of(trainer: Any) -> dict[str, str]:
+    """What ran."""
+    import vllm
+
+    return {"vllm": vllm.__version__, "mode": trainer.vllm_generation.mode, "module": colocated.__name__}
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

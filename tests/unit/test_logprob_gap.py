@@ -1,0 +1,29 @@
+"""training.max_logprob_gap: the run stops where the engine does not write with the weights that are trained."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from xp.compose import compose
+from xp.errors import ExitCode, XpError
+from xp.worker.logprob_gap import check_gap
+
+
+def test_a_gap_above_the_limit_stops_the_run_and_says_what_it_usually_is() -> None:
+    with pytest.raises(XpError) as caught:
+        check_gap(3, 0.25, 0.1)
+    assert caught.value.code is ExitCode.DIVERGED
+    for part in ("rollout step 3", "0.25 a token", "training.max_logprob_gap=0.1", "1e-6 in float32", "null only rec"):
+        assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(("gap", "limit"), [(0.1, 0.1), (1e-6, 1e-4), (5.0, None), (math.nan, 0.1)])
+def test_a_gap_within_the_limit_or_without_one_passes(gap: float, limit: float | None) -> None:
+    check_gap(1, gap, limit)
+
+
+def test_the_check_is_on_for_every_model() -> None:
+    assert compose([]).training.max_logprob_gap == 0.1
+    assert compose(["model=qwen3-4b", "hardware=a100x4"]).training.max_logprob_gap == 0.1
