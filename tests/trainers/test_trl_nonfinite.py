@@ -23,9 +23,11 @@ OVERRIDES = (
     "training.micro_batch_size=4",
     "training.warmup_updates=0",
 )
+UNCHECKED = "training.max_logprob_gap=null"
+"""The episodes' log-probabilities are made up."""
 
 
-def make(tmp_path: Path, rule: str, num_steps: int, wrong: set[int]) -> Any:
+def make(tmp_path: Path, rule: str, num_steps: int, wrong: set[int], check: str = UNCHECKED) -> Any:
     """A trainer whose activations are nan in the updates of the given numbers, from 0."""
     from datasets import Dataset
     from trl import GRPOConfig
@@ -33,7 +35,7 @@ def make(tmp_path: Path, rule: str, num_steps: int, wrong: set[int]) -> Any:
     from xp.backends.trl.worker.guard import GuardedTrainer
 
     tokenizer, model = deepcopy(tokenizer_and_model())
-    overrides = [*OVERRIDES, f"training.num_steps={num_steps}", f"training.on_nonfinite={rule}"]
+    overrides = [*OVERRIDES, f"training.num_steps={num_steps}", f"training.on_nonfinite={rule}", check]
     config = grpo_config(compose(overrides), PLACES)
     log = step_log(tmp_path, *overrides)
     trainer = GuardedTrainer(
@@ -62,6 +64,17 @@ def weights(trainer: Any) -> list[Any]:
 
 def are_equal(one: list[Any], other: list[Any]) -> bool:
     return all(bool((a == b).all()) for a, b in zip(one, other, strict=True))
+
+
+def test_log_probabilities_that_are_not_the_policys_stop_the_run_before_the_weights_learn_from_them(
+    tmp_path: Path,
+) -> None:
+    trainer = make(tmp_path, "stop", 2, set(), "training.max_logprob_gap=0.1")
+    before = weights(trainer)
+    with pytest.raises(XpError, match=r"rollout step 1: the engine's log-probabilities .* differ") as caught:
+        trainer.train()
+    assert caught.value.code is ExitCode.DIVERGED
+    assert are_equal(before, weights(trainer))
 
 
 def test_a_loss_that_is_not_a_number_stops_the_run_before_the_weights_hold_it(tmp_path: Path) -> None:

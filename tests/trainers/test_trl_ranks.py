@@ -26,6 +26,8 @@ SPEC = (
     *("training.checkpoint_every=2", "training.learning_rate=0.0001", "training.warmup_updates=0"),
     *("training.shuffle=false", "training.max_tokens_per_turn=12", "training.max_response_tokens=300"),
     *("evaluation.every=1", "evaluation.batch_size=4"),
+    # The episodes' log-probabilities are made up.
+    "training.max_logprob_gap=null",
 )
 
 

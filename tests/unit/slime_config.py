@@ -21,6 +21,7 @@ def worker_config(root: Path, updates_per_step: int) -> WorkerConfig:
         0.2,
         1.0,
         "stop",
+        0.1,
         None,
     )
     return WorkerConfig(

@@ -178,6 +178,20 @@ def test_an_update_that_is_not_finite_stops_slime_with_xps_own_code(tmp_path: Pa
     assert caught.value.code is ExitCode.DIVERGED
 
 
+def test_a_gap_between_engine_and_trainer_stops_slime_at_the_first_update_of_a_step_alone(tmp_path: Path) -> None:
+    config = worker_config(tmp_path, updates_per_step=2)
+    half_of(config, 3).parent.mkdir(parents=True)
+    half_of(config, 3).write_text(json.dumps({"began": 0.0, "metrics": {}}))
+    watched = Watched(lambda *_: None, config)
+    gap = "train/train_rollout_logprob_abs_diff"
+    watched(None, {"train/step": 6, "train/loss": 1.0, gap: 0.01}, "train/step")
+    # Made after an update, so that it says nothing of the engine.
+    watched(None, {"train/step": 7, "train/loss": 1.0, gap: 0.5}, "train/step")
+    with pytest.raises(XpError, match="rollout step 5: the engine's log-probabilities") as caught:
+        watched(None, {"train/step": 8, "train/loss": 1.0, gap: 0.5}, "train/step")
+    assert caught.value.code is ExitCode.DIVERGED
+
+
 def test_an_update_that_slime_left_out_is_counted_and_in_no_mean(tmp_path: Path) -> None:
     config = worker_config(tmp_path, updates_per_step=2)
     config = replace(config, common=replace(config.common, on_nonfinite="skip"))
