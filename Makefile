@@ -109,6 +109,9 @@ $(VLLM_VENV)/.done: requirements-vllm.txt
 test-vllm: $(VLLM_VENV)/.done  ## TRL and SkyRL with the real vLLM on this machine's CPU, in .venv-vllm
 	$(VLLM_VENV)/bin/python -m pytest -s tests/engines
 
+test-gpu: setup  ## The smallest run of each trainer on this machine's GPUs; each test says what it shows, and skips with a reason
+	$(BIN)/python -m pytest -m gpu tests/gpu -rs
+
 slurm:  ## A real Slurm of one node on this machine, for tests/integration/test_slurm.py (Debian, as root)
 	apt-get update -qq
 	apt-get install -y -qq --no-install-recommends slurmctld slurmd slurm-client munge >/dev/null
@@ -153,5 +156,5 @@ bench: setup  ## Measure the promises of docs/results.md on this machine
 clean:  ## Remove .venv and caches; outputs/ stays
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
-.PHONY: help tiny-model docs setup demo plan test test-slow test-install test-skyrl rehearse-skyrl test-slime rehearse-slime test-vllm slurm scorecard check format catalogs locks check-locks golden bench clean $(RECIPES) \
+.PHONY: help tiny-model docs setup demo plan test test-slow test-install test-skyrl rehearse-skyrl test-slime rehearse-slime test-vllm test-gpu slurm scorecard check format catalogs locks check-locks golden bench clean $(RECIPES) \
 	$(addprefix prepare-,$(RECIPES)) $(addprefix plan-,$(RECIPES))

@@ -37,6 +37,7 @@ def configured(directory: Path, steps: int, *overrides: str) -> dict[str, str]:
             *("backend.engine.name=vllm", f"training.num_steps={steps}", "training.prompts_per_step=2"),
             *("training.group_size=4", "training.micro_batch_size=4", "training.learning_rate=0.01"),
             *("training.shuffle=false", "training.warmup_updates=0", "training.max_tokens_per_turn=6"),
+            "backend.engine.memory_fraction=0.1",
             *("training.max_response_tokens=300", "training.entropy_coef=0.5", "training.max_logprob_gap=null"),
             *overrides,
         ]
