@@ -31,6 +31,8 @@ class Runtime:
     project: str | None = None
     """Name of the environment variable that holds a checkout (`SKYRL_PATH`, ...)."""
     image: str | None = None
+    image_checkouts: Mapping[str, str] = field(default_factory=dict)
+    """Variable that names a checkout -> where the image has it."""
     lock: str | None = None
     """Key of the lock of its environment (`xp.runtime_locks`); used where neither of the first two is set."""
     packages: tuple[str, ...] = ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 LOCK, AFTER_LOCK = "requirements.lock", "flash-attention.txt"
@@ -57,6 +57,25 @@ def locks() -> dict[str, RuntimeLock]:
     """Name -> lock, for every folder that has one."""
     found = sorted(_LOCKS.glob(f"*/{LOCK}"))
     return {file.parent.name: RuntimeLock(file.parent.name, file.parent) for file in found}
+
+
+def lock_with(key: str) -> RuntimeLock | None:
+    """The lock of a key; None: it is another version's."""
+    variants = (replace(lock, has_flash=flash) for lock in locks().values() for flash in (True, False))
+    return next((lock for lock in variants if lock.key == key), None)
+
+
+def smallest_with(modules: Sequence[str]) -> RuntimeLock | None:
+    """The lock with the fewest packages that holds all of these modules; None where no lock does."""
+    wanted = {module.partition(".")[0].replace("_", "-") for module in modules}
+    found = [lock for lock in locks().values() if wanted <= lock.versions().keys()]
+    return min(found, key=lambda lock: len(lock.versions()), default=None)
+
+
+def added_to_image() -> list[str]:
+    """Requirements of xp's that an image with the trainer's checkouts lacks."""
+    lines = (_LOCKS / "slime" / "added.txt").read_text(encoding="utf-8").splitlines()
+    return [line for line in lines if line and not line.startswith("#")]
 
 
 def directory() -> Path:

@@ -150,7 +150,7 @@ def test_the_batch_script_is_shell_whatever_is_in_a_path(tmp_path: Path) -> None
 def test_what_modal_says_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str, said: str) -> None:
     with_modal(tmp_path, monkeypatch, fault)
     spec = launcher_spec("modal")
-    error = refused(ModalLauncher(spec, tmp_path / "outputs", {}), tmp_path / "outputs", spec)
+    error = refused(ModalLauncher(spec, tmp_path / "outputs"), tmp_path / "outputs", spec)
     assert said in str(error)
     assert error.code == ExitCode.RUNTIME
 
@@ -162,10 +162,10 @@ def test_an_app_that_modal_took_without_saying_so_is_found_and_not_submitted_aga
     monkeypatch.setattr(modal, "SUBMIT_S", 3.0)
     context = LauncherContract.make_context(tmp_path)
     once = stage("once", "open('count', 'a').write('x')")
-    launcher = ModalLauncher(launcher_spec("modal"), context.outputs, {})
+    launcher = ModalLauncher(launcher_spec("modal"), context.outputs)
     launch = launcher.submit(once, context)
     assert launch.native_id == "ap-1"
-    assert ModalLauncher(launcher_spec("modal"), context.outputs, {}).submit(once, context) == launch
+    assert ModalLauncher(launcher_spec("modal"), context.outputs).submit(once, context) == launch
     assert launcher.wait(launch, lambda _: None) == 0
     assert (cloud / "volume/count").read_text() == "x"
 

@@ -12,10 +12,12 @@ import pytest
 
 from tests.contracts.test_launcher import LauncherContract
 from tests.detaching import DetachingContract
-from tests.launching import ROOT, launcher_spec
+from tests.launching import ROOT, launcher_spec, plan, stage
+from xp.cli import runs
 from xp.launchers import modal
 from xp.launchers.base import Context, Launcher
 from xp.launchers.modal import ModalLauncher
+from xp.runs.record import Status
 
 pytestmark = pytest.mark.integration
 
@@ -60,7 +62,7 @@ class TestModalLauncher(InTheCloud, LauncherContract):
 
     @pytest.fixture
     def launcher(self, tmp_path: Path) -> Launcher:
-        return ModalLauncher(launcher_spec("modal", secret_name="mine", grace_s=1.0), tmp_path / "outputs", {})
+        return ModalLauncher(launcher_spec("modal", secret_name="mine", grace_s=1.0), tmp_path / "outputs")
 
     @pytest.fixture
     def context(self, tmp_path: Path) -> Context:
@@ -79,4 +81,29 @@ class TestDetachedModal(InTheCloud, DetachingContract):
 
     @pytest.fixture
     def launcher(self, outputs: Path, options: dict[str, Any]) -> Launcher:
-        return ModalLauncher(launcher_spec("modal", grace_s=1.0, detach=True, **options), outputs, {})
+        return ModalLauncher(launcher_spec("modal", grace_s=1.0, detach=True, **options), outputs)
+
+    def test_the_model_and_the_trajectories_are_fetched_and_checkpoints_where_asked_for(
+        self, outputs: Path, launcher: Launcher, options: dict[str, Any]
+    ) -> None:
+        run = self.leave(plan(stage("train", WRITES, outputs=("x",))), launcher, outputs, options)
+        assert self.end(run) is Status.SUCCEEDED
+        assert not (run / "model").exists()
+        said = runs.fetch(run, with_checkpoints=False)
+        assert "--checkpoints brings them" in said
+        assert (run / "model/config.json").read_text() == "{}"
+        assert (run / "attempt_1/train/trajectories/train.jsonl").exists()
+        assert not (run / "checkpoints").exists()
+        assert "runs/run/checkpoints" in runs.fetch(run, with_checkpoints=True)
+        assert (run / "checkpoints/1/weights").read_text() == "w"
+        assert not list(run.glob("**/.fetch-*"))
+
+
+WRITES = """
+import os
+episodes = "attempt_1/train/trajectories/train.jsonl"
+for path, text in {"model/config.json": "{}", "checkpoints/1/weights": "w", episodes: ""}.items():
+    os.makedirs(os.path.dirname(f"runs/run/{path}"), exist_ok=True)
+    open(f"runs/run/{path}", "w").write(text)
+open("x", "w").close()
+"""

@@ -13,6 +13,7 @@ import ast
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -38,8 +39,11 @@ def main(state: Path, argv: list[str]) -> int:
             os.killpg(int((apps / app / "pid").read_text()), signal.SIGTERM)
         case ["volume", "get", _, name, "-"] if (state / "volume" / name).is_file():
             sys.stdout.buffer.write((state / "volume" / name).read_bytes())
+        case ["volume", "get", _, name, place] if (state / "volume" / name).is_dir():
+            shutil.copytree(state / "volume" / name, Path(place, Path(name).name))
         case ["volume", "ls", "--json", _, name] if (state / "volume" / name).is_dir():
-            rows = [{"filename": f"{name}/{one.name}", "type": "file"} for one in (state / "volume" / name).iterdir()]
+            entries = (state / "volume" / name).iterdir()
+            rows = [{"filename": f"{name}/{one.name}", "type": "dir" if one.is_dir() else "file"} for one in entries]
             print(json.dumps(rows))
         case _:
             print(f"no such thing: {argv}", file=sys.stderr)

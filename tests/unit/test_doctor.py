@@ -231,3 +231,13 @@ def test_a_launch_with_a_checkout_of_another_commit_is_refused_with_both_ways_ou
     assert f"git -C {tmp_path} checkout 624b824a898ab0ec1fcb4d373004c7f3852bf515" in wrong
     assert f"backend.commits.SLIME_PATH={there}" in wrong
     assert list(differing(compose([*SLIME, f"backend.commits.SLIME_PATH={there}"]).backend.commits)) == []
+
+
+def test_with_modal_this_machines_disk_python_and_gpus_are_not_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    main(["doctor", "env=multiply", "model=qwen2.5-3b-instruct", "hardware=h100x8", "launcher=modal"])
+    looked_at = {line.split()[1] for line in capsys.readouterr().out.splitlines() if line.strip()}
+    assert {"plan", "launcher"} <= looked_at
+    assert looked_at.isdisjoint({"accelerators", "host", "disk", "python", "version", "checkout"})

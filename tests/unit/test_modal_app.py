@@ -5,22 +5,29 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.launching import launcher_spec
+from xp.compose import compose
 from xp.errors import ExitCode, XpError
 from xp.job import Job, Resources, Runtime
 from xp.launchers.modal_app import Part, app_text, check_job, gpu_string
+from xp.launchers.modal_image import image_text, lock_of
+from xp.planning.plan import build_plan
+from xp.runtime_locks import locks
 
+TRAINS = ("torch", "transformers", "trl", "openreward")
 H100S = Resources("h100", 8, 1, 96, 1000.0)
 AWKWARD = 'it\'s "here"\n$(touch pwned); {braces} \\ '
 
 
 def job(resources: Resources = H100S, **runtime: Any) -> Job:
     secrets = runtime.pop("secrets", {})
+    runtime.setdefault("packages", TRAINS)
     return Job(("python", "-m", "x"), {}, (), resources, Runtime(**runtime), secrets=secrets)
 
 
@@ -44,28 +51,65 @@ def arguments(text: str) -> dict[str, dict[str, Any]]:
 def test_a_stage_asks_for_its_hardware_its_image_and_the_specs_time() -> None:
     spec = launcher_spec("modal", timeout_s=7200, secret_name="mine")
     one = job(image="someone/trainer:1", secrets={"KEY": "MY_KEY"})
-    text = app_text("train of run", "xp-run", [part("train", one)], spec, {})
+    text = app_text("train of run", "xp-run", [part("train", one)], spec)
     assert arguments(text)["stage_train"] == {
         "gpu": "H100!:8",
         "cpu": 96.0,
         "memory": 1024000,
         "timeout": 7200,
+        "retries": 0,
     }
     assert "modal.Image.from_registry('someone/trainer:1')" in text
     assert "modal.Secret.from_name('mine', required_keys=['KEY'])" in text
     assert "MY_KEY" not in text
 
 
-def test_preparation_is_a_function_without_a_gpu_and_packages_are_pinned() -> None:
-    small = job(Resources("cpu", 0, 1, 4, 8.0), packages=("pyarrow", "trl"))
-    text = app_text("t", "xp", [part("prepare", small)], launcher_spec("modal"), {"trl": "1.16.0", "other": "1"})
+def test_preparation_is_a_function_without_a_gpu_whose_image_is_its_lock() -> None:
+    small = job(Resources("cpu", 0, 1, 4, 8.0), packages=("pyarrow", "filelock", "aiohttp"))
+    text = app_text("t", "xp", [part("prepare", small)], launcher_spec("modal"))
     assert arguments(text)["stage_prepare"]["gpu"] is None
-    assert "pip_install('pyarrow', 'trl==1.16.0')" in text
+    assert lock_of(small) == locks()["prepare"]
+    assert "debian_slim(python_version='3.12')" in text
+    assert "requirements=['/o/environment/requirements.lock'], extra_options='--require-hashes --no-deps'" in text
+
+
+@pytest.mark.parametrize("backend", ["trl", "skyrl"])
+def test_a_trainers_image_is_its_lock_above_cudas_and_below_the_code(backend: str) -> None:
+    plan = build_plan(compose(["env=whodunit", f"backend={backend}", "hardware=a100x4", "launcher=modal"]), "r")
+    train = next(stage.job for stage in plan.stages if stage.name == "train")
+    text = image_text(train, plan.spec.launcher, Path("/o"))
+    assert text.startswith("modal.Image.from_registry('nvidia/cuda:")
+    assert "add_python='3.12'" in text
+    assert ("/o/flash-attention.txt" in text) is (backend == "skyrl")
+    whole = app_text("t", "a", [Part("train", train, Path("/o/order.json"), Path("/o/code"))], plan.spec.launcher)
+    assert whole.index("uv_pip_install") < whole.index("add_local_dir")
+
+
+def test_slimes_image_has_its_checkouts_and_nothing_is_set_on_the_laptop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SLIME_PATH", raising=False)
+    monkeypatch.delenv("MEGATRON_PATH", raising=False)
+    plan = build_plan(compose(["recipes=whodunit-slime", "launcher=modal"]), "r")
+    train = next(stage.job for stage in plan.stages if stage.name == "train")
+    check_job("train", replace(train, secrets={}), plan.spec.launcher)
+    text = image_text(train, plan.spec.launcher, Path("/o"))
+    assert ".env({'SLIME_PATH': '/root/slime', 'MEGATRON_PATH': '/root/Megatron-LM'})" in text
+    assert f"openreward=={locks()['prepare'].versions()['openreward']}" in text
+
+
+def test_a_checkout_that_no_image_has_is_refused() -> None:
+    with pytest.raises(XpError, match=r"backend\.runtime\.image_checkouts"):
+        build_plan(compose(["env=whodunit", "backend=skyrl-main", "hardware=h100x8", "launcher=modal"]), "r")
+
+
+def test_a_call_that_is_left_alone_is_tried_again_after_a_time_limit() -> None:
+    train = part("train", job(image="someone/trainer:1"))
+    assert "retries=0," in app_text("t", "xp", [train], launcher_spec("modal", max_restarts=3))
+    assert "retries=3," in app_text("t", "xp", [train], launcher_spec("modal", max_restarts=3, detach=True))
 
 
 def test_a_run_that_is_left_to_modal_is_one_app_whose_functions_follow_each_other() -> None:
     parts = [part("prepare", job(Resources("cpu", 0, 1, 4, 8.0))), part("train", job())]
-    text = app_text("t", "xp", parts, launcher_spec("modal"), {})
+    text = app_text("t", "xp", parts, launcher_spec("modal"))
     assert "for stage in (stage_prepare, stage_train,):" in text
     assert text.count(".spawn()") == 1
 
@@ -73,12 +117,12 @@ def test_a_run_that_is_left_to_modal_is_one_app_whose_functions_follow_each_othe
 @pytest.mark.scorecard(30)
 def test_whatever_is_in_a_name_stays_text() -> None:
     parts = [part("train", job(image=AWKWARD), AWKWARD)]
-    text = app_text("t", AWKWARD, parts, launcher_spec("modal"), {})
+    text = app_text("t", AWKWARD, parts, launcher_spec("modal"))
     literals = {node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant)}
     assert {AWKWARD, f"{AWKWARD}/code", f"{AWKWARD}/order.json"} <= literals
     names = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
     assert names <= {"app", "argv", "bool", "call", "carry_out", "code", "int", "job", "modal", "os", "outputs"} | {
-        *("print", "stage", "stage_train", "str", "subprocess")
+        *("print", "stage", "stage_train", "str", "subprocess", "commit", "ended", "process", "KeyboardInterrupt")
     }
 
 
@@ -88,7 +132,7 @@ def test_the_real_client_imports_it_and_lists_its_entrypoint(tmp_path: Path) -> 
     spec = launcher_spec("modal", secret_name="mine")
     file = tmp_path / "modal_app.py"
     parts = [part("train", job(secrets={"KEY": "K"}), str(tmp_path)), part("evaluate", job(), str(tmp_path))]
-    file.write_text(app_text("t", "xp-run", parts, spec, {}))
+    file.write_text(app_text("t", "xp-run", parts, spec))
     program = Path(sys.executable).with_name("modal")
     shown = subprocess.run([program, "run", file, "--help"], capture_output=True, text=True, cwd=tmp_path, timeout=60)
     assert shown.returncode == 0, shown.stderr

@@ -119,6 +119,8 @@ def runs(asked: Namespace) -> int:
                 view.show(run, as_json=asked.json)
             case "logs":
                 view.logs(asked.outputs, run)
+            case "fetch":
+                print(view.fetch(run, with_checkpoints=asked.checkpoints))
             case "cancel":
                 print(view.cancel(run))
             case "trust":

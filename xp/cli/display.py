@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,6 +51,22 @@ def show_plan(plan: Plan, outputs: Path, *, with_files: bool) -> None:
             for path, text in stage.job.files.items():
                 out.rule(path)
                 out.print(text, markup=False)
+        for path, text in submitted(plan, outputs).items():
+            out.rule(f"{path}, as launcher={plan.spec.launcher.name} would submit it")
+            out.print(text, markup=False)
+
+
+def submitted(plan: Plan, outputs: Path) -> Mapping[str, str]:
+    """What the plan's launcher would hand to another program: path -> text; empty where it starts the jobs itself."""
+    from xp.launchers.base import Context, Showing
+    from xp.launchers.choice import make_launcher
+
+    launcher = make_launcher(plan.spec.launcher, outputs)
+    if not isinstance(launcher, Showing):
+        return {}
+    directory = f"runs/{plan.run_id}/attempt_{plan.attempt}"
+    context = Context(plan.run_id, plan.attempt, outputs.absolute(), directory)
+    return launcher.preview([(stage, context) for stage in plan.stages])
 
 
 def code_of(plan: Plan) -> list[str]:

@@ -327,6 +327,7 @@ def _runs(parser: argparse.ArgumentParser) -> None:
     for name, text in (
         ("show", "one run: its stages with exit codes and times"),
         ("logs", "the log of the stage that ran last, followed while the run continues"),
+        ("fetch", "bring the model and the trajectories of a run from where its launcher keeps them"),
         ("cancel", "stop a run"),
         ("trust", "accept a run that was started elsewhere as yours"),
         ("resume", "continue from the last checkpoint"),
@@ -335,6 +336,8 @@ def _runs(parser: argparse.ArgumentParser) -> None:
         one.add_argument("run", metavar="RUN", help="name of the run, or its directory")
         if name == "show":
             one.add_argument("--json", action="store_true", help="its record as JSON")
+        if name == "fetch":
+            one.add_argument("--checkpoints", action="store_true", help="the checkpoints too, which may be large")
         if name == "resume":
             one.add_argument(
                 "overrides", nargs="*", metavar="key=value", help="what to change, e.g. training.num_steps=60"
@@ -376,7 +379,9 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "doctor": Command("check this machine against a plan", _spec),
     "env": Command("check an environment without a model", _env, takes_overrides=False),
     "tasks": Command("look at the task store: list, show, verify, prune", _tasks, takes_overrides=False),
-    "runs": Command("look at runs: list, show, logs, cancel, resume, trust, compare", _runs, takes_overrides=False),
+    "runs": Command(
+        "look at runs: list, show, logs, fetch, cancel, resume, trust, compare", _runs, takes_overrides=False
+    ),
     "completion": Command("print a script that completes words after `xp`", _completion, takes_overrides=False),
 }
 """Command -> what it takes; in the order in which `--help` lists them."""

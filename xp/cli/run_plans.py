@@ -48,7 +48,7 @@ def run_plan(one: Plan, *, is_whole: bool, again: bool = False, replan: Callable
         console().print(reason, markup=False, soft_wrap=True)
         return
     console().print(f"[bold]{one.run_id}[/bold]  {title(one)}")
-    launcher = make_launcher(one.spec.launcher, outputs, one.spec.backend.pins)
+    launcher = make_launcher(one.spec.launcher, outputs)
     record = dispatch(one, launcher, outputs, modules=user_modules(one.spec), replan=replan, again=again)
     if record.status is Status.RUNNING:
         console().print(

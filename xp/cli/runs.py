@@ -168,6 +168,21 @@ def cancel(run: Path) -> str:
     return f"{asked}; nobody confirms it, so look there before you resume: {read_record(run).status}"
 
 
+def fetch(run: Path, *, with_checkpoints: bool) -> str:
+    """Bring a run's results from where its launcher keeps them; returns what came.
+
+    Args:
+        run: its directory.
+        with_checkpoints: whether the checkpoints come too, which may be large.
+    """
+    record = detached.current(run)
+    brought = detached.fetch_results(run, record, with_checkpoints=with_checkpoints)
+    if brought is None:
+        return f"nothing to fetch: what {record.run_id} wrote is below {run}"
+    left = "" if with_checkpoints else "\nits checkpoints stay there: --checkpoints brings them"
+    return "\n".join(brought or ["no directory of results is there yet"]) + left
+
+
 def trust(run: Path) -> str:
     """Mark a run that was begun elsewhere as this user's, so that it can be gone on with; returns what that means."""
     from xp.backends.stages.episode import user_modules

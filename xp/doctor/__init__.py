@@ -13,7 +13,7 @@ from xp.doctor.template import chat_template
 from xp.errors import ExitCode, XpError
 from xp.job import Stage
 from xp.planning.plan import build_plan
-from xp.spec import RunSpec
+from xp.spec import LauncherName, RunSpec
 
 __all__ = ["Finding", "Verdict", "examine", "exit_code"]
 
@@ -29,10 +29,11 @@ def examine(spec: RunSpec) -> Iterator[Finding]:
         yield fault_of("plan", error)
     yield from secrets(spec, stages)
     yield from trackers(spec)
-    yield from accelerators(spec)
-    yield from host(spec)
-    yield from disk(spec, outputs)
-    yield from versions(spec, stages)
+    if spec.launcher.name is not LauncherName.MODAL:  # whose containers have none of this machine's
+        yield from accelerators(spec)
+        yield from host(spec)
+        yield from disk(spec, outputs)
+        yield from versions(spec, stages)
     yield from launcher(spec, stages, outputs)
     yield from functions(spec)
     yield from chat_template(spec, outputs)

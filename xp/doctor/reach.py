@@ -55,7 +55,7 @@ def launcher(spec: RunSpec, stages: Sequence[Stage], outputs: Path) -> Iterator[
         return
     context = Context(run_id="doctor", attempt=1, outputs=outputs.absolute(), directory="runs/doctor/attempt_1")
     try:
-        make_launcher(spec.launcher, outputs.absolute(), spec.backend.pins).check(stages, context)
+        make_launcher(spec.launcher, outputs.absolute()).check(stages, context)
         yield ok("launcher", f"{spec.launcher.name} takes every stage")
     except XpError as error:
         yield fault_of("launcher", error)

@@ -100,3 +100,19 @@ class Detachable(Launcher, Protocol):
 
     def fetch(self, launch: Launch) -> None:
         """Where `is_here` is false: bring what the job has written so far of its log and its small results."""
+
+
+@runtime_checkable
+class Showing(Launcher, Protocol):
+    """A launcher that hands a text to another program."""
+
+    def preview(self, stages: Sequence[tuple[Stage, Context]]) -> Mapping[str, str]:
+        """What would be submitted (path relative to the outputs root -> text); nothing is written or asked."""
+
+
+@runtime_checkable
+class Distant(Detachable, Protocol):
+    """A launcher that keeps the outputs elsewhere."""
+
+    def fetch_directories(self, names: Sequence[str]) -> list[str]:
+        """Bring these directories (relative to the outputs root) here; returns those that are there."""

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from xp.launchers.base import Launcher
 from xp.spec.place import LauncherName, LauncherSpec
 
 
-def make_launcher(spec: LauncherSpec, outputs: Path, pins: Mapping[str, str] | None = None) -> Launcher:
+def make_launcher(spec: LauncherSpec, outputs: Path) -> Launcher:
     """The one that the spec names, for runs below this outputs root.
 
     Args:
         spec: the launcher's section.
         outputs: the outputs root.
-        pins: package -> version, for a launcher that makes the environment; not needed to look after what runs.
     """
     match spec.name:
         case LauncherName.LOCAL:
@@ -33,4 +31,4 @@ def make_launcher(spec: LauncherSpec, outputs: Path, pins: Mapping[str, str] | N
         case LauncherName.MODAL:
             from xp.launchers.modal import ModalLauncher
 
-            return ModalLauncher(spec, outputs, pins or {})
+            return ModalLauncher(spec, outputs)

@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -26,6 +27,7 @@ from xp.launchers import modal_app
 from xp.launchers.base import Context, Echo, Launch, now
 from xp.launchers.cluster import SUBMITTED, TimedOut, ask, identity, inherited, read_launches, write_launches
 from xp.launchers.files import inside, write_files
+from xp.launchers.modal_image import lock_of
 from xp.launchers.node.job_spec import ORDER, RESULT, make_order
 from xp.launchers.node.log import LogStream
 from xp.launchers.node.pipe import drain
@@ -46,10 +48,9 @@ class ModalLauncher:
     name = "modal"
     is_here = False
 
-    def __init__(self, spec: LauncherSpec, outputs: Path, pins: Mapping[str, str]) -> None:
+    def __init__(self, spec: LauncherSpec, outputs: Path) -> None:
         self._spec = spec
         self._outputs = outputs.absolute()
-        self._pins = pins
         self._redactor = Redactor()
 
     def check(self, stages: Sequence[Stage], context: Context) -> None:
@@ -123,6 +124,30 @@ class ModalLauncher:
     def fetch(self, launch: Launch) -> None:
         self._bring(launch)
 
+    def fetch_directories(self, names: Sequence[str]) -> list[str]:
+        """Bring whole directories from the volume, in the place of what came before; returns those that are there.
+
+        Args:
+            names: relative to the outputs root, here and on the volume.
+
+        Raises:
+            XpError: RUNTIME where Modal's client fails.
+        """
+        brought = []
+        for name in names:
+            place = inside(self._outputs, name)
+            if name not in self._names(str(Path(name).parent), kinds=("dir",)):
+                continue
+            place.parent.mkdir(parents=True, exist_ok=True)
+            # Whole or not at all; and Modal's --force empties what it writes into.
+            with tempfile.TemporaryDirectory(dir=place.parent, prefix=".fetch-") as fresh:
+                ask([*_modal(), "volume", "get", str(self._spec.volume), name, fresh], timeout_s=SUBMIT_S)
+                if place.is_dir() and not place.is_symlink():
+                    place.rename(Path(fresh, "before"))
+                Path(fresh, place.name).rename(place)
+            brought.append(name)
+        return brought
+
     def _bring(self, launch: Launch, leave: Sequence[str] = ()) -> None:
         """Copy what lies in a stage's directory on the volume, and the run's metrics, to this machine."""
         directory = Path(launch.log).parent
@@ -135,24 +160,43 @@ class ModalLauncher:
                 place.parent.mkdir(parents=True, exist_ok=True)
                 place.write_bytes(text)
 
+    def preview(self, stages: Sequence[tuple[Stage, Context]]) -> Mapping[str, str]:
+        """Each app; one for all stages of a run that is left."""
+        if self._spec.detach:
+            return {f"{stages[0][1].directory}/{modal_app.APP_FILE}": self._app(stages)}
+        return {f"{its.directory}/{one.name}/{modal_app.APP_FILE}": self._app([(one, its)]) for one, its in stages}
+
+    def _app(self, stages: Sequence[tuple[Stage, Context]]) -> str:
+        stage, context = stages[0]
+        parts = [
+            modal_app.Part(one.name, one.job, its.outputs / its.directory / one.name / ORDER, its.outputs / its.code)
+            for one, its in stages
+        ]
+        title = f"{', '.join(part.stage for part in parts)} of {context.run_id}, attempt {context.attempt}"
+        return modal_app.app_text(title, self._name(stage, context), parts, self._spec)
+
+    def _name(self, stage: Stage, context: Context) -> str:
+        return f"{self._spec.app}-{identity(stage, context)}"
+
     def _submit(self, stages: Sequence[tuple[Stage, Context]], directory: Path) -> list[Launch]:
         stage, context = stages[0]
         self._redactor = context.redactor
         if (known := read_launches(directory)) is not None:
             return known
-        name = f"{self._spec.app}-{identity(stage, context)}"
+        name = self._name(stage, context)
         file = directory / modal_app.APP_FILE
         if not file.exists() or (native_id := self._find(name)) is None:
-            parts = [self._part(one, its) for one, its in stages]
-            title = f"{', '.join(part.stage for part in parts)} of {context.run_id}, attempt {context.attempt}"
-            write_atomically(file, modal_app.app_text(title, name, parts, self._spec, self._pins))
+            for one, its in stages:
+                self._place(one, its)
+            write_atomically(file, self._app(stages))
             native_id = self._hand_in(file, name, context)
         started = now()
         launches = [Launch(self.name, its.key(one.name), native_id, its.log(one.name), started) for one, its in stages]
         write_launches(directory, launches)
         return launches
 
-    def _part(self, stage: Stage, context: Context) -> modal_app.Part:
+    def _place(self, stage: Stage, context: Context) -> None:
+        """Write what the app takes into the image: the order, and the lock's files."""
         write_files(stage.job.files, context.outputs)  # the run's directory is complete here too
         order = make_order(
             stage,
@@ -165,7 +209,9 @@ class ModalLauncher:
         )
         path = context.outputs / order.directory / ORDER
         write_atomically(path, order.to_json())
-        return modal_app.Part(stage.name, stage.job, path, context.outputs / context.code)
+        if (lock := lock_of(stage.job)) is not None:
+            for file in lock.files:
+                write_atomically(path.parent / modal_app.LOCKS / file.name, file.read_text(encoding="utf-8"))
 
     def _hand_in(self, file: Path, name: str, context: Context) -> str:
         plain, _ = inherited(context)
@@ -204,14 +250,14 @@ class ModalLauncher:
             return [{key.lower().replace(" ", "_"): str(value) for key, value in app.items()} for app in found]
         return []
 
-    def _names(self, directory: str) -> list[str]:
-        """Files of a directory of the volume."""
+    def _names(self, directory: str, kinds: Sequence[str] = ("file",)) -> list[str]:
+        """What a directory of the volume holds of these kinds."""
         with suppress(XpError, ValueError, AttributeError):
             found = json.loads(
                 ask([*_modal(), "volume", "ls", "--json", str(self._spec.volume), directory], timeout_s=ANSWER_S)
             )
             rows = [{key.lower(): str(value) for key, value in row.items()} for row in found]
-            return [row["filename"] for row in rows if row.get("type") == "file"]
+            return [row["filename"] for row in rows if row.get("type") in kinds]
         return []
 
     def _read(self, name: str, *, binary: bool = False) -> Any:

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from xp.errors import ExitCode, XpError
 from xp.job import Job, Resources
+from xp.launchers.modal_image import image_text, lock_of
 from xp.spec.place import LauncherSpec
 
 APP_FILE = "modal_app.py"
+LOCKS = "environment"
+"""Beside the order: copies of the lock's files."""
 MOUNT = "/outputs"
 """Where a container sees the volume: its outputs root."""
 CODE = "/xp/code"
 ORDERS = "/xp/orders"
+COMMIT_S = 30
+"""Between commits of the volume."""
 
 GPUS = {
     "t4": "T4",
@@ -46,14 +51,34 @@ outputs = modal.Volume.from_name({volume}, create_if_missing=True)
 
 def carry_out(stage: str) -> int:
     """Run a stage's order; how it ended is in result.json beside its log on the volume."""
-    job = modal.current_function_call_id() or "local"
+    job = app.app_id or "local"  # of all calls of this app, so that one that is made again goes on
     if not modal.is_local():
         outputs.reload()
     argv = ["python", "-m", "xp.launchers.node.on_node", job, f"{orders}/{{stage}}.json"]
-    code = subprocess.run(argv, check=False, env={{**os.environ, "PYTHONPATH": {code}}}).returncode
+    process = subprocess.Popen(argv, env={{**os.environ, "PYTHONPATH": {code}}})
+    try:
+        while (code := ended(process)) is None:
+            commit()
+    except KeyboardInterrupt:  # preempted: Modal makes this call again, which goes on from the last checkpoint
+        process.terminate()
+        process.wait()
+        raise
+    finally:
+        commit()
+    return code
+
+
+def ended(process: subprocess.Popen) -> int | None:
+    try:
+        return process.wait({commit_s})
+    except subprocess.TimeoutExpired:
+        return None
+
+
+def commit() -> None:
+    """What was written so far outlives the container from now on, and `runs logs` sees it."""
     if not modal.is_local():
         outputs.commit()
-    return code
 '''
 
 FUNCTION = """
@@ -66,6 +91,7 @@ FUNCTION = """
     cpu={cpu},
     memory={memory_mb},
     timeout={timeout_s},
+    retries={retries},
     volumes={{{mount}: outputs}},
     secrets={secrets},
 )
@@ -110,7 +136,7 @@ class Part:
     """Parent of the copied package, on this machine."""
 
 
-def app_text(title: str, name: str, parts: Sequence[Part], spec: LauncherSpec, pins: Mapping[str, str]) -> str:
+def app_text(title: str, name: str, parts: Sequence[Part], spec: LauncherSpec) -> str:
     """The app of one stage, or of several that follow each other.
 
     Raises:
@@ -124,8 +150,9 @@ def app_text(title: str, name: str, parts: Sequence[Part], spec: LauncherSpec, p
         volume=quoted(str(spec.volume)),
         orders=ORDERS,
         code=quoted(CODE),
+        commit_s=COMMIT_S,
     )
-    functions = [_function(part, spec, pins) for part in parts]
+    functions = [_function(part, spec) for part in parts]
     if len(parts) == 1:
         return "".join([head, *functions, ALONE.format(function=names[0])])
     return "".join([head, *functions, CHAIN.format(functions=", ".join(names), timeout_s=spec.timeout_s)])
@@ -140,12 +167,15 @@ def check_job(stage: str, job: Job, spec: LauncherSpec) -> None:
             ExitCode.PLAN,
         )
     gpu_string(job.resources)
-    if job.runtime.python is not None or (job.runtime.project is not None and job.runtime.image is None):
+    is_in_image = job.runtime.image is not None and job.runtime.project in (None, *job.runtime.image_checkouts)
+    if job.runtime.python is not None or (job.runtime.project is not None and not is_in_image):
         raise XpError(
             f"stage {stage}: backend.runtime.python and project_env name places of this machine; for launcher=modal"
-            " name an image that holds the trainer: backend.runtime.image=...",
+            " name an image that holds the trainer, and where it has the checkout: backend.runtime.image=..."
+            " backend.runtime.image_checkouts.NAME=/its/place",
             ExitCode.PLAN,
         )
+    lock_of(job)
     if job.secrets and spec.secret_name is None:
         names = ", ".join(sorted(job.secrets))
         raise XpError(
@@ -181,13 +211,13 @@ def quoted(text: str) -> str:
     return ascii(text)
 
 
-def _function(part: Part, spec: LauncherSpec, pins: Mapping[str, str]) -> str:
+def _function(part: Part, spec: LauncherSpec) -> str:
     resources = part.job.resources
     gpu = gpu_string(resources)
     required = sorted(part.job.secrets)
     secrets = f"[modal.Secret.from_name({quoted(str(spec.secret_name))}, required_keys={required!r})]"
     return FUNCTION.format(
-        image=_image(part.job, pins),
+        image=image_text(part.job, spec, part.order.parent / LOCKS),
         local_code=quoted(str(part.code)),
         code=quoted(CODE),
         local_order=quoted(str(part.order)),
@@ -196,17 +226,11 @@ def _function(part: Part, spec: LauncherSpec, pins: Mapping[str, str]) -> str:
         cpu=float(resources.num_cpus),
         memory_mb=round(resources.memory_gb * 1024),
         timeout_s=spec.timeout_s,
+        # A stage that fails says so by its result; what raises is a time limit or a machine. Where somebody waits,
+        # the run begins a new attempt instead.
+        retries=spec.max_restarts if spec.detach else 0,
         mount=quoted(MOUNT),
         secrets=secrets if required else [],
         function=function_name(part.stage),
         stage=quoted(part.stage),
     )
-
-
-def _image(job: Job, pins: Mapping[str, str]) -> str:
-    """The image that the backend names; without one, a slim one with the stage's packages, pinned where they are."""
-    if job.runtime.image is not None:
-        return f"modal.Image.from_registry({quoted(job.runtime.image)})"
-    wanted = dict.fromkeys(name.partition(".")[0].replace("_", "-") for name in job.runtime.packages)
-    packages = [f"{name}=={pins[name]}" if name in pins else name for name in wanted]
-    return f'modal.Image.debian_slim(python_version="3.11").pip_install({", ".join(map(quoted, packages))})'

@@ -7,6 +7,7 @@ it; for any other, Ray sets them aside. Nothing secret goes into a runtime envir
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import os
@@ -14,7 +15,7 @@ import shlex
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from xp.launchers.cluster import identity, inherited, place_order, read_launches
 from xp.launchers.follow import follow
 from xp.launchers.limits import asks_itself, check_limits
 from xp.launchers.node.gpus import Gpus, claim
-from xp.launchers.node.job_spec import Order, read_result
+from xp.launchers.node.job_spec import ORDER, Order, read_result
 from xp.launchers.preflight import check_machine
 from xp.launchers.ray_head import RayHead, is_loopback
 from xp.reading import config_of
@@ -113,6 +114,20 @@ class RayLauncher:
             self._head.stop()
             self._head = None
 
+    def preview(self, stages: Sequence[tuple[Stage, Context]]) -> Mapping[str, str]:
+        """Each Ray job, as the client is told of it; one for all stages of a run that is left."""
+        groups = [stages] if self._spec.detach else [[one] for one in stages]
+        return {f"{group[0][1].directory}/{group[0][0].name}/ray_job.json": self._previewed(group) for group in groups}
+
+    def _previewed(self, stages: Sequence[tuple[Stage, Context]]) -> str:
+        stage, context = stages[0]
+        orders = [its.outputs / its.directory / one.name / ORDER for one, its in stages]
+        file = self._spec.secrets_file or (
+            str(secrets_files.file_of(context, stage.name)) if stage.job.secrets else None
+        )
+        jobs = [one.job for one, _ in stages]
+        return json.dumps(self._request(identity(stage, context), jobs, orders, file, context), indent=2) + "\n"
+
     @property
     def _address(self) -> str:
         return self._spec.address or HERE
@@ -151,27 +166,33 @@ class RayLauncher:
     def _hand_in(
         self, client: Any, native_id: str, jobs: Sequence[Job], orders: Sequence[Path], context: Context
     ) -> None:
-        first = config_of(orders[0], Order.from_json)
-        python = sys.executable if is_loopback(self._address) else "python"
-        variables = {
-            **(dict(jobs[0].env) if len(jobs) == 1 else {}),
-            **({"XP_SECRETS_FILE": first.secrets_file} if first.secrets_file and len(jobs) == 1 else {}),
-            **{name: os.environ[name] for job in jobs if (name := job.runtime.project or "") in os.environ},
-            "RAY_JOB_STOP_WAIT_TIME_S": str(math.ceil(self._spec.grace_s) + 2),
-            "RAY_OVERRIDE_JOB_RUNTIME_ENV": "1",
-        }
+        secrets_file = config_of(orders[0], Order.from_json).secrets_file
         try:
-            client.submit_job(
-                entrypoint=shlex.join([python, "-m", "xp.launchers.node.on_node", native_id, *map(str, orders)]),
-                submission_id=native_id,
-                runtime_env={"working_dir": str(context.outputs / context.code), "env_vars": variables},
-                **self._reservation(jobs),
-            )
+            client.submit_job(**self._request(native_id, jobs, orders, secrets_file, context))
         except Exception as error:  # the client raises RuntimeError for whatever the server says
             if self._is_taken(client, native_id):
                 return
             said = str(error).strip().splitlines() or [type(error).__name__]
             raise XpError(f"Ray did not take the job {native_id}: {said[-1]}", ExitCode.RUNTIME) from None
+
+    def _request(
+        self, native_id: str, jobs: Sequence[Job], orders: Sequence[Path], secrets_file: str | None, context: Context
+    ) -> dict[str, Any]:
+        """What Ray's client is told."""
+        python = sys.executable if is_loopback(self._address) else "python"
+        variables = {
+            **(dict(jobs[0].env) if len(jobs) == 1 else {}),
+            **({"XP_SECRETS_FILE": secrets_file} if secrets_file and len(jobs) == 1 else {}),
+            **{name: os.environ[name] for job in jobs if (name := job.runtime.project or "") in os.environ},
+            "RAY_JOB_STOP_WAIT_TIME_S": str(math.ceil(self._spec.grace_s) + 2),
+            "RAY_OVERRIDE_JOB_RUNTIME_ENV": "1",
+        }
+        return {
+            "entrypoint": shlex.join([python, "-m", "xp.launchers.node.on_node", native_id, *map(str, orders)]),
+            "submission_id": native_id,
+            "runtime_env": {"working_dir": str(context.outputs / context.code), "env_vars": variables},
+            **self._reservation(jobs),
+        }
 
     def _reservation(self, jobs: Sequence[Job]) -> dict[str, Any]:
         """What Ray sets aside for the program of these jobs."""

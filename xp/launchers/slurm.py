@@ -13,7 +13,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from xp.atomic import write_atomically
@@ -24,7 +24,7 @@ from xp.launchers.base import Context, Echo, Launch, now
 from xp.launchers.cluster import TimedOut, ask, identity, inherited, place_order, read_launches, write_launches
 from xp.launchers.follow import follow
 from xp.launchers.limits import check_limits
-from xp.launchers.node.job_spec import read_result
+from xp.launchers.node.job_spec import ORDER, read_result
 from xp.launchers.node.on_node import REQUEUE
 from xp.launchers.preflight import check_machine
 from xp.spec.place import LauncherSpec
@@ -115,6 +115,16 @@ class SlurmLauncher:
     def close(self, context: Context) -> None:
         secrets_files.forget(context)
 
+    def preview(self, stages: Sequence[tuple[Stage, Context]]) -> Mapping[str, str]:
+        """Each stage's batch script, with the command that would submit it."""
+        found, before = {}, None
+        for stage, context in stages:
+            order = context.outputs / context.directory / stage.name / ORDER
+            argv = self._command(stage, identity(stage, context), order, context, before)
+            found[f"{context.directory}/{stage.name}/{SCRIPT}"] = batch_script(context, stage, order, argv)
+            before = f"JOB_OF_{stage.name}" if self._spec.detach else None
+        return found
+
     def _submit(self, stage: Stage, context: Context, after: Launch | None) -> Launch:
         directory = (context.outputs / context.log(stage.name)).parent
         if (known := read_launches(directory)) is not None:
@@ -131,18 +141,7 @@ class SlurmLauncher:
     def _hand_in(self, stage: Stage, context: Context, name: str, after: Launch | None) -> str:
         plain, hidden = inherited(context)
         order = place_order(stage, context, self._spec, extra=hidden, prints=False)
-        argv = [
-            "sbatch",
-            "--parsable",
-            f"--job-name={name}",
-            f"--output={str(order.parent).replace('%', '%%')}/slurm-%j.out",
-            "--open-mode=append",
-            f"--chdir={context.outputs}",
-            "--export=ALL",
-            *self._options(stage.job.resources),
-            *([f"--dependency=afterok:{after.native_id}", "--kill-on-invalid-dep=yes"] if after else []),
-            str(order.parent / SCRIPT),
-        ]
+        argv = self._command(stage, name, order, context, None if after is None else after.native_id)
         write_atomically(order.parent / SCRIPT, batch_script(context, stage, order, argv))
         try:
             answer = ask(argv, timeout_s=ANSWER_S, environ=plain).strip()
@@ -156,6 +155,20 @@ class SlurmLauncher:
         if (found := _find(name, LOOKUPS)) is None:
             raise XpError(f"sbatch answered {answer[:200]!r} and no job is named {name}", ExitCode.RUNTIME)
         return found
+
+    def _command(self, stage: Stage, name: str, order: Path, context: Context, after: str | None) -> list[str]:
+        return [
+            "sbatch",
+            "--parsable",
+            f"--job-name={name}",
+            f"--output={str(order.parent).replace('%', '%%')}/slurm-%j.out",
+            "--open-mode=append",
+            f"--chdir={context.outputs}",
+            "--export=ALL",
+            *self._options(stage.job.resources),
+            *([f"--dependency=afterok:{after}", "--kill-on-invalid-dep=yes"] if after else []),
+            str(order.parent / SCRIPT),
+        ]
 
     def _options(self, resources: Resources) -> list[str]:
         spec = self._spec

@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 
 from xp.errors import ExitCode, XpError
-from xp.launchers.base import Context, Detachable, Launch, now
+from xp.launchers.base import Context, Detachable, Distant, Launch, now
 from xp.launchers.node.job_spec import CLAIM, read_result
 from xp.reading import json_of
 from xp.runs.origin import is_ours
@@ -77,6 +77,21 @@ def fetch(run: Path, record: RunRecord) -> None:
     for stage in record.attempts[-1].stages:
         if stage.native_id is not None:
             launcher.fetch(_launch(record, stage))
+
+
+def fetch_results(run: Path, record: RunRecord, *, with_checkpoints: bool) -> list[str] | None:
+    """Bring the model, the trajectories and, where asked for, the checkpoints; returns the directories that came.
+
+    None: the run's files are here, or nobody may be asked about it.
+    """
+    launcher = detachable(run, record)
+    if not isinstance(launcher, Distant):
+        return None
+    fetch(run, record)
+    stages = [(attempt.number, stage.name) for attempt in record.attempts for stage in attempt.stages]
+    names = ["model", *(["checkpoints"] if with_checkpoints else [])]
+    names += [f"attempt_{number}/{stage}/trajectories" for number, stage in stages]
+    return launcher.fetch_directories([f"runs/{record.run_id}/{name}" for name in names])
 
 
 def stop(run: Path, record: RunRecord) -> list[str]:

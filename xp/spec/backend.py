@@ -24,7 +24,9 @@ class RuntimeSpec(Section):
     project_env: EnvVarName | None
     """Name of the variable that holds the path of a checkout."""
     image: ImageName | None
-    """Container image, for launchers that take one."""
+    """Container image that holds the trainer, for launchers that take one; None: it is made from the lock."""
+    image_checkouts: dict[EnvVarName, str]
+    """Variable that names a checkout -> where the image has it."""
 
 
 class Strategy(StrEnum):

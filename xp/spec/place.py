@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from xp.spec.section import Count, LocalPath, Name, Seconds, Section, check_plain_url
+from xp.spec.section import Count, ImageName, LocalPath, Name, Seconds, Section, check_plain_url
 
 
 class Hardware(Section):
@@ -70,6 +70,8 @@ class LauncherSpec(Section):
     """Modal: the app's name; the run's and the stage's are appended."""
     volume: Name | None
     """Modal: the volume that is the outputs root."""
+    base_image: ImageName | None
+    """Modal: image below a lock's packages, where a stage has accelerators (compilers at run time want CUDA's)."""
     timeout_s: Annotated[int, Field(ge=60, le=86400)] | None
     """Modal: of one stage."""
     secret_name: Name | None
@@ -106,9 +108,10 @@ OWNERS: Mapping[str, tuple[LauncherName, ...]] = {
     "sbatch": (LauncherName.SLURM,),
     "app": (LauncherName.MODAL,),
     "volume": (LauncherName.MODAL,),
+    "base_image": (LauncherName.MODAL,),
     "timeout_s": (LauncherName.MODAL,),
     "secret_name": (LauncherName.MODAL,),
 }
 """Fields that not every launcher has."""
-REQUIRED = frozenset({"start_head", "gres", "requeue", "sbatch", "app", "volume", "timeout_s"})
+REQUIRED = frozenset({"start_head", "gres", "requeue", "sbatch", "app", "volume", "base_image", "timeout_s"})
 """Fields that their launchers always have."""

@@ -66,7 +66,9 @@ def trainer_runtime(spec: RunSpec, packages: Sequence[str], install: str | None 
     if install is None and lock is not None:
         words = (f"backend={spec.backend.name}", f"hardware={spec.hardware.name}", *_attention(spec, lock))
         install = f"python -m xp install {' '.join(words)}"
-    return Runtime(runtime.python, runtime.project_env, runtime.image, key, tuple(packages), install)
+    return Runtime(
+        runtime.python, runtime.project_env, runtime.image, runtime.image_checkouts, key, tuple(packages), install
+    )
 
 
 def _attention(spec: RunSpec, lock: RuntimeLock) -> tuple[str, ...]:

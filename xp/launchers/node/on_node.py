@@ -30,7 +30,7 @@ from xp.envs.secrets_file import environment as with_secrets
 from xp.errors import ExitCode, XpError
 from xp.launchers.base import now
 from xp.launchers.files import write_files
-from xp.launchers.node.job_spec import CLAIM, RESULT, Order, Result, claim
+from xp.launchers.node.job_spec import CLAIM, RESULT, Order, Result, claim, read_result
 from xp.launchers.node.log import LogStream, write_to_screen
 from xp.launchers.node.outputs import damaged, missing, states
 from xp.launchers.node.pipe import drain
@@ -70,6 +70,8 @@ def carry_out(order: Order, job: str, ending: Ending) -> int:
     directory = root / order.directory
     directory.mkdir(parents=True, exist_ok=True)
     before = claim(directory / CLAIM, job, states(root, order.outputs))
+    if (ended := read_result(directory)) is not None and ended.exit_code == 0:
+        return ExitCode.OK  # the same job was started again after its end
     write_files(order.files, root)
     with (directory / "log.txt").open("ab") as file:
         if order.done is not None and all(states(root, order.outputs).values()) and damaged(root, order.done) is None:

@@ -1,0 +1,45 @@
+"""`plan --files` shows what a launcher would hand to another program: the script, the job, the app."""
+
+from __future__ import annotations
+
+import ast
+import json
+from pathlib import Path
+
+import pytest
+
+from xp.cli.display import submitted
+from xp.compose import compose
+from xp.planning.plan import build_plan
+
+
+def texts(tmp_path: Path, *words: str) -> dict[str, str]:
+    return dict(submitted(build_plan(compose(["env=multiply", "hardware=cpu", *words]), "r"), tmp_path))
+
+
+def test_slurms_scripts_name_the_command_that_would_submit_them(tmp_path: Path) -> None:
+    found = texts(tmp_path, "launcher=slurm", "launcher.partition=gpus", "launcher.detach=true")
+    assert set(found) == {f"runs/r/attempt_1/{stage}/job.sh" for stage in ("prepare", "model", "train", "evaluate")}
+    script = found["runs/r/attempt_1/train/job.sh"]
+    assert "--partition=gpus" in script
+    assert "--dependency=afterok:JOB_OF_model" in script
+    assert f"{tmp_path}/runs/r/attempt_1/train/order.json" in script
+
+
+def test_rays_jobs_are_what_its_client_is_told(tmp_path: Path) -> None:
+    found = texts(tmp_path, "launcher=ray")
+    job = json.loads(found["runs/r/attempt_1/train/ray_job.json"])
+    assert "xp.launchers.node.on_node" in job["entrypoint"]
+    assert job["runtime_env"]["working_dir"] == f"{tmp_path}/runs/r/attempt_1/code"
+
+
+@pytest.mark.parametrize("detach", [False, True])
+def test_modals_apps_are_programs(detach: bool, tmp_path: Path) -> None:
+    found = texts(tmp_path, "launcher=modal", f"launcher.detach={detach}")
+    assert len(found) == (1 if detach else 4)
+    assert all("@app.function" in text and ast.parse(text) for text in found.values())
+
+
+def test_a_launcher_of_this_machine_submits_nothing_and_showing_writes_nothing(tmp_path: Path) -> None:
+    assert texts(tmp_path, "launcher=local") == {}
+    assert list(tmp_path.iterdir()) == []
