@@ -72,6 +72,15 @@ SKYRL_PYTHON := $(if $(SKYRL_PATH),PYTHONPATH=$(SKYRL_PATH):$(SKYRL_PATH)/skyrl-
 test-skyrl: $(SKYRL_VENV)/.done  ## What xp relies on in SkyRL, against the real package, in .venv-skyrl
 	$(SKYRL_PYTHON) -m pytest tests/trainers/test_skyrl*.py
 
+# inspect_ai has pins of its own, so that its reader runs in an environment of its own.
+.venv-inspect/.done:
+	$(PYTHON) -m venv .venv-inspect
+	.venv-inspect/bin/pip install --quiet "inspect_ai==0.3.285"
+	touch $@
+
+test-inspect: setup .venv-inspect/.done  ## Logs of `xp eval` read by inspect_ai itself
+	INSPECT_PYTHON=.venv-inspect/bin/python $(BIN)/python -m pytest tests/integration/test_inspect_ai.py
+
 rehearse-skyrl: setup $(SKYRL_VENV)/.done  ## SkyRL's whole training loop on this machine's CPU (ARGS="seed=2")
 	$(XP) backend=skyrl hardware=cpu backend.runtime.python=$(SKYRL_VENV)/bin/python env=whodunit_mini model=tiny $(ARGS)
 

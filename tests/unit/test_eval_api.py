@@ -167,6 +167,16 @@ def test_in_text_xp_writes_the_tools_and_the_answers_come_as_the_user() -> None:
     assert [one["role"] for one in dialogue.messages[-2:]] == ["assistant", "user"]
 
 
+def test_a_call_that_a_server_reads_out_of_the_text_is_not_lost() -> None:
+    dialogue = Dialogue(row([ECHO]), RULES, ToolCalls.TEXT)
+    message = {"content": "", "tool_calls": [{"id": "c", "function": {"name": "echo", "arguments": {"text": "hi"}}}]}
+    text = dialogue.written(message)
+    assert '{"name": "echo", "arguments": {"text": "hi"}}' in text
+    dialogue.add(message, EpisodeReply((Message(role="tool", content="hi"),), Status.ONGOING))
+    assert dialogue.messages[-2] == {"role": "assistant", "content": text}
+    assert dialogue.messages[-1]["role"] == "user"
+
+
 @pytest.mark.parametrize(
     ("message", "written"),
     [

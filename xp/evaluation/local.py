@@ -91,7 +91,7 @@ def ensure_made(spec: RunSpec, directory: str) -> None:
         return
     job = model_stage(spec, Places(run="runs/unused", attempt=1, tasks="tasks/unused")).job
     (config,) = job.files.values()
-    print(f"model: {spec.model.name} is made once, in a minute or two", file=sys.stderr, flush=True)
+    print(f"model: {spec.model.name} is made, which is done once", file=sys.stderr, flush=True)
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / "config.json"
         file.write_text(config, encoding="utf-8")

@@ -96,7 +96,7 @@ class Dialogue:
         taken = calls[: len(answers)]
         text = message.get("content")
         said: dict[str, Any] = {"role": "assistant", "content": _plain(text) if isinstance(text, str) else ""}
-        if taken and len(taken) == len(answers):
+        if self.is_native and taken and len(taken) == len(answers):
             said["tool_calls"] = taken
             results = [
                 {"role": "tool", "tool_call_id": call["id"], "content": answer["content"]}
@@ -110,8 +110,11 @@ class Dialogue:
         self.messages += [said, *map(dict, as_user(list(reply.messages)))]
 
     def _calls(self, message: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """The native calls that have a name, each with an id; the first alone where the rules take no more."""
-        found = message.get("tool_calls") if self.is_native else None
+        """The native calls that have a name, each with an id; the first alone where the rules take no more.
+
+        Some servers (transformers serve) read a call out of the text although no tools were sent with the request.
+        """
+        found = message.get("tool_calls")
         calls: list[dict[str, Any]] = []
         for number, call in enumerate(found if isinstance(found, list) else ()):
             function = call.get("function") if isinstance(call, dict) else None
