@@ -186,6 +186,15 @@ def test_an_endpoint_that_dies_leaves_what_was_played_and_no_reward_of_zero(
     assert result_in(outputs)["num_played"] == 20
 
 
+def test_what_ended_before_an_endpoint_died_is_shown(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    dead = ChatServer(write=knows_some, before=lambda number: (500, {}, {"error": "down"}) if number > 3 else None)
+    with serving(dead) as server:
+        command = words(server, outputs, "model.name=one,two", "evaluation.num_tasks=3", "model.max_attempts=1")
+        command.remove("model.name=stub")
+        assert main(command) == ExitCode.ENVIRONMENT
+    assert re.search(r"multiply +one +3 ", capsys.readouterr().out)
+
+
 def test_the_key_is_sent_and_stands_in_no_file_and_no_output(
     outputs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -41,6 +41,8 @@ def eval_command(asked: Namespace) -> int:
             with redirect_stdout(sys.stderr):
                 results.append(Evaluation(entry, read_words.settings, allowance).run(again=asked.again))
     except (XpError, KeyboardInterrupt):
+        if results:
+            _show(asked, results, Path(found[0].spec.outputs))
         print("xp: what was played is on record; the same command goes on from there", file=sys.stderr)
         raise
     _show(asked, results, Path(found[0].spec.outputs))
