@@ -9,6 +9,13 @@ TORCH ?= torch==2.13.0
 TORCH_INDEX_URL ?=
 # Processes of make test. A file's tests stay together: its fixtures are trained models and servers.
 WORKERS ?= 2
+# Extras of .venv; requirements.lock holds what they come to.
+EXTRAS := trl openenv math tensorboard wandb optuna ray modal dev
+# What torch brings depends on its build (TORCH_INDEX_URL), so it is in no lock.
+TORCHS := torch triton cuda-bindings cuda-pathfinder cuda-toolkit nvidia-cublas nvidia-cuda-cccl nvidia-cuda-cupti nvidia-cuda-nvrtc \
+	nvidia-cuda-runtime nvidia-cudnn-cu13 nvidia-cufft nvidia-cufile nvidia-cusolver nvidia-cusparse nvidia-cusparselt-cu13 \
+	nvidia-curand nvidia-nccl-cu13 nvidia-nvjitlink nvidia-nvshmem-cu13 nvidia-nvtx
+AUDIT_VENV ?= .venv-audit
 # Overrides for a run or a recipe: make demo ARGS="seed=2"
 ARGS ?=
 
@@ -25,12 +32,21 @@ help:  ## This list
 
 setup: $(VENV)/.done  ## Make .venv with everything that a run and the tests need
 
-# torch first and by itself, so that no later requirement pulls a CUDA build.
-$(VENV)/.done: pyproject.toml
+# torch first and by itself, so that no later requirement pulls a CUDA build; then the lock, whole and by its hashes.
+$(VENV)/.done: pyproject.toml requirements.lock
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) "$(TORCH)"
-	$(BIN)/pip install --quiet -e ".[trl,openenv,math,tensorboard,wandb,optuna,ray,modal,dev]"
+	$(BIN)/pip install --quiet --no-deps --require-hashes --requirement requirements.lock
+	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $@
+
+lock: setup  ## Resolve pyproject.toml again and rewrite requirements.lock (LOCK_ARGS="--upgrade"; needs the package index)
+	$(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+		$(EXTRAS:%=--extra %) $(TORCHS:%=--no-emit-package %) $(LOCK_ARGS) --output-file requirements.lock
+
+audit:  ## Ask the index for known weaknesses of what requirements.lock pins (pip-audit, in .venv-audit)
+	test -x $(AUDIT_VENV)/bin/pip-audit || { $(PYTHON) -m venv $(AUDIT_VENV) && $(AUDIT_VENV)/bin/pip install --quiet "pip-audit>=2.9,<3"; }
+	$(AUDIT_VENV)/bin/pip-audit --require-hashes --disable-pip --requirement requirements.lock
 
 demo: setup  ## Train the embedded default on this machine's CPU, in minutes
 	$(XP) $(ARGS)
@@ -126,7 +142,10 @@ slurm:  ## A real Slurm of one node on this machine, for tests/integration/test_
 	apt-get install -y -qq --no-install-recommends slurmctld slurmd slurm-client munge >/dev/null
 	tests/slurm/setup.sh
 
-scorecard: setup  ## The reliability scorecard, n of 40
+chaos: setup  ## Break the embedded default N times, resume, compare (ARGS="--kills 20 --minutes 30 --kinds kill,disk")
+	$(BIN)/python -m tests.chaos $(ARGS)
+
+scorecard: setup  ## The reliability scorecard, n of 41
 	$(BIN)/python -m tests.scorecard
 
 check: setup  ## ruff, mypy --strict, import-linter
@@ -165,5 +184,5 @@ bench: setup  ## Measure the promises of docs/results.md on this machine
 clean:  ## Remove .venv and caches; outputs/ stays
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
-.PHONY: help tiny-model docs setup demo plan test test-slow test-install test-skyrl rehearse-skyrl test-slime rehearse-slime test-vllm test-gpu slurm scorecard check format catalogs locks check-locks golden bench clean $(RECIPES) \
+.PHONY: help tiny-model docs setup lock audit chaos demo plan test test-slow test-install test-skyrl rehearse-skyrl test-slime rehearse-slime test-vllm test-gpu slurm scorecard check format catalogs locks check-locks golden bench clean $(RECIPES) \
 	$(addprefix prepare-,$(RECIPES)) $(addprefix plan-,$(RECIPES))

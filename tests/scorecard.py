@@ -1,4 +1,4 @@
-"""Prints how many of the 40 items of the reliability scorecard are proven: `python -m tests.scorecard [pytest args]`.
+"""Prints how many of the 41 items of the reliability scorecard are proven: `python -m tests.scorecard [pytest args]`.
 
 A test proves an item by `@pytest.mark.scorecard(12)`; an item is proven when it has tests and all of them pass.
 """
@@ -52,6 +52,7 @@ ITEMS: Final = {
     38: "sessions that expire in mid-episode",
     39: "a reply or a prompt far over its token budget",
     40: "a grader that hangs, eats memory or ends its process",
+    41: "faults at random points of the whole embedded default",
 }
 
 

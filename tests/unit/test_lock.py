@@ -1,0 +1,79 @@
+"""requirements.lock, from which `make setup` and CI install, is what pyproject.toml asks for, whole and by hashes."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, requires
+from pathlib import Path
+
+import pytest
+from packaging.markers import Marker
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parents[2]
+MAKEFILE = (ROOT / "Makefile").read_text()
+LINES = (ROOT / "requirements.lock").read_text().replace("\\\n", " ").splitlines()
+
+
+def words(variable: str) -> list[str]:
+    """Of a variable of the Makefile."""
+    found = re.search(rf"^{variable} := ((?:.*\\\n)*.*)$", MAKEFILE, re.MULTILINE)
+    assert found is not None
+    return found[1].replace("\\\n", " ").split()
+
+
+def here(marker: Marker | None) -> bool:
+    return marker is None or marker.evaluate({"extra": ""})
+
+
+@pytest.fixture(scope="module")
+def pins() -> dict[str, str]:
+    """Package -> version, on this machine."""
+    parts = [Requirement(line.partition(" --hash")[0]) for line in LINES]
+    return {canonicalize_name(part.name): str(part.specifier)[2:] for part in parts if here(part.marker)}
+
+
+def asked() -> Iterator[Requirement]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lists = [project["dependencies"], *(project["optional-dependencies"][extra] for extra in words("EXTRAS"))]
+    yield from (
+        part for texts in lists for part in map(Requirement, texts) if here(part.marker) and part.name != "torch"
+    )
+
+
+def test_every_requirement_of_the_project_is_pinned_to_a_version_that_it_allows(pins: dict[str, str]) -> None:
+    stale = [str(part) for part in asked() if pins.get(canonicalize_name(part.name)) not in part.specifier]
+    assert not stale, "make lock, and commit requirements.lock"
+
+
+def test_what_the_pinned_packages_need_is_pinned_too(pins: dict[str, str]) -> None:
+    """pip installs the lock without looking for dependencies."""
+    missing = set()
+    for name in pins:
+        try:
+            needs = [Requirement(text) for text in requires(name) or ()]
+        except PackageNotFoundError:
+            continue  # of another version of Python, or installed before the lock named it
+        missing |= {canonicalize_name(part.name) for part in needs if here(part.marker)} - pins.keys()
+    assert missing <= {*words("TORCHS"), "setuptools"}
+
+
+def test_every_line_is_a_version_with_hashes_and_names_no_address() -> None:
+    for line in LINES:
+        assert re.match(r"[a-z0-9][a-z0-9._-]*==[^ ;]+ (; .+? )?\s*--hash=sha256:[0-9a-f]{64}", line), line[:80]
+        assert "://" not in line
+        assert " @ " not in line
+
+
+def test_torch_and_what_it_brings_is_left_to_the_build_that_the_machine_wants() -> None:
+    names = {line.partition("==")[0] for line in LINES}
+    assert not names & set(words("TORCHS"))
+    assert not [name for name in names if name.startswith("nvidia-")]
+
+
+def test_setup_installs_torch_first_and_then_the_lock_by_its_hashes() -> None:
+    setup = MAKEFILE.partition("$(VENV)/.done: pyproject.toml requirements.lock\n")[2].partition("\n\n")[0]
+    assert setup.index('"$(TORCH)"') < setup.index("--no-deps --require-hashes --requirement requirements.lock")
