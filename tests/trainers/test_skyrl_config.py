@@ -219,8 +219,8 @@ def remade(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_catalog_is_the_installed_skyrls(remade: Path) -> None:
-    import xp.backends.skyrl
+    import xp.backends.skyrl.control
 
-    committed = Path(xp.backends.skyrl.__file__).with_name(remade.name)
+    committed = Path(xp.backends.skyrl.control.__file__).with_name(remade.name)
     assert committed.is_file(), f"no catalog of this SkyRL: {remade.name}"
     assert json.loads(remade.read_text()) == json.loads(committed.read_text())
