@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from importlib import import_module
-from importlib.util import find_spec
 from operator import attrgetter
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from xp.errors import ExitCode, XpError
 from xp.job import Stage
+from xp.plugins import Kind, load
 from xp.spec import EngineName, RunSpec, Section
+
+if TYPE_CHECKING:
+    from xp.backends.batch.laws import Law
 
 
 @dataclass(frozen=True)
@@ -135,8 +136,22 @@ def _leaves(path: str, value: Any) -> Iterator[str]:
         yield path
 
 
+@dataclass(frozen=True)
+class MemoryUse:
+    """When a trainer holds what on an accelerator; the defaults are one that makes room for its engine."""
+
+    stays: tuple[str, ...] = ()
+    """`weights`, `optimizer`, `reference`: what stays while a colocated engine generates."""
+    leaves_optimizers: bool = False
+    """The optimizer stays then, and a critic's beside it."""
+    is_optimizer_on_host: bool = False
+    """Adam's state is never on the accelerator."""
+    splits_experts: bool = False
+    """Each expert is split by tensor parallelism, instead of the experts being spread by number."""
+
+
 class RenderModule(Protocol):
-    """The control-plane half of a backend: xp.backends.<name>.render."""
+    """The control-plane half of a backend: xp.backends.<name>.control.render, or a plugin's module."""
 
     def refusals(self, spec: RunSpec) -> Sequence[Refusal]:
         """Everything in the spec that this backend cannot do."""
@@ -146,6 +161,12 @@ class RenderModule(Protocol):
 
     def meanings(self, spec: RunSpec) -> Mapping[str, Meaning]:
         """Leaf field of the sections `MEANT` (as a key path) -> what becomes of it: the rows of the parity table."""
+
+    def batch_laws(self, spec: RunSpec) -> tuple[Law, ...]:
+        """What its numbers of prompts, episodes, ranks and micro-batches must keep to (xp.backends.batch)."""
+
+    def memory(self, spec: RunSpec) -> MemoryUse:
+        """When it holds what on an accelerator, for the estimate."""
 
     def stages(self, spec: RunSpec, places: Places) -> tuple[Stage, ...]:
         """The stages that follow `prepare`, in order; raises XpError(PLAN) for what cannot be rendered."""
@@ -160,9 +181,12 @@ class RenderModule(Protocol):
         """Directory of the checkpoint of a rollout step, as a Hugging Face model."""
 
 
+NEEDS = (
+    "refusals", "owners", "meanings", "batch_laws", "memory", "stages", "evaluation", "evaluations", "checkpoint"
+)  # fmt: skip
+"""The functions of a RenderModule."""
+
+
 def render_module(spec: RunSpec) -> RenderModule:
-    """The control-plane half of the spec's backend; raises XpError(PLAN) for a backend that has none yet."""
-    module = f"xp.backends.{spec.backend.name}.control.render"
-    if find_spec(module) is None:
-        raise XpError(f"backend: backend={spec.backend.name} is not built yet; backend=trl is", ExitCode.PLAN)
-    return cast(RenderModule, import_module(module))
+    """The control-plane half of the spec's backend; raises XpError for a plugin that cannot be used."""
+    return cast(RenderModule, load(Kind.BACKEND, spec.backend.name, NEEDS))

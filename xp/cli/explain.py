@@ -12,7 +12,7 @@ from xp.cli.parity import refused, rows
 from xp.compose import ROOT, Origin, origin_of, other_of
 from xp.compose.native_names import hint as native_hint
 from xp.errors import XpError, nearest
-from xp.spec import BackendName, RunSpec, Section
+from xp.spec import RunSpec, Section
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Field:
 def explain(
     path: str,
     spec: RunSpec,
-    specs: Mapping[BackendName, RunSpec],
+    specs: Mapping[str, RunSpec],
     overrides: Sequence[str],
     config_dirs: Sequence[Path] = (),
 ) -> Iterator[str]:
@@ -140,7 +140,7 @@ def _comment(origin: Origin) -> str:
     return " ".join(above)
 
 
-def _on_backends(path: str, specs: Mapping[BackendName, RunSpec]) -> Iterator[str]:
+def _on_backends(path: str, specs: Mapping[str, RunSpec]) -> Iterator[str]:
     found = next((row for row in rows(specs) if row.field == path), None)
     if found is None:
         yield "  means the same on every backend: xp itself carries it"

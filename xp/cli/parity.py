@@ -35,16 +35,24 @@ class Row:
 
     field: str
     value: str
-    meanings: Mapping[BackendName, Meaning]
+    meanings: Mapping[str, Meaning]
 
 
-def specs_of(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -> dict[BackendName, RunSpec]:
-    """The same overrides composed for each backend; raises XpError where they do not compose."""
+def specs_of(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -> dict[str, RunSpec]:
+    """The same overrides composed for each of xp's backends, and for a plugin's that they choose.
+
+    Raises:
+        XpError: they do not compose.
+    """
     kept = [text for text in overrides if not text.startswith("backend=")]
-    return {name: compose([*kept, f"backend={name}"], config_dirs) for name in BackendName}
+    chosen = [text for text in overrides if text.startswith("backend=")]
+    specs: dict[str, RunSpec] = {name: compose([*kept, f"backend={name}"], config_dirs) for name in BackendName}
+    for spec in (compose([*kept, *chosen], config_dirs) for _ in chosen[:1]):
+        specs.setdefault(spec.backend.name, spec)
+    return specs
 
 
-def rows(specs: Mapping[BackendName, RunSpec]) -> list[Row]:
+def rows(specs: Mapping[str, RunSpec]) -> list[Row]:
     """The table, in the order of the schema."""
     meanings = {name: render_module(spec).meanings(spec) for name, spec in specs.items()}
     fields = dict.fromkeys(field for spec in specs.values() for field in meant_fields(spec))
@@ -65,7 +73,7 @@ def as_json(table: Iterable[Row]) -> str:
         [
             {"key": row.field, "value": row.value}
             | {
-                name.value: {"support": meaning.fit.value, "receives": meaning.receives, "note": meaning.note}
+                str(name): {"support": meaning.fit.value, "receives": meaning.receives, "note": meaning.note}
                 for name, meaning in row.meanings.items()
             }
             for row in table
@@ -84,7 +92,7 @@ def lines(table: Iterable[Row]) -> Iterator[str]:
             yield f"  {name:6} {meaning.fit:12} {meaning.receives}{note}"
 
 
-def refused(specs: Mapping[BackendName, RunSpec]) -> dict[BackendName, list[str]]:
+def refused(specs: Mapping[str, RunSpec]) -> dict[str, list[str]]:
     """Why a backend would not plan its spec; backends that would are left out."""
     found = {name: [str(one) for one in render_module(spec).refusals(spec)] for name, spec in specs.items()}
     return {name: reasons for name, reasons in found.items() if reasons}
@@ -155,11 +163,11 @@ def _markdown_row(row: Row, notes: dict[str, int]) -> str:
     return f"| `{row.field}` | `{row.value}` | " + " | ".join(cells) + " |"
 
 
-def _of(field: str, meanings: Mapping[BackendName, Mapping[str, Meaning]]) -> dict[BackendName, Meaning]:
+def _of(field: str, meanings: Mapping[str, Mapping[str, Meaning]]) -> dict[str, Meaning]:
     return {name: of_one[field] for name, of_one in meanings.items() if field in of_one}
 
 
-def _value(field: str, specs: Mapping[BackendName, RunSpec]) -> str:
+def _value(field: str, specs: Mapping[str, RunSpec]) -> str:
     """The value; where the backends' options differ, each one's own."""
     values = {name: _shown(attrgetter(field)(spec)) for name, spec in specs.items() if field in set(meant_fields(spec))}
     first = next(iter(values.values()))

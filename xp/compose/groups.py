@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from xp import plugins
 from xp.compose.files import FileFault
 from xp.compose.known_names import option_alias
 from xp.compose.mixes import MIXED, given_twice, members_of, mix_in_mix, mix_name
@@ -50,13 +51,18 @@ class Composed:
     """Sections that stand in for those of a faulty option."""
 
 
+def with_plugins(config_dirs: Sequence[Path]) -> tuple[Path, ...]:
+    """A user's directories of options, and those of installed plugins."""
+    return tuple(dict.fromkeys((*config_dirs, *plugins.config_dirs())))
+
+
 def options(group: str, config_dirs: Sequence[Path] = ()) -> list[str]:
-    """The options of a group, sorted; raises XpError if a user's directory offers one that exists already."""
+    """The options of a group, sorted; raises XpError if a user's or a plugin's directory offers one that exists."""
     found: dict[str, Path] = {}
     twice = []
     for directory in (
         ROOT / "recipes" if group == "recipes" else ROOT / "conf" / group,
-        *(d / group for d in config_dirs),
+        *(d / group for d in with_plugins(config_dirs)),
     ):
         for file in sorted(directory.glob("*.yaml")):
             if file.stem in found:

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from xp.compose.files import Mark, marks_under, read_file
-from xp.compose.groups import GROUPS, ROOT, compose_groups, merge_order
+from xp.compose.groups import GROUPS, ROOT, compose_groups, merge_order, with_plugins
 
 NULLS = ("", "~", "null", "Null", "NULL")
 """How YAML writes null."""
@@ -61,8 +61,9 @@ def origin_of(path: str, overrides: Sequence[str], config_dirs: Sequence[Path] =
     """Where the value at a key path comes from; the overrides are legal ones of a single run."""
     given = [text.partition("=") for text in overrides]
     groups = tuple((key, option) for key, _, option in given if key in GROUPS)
-    composed = compose_groups(groups, tuple(config_dirs))
-    history = file_history(composed.chosen, tuple(config_dirs))
+    directories = with_plugins(config_dirs)
+    composed = compose_groups(groups, directories)
+    history = file_history(composed.chosen, directories)
     setters = [text for text in overrides if _sets(text.partition("=")[0], path)]
     return Origin(setters[-1] if setters else None, _said_at(path, history))
 

@@ -15,7 +15,10 @@ from xp.compose.native_names import hint
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
 
-FREE_FORM = re.compile(r"(backend\.overrides|backend\.pins|env(\.members\.[^.]+)?\.secrets|model\.chat_template)(\.|$)")
+FREE_FORM = re.compile(
+    r"(backend\.overrides|backend\.pins|env(\.members\.[^.]+)?\.(secrets|options)|launcher\.options"
+    r"|model\.chat_template)(\.|$)"
+)
 """Paths below which any key is legal."""
 MAX_POINTS = 1_000
 """Of a sweep; more is a slip of the finger."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from xp.compose.alternatives import give_way, settle_files, with_value
 from xp.compose.checkpoint import complete_checkpoint
 from xp.compose.faults import Fault, explain_invalid
-from xp.compose.groups import Composed, compose_groups
+from xp.compose.groups import Composed, compose_groups, with_plugins
 from xp.compose.model import complete_model
 from xp.compose.overrides import apply, choices_of, is_group, parse
 from xp.compose.values import resolve_values
@@ -100,7 +100,7 @@ def _points(overrides: Sequence[str], config_dirs: Sequence[Path], *, is_sweep: 
     faults += more
     points: list[Point] = []
     for chosen in itertools.product(*choices):
-        found = _point(chosen, tuple(config_dirs))
+        found = _point(chosen, with_plugins(config_dirs))
         if isinstance(found, Point):
             points.append(found)
         else:

@@ -84,7 +84,7 @@ class Measured:
         seconds = {question: list(taken) for question, taken in dict(self.seconds).items()}
         return replace(self, seconds=seconds, faults=list(self.faults), prompts=list(self.prompts))
 
-    def schemas(self, dialect: Dialect) -> str:
+    def schemas(self, dialect: Dialect | str) -> str:
         """The tools that a chat template is given: none where calls are written as text."""
         return json.dumps(tool_schemas(() if dialect is Dialect.ACTION else self.tools))
 

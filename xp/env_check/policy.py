@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 
 from xp.envs.base import ToolSpec
 from xp.envs.config import Dialect
-from xp.episode.dialects import SYNTAX
+from xp.episode.dialects import syntax_of
 
 WORDS: Final = ("yes", "no", "a", "the", "x", "hello", "0", "1", "42")
 MAX_ITEMS: Final = 2
@@ -36,7 +36,7 @@ class Policy(Protocol):
     def __call__(self) -> str: ...
 
 
-def random_policy(tools: Sequence[ToolSpec], dialect: Dialect, words: Sequence[str], seed: int) -> Policy:
+def random_policy(tools: Sequence[ToolSpec], dialect: Dialect | str, words: Sequence[str], seed: int) -> Policy:
     """A random tool with random arguments that its schema allows, texts out of `words`; a word if there is no tool."""
     draw = Draw(seed, words)
 
@@ -49,15 +49,15 @@ def random_policy(tools: Sequence[ToolSpec], dialect: Dialect, words: Sequence[s
     return write
 
 
-def scripted_policy(tools: Sequence[ToolSpec], dialect: Dialect) -> Policy:
+def scripted_policy(tools: Sequence[ToolSpec], dialect: Dialect | str) -> Policy:
     """Each tool in its order, with the same arguments each time, over and over."""
     calls = cycle([written(tool, arguments_of(tool, Draw(0, ())), dialect) for tool in tools] or [WORDS[0]])
     return lambda: next(calls)
 
 
-def written(tool: ToolSpec, arguments: Mapping[str, Any], dialect: Dialect) -> str:
+def written(tool: ToolSpec, arguments: Mapping[str, Any], dialect: Dialect | str) -> str:
     """The call as a model writes it."""
-    return SYNTAX[dialect].write(tool.name, arguments)
+    return syntax_of(dialect).write(tool.name, arguments)
 
 
 def arguments_of(tool: ToolSpec, draw: Draw) -> dict[str, Any]:

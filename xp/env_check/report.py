@@ -103,7 +103,7 @@ def _warnings(rules: EnvConfig, found: Measured, lengths: Sequence[int], limit: 
     return warnings
 
 
-def _prompt_fact(found: Measured, dialect: Dialect, lengths: Sequence[int], limit: int) -> str:
+def _prompt_fact(found: Measured, dialect: Dialect | str, lengths: Sequence[int], limit: int) -> str:
     schemas = found.schemas(dialect)
     tools = " with its tools" if found.tools and dialect is not Dialect.ACTION else ""
     if lengths:

@@ -61,6 +61,11 @@ class Dialect(StrEnum):
     """Whichever of the above the model's chat template writes (xp.episode.auto_dialect)."""
 
 
+def dialect_of(text: str) -> Dialect | str:
+    """A dialect as a job's files name it: one of xp's own, or `module:attribute` of a plugin's."""
+    return text if ":" in text else Dialect(text)
+
+
 class ToolsPrompt(StrEnum):
     """Who tells the model of its tools, and of what they answer."""
 
@@ -77,15 +82,15 @@ class Chat:
     arguments: Mapping[str, Any] = field(default_factory=dict)
     """Of the chat template, such as enable_thinking."""
     tools_prompt: ToolsPrompt = ToolsPrompt.TEMPLATE
-    dialect: Dialect = Dialect.HERMES
-    """In which xp writes the tools."""
+    dialect: Dialect | str = Dialect.HERMES
+    """In which xp writes the tools; `module:attribute` of a plugin's."""
     keep_prompts: bool = False
     """Whether trajectories keep the prompt as the model read it."""
 
     @staticmethod
     def from_value(value: Mapping[str, Any]) -> Chat:
         """From what `dataclasses.asdict` made of one."""
-        enums = {"tools_prompt": ToolsPrompt(value["tools_prompt"]), "dialect": Dialect(value["dialect"])}
+        enums = {"tools_prompt": ToolsPrompt(value["tools_prompt"]), "dialect": dialect_of(value["dialect"])}
         return Chat(**{**value, **enums})
 
 
@@ -139,6 +144,7 @@ class EnvConfig:
 
     name: str
     provider: str
+    """One of xp's own, or `module:Class`."""
     target: str | None
     """`Org/Name` in the catalog, or the URL of a server."""
     serve: str | None
@@ -150,7 +156,8 @@ class EnvConfig:
     on_no_tool_call: OnNoToolCall
     on_malformed_call: OnMalformedCall
     tool_calls_per_turn: ToolCallsPerTurn
-    dialect: Dialect
+    dialect: Dialect | str
+    """One of xp's own, or `module:attribute` of a plugin's."""
     limits: Limits
     secrets: tuple[str, ...]
     """Names of the environment variables that are handed to each session."""
@@ -170,6 +177,8 @@ class EnvConfig:
     """`package:file.jsonl` or `module:function`: the tasks; None: the grader's own."""
     num_seeds: int = 1
     """Reset seeds for each row."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of a provider that is not xp's own."""
 
 
 @dataclass(frozen=True)
@@ -203,7 +212,7 @@ def _env_config(value: dict[str, Any]) -> EnvConfig:
             "on_no_tool_call": OnNoToolCall(value["on_no_tool_call"]),
             "on_malformed_call": OnMalformedCall(value["on_malformed_call"]),
             "tool_calls_per_turn": ToolCallsPerTurn(value["tool_calls_per_turn"]),
-            "dialect": Dialect(value["dialect"]),
+            "dialect": dialect_of(value["dialect"]),
             "limits": Limits(**value["limits"]),
             "secrets": tuple(value["secrets"]),
             "allowed_origins": tuple(value["allowed_origins"]),

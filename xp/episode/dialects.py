@@ -11,6 +11,8 @@ from xp.envs.base import ToolSpec
 from xp.envs.config import Dialect
 from xp.episode import harmony, llama_calls, tagged_calls, text_action
 from xp.episode.tool_calls import HERMES_FORM, ParsedCall, parse_hermes, without_thinking
+from xp.errors import XpError
+from xp.plugins import load_object
 
 Tools = Callable[[], Sequence[ToolSpec]]
 """The session's tools, asked for only where the dialect needs them."""
@@ -59,5 +61,18 @@ SYNTAX: Final[Mapping[Dialect, Syntax]] = {
     ),
 }
 """Every dialect but `auto`, which is one of these once the chat template was read."""
-FORMS: Final[Mapping[Dialect, str]] = {dialect: syntax.form for dialect, syntax in SYNTAX.items()}
-"""How a call is written in each dialect."""
+
+
+def syntax_of(dialect: Dialect | str) -> Syntax:
+    """The syntax of a dialect: xp's own, or a plugin's (`module:attribute`).
+
+    Raises:
+        XpError: the plugin's module cannot be imported here.
+    """
+    if isinstance(dialect, Dialect):
+        return SYNTAX[dialect]
+    try:
+        syntax: Syntax = load_object(dialect)
+    except (ImportError, AttributeError) as error:
+        raise XpError(f"dialect {dialect} cannot be loaded: {error}") from error
+    return syntax

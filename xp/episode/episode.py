@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from xp.envs.base import DeadlineExceeded, EnvFault, Message, Session, Task, ToolResult
 from xp.envs.config import Dialect, EnvConfig, OnMalformedCall, OnNoToolCall, ToolCallsPerTurn
-from xp.episode.dialects import SYNTAX
+from xp.episode.dialects import syntax_of
 from xp.episode.outcome import Outcome, Reply, Status
 from xp.episode.replay import Attempt, Call, call_name
 from xp.episode.rewards import check_bound, reduce_rewards
@@ -142,7 +142,7 @@ class Episode:
         results: list[ToolResult] = []
         messages: list[Message] = []
         try:
-            syntax = SYNTAX[self._rules.dialect]
+            syntax = syntax_of(self._rules.dialect)
             calls = syntax.read(text, self._attempt.tools)
             taken = calls[:1] if self._rules.tool_calls_per_turn is ToolCallsPerTurn.FIRST else calls
             if taken:
@@ -161,7 +161,7 @@ class Episode:
                 if self._rules.on_malformed_call is OnMalformedCall.STOP:
                     self._status = Status.STOPPED
                     return
-                form = SYNTAX[self._rules.dialect].form
+                form = syntax_of(self._rules.dialect).form
                 messages.append(Message(role=role, content=f"Error: {call.fault}. Write a call as\n{form}"))
                 continue
             self._num_tool_calls += 1

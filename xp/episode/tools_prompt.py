@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from xp.envs.base import Message
 from xp.envs.config import Dialect
-from xp.episode.dialects import FORMS
+from xp.episode.dialects import syntax_of
 
 _SYSTEM: Final = """# Tools
 
@@ -23,12 +23,14 @@ To call a tool, write this, with the name of the tool and its arguments:
 The next message holds its answer within <tool_response></tool_response>."""
 
 
-def with_tools(messages: Sequence[Message], schemas: Sequence[Mapping[str, Any]], dialect: Dialect) -> list[Message]:
+def with_tools(
+    messages: Sequence[Message], schemas: Sequence[Mapping[str, Any]], dialect: Dialect | str
+) -> list[Message]:
     """The opening messages with the tools at the end of the system message, which is made where there is none."""
     if not schemas:
         return list(messages)
     lines = "\n".join(json.dumps(schema, ensure_ascii=False) for schema in schemas)
-    text = _SYSTEM.replace("{form}", FORMS[dialect]).replace("{tools}", lines, 1)
+    text = _SYSTEM.replace("{form}", syntax_of(dialect).form).replace("{tools}", lines, 1)
     if messages and messages[0]["role"] == "system":
         return [Message(role="system", content=f"{messages[0]['content']}\n\n{text}"), *messages[1:]]
     return [Message(role="system", content=text), *messages]

@@ -6,10 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from xp.job import Stage
 from xp.security.secrets import Redactor
+
+if TYPE_CHECKING:  # a node of a cluster has no pydantic
+    from xp.spec.place import LauncherSpec
 
 Echo = Callable[[str], None]
 """Takes text for the screen, redacted, with its line ends."""
@@ -63,7 +66,7 @@ def now() -> str:
 
 
 class Launcher(Protocol):
-    """A way to run jobs. Every implementation passes tests/contracts/test_launcher.py."""
+    """A way to run jobs. Every implementation passes xp/testing/launcher_suite.py."""
 
     @property
     def name(self) -> str: ...
@@ -86,6 +89,16 @@ class Launcher(Protocol):
 
     def close(self, context: Context) -> None:
         """The attempt is over: end what was started for it alone, and remove its secrets."""
+
+
+class LauncherModule(Protocol):
+    """What the module of a launcher holds. A plugin's has `Options` too: a pydantic model of `launcher.options`."""
+
+    def make_launcher(self, spec: LauncherSpec, outputs: Path) -> Launcher:
+        """The launcher for runs below this outputs root."""
+
+    def limit(self, spec: LauncherSpec, stage: Stage) -> str | None:
+        """One sentence, with the way out, where this launcher cannot run such a job anywhere; from the plan alone."""
 
 
 @runtime_checkable

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from xp.launchers.base import Launcher
-from xp.spec.place import LauncherName, LauncherSpec
+from xp.errors import ExitCode, XpError
+from xp.launchers.base import Detachable, Launcher, LauncherModule
+from xp.plugins import Kind, load
+from xp.spec.place import LauncherSpec
 
 
 def make_launcher(spec: LauncherSpec, outputs: Path) -> Launcher:
@@ -14,21 +16,14 @@ def make_launcher(spec: LauncherSpec, outputs: Path) -> Launcher:
     Args:
         spec: the launcher's section.
         outputs: the outputs root.
+
+    Raises:
+        XpError: a plugin's launcher cannot be imported, or cannot detach and is to.
     """
-    match spec.name:
-        case LauncherName.LOCAL:
-            from xp.launchers.local import LocalLauncher
-
-            return LocalLauncher(spec.grace_s)
-        case LauncherName.SLURM:
-            from xp.launchers.slurm import SlurmLauncher
-
-            return SlurmLauncher(spec, outputs)
-        case LauncherName.RAY:
-            from xp.launchers.ray import RayLauncher
-
-            return RayLauncher(spec, outputs)
-        case LauncherName.MODAL:
-            from xp.launchers.modal import ModalLauncher
-
-            return ModalLauncher(spec, outputs)
+    module: LauncherModule = load(Kind.LAUNCHER, spec.name, needs=("make_launcher", "limit"))
+    launcher = module.make_launcher(spec, outputs)
+    if spec.detach and not isinstance(launcher, Detachable):
+        raise XpError(
+            f"launcher.detach: launcher={spec.name} has no jobs that run on alone; set it to false", ExitCode.PLAN
+        )
+    return launcher

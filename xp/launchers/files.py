@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 
 from xp.atomic import write_atomically
 from xp.errors import ExitCode, XpError
+from xp.plugins import top_modules
 
 PACKAGE = Path(__file__).resolve().parent.parent
 MAX_MODULE_BYTES = 50_000_000
@@ -42,7 +43,7 @@ def copy_package(target: Path, package: Path = PACKAGE) -> None:
 
 
 def locate_modules(names: Sequence[str]) -> tuple[Path, ...]:
-    """Where the user's own top-level modules lie; what is installed stays where it is, and is left out.
+    """Where the user's own top-level modules lie, and those of plugins; what else is installed stays where it is.
 
     Raises:
         XpError: CONFIG for one that is not found; RESOURCE for a directory that is more than code.
@@ -76,6 +77,7 @@ def _origin(name: str) -> Path | None:
     place = Path(places[0]).resolve()
     installed = {Path(path).resolve() for path in sysconfig.get_paths().values()}
     is_installed = spec.origin in ("built-in", "frozen") or any(place.is_relative_to(path) for path in installed)
+    is_installed = is_installed and name not in top_modules()
     return None if is_installed or place == PACKAGE else place
 
 

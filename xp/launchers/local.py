@@ -18,15 +18,28 @@ from xp.job import Stage
 from xp.launchers.base import Context, Echo, Launch, now
 from xp.launchers.cluster import inherited
 from xp.launchers.files import write_files
+from xp.launchers.limits import needs_one_node
 from xp.launchers.node.gpus import Gpus, claim
 from xp.launchers.node.log import LogStream, is_screen
 from xp.launchers.node.pipe import drain
 from xp.launchers.preflight import check_machine, interpreter, project
+from xp.spec.place import LauncherSpec
 
 GUARD = Path(__file__).parent / "node" / "guard.py"
 TREE_LOCK = ".tree.lock"
 TREE_PATIENCE_S = 10.0
 """How much longer than its grace an earlier attempt's tree may take to end."""
+
+
+def make_launcher(spec: LauncherSpec, outputs: Path) -> LocalLauncher:
+    """As xp.launchers.base.LauncherModule has it."""
+    del outputs
+    return LocalLauncher(spec.grace_s)
+
+
+def limit(spec: LauncherSpec, stage: Stage) -> str | None:
+    """As xp.launchers.base.LauncherModule has it."""
+    return needs_one_node(stage, f"launcher={spec.name} has this machine alone")
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,21 @@ QUIET_S = 15.0
 """How long the last lines of a log may take after the result is there."""
 
 
+def make_launcher(spec: LauncherSpec, outputs: Path) -> ModalLauncher:
+    """As xp.launchers.base.LauncherModule has it."""
+    return ModalLauncher(spec, outputs)
+
+
+def limit(spec: LauncherSpec, stage: Stage) -> str | None:
+    """As xp.launchers.base.LauncherModule has it."""
+    try:
+        modal_app.check_job(stage.name, stage.job, spec)
+    except XpError as error:
+        # A secret's name there is no part of the plan: the launch asks for it.
+        return str(error) if error.code is ExitCode.PLAN else None
+    return None
+
+
 class ModalLauncher:
     """One app a stage; one for all stages of a run that is left to Modal."""
 

@@ -26,7 +26,7 @@ from xp.launchers import secrets_files
 from xp.launchers.base import Context, Echo, Launch, now
 from xp.launchers.cluster import identity, inherited, place_order, read_launches, write_launches
 from xp.launchers.follow import follow
-from xp.launchers.limits import asks_itself, check_limits
+from xp.launchers.limits import asks_itself, check_limits, needs_one_node
 from xp.launchers.node.gpus import Gpus, claim
 from xp.launchers.node.job_spec import ORDER, Order, read_result
 from xp.launchers.preflight import check_machine
@@ -38,6 +38,19 @@ HERE = "http://127.0.0.1:8265"
 """Where Ray's dashboard listens unless told otherwise."""
 LOST_S = 300.0
 """A cluster that has not answered for so long is gone, and its jobs with it."""
+
+
+def make_launcher(spec: LauncherSpec, outputs: Path) -> RayLauncher:
+    """As xp.launchers.base.LauncherModule has it."""
+    return RayLauncher(spec, outputs)
+
+
+def limit(spec: LauncherSpec, stage: Stage) -> str | None:
+    """As xp.launchers.base.LauncherModule has it."""
+    del spec
+    if asks_itself(stage.job):
+        return None
+    return needs_one_node(stage, "a Ray job's program is on one: only skyrl and slime ask Ray for workers on others")
 
 
 class RayLauncher:

@@ -23,7 +23,7 @@ from xp.launchers import secrets_files
 from xp.launchers.base import Context, Echo, Launch, now
 from xp.launchers.cluster import TimedOut, ask, identity, inherited, place_order, read_launches, write_launches
 from xp.launchers.follow import follow
-from xp.launchers.limits import check_limits
+from xp.launchers.limits import check_limits, needs_one_node
 from xp.launchers.node.job_spec import ORDER, read_result
 from xp.launchers.node.on_node import REQUEUE
 from xp.launchers.preflight import check_machine
@@ -61,6 +61,16 @@ while wait "$node"; code=$?; kill -0 "$node" 2>/dev/null; do :; done
 if [ "$code" = {requeue} ]; then scontrol requeue "$SLURM_JOB_ID"; fi
 exit "$code"
 """
+
+
+def make_launcher(spec: LauncherSpec, outputs: Path) -> SlurmLauncher:
+    """As xp.launchers.base.LauncherModule has it."""
+    return SlurmLauncher(spec, outputs)
+
+
+def limit(spec: LauncherSpec, stage: Stage) -> str | None:
+    """As xp.launchers.base.LauncherModule has it."""
+    return needs_one_node(stage, f"launcher={spec.name} gives a stage one so far")
 
 
 class SlurmLauncher:

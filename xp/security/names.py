@@ -10,6 +10,8 @@ import re
 from pathlib import PurePosixPath
 from typing import Final
 
+from xp.plugins import Kind, names
+
 MAX_PATH: Final = 4096
 _RUN_ID = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]|\.(?!\.)){0,149}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,255}")
@@ -20,6 +22,8 @@ _NATIVE_IDS: Final = {
     "modal": re.compile(r"ap-[A-Za-z0-9]{1,100}"),
 }
 """Launcher -> how it calls a job."""
+_PLUGINS_ID: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]|\.(?!\.)){0,399}")
+"""How a plugin's launcher may call a job."""
 
 
 def is_name(text: object) -> bool:
@@ -34,12 +38,12 @@ def is_variable(text: object) -> bool:
 
 def is_launcher(text: object) -> bool:
     """Whether a text names a launcher."""
-    return isinstance(text, str) and text in _NATIVE_IDS
+    return isinstance(text, str) and text in names(Kind.LAUNCHER)
 
 
 def is_native_id(launcher: object, text: object) -> bool:
     """Whether a launcher would call a job so; such a word begins with no dash and holds no space."""
-    form = _NATIVE_IDS.get(launcher) if isinstance(launcher, str) else None
+    form = _NATIVE_IDS.get(launcher, _PLUGINS_ID) if isinstance(launcher, str) and is_launcher(launcher) else None
     return form is not None and isinstance(text, str) and form.fullmatch(text) is not None
 
 

@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
+from xp.plugins import Kind
+from xp.spec.open_name import OpenName
 from xp.spec.section import Count, EnvVarName, ImageName, LocalPath, Section
 
 
@@ -111,7 +113,7 @@ class Engine(Section):
 class Backend(Section):
     """Who trains."""
 
-    name: BackendName
+    name: Annotated[BackendName | str, OpenName(Kind.BACKEND, BackendName)]
     pins: dict[str, str]
     """Package -> version that xp's rendering was proven against."""
     commits: dict[EnvVarName, str]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from xp.envs.config import Dialect, OnMalformedCall, OnNoToolCall, Reduction, ToolCallsPerTurn
+from xp.envs.config import OnMalformedCall, OnNoToolCall, Reduction, ToolCallsPerTurn
+from xp.plugins import Kind
+from xp.spec.open_name import DialectName, checked_name, checked_options
 from xp.spec.reward_fn import RewardFns
 from xp.spec.section import (
     Count,
@@ -84,7 +86,9 @@ class EnvMember(Section):
     """One environment of the mix."""
 
     provider: str
-    """`openreward`, `openenv`, `local`, or `package.module:Class` of your own provider."""
+    """`openreward`, `openenv`, `local`, a plugin's, or `package.module:Class` of your own provider."""
+    options: dict[str, Any]
+    """Fields of a plugin's provider, as its own schema has them, or of your own provider."""
     target: str | None
     """`Org/Name` in the OpenReward catalog, or the URL of an ORS or OpenEnv server."""
     serve: ModulePath | None
@@ -116,7 +120,7 @@ class EnvMember(Section):
     on_no_tool_call: OnNoToolCall
     on_malformed_call: OnMalformedCall
     tool_calls_per_turn: ToolCallsPerTurn
-    dialect: Dialect | None
+    dialect: DialectName | None
     """How a call is written here; None: as the model does."""
     system_prompt: str | None
     """Put before the environment's own prompt; None: no system message."""
@@ -125,6 +129,17 @@ class EnvMember(Section):
     """Handed to each session by name; null: the variable of the same name (in upper case)."""
     allowed_origins: tuple[str, ...]
     """Origins beside the catalog's that may receive the API key and the secrets."""
+
+    @field_validator("provider", mode="after")
+    @classmethod
+    def _is_there(cls, provider: str) -> str:
+        return provider if ":" in provider else checked_name(Kind.PROVIDER, provider, ", or package.module:Class")
+
+    @field_validator("options", mode="after")
+    @classmethod
+    def _options_of_the_provider(cls, options: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        provider = info.data.get("provider", ":")
+        return options if ":" in provider else checked_options(Kind.PROVIDER, provider, options)
 
     @model_validator(mode="after")
     def _plain_urls(self) -> EnvMember:

@@ -8,6 +8,7 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from xp.envs.config import Dialect, ToolsPrompt
+from xp.spec.open_name import DialectName
 from xp.spec.section import Count, Fraction, LocalPath, Name, Section
 
 
@@ -105,7 +106,7 @@ class Model(Section):
     build: Build | None
     dtype: DType
     """Of the forward and backward pass; trained weights are kept in float32 beside it."""
-    dialect: Dialect
+    dialect: DialectName
     """How it writes tool calls."""
     max_context_tokens: Count
     """Longest sequence that it can take."""

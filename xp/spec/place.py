@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from xp.plugins import Kind
+from xp.spec.open_name import OpenName, checked_options
 from xp.spec.section import Count, ImageName, LocalPath, Name, Seconds, Section, check_plain_url
 
 
@@ -40,7 +42,9 @@ class LauncherName(StrEnum):
 class LauncherSpec(Section):
     """Where it runs. A field of another launcher is null: one that would be ignored is refused."""
 
-    name: LauncherName
+    name: Annotated[LauncherName | str, OpenName(Kind.LAUNCHER, LauncherName)]
+    options: dict[str, Any]
+    """Fields of a plugin's launcher, as its own schema has them."""
     grace_s: Seconds
     """Between TERM and KILL when a run is stopped."""
     max_restarts: Annotated[int, Field(ge=0)]
@@ -76,6 +80,11 @@ class LauncherSpec(Section):
     """Modal: of one stage."""
     secret_name: Name | None
     """Modal: the Modal Secret that holds the values of the run's secrets; None where a run has none."""
+
+    @field_validator("options", mode="after")
+    @classmethod
+    def _options_of_the_launcher(cls, options: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        return checked_options(Kind.LAUNCHER, info.data["name"], options) if "name" in info.data else options
 
     @model_validator(mode="after")
     def _fields_of_this_launcher(self) -> LauncherSpec:

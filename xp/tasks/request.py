@@ -59,6 +59,7 @@ def _canonical_member(member: MemberConfig) -> dict[str, Any]:
         "env_class": env.env_class,
         "rows": env.rows,
         "num_seeds": env.num_seeds if env.num_seeds > 1 else None,
+        "options": dict(env.options) or None,
         "text_actions": True if env.dialect is Dialect.ACTION else None,
     }
     return {name: value for name, value in rare.items() if value is not None} | {
@@ -101,7 +102,10 @@ def identities(config: PrepareConfig) -> dict[str, str]:
     """Member -> which environment it is: two members on one environment share their held-out tasks."""
     names = ("provider", "target", "serve", "variant", "source")
     members = canonical_request(config)["members"]
-    return {member: digest_of([request[name] for name in names]) for member, request in members.items()}
+    return {
+        member: digest_of([request[name] for name in names] + ([request["options"]] if "options" in request else []))
+        for member, request in members.items()
+    }
 
 
 def differing_fields(wanted: Mapping[str, Any], found: Mapping[str, Any], at: str = "") -> list[str]:

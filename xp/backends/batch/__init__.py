@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xp.backends.batch.laws import broken, laws_of
+from xp.backends.batch.laws import broken, with_shared_laws
 from xp.backends.batch.refusals import arithmetic, batch_refusals
 from xp.backends.batch.search import Proposal, nearest_legal
 from xp.backends.batch.setting import Setting, setting_of
@@ -13,7 +13,7 @@ __all__ = [
     "arithmetic",
     "batch_refusals",
     "broken",
-    "laws_of",
     "nearest_legal",
     "setting_of",
+    "with_shared_laws",
 ]

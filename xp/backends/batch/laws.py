@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from xp.backends.batch.setting import Setting
-from xp.spec import BackendName
+from xp.spec import EngineName, RunSpec, Strategy
 
 
 class Tier(IntEnum):
@@ -277,16 +277,17 @@ SLIME = (
 )
 
 
-def laws_of(backend: BackendName, *, is_megatron: bool, has_engine: bool) -> tuple[Law, ...]:
-    """The laws of a backend.
+def with_shared_laws(own: tuple[Law, ...], spec: RunSpec, otherwise: tuple[Law, ...] = ()) -> tuple[Law, ...]:
+    """A trainer's own laws, with those of an engine, which splits attention by heads, and of Megatron.
 
     Args:
-        is_megatron: whether the policy is spread as Megatron does.
-        has_engine: whether an inference server generates, which splits attention by heads.
+        own: of the trainer.
+        spec: decides which of the others count.
+        otherwise: in the place of Megatron's, where the policy is spread in another way.
     """
-    own = {BackendName.TRL: TRL, BackendName.SKYRL: SKYRL, BackendName.SLIME: SLIME}[backend]
-    spread = MEGATRON if is_megatron else () if backend is BackendName.TRL else NOT_MEGATRON
-    return (*own, *(HEADS if has_engine else ()), *spread)
+    is_megatron = spec.backend.parallel.strategy is Strategy.MEGATRON
+    has_engine = spec.backend.engine.name is not EngineName.TRANSFORMERS
+    return (*own, *(HEADS if has_engine else ()), *(MEGATRON if is_megatron else otherwise))
 
 
 def broken(setting: Setting, laws: tuple[Law, ...]) -> list[Law]:

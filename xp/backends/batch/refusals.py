@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from xp.backends.base import Refusal
-from xp.backends.batch.laws import Law, broken, laws_of
+from xp.backends.base import Refusal, render_module
+from xp.backends.batch.laws import Law, broken
 from xp.backends.batch.search import nearest_legal
 from xp.backends.batch.setting import Setting, setting_of
-from xp.spec import EngineName, RunSpec, Strategy
+from xp.spec import RunSpec
 
 
 def spec_laws(spec: RunSpec) -> tuple[Law, ...]:
-    """The laws that a spec is under."""
-    return laws_of(
-        spec.backend.name,
-        is_megatron=spec.backend.parallel.strategy is Strategy.MEGATRON,
-        has_engine=spec.backend.engine.name is not EngineName.TRANSFORMERS,
-    )
+    """The laws that a spec is under, as its backend has them."""
+    return render_module(spec).batch_laws(spec)
 
 
 def batch_refusals(spec: RunSpec) -> list[Refusal]:

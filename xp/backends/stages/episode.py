@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from xp.envs.config import Chat, EnvConfig, EpisodeConfig, Limits, RewardRule, WeightedFn
+from collections.abc import Iterator
+
+from xp.envs.config import Chat, EnvConfig, EpisodeConfig, Limits, RewardRule, WeightedFn, dialect_of
 from xp.errors import ExitCode, XpError
+from xp.plugins import Kind, in_job, shipped
 from xp.spec import EnvMember, RunSpec
 from xp.tasks.request import is_found
 
@@ -19,7 +22,7 @@ def env_config(name: str, member: EnvMember, spec: RunSpec) -> EnvConfig:
     """One member of the mix."""
     return EnvConfig(
         name=name,
-        provider=member.provider,
+        provider=in_job(Kind.PROVIDER, member.provider),
         target=member.target,
         serve=member.serve,
         variant=member.variant,
@@ -28,7 +31,7 @@ def env_config(name: str, member: EnvMember, spec: RunSpec) -> EnvConfig:
         on_no_tool_call=member.on_no_tool_call,
         on_malformed_call=member.on_malformed_call,
         tool_calls_per_turn=member.tool_calls_per_turn,
-        dialect=member.dialect or spec.model.dialect,
+        dialect=dialect_of(in_job(Kind.DIALECT, member.dialect or spec.model.dialect)),
         limits=Limits(**member.limits.model_dump()),
         secrets=tuple(member.secrets),
         allowed_origins=member.allowed_origins,
@@ -39,13 +42,15 @@ def env_config(name: str, member: EnvMember, spec: RunSpec) -> EnvConfig:
         env_class=member.env_class,
         rows=member.rows,
         num_seeds=member.num_seeds,
+        options=member.options,
     )
 
 
 def chat_of(spec: RunSpec) -> Chat:
     """How dialogues become what the model reads, in every stage that generates."""
     arguments = {name: value for name, value in spec.model.chat_template.items() if value is not None}
-    return Chat(arguments, spec.model.tools_prompt, spec.model.dialect, spec.record_prompts)
+    dialect = dialect_of(in_job(Kind.DIALECT, spec.model.dialect))
+    return Chat(arguments, spec.model.tools_prompt, dialect, spec.record_prompts)
 
 
 def episode_secrets(spec: RunSpec) -> dict[str, str]:
@@ -66,7 +71,7 @@ def episode_secrets(spec: RunSpec) -> dict[str, str]:
 
 
 def user_modules(spec: RunSpec) -> tuple[str, ...]:
-    """Top-level modules of the user's own that a run loads; it takes a copy of them, as of xp itself."""
+    """Top-level modules of the user's own and of plugins that a run loads; it takes a copy of them, as of xp itself."""
     named = [
         name
         for member in spec.env.members.values()
@@ -76,7 +81,19 @@ def user_modules(spec: RunSpec) -> tuple[str, ...]:
     named += [one.fn for member in spec.env.members.values() for one in member.reward_fn or ()]
     named += [spec.algorithm.advantage_fn or ""]
     tops = {name.partition(":")[0].partition(".")[0] for name in named if ":" in name}
+    tops |= {top for kind, name in used_plugins(spec) if (top := shipped(kind, name)) is not None}
     return tuple(sorted(tops - {"xp"}))
+
+
+def used_plugins(spec: RunSpec) -> Iterator[tuple[Kind, str]]:
+    """Every name of a spec that a plugin may have brought."""
+    yield Kind.BACKEND, spec.backend.name
+    yield Kind.LAUNCHER, spec.launcher.name
+    yield Kind.DIALECT, spec.model.dialect
+    for member in spec.env.members.values():
+        yield Kind.PROVIDER, member.provider
+        if member.dialect is not None:
+            yield Kind.DIALECT, member.dialect
 
 
 def needs_catalog_key(member: EnvMember) -> bool:

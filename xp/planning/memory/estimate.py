@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from xp.backends.base import MemoryUse, render_module
 from xp.backends.batch import Setting, setting_of
 from xp.planning.memory.weights import Weights, lora_parameters, weights_of
-from xp.spec import Architecture, BackendName, Build, DType, EngineName, Placement, RunSpec, Strategy
+from xp.spec import Architecture, Build, DType, EngineName, Placement, RunSpec, Strategy
 
 OVERHEAD = 3e9
 """Bytes of the CUDA context, of NCCL's buffers and of fragmentation."""
@@ -78,16 +79,12 @@ def estimate(spec: RunSpec) -> Estimate:
 
 def _kept(spec: RunSpec) -> tuple[str, ...]:
     """States that stay on an accelerator while its engine generates."""
-    if spec.backend.name is BackendName.TRL:
-        return "weights", "optimizer", "reference"
-    # SkyRL and Slime make room, but where SkyRL's FSDP is told to leave an optimizer alone.
-    return ("optimizer", CRITIC_OPTIMIZER) if _leaves_optimizers(spec) else ()
+    use = _use(spec)
+    return (*use.stays, "optimizer", CRITIC_OPTIMIZER) if use.leaves_optimizers else use.stays
 
 
-def _leaves_optimizers(spec: RunSpec) -> bool:
-    parallel = spec.backend.parallel
-    is_fsdp = spec.backend.name is BackendName.SKYRL and parallel.strategy is Strategy.FSDP2
-    return is_fsdp and not parallel.offload_optimizer and not parallel.offload_parameters
+def _use(spec: RunSpec) -> MemoryUse:
+    return render_module(spec).memory(spec)
 
 
 def _has_engine(spec: RunSpec) -> bool:
@@ -113,7 +110,7 @@ def _states(spec: RunSpec, shape: Architecture | Build, weights: Weights, settin
     else:
         states = {"weights": 4 * held, "gradients": 4 * held, "optimizer": 8 * held}
     # A critic takes turns with the policy, whose part is the larger: it has the logits.
-    if spec.algorithm.critic is not None and _leaves_optimizers(spec):
+    if spec.algorithm.critic is not None and _use(spec).leaves_optimizers:
         states[CRITIC_OPTIMIZER] = states["optimizer"]
     if strategy is Strategy.FSDP2:
         # Two layers are gathered at a time, in the type they are computed in.
@@ -139,16 +136,15 @@ def _held(spec: RunSpec, weights: Weights, setting: Setting) -> float:
 
 
 def _expert_ways(spec: RunSpec, setting: Setting) -> int:
-    """Accelerators that share one layer's experts: Slime splits each expert where they are not spread by number."""
-    splits = spec.backend.name is BackendName.SLIME and setting.expert == 1
-    return setting.tensor if splits else setting.expert
+    """Accelerators that share one layer's experts."""
+    return setting.tensor if _use(spec).splits_experts else setting.expert
 
 
 def _in_training(spec: RunSpec, states: Mapping[str, float]) -> dict[str, float]:
     """What of the states is on the accelerator at the peak of a forward-backward."""
     parallel = spec.backend.parallel
-    # SkyRL fetches the state back for the whole of training; Slime's Adam runs on the host.
-    away = {"optimizer"} if parallel.offload_optimizer and spec.backend.name is BackendName.SLIME else set()
+    # A state that is offloaded while the engine generates is fetched back for the whole of training.
+    away = {"optimizer"} if _use(spec).is_optimizer_on_host else set()
     if parallel.offload_parameters:
         away |= {"weights", "gradients", "optimizer"}
     return {name: size for name, size in states.items() if name not in away}

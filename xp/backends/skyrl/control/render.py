@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from xp.backends.base import Places
+from xp.backends.base import MemoryUse, Places
+from xp.backends.batch.laws import NOT_MEGATRON, SKYRL, Law, with_shared_laws
 from xp.backends.skyrl.control.fixed import FIXED
 from xp.backends.skyrl.control.geometry import geometry, is_megatron
 from xp.backends.skyrl.control.knobs import KNOBS, has_critic, is_rehearsal
@@ -20,10 +21,13 @@ from xp.backends.stages.model import model_place, model_stage, start_place
 from xp.backends.stages.needs import QUIET, cpu_environment, trainer_resources, trainer_runtime
 from xp.backends.stages.prepare import prepare_config
 from xp.job import Job, Stage
-from xp.spec import Attention, RunSpec
+from xp.spec import Attention, RunSpec, Strategy
 from xp.tasks.length import Length
 
-__all__ = ["checkpoint", "evaluation", "evaluations", "meanings", "owners", "refusals", "stages"]
+__all__ = [
+    "batch_laws", "checkpoint", "evaluation", "evaluations", "meanings",
+    "memory", "owners", "refusals", "stages",
+]  # fmt: skip
 
 PACKAGES = ("skyrl", "skyrl_gym", "ray", "torch", "transformers", "openreward")
 
@@ -50,6 +54,18 @@ def native(spec: RunSpec) -> dict[str, Any]:
     for knob in KNOBS.values():
         rendered |= knob(spec)
     return rendered | flat(spec.backend.overrides)
+
+
+def batch_laws(spec: RunSpec) -> tuple[Law, ...]:
+    """As xp.backends.base.RenderModule has it."""
+    return with_shared_laws(SKYRL, spec, NOT_MEGATRON)
+
+
+def memory(spec: RunSpec) -> MemoryUse:
+    """It makes room for the engine, but where its FSDP is told to leave an optimizer alone."""
+    parallel = spec.backend.parallel
+    is_moved = parallel.offload_optimizer or parallel.offload_parameters
+    return MemoryUse(leaves_optimizers=parallel.strategy is Strategy.FSDP2 and not is_moved)
 
 
 def stages(spec: RunSpec, places: Places) -> tuple[Stage, ...]:

@@ -7,7 +7,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from xp.backends.base import Places
+from xp.backends.base import MemoryUse, Places
+from xp.backends.batch.laws import NOT_MEGATRON, SLIME, Law, with_shared_laws
 from xp.backends.slime.control.architecture import architecture_flags
 from xp.backends.slime.control.flags import Flags, catalog, given, value, words
 from xp.backends.slime.control.knobs import FIXED, HELD_OUT, KNOBS, episodes_per_engine, evaluation_flags, knob_flags
@@ -31,7 +32,10 @@ from xp.job import Job, Stage
 from xp.spec import RunSpec
 from xp.tasks.length import Length
 
-__all__ = ["checkpoint", "evaluation", "evaluations", "meanings", "owners", "refusals", "stages", "train_flags"]
+__all__ = [
+    "batch_laws", "checkpoint", "evaluation", "evaluations", "meanings",
+    "memory", "owners", "refusals", "stages", "train_flags",
+]  # fmt: skip
 
 PACKAGES = ("ray", "sglang", "torch", "transformers", "openreward")
 SLIME_PATH, MEGATRON_PATH = "SLIME_PATH", "MEGATRON_PATH"
@@ -67,6 +71,17 @@ def train_flags(spec: RunSpec, places: Places) -> Flags:
         "--megatron-config-path": None if spec.algorithm.critic is None else (_roles(here),),
         **given(spec.backend.overrides),
     }
+
+
+def batch_laws(spec: RunSpec) -> tuple[Law, ...]:
+    """As xp.backends.base.RenderModule has it."""
+    return with_shared_laws(SLIME, spec, NOT_MEGATRON)
+
+
+def memory(spec: RunSpec) -> MemoryUse:
+    """Its Adam runs on the host where it is told to; experts that are not spread by number are split each."""
+    parallel = spec.backend.parallel
+    return MemoryUse(is_optimizer_on_host=parallel.offload_optimizer, splits_experts=parallel.expert == 1)
 
 
 def stages(spec: RunSpec, places: Places) -> tuple[Stage, ...]:

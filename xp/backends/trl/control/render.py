@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from xp.backends.base import Places
+from xp.backends.base import MemoryUse, Places
+from xp.backends.batch.laws import TRL, Law, with_shared_laws
 from xp.backends.stages.episode import chat_of, episode_config, episode_secrets
 from xp.backends.stages.evaluation import rounds
 from xp.backends.stages.model import model_place, model_stage, start_place
@@ -22,7 +23,10 @@ from xp.job import Job, Stage
 from xp.spec import EngineName, RunSpec
 from xp.tasks.length import Length
 
-__all__ = ["checkpoint", "evaluation", "evaluations", "grpo_config", "meanings", "owners", "refusals", "stages"]
+__all__ = [
+    "batch_laws", "checkpoint", "evaluation", "evaluations", "grpo_config",
+    "meanings", "memory", "owners", "refusals", "stages",
+]  # fmt: skip
 
 PACKAGES = ("torch", "transformers", "trl", "openreward")
 
@@ -33,6 +37,17 @@ def grpo_config(spec: RunSpec, places: Places) -> dict[str, Any]:
     for knob in KNOBS.values():
         rendered |= knob(spec)
     return rendered | {"output_dir": places.checkpoints} | spec.backend.overrides
+
+
+def batch_laws(spec: RunSpec) -> tuple[Law, ...]:
+    """As xp.backends.base.RenderModule has it."""
+    return with_shared_laws(TRL, spec)
+
+
+def memory(spec: RunSpec) -> MemoryUse:
+    """Everything stays beside the engine."""
+    del spec
+    return MemoryUse(stays=("weights", "optimizer", "reference"))
 
 
 def stages(spec: RunSpec, places: Places) -> tuple[Stage, ...]:

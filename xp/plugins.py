@@ -1,0 +1,195 @@
+"""Finds what other packages bring to xp: backends, launchers, providers, dialects and options of config groups.
+
+xp's own names come first. Any other name is looked up in the entry points of the installed packages. A look-up reads
+their metadata alone: a plugin's module is imported when a spec uses it, and never for another spec.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, Final
+
+from xp.errors import XpError, nearest
+
+
+class Kind(StrEnum):
+    """What a plugin may bring; the value is the name of its group of entry points."""
+
+    BACKEND = "xp.backends"
+    LAUNCHER = "xp.launchers"
+    PROVIDER = "xp.providers"
+    DIALECT = "xp.dialects"
+    CONFIGS = "xp.configs"
+
+    @property
+    def word(self) -> str:
+        """As a user writes it."""
+        return self.name.lower()
+
+
+OWN: Final[Mapping[Kind, Mapping[str, str]]] = {
+    Kind.BACKEND: {
+        "trl": "xp.backends.trl.control.render",
+        "skyrl": "xp.backends.skyrl.control.render",
+        "slime": "xp.backends.slime.control.render",
+    },
+    Kind.LAUNCHER: {
+        "local": "xp.launchers.local",
+        "ray": "xp.launchers.ray",
+        "slurm": "xp.launchers.slurm",
+        "modal": "xp.launchers.modal",
+    },
+    Kind.PROVIDER: {
+        "openreward": "xp.envs.openreward:OpenRewardProvider",
+        "openenv": "xp.envs.openenv:OpenEnvProvider",
+        "local": "xp.envs.graded:GradedProvider",
+    },
+    Kind.DIALECT: dict.fromkeys(
+        ("hermes", "action", "qwen_xml", "llama_json", "pythonic", "glm", "harmony", "auto"), "xp.episode.dialects"
+    ),
+}
+"""xp's own: name -> the module or the object (`module:attribute`) that holds it."""
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """One entry point of an installed package."""
+
+    name: str
+    reference: str
+    """`module` or `module:attribute`."""
+    package: str
+    """Name and version of the distribution."""
+
+    @property
+    def top(self) -> str:
+        """Top-level module, which is shipped with a job."""
+        return self.reference.partition(":")[0].partition(".")[0]
+
+
+def plugins(kind: Kind) -> tuple[Plugin, ...]:
+    """Everything of a kind that installed packages offer, sorted by name."""
+    return _installed()[kind]
+
+
+def names(kind: Kind) -> list[str]:
+    """Every name of a kind: xp's own first, then the plugins'."""
+    own = OWN.get(kind, {})
+    return [*own, *(plugin.name for plugin in plugins(kind) if plugin.name not in own)]
+
+
+def is_own(kind: Kind, name: str) -> bool:
+    """Whether a name is xp's; raises XpError where a plugin takes it too."""
+    own = name in OWN.get(kind, {})
+    if own and (takers := [plugin for plugin in plugins(kind) if plugin.name == name]):
+        raise XpError(
+            f"{kind.word}={name} is xp's own, and the package {takers[0].package} takes the name too (entry point"
+            f" {kind}): rename it there, or uninstall the package"
+        )
+    return own
+
+
+def plugin(kind: Kind, name: str) -> Plugin:
+    """The plugin of a name; raises XpError where there is none, or more than one."""
+    found = [one for one in plugins(kind) if one.name == name]
+    if not found:
+        known = names(kind)
+        raise XpError(f"{kind.word}={name}: no such {kind.word}{nearest(name, known)}; there are: {', '.join(known)}")
+    if len(found) > 1:
+        packages = " and ".join(one.package for one in found)
+        raise XpError(f"{kind.word}={name} is offered twice (entry point {kind}), by {packages}: uninstall one of them")
+    return found[0]
+
+
+def in_job(kind: Kind, name: str) -> str:
+    """The name as a job's files hold it: xp's own as it is, a plugin's as `module:attribute`.
+
+    A trainer's Python sees the modules that a run brings along, and not their metadata.
+    """
+    return name if ":" in name or is_own(kind, name) else plugin(kind, name).reference
+
+
+def load(kind: Kind, name: str, needs: Collection[str] = ()) -> Any:
+    """The object of a name, imported.
+
+    Args:
+        kind: of it.
+        name: xp's own or a plugin's.
+        needs: attributes that a plugin's object must have.
+
+    Raises:
+        XpError: nobody has the name, the plugin cannot be imported, or it lacks an attribute.
+    """
+    if is_own(kind, name):
+        return load_object(OWN[kind][name])
+    found = plugin(kind, name)
+    try:
+        loaded = load_object(found.reference)
+    except Exception as error:  # whatever a foreign module raises, its package is named
+        raise XpError(
+            f"{kind.word}={name}: the package {found.package} offers it as {found.reference}, which cannot be imported:"
+            f" {type(error).__name__}: {error}"
+        ) from error
+    if lacking := [need for need in needs if not hasattr(loaded, need)]:
+        raise XpError(
+            f"{kind.word}={name}: {found.reference} of the package {found.package} lacks {', '.join(lacking)};"
+            " docs/extending.md says what it must have"
+        )
+    return loaded
+
+
+def load_object(text: str) -> Any:
+    """The module or the object that `module` or `module:attribute` names; raises ImportError or AttributeError."""
+    module, _, attribute = text.partition(":")
+    loaded = import_module(module)
+    return attrgetter(attribute)(loaded) if attribute else loaded
+
+
+def shipped(kind: Kind, name: str) -> str | None:
+    """Top-level module of a plugin, which a job takes with it; None for what is xp's own."""
+    return None if ":" in name or is_own(kind, name) else plugin(kind, name).top
+
+
+def top_modules() -> frozenset[str]:
+    """Top-level modules of all plugins."""
+    return frozenset(one.top for kind in OWN for one in plugins(kind))
+
+
+def config_dirs() -> tuple[Path, ...]:
+    """Directories with options of config groups (`backend/mine.yaml`) that plugins bring; nothing is imported."""
+    return tuple(_directory(one) for one in plugins(Kind.CONFIGS))
+
+
+def _directory(found: Plugin) -> Path:
+    """Raises XpError where the package's directory is not there."""
+    top, *below = found.reference.split(".")
+    spec = find_spec(top)
+    places = list(spec.submodule_search_locations or ()) if spec is not None else []
+    for place in places:
+        if (directory := Path(place, *below)).is_dir():
+            return directory
+    raise XpError(
+        f"the package {found.package} offers options in {found.reference} (entry point {Kind.CONFIGS}), and there is no"
+        " such directory: install it again"
+    )
+
+
+@cache
+def _installed() -> Mapping[Kind, tuple[Plugin, ...]]:
+    offered = entry_points()
+    return {
+        kind: tuple(sorted(map(_plugin, offered.select(group=kind.value)), key=attrgetter("name"))) for kind in Kind
+    }
+
+
+def _plugin(entry: EntryPoint) -> Plugin:
+    package = f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else "of an unknown name"
+    return Plugin(entry.name, entry.value.replace(" ", ""), package)

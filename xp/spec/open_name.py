@@ -1,0 +1,83 @@
+"""Names that plugins can add to, and the options that only a plugin has."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, Any
+
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+from xp.envs.config import Dialect
+from xp.errors import nearest
+from xp.plugins import Kind, is_own, load, names
+
+
+@dataclass(frozen=True)
+class OpenName:
+    """A member of an enumeration of xp's, or the name of an installed plugin, which stays a text."""
+
+    kind: Kind
+    own: type[StrEnum]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        del source, handler
+        written = core_schema.plain_serializer_function_ser_schema(str, when_used="json")
+        return core_schema.no_info_plain_validator_function(self._checked, serialization=written)
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        del schema, handler
+        return {"type": "string", "enum": names(self.kind)}
+
+    def _checked(self, value: Any) -> StrEnum | str:
+        name = checked_name(self.kind, value)
+        return self.own(name) if is_own(self.kind, name) else name
+
+
+DialectName = Annotated[Dialect | str, OpenName(Kind.DIALECT, Dialect)]
+
+
+def checked_name(kind: Kind, value: Any, more: str = "") -> str:
+    """The name, which somebody has; pydantic reports any other with all that there are."""
+    known = names(kind)
+    if isinstance(value, str) and value in known:
+        is_own(kind, value)
+        return value
+    quoted = [f"'{name}'" for name in known]
+    expected = f"{', '.join(quoted[:-1])} or {quoted[-1]}{more}"
+    raise PydanticCustomError("enum", "Input should be {expected}", {"expected": expected})
+
+
+def checked_options(kind: Kind, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a plugin, as its own model `Options` completes them.
+
+    Raises:
+        ValueError: with every fault of the options; for any option, where the name is xp's own.
+        XpError: the plugin cannot be imported.
+    """
+    if is_own(kind, name):
+        if given:
+            keys = ", ".join(given)
+            raise ValueError(f"{keys}: {kind.word}={name} is xp's own and has no options; they are a plugin's")
+        return {}
+    model = load(kind, name, needs=("Options",)).Options
+    faults = [
+        f"{key}: unknown key{nearest(key, model.model_fields)}; {kind.word}={name} has: {', '.join(model.model_fields)}"
+        for key in given
+        if key not in model.model_fields
+    ]
+    try:
+        found = model.model_validate_json(json.dumps(given))
+    except ValidationError as error:
+        faults += [
+            f"{'.'.join(map(str, one['loc']))}={one['input']}: {one['msg'].removeprefix('Input ')}"
+            for one in error.errors()
+            if one["type"] != "extra_forbidden"
+        ]
+    if faults:
+        raise ValueError("; ".join(faults))
+    completed: dict[str, Any] = found.model_dump(mode="json")
+    return completed
