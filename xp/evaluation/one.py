@@ -91,7 +91,7 @@ class Evaluation:
         """With a dialect that the model writes: an endpoint's calls are xp's to write."""
         config = episode_config(self._entry.spec)
 
-        def fitting(dialect: Dialect) -> Dialect:
+        def fitting(dialect: Dialect | str) -> Dialect | str:
             if model is None:
                 return Dialect.ACTION if dialect is Dialect.ACTION else Dialect.HERMES
             return model.dialect() if dialect is Dialect.AUTO else dialect

@@ -9,7 +9,7 @@ from typing import Any
 
 from xp.envs.base import Message
 from xp.envs.config import Dialect, EnvConfig, ToolCallsPerTurn
-from xp.episode.dialects import SYNTAX
+from xp.episode.dialects import syntax_of
 from xp.episode.episode import Episode
 from xp.episode.outcome import Reply
 from xp.episode.tools_prompt import as_user, with_tools
@@ -86,7 +86,7 @@ class Dialogue:
         parts = [_plain(text)] if isinstance(text, str) and text else []
         for call in self._calls(message):
             function = call["function"]
-            parts.append(SYNTAX[self.rules.dialect].write(function["name"], _arguments(function.get("arguments"))))
+            parts.append(syntax_of(self.rules.dialect).write(function["name"], _arguments(function.get("arguments"))))
         return "\n".join(parts)
 
     def add(self, message: Mapping[str, Any], reply: Reply) -> None:

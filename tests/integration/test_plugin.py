@@ -1,0 +1,143 @@
+"""A package that pip installed brings a backend, a launcher, a provider, a dialect and options; xp is not changed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from xp.plugins import OWN, Kind
+from xp.spec import BackendName, LauncherName
+
+pytestmark = pytest.mark.integration
+
+SAMPLE = Path(__file__).resolve().parents[1] / "sample_plugin"
+BASE = (
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "vocab_size",
+    "max_position_embeddings",
+)
+
+
+def install(source: Path, target: Path) -> None:
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*pip, "--target", str(target), str(source)], check=True, capture_output=True, timeout=250)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("site")
+    install(SAMPLE, target)
+    return target
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A network without weights: the sample copies whatever is there."""
+    directory = tmp_path / "model"
+    directory.mkdir()
+    network = {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], **dict.fromkeys(BASE, 8)}
+    (directory / "config.json").write_text(json.dumps(network))
+    return directory
+
+
+def xp(*words: str, path: Path, cwd: Path, more: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    environ = {**os.environ, "PYTHONPATH": f"{path}{os.pathsep}{SAMPLE.parents[1]}", **(more or {})}
+    command = [sys.executable, "-m", "xp", *words]
+    return subprocess.run(command, cwd=cwd, env=environ, capture_output=True, text=True, check=False, timeout=280)
+
+
+def words(model: Path) -> list[str]:
+    chosen = ["backend=sample", "launcher=sample", "env=sample_sums", "model=hf", f"model.path={model}"]
+    return [*chosen, "model.dialect=sample", "env.options.largest=4"]
+
+
+def test_a_run_of_nothing_but_the_plugins_things_ends_well(site: Path, model: Path, tmp_path: Path) -> None:
+    planned = xp("plan", *words(model), path=site, cwd=tmp_path)
+    assert planned.returncode == 0, planned.stderr
+    assert "python -m xp_sample.train" in planned.stdout
+    assert not (tmp_path / "outputs").exists()
+
+    done = xp(*words(model), path=site, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr + done.stdout
+    run = next((tmp_path / "outputs/runs").glob("run-*"))
+    record = json.loads((run / "run.json").read_text())
+    assert {stage["launcher"] for stage in record["attempts"][0]["stages"]} == {"sample"}
+    metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    # No reader but the plugin's own makes a call of what is played.
+    assert [(line["episodes/num"], line["reward/avg_raw_reward"]) for line in metrics] == [(6.0, 1.0)]
+    assert (run / "model/config.json").read_bytes() == (model / "config.json").read_bytes()
+    assert (run / "attempt_1/code/xp_sample/train.py").is_file()
+    assert json.loads((run / "attempt_1/train/episode.json").read_text())["members"]["sample_sums"]["options"] == {
+        "largest": 4
+    }
+    shown = xp("runs", "show", run.name, path=site, cwd=tmp_path)
+    assert (shown.returncode, run.name in shown.stdout) == (0, True), shown.stderr
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ("env.options.largst=4", "largst: unknown key (did you mean largest?); provider=sample has: largest"),
+        ("env.options.largest=0", "largest=0: should be greater than or equal to 1"),
+        ("launcher.options.nice=77", "nice=77: should be less than or equal to 19"),
+        ("backend.name=smple", "should be 'trl', 'skyrl', 'slime' or 'sample' (did you mean sample?)"),
+    ],
+)
+def test_a_wrong_option_or_name_is_refused_with_what_there_is(
+    site: Path, model: Path, tmp_path: Path, changed: str, said: str
+) -> None:
+    refused = xp("plan", *words(model), changed, path=site, cwd=tmp_path)
+    assert (refused.returncode, said in refused.stderr) == (2, True), refused.stderr
+
+
+def test_a_plan_that_does_not_use_a_plugin_imports_nothing_of_it(site: Path, tmp_path: Path) -> None:
+    program = (
+        "import sys; from xp.__main__ import main; code = main(['plan']);"
+        "print(code, [name for name in sys.modules if name.startswith('xp_sample')])"
+    )
+    environ = {**os.environ, "PYTHONPATH": f"{site}{os.pathsep}{SAMPLE.parents[1]}"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env=environ, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "0 []"
+
+
+def test_a_plugin_that_does_not_import_is_named_with_its_package(site: Path, model: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "xp_broken.py").write_text("import nowhere_to_be_found\n")
+    metadata(broken, "xp-broken", "[xp.launchers]\nbroken = xp_broken\n")
+    refused = xp("plan", *words(model), "launcher.name=broken", path=Path(f"{broken}:{site}"), cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "the package xp-broken 0.1 offers it as xp_broken, which cannot be imported" in refused.stderr
+    assert "No module named 'nowhere_to_be_found'" in refused.stderr
+
+
+def test_a_plugin_that_takes_an_own_name_is_refused(tmp_path: Path) -> None:
+    metadata(tmp_path, "xp-thief", "[xp.launchers]\nlocal = xp_thief\n")
+    refused = xp("plan", path=tmp_path, cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "launcher=local is xp's own, and the package xp-thief 0.1 takes the name too" in refused.stderr
+
+
+def metadata(directory: Path, name: str, entry_points: str) -> None:
+    """As pip leaves it."""
+    info = directory / f"{name.replace('-', '_')}-0.1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.1\n")
+    (info / "entry_points.txt").write_text(entry_points)
+
+
+def test_the_table_of_own_names_is_that_of_the_schema() -> None:
+    assert list(OWN[Kind.BACKEND]) == [name.value for name in BackendName]
+    assert list(OWN[Kind.LAUNCHER]) == [name.value for name in LauncherName]

@@ -1,0 +1,1 @@
+"""A plugin of xp with one thing of each kind."""

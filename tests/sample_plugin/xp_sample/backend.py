@@ -1,0 +1,86 @@
+"""`backend=sample`: plays the tasks with a rule that adds, and trains nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+from xp.backends.base import Fit, Meaning, MemoryUse, Places, Refusal, meant_fields
+from xp.backends.batch.laws import Law
+from xp.backends.stages.episode import episode_config, episode_secrets
+from xp.backends.stages.model import model_place
+from xp.backends.stages.needs import QUIET, trainer_resources, trainer_runtime
+from xp.backends.stages.prepare import prepare_config
+from xp.errors import ExitCode, XpError
+from xp.job import Job, Stage
+from xp.spec import RunSpec
+
+
+def refusals(spec: RunSpec) -> Sequence[Refusal]:
+    found = []
+    if spec.env.is_held_out:
+        found.append(Refusal("env.held_out", "backend=sample evaluates nothing; set it to null"))
+    if spec.model.path is None:
+        found.append(Refusal("model.path", "backend=sample copies a directory; give one"))
+    if spec.backend.overrides:
+        found.append(Refusal("backend.overrides", "backend=sample has no keys of its own"))
+    return found
+
+
+def owners(spec: RunSpec) -> Mapping[str, str]:
+    del spec
+    return {}
+
+
+def meanings(spec: RunSpec) -> Mapping[str, Meaning]:
+    return {field: Meaning(Fit.EMULATED, "nothing", "backend=sample trains nothing") for field in meant_fields(spec)}
+
+
+def batch_laws(spec: RunSpec) -> tuple[Law, ...]:
+    del spec
+    return ()
+
+
+def memory(spec: RunSpec) -> MemoryUse:
+    del spec
+    return MemoryUse()
+
+
+def stages(spec: RunSpec, places: Places) -> tuple[Stage, ...]:
+    here = places.stage("train")
+    config = {
+        "tasks": places.tasks,
+        "metrics": places.metrics,
+        "attempt": places.attempt,
+        "base_model": model_place(spec.model),
+        "model_dir": places.model,
+    }
+    job = Job(
+        argv=("python", "-m", "xp_sample.train", f"{here}/config.json"),
+        files={
+            f"{here}/config.json": json.dumps(config, indent=2) + "\n",
+            f"{here}/episode.json": episode_config(spec).to_json(),
+            f"{here}/prepare.json": prepare_config(spec).to_json(),
+        },
+        outputs=(f"{places.model}/config.json", places.metrics),
+        resources=trainer_resources(spec),
+        runtime=trainer_runtime(spec, ("pyarrow",)),
+        env=dict(QUIET),
+        secrets=episode_secrets(spec),
+    )
+    return (Stage("train", job, needs=("prepare",)),)
+
+
+def evaluation(spec: RunSpec, places: Places, models: Mapping[str, str], needs: tuple[str, ...]) -> Stage:
+    del spec, places, models, needs
+    raise XpError("backend=sample evaluates nothing", ExitCode.PLAN)
+
+
+def evaluations(spec: RunSpec, num_steps: int) -> int:
+    del spec, num_steps
+    return 0
+
+
+def checkpoint(spec: RunSpec, places: Places, step: int) -> str:
+    del spec, places, step
+    raise XpError("backend=sample writes no checkpoints", ExitCode.PLAN)

@@ -1,0 +1,43 @@
+"""`launcher=sample`: launcher=local, under a nice value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from pydantic import BaseModel, Field
+
+from xp.job import Stage
+from xp.launchers.base import Context, Launch
+from xp.launchers.limits import needs_one_node
+from xp.launchers.local import LocalLauncher
+from xp.launchers.preflight import interpreter
+from xp.spec import LauncherSpec
+
+
+class Options(BaseModel):
+    nice: int = Field(default=1, ge=0, le=19)
+
+
+class SampleLauncher(LocalLauncher):
+    name = "sample"
+
+    def __init__(self, grace_s: float, nice: int) -> None:
+        super().__init__(grace_s)
+        self._nice = nice
+
+    def submit(self, stage: Stage, context: Context) -> Launch:
+        assert stage.job.argv[0] == "python"
+        argv = ("nice", "-n", str(self._nice), interpreter(stage.job.runtime), *stage.job.argv[1:])
+        return super().submit(replace(stage, job=replace(stage.job, argv=argv)), context)
+
+
+def make_launcher(spec: LauncherSpec, outputs: Path, pins: Mapping[str, str]) -> SampleLauncher:
+    del outputs, pins
+    return SampleLauncher(spec.grace_s, spec.options["nice"])
+
+
+def limit(spec: LauncherSpec, stage: Stage) -> str | None:
+    del spec
+    return needs_one_node(stage, "launcher=sample has this machine alone")
