@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,8 +32,8 @@ class SampleLauncher(LocalLauncher):
         return super().submit(replace(stage, job=replace(stage.job, argv=argv)), context)
 
 
-def make_launcher(spec: LauncherSpec, outputs: Path, pins: Mapping[str, str]) -> SampleLauncher:
-    del outputs, pins
+def make_launcher(spec: LauncherSpec, outputs: Path) -> SampleLauncher:
+    del outputs
     return SampleLauncher(spec.grace_s, spec.options["nice"])
 
 
