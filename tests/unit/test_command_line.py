@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from xp.__main__ import main
-from xp.cli.parser import COMMANDS, parse
+from xp.cli.arguments import COMMANDS
+from xp.cli.parser import parse
 from xp.cli.table import Column, fitted, plain
 from xp.errors import XpError
 

@@ -18,7 +18,8 @@ def complete() -> None:
     """Answer a shell that asks for completions, and end the process."""
     import argcomplete
 
-    from xp.cli.parser import COMMANDS, build
+    from xp.cli.arguments import COMMANDS
+    from xp.cli.parser import build
 
     os.environ.update(_with_command(os.environ.get("COMP_LINE", ""), COMMANDS))
     parser, _ = build()

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from xp.errors import ExitCode, XpError
+from xp.reading import json_of
 from xp.runs.held_out import held_out
 from xp.runs.record import RunRecord, directory_of, read_record
 
@@ -84,12 +85,20 @@ def _values(line: Line) -> list[Any]:
     return [getattr(line, field.name) for field in fields(line)]
 
 
-def _line(directory: Path) -> Line:
+def _spec(directory: Path, attempt: int) -> Any:
+    """The run's spec, from the plan of its last attempt: JSON is read ten times as fast as YAML."""
     from xp.compose.recorded import recorded_spec
 
+    plan = directory / f"attempt_{attempt}" / "plan.json"
+    if plan.is_file() and not plan.is_symlink():
+        return json_of(plan, ExitCode.RUN_DIR)["spec"]
+    return recorded_spec(directory / "spec.yaml")
+
+
+def _line(directory: Path) -> Line:
     record = read_record(directory)
     try:
-        spec = recorded_spec(directory / "spec.yaml")
+        spec = _spec(directory, len(record.attempts))
         results = held_out(directory)
         before, after = results.get("before"), results.get("after")
         return Line(

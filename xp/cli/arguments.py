@@ -1,0 +1,264 @@
+"""What each command takes: its flags and words, as argparse subparsers."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NoReturn
+
+from xp.errors import ExitCode, XpError
+
+EPILOG: Final = """\
+`python -m xp COMMAND --help` shows the arguments of one command.
+
+examples:
+  python -m xp                                            train on small murder mysteries, on this machine's CPU
+  python -m xp seed=2 training.num_steps=30               the same with other values
+  python -m xp -m seed=1,2,3                              a sweep; the same line continues it
+  python -m xp plan training.group_size=16 --files        what would run, with every file
+  python -m xp resume=RUN                                 continue from RUN's last checkpoint
+"""
+
+Add = Callable[[argparse.ArgumentParser], None]
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command."""
+
+    help: str
+    """One line, for the list of commands."""
+    add: Add
+    """Adds its arguments."""
+    takes_overrides: bool = True
+    """Whether its words are `group=option` and `key=value`, so that unknown flags may be keys of another program."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Raises XpError instead of ending the process; a command that takes overrides lists the groups in its help."""
+
+    def format_help(self) -> str:
+        if any(action.dest == "overrides" and action.nargs == "*" for action in self._actions) and not self.epilog:
+            self.epilog = _groups()  # read from the files only when somebody asks
+        elif self.epilog == EPILOG:
+            self.epilog = f"{EPILOG}\n{_groups()}"
+        return super().format_help()
+
+    def error(self, message: str) -> NoReturn:
+        raise XpError(f"{message}\n{self.format_usage().strip()}", ExitCode.CONFIG)
+
+
+def _directory(text: str) -> Path:
+    path = Path(text)
+    if not path.is_dir():
+        raise XpError(f"--config-dir {text}: no such directory")
+    return path
+
+
+def _count(text: str) -> int:
+    """A whole number from 1 on."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 on")
+    return int(text)
+
+
+def _amount(text: str) -> float:
+    """A number above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return value
+
+
+def _spec(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("overrides", nargs="*", metavar="group=option|key=value", help="what differs from the defaults")
+    parser.add_argument(
+        "--config-dir", action="append", default=[], type=_directory, metavar="DIR", help="options of your own"
+    )
+
+
+def _groups() -> str:
+    from xp.compose import GROUPS, options
+
+    groups = "\n".join(f"  {group:10} {', '.join(options(group))}" for group in GROUPS)
+    return f"groups:\n{groups}\n\nkeys: python -m xp --cfg job; exit codes: docs/exit-codes.md"
+
+
+def _sweep(parser: argparse.ArgumentParser) -> None:
+    _spec(parser)
+    parser.add_argument("-m", "--multirun", action="store_true", help="comma-separated values make a sweep")
+
+
+def _run(parser: argparse.ArgumentParser) -> None:
+    _sweep(parser)
+    parser.add_argument("--again", action="store_true", help="with -m: also run points that are finished")
+    _configuration(parser)
+
+
+def _configuration(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--cfg", choices=["job"], help="print the composed configuration and stop")
+    parser.add_argument("--package", metavar="SECTION", help="with --cfg: this section only, e.g. training")
+    parser.add_argument("--resolve", action="store_true", help="with --cfg: accepted; values are always resolved")
+
+
+def _plan(parser: argparse.ArgumentParser) -> None:
+    _run(parser)
+    parser.add_argument("--files", action="store_true", help="print the files of every stage")
+    parser.add_argument("--json", action="store_true", help="the whole plan as JSON")
+
+
+EVAL: Final = """\
+models, one or several (separated by commas, or repeated):
+  model=NAME                an option of the group model, as it is (model=tiny)
+  model=DIR|ORG/NAME        a Hugging Face model, played by transformers on this CPU
+  model=endpoint model.url=URL model.name=NAME [model.key=VARIABLE]
+                            any OpenAI-compatible API; VARIABLE holds its key
+  run=RUN|RUN@STEP|RUN@0    a run's model, a checkpoint, its model before training
+
+environments: env=NAME|URL|Org/Name|package.module:Class, several as well
+tasks: eval.tasks=held_out|train|all evaluation.num_tasks=N
+       evaluation.samples_per_task=K
+
+`python -m xp eval list` shows the evaluations that are there; more: docs/evaluation.md"""
+
+
+def _eval(parser: argparse.ArgumentParser) -> None:
+    _spec(parser)
+    parser.epilog = EVAL
+    parser.add_argument(
+        "--budget-usd", type=_amount, metavar="X", help="begin no episode after this cost (needs model.price_in, _out)"
+    )
+    parser.add_argument("--max-tokens-total", type=_count, metavar="N", help="begin no episode after so many tokens")
+    parser.add_argument("--again", action="store_true", help="play anew what is finished")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="all figures as JSON")
+    form.add_argument("--markdown", action="store_true", help="the table as Markdown")
+    form.add_argument("--latex", action="store_true", help="the table as LaTeX")
+
+
+def _search(parser: argparse.ArgumentParser) -> None:
+    _spec(parser)
+    parser.add_argument("--trials", type=_count, default=20, metavar="N", help="number of runs (20)")
+    parser.add_argument("--again", action="store_true", help="also run points that are finished")
+
+
+def _install(parser: argparse.ArgumentParser) -> None:
+    _spec(parser)
+    parser.add_argument("--python", metavar="PATH", help="the interpreter to build on")
+    parser.add_argument("--for-run", action="store_true", help="install nothing where the run would be refused")
+
+
+def _parity(parser: argparse.ArgumentParser) -> None:
+    _spec(parser)
+    parser.description = f"{parser.description} Words without `=` select keys by prefix: parity training.lr"
+    parser.add_argument("--json", action="store_true", help="the table as JSON")
+
+
+def _explain(parser: argparse.ArgumentParser) -> None:
+    _spec(parser)
+    parser.description = f"{parser.description} Words without `=` are keys: explain training.kl_coef"
+
+
+def _env(parser: argparse.ArgumentParser) -> None:
+    commands = parser.add_subparsers(dest="action", required=True, metavar="check", parser_class=Parser)
+    check = commands.add_parser("check", help="open, call and play an environment without a model")
+    check.add_argument(
+        "words",
+        nargs="+",
+        metavar="TARGET|key=value",
+        help="env=NAME, URL, Org/Name or package.module:Class; tasks=4, tokenizer=DIR and overrides",
+    )
+    check.add_argument("--seconds", type=_count, default=120, metavar="N", help="time limit of the check (120)")
+    check.add_argument("--json", action="store_true", help="the report as JSON")
+
+
+def _tasks(parser: argparse.ArgumentParser) -> None:
+    commands = parser.add_subparsers(dest="action", required=True, metavar="ACTION", parser_class=Parser)
+    listing = commands.add_parser("list", help="every set in the store")
+    listing.add_argument("--json", action="store_true", help="as JSON")
+    show = commands.add_parser("show", help="tasks as the model will see them")
+    show.add_argument("key", help="key of the set, or its beginning")
+    show.add_argument("-n", "--num-tasks", type=_count, default=1, metavar="N", help="how many (1)")
+    show.add_argument("--purpose", choices=["train", "held_out"])
+    show.add_argument("--task", help="exactly this one: member/split/index")
+    verify = commands.add_parser("verify", help="check every hash; exit code 6 if one is wrong")
+    verify.add_argument("keys", nargs="*", help="keys, or their beginnings; none: all sets")
+    prune = commands.add_parser("prune", help="remove sets, leftovers and what was set aside")
+    prune.add_argument("--keep", nargs="*", default=[], metavar="KEY", help="sets that stay")
+    prune.add_argument("--yes", action="store_true", help="do it; without this, only say what would be removed")
+    for one in commands.choices.values():
+        _outputs(one)
+
+
+def _runs(parser: argparse.ArgumentParser) -> None:
+    commands = parser.add_subparsers(dest="action", metavar="ACTION", parser_class=Parser)
+    parser.set_defaults(json=False)
+    listing = commands.add_parser("list", help="every run, oldest first (the default)")
+    listing.add_argument("--json", action="store_true", help="as JSON")
+    _outputs(listing)
+    for name, text in (
+        ("show", "one run: its stages with exit codes and times"),
+        ("logs", "the log of the stage that ran last, followed while the run continues"),
+        ("fetch", "bring the model and the trajectories of a run from where its launcher keeps them"),
+        ("cancel", "stop a run"),
+        ("trust", "accept a run that was started elsewhere as yours"),
+        ("resume", "continue from the last checkpoint"),
+    ):
+        one = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+        one.add_argument("run", metavar="RUN", help="name of the run, or its directory")
+        if name == "show":
+            one.add_argument("--json", action="store_true", help="its record as JSON")
+        if name == "fetch":
+            one.add_argument("--checkpoints", action="store_true", help="the checkpoints too, which may be large")
+        if name == "resume":
+            one.add_argument(
+                "overrides", nargs="*", metavar="key=value", help="what to change, e.g. training.num_steps=60"
+            )
+        _outputs(one)
+    compare = commands.add_parser("compare", help="runs by their held-out reward, best first")
+    compare.add_argument("names", nargs="*", metavar="RUN", help="none: all runs")
+    form = compare.add_mutually_exclusive_group()
+    for name in ("csv", "markdown", "json"):
+        form.add_argument(
+            f"--{name}", action="store_true", help=f"as {name.upper() if name != 'markdown' else 'Markdown'}"
+        )
+    compare.add_argument(
+        "--paired", action="store_true", help="RUN or evaluation against the others, task by task, with tests"
+    )
+    compare.add_argument("--margin", type=_amount, metavar="X", help="with --paired: a difference that does not matter")
+    _outputs(compare)
+
+
+def _outputs(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = "outputs=DIR: another directory than ./outputs"
+
+
+def _completion(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("shell", choices=["bash", "zsh", "fish"])
+    parser.epilog = 'for example: eval "$(xp completion bash)"'
+
+
+COMMANDS: Final[Mapping[str, Command]] = {
+    "run": Command("prepare tasks, train, evaluate (the default command)", _run),
+    "plan": Command("show everything that would run, and run nothing", _plan),
+    "prepare": Command("run task preparation alone", _sweep),
+    "evaluate": Command("play the held-out tasks with a run's model: run=RUN [checkpoint=STEP]", _sweep),
+    "eval": Command("play any model on any environment, with statistics", _eval),
+    "search": Command("let Optuna choose within ranges: training.learning_rate='interval(1e-4,1e-3)'", _search),
+    "install": Command("make the Python that the trainer needs, from its lock", _install),
+    "parity": Command("show what each backend receives of every key", _parity),
+    "explain": Command("show one key: value, origin, meaning, and what each backend makes of it", _explain),
+    "doctor": Command("check this machine against a plan", _spec),
+    "env": Command("check an environment without a model", _env, takes_overrides=False),
+    "tasks": Command("look at the task store: list, show, verify, prune", _tasks, takes_overrides=False),
+    "runs": Command(
+        "look at runs: list, show, logs, fetch, cancel, resume, trust, compare", _runs, takes_overrides=False
+    ),
+    "completion": Command("print a script that completes words after `xp`", _completion, takes_overrides=False),
+}
+"""Command -> what it takes; in the order in which `--help` lists them."""

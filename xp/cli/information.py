@@ -1,0 +1,82 @@
+"""Commands that print what is known and change nothing: parity, explain, doctor, the configuration, completion."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+from xp.compose import compose, to_yaml
+from xp.errors import ExitCode, XpError
+
+
+def parity(asked: Namespace) -> int:
+    """What each backend receives of every key, or of the keys below the given prefixes."""
+    from xp.cli.parity import as_json, below, lines, refused, rows, specs_of
+
+    prefixes = [text for text in asked.overrides if _is_key(text)]
+    specs = specs_of([text for text in asked.overrides if not _is_key(text)], asked.config_dir)
+    table = below(rows(specs), prefixes)
+    if asked.json:
+        print(as_json(table))
+        return ExitCode.OK
+    print("\n".join(lines(table)))
+    for name, reasons in refused(specs).items():
+        print(f"{name} refuses this spec: {'; '.join(reasons)}")
+    return ExitCode.OK
+
+
+def _is_key(text: str) -> bool:
+    """Whether a word names a key; anything else is an override, which composing judges."""
+    return "=" not in text and not text.startswith(("-", "~", "+"))
+
+
+def explain(asked: Namespace) -> int:
+    """Value, origin, meaning and rendering of keys: `explain KEY ... [overrides]`."""
+    from xp.cli.explain import explain as explained
+    from xp.cli.parity import specs_of
+
+    keys = [text for text in asked.overrides if _is_key(text)]
+    overrides = [text for text in asked.overrides if not _is_key(text)]
+    if not keys:
+        raise XpError("explain takes a key: python -m xp explain algorithm.kl_estimator [overrides]")
+    spec = compose(overrides, asked.config_dir)
+    specs = specs_of(overrides, asked.config_dir)
+    for key in keys:
+        print("\n".join(explained(key, spec, specs, overrides, asked.config_dir)))
+    return ExitCode.OK
+
+
+def doctor(asked: Namespace) -> int:
+    """Hold this machine against the plan; the exit code is that of the first fault."""
+    from xp.doctor import examine, exit_code
+
+    findings = []
+    for finding in examine(compose(asked.overrides, asked.config_dir)):
+        print(finding, flush=True)
+        findings.append(finding)
+    return exit_code(findings)
+
+
+def show_config(asked: Namespace) -> int:
+    """The composed configuration as YAML, or one section of it."""
+    import yaml
+
+    text = to_yaml(compose(asked.overrides, asked.config_dir))
+    if asked.package is None:
+        print(text, end="")
+        return ExitCode.OK
+    node = yaml.safe_load(text)
+    for part in asked.package.split("."):
+        if not isinstance(node, dict) or part not in node:
+            known = ", ".join(node) if isinstance(node, dict) else "no keys"
+            raise XpError(f"--package {asked.package}: no section {part}; there are: {known}")
+        node = node[part]
+    print(yaml.safe_dump(node, sort_keys=False, allow_unicode=True), end="")
+    return ExitCode.OK
+
+
+def completion(asked: Namespace) -> int:
+    """The script that completes xp's words in a shell."""
+    from xp.cli.completion import script
+
+    print(script(asked.shell))
+    return ExitCode.OK
