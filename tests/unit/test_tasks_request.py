@@ -37,6 +37,7 @@ MATTERS: dict[str, Any] = {
     "env_class": "gsm8k",
     "rows": "m:rows.jsonl",
     "num_seeds": 2,
+    "options": {"largest": 9},
     "dialect": Dialect.ACTION,
 }
 DOES_NOT_MATTER: dict[str, Any] = {
