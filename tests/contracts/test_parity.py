@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from xp.backends.base import Fit, Places, meant_fields, render_module
+from xp.backends.base import Places, Support, meant_fields, render_module
+from xp.backends.capability import Row
+from xp.backends.skyrl.control import rows as skyrl
+from xp.backends.slime.control import rows as slime
+from xp.backends.trl.control import rows as trl
 from xp.cli.parity import REFERENCE, reference_markdown
 from xp.compose import compose, from_container
 from xp.errors import XpError
@@ -66,12 +71,17 @@ def test_a_backend_says_what_it_makes_of_every_field(backend: BackendName, overr
     assert set(render_module(spec).meanings(spec)) == set(meant_fields(spec))
 
 
+@pytest.mark.parametrize("rows", [trl.ROWS, skyrl.ROWS, slime.ROWS], ids=["trl", "skyrl", "slime"])
+def test_a_fact_about_a_field_has_one_home(rows: Sequence[Row]) -> None:
+    assert [field for field, times in Counter(row.field for row in rows).items() if times > 1] == []
+
+
 @pytest.mark.parametrize("backend", list(BackendName))
 @pytest.mark.parametrize("name", [None, *ALGORITHMS])
 def test_what_is_not_exact_has_a_note(backend: BackendName, name: str | None) -> None:
     spec = compose([*REFERENCE, f"backend={backend}"] if name is None else with_algorithm(name, backend))
     for field, meaning in render_module(spec).meanings(spec).items():
-        assert (meaning.fit is Fit.EXACT) or meaning.note, field
+        assert (meaning.support is Support.EXACT) or meaning.note, field
 
 
 def test_the_table_in_the_docs_is_the_backends_own() -> None:
@@ -141,7 +151,7 @@ LIVE = {
 def says_so(spec: RunSpec, field: str) -> bool:
     """Whether the backend owns up to doing the same for another value."""
     meaning = render_module(spec).meanings(spec)[field]
-    return meaning.fit is Fit.EMULATED or meaning.receives.startswith(("nothing", "checked"))
+    return meaning.support is Support.EMULATED or meaning.receives.startswith(("nothing", "checked"))
 
 
 def dropped(base: list[str], fields: Iterable[str]) -> list[str]:
@@ -153,7 +163,7 @@ def dropped(base: list[str], fields: Iterable[str]) -> list[str]:
             continue
         spec = compose([*base, LIVE[field]]) if field in LIVE else plain
         accepted = [other for other in changed(spec, field) if other != spec and not module.refusals(other)]
-        if accepted and module.meanings(spec)[field].fit is Fit.UNSUPPORTED:
+        if accepted and module.meanings(spec)[field].support is Support.UNSUPPORTED:
             found.append(f"{field} is called unsupported and is not refused")
         elif any(rendered(other) == rendered(spec) and not says_so(other, field) for other in accepted):
             found.append(f"{field} changes nothing, and nobody says so")

@@ -15,7 +15,7 @@ pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its ow
 from tests.contracts.test_agreement import ROW
 from tests.tiny import tokenizer_and_model
 from tests.trainers.skyrl_parts import native, train_config
-from xp.backends.skyrl.control.refusals import refusals
+from xp.backends.skyrl.control.capabilities import refusals
 from xp.backends.skyrl.worker.config import TrainConfig
 from xp.backends.skyrl.worker.play import ViewRow
 from xp.backends.skyrl.worker.tasks_view import write_view

@@ -16,7 +16,7 @@ from tests.tiny import tokenizer_and_model
 from tests.trainers.trl_args import MAX_STEPS
 from xp.backends.base import Places
 from xp.backends.trl.control.geometry import world_size
-from xp.backends.trl.control.knobs import catalog
+from xp.backends.trl.control.overrides import catalog
 from xp.backends.trl.control.render import grpo_config, stages
 from xp.backends.trl.worker.checkpoints import SEAL, latest_checkpoint, seal
 from xp.backends.trl.worker.config import TrainConfig

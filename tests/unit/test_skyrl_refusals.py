@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from xp.backends.base import Fit, Places, meant_fields
-from xp.backends.skyrl.control.meanings import meanings
-from xp.backends.skyrl.control.refusals import refusals
+from xp.backends.base import Places, Support, meant_fields
+from xp.backends.skyrl.control.capabilities import meanings, refusals
 from xp.backends.skyrl.control.render import native, stages
 from xp.compose import compose
 from xp.errors import ExitCode, XpError
@@ -109,9 +108,9 @@ def test_every_field_has_a_meaning_and_exactly_the_refused_ones_are_unsupported(
     assert set(found) == set(meant_fields(spec))
     for path, meaning in found.items():
         assert meaning.receives, path
-        assert bool(meaning.note) == (meaning.fit is not Fit.EXACT), path
+        assert bool(meaning.note) == (meaning.support is not Support.EXACT), path
     fields = {refusal.field for refusal in refusals(spec)}
-    unsupported = {path for path, meaning in found.items() if meaning.fit is Fit.UNSUPPORTED}
+    unsupported = {path for path, meaning in found.items() if meaning.support is Support.UNSUPPORTED}
     assert {path for path in found if path in fields or ("model.lora" in fields and "lora" in path)} == unsupported
 
 

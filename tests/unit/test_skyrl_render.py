@@ -14,10 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xp.backends.base import Places
-from xp.backends.skyrl.control.fixed import FIXED, PATHS
-from xp.backends.skyrl.control.knobs import KNOBS
 from xp.backends.skyrl.control.overrides import assignment, catalog, is_of_kind
 from xp.backends.skyrl.control.render import checkpoint, native, refusals, stages
+from xp.backends.skyrl.control.rows import ROWS
 from xp.backends.skyrl.worker.config import EvaluateConfig, TrainConfig
 from xp.compose import compose, options
 from xp.planning.plan import build_plan
@@ -102,13 +101,13 @@ def test_every_rendered_key_is_one_of_the_wheels_and_of_mains_and_has_its_type(o
         owner = next((own for own in fields if key == own or key.startswith(f"{own}.")), None)
         assert owner is not None, key
         assert owner != key or is_of_kind(value, fields[key]["type"]), (key, value)
-    assert set(PATHS) <= set(fields)
+    assert {key for row in ROWS for key in row.native} <= set(fields)
 
 
 @pytest.mark.parametrize("strategy", [[], MEGATRON, ["algorithm=ppo"], ["algorithm=cispo"]])
-def test_no_two_knobs_render_one_key(strategy: list[str]) -> None:
+def test_no_two_rows_render_one_key(strategy: list[str]) -> None:
     spec = compose([*SKYRL, *strategy])
-    keys = [key for knob in KNOBS.values() for key in knob(spec)] + [*FIXED, *PATHS]
+    keys = [key for row in ROWS for key in row.keys(spec)]
     assert len(keys) == len(set(keys))
 
 

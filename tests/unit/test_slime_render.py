@@ -13,13 +13,12 @@ from hypothesis import given, settings
 
 from tests.unit.slime_parser import is_on, parse
 from tests.unit.slime_specs import DENSE, SLIME, expected_estimator, legal
-from xp.backends.base import MEANT, Fit, Places
+from xp.backends.base import MEANT, Places, Support
 from xp.backends.slime.control.architecture import SHAPE
 from xp.backends.slime.control.flags import catalog, fault, words
-from xp.backends.slime.control.knobs import FIXED, KNOBS
-from xp.backends.slime.control.meanings import CARRIED
-from xp.backends.slime.control.refusals import PLACED, TAKEN
+from xp.backends.slime.control.overrides import TAKEN
 from xp.backends.slime.control.render import checkpoint, meanings, refusals, stages, train_flags
+from xp.backends.slime.control.rows import ROWS
 from xp.backends.slime.worker.config import ConvertConfig, EvaluateConfig, TrainConfig
 from xp.compose import compose, options
 from xp.planning.plan import build_plan
@@ -51,13 +50,11 @@ def test_the_command_of_the_readme_plans_without_a_gpu_and_without_the_trainer()
     assert "python -m xp.backends.slime.worker.train" in run.stdout
 
 
-def test_every_leaf_of_the_meant_sections_has_a_meaning_and_every_knob_is_one_of_them() -> None:
+def test_every_leaf_of_the_meant_sections_has_a_meaning_and_every_row_with_flags_is_of_them() -> None:
     found = meanings(compose(SLIME))
     assert all(meaning.receives for meaning in found.values())
-    assert all(meaning.note for meaning in found.values() if meaning.fit is not Fit.EXACT)
-    assert set(KNOBS) <= set(found)
-    assert all(path.startswith(MEANT) for path in KNOBS)
-    assert not set(KNOBS) & set(CARRIED), "rendered and carried at once"
+    assert all(meaning.note for meaning in found.values() if meaning.support is not Support.EXACT)
+    assert all(row.field.startswith(MEANT) for row in ROWS if row.field and row.render is not None)
     assert {f"model.architecture.{name}" for name in SHAPE} <= set(found)
 
 
@@ -70,7 +67,7 @@ UNSUPPORTED = {
 
 
 def test_what_is_unsupported_is_refused_where_it_is_set() -> None:
-    said = {path for path, meaning in meanings(compose(SLIME)).items() if meaning.fit is Fit.UNSUPPORTED}
+    said = {path for path, meaning in meanings(compose(SLIME)).items() if meaning.support is Support.UNSUPPORTED}
     assert said == set(UNSUPPORTED)
     for path, override in UNSUPPORTED.items():
         assert path in {refusal.field for refusal in refusals(compose([*SLIME, override]))}, override
@@ -80,7 +77,7 @@ def test_every_flag_that_xp_writes_refuses_or_places_is_one_of_the_pinned_versio
     spec = compose([*SLIME, "evaluation.every=5", "algorithm.dynamic_sampling=true"])
     known = catalog().flags
     assert set(train_flags(spec, PLACES)) <= set(known)
-    assert set(PLACED) | set(TAKEN) <= set(known)
+    assert {flag for row in ROWS for flag in row.native} | set(TAKEN) <= set(known)
     assert [fault(name, values) for name, values in train_flags(spec, PLACES).items() if values is not None] == [
         None for values in train_flags(spec, PLACES).values() if values is not None
     ]
@@ -88,9 +85,7 @@ def test_every_flag_that_xp_writes_refuses_or_places_is_one_of_the_pinned_versio
 
 def test_no_two_fields_write_one_flag_or_two_flags_one_attribute() -> None:
     spec = compose([*SLIME, "evaluation.every=5"])
-    names = [*FIXED, *(name for knob in KNOBS.values() for name in knob(spec))]
-    assert spec.model.architecture is not None
-    names += [name for field in SHAPE.values() for name in field(spec.model.architecture)]
+    names = [name for row in ROWS for name in row.keys(spec)]
     assert len(names) == len(set(names))
     dests = [catalog().flags[name].dest for name in names]
     assert len(dests) == len(set(dests))

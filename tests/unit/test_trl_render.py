@@ -11,12 +11,12 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xp.backends.base import MEANT, Fit, Places
+from xp.backends.base import MEANT, Places, Support
 from xp.backends.batch import arithmetic, batch_refusals
 from xp.backends.trl.control.geometry import geometry, world_size
-from xp.backends.trl.control.knobs import FIXED, KNOBS, catalog
-from xp.backends.trl.control.meanings import meanings
-from xp.backends.trl.control.render import checkpoint, grpo_config, refusals, stages
+from xp.backends.trl.control.overrides import catalog
+from xp.backends.trl.control.render import checkpoint, grpo_config, meanings, refusals, stages
+from xp.backends.trl.control.rows import ROWS
 from xp.backends.trl.worker.config import EvaluateConfig, TrainConfig
 from xp.compose import compose
 from xp.job import Job
@@ -53,7 +53,7 @@ def test_every_field_that_must_mean_something_does(overrides: tuple[str, ...]) -
     assert set(found) == set(leaves(spec))
     for path, meaning in found.items():
         assert meaning.receives, path
-        assert bool(meaning.note) == (meaning.fit is not Fit.EXACT), path
+        assert bool(meaning.note) == (meaning.support is not Support.EXACT), path
 
 
 def leaves(spec: RunSpec) -> list[str]:
@@ -100,7 +100,7 @@ SET = {
 
 
 def test_what_is_called_unsupported_is_what_is_refused() -> None:
-    unsupported = {path for path, meaning in meanings(compose(GPUS)).items() if meaning.fit is Fit.UNSUPPORTED}
+    unsupported = {path for path, meaning in meanings(compose(GPUS)).items() if meaning.support is Support.UNSUPPORTED}
     assert unsupported == set(SET)
     assert refusals(compose(GPUS)) == []
     for path, (overrides, field) in SET.items():
@@ -111,7 +111,7 @@ def test_what_is_called_unsupported_is_what_is_refused() -> None:
 def test_every_rendered_key_is_a_field_of_the_pinned_grpo_config_and_has_one_owner(overrides: tuple[str, ...]) -> None:
     spec = compose(overrides)
     assert set(grpo_config(spec, PLACES)) <= set(catalog())
-    keys = [key for knob in KNOBS.values() for key in knob(spec)] + list(FIXED)
+    keys = [key for row in ROWS for key in row.keys(spec)]
     assert len(keys) == len(set(keys))
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from xp.job import Stage
 from xp.plugins import Kind, load
-from xp.spec import EngineName, RunSpec, Section
+from xp.spec import RunSpec, Section
 
 if TYPE_CHECKING:
     from xp.backends.batch.laws import Law
@@ -57,7 +57,7 @@ class Refusal:
         return f"{self.field}: {self.reason}"
 
 
-class Fit(StrEnum):
+class Support(StrEnum):
     """How well a backend carries a field of the spec."""
 
     EXACT = "exact"
@@ -71,42 +71,11 @@ class Fit(StrEnum):
 class Meaning:
     """What a backend makes of one field of a spec."""
 
-    fit: Fit
+    support: Support
     receives: str
     """In the trainer's own words (`learning_rate=1e-06`), or the part of xp that carries it (`xp.episode`)."""
     note: str = ""
-    """One sentence, where the fit is not exact."""
-
-
-def length_meaning(spec: RunSpec, path: str, key: str) -> Meaning | None:
-    """What becomes of `training.num_steps` and `training.epochs` where no knob says it; None for all other fields.
-
-    Args:
-        spec: the run's.
-        path: of the field.
-        key: by which the trainer is told its steps.
-    """
-    lengths = {"training.num_steps": spec.training.num_steps, "training.epochs": spec.training.epochs}
-    if path not in lengths:
-        return None
-    if lengths[path] is None:
-        other = next(name for name in lengths if name != path)
-        return Meaning(Fit.EXACT, f"nothing: {other} is set")
-    if path == "training.epochs":
-        return Meaning(Fit.EXACT, f"{key}, from epochs x (tasks in the manifest // prompts_per_step)")
-    return None
-
-
-def gap_refusals(spec: RunSpec) -> Iterator[Refusal]:
-    """Where vLLM's log-probabilities are not those that the trainer computes, however right its weights are."""
-    training = spec.training
-    is_cut = training.top_p < 1 or training.top_k is not None
-    if is_cut and spec.backend.engine.name is EngineName.VLLM and training.max_logprob_gap is not None:
-        yield Refusal(
-            "training.max_logprob_gap",
-            "vLLM's log-probabilities are those after top_p and top_k, the trainer's those before, and the gap between"
-            " them says nothing of the weights; set null, or top_p=1 and top_k=null",
-        )
+    """One sentence, where the support is not exact."""
 
 
 MEANT = (

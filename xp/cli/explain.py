@@ -148,7 +148,7 @@ def _on_backends(path: str, specs: Mapping[str, RunSpec]) -> Iterator[str]:
     reasons = refused(specs)
     for name, meaning in found.meanings.items():
         note = f"  ({meaning.note})" if meaning.note else ""
-        yield f"  {name:6} {meaning.fit}: {meaning.receives}{note}"
+        yield f"  {name:6} {meaning.support}: {meaning.receives}{note}"
         for reason in reasons.get(name, []):
             if reason.partition(": ")[0] == path:
                 yield f"         refused: {reason.partition(': ')[2]}"

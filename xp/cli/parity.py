@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 
-from xp.backends.base import Fit, Meaning, meant_fields, render_module
+from xp.backends.base import Meaning, Support, meant_fields, render_module
 from xp.compose import compose
 from xp.errors import XpError, nearest
 from xp.spec import BackendName, RunSpec
@@ -26,7 +26,7 @@ ALGORITHMS = (
     ("algorithm=custom", "algorithm.advantage_fn=my_pkg.algorithms:my_advantages"),
 )
 """On the reference: what brings fields to life that are null or without effect there."""
-SIGNS = {Fit.EXACT: "", Fit.EMULATED: "≈ ", Fit.UNSUPPORTED: "✗ "}
+SIGNS = {Support.EXACT: "", Support.EMULATED: "≈ ", Support.UNSUPPORTED: "✗ "}
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def as_json(table: Iterable[Row]) -> str:
         [
             {"key": row.field, "value": row.value}
             | {
-                str(name): {"support": meaning.fit.value, "receives": meaning.receives, "note": meaning.note}
+                str(name): {"support": meaning.support.value, "receives": meaning.receives, "note": meaning.note}
                 for name, meaning in row.meanings.items()
             }
             for row in table
@@ -89,7 +89,7 @@ def lines(table: Iterable[Row]) -> Iterator[str]:
         yield f"{row.field} = {row.value}"
         for name, meaning in row.meanings.items():
             note = f"  ({meaning.note})" if meaning.note else ""
-            yield f"  {name:6} {meaning.fit:12} {meaning.receives}{note}"
+            yield f"  {name:6} {meaning.support:12} {meaning.receives}{note}"
 
 
 def refused(specs: Mapping[str, RunSpec]) -> dict[str, list[str]]:
@@ -105,7 +105,7 @@ def markdown(table: Sequence[Row], by_algorithm: Mapping[str, Sequence[Row]]) ->
         table: of the reference.
         by_algorithm: overrides -> the whole table with them, of which the fields of the algorithm are shown.
     """
-    counts = {fit: sum(m.fit is fit for row in table for m in row.meanings.values()) for fit in Fit}
+    counts = {fit: sum(m.support is fit for row in table for m in row.meanings.values()) for fit in Support}
     notes: dict[str, int] = {}
     known = {row.field: row for row in table}
     body = [_markdown_row(row, notes) for row in table]
@@ -120,9 +120,10 @@ def markdown(table: Sequence[Row], by_algorithm: Mapping[str, Sequence[Row]]) ->
             "`python -m xp parity [overrides]` prints it for any other spec, `python -m xp explain KEY` for one field.",
             "The fields of the other algorithms, where they differ, are at the end.",
             "",
-            f"No sign: exact ({counts[Fit.EXACT]} cells). ≈ emulated ({counts[Fit.EMULATED]}): the same meaning by",
+            f"No sign: exact ({counts[Support.EXACT]} cells)."
+            f" ≈ emulated ({counts[Support.EMULATED]}): the same meaning by",
             "other means, or with the difference that the note names.",
-            f"✗ unsupported ({counts[Fit.UNSUPPORTED]}): a plan that sets it is refused. Fields that are not here",
+            f"✗ unsupported ({counts[Support.UNSUPPORTED]}): a plan that sets it is refused. Fields that are not here",
             "(`env`, `hardware`, `launcher`, ...) are carried by xp itself and mean the same everywhere.",
             "",
             *HEADER,
@@ -158,8 +159,8 @@ def _markdown_row(row: Row, notes: dict[str, int]) -> str:
             cells.append("")
             continue
         mark = f" ({notes.setdefault(meaning.note, len(notes) + 1)})" if meaning.note else ""
-        receives = "" if meaning.fit is Fit.UNSUPPORTED else f"`{meaning.receives}`"
-        cells.append(f"{SIGNS[meaning.fit]}{receives}{mark}".replace("|", "\\|").strip())
+        receives = "" if meaning.support is Support.UNSUPPORTED else f"`{meaning.receives}`"
+        cells.append(f"{SIGNS[meaning.support]}{receives}{mark}".replace("|", "\\|").strip())
     return f"| `{row.field}` | `{row.value}` | " + " | ".join(cells) + " |"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -57,29 +57,17 @@ def _catalogs() -> dict[str, Mapping[str, Mapping[str, Any]]]:
 
 @cache
 def _fields(backend: str) -> dict[str, str]:
-    """Native key -> field of the spec: the owner that the backend names, or the one below it that says more."""
+    """Native key -> field of the spec, by the rows of the backend."""
     from xp.backends.base import render_module
     from xp.compose import compose
 
     found: dict[str, str] = {}
     for variant in _VARIANTS[backend]:
         spec = compose([*_REFERENCE, f"backend={backend}", *variant])
-        module = render_module(spec)
-        below = dict(_said(backend, {path: meaning.receives for path, meaning in module.meanings(spec).items()}))
-        for key, field in module.owners(spec).items():
-            closer = below.get(key, "")
-            said = closer if closer.startswith(f"{field}.") and field else field
-            if key not in found or said.startswith(f"{found[key]}."):  # a later variant may name the field itself
-                found[key] = said
+        for key, field in render_module(spec).owners(spec).items():
+            if key not in found or field.startswith(f"{found[key]}."):  # a later variant may name the field itself
+                found[key] = field
     return {key: field for key, field in found.items() if field}
-
-
-def _said(backend: str, receives: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Native keys in what a backend says it makes of each field."""
-    for field, text in receives.items():
-        for key in re.findall(r"(?:^|[\s,;])((?:--)?[A-Za-z][\w.-]*)", text):
-            if key in _catalogs()[backend]:
-                yield key, field
 
 
 @cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from xp.backends.base import Fit, Meaning, MemoryUse, Places, Refusal, meant_fields
+from xp.backends.base import Meaning, MemoryUse, Places, Refusal, Support, meant_fields
 from xp.backends.batch.laws import Law
 from xp.backends.stages.episode import episode_config, episode_secrets
 from xp.backends.stages.model import model_place
@@ -33,7 +33,9 @@ def owners(spec: RunSpec) -> Mapping[str, str]:
 
 
 def meanings(spec: RunSpec) -> Mapping[str, Meaning]:
-    return {field: Meaning(Fit.EMULATED, "nothing", "backend=sample trains nothing") for field in meant_fields(spec)}
+    return {
+        field: Meaning(Support.EMULATED, "nothing", "backend=sample trains nothing") for field in meant_fields(spec)
+    }
 
 
 def batch_laws(spec: RunSpec) -> tuple[Law, ...]:

@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from xp.backends.base import Refusal
-from xp.backends.skyrl.control.fixed import BEHIND, FIXED, PATHS
-from xp.backends.skyrl.control.knobs import KNOBS
 from xp.errors import nearest
 from xp.spec import RunSpec
 
@@ -46,16 +44,15 @@ def flat(overrides: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def override_refusals(spec: RunSpec) -> list[Refusal]:
-    """Keys that xp renders itself, that this SkyRL does not have, or whose value is of another type."""
-    owned, given = owners(spec), flat(spec.backend.overrides)
+def override_refusals(spec: RunSpec, owned: Mapping[str, str]) -> list[Refusal]:
+    """Keys that xp renders itself, that this SkyRL does not have, or whose value is of another type.
+
+    Args:
+        spec: whose `backend.overrides` they are.
+        owned: native key -> the field that it belongs to.
+    """
+    given = flat(spec.backend.overrides)
     return [Refusal(f"backend.overrides.{key}", why) for key in given for why in _faults(spec, key, given[key], owned)]
-
-
-def owners(spec: RunSpec) -> dict[str, str]:
-    """Key -> the field that it comes from; empty where every run has the same."""
-    found = {key: field for field, knob in KNOBS.items() for key in knob(spec)}
-    return found | {key: BEHIND.get(key, "") for key in (*FIXED, *PATHS)}
 
 
 def _faults(spec: RunSpec, key: str, value: Any, owners: Mapping[str, str]) -> Iterator[str]:

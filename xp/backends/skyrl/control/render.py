@@ -1,4 +1,4 @@
-"""RunSpec -> SkyRL: the stages of a run and what each of them reads; the words are in knobs.py."""
+"""RunSpec -> SkyRL: the stages of a run and what each of them reads; the words are in rows/."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from xp.backends import capability
 from xp.backends.base import MemoryUse, Places
 from xp.backends.batch.laws import NOT_MEGATRON, SKYRL, Law, with_shared_laws
-from xp.backends.skyrl.control.fixed import FIXED
+from xp.backends.skyrl.control.capabilities import meanings, owners, refusals
 from xp.backends.skyrl.control.geometry import geometry, is_megatron
-from xp.backends.skyrl.control.knobs import KNOBS, has_critic, is_rehearsal
-from xp.backends.skyrl.control.meanings import meanings
-from xp.backends.skyrl.control.overrides import assignment, flat, owners
-from xp.backends.skyrl.control.refusals import refusals
+from xp.backends.skyrl.control.keys import has_critic, is_rehearsal
+from xp.backends.skyrl.control.overrides import assignment, flat
+from xp.backends.skyrl.control.rows import ROWS
 from xp.backends.skyrl.worker.config import Common, EvaluateConfig, Sampling, TrainConfig
 from xp.backends.stages.episode import chat_of, episode_config, episode_secrets
 from xp.backends.stages.evaluation import rounds
@@ -50,10 +50,7 @@ def _install(spec: RunSpec) -> str | None:
 
 def native(spec: RunSpec) -> dict[str, Any]:
     """Every key of SkyRLTrainConfig that xp sets, but the paths, and the user's own after them."""
-    rendered = dict(FIXED)
-    for knob in KNOBS.values():
-        rendered |= knob(spec)
-    return rendered | flat(spec.backend.overrides)
+    return capability.render(ROWS, spec) | flat(spec.backend.overrides)
 
 
 def batch_laws(spec: RunSpec) -> tuple[Law, ...]:

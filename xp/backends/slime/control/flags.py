@@ -73,7 +73,12 @@ def words(flags: Flags) -> tuple[str, ...]:
 
 def given(overrides: Mapping[str, Any]) -> Flags:
     """`backend.overrides`: names without dashes in front; true is a switch, a list several values, a mapping JSON."""
-    return {f"--{name}": _values(content) for name, content in overrides.items()}
+    return flags_of({f"--{name}": content for name, content in overrides.items()})
+
+
+def flags_of(keys: Mapping[str, Any]) -> Flags:
+    """Python values as the command line has them; None and false leave the flag out."""
+    return {name: _values(content) for name, content in keys.items()}
 
 
 def fault(name: str, values: tuple[str, ...] | None) -> str | None:

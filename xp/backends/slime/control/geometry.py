@@ -44,3 +44,7 @@ def geometry(spec: RunSpec) -> Geometry:
         rollout=total if is_colocated(spec) else apart,
         samples_per_update=training.prompts_per_step * training.group_size // training.updates_per_step,
     )
+
+
+def episodes_per_engine(spec: RunSpec, at_once: int) -> int:
+    return -(-at_once // num_engines(spec))

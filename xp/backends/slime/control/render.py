@@ -7,13 +7,16 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from xp.backends import capability
 from xp.backends.base import MemoryUse, Places
 from xp.backends.batch.laws import NOT_MEGATRON, SLIME, Law, with_shared_laws
 from xp.backends.slime.control.architecture import architecture_flags
-from xp.backends.slime.control.flags import Flags, catalog, given, value, words
-from xp.backends.slime.control.knobs import FIXED, HELD_OUT, KNOBS, episodes_per_engine, evaluation_flags, knob_flags
-from xp.backends.slime.control.meanings import meanings
-from xp.backends.slime.control.refusals import owners, refusals
+from xp.backends.slime.control.capabilities import meanings, owners, refusals
+from xp.backends.slime.control.flags import Flags, catalog, flags_of, given, value, words
+from xp.backends.slime.control.geometry import episodes_per_engine
+from xp.backends.slime.control.rows import ROWS
+from xp.backends.slime.control.rows.algorithm import CRITIC
+from xp.backends.slime.control.rows.training import HELD_OUT, evaluation_flags
 from xp.backends.slime.worker.config import (
     Command,
     Common,
@@ -53,13 +56,10 @@ MODEL_FLAGS = ("--hf-checkpoint", "--ref-load")
 
 def train_flags(spec: RunSpec, places: Places) -> Flags:
     """Slime's command line for training, complete; None is a flag that is left out."""
-    here, shape = places.stage("train"), spec.model.architecture
-    assert shape is not None  # refusals: Slime needs it
+    here = places.stage("train")
     is_evaluated = spec.evaluation.every is not None
     return {
-        **FIXED,
-        **architecture_flags(shape),
-        **knob_flags(spec),
+        **flags_of(capability.render(ROWS, spec)),
         "--prompt-data": (_prompts(here),),
         "--eval-prompt-data": (HELD_OUT, _held_out(here)) if is_evaluated else None,
         # Slime goes on from --load where it holds a checkpoint, and starts from --ref-load where it holds none; the
@@ -165,13 +165,8 @@ def _critic(spec: RunSpec, places: Places) -> CriticConfig | None:
 
 def _evaluation_flags(spec: RunSpec, here: str) -> Flags:
     """A command of Slime's that starts its engines and plays the held-out tasks once."""
-    shape = spec.model.architecture
-    assert shape is not None
     flags: Flags = {
-        **FIXED,
-        **architecture_flags(shape),
-        **knob_flags(spec),
-        **evaluation_flags(spec, 1),
+        **flags_of(capability.render(ROWS, spec) | evaluation_flags(spec, 1)),
         "--eval-temperature": value(spec.evaluation.temperature),
         "--eval-prompt-data": (HELD_OUT, _held_out(here)),
         "--debug-rollout-only": (),
@@ -183,7 +178,7 @@ def _evaluation_flags(spec: RunSpec, here: str) -> Flags:
         # With a critic Slime would take training's memory away even where nothing trains.
         "--advantage-estimator": value("grpo"),
         "--normalize-advantages": None,
-        **dict.fromkeys(KNOBS["algorithm.critic"](spec)),
+        **dict.fromkeys(capability.render(CRITIC, spec)),
     }
     return flags | given(spec.backend.overrides)
 

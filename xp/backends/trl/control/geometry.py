@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from xp.spec import RunSpec
+from xp.spec import EngineName, Placement, RunSpec
 
 
 @dataclass(frozen=True)
@@ -43,3 +43,9 @@ def geometry(spec: RunSpec) -> Geometry:
         updates_per_rollout=updates,
         episodes_per_process=episodes // world_size(spec),
     )
+
+
+def is_colocated(spec: RunSpec) -> bool:
+    """Whether vLLM lives inside the training processes."""
+    engine = spec.backend.engine
+    return engine.name is EngineName.VLLM and engine.placement is Placement.COLOCATED

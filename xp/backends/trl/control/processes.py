@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from xp.backends.common_rows import longest_episode
 from xp.backends.trl.control.geometry import world_size
-from xp.backends.trl.control.knobs import longest_sequence
 from xp.backends.trl.worker.config import Server
 from xp.spec import DType, RunSpec, Strategy
 
@@ -62,7 +62,7 @@ def server(spec: RunSpec, num_accelerators: int, *, takes_weights: bool) -> Serv
         *("--data-parallel-size", str(max(1, num_accelerators // engine.tensor_parallel))),
         *("--gpu-memory-utilization", str(engine.memory_fraction)),
         *("--max-num-seqs", str(engine.max_sequences)),
-        *("--max-model-len", str(longest_sequence(spec))),
+        *("--max-model-len", str(longest_episode(spec))),
         *("--dtype", spec.model.dtype.value),
         *("--seed", str(spec.seed)),
         # The model's own sampling defaults stay out: every request says all.

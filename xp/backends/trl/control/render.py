@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from xp.backends import capability
 from xp.backends.base import MemoryUse, Places
 from xp.backends.batch.laws import TRL, Law, with_shared_laws
 from xp.backends.stages.episode import chat_of, episode_config, episode_secrets
@@ -13,11 +14,10 @@ from xp.backends.stages.evaluation import rounds
 from xp.backends.stages.model import model_place, model_stage, start_place
 from xp.backends.stages.needs import QUIET, cpu_environment, trainer_resources, trainer_runtime
 from xp.backends.stages.prepare import prepare_config
+from xp.backends.trl.control.capabilities import meanings, owners, refusals
 from xp.backends.trl.control.geometry import geometry, world_size
-from xp.backends.trl.control.knobs import FIXED, KNOBS
-from xp.backends.trl.control.meanings import meanings
 from xp.backends.trl.control.processes import accelerate_config, server
-from xp.backends.trl.control.refusals import owners, refusals
+from xp.backends.trl.control.rows import ROWS
 from xp.backends.trl.worker.config import Common, During, EvaluateConfig, Lora, Sampling, Server, TrainConfig
 from xp.job import Job, Stage
 from xp.spec import EngineName, RunSpec
@@ -33,10 +33,7 @@ PACKAGES = ("torch", "transformers", "trl", "openreward")
 
 def grpo_config(spec: RunSpec, places: Places) -> dict[str, Any]:
     """The keyword arguments of trl.GRPOConfig; the address of a server is found when it starts."""
-    rendered: dict[str, Any] = dict(FIXED)
-    for knob in KNOBS.values():
-        rendered |= knob(spec)
-    return rendered | {"output_dir": places.checkpoints} | spec.backend.overrides
+    return capability.render(ROWS, spec) | {"output_dir": places.checkpoints} | spec.backend.overrides
 
 
 def batch_laws(spec: RunSpec) -> tuple[Law, ...]:

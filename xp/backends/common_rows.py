@@ -1,0 +1,76 @@
+"""Rows that are the same on every backend, and facts that several backends' rows share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from xp.backends.capability import Row
+from xp.spec import EngineName, RunSpec
+
+COMMON = (
+    Row("model.name", carried_by="the run's record"),
+    Row("model.dialect", carried_by="xp.episode"),
+    Row("model.tools_prompt", carried_by="xp.episode.tokens"),
+    Row("algorithm.name", carried_by="the run's record"),
+    Row("evaluation.pass_threshold", carried_by="xp.episode.metrics"),
+)
+"""Fields that xp itself carries on every backend."""
+
+
+def length_rows(key: str, per_step: Callable[[RunSpec], int] = lambda _: 1) -> tuple[Row, Row]:
+    """Rows of `training.num_steps` and `training.epochs`, of which one is null.
+
+    Args:
+        key: by which the trainer is told its steps.
+        per_step: the trainer's steps in one rollout step.
+    """
+
+    def steps(spec: RunSpec) -> dict[str, Any]:
+        number = spec.training.num_steps
+        return {} if number is None else {key: number * per_step(spec)}
+
+    return (
+        Row(
+            "training.num_steps",
+            steps,
+            receives=lambda s: "nothing: training.epochs is set" if s.training.num_steps is None else "",
+        ),
+        # With epochs, the stage's program puts it there, once it knows the number of tasks.
+        Row(
+            "training.epochs",
+            lambda s: {} if s.training.epochs is None else {key: None},
+            receives=lambda s: (
+                "nothing: training.num_steps is set"
+                if s.training.epochs is None
+                else f"{key}, from epochs x (tasks in the manifest // prompts_per_step)"
+            ),
+        ),
+    )
+
+
+def longest_episode(spec: RunSpec) -> int:
+    """Tokens of the longest prompt and all its turns together."""
+    return spec.training.max_prompt_tokens + spec.training.max_response_tokens
+
+
+def too_long(spec: RunSpec) -> str | None:
+    """Why the longest episode does not fit into the model's context; None where it does."""
+    if longest_episode(spec) <= spec.model.max_context_tokens:
+        return None
+    return (
+        f"max_prompt_tokens + max_response_tokens = {longest_episode(spec)} is more than the"
+        f" {spec.model.max_context_tokens} tokens that model={spec.model.name} can take; lower one of them"
+    )
+
+
+def cut_gap(spec: RunSpec) -> str | None:
+    """Why `max_logprob_gap` says nothing; None where vLLM's log-probabilities are those that the trainer computes."""
+    training = spec.training
+    is_cut = training.top_p < 1 or training.top_k is not None
+    if not is_cut or spec.backend.engine.name is not EngineName.VLLM or training.max_logprob_gap is None:
+        return None
+    return (
+        "vLLM's log-probabilities are those after top_p and top_k, the trainer's those before, and the gap between"
+        " them says nothing of the weights; set null, or top_p=1 and top_k=null"
+    )

@@ -1,0 +1,68 @@
+"""Groups of SkyRL's keys that several rows write, and the questions on which they depend."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from xp.backends.skyrl.control.geometry import is_megatron
+from xp.spec import Estimator, RunSpec
+
+Keys = dict[str, Any]
+
+ALGORITHM = "trainer.algorithm"
+ENGINE = "generator.inference_engine"
+MEGATRON = ("trainer.policy.megatron_config", "trainer.ref.megatron_config")
+OWN_ESTIMATORS = (Estimator.REINFORCE_PP, Estimator.GAE, Estimator.CUSTOM)
+"""Whose advantages xp.backends.skyrl.worker.advantages computes, under a name of its own."""
+
+
+def is_rehearsal(spec: RunSpec) -> bool:
+    """Whether SkyRL's loop runs on the CPU, with a stand-in for vLLM."""
+    return spec.hardware.accelerator == "cpu"
+
+
+def is_own(spec: RunSpec) -> bool:
+    """Whether xp computes the advantages."""
+    return spec.algorithm.estimator in OWN_ESTIMATORS
+
+
+def has_critic(spec: RunSpec) -> bool:
+    return spec.algorithm.critic is not None
+
+
+def trained(spec: RunSpec) -> tuple[str, ...]:
+    """SkyRL's names of the networks that learn."""
+    return ("policy", "critic") if has_critic(spec) else ("policy",)
+
+
+def roles(spec: RunSpec) -> tuple[str, ...]:
+    """SkyRL's names of all networks."""
+    return (*trained(spec), "ref")
+
+
+def optimizers(spec: RunSpec, key: str, value: Any) -> Keys:
+    """A key of each optimizer."""
+    return {f"trainer.{role}.optimizer_config.{key}": value for role in trained(spec)}
+
+
+def sampled(key: str, value: Any) -> Keys:
+    """For rollouts and evaluation alike: one evaluation key that is given resets all the others."""
+    return {f"generator.{sampling}.{key}": value for sampling in ("sampling_params", "eval_sampling_params")}
+
+
+def megatron(spec: RunSpec, key: str, value: Any) -> Keys:
+    """A key of Megatron's networks; nothing under FSDP2."""
+    return {f"{place}.{key}": value for place in MEGATRON} if is_megatron(spec) else {}
+
+
+def fsdp(spec: RunSpec, of: tuple[str, ...], values: Mapping[str, Any]) -> Keys:
+    """Keys of these networks under FSDP2; nothing under Megatron."""
+    if is_megatron(spec):
+        return {}
+    return {f"trainer.{role}.fsdp_config.{key}": value for role in of for key, value in values.items()}
+
+
+def not_on_cpu(way_out: str) -> str:
+    """Why the rehearsal refuses a value."""
+    return f"not on hardware=cpu; {way_out}, or choose hardware with accelerators"

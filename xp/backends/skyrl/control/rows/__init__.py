@@ -1,0 +1,14 @@
+"""Rows of SkyRL, one per field of the spec: SkyRLTrainConfig's keys, support, differences and refusals.
+
+Every knob that has meaning is written, whatever SkyRL's default; the keys are those of the pinned 0.3.0.
+"""
+
+from xp.backends.common_rows import COMMON
+from xp.backends.skyrl.control.rows.algorithm import ALGORITHM
+from xp.backends.skyrl.control.rows.backend import BACKEND
+from xp.backends.skyrl.control.rows.fixed import FIXED
+from xp.backends.skyrl.control.rows.model import MODEL
+from xp.backends.skyrl.control.rows.training import TRAINING
+
+ROWS = (FIXED, *COMMON, *MODEL, *ALGORITHM, *TRAINING, *BACKEND)
+"""All rows."""

@@ -1,0 +1,120 @@
+"""The mathematics of an update."""
+
+from __future__ import annotations
+
+from xp.backends.capability import Row
+from xp.backends.skyrl.control.geometry import is_megatron
+from xp.backends.skyrl.control.keys import ALGORITHM as PLACE
+from xp.backends.skyrl.control.keys import Keys, has_critic, is_own
+from xp.backends.skyrl.worker.config import OWN_ESTIMATOR
+from xp.spec import AdvantageScale, ImportanceCorrection, LossAggregation, PolicyLoss, RatioLevel, RunSpec
+
+LOSS_REDUCTION = {
+    LossAggregation.TOKEN_MEAN: "token_mean",
+    LossAggregation.SEQUENCE_MEAN: "sequence_mean",
+    LossAggregation.CONSTANT: "seq_mean_token_sum_norm",
+}
+MAX_SAMPLE_BATCHES = 30
+"""Batches that a step of dynamic sampling may draw before SkyRL stops the run: its own default."""
+
+
+def _policy_loss(spec: RunSpec) -> str:
+    if spec.algorithm.policy_loss is PolicyLoss.CISPO:
+        return "cispo"
+    return "gspo" if spec.algorithm.ratio_level is RatioLevel.SEQUENCE else "regular"
+
+
+def _clip(spec: RunSpec) -> str:
+    """Both losses write their bounds as 1 - low and 1 + high."""
+    name = "cispo.cispo_eps_clip" if spec.algorithm.policy_loss is PolicyLoss.CISPO else "eps_clip"
+    return f"{PLACE}.{name}"
+
+
+def _advantages(spec: RunSpec) -> str:
+    return "xp.backends.skyrl.worker.advantages" if is_own(spec) else ""
+
+
+def _loss_aggregation(spec: RunSpec) -> Keys:
+    is_constant = spec.algorithm.loss_aggregation is LossAggregation.CONSTANT
+    return {
+        f"{PLACE}.loss_reduction": LOSS_REDUCTION[spec.algorithm.loss_aggregation],
+        f"{PLACE}.max_seq_len": spec.training.max_response_tokens if is_constant else None,
+    }
+
+
+def _of_critic(name: str, key: str, note: str = "") -> Row:
+    """A number of the critic."""
+    return Row(
+        f"algorithm.critic.{name}",
+        lambda s: {} if s.algorithm.critic is None else {f"{PLACE}.{key}": getattr(s.algorithm.critic, name)},
+        note=note,
+    )
+
+
+ALGORITHM = (
+    Row(
+        "algorithm.estimator",
+        lambda s: {f"{PLACE}.advantage_estimator": OWN_ESTIMATOR if is_own(s) else s.algorithm.estimator.value},
+        carried_by=_advantages,
+        refuse=lambda s: (
+            "SkyRL has no critic under Megatron; set backend.parallel.strategy=fsdp2, or use algorithm=grpo"
+            if has_critic(s) and is_megatron(s)
+            else None
+        ),
+    ),
+    Row("algorithm.advantage_fn", carried_by="xp.backends.skyrl.worker.experiment, where it is set"),
+    Row("algorithm.critic", carried_by="trainer.critic.model.path=null"),
+    _of_critic("discount", "gamma", "It counts tokens that the policy wrote; a tool's take no time."),
+    _of_critic("gae_lambda", "lambd"),
+    _of_critic("value_clip", "value_clip", "The critic's loss is a mean over episodes of their token means."),
+    Row(
+        "algorithm.advantage_scale",
+        lambda s: {f"{PLACE}.grpo_norm_by_std": s.algorithm.advantage_scale is AdvantageScale.GROUP_STD},
+        carried_by=_advantages,
+        refuse=lambda s: (
+            "SkyRL divides by the deviation of the group or by nothing; set group_std or none"
+            if s.algorithm.advantage_scale is AdvantageScale.BATCH_STD and not is_own(s)
+            else None
+        ),
+    ),
+    Row("algorithm.policy_loss", lambda s: {f"{PLACE}.policy_loss_type": _policy_loss(s)}),
+    Row("algorithm.ratio_level", carried_by="trainer.algorithm.policy_loss_type, with policy_loss"),
+    Row("algorithm.clip_low", lambda s: {f"{_clip(s)}_low": s.algorithm.clip_low}),
+    Row("algorithm.clip_high", lambda s: {f"{_clip(s)}_high": s.algorithm.clip_high}),
+    Row("algorithm.loss_aggregation", _loss_aggregation),
+    Row(
+        "algorithm.kl_estimator",
+        lambda s: {f"{PLACE}.kl_estimator_type": s.algorithm.kl_estimator.value},
+        note=lambda s: "k3 is cut at 10, and its log-ratio at 20." if s.training.kl_coef > 0 else "",
+    ),
+    Row(
+        "algorithm.importance_correction",
+        lambda s: {
+            f"{PLACE}.off_policy_correction.tis_ratio_type": None
+            if s.algorithm.importance_correction is ImportanceCorrection.NONE
+            else s.algorithm.importance_correction.value
+        },
+    ),
+    Row(
+        "algorithm.importance_cap",
+        lambda s: {
+            f"{PLACE}.off_policy_correction.{level}_tis_ratio_clip_high": s.algorithm.importance_cap
+            for level in ("token", "sequence")
+        },
+    ),
+    Row("algorithm.mask_truncated", carried_by="loss masks from xp.backends.skyrl.worker.generator"),
+    Row(
+        "algorithm.dynamic_sampling",
+        lambda s: {
+            f"{PLACE}.dynamic_sampling.type": "filter" if s.algorithm.dynamic_sampling else None,
+            f"{PLACE}.dynamic_sampling.max_sample_batches": MAX_SAMPLE_BATCHES,
+            # The view of the tasks is one epoch, as long as the training; resampled batches need more of it.
+            "trainer.epochs": MAX_SAMPLE_BATCHES if s.algorithm.dynamic_sampling else 1,
+        },
+        note=lambda s: (
+            "A step that draws 30 batches without filling stops the run; void counts as 0 there."
+            if s.algorithm.dynamic_sampling
+            else ""
+        ),
+    ),
+)

@@ -1,0 +1,249 @@
+"""Parallelism, engine, machines and places."""
+
+from __future__ import annotations
+
+from xp.backends.capability import Row
+from xp.backends.skyrl.control.geometry import geometry, is_colocated, is_megatron
+from xp.backends.skyrl.control.keys import (
+    ENGINE,
+    Keys,
+    fsdp,
+    has_critic,
+    is_rehearsal,
+    megatron,
+    not_on_cpu,
+    optimizers,
+    roles,
+    trained,
+)
+from xp.backends.stages.episode import episode_config
+from xp.spec import Attention, EngineName, RunSpec, Strategy
+
+
+def _attention(spec: RunSpec) -> str | None:
+    if spec.backend.attention is Attention.FLASH:
+        return "FlashAttention wants a GPU; set sdpa on hardware=cpu" if is_rehearsal(spec) else None
+    if is_megatron(spec):
+        return "SkyRL's Megatron has flash or TransformerEngine's own; set flash"
+    if spec.backend.parallel.context > 1:
+        return (
+            "SkyRL's Ulysses works on sequences without padding, which it has for FlashAttention alone; set flash, or"
+            " backend.parallel.context=1"
+        )
+    return None
+
+
+def _strategy(spec: RunSpec) -> str | None:
+    if spec.backend.parallel.strategy is Strategy.DDP:
+        return "SkyRL has no ddp; set fsdp2, which has the same mathematics"
+    return not_on_cpu("set fsdp2") if is_rehearsal(spec) and is_megatron(spec) else None
+
+
+def _context(spec: RunSpec) -> Keys:
+    """Megatron's context parallelism; under FSDP2, Ulysses."""
+    ulysses = 1 if is_megatron(spec) else spec.backend.parallel.context
+    keys: Keys = {f"trainer.{role}.sequence_parallel_size": ulysses for role in roles(spec)}
+    return keys | megatron(spec, "context_parallel_size", spec.backend.parallel.context)
+
+
+def _no_context(spec: RunSpec) -> str | None:
+    context, shape = spec.backend.parallel.context, spec.model.architecture
+    if is_rehearsal(spec) and context > 1:
+        return not_on_cpu("set 1")
+    if shape is None or is_megatron(spec) or shape.num_heads % context == 0:
+        return None
+    return (
+        f"Ulysses shares out attention heads, and {context} does not divide the {shape.num_heads} of"
+        f" model={spec.model.name}; set a divisor"
+    )
+
+
+def _no_optimizer_offload(spec: RunSpec) -> str | None:
+    is_set = spec.backend.parallel.offload_optimizer
+    if is_set and not is_colocated(spec):
+        return "SkyRL moves optimizer state only where engines are colocated; set it to false"
+    if is_megatron(spec) and is_colocated(spec) and not is_set:
+        return "SkyRL always moves Megatron's optimizer state to the host while colocated engines generate; set true"
+    return None
+
+
+def _no_reference_offload(spec: RunSpec) -> str | None:
+    if not is_megatron(spec) or is_colocated(spec) or not spec.backend.parallel.offload_reference:
+        return None
+    return "SkyRL moves Megatron's reference model only where engines are colocated; set it to false"
+
+
+def _sharded(spec: RunSpec) -> str:
+    return "" if is_megatron(spec) else "nothing: FSDP2 shards over all accelerators"
+
+
+def _moved(spec: RunSpec) -> str:
+    if not is_megatron(spec):
+        return ""
+    return "SkyRL's own moves between the phases of colocated engines" if is_colocated(spec) else "nothing: off"
+
+
+def _reference_note(spec: RunSpec) -> str:
+    if spec.training.kl_coef == 0 or not is_colocated(spec) or spec.backend.parallel.offload_reference:
+        return ""
+    return "While colocated engines generate, SkyRL moves it there in any case."
+
+
+PARALLEL = (
+    # SkyRL packs sequences without padding for FlashAttention alone.
+    Row(
+        "backend.attention",
+        lambda s: dict.fromkeys(
+            ("trainer.flash_attn", "trainer.remove_microbatch_padding"), s.backend.attention is Attention.FLASH
+        ),
+        refuse=_attention,
+    ),
+    Row(
+        "backend.parallel.strategy",
+        lambda s: {"trainer.strategy": "megatron" if is_megatron(s) else "fsdp"},
+        refuse=_strategy,
+    ),
+    Row(
+        "backend.parallel.tensor",
+        lambda s: megatron(s, "tensor_model_parallel_size", s.backend.parallel.tensor),
+        receives=_sharded,
+    ),
+    Row(
+        "backend.parallel.pipeline",
+        lambda s: megatron(s, "pipeline_model_parallel_size", s.backend.parallel.pipeline),
+        receives=_sharded,
+    ),
+    Row("backend.parallel.context", _context, refuse=_no_context),
+    Row(
+        "backend.parallel.expert",
+        lambda s: (
+            megatron(s, "expert_model_parallel_size", s.backend.parallel.expert)
+            # An expert is not split: tensor parallelism is for the rest of the network.
+            | megatron(s, "expert_tensor_parallel_size", 1)
+        ),
+        receives=_sharded,
+    ),
+    Row(
+        "backend.parallel.offload_parameters",
+        lambda s: fsdp(s, trained(s), {"cpu_offload": s.backend.parallel.offload_parameters}),
+        receives=_moved,
+        refuse=lambda s: (
+            "SkyRL moves Megatron's parameters only between phases, where engines are colocated; set it to false"
+            if is_megatron(s) and s.backend.parallel.offload_parameters
+            else None
+        ),
+    ),
+    Row(
+        "backend.parallel.offload_optimizer",
+        lambda s: optimizers(s, "offload_after_step", s.backend.parallel.offload_optimizer),
+        refuse=_no_optimizer_offload,
+    ),
+    Row(
+        "backend.parallel.offload_reference",
+        lambda s: fsdp(s, ("ref",), {"cpu_offload": s.backend.parallel.offload_reference}),
+        receives=_moved,
+        note=_reference_note,
+        refuse=_no_reference_offload,
+    ),
+)
+
+
+def _engine_name(spec: RunSpec) -> str | None:
+    wanted = EngineName.TRANSFORMERS if is_rehearsal(spec) else EngineName.VLLM
+    if spec.backend.engine.name is wanted:
+        return None
+    where = "the rehearsal on a CPU generates with xp's own engine" if is_rehearsal(spec) else "SkyRL has vLLM alone"
+    return f"{where}; set it to {wanted}"
+
+
+def _placement(spec: RunSpec) -> str | None:
+    if is_colocated(spec):
+        return None
+    if is_rehearsal(spec):
+        return not_on_cpu("set colocated")
+    if not has_critic(spec):
+        return None
+    return (
+        "SkyRL gives a critic accelerators of its own beside the policy's where engines have theirs, and xp counts"
+        " none for it; set colocated"
+    )
+
+
+def _no_eager(spec: RunSpec) -> str | None:
+    if spec.model.lora is None or is_megatron(spec) or not spec.backend.engine.eager:
+        return None
+    return "SkyRL turns CUDA graphs on again for adapters, in silence; set it to false"
+
+
+def _unused(spec: RunSpec) -> str:
+    return "xp's stand-in for vLLM has no use for it." if is_rehearsal(spec) else ""
+
+
+OF_ENGINE = (
+    Row(
+        "backend.engine.name",
+        carried_by="SkyRL's inference interface",
+        note=lambda s: "xp's stand-in answers in vLLM's place." if is_rehearsal(s) else "",
+        refuse=_engine_name,
+    ),
+    Row(
+        "backend.engine.placement",
+        lambda s: {"trainer.placement.colocate_all": is_colocated(s)},
+        refuse=_placement,
+    ),
+    Row("backend.engine.accelerators", lambda s: {f"{ENGINE}.num_engines": geometry(s).num_engines}),
+    Row(
+        "backend.engine.tensor_parallel",
+        f"{ENGINE}.tensor_parallel_size",
+        refuse=lambda s: not_on_cpu("set 1") if is_rehearsal(s) and s.backend.engine.tensor_parallel > 1 else None,
+    ),
+    Row("backend.engine.memory_fraction", f"{ENGINE}.gpu_memory_utilization", note=_unused),
+    Row("backend.engine.max_sequences", f"{ENGINE}.max_num_seqs", note=_unused),
+    Row("backend.engine.eager", f"{ENGINE}.enforce_eager", note=_unused, refuse=_no_eager),
+    Row("backend.engine.prefix_caching", f"{ENGINE}.enable_prefix_caching", note=_unused),
+)
+
+
+def _calls_at_once(spec: RunSpec) -> int:
+    """Threads for the environments' calls: as many as are worth having in flight, one an episode at most."""
+    episodes = max(spec.training.prompts_per_step * spec.training.group_size, spec.evaluation.batch_size)
+    return min(episodes, episode_config(spec).calls_at_once())
+
+
+PLACE = (
+    Row(
+        "hardware.accelerators_per_node",
+        lambda s: {
+            **{f"trainer.placement.{role}_num_gpus_per_node": geometry(s).workers_per_node for role in roles(s)},
+            "trainer.use_expandable_segments": not is_rehearsal(s),
+        },
+    ),
+    Row(
+        "hardware.num_nodes",
+        lambda s: {f"trainer.placement.{role}_num_nodes": geometry(s).num_nodes for role in roles(s)},
+        refuse=lambda s: not_on_cpu("set 1") if is_rehearsal(s) and s.hardware.num_nodes > 1 else None,
+    ),
+    Row(
+        "env.max_turns",
+        lambda s: {
+            # SkyRL knows one bound and overwrites the environment's with it; each Episode ends at its own.
+            "generator.max_turns": max(member.max_turns for member in s.env.members.values()),
+            "environment.skyrl_gym.max_env_workers": _calls_at_once(s),
+        },
+    ),
+    Row("env.train", native=("data.train_data",)),
+    Row("env.held_out", native=("data.val_data",)),
+    Row(
+        "backend.convert_model",
+        refuse=lambda s: (
+            "SkyRL loads the Hugging Face model itself; set it to false" if s.backend.convert_model else None
+        ),
+    ),
+    Row("name", "trainer.run_name"),
+    Row("project", "trainer.project_name"),
+    Row("outputs", native=("trainer.ckpt_path", "trainer.export_path", "trainer.log_path")),
+    Row("tracking", native=("trainer.logger",)),
+)
+"""Fields outside the sections of the parity table that have native keys or are refused."""
+
+BACKEND = (*PARALLEL, *OF_ENGINE, *PLACE)

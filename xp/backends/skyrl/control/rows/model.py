@@ -1,0 +1,92 @@
+"""The seed and the model."""
+
+from __future__ import annotations
+
+from xp.backends.capability import Row
+from xp.backends.skyrl.control.keys import ENGINE, Keys, fsdp, has_critic, is_rehearsal, roles
+from xp.backends.stages.episode import chat_of
+from xp.spec import DType, Lora, RunSpec
+
+LORA = "trainer.policy.model.lora"
+
+
+def _dtype(spec: RunSpec) -> Keys:
+    is_bf16 = spec.model.dtype is DType.BFLOAT16
+    precision = {"param_dtype": "bf16" if is_bf16 else "fp32", "reduce_dtype": "fp32", "buffer_dtype": "fp32"}
+    return {
+        "trainer.bf16": is_bf16,
+        f"{ENGINE}.model_dtype": spec.model.dtype.value,
+        **fsdp(spec, roles(spec), {f"mixed_precision.{key}": value for key, value in precision.items()}),
+    }
+
+
+def _only_bfloat16(spec: RunSpec) -> str | None:
+    if is_rehearsal(spec) or spec.model.dtype is DType.BFLOAT16:
+        return None
+    return (
+        f"SkyRL computes in bfloat16 on accelerators, whatever it is told, not in {spec.model.dtype.value};"
+        " set bfloat16 (its FSDP keeps float32 master weights)"
+    )
+
+
+def _no_lora(spec: RunSpec) -> str | None:
+    if spec.model.lora is None:
+        return None
+    if is_rehearsal(spec):
+        return "SkyRL's adapters need vLLM; set it to null on hardware=cpu"
+    if has_critic(spec):
+        return "SkyRL would train the critic's adapters on a head of random numbers that stays as it is; set it to null"
+    return None
+
+
+def _no_alpha(spec: RunSpec) -> str | None:
+    lora = spec.model.lora
+    if lora is None or lora.alpha == int(lora.alpha):
+        return None
+    return f"SkyRL takes a whole number, not {lora.alpha}; round it"
+
+
+def _targets(lora: Lora) -> object:
+    return "all-linear" if lora.target_modules is None else list(lora.target_modules)
+
+
+MODEL = (
+    Row("seed", "trainer.seed"),
+    Row(
+        "model.path",
+        carried_by="trainer.ref.model.path, and trainer.policy.model.path without an initial_checkpoint",
+        native=("trainer.policy.model.path", "trainer.ref.model.path", "trainer.critic.model.path"),
+    ),
+    Row("model.build", carried_by="xp.builtin.model, in the model stage"),
+    Row(
+        "model.dtype",
+        _dtype,
+        note=lambda s: "" if is_rehearsal(s) else "Trained weights are kept in float32 and computed with in this type.",
+        refuse=_only_bfloat16,
+    ),
+    Row("model.max_context_tokens", carried_by="checked against the longest episode when planning"),
+    Row(
+        "model.chat_template",
+        lambda s: {"generator.chat_template_kwargs": dict(chat_of(s).arguments)},
+        carried_by="xp.episode.tokens; earlier turns stay as written",
+    ),
+    Row("model.architecture", carried_by="the model's own config.json"),
+    # Rank 0 is off.
+    Row(
+        "model.lora",
+        lambda s: {f"{LORA}.rank": 0} if s.model.lora is None else {},
+        refuse=_no_lora,
+        native=(f"{LORA}.lora_sync_path",),
+    ),
+    Row("model.lora.rank", lambda s: {} if (lora := s.model.lora) is None else {f"{LORA}.rank": lora.rank}),
+    Row(
+        "model.lora.alpha",
+        lambda s: {} if (lora := s.model.lora) is None else {f"{LORA}.alpha": int(lora.alpha)},
+        refuse=_no_alpha,
+    ),
+    Row("model.lora.dropout", lambda s: {} if (lora := s.model.lora) is None else {f"{LORA}.dropout": lora.dropout}),
+    Row(
+        "model.lora.target_modules",
+        lambda s: {} if (lora := s.model.lora) is None else {f"{LORA}.target_modules": _targets(lora)},
+    ),
+)

@@ -1,0 +1,215 @@
+"""Sizes, rates and limits of training, and evaluation."""
+
+from __future__ import annotations
+
+from xp.backends.capability import Row
+from xp.backends.common_rows import cut_gap, length_rows, longest_episode, too_long
+from xp.backends.skyrl.control.geometry import geometry, is_megatron
+from xp.backends.skyrl.control.keys import ALGORITHM, ENGINE, MEGATRON, Keys, has_critic, optimizers, sampled, trained
+from xp.backends.skyrl.worker.config import STEPS_KEY
+from xp.episode.finite import OnNonfinite
+from xp.spec import LossAggregation, LrSchedule, RunSpec
+
+SCHEDULER = {
+    # Without warm-up updates it is constant from the start.
+    LrSchedule.CONSTANT: "constant_with_warmup",
+    LrSchedule.LINEAR: "linear",
+    LrSchedule.COSINE: "cosine",
+}
+FSDP_ADAM_EPS = 1e-8
+"""PyTorch's AdamW default: SkyRL's FSDP strategy has no key for it (fsdp_strategy.py `_fsdp_init_train_model`)."""
+CUT = "The engine's log-probabilities are those after the cut, the trainer's those before it."
+
+
+def _micro_batch(spec: RunSpec) -> Keys:
+    """Both passes alike; 1 where episodes are packed by tokens, since SkyRL checks a number that it does not use."""
+    size = spec.training.micro_batch_size if spec.training.max_tokens_per_micro_batch is None else 1
+    return {"trainer.micro_train_batch_size_per_gpu": size, "trainer.micro_forward_batch_size_per_gpu": size}
+
+
+def _critic_rate(spec: RunSpec) -> Keys:
+    rate = spec.training.critic_learning_rate or spec.training.learning_rate
+    return {"trainer.critic.optimizer_config.lr": rate} if has_critic(spec) else {}
+
+
+def _other_schedule(spec: RunSpec) -> str | None:
+    schedule = spec.training.lr_schedule
+    if not is_megatron(spec) or schedule is LrSchedule.CONSTANT:
+        return None
+    return (
+        f"SkyRL's Megatron has constant alone, not {schedule.value}; set constant, or backend.parallel.strategy=fsdp2"
+    )
+
+
+def _other_eps(spec: RunSpec) -> str | None:
+    if is_megatron(spec) or spec.training.adam_eps == FSDP_ADAM_EPS:
+        return None
+    return (
+        f"SkyRL's FSDP uses PyTorch's {FSDP_ADAM_EPS} and has no key for another; set it to {FSDP_ADAM_EPS},"
+        " or backend.parallel.strategy=megatron"
+    )
+
+
+def _kl_note(spec: RunSpec) -> str:
+    if spec.training.kl_coef == 0 or spec.algorithm.loss_aggregation is LossAggregation.SEQUENCE_MEAN:
+        return ""
+    return "The penalty is a mean over episodes of their token means, whatever the loss averages over."
+
+
+def _is_packed(spec: RunSpec) -> bool:
+    return spec.training.max_tokens_per_micro_batch is not None
+
+
+SIZES = (
+    *length_rows(STEPS_KEY),
+    Row("training.prompts_per_step", "trainer.train_batch_size"),
+    Row("training.group_size", "generator.n_samples_per_prompt"),
+    Row(
+        "training.updates_per_step",
+        lambda s: {f"trainer.{role}_mini_batch_size": geometry(s).mini_batch for role in trained(s)},
+    ),
+    Row("training.passes_per_step", "trainer.update_epochs_per_batch"),
+    Row(
+        "training.micro_batch_size",
+        _micro_batch,
+        note=lambda s: "Unused: episodes are packed by tokens." if _is_packed(s) else "",
+    ),
+    Row(
+        "training.max_tokens_per_micro_batch",
+        lambda s: {"trainer.max_tokens_per_microbatch": s.training.max_tokens_per_micro_batch or -1},
+        note=lambda s: "An episode that is longer gets a micro-batch of its own." if _is_packed(s) else "",
+    ),
+)
+
+RATES = (
+    Row("training.learning_rate", "trainer.policy.optimizer_config.lr"),
+    Row(
+        "training.critic_learning_rate",
+        _critic_rate,
+        receives=lambda s: "" if has_critic(s) else "nothing: there is no critic",
+    ),
+    Row(
+        "training.lr_schedule",
+        lambda s: optimizers(s, "scheduler", SCHEDULER[s.training.lr_schedule]),
+        refuse=_other_schedule,
+    ),
+    Row("training.warmup_updates", lambda s: optimizers(s, "num_warmup_steps", s.training.warmup_updates)),
+    Row(
+        "training.weight_decay",
+        lambda s: optimizers(s, "weight_decay", s.training.weight_decay),
+        note=lambda s: "Biases and norms decay too." if s.training.weight_decay > 0 and not is_megatron(s) else "",
+    ),
+    # SkyRL has one list for both betas.
+    Row(
+        "training.adam_beta1",
+        lambda s: optimizers(s, "adam_betas", [s.training.adam_beta1, s.training.adam_beta2]),
+    ),
+    Row("training.adam_beta2", carried_by="trainer.policy.optimizer_config.adam_betas, with adam_beta1"),
+    Row(
+        "training.adam_eps",
+        lambda s: {f"{MEGATRON[0]}.optimizer_config_kwargs.adam_eps": s.training.adam_eps} if is_megatron(s) else {},
+        receives=lambda s: "" if is_megatron(s) else f"torch.optim.AdamW's own {FSDP_ADAM_EPS}",
+        refuse=_other_eps,
+    ),
+    Row("training.max_grad_norm", lambda s: optimizers(s, "max_grad_norm", s.training.max_grad_norm)),
+    Row(
+        "training.kl_coef",
+        lambda s: {
+            f"{ALGORITHM}.use_kl_loss": s.training.kl_coef > 0,
+            f"{ALGORITHM}.kl_loss_coef": s.training.kl_coef,
+        },
+        note=_kl_note,
+    ),
+    Row(
+        "training.entropy_coef",
+        lambda s: {
+            f"{ALGORITHM}.use_entropy_loss": s.training.entropy_coef > 0,
+            f"{ALGORITHM}.entropy_loss_coef": s.training.entropy_coef,
+        },
+        note=lambda s: (
+            "The bonus is a token mean per micro-batch, whatever the loss averages over."
+            if s.training.entropy_coef
+            else ""
+        ),
+    ),
+)
+
+SAMPLING = (
+    Row(
+        "training.temperature",
+        lambda s: {
+            "generator.sampling_params.temperature": s.training.temperature,
+            f"{ALGORITHM}.temperature": s.training.temperature,
+        },
+    ),
+    Row(
+        "training.top_p",
+        lambda s: sampled("top_p", s.training.top_p),
+        note=lambda s: CUT if s.training.top_p < 1 else "",
+    ),
+    Row(
+        "training.top_k",
+        lambda s: sampled("top_k", s.training.top_k or -1),
+        note=lambda s: "" if s.training.top_k is None else CUT,
+    ),
+    Row("training.stop", lambda s: sampled("stop", list(s.training.stop) or None)),
+    Row("training.max_tokens_per_turn", lambda s: sampled("max_generate_length", s.training.max_tokens_per_turn)),
+    # xp leaves out long prompts itself, by the tokens that the model sees; SkyRL's own filter is wide open.
+    Row(
+        "training.max_prompt_tokens",
+        lambda s: {"trainer.max_prompt_length": longest_episode(s)},
+        carried_by="xp.tasks.load, which leaves longer prompts out",
+    ),
+    # SkyRL compares prompt and response together; within them, xp's generator keeps an episode to its response limit.
+    Row(
+        "training.max_response_tokens",
+        lambda s: {
+            "generator.max_input_length": longest_episode(s),
+            f"{ENGINE}.engine_init_kwargs.max_model_len": longest_episode(s),
+        },
+        carried_by="xp.backends.skyrl.worker.generator, which gives a turn what is left",
+        refuse=too_long,
+    ),
+)
+
+PROGRESS = (
+    Row("training.initial_checkpoint", carried_by="trainer.policy.model.path; null: model.path"),
+    Row(
+        "training.checkpoint_every",
+        lambda s: dict.fromkeys(("trainer.ckpt_interval", "trainer.hf_save_interval"), s.training.checkpoint_every),
+        note="SkyRL also writes each checkpoint as a Hugging Face model.",
+    ),
+    Row("training.keep_checkpoints", "trainer.max_ckpts_to_keep"),
+    Row("training.gradient_checkpointing", "trainer.gradient_checkpointing"),
+    Row("training.shuffle", carried_by="xp.tasks.schedule; SkyRL's loader keeps the order"),
+    Row("training.max_void_fraction", carried_by="xp.backends.skyrl.worker.steps"),
+    Row(
+        "training.max_logprob_gap",
+        carried_by="xp.backends.skyrl.worker.trainer, over a step's episodes, before an update is made",
+        refuse=cut_gap,
+    ),
+    Row(
+        "training.on_nonfinite",
+        carried_by="xp.backends.skyrl.worker.steps; SkyRL's FSDP2 leaves such an update out itself",
+        refuse=lambda s: (
+            "SkyRL's Megatron optimizer applies such an update; set stop, or strategy=fsdp2"
+            if is_megatron(s) and s.training.on_nonfinite is OnNonfinite.SKIP
+            else None
+        ),
+    ),
+)
+
+EVALUATION = (
+    Row("evaluation.num_tasks", carried_by="xp.tasks.rounds: rows of the held-out view"),
+    Row("evaluation.samples_per_task", carried_by="xp.tasks.rounds: rows of the held-out view"),
+    Row("evaluation.temperature", "generator.eval_sampling_params.temperature"),
+    Row("evaluation.before_training", carried_by="the evaluate stage", native=("trainer.eval_before_train",)),
+    Row(
+        "evaluation.every",
+        lambda s: {"trainer.eval_interval": s.evaluation.every or -1},
+        note=lambda s: "SkyRL evaluates after the last step too." if s.evaluation.every else "",
+    ),
+    Row("evaluation.batch_size", "trainer.eval_batch_size"),
+)
+
+TRAINING = (*SIZES, *RATES, *SAMPLING, *PROGRESS, *EVALUATION)

@@ -1,0 +1,72 @@
+"""Flags of the user's own: those that xp renders, would undo, or that the pinned version does not take, are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from xp.backends.base import Refusal
+from xp.backends.slime.control.flags import catalog, fault, given
+from xp.spec import Estimator, PolicyLoss, RunSpec
+
+TAKEN: Mapping[str, str] = {
+    "--custom-config-path": "xp's own functions read it",
+    "--custom-rm-path": "the reward is the Outcome's; set env.reward or env.reward_fn",
+    "--rm-type": "the reward is the Outcome's; set env.reward or env.reward_fn",
+    "--rm-url": "the reward is the Outcome's; set env.reward or env.reward_fn",
+    "--group-rm": "the reward is the Outcome's; set env.reward or env.reward_fn",
+    "--num-epoch": "set training.epochs",
+    "--rollout-shuffle": "the order of tasks is xp's; set training.shuffle",
+    "--rollout-max-prompt-len": "set training.max_prompt_tokens",
+    "--apply-chat-template": "xp renders prompts itself; set model.chat_template",
+    "--apply-chat-template-kwargs": "set model.chat_template",
+    "--rollout-stop-token-ids": "a turn ends at the model's own end tokens; set training.stop for texts beside them",
+    "--partial-rollout": "an episode is played in one step",
+    "--fp16": "set model.dtype",
+    "--recompute-activations": "set training.gradient_checkpointing",
+    "--lr-warmup-fraction": "set training.warmup_updates",
+    "--lr-warmup-samples": "set training.warmup_updates",
+    "--disable-rewards-normalization": "set algorithm.advantage_scale",
+    "--disable-compute-advantages-and-returns": "the update needs them; set algorithm.estimator",
+    "--custom-loss-function-path": "Slime would ignore it beside its policy loss; set algorithm.policy_loss",
+    "--use-wandb": "set tracking=[wandb]",
+    "--wandb-key": "a key belongs into the environment; set tracking=[wandb]",
+    "--debug-rollout-only": "the run would not train",
+    "--debug-train-only": "the run would play no episode",
+    "--load-debug-rollout-data": "the run would play no episode",
+}
+"""Flags that xp does not write and that would undo what it does -> what to do instead."""
+
+
+def override_refusals(spec: RunSpec, owned: Mapping[str, str]) -> Iterator[Refusal]:
+    """Faults of `backend.overrides`; call only where the rest of the spec can be rendered.
+
+    Args:
+        spec: whose overrides they are.
+        owned: flag -> the field that it belongs to.
+    """
+    by_dest = {catalog().flags[name].dest: name for name in owned}
+    for name, values in given(spec.backend.overrides).items():
+        key = name.removeprefix("--")
+        field = f"backend.overrides.{key}"
+        known = catalog().flags.get(name)
+        mine = name if name in owned else by_dest.get(known.dest) if known else None
+        if mine is not None:
+            way_out = f"set {owned[mine]}" if owned[mine] else "it has the same value for every run"
+            as_what = "" if mine == name else f" as {mine}"
+            yield Refusal(field, f"xp renders this flag itself{as_what}; {way_out}")
+        elif name in TAKEN:
+            yield Refusal(field, f"not beside xp: {TAKEN[name]}")
+        elif name in (beside := _unheard(spec)):
+            yield Refusal(field, beside[name])
+        elif wrong := fault(name, values):
+            yield Refusal(field, wrong)
+
+
+def _unheard(spec: RunSpec) -> Mapping[str, str]:
+    """Flags that Slime would pass over in silence, or stop at on the cluster, beside this algorithm."""
+    found: dict[str, str] = {}
+    if spec.algorithm.policy_loss is PolicyLoss.CISPO:
+        found["--eps-clip-c"] = "Slime's cispo has no dual clip and would ignore it; set algorithm.policy_loss=clip"
+    if spec.algorithm.estimator is Estimator.GAE:
+        found["--release-train"] = "Slime cannot release a critic; use another algorithm.estimator"
+    return found

@@ -1,0 +1,134 @@
+"""The mathematics of an update."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from xp.backends.capability import Row
+from xp.backends.slime.worker.hooks import HAS_VARIANCE, OVER_TRAINED_TOKENS
+from xp.spec import (
+    AdvantageScale,
+    Estimator,
+    ImportanceCorrection,
+    LossAggregation,
+    PolicyLoss,
+    RatioLevel,
+    RunSpec,
+)
+
+WHITENED = (Estimator.REINFORCE_PP, Estimator.GAE)
+ADVANTAGES = "xp.backends.slime.worker.advantages"
+
+
+def native_estimator(spec: RunSpec) -> str:
+    """Slime's estimator chooses the loss; gspo and cispo hand on, as grpo does, what xp made of them."""
+    algorithm = spec.algorithm
+    if algorithm.estimator is Estimator.GAE:
+        return "ppo"
+    if algorithm.policy_loss is PolicyLoss.CISPO:
+        return "cispo"
+    return "gspo" if algorithm.ratio_level is RatioLevel.SEQUENCE else "grpo"
+
+
+def _unscaled(spec: RunSpec) -> str | None:
+    algorithm = spec.algorithm
+    if algorithm.advantage_scale is not AdvantageScale.BATCH_STD or algorithm.estimator in WHITENED:
+        return None
+    return f"Slime scales {algorithm.estimator} by the group or not at all; set group_std or none, or backend=trl"
+
+
+def _of_loss(name: str, only: PolicyLoss | RatioLevel) -> Row:
+    """A choice of the policy loss; Slime's `ppo` is a critic and a loss in one."""
+
+    def refuse(spec: RunSpec) -> str | None:
+        if spec.algorithm.estimator is not Estimator.GAE or getattr(spec.algorithm, name) is only:
+            return None
+        return f"Slime's critic comes with PPO's own loss; set {only}, or use another algorithm.estimator"
+
+    return Row(
+        f"algorithm.{name}",
+        carried_by=lambda s: f"--advantage-estimator {native_estimator(s)}",
+        refuse=refuse,
+    )
+
+
+def _of_critic(name: str, flag: str, note: str = "") -> Row:
+    """A number of the critic."""
+    return Row(
+        f"algorithm.critic.{name}",
+        lambda s: {flag: None if s.algorithm.critic is None else getattr(s.algorithm.critic, name)},
+        note=note,
+    )
+
+
+def _critic(spec: RunSpec) -> dict[str, Any]:
+    has_critic = spec.algorithm.critic is not None
+    return {
+        "--num-critic-only-steps": 0 if has_critic else None,
+        "--custom-advantage-function-path": OVER_TRAINED_TOKENS if has_critic else None,
+    }
+
+
+CRITIC = (
+    _of_critic("discount", "--gamma"),
+    _of_critic("gae_lambda", "--lambd", "Over the tokens that the policy wrote, by xp.backends.slime.worker.gae."),
+    _of_critic("value_clip", "--value-clip"),
+    Row("algorithm.critic", _critic),
+)
+
+ALGORITHM = (
+    Row(
+        "algorithm.estimator",
+        lambda s: {"--advantage-estimator": native_estimator(s)},
+        carried_by=ADVANTAGES,
+    ),
+    Row("algorithm.advantage_fn", carried_by=f"{ADVANTAGES}, in Slime's rollout process"),
+    Row(
+        "algorithm.advantage_scale",
+        lambda s: {
+            "--disable-grpo-std-normalization": s.algorithm.advantage_scale is not AdvantageScale.GROUP_STD,
+            # reinforce_pp is whitened by xp.backends.slime.worker.advantages already.
+            "--normalize-advantages": s.algorithm.estimator is Estimator.GAE,
+        },
+        carried_by=ADVANTAGES,
+        refuse=_unscaled,
+    ),
+    *CRITIC,
+    _of_loss("policy_loss", PolicyLoss.CLIP),
+    _of_loss("ratio_level", RatioLevel.TOKEN),
+    Row("algorithm.clip_low", "--eps-clip"),
+    Row("algorithm.clip_high", "--eps-clip-high"),
+    Row(
+        "algorithm.loss_aggregation",
+        lambda s: {"--calculate-per-token-loss": s.algorithm.loss_aggregation is LossAggregation.TOKEN_MEAN},
+        refuse=lambda s: (
+            "Slime has no constant normaliser; set token_mean or sequence_mean, or use backend=skyrl"
+            if s.algorithm.loss_aggregation is LossAggregation.CONSTANT
+            else None
+        ),
+    ),
+    # low_var_kl is a k3 that is cut at 10; k3 is the estimator itself.
+    Row("algorithm.kl_estimator", "--kl-loss-type"),
+    Row(
+        "algorithm.importance_correction",
+        lambda s: {"--use-tis": s.algorithm.importance_correction is ImportanceCorrection.TOKEN},
+        refuse=lambda s: (
+            "Slime weighs tokens only; set token or none, or use backend=skyrl or trl"
+            if s.algorithm.importance_correction is ImportanceCorrection.SEQUENCE
+            else None
+        ),
+    ),
+    Row("algorithm.importance_cap", lambda s: {"--tis-clip": s.algorithm.importance_cap, "--tis-clip-low": 0.0}),
+    Row(
+        "algorithm.mask_truncated",
+        carried_by="Sample.remove_sample, by xp.backends.slime.worker.rollout",
+    ),
+    Row(
+        "algorithm.dynamic_sampling",
+        lambda s: {
+            "--dynamic-sampling-filter-path": HAS_VARIANCE if s.algorithm.dynamic_sampling else None,
+            "--over-sampling-batch-size": s.training.prompts_per_step,
+        },
+        note="A dropped group draws a whole batch of fresh prompts; what is left over is lost.",
+    ),
+)

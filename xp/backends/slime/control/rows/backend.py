@@ -1,0 +1,144 @@
+"""Parallelism, engine, machines and places."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from xp.backends.base import Support
+from xp.backends.capability import LEFT_OUT, Row
+from xp.backends.slime.control.geometry import episodes_per_engine, geometry, is_colocated
+from xp.spec import Attention, EngineName, Estimator, RunSpec, Strategy
+
+
+def _strategy(spec: RunSpec) -> str | None:
+    strategy = spec.backend.parallel.strategy
+    if strategy is Strategy.MEGATRON:
+        return None
+    return f"Slime trains with Megatron only, not {strategy}; set megatron, or use backend=skyrl or trl"
+
+
+def _offload(spec: RunSpec) -> dict[str, Any]:
+    flags = ("--optimizer-cpu-offload", "--overlap-cpu-optimizer-d2h-h2d", "--use-precision-aware-optimizer")
+    return dict.fromkeys(flags, spec.backend.parallel.offload_optimizer)
+
+
+def _offload_note(spec: RunSpec) -> str:
+    if spec.backend.parallel.offload_optimizer:
+        return "The state stays in the host's memory, and Adam runs there too."
+    if is_colocated(spec):
+        return "With the rest of training, it goes to the host while colocated engines generate."
+    return ""
+
+
+def _offload_receives(spec: RunSpec) -> str:
+    if spec.backend.parallel.offload_optimizer:
+        return ""
+    return "--colocate" if is_colocated(spec) else LEFT_OUT
+
+
+PARALLEL = (
+    Row(
+        "backend.attention",
+        "--attention-backend",
+        refuse=lambda s: (
+            None
+            if s.backend.attention is Attention.FLASH
+            else "Megatron's other choices are proven by nobody here; set flash"
+        ),
+    ),
+    Row("backend.parallel.strategy", carried_by="--train-backend megatron", refuse=_strategy),
+    Row(
+        "backend.parallel.tensor",
+        lambda s: {
+            "--tensor-model-parallel-size": s.backend.parallel.tensor,
+            # Experts under tensor parallelism want it, and it saves memory for everything else.
+            "--sequence-parallel": s.backend.parallel.tensor > 1,
+        },
+    ),
+    Row("backend.parallel.pipeline", "--pipeline-model-parallel-size"),
+    Row("backend.parallel.context", "--context-parallel-size"),
+    Row(
+        "backend.parallel.expert",
+        lambda s: {
+            "--expert-model-parallel-size": s.backend.parallel.expert,
+            # Experts that are not spread by number are split like everything else.
+            "--expert-tensor-parallel-size": 1 if s.backend.parallel.expert > 1 else s.backend.parallel.tensor,
+        },
+    ),
+    Row(
+        "backend.parallel.offload_parameters",
+        support=Support.UNSUPPORTED,
+        note="Megatron has no such thing.",
+        refuse=lambda s: (
+            "Megatron keeps what it trains on the accelerator; set it to false, and where memory is short"
+            " backend.parallel.offload_optimizer=true, or backend.parallel.tensor higher"
+            if s.backend.parallel.offload_parameters
+            else None
+        ),
+    ),
+    Row("backend.parallel.offload_optimizer", _offload, receives=_offload_receives, note=_offload_note),
+    Row(
+        "backend.parallel.offload_reference",
+        carried_by="the weights that Slime swaps in for its forward",
+        note=lambda s: (
+            ""
+            if s.backend.parallel.offload_reference
+            else "Slime keeps the reference in the host's memory whatever this says."
+        ),
+    ),
+)
+
+
+def _engine_name(spec: RunSpec) -> str | None:
+    name = spec.backend.engine.name
+    if name is EngineName.SGLANG:
+        return None
+    return f"Slime generates with SGLang only; set sglang, or use backend=skyrl for {name}"
+
+
+ENGINE = (
+    Row("backend.engine.name", carried_by="SGLang, Slime's only engine", refuse=_engine_name),
+    Row(
+        "backend.engine.placement",
+        lambda s: {
+            "--colocate": is_colocated(s),
+            "--actor-num-nodes": geometry(s).train_nodes,
+            "--actor-num-gpus-per-node": geometry(s).train_per_node,
+            "--num-gpus-per-node": s.hardware.accelerators_per_node,
+        },
+    ),
+    Row("backend.engine.accelerators", lambda s: {"--rollout-num-gpus": geometry(s).rollout}),
+    Row("backend.engine.tensor_parallel", "--rollout-num-gpus-per-engine"),
+    Row("backend.engine.memory_fraction", "--sglang-mem-fraction-static"),
+    Row(
+        "backend.engine.max_sequences",
+        lambda s: {
+            "--sglang-max-running-requests": s.backend.engine.max_sequences,
+            # Slime's own bound on episodes in flight, which wait for their environments too.
+            "--sglang-server-concurrency": episodes_per_engine(s, s.training.prompts_per_step * s.training.group_size),
+        },
+        note="Slime starts all episodes of a step at once; the engine queues what is over.",
+    ),
+    Row("backend.engine.eager", "--sglang-disable-cuda-graph"),
+    Row(
+        "backend.engine.prefix_caching",
+        lambda s: {"--sglang-disable-radix-cache": not s.backend.engine.prefix_caching},
+    ),
+)
+
+PLACE = (
+    # No Hugging Face model has the output layer of Slime's critic.
+    Row(
+        "backend.convert_model",
+        refuse=lambda s: (
+            "Slime's critic starts from a Megatron checkpoint, not from a Hugging Face directory; set it to true"
+            if s.algorithm.estimator is Estimator.GAE and not s.backend.convert_model
+            else None
+        ),
+    ),
+    Row("env", native=("--prompt-data", "--eval-prompt-data")),
+    Row("outputs", native=("--save", "--save-hf")),
+)
+"""Fields outside the sections of the parity table that have flags or are refused."""
+
+BACKEND = (*PARALLEL, *ENGINE, *PLACE)

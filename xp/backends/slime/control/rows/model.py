@@ -1,0 +1,61 @@
+"""The network, the seed and the model."""
+
+from __future__ import annotations
+
+from xp.backends.base import Support
+from xp.backends.capability import Native, Row
+from xp.backends.slime.control.architecture import SHAPE
+from xp.spec import DType, RunSpec
+
+
+def _part(name: str) -> Row:
+    """A field of the network."""
+
+    def flags(spec: RunSpec) -> Native:
+        shape = spec.model.architecture
+        return {} if shape is None else SHAPE[name](shape)
+
+    return Row(f"model.architecture.{name}", flags)
+
+
+MODEL = (
+    Row("model.architecture", carried_by="Megatron's flags of the network"),
+    *(_part(name) for name in SHAPE),
+    Row(
+        "seed",
+        lambda s: {"--seed": s.seed, "--rollout-seed": s.seed},
+        note="SGLang's sampling is seeded per engine, so that the same seed gives other episodes on other layouts.",
+    ),
+    Row(
+        "model.dtype",
+        {"--bf16": True},
+        refuse=lambda s: (
+            None
+            if s.model.dtype is DType.BFLOAT16
+            else "Slime trains in bfloat16 with float32 main parameters; set bfloat16"
+        ),
+    ),
+    Row(
+        "model.path",
+        lambda s: {"--hf-checkpoint": s.training.initial_checkpoint or s.model.path},
+        native=("--ref-load",),
+    ),
+    Row("model.max_context_tokens", "--sglang-context-length"),
+    Row(
+        "model.build",
+        support=Support.UNSUPPORTED,
+        note="A model that is made on the spot has no flags for Megatron.",
+    ),
+    Row(
+        "model.chat_template",
+        carried_by="arguments of the chat template, in xp.episode.tokens; earlier turns stay as written",
+    ),
+    Row(
+        "model.lora",
+        support=Support.UNSUPPORTED,
+        note="Slime has no adapters.",
+        refuse=lambda s: (
+            None if s.model.lora is None else "Slime has no adapters; set it to null, or use backend=skyrl or trl"
+        ),
+    ),
+)

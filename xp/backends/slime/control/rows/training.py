@@ -1,0 +1,229 @@
+"""Sizes, rates and limits of training, and evaluation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from xp.backends.base import Support
+from xp.backends.capability import Row
+from xp.backends.common_rows import length_rows, longest_episode, too_long
+from xp.backends.extent import num_steps
+from xp.backends.slime.control.geometry import geometry
+from xp.backends.slime.worker.config import STEPS_FLAG, warm_up_too_long
+from xp.backends.slime.worker.hooks import LOG_EVALUATION
+from xp.spec import RunSpec
+
+ROLLOUT = "xp.backends.slime.worker.rollout"
+START = "--load until the run has a checkpoint of its own, and --hf-checkpoint; null: --ref-load is the start"
+HELD_OUT = "held_out"
+"""Name of the evaluation's data set within Slime."""
+
+
+def evaluation_flags(spec: RunSpec, every: int | None) -> dict[str, Any]:
+    """Evaluation by Slime's rollout; None keeps all of it off. The view has one line an episode."""
+    training = spec.training
+    flags = {
+        "--eval-interval": every,
+        "--skip-eval-before-train": True,
+        "--n-samples-per-eval-prompt": 1,
+        "--eval-top-p": training.top_p,
+        "--eval-top-k": training.top_k or -1,
+        "--eval-max-response-len": training.max_tokens_per_turn,
+        "--custom-eval-rollout-log-function-path": LOG_EVALUATION,
+    }
+    return flags if every else dict.fromkeys(flags)
+
+
+def sequence_length(spec: RunSpec) -> int:
+    """Longest episode in tokens, as context parallelism can split it."""
+    step = 2 * spec.backend.parallel.context
+    return -(-longest_episode(spec) // step) * step
+
+
+def _packing(spec: RunSpec) -> dict[str, Any]:
+    most = spec.training.max_tokens_per_micro_batch
+    return {
+        "--use-dynamic-batch-size": most is not None,
+        "--max-tokens-per-gpu": most,
+        "--log-probs-max-tokens-per-gpu": most,
+    }
+
+
+def _warmup(spec: RunSpec) -> str | None:
+    """Of epochs whose steps nobody knows yet, the train stage asks again."""
+    training = spec.training
+    if not training.warmup_updates or (steps := num_steps(spec)) is None:
+        return None
+    updates = steps * training.updates_per_step
+    return warm_up_too_long(updates) if training.warmup_updates >= updates else None
+
+
+def _read_as_flag(spec: RunSpec) -> str | None:
+    taken = next((text for text in spec.training.stop if text.startswith("-")), None)
+    return taken and (
+        f"Slime's command line would read {taken!r} as a flag of its own; begin it with another character, or"
+        " use backend=skyrl or trl"
+    )
+
+
+def _no_start(spec: RunSpec) -> str | None:
+    """Source: slime/backends/megatron_utils/hf_to_megatron, which knows no output layer of a critic."""
+    if spec.training.initial_checkpoint is None or spec.algorithm.critic is None:
+        return None
+    return (
+        "Slime's critic starts from a Megatron checkpoint, not from a Hugging Face directory; make the checkpoint"
+        " the model (model.path), or use backend=skyrl or algorithm=grpo"
+    )
+
+
+def _recompute(spec: RunSpec) -> dict[str, Any]:
+    flags = {"--recompute-granularity": "full", "--recompute-method": "uniform", "--recompute-num-layers": 1}
+    return flags if spec.training.gradient_checkpointing else dict.fromkeys(flags)
+
+
+SIZES = (
+    *length_rows(STEPS_FLAG),
+    Row("training.prompts_per_step", "--rollout-batch-size"),
+    Row("training.group_size", "--n-samples-per-prompt"),
+    Row(
+        "training.updates_per_step",
+        lambda s: {
+            "--num-steps-per-rollout": s.training.updates_per_step,
+            "--global-batch-size": geometry(s).samples_per_update,
+        },
+    ),
+    Row(
+        "training.passes_per_step",
+        support=Support.UNSUPPORTED,
+        note="Slime passes over a step's episodes once.",
+        refuse=lambda s: (
+            "Slime passes over a step's episodes once; set it to 1 and updates_per_step higher, or use backend=skyrl"
+            " or trl"
+            if s.training.passes_per_step > 1
+            else None
+        ),
+    ),
+    # Megatron counts with it where micro-batches are packed too; one divides everything.
+    Row(
+        "training.micro_batch_size",
+        lambda s: {
+            "--micro-batch-size": s.training.micro_batch_size if s.training.max_tokens_per_micro_batch is None else 1
+        },
+    ),
+    Row("training.max_tokens_per_micro_batch", _packing),
+)
+
+RATES = (
+    Row("training.learning_rate", "--lr"),
+    Row(
+        "training.critic_learning_rate",
+        carried_by=lambda s: (
+            "nothing: there is no critic"
+            if s.algorithm.critic is None
+            else "lr of the role critic in --megatron-config-path"
+        ),
+        native=("--megatron-config-path",),
+    ),
+    Row("training.lr_schedule", lambda s: {"--lr-decay-style": s.training.lr_schedule, "--min-lr": 0.0}),
+    Row(
+        "training.warmup_updates",
+        lambda s: {"--lr-warmup-iters": s.training.warmup_updates, "--lr-warmup-init": 0.0},
+        refuse=_warmup,
+    ),
+    Row(
+        "training.weight_decay",
+        lambda s: {"--weight-decay": s.training.weight_decay, "--weight-decay-incr-style": "constant"},
+        note="Biases and norms are excluded.",
+    ),
+    Row("training.adam_beta1", "--adam-beta1"),
+    Row("training.adam_beta2", "--adam-beta2"),
+    Row("training.adam_eps", "--adam-eps"),
+    Row("training.max_grad_norm", "--clip-grad"),
+    # With the check Megatron raises, and says nothing of xp's; without it Slime leaves the update out, whose gradient
+    # norm xp.backends.slime.worker.training reads.
+    Row(
+        "training.on_nonfinite",
+        {"--no-check-for-nan-in-loss-and-grad": True},
+        carried_by="xp.backends.slime.worker.training",
+    ),
+    Row(
+        "training.kl_coef",
+        lambda s: {
+            "--use-kl-loss": s.training.kl_coef > 0,
+            "--kl-loss-coef": s.training.kl_coef,
+            # In the reward it does nothing for grpo.
+            "--kl-coef": 0.0,
+        },
+    ),
+    Row("training.entropy_coef", "--entropy-coef"),
+)
+
+SAMPLING = (
+    Row("training.temperature", "--rollout-temperature"),
+    Row(
+        "training.top_p",
+        "--rollout-top-p",
+        refuse=lambda s: (
+            "Slime would need each token's nucleus for the update; set it to 1, or use backend=skyrl or trl"
+            if s.training.top_p < 1
+            else None
+        ),
+    ),
+    Row("training.top_k", lambda s: {"--rollout-top-k": s.training.top_k or -1}),
+    # The text stays in the turn: Slime asks SGLang not to trim it.
+    Row("training.stop", lambda s: {"--rollout-stop": s.training.stop or None}, refuse=_read_as_flag),
+    Row(
+        "training.max_tokens_per_turn",
+        "--rollout-max-response-len",
+        carried_by=f"max_new_tokens of each turn, by {ROLLOUT}",
+    ),
+    Row("training.max_prompt_tokens", carried_by="xp.tasks.load leaves longer prompts out of the view"),
+    Row(
+        "training.max_response_tokens",
+        lambda s: {"--seq-length": sequence_length(s)},
+        carried_by=ROLLOUT,
+        refuse=too_long,
+    ),
+)
+
+PROGRESS = (
+    Row(
+        "training.initial_checkpoint",
+        carried_by=START,
+        refuse=_no_start,
+        native=("--load",),
+    ),
+    Row("training.checkpoint_every", "--save-interval"),
+    Row(
+        "training.keep_checkpoints",
+        carried_by="xp.backends.slime.worker.checkpoints",
+        note="Slime deletes none; xp does, once a newer one is whole.",
+    ),
+    Row("training.gradient_checkpointing", _recompute),
+    Row("training.shuffle", carried_by="xp.tasks.schedule; the view has xp's order"),
+    Row("training.max_void_fraction", carried_by="xp.backends.slime.worker.steps"),
+    Row(
+        "training.max_logprob_gap",
+        carried_by="xp.backends.slime.worker.training, of Slime's train_rollout_logprob_abs_diff",
+        note="Slime tells the gap of an update after it is made; the first one of a step is checked.",
+    ),
+)
+
+EVALUATION = (
+    Row("evaluation.num_tasks", carried_by="xp.tasks.rounds: lines of the held-out view"),
+    Row("evaluation.samples_per_task", carried_by="xp.tasks.rounds: lines of the held-out view"),
+    Row(
+        "evaluation.temperature",
+        lambda s: {"--eval-temperature": s.evaluation.temperature if s.evaluation.every else None},
+        carried_by="the evaluate stage",
+    ),
+    Row("evaluation.before_training", carried_by="the evaluate stage"),
+    Row("evaluation.every", lambda s: evaluation_flags(s, s.evaluation.every)),
+    Row(
+        "evaluation.batch_size",
+        carried_by="--sglang-server-concurrency of the evaluate stage",
+        note="Rounded up to whole episodes an engine.",
+    ),
+)
+
+TRAINING = (*SIZES, *RATES, *SAMPLING, *PROGRESS, *EVALUATION)

@@ -1,0 +1,34 @@
+"""What TRL makes of a spec, derived from its rows (one row per field)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from xp.backends import capability
+from xp.backends.base import Meaning, Refusal
+from xp.backends.batch import batch_refusals
+from xp.backends.capability import Native
+from xp.backends.trl.control.overrides import override_refusals
+from xp.backends.trl.control.rows import ROWS
+from xp.spec import RunSpec
+
+
+def refusals(spec: RunSpec) -> list[Refusal]:
+    """Everything in the spec that this backend cannot do."""
+    found = capability.refusals(ROWS, spec)
+    # The arithmetic, and which keys are rendered, are about the layouts that are left.
+    return found or [*batch_refusals(spec), *override_refusals(spec, owners(spec))]
+
+
+def owners(spec: RunSpec) -> dict[str, str]:
+    """Key of GRPOConfig -> the field that it comes from; empty where every run has the same."""
+    return capability.owners(ROWS, spec)
+
+
+def meanings(spec: RunSpec) -> Mapping[str, Meaning]:
+    """Leaf field (as a key path) -> what becomes of it."""
+    return capability.meanings(ROWS, spec, refusals(spec), _written)
+
+
+def _written(keys: Native) -> str:
+    return ", ".join(f"{key}={value}" for key, value in keys.items())

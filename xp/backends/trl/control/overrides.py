@@ -1,0 +1,35 @@
+"""Native keys of the user's own: those that xp renders, or that the pinned GRPOConfig does not have, are refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from xp.backends.base import Refusal
+from xp.errors import nearest
+from xp.spec import RunSpec
+
+
+@cache
+def catalog() -> Mapping[str, Any]:
+    """Field -> type and default of the pinned GRPOConfig (made by xp.backends.trl.control.make_catalog)."""
+    fields: Mapping[str, Any] = json.loads(Path(__file__).with_name("catalog.json").read_text())["fields"]
+    return fields
+
+
+def override_refusals(spec: RunSpec, owned: Mapping[str, str]) -> Iterator[Refusal]:
+    """Faults of `backend.overrides`.
+
+    Args:
+        spec: whose overrides they are.
+        owned: native key -> the field that it belongs to.
+    """
+    for key in spec.backend.overrides:
+        if key in owned:
+            way_out = f"set {owned[key]}" if owned[key] else "it has the same value for every run"
+            yield Refusal(f"backend.overrides.{key}", f"xp renders this key itself; {way_out}")
+        elif key not in catalog():
+            yield Refusal(f"backend.overrides.{key}", f"GRPOConfig has no such field{nearest(key, catalog())}")

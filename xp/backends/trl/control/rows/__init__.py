@@ -1,0 +1,14 @@
+"""Rows of TRL, one per field of the spec: GRPOConfig's fields, support, differences and refusals.
+
+Every knob that has meaning is written, whatever TRL's default; `catalog.json` holds the pinned version's fields.
+"""
+
+from xp.backends.common_rows import COMMON
+from xp.backends.trl.control.rows.algorithm import ALGORITHM
+from xp.backends.trl.control.rows.backend import BACKEND
+from xp.backends.trl.control.rows.fixed import FIXED
+from xp.backends.trl.control.rows.model import MODEL
+from xp.backends.trl.control.rows.training import TRAINING
+
+ROWS = (FIXED, *COMMON, *MODEL, *ALGORITHM, *TRAINING, *BACKEND)
+"""All rows, in the order in which their keys are written."""

@@ -1,0 +1,168 @@
+"""The mathematics of an update; source of the losses: trl 1.16.0, trl/trainer/grpo_trainer.py `_compute_loss`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from xp.backends.base import Support
+from xp.backends.capability import Row
+from xp.spec import (
+    AdvantageScale,
+    EngineName,
+    Estimator,
+    ImportanceCorrection,
+    KlEstimator,
+    LossAggregation,
+    PolicyLoss,
+    RunSpec,
+)
+
+SCALE = {AdvantageScale.GROUP_STD: "group", AdvantageScale.BATCH_STD: "batch", AdvantageScale.NONE: "none"}
+LOSS_TYPE = {
+    LossAggregation.TOKEN_MEAN: "dapo",
+    LossAggregation.SEQUENCE_MEAN: "grpo",
+    LossAggregation.CONSTANT: "dr_grpo",
+}
+CORRECTION = {ImportanceCorrection.TOKEN: "token_truncate", ImportanceCorrection.SEQUENCE: "sequence_truncate"}
+OTHER_ESTIMATORS = {
+    Estimator.RLOO: "leaves no episode out of the mean of its group",
+    Estimator.REINFORCE_PP: "centres on the mean of a group, not of the whole step",
+    Estimator.GAE: "has no critic",
+    Estimator.CUSTOM: "makes the advantages itself, and takes none from a function",
+}
+"""What TRL's GRPOTrainer has instead."""
+TOKENS_OF_A_STEP = (
+    "With several updates a step, token_mean divides each by the step's tokens over their number, not by its own."
+)
+ALL_EPISODES = "An episode that is left out (void, or truncated where those are) counts as one of loss zero."
+NO_CRITIC = "GRPOTrainer has no critic."
+
+
+def _is_cispo(spec: RunSpec) -> bool:
+    """Whether the loss is the one that TRL averages over tokens whatever it is told."""
+    return spec.algorithm.policy_loss is PolicyLoss.CISPO
+
+
+def _is_corrected(spec: RunSpec) -> bool:
+    return spec.algorithm.importance_correction is not ImportanceCorrection.NONE
+
+
+def _other(spec: RunSpec) -> str | None:
+    """What GRPOTrainer has instead of the spec's estimator; None for its own."""
+    return OTHER_ESTIMATORS.get(spec.algorithm.estimator)
+
+
+def _other_estimator(spec: RunSpec) -> str | None:
+    other = _other(spec)
+    return other and f"TRL's GRPOTrainer {other}; use algorithm=grpo, or backend=skyrl or slime"
+
+
+def _other_aggregation(spec: RunSpec) -> str | None:
+    aggregation = spec.algorithm.loss_aggregation
+    if not _is_cispo(spec) or aggregation is LossAggregation.TOKEN_MEAN:
+        return None
+    return (
+        f"TRL's cispo averages over tokens, not by {aggregation.value}; set token_mean, or use backend=skyrl or slime"
+    )
+
+
+def _importance_mode(spec: RunSpec) -> dict[str, Any]:
+    if not _is_corrected(spec):
+        return {"vllm_importance_sampling_correction": False}
+    mode = CORRECTION[spec.algorithm.importance_correction]
+    return {"vllm_importance_sampling_correction": True, "vllm_importance_sampling_mode": mode}
+
+
+def _importance_cap(spec: RunSpec) -> dict[str, Any]:
+    cap = {
+        "vllm_importance_sampling_clip_max": spec.algorithm.importance_cap,
+        "vllm_importance_sampling_clip_min": None,
+    }
+    return cap if _is_corrected(spec) else {}
+
+
+ALGORITHM = (
+    Row(
+        "algorithm.estimator",
+        carried_by="GRPOTrainer's own",
+        support=lambda s: Support.UNSUPPORTED if _other(s) else None,
+        note=lambda s: f"GRPOTrainer {other}." if (other := _other(s)) else "",
+        refuse=_other_estimator,
+    ),
+    Row(
+        "algorithm.advantage_fn",
+        support=Support.UNSUPPORTED,
+        note="GRPOTrainer makes the advantages itself.",
+    ),
+    Row("algorithm.critic", support=Support.UNSUPPORTED, note=NO_CRITIC),
+    Row(
+        "algorithm.advantage_scale",
+        lambda s: {"scale_rewards": SCALE[s.algorithm.advantage_scale]},
+        note="1e-4 is added to the standard deviation (SkyRL, Slime: 1e-6).",
+    ),
+    Row(
+        "algorithm.policy_loss",
+        lambda s: {"loss_type": "cispo"} if _is_cispo(s) else {},
+        receives=lambda s: "" if _is_cispo(s) else "loss_type, with algorithm.loss_aggregation",
+    ),
+    Row("algorithm.ratio_level", lambda s: {"importance_sampling_level": s.algorithm.ratio_level.value}),
+    Row(
+        "algorithm.clip_low",
+        "epsilon",
+        refuse=lambda s: (
+            "TRL's cispo has no lower bound; set 1, or use backend=skyrl or slime"
+            if _is_cispo(s) and s.algorithm.clip_low != 1
+            else None
+        ),
+    ),
+    # Of cispo the largest weight itself, of the others its distance from 1.
+    Row("algorithm.clip_high", lambda s: {"epsilon_high": s.algorithm.clip_high + (1 if _is_cispo(s) else 0)}),
+    Row(
+        "algorithm.loss_aggregation",
+        lambda s: {} if _is_cispo(s) else {"loss_type": LOSS_TYPE[s.algorithm.loss_aggregation]},
+        receives=lambda s: "loss_type=cispo" if _is_cispo(s) else "",
+        note=lambda s: (
+            TOKENS_OF_A_STEP
+            if _is_cispo(s) or s.algorithm.loss_aggregation is LossAggregation.TOKEN_MEAN
+            else ALL_EPISODES
+        ),
+        refuse=_other_aggregation,
+    ),
+    # TRL has k3 alone, and weights it by the ratio unless told otherwise.
+    Row(
+        "algorithm.kl_estimator",
+        {"use_bias_correction_kl": False},
+        refuse=lambda s: (
+            "TRL has the k3 estimator only; set k3, or training.kl_coef=0"
+            if s.training.kl_coef > 0 and s.algorithm.kl_estimator is not KlEstimator.K3
+            else None
+        ),
+    ),
+    Row(
+        "algorithm.importance_correction",
+        _importance_mode,
+        refuse=lambda s: (
+            "with backend.engine.name=transformers the policy itself generates: there is no gap to correct; set none"
+            if _is_corrected(s) and s.backend.engine.name is EngineName.TRANSFORMERS
+            else None
+        ),
+    ),
+    Row(
+        "algorithm.importance_cap",
+        _importance_cap,
+        receives=lambda s: "" if _is_corrected(s) else "nothing: there is no correction to cap",
+    ),
+    Row(
+        "algorithm.mask_truncated",
+        carried_by="env_mask from xp.backends.trl.worker.rollout",
+        native=("mask_truncated_completions",),
+    ),
+    Row(
+        "algorithm.dynamic_sampling",
+        support=Support.UNSUPPORTED,
+        note="GRPOTrainer does not resample groups.",
+        refuse=lambda s: (
+            "TRL's GRPOTrainer does not resample groups; set it to false" if s.algorithm.dynamic_sampling else None
+        ),
+    ),
+)

@@ -1,0 +1,256 @@
+"""Processes, engine, machine and places."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from xp.backends.base import Support
+from xp.backends.capability import Row
+from xp.backends.trl.control.geometry import geometry, is_colocated, world_size
+from xp.spec import Attention, EngineName, Placement, RunSpec, Strategy
+
+VLLM_MODE = {Placement.COLOCATED: "colocate", Placement.SEPARATE: "server"}
+COLLECTIVE_S = 1800
+"""What a rank waits for the others beside their episodes: TRL's own default of `ddp_timeout`."""
+CANNOT_BE_TOLD = "TRL's colocated engine cannot be told"
+
+
+def _is_sharded(spec: RunSpec) -> bool:
+    return spec.backend.parallel.strategy is Strategy.FSDP2 and world_size(spec) > 1
+
+
+def _strategy(spec: RunSpec) -> str:
+    if world_size(spec) == 1:
+        return "nothing: one process holds the whole model"
+    return f"accelerate launch, distributed_type={'FSDP' if _is_sharded(spec) else 'MULTI_GPU'}"
+
+
+def _refused_strategy(spec: RunSpec) -> str | None:
+    if spec.backend.parallel.strategy is Strategy.MEGATRON:
+        return "TRL has no Megatron; set fsdp2 or ddp, or backend=skyrl or slime"
+    if spec.model.lora is not None and _is_sharded(spec):
+        return (
+            "TRL merges adapters for the engine process by process, which sharded weights do not allow; set ddp with"
+            " model.lora"
+        )
+    return None
+
+
+def _split(name: str) -> Row:
+    """A way to split one model over processes, which TRL has not."""
+
+    def refuse(spec: RunSpec) -> str | None:
+        is_set = getattr(spec.backend.parallel, name) > 1
+        return "TRL's GRPOTrainer is data-parallel only; set 1, or backend=skyrl or slime" if is_set else None
+
+    return Row(
+        f"backend.parallel.{name}",
+        support=Support.UNSUPPORTED,
+        note="GRPOTrainer is data-parallel only.",
+        refuse=refuse,
+    )
+
+
+def _offload(name: str, note: str) -> Row:
+    """A part that FSDP2 offloads with the parameters."""
+
+    def refuse(spec: RunSpec) -> str | None:
+        parallel = spec.backend.parallel
+        if parallel.offload_parameters or not getattr(parallel, name):
+            return None
+        return "FSDP2 offloads all of it or nothing; set backend.parallel.offload_parameters=true too, or this false"
+
+    return Row(f"backend.parallel.{name}", carried_by="fsdp_offload_params", note=note, refuse=refuse)
+
+
+PARALLEL = (
+    Row(
+        "backend.attention",
+        carried_by="transformers' own choice, which is sdpa",
+        refuse=lambda s: (
+            "no wheel of FlashAttention is published for the torch of TRL's lock; set sdpa"
+            if s.backend.attention is Attention.FLASH
+            else None
+        ),
+    ),
+    Row("backend.parallel.strategy", carried_by=_strategy, refuse=_refused_strategy),
+    *(_split(name) for name in ("tensor", "pipeline", "context", "expert")),
+    Row(
+        "backend.parallel.offload_parameters",
+        carried_by="fsdp_offload_params",
+        refuse=lambda s: (
+            "only strategy=fsdp2 on two or more training processes offloads; set false"
+            if s.backend.parallel.offload_parameters and not _is_sharded(s)
+            else None
+        ),
+    ),
+    _offload("offload_optimizer", "FSDP2 offloads parameters, gradients and optimizer state together."),
+    _offload("offload_reference", "FSDP2 offloads the reference together with the policy."),
+)
+
+
+def _served(flag: str, colocated: str = "") -> Callable[[RunSpec], str]:
+    """What carries a field of the engine: a flag of `vllm serve`, or what colocated engines have."""
+
+    def receives(spec: RunSpec) -> str:
+        if spec.backend.engine.name is EngineName.TRANSFORMERS:
+            return "nothing: the policy itself generates"
+        return colocated if is_colocated(spec) else f"vllm serve {flag}"
+
+    return receives
+
+
+def _refused_name(spec: RunSpec) -> str | None:
+    name, is_cpu = spec.backend.engine.name, spec.hardware.accelerator == "cpu"
+    if is_cpu and name is EngineName.SGLANG:
+        return "sglang is not what TRL drives; set transformers or vllm on hardware=cpu"
+    return f"{name} is not what TRL drives on a GPU; set vllm" if not is_cpu and name is not EngineName.VLLM else None
+
+
+def _placement(spec: RunSpec) -> dict[str, Any]:
+    """Engines that take turns with training give their memory back while it runs; vLLM cannot on a CPU."""
+    if spec.backend.engine.name is not EngineName.VLLM:
+        return {}
+    sleeps = is_colocated(spec) and spec.hardware.accelerator != "cpu"
+    return {"vllm_mode": VLLM_MODE[spec.backend.engine.placement], "vllm_enable_sleep_mode": sleeps}
+
+
+def _none_left(spec: RunSpec) -> str | None:
+    taken, there = spec.backend.engine.accelerators, spec.hardware.accelerators_per_node
+    if taken is None or taken < max(1, there) or spec.hardware.accelerator == "cpu":
+        return None
+    return (
+        f"{taken} of {there} accelerators leave none to train on; lower it, or set placement=colocated and"
+        " accelerators=null"
+    )
+
+
+def _indivisible(spec: RunSpec) -> str | None:
+    engine = spec.backend.engine
+    generating = world_size(spec) if engine.accelerators is None else engine.accelerators
+    if engine.name is not EngineName.VLLM or generating % engine.tensor_parallel == 0:
+        return None
+    return f"{engine.tensor_parallel} does not divide the {generating} accelerators that generate"
+
+
+def _too_many(spec: RunSpec) -> str | None:
+    engine = spec.backend.engine
+    at_once = geometry(spec).episodes_per_process * engine.tensor_parallel
+    if not is_colocated(spec) or at_once <= engine.max_sequences:
+        return None
+    return (
+        f"TRL's colocated engine takes all {at_once} episodes of its processes at once; set {at_once} or more, or"
+        " placement=separate"
+    )
+
+
+def _untold(name: str, flag: str, default: bool) -> Row:
+    """A switch of vLLM that only a server takes."""
+
+    def refuse(spec: RunSpec) -> str | None:
+        is_default = getattr(spec.backend.engine, name) is default
+        way_out = f"{CANNOT_BE_TOLD}; set {str(default).lower()}, or placement=separate"
+        return None if is_default or not is_colocated(spec) else way_out
+
+    return Row(
+        f"backend.engine.{name}",
+        receives=_served(flag),
+        support=lambda s: Support.UNSUPPORTED if is_colocated(s) else None,
+        note=lambda s: f"{CANNOT_BE_TOLD}; refused where it differs." if is_colocated(s) else "",
+        refuse=refuse,
+    )
+
+
+ENGINE = (
+    Row(
+        "backend.engine.name",
+        lambda s: {"use_vllm": s.backend.engine.name is EngineName.VLLM},
+        refuse=_refused_name,
+    ),
+    Row(
+        "backend.engine.placement",
+        _placement,
+        receives=lambda s: "" if s.backend.engine.name is EngineName.VLLM else _served("")(s),
+        refuse=lambda s: (
+            "the policy itself generates; set colocated, or engine.name=vllm"
+            if s.backend.engine.name is EngineName.TRANSFORMERS and s.backend.engine.placement is Placement.SEPARATE
+            else None
+        ),
+        native=("vllm_server_base_url", "vllm_group_port"),
+    ),
+    Row(
+        "backend.engine.accelerators",
+        receives=_served("on these, --data-parallel-size engines of them", colocated="none of their own"),
+        refuse=_none_left,
+    ),
+    Row(
+        "backend.engine.tensor_parallel",
+        lambda s: {"vllm_tensor_parallel_size": s.backend.engine.tensor_parallel} if is_colocated(s) else {},
+        receives=_served("--tensor-parallel-size"),
+        refuse=_indivisible,
+    ),
+    Row(
+        "backend.engine.memory_fraction",
+        lambda s: {"vllm_gpu_memory_utilization": s.backend.engine.memory_fraction} if is_colocated(s) else {},
+        receives=_served("--gpu-memory-utilization"),
+    ),
+    Row(
+        "backend.engine.max_sequences",
+        receives=_served("--max-num-seqs", colocated="max_num_seqs, set by TRL"),
+        note=lambda s: (
+            "TRL gives its engine all episodes of its processes at once; refused where those are more."
+            if is_colocated(s)
+            else ""
+        ),
+        refuse=_too_many,
+    ),
+    _untold("eager", "--enforce-eager", default=False),
+    _untold("prefix_caching", "--enable-prefix-caching", default=True),
+)
+
+
+def _patience_s(spec: RunSpec) -> int:
+    """Seconds that a rank waits at a collective: another's episodes may take all of their time, in several waves.
+
+    The stage's program adds what an evaluation while training takes, once it knows how many tasks are held out.
+    """
+    limits = [member.limits for member in spec.env.members.values()]
+    at_once = min(one.max_sessions for one in limits)
+    waves = math.ceil(geometry(spec).episodes_per_process / at_once)
+    return COLLECTIVE_S + waves * math.ceil(max(one.episode_timeout_s for one in limits))
+
+
+def _one_machine(spec: RunSpec) -> str | None:
+    if spec.hardware.num_nodes == 1:
+        return None
+    return (
+        f"a job of backend=trl is one process tree on one machine, not {spec.hardware.num_nodes}; choose a hardware"
+        " option with num_nodes=1, or backend=skyrl or slime, which spread over machines"
+    )
+
+
+PLACE = (
+    Row(
+        "hardware.accelerator",
+        lambda s: (
+            {"use_cpu": True, "optim": "adamw_torch"}
+            if s.hardware.accelerator == "cpu"
+            else {"use_cpu": False, "optim": "adamw_torch_fused"}
+        ),
+    ),
+    Row("hardware.num_nodes", refuse=_one_machine),
+    Row(
+        "backend.convert_model",
+        refuse=lambda s: (
+            "TRL trains the Hugging Face model itself; set it to false" if s.backend.convert_model else None
+        ),
+    ),
+    Row("env.limits", lambda s: {"ddp_timeout": _patience_s(s)}),
+    Row("outputs", native=("output_dir",)),
+    Row("tracking", native=("report_to",)),
+)
+"""Fields outside the sections of the parity table that have native keys or are refused."""
+
+BACKEND = (*PARALLEL, *ENGINE, *PLACE)

@@ -1,0 +1,33 @@
+"""The seed and the model."""
+
+from __future__ import annotations
+
+from xp.backends.capability import Row
+from xp.spec import DType
+
+MODEL = (
+    Row(
+        "seed",
+        lambda s: {"seed": s.seed, "data_seed": s.seed},
+        note="An engine's own seed is its rank; the order of tasks is the same on every backend.",
+    ),
+    Row("model.path", carried_by="AutoModelForCausalLM.from_pretrained"),
+    Row("model.build", carried_by="xp.builtin.model, in the model stage"),
+    Row(
+        "model.dtype",
+        lambda s: {"bf16": s.model.dtype is DType.BFLOAT16, "fp16": False},
+        carried_by="torch_dtype=float32 for the weights",
+        note="Trained weights are kept in float32 and computed with in this type; frozen ones (LoRA) are loaded in it.",
+    ),
+    Row("model.max_context_tokens", carried_by="checked against the longest episode when planning"),
+    Row(
+        "model.chat_template",
+        carried_by="arguments of the chat template, in xp.episode.tokens; earlier turns stay as written",
+    ),
+    Row("model.architecture", carried_by="the model's own config.json"),
+    Row("model.lora", carried_by="peft_config=None"),
+    Row("model.lora.rank", carried_by="LoraConfig.r"),
+    Row("model.lora.alpha", carried_by="LoraConfig.lora_alpha"),
+    Row("model.lora.dropout", carried_by="LoraConfig.lora_dropout"),
+    Row("model.lora.target_modules", carried_by="LoraConfig.target_modules, null being all-linear"),
+)

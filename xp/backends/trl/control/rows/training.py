@@ -1,0 +1,111 @@
+"""Sizes, rates and limits of training, and evaluation."""
+
+from __future__ import annotations
+
+from xp.backends.base import Support
+from xp.backends.capability import Row
+from xp.backends.common_rows import cut_gap, length_rows, longest_episode, too_long
+from xp.backends.trl.control.geometry import geometry
+from xp.backends.trl.control.rows.algorithm import NO_CRITIC
+from xp.spec import EngineName, RunSpec
+
+ENGINE = "the engine that xp drives"
+AFTER_THE_CUT = "With vLLM, log-probabilities are those after the cut; with transformers, before it."
+ROUNDS = "xp.tasks.rounds, in the evaluate stage and while training"
+
+
+def _schedule(spec: RunSpec) -> str:
+    """HF's `constant` ignores warm-up; `constant_with_warmup` does not."""
+    if spec.training.lr_schedule == "constant" and spec.training.warmup_updates:
+        return "constant_with_warmup"
+    return spec.training.lr_schedule.value
+
+
+def _wrong_reference(spec: RunSpec) -> str | None:
+    if spec.training.initial_checkpoint is None or spec.model.lora is None or spec.training.kl_coef == 0:
+        return None
+    return (
+        "with model.lora TRL's reference is the checkpoint without the adapters, not model.path; set"
+        " training.kl_coef=0, or make the checkpoint the model (model.path), or use backend=skyrl"
+    )
+
+
+TRAINING = (
+    *length_rows("max_steps", per_step=lambda s: geometry(s).updates_per_rollout),
+    Row("training.prompts_per_step", lambda s: {"generation_batch_size": geometry(s).generation_batch_size}),
+    Row("training.group_size", "num_generations"),
+    Row(
+        "training.updates_per_step", lambda s: {"gradient_accumulation_steps": geometry(s).gradient_accumulation_steps}
+    ),
+    Row("training.passes_per_step", "num_iterations"),
+    Row("training.micro_batch_size", "per_device_train_batch_size"),
+    Row(
+        "training.max_tokens_per_micro_batch",
+        support=Support.UNSUPPORTED,
+        note="A micro-batch is a number of episodes there.",
+        refuse=lambda s: (
+            None
+            if s.training.max_tokens_per_micro_batch is None
+            else "TRL's micro-batches count episodes; set it to null and use training.micro_batch_size"
+        ),
+    ),
+    Row("training.learning_rate", "learning_rate"),
+    Row("training.critic_learning_rate", support=Support.UNSUPPORTED, note=NO_CRITIC),
+    Row("training.lr_schedule", lambda s: {"lr_scheduler_type": _schedule(s)}),
+    Row("training.warmup_updates", "warmup_steps"),
+    Row("training.weight_decay", "weight_decay", note="Biases and norms are excluded."),
+    Row("training.adam_beta1", "adam_beta1"),
+    Row("training.adam_beta2", "adam_beta2"),
+    Row("training.adam_eps", "adam_epsilon"),
+    Row("training.max_grad_norm", "max_grad_norm"),
+    Row("training.kl_coef", "beta"),
+    Row(
+        "training.entropy_coef",
+        "entropy_coef",
+        note="The bonus is a token mean per micro-batch, whatever the loss averages over.",
+    ),
+    Row("training.temperature", "temperature"),
+    Row("training.top_p", "top_p", note=AFTER_THE_CUT),
+    Row("training.top_k", lambda s: {"top_k": s.training.top_k or 0}, note=AFTER_THE_CUT),
+    Row(
+        "training.initial_checkpoint",
+        carried_by="AutoModelForCausalLM.from_pretrained, the reference's place being model.path; null: model.path",
+        refuse=_wrong_reference,
+    ),
+    Row("training.stop", carried_by=f"where a turn ends, by {ENGINE}"),
+    Row(
+        "training.max_prompt_tokens",
+        lambda s: {"vllm_max_model_length": longest_episode(s)} if s.backend.engine.name is EngineName.VLLM else {},
+        carried_by="xp.tasks.load leaves longer prompts out",
+    ),
+    Row("training.max_tokens_per_turn", carried_by=f"max_tokens of each turn, by {ENGINE}"),
+    Row("training.max_response_tokens", "max_completion_length", refuse=too_long),
+    Row(
+        "training.checkpoint_every",
+        lambda s: {
+            "save_strategy": "steps",
+            "save_steps": s.training.checkpoint_every * geometry(s).updates_per_rollout,
+        },
+    ),
+    Row("training.keep_checkpoints", "save_total_limit"),
+    Row(
+        "training.gradient_checkpointing",
+        lambda s: dict.fromkeys(
+            ("gradient_checkpointing", "activation_checkpointing"), s.training.gradient_checkpointing
+        ),
+    ),
+    Row("training.shuffle", carried_by="xp.tasks.schedule; shuffle_dataset=False", native=("shuffle_dataset",)),
+    Row("training.max_void_fraction", carried_by="xp.backends.trl.worker.steps, over all ranks"),
+    Row("training.on_nonfinite", carried_by="xp.backends.trl.worker.guard, before the optimizer's step"),
+    Row(
+        "training.max_logprob_gap",
+        carried_by="xp.backends.trl.worker.guard, over the episodes of the step's first update, before it is made",
+        refuse=cut_gap,
+    ),
+    Row("evaluation.num_tasks", carried_by=ROUNDS),
+    Row("evaluation.samples_per_task", carried_by=ROUNDS),
+    Row("evaluation.temperature", carried_by="the evaluate stage"),
+    Row("evaluation.before_training", carried_by="the evaluate stage"),
+    Row("evaluation.batch_size", carried_by="the evaluate stage"),
+    Row("evaluation.every", carried_by="xp.backends.trl.worker.held_out", native=("eval_strategy",)),
+)
