@@ -13,7 +13,7 @@ from tests.fake_session import call
 from tests.ors_server import COUNTER, running
 from tests.reliability import proxy as faults
 from tests.reliability.conftest import World
-from xp.envs import ors_http
+from xp.envs import ors_replies
 from xp.episode.outcome import Status
 
 MONTH = 30 * 86_400.0
@@ -52,7 +52,7 @@ def test_37_a_call_on_a_half_open_connection_is_resumed_on_another_one_and_execu
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The id has arrived, then nothing more, and no end of the connection either."""
-    monkeypatch.setattr(ors_http, "SILENCE_S", 0.5)
+    monkeypatch.setattr(ors_replies, "SILENCE_S", 0.5)
     world.proxy.inject("/call", faults.stalled(faults.EVENT))
     episode = world.episode(**PATIENT)
     for name in ("inc", "inc"):

@@ -13,7 +13,7 @@ import aiohttp
 from xp.envs.base import DeadlineExceeded, ProtocolError, ResponseLost, SessionLost, UnsafeOrigin
 from xp.envs.local_keys import PROOF_HEADER
 from xp.envs.ors_faults import translated
-from xp.envs.ors_http import MAX_REPLY_BYTES
+from xp.envs.ors_replies import MAX_REPLY_BYTES
 from xp.envs.target import Target, origin
 from xp.envs.wire import parsed
 

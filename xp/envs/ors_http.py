@@ -6,7 +6,6 @@ import asyncio
 import json
 import logging
 from collections.abc import Mapping
-from contextlib import suppress
 from enum import Enum
 from types import TracebackType
 from typing import Any, Final
@@ -16,28 +15,20 @@ import aiohttp
 from xp.envs.base import (
     DeadlineExceeded,
     EnvFault,
-    NotOffered,
     ProtocolError,
     ResponseLost,
-    ToolCrashed,
     UnsafeOrigin,
 )
 from xp.envs.local_keys import PROOF_HEADER
 from xp.envs.ors_faults import raise_for_status, translated
+from xp.envs.ors_replies import EVENTS, MAX_REPLY_BYTES, read_body, read_result
 from xp.envs.retry import Refused, RetryRule, Unreachable
-from xp.envs.sse import EventReader
 from xp.envs.target import Target, origin
 
-MAX_REPLY_BYTES: Final = 16 * 1024 * 1024
-"""Of an answer about one session or one environment: a prompt, tools, a tool's result."""
 MAX_LISTING_BYTES: Final = 64 * 1024 * 1024
 """Of a list of tasks."""
 IDLE_CONNECTION_S: Final = 4.0
 """Shorter than any server's own limit (uvicorn's is 5 s), so that a call never meets a connection just being closed."""
-SILENCE_S: Final = 25.0
-"""A server sends a comment every 10 s; after this much silence a call that can be resumed is resumed."""
-DRAIN_S: Final = 0.2
-EVENTS: Final = "text/event-stream"
 SAID_AFTER: Final = 4
 """Tries after which an outage is said, once until it is over."""
 _log = logging.getLogger(__name__)
@@ -119,7 +110,7 @@ class Transport:
                     with translated(f"{what} on {self._origin}"):
                         async with self._open(method, path, body, sid, with_secrets) as response:
                             await self._accept(response, what, sid)
-                            return await _read(response, max_bytes, what)
+                            return await read_body(response, max_bytes, what)
                 except EnvFault as fault:
                     await self.pause(repeat, fault, attempt, deadline)
 
@@ -150,7 +141,7 @@ class Transport:
                     with translated(f"{what} on {self._origin}"):
                         async with self._open("POST", path, resumed, sid, with_secrets, EVENTS) as response:
                             await self._accept(response, what, sid)
-                            return await _result(response, what, progress, is_resumed=resumed is not body)
+                            return await read_result(response, what, progress, is_resumed=resumed is not body)
                 except EnvFault as fault:
                     if progress and repeat is Repeat.CALL:
                         repeat = Repeat.RESUMPTION
@@ -252,54 +243,3 @@ class _until:  # noqa: N801
             await self._timeout.__aexit__(kind, error, trace)
         except TimeoutError:
             raise DeadlineExceeded(f"{self._what}: no complete answer in time") from None
-
-
-async def _read(response: aiohttp.ClientResponse, limit: int, what: str) -> bytes:
-    body = bytearray()
-    async for piece in response.content.iter_any():
-        body += piece
-        if len(body) > limit:
-            raise NotOffered(f"{what}: the answer is longer than {limit} bytes")
-    return bytes(body)
-
-
-async def _result(response: aiohttp.ClientResponse, what: str, progress: list[str], is_resumed: bool) -> str:
-    """Read events up to `end`; the pieces of the result are joined as they are."""
-    if response.content_type != EVENTS:
-        raise ProtocolError(f"{what}: the answer is {response.content_type[:60]!r}, not an event stream")
-    reader, pieces, size = EventReader(), list[str](), 0
-    while True:
-        try:
-            async with asyncio.timeout(SILENCE_S if progress else None):
-                piece = await response.content.readany()
-        except TimeoutError:
-            raise ResponseLost(f"{what}: {SILENCE_S:g} s of silence") from None
-        size += len(piece)
-        if size > MAX_REPLY_BYTES:
-            raise ProtocolError(f"{what}: the answer is longer than {MAX_REPLY_BYTES} bytes")
-        if not piece:
-            raise ResponseLost(f"{what}: the stream ended before its result")
-        try:
-            events = reader.feed(piece)
-        except ValueError:
-            raise ProtocolError(f"{what}: the stream is not UTF-8") from None
-        for name, data in events:
-            if name == "task_id":
-                progress.append(data.strip())
-            elif name in ("chunk", "end"):
-                pieces.append(data)
-                if name == "end":
-                    await _finish(response)
-                    return "".join(pieces)
-            elif name == "error":
-                if is_resumed and data == "unknown task_id":
-                    raise ProtocolError(f"{what}: the server has forgotten the call that was to be resumed")
-                raise ToolCrashed(f"{what}: {data[:500]}")
-
-
-async def _finish(response: aiohttp.ClientResponse) -> None:
-    """Read to the end of an answer whose result is known: a connection that is left before it cannot be used again."""
-    with suppress(TimeoutError, aiohttp.ClientError):
-        async with asyncio.timeout(DRAIN_S):
-            while await response.content.readany():
-                pass
