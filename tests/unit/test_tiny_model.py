@@ -50,7 +50,13 @@ def tokenizer() -> Any:
 
 def config(directory: Path) -> Path:
     path = directory / "config.json"
-    value = {"output_dir": str(directory / "model"), "seed": 0, "max_context_tokens": 512, "num_threads": 1}
+    value = {
+        "output_dir": str(directory / "model"),
+        "seed": 0,
+        "max_context_tokens": 512,
+        "num_threads": 1,
+        "made_from": "",
+    }
     path.write_text(json.dumps(value | {"build": BUILD}))
     return path
 
@@ -137,4 +143,4 @@ def test_a_finished_model_is_left_alone_and_a_torn_one_is_replaced(tmp_path: Pat
 def _tiny(tokenizer: Any) -> Any:
     from xp.builtin.model.tiny_model import make_model
 
-    return make_model(TinyModelConfig(Path("unused"), 512, 1, Build(seed=0, **BUILD)), tokenizer)
+    return make_model(TinyModelConfig(Path("unused"), 512, 1, "", Build(seed=0, **BUILD)), tokenizer)

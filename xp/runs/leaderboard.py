@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from datetime import datetime
 from pathlib import Path
@@ -90,8 +91,10 @@ def _spec(directory: Path, attempt: int) -> Any:
     from xp.compose.recorded import recorded_spec
 
     plan = directory / f"attempt_{attempt}" / "plan.json"
-    if plan.is_file() and not plan.is_symlink():
-        return json_of(plan, ExitCode.RUN_DIR)["spec"]
+    with suppress(XpError, LookupError, TypeError):  # an older run, or one whose plan is damaged
+        spec = json_of(plan, ExitCode.RUN_DIR)["spec"]
+        if "env" in spec:
+            return spec
     return recorded_spec(directory / "spec.yaml")
 
 
