@@ -177,10 +177,10 @@ def test_what_a_job_leaves_behind_when_it_ends_is_ended_too(tmp_path: Path) -> N
 
 @pytest.mark.scorecard(6)
 def test_a_full_disk_under_the_log_ends_the_run_with_its_own_code(tmp_path: Path) -> None:
-    code = "import sys\nfor _ in range(2000): sys.stdout.write('x' * 999 + '\\n')"
+    code = "import sys\nfor _ in range(4000): sys.stdout.write('x' * 999 + '\\n')"
     limited = (
         "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000)); import json, tests.launching as t;"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, 2_000_000)); import json, tests.launching as t;"
         f"sys.exit(t._main({{'outputs': {str(tmp_path)!r}, 'codes': [{code!r}], 'grace_s': 1, 'attempt': 1}}))"
     )
     ended = subprocess.run([sys.executable, "-c", limited], cwd=ROOT, capture_output=True, text=True, timeout=60)
