@@ -3,5 +3,5 @@
 from __future__ import annotations
 
 
-def dispatch_cpu_unquantized_gemm(layer: object, remove_weight: bool) -> None:
+def dispatch_cpu_unquantized_gemm(*_: object) -> None:
     raise AssertionError("xp puts its own function in the place of this one")
