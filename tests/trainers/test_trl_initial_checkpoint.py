@@ -20,6 +20,7 @@ from xp.backends.trl.worker.train import make_trainer
 from xp.compose import compose
 
 OVERRIDES = (
+    "training.max_logprob_gap=null",  # the words are scripted, not sampled
     *("training.num_steps=2", "training.prompts_per_step=2", "training.group_size=4", "training.micro_batch_size=8"),
     *("training.learning_rate=1e-9", "training.warmup_updates=0", "training.kl_coef=0.01"),
 )

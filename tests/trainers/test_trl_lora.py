@@ -23,6 +23,7 @@ from xp.compose import compose
 from xp.errors import ExitCode, XpError
 
 OVERRIDES = (
+    "training.max_logprob_gap=null",  # the words are scripted, not sampled
     "model.lora={rank: 4, alpha: 16.0, dropout: 0.0, target_modules: null}",
     *("training.num_steps=2", "training.prompts_per_step=2", "training.group_size=4", "training.micro_batch_size=8"),
     *("training.learning_rate=0.01", "training.warmup_updates=0", "training.checkpoint_every=1"),
