@@ -12,6 +12,6 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """What a green run has not shown is said beside it."""
+    """Names, at the end, the trainers and engines whose own code did not run."""
     passed = [report.nodeid for report in terminalreporter.stats.get("passed", [])]
     terminalreporter.write_line(real_code(passed))

@@ -137,7 +137,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def table(verdicts: Sequence[Verdict]) -> str:
-    """As docs/results.md has it."""
+    """The table of docs/results.md."""
     counts = Counter((verdict.kind, verdict.end) for verdict in verdicts)
     lines = [
         "| fault | times | same result | clear refusal | after the run's end | wrong |",

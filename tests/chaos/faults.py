@@ -1,4 +1,4 @@
-"""What may happen to a run from outside; each fault plays out over a first attempt and says what it did."""
+"""Faults that reach a run from outside; each plays out over a first attempt and says what it did."""
 
 from __future__ import annotations
 

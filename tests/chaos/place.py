@@ -40,7 +40,7 @@ CHANGES = ("time", "attempt", "run")
 """Beginnings of the names of metrics that may differ between two runs of one spec."""
 STAGES = ("prepare", "model", "train", "evaluate")
 LIMIT_S = 1200.0
-"""Of one attempt, on a machine that has other work."""
+"""Time limit of one attempt, on a machine that has other work."""
 
 
 @dataclass
@@ -123,7 +123,7 @@ class Place:
         return file.read_text(errors="replace") if file.exists() else ""
 
     def result(self) -> dict[str, Any]:
-        """What must be the same whatever happened: weights, held-out results, the reward and loss of every step."""
+        """Results that no fault may change: weights, held-out results, the reward and loss of every step."""
         run = self.run()
         assert run is not None
         results = max(run.glob("attempt_*/evaluate/evaluation.json"), key=lambda file: int(file.parts[-3][8:]))

@@ -65,7 +65,7 @@ def head_of(generation: Any) -> Any:
 
 
 def packed_head(head: Any) -> Any:
-    """What vLLM itself computes the head with on a CPU: the weights of this moment, for good."""
+    """Packs the head as vLLM itself does on a CPU: later weights are never read."""
     weight = head.weight.detach().clone()
     return lambda x, _, bias: x @ weight.T if bias is None else x @ weight.T + bias
 

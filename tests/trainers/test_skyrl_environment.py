@@ -104,6 +104,7 @@ def test_the_engine_writes_with_the_weights_that_skyrls_workers_left_last(tmp_pa
 
     async def first_token() -> int:
         sampling = {"max_tokens": 1, "temperature": 0.0, "top_p": 1.0, "top_k": -1, "logprobs": 1}
+        sampling["stop_token_ids"] = [tokenizer.eos_token_id]
         output = await engine.generate({"prompt_token_ids": [[20, 21, 22]], "sampling_params": sampling})
         return int(output["response_ids"][0][0])
 

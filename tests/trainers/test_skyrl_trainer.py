@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
 
 from tests.contracts.test_agreement import ROW
+from tests.task_set import leave_manifest
 from tests.tiny import tokenizer_and_model
 from tests.trainers.skyrl_parts import native, train_config
 from xp.backends.skyrl.control.capabilities import refusals
@@ -156,7 +157,8 @@ def step_log(path: Path, *overrides: str) -> tuple[Any, Recorded]:
 
     recorded: Any = Recorded()
     config = train_config(*overrides)
-    config = replace(config, common=replace(config.common, metrics=str(path / "metrics.jsonl")))
+    tasks = str(leave_manifest(path / "tasks"))
+    config = replace(config, common=replace(config.common, metrics=str(path / "metrics.jsonl"), tasks=tasks))
     return StepLog(config, MetricsFile(path / "metrics.jsonl", "train", 1), recorded), recorded
 
 
