@@ -24,10 +24,10 @@ os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 os.environ.setdefault("OPENREWARD_DISABLE_UPDATE_CHECK", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-from xp.backends.base import Places
+from xp.backends.base import RunPaths
 from xp.backends.stages.model import model_place
 from xp.backends.trl.control.render import stages
-from xp.backends.trl.worker.config import TrainConfig
+from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.compose import compose
 
 SPEC = ("training.num_steps=99", "training.learning_rate=1.0e-6", "training.warmup_updates=0")
@@ -56,13 +56,13 @@ class Bench:
     def __init__(self, directory: Path, steps: int) -> None:
         self.directory, self.steps = directory, steps
         self.spec = compose(list(SPEC))
-        places = Places(str(directory / "run"), 1, str(directory / "tasks"))
+        places = RunPaths(str(directory / "run"), 1, str(directory / "tasks"))
         made = {stage.name: stage.job for stage in stages(self.spec, places)}
         self.base = directory / model_place(self.spec.model)
         if not (self.base / "manifest.json").is_file():
             self._make_model(made["model"].files, made["model"].env)
         train = {Path(path).name: text for path, text in made["train"].files.items()}
-        self.config = TrainConfig.from_json(train["config.json"])
+        self.config = TRLTrainConfig.from_json(train["config.json"])
         self.episode_json = train["episode.json"]
         self.episodes = self.config.prompts_per_step * self.config.group_size
         from transformers import AutoTokenizer
@@ -121,7 +121,7 @@ def play_ours(bench: Bench, mix: Any, rows: list[Any]) -> Timed:
 
     from xp.backends.trl.worker.ranks import Ranks
     from xp.backends.trl.worker.rollout import Rollouts
-    from xp.backends.trl.worker.steps import StepLog
+    from xp.backends.trl.worker.steps import TRLStepLog
     from xp.backends.trl.worker.tasks_view import trl_rows
     from xp.backends.trl.worker.train import settled_reward
     from xp.episode.recorder import Recorder
@@ -129,7 +129,7 @@ def play_ours(bench: Bench, mix: Any, rows: list[Any]) -> Timed:
 
     found, chat = Timed(), ChatTokens(bench.tokenizer)
 
-    class Log(StepLog):
+    class Log(TRLStepLog):
         def episodes(self, played: Any, rollout_s: float) -> None:
             super().episodes(played, rollout_s)
             found.turns.append(fmean(one.outcome.num_turns for one in played))
@@ -208,12 +208,12 @@ def main(argv: list[str] | None = None) -> None:
 
     from xp.backends.trl.worker.process import quiet_trainer
     from xp.envs.config import EpisodeConfig
-    from xp.episode.mixture import Mix
+    from xp.episode.mixture import EnvironmentMixture
 
     quiet_trainer(options.threads)
     with tempfile.TemporaryDirectory() as temporary:
         bench = Bench((options.outputs or Path(temporary)).absolute(), options.steps)
-        with Mix(EpisodeConfig.from_json(bench.episode_json), os.environ) as mix:
+        with EnvironmentMixture(EpisodeConfig.from_json(bench.episode_json), os.environ) as mix:
             rows = rows_of(mix, bench.config.prompts_per_step * options.steps)
             server = next(iter(mix._providers.values())).server  # type: ignore[attr-defined]
             rounds = []

@@ -16,7 +16,7 @@ from xp.errors import ExitCode, XpError
 from xp.launchers import secrets_files
 from xp.launchers.base import Launcher
 from xp.runs import detached
-from xp.runs.record import Status, read_record
+from xp.runs.record import RunStatus, read_record
 from xp.runs.supervise import dispatch
 
 WAITS = "import os, time\nprint('first', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.05)\nprint('last')"
@@ -54,11 +54,11 @@ class DetachingContract:
         """Submit and come back; returns the run's directory."""
         spec = launcher_spec(self.name, detach=True, grace_s=1.0, **options)
         record = dispatch(one.by(spec), launcher, outputs, echo=lambda _: None)  # type: ignore[arg-type]
-        assert record.status is Status.RUNNING
+        assert record.status is RunStatus.RUNNING
         return outputs / "runs" / one.run_id
 
-    def end(self, run: Path) -> Status:
-        eventually(lambda: detached.current(run).status is not Status.RUNNING, 3 * self.start_s)
+    def end(self, run: Path) -> RunStatus:
+        eventually(lambda: detached.current(run).status is not RunStatus.RUNNING, 3 * self.start_s)
         return read_record(run).status
 
     def test_stages_follow_each_other_without_a_supervisor(
@@ -74,7 +74,7 @@ class DetachingContract:
         runs.logs(outputs, run)
         shown = capsys.readouterr().out
         assert "first\nlast\n" in shown, shown
-        assert self.end(run) is Status.SUCCEEDED
+        assert self.end(run) is RunStatus.SUCCEEDED
         assert (self.root(outputs) / "y").read_text() == "from a and b"
         runs.show(run)
         assert "succeeded" in capsys.readouterr().out
@@ -84,7 +84,7 @@ class DetachingContract:
     ) -> None:
         stages = (stage("a", "raise SystemExit(7)"), stage("b", "open('ran', 'w')"))
         run = self.leave(plan(*stages), launcher, outputs, options)
-        assert self.end(run) is Status.FAILED
+        assert self.end(run) is RunStatus.FAILED
         assert read_record(run).attempts[-1].stages[0].exit_code == ExitCode.ENVIRONMENT
         time.sleep(2)
         assert not (self.root(outputs) / "ran").exists()
@@ -93,7 +93,7 @@ class DetachingContract:
         self, outputs: Path, launcher: Launcher, options: dict[str, Any]
     ) -> None:
         run = self.leave(plan(stage("a", "pass", outputs=("x",))), launcher, outputs, options)
-        assert self.end(run) is Status.FAILED
+        assert self.end(run) is RunStatus.FAILED
         assert read_record(run).attempts[-1].stages[0].exit_code == ExitCode.MISSING_OUTPUT
 
     def test_cancel_ends_it_and_a_resume_is_refused_until_then(
@@ -110,8 +110,8 @@ class DetachingContract:
         assert not (self.root(outputs) / "ran").exists()
         (self.root(outputs) / "go").touch()
         dispatch(one.at(2).by(spec), launcher, outputs, echo=lambda _: None)  # type: ignore[arg-type]
-        assert self.end(run) is Status.SUCCEEDED
-        assert [attempt.status for attempt in read_record(run).attempts] == [Status.INTERRUPTED, Status.SUCCEEDED]
+        assert self.end(run) is RunStatus.SUCCEEDED
+        assert [attempt.status for attempt in read_record(run).attempts] == [RunStatus.INTERRUPTED, RunStatus.SUCCEEDED]
 
     def test_a_secret_lives_as_long_as_its_stage_may_run(
         self, outputs: Path, launcher: Launcher, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
@@ -124,7 +124,7 @@ class DetachingContract:
         files = list(secrets_files.directory().rglob("*.json"))
         assert [file.stat().st_mode & 0o777 for file in files] == [0o600] * self.num_files
         (self.root(outputs) / "go").touch()
-        assert self.end(run) is Status.SUCCEEDED
+        assert self.end(run) is RunStatus.SUCCEEDED
         assert not list(secrets_files.directory().rglob("*"))
         written = b"".join(path.read_bytes() for path in outputs.rglob("*") if path.is_file())
         assert b"XPCANARY" not in written

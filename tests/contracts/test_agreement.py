@@ -25,7 +25,7 @@ from xp.envs.config import (
     ToolCallsPerTurn,
 )
 from xp.episode.episode import Episode
-from xp.episode.outcome import Outcome, Status
+from xp.episode.outcome import EpisodeStatus, Outcome
 from xp.episode.tokens import ChatTokens
 from xp.tasks.config import Purpose
 from xp.tasks.row import TaskRow
@@ -178,13 +178,13 @@ def bare(script: Script) -> Played:
 def under_trl(script: Script) -> Played:
     import torch
 
-    from xp.backends.trl.worker.config import Sampling
+    from xp.backends.trl.worker.config import TRLSampling
     from xp.backends.trl.worker.rollout import play
 
     tokenizer, _ = tokenizer_and_model()
     mix: Any = FakeMix(script.rules)
     model = ScriptedModel(_conversation(script), len(tokenizer))
-    sampling = Sampling(
+    sampling = TRLSampling(
         0.0, 1.0, None, 400, max_tokens_per_turn=200, max_response_tokens=2000, seed=1, stop=script.stop
     )
     (rollout,) = play(model, ChatTokens(tokenizer), [ROW], mix, sampling, torch.Generator())
@@ -233,25 +233,25 @@ def test_every_driver_agrees_with_the_bare_episode(drive: Callable[[Script], Pla
 def test_a_trajectory_keeps_the_prompt_that_the_engine_was_given_where_the_run_keeps_prompts(keep: bool) -> None:
     import torch
 
-    from xp.backends.trl.worker.config import Sampling
+    from xp.backends.trl.worker.config import TRLSampling
     from xp.backends.trl.worker.rollout import play
 
     tokenizer, _ = tokenizer_and_model()
     script, mix = SCRIPTS[0], FakeMix(SCRIPTS[0].rules)
     chat = ChatTokens(tokenizer, Chat(keep_prompts=keep))
     model: Any = ScriptedModel(_conversation(script), len(tokenizer))
-    sampling = Sampling(0.0, 1.0, None, 400, max_tokens_per_turn=200, max_response_tokens=2000, seed=1)
+    sampling = TRLSampling(0.0, 1.0, None, 400, max_tokens_per_turn=200, max_response_tokens=2000, seed=1)
     (rollout,) = play(model, chat, [ROW], cast(Any, mix), sampling, torch.Generator())
     found = rollout.trajectory("r", "train", 0).prompt
     assert found == (chat.rendered(ROW.messages, ROW.tools) if keep else None)
 
 
 def test_the_scripts_reach_every_status() -> None:
-    assert {bare(script).outcome.status for script in SCRIPTS} == set(Status) - {Status.ONGOING}
+    assert {bare(script).outcome.status for script in SCRIPTS} == set(EpisodeStatus) - {EpisodeStatus.ONGOING}
 
 
 def test_an_outage_has_no_reward_under_any_driver() -> None:
     for script in SCRIPTS:
         for drive in (bare, *DRIVERS):
             outcome = drive(script).outcome
-            assert (outcome.reward is None) == (outcome.status is Status.VOID)
+            assert (outcome.reward is None) == (outcome.status is EpisodeStatus.VOID)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from xp.backends.base import Places, Support, meant_fields, render_module
+from xp.backends.base import RunPaths, Support, meant_fields, render_module
 from xp.backends.capability import Row
 from xp.backends.skyrl.control import rows as skyrl
 from xp.backends.slime.control import rows as slime
@@ -20,7 +20,7 @@ from xp.compose import compose, from_container
 from xp.errors import XpError
 from xp.spec import BackendName, RunSpec
 
-PLACES = Places(run="runs/r", attempt=1, tasks="tasks/t")
+PLACES = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
 SPECS = {
     "reference": REFERENCE,
     "experts": ("env=whodunit", "model=qwen3-30b-a3b", "hardware=h200x8"),

@@ -17,9 +17,9 @@ import yaml
 
 from tests.engines import needs_vllm
 from tests.tiny import tokenizer_and_model
-from xp.backends.base import Places
+from xp.backends.base import RunPaths
 from xp.backends.trl.control.render import stages
-from xp.backends.trl.worker.config import TrainConfig
+from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.compose import compose
 from xp.errors import XpError
 from xp.worker.logprob_gap import check_gap
@@ -42,13 +42,13 @@ def configured(directory: Path, steps: int, *overrides: str) -> dict[str, str]:
             *overrides,
         ]
     )
-    job = next(stage.job for stage in stages(spec, Places(root, 1, f"{root}/tasks")) if stage.name == "train")
+    job = next(stage.job for stage in stages(spec, RunPaths(root, 1, f"{root}/tasks")) if stage.name == "train")
     tokenizer, model = tokenizer_and_model()
     model.save_pretrained(directory / "base")
     tokenizer.save_pretrained(directory / "base")
     for path, text in job.files.items():
         (directory / Path(path).name).write_text(text)
-    config = TrainConfig.from_json((directory / "config.json").read_text())
+    config = TRLTrainConfig.from_json((directory / "config.json").read_text())
     config = replace(
         config,
         base_model=f"{root}/base",
@@ -81,7 +81,7 @@ def served(directory: Path, environ: dict[str, str]) -> Iterator[dict[str, str]]
     from xp.backends.trl.worker import guarded, train
     from xp.backends.trl.worker.server import free_port, running
 
-    config = TrainConfig.from_json((directory / "config.json").read_text())
+    config = TRLTrainConfig.from_json((directory / "config.json").read_text())
     assert config.common.server is not None
     with pytest.MonkeyPatch.context() as patch:
         for name, value in environ.items():

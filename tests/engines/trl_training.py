@@ -16,11 +16,11 @@ from tests.contracts.test_agreement import FakeMix
 from tests.fake_session import RULES
 from tests.trainers.trl_ranks import ROWS
 from xp.backends.trl.worker import colocated
-from xp.backends.trl.worker.config import TrainConfig
+from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.backends.trl.worker.process import leave_group, quiet_trainer
 from xp.backends.trl.worker.ranks import Ranks
 from xp.backends.trl.worker.rollout import Rollouts
-from xp.backends.trl.worker.steps import StepLog
+from xp.backends.trl.worker.steps import TRLStepLog
 from xp.backends.trl.worker.train import make_trainer
 from xp.envs.config import OnNoToolCall
 from xp.episode.metrics_file import MetricsFile
@@ -80,7 +80,7 @@ def untie(trainer: Any) -> None:
 
 def main(path: str, result: str, faults_text: str) -> None:
     """Episodes of one to three turns; whatever the rewards, the entropy bonus moves the weights."""
-    config, faults = TrainConfig.from_json(Path(path).read_text()), json.loads(faults_text)
+    config, faults = TRLTrainConfig.from_json(Path(path).read_text()), json.loads(faults_text)
     ranks = Ranks()
     loopback.stay()
     quiet_trainer(1)
@@ -90,7 +90,7 @@ def main(path: str, result: str, faults_text: str) -> None:
     tokenizer = AutoTokenizer.from_pretrained(config.base_model)
     mix: Any = FakeMix(replace(RULES, on_no_tool_call=OnNoToolCall.NUDGE, max_turns=1 + 2 * ranks.number))
     metrics = Path(config.common.stage_dir, "metrics.jsonl")
-    log = StepLog(config, MetricsFile(metrics, "train", 1) if ranks.is_main else None)
+    log = TRLStepLog(config, MetricsFile(metrics, "train", 1) if ranks.is_main else None)
     if faults == DTYPE:
         config = replace(config, common=replace(config.common, dtype="bfloat16"))
     told = ""

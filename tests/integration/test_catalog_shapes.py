@@ -19,7 +19,7 @@ from xp.compose import ROOT, compose
 from xp.envs.base import Task
 from xp.envs.openreward import OpenRewardProvider
 from xp.errors import ExitCode, XpError
-from xp.spec import HeldOut, RunSpec
+from xp.spec import HeldOutSpec, RunSpec
 from xp.tasks.config import Purpose
 from xp.tasks.held_out import HeldOutRecord, Identity, Rule
 from xp.tasks.prepare import prepare
@@ -133,7 +133,7 @@ def test_every_recipe_is_prepared_against_the_look_alikes(recipe: str, store: Pa
         name: member.model_copy(
             update={
                 "train": member.train.model_copy(update={"num_tasks": 64}),
-                "held_out": HeldOut.model_validate({**member.held_out.model_dump(), "num_tasks": 16}, strict=False),
+                "held_out": HeldOutSpec.model_validate({**member.held_out.model_dump(), "num_tasks": 16}, strict=False),
             }
         )
         if member.held_out is not None and "GSM8K" in (member.serve or "")

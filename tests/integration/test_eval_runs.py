@@ -17,7 +17,7 @@ from xp.compose import compose, to_yaml
 from xp.errors import ExitCode
 from xp.runs.held_out import held_out
 from xp.runs.origin import mark
-from xp.runs.record import Provenance, RunRecord, Status, begin_attempt, close_attempt, write_record
+from xp.runs.record import Provenance, RunRecord, RunStatus, begin_attempt, close_attempt, write_record
 from xp.tasks.prepare import prepare
 
 TASKS = ("env.train.num_tasks=1", "env.held_out.num_tasks=12")
@@ -39,9 +39,9 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = root / "runs" / "R"
     run.mkdir(parents=True)
     (run / "spec.yaml").write_text(to_yaml(spec))
-    record = RunRecord("R", Status.PENDING, ())
+    record = RunRecord("R", RunStatus.PENDING, ())
     for stages in (["prepare", "train", "evaluate"], ["prepare", "evaluate"]):
-        record = close_attempt(begin_attempt(record, stages, HERE), Status.SUCCEEDED)
+        record = close_attempt(begin_attempt(record, stages, HERE), RunStatus.SUCCEEDED)
     write_record(run, record)
     mark(run)
     updates = spec.training.updates_per_step * spec.training.passes_per_step

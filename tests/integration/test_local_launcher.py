@@ -18,7 +18,7 @@ import pytest
 from tests.launching import ROOT, Supervisor, eventually, forms, plan, run, stage, statuses
 from xp.errors import ExitCode, XpError
 from xp.launchers.local import LocalLauncher
-from xp.runs.record import Status, read_record
+from xp.runs.record import RunStatus, read_record
 
 pytestmark = pytest.mark.integration
 
@@ -36,7 +36,7 @@ with open("runs/run/metrics.jsonl", "a") as file:
 def test_stages_run_one_after_the_other_and_see_what_earlier_ones_wrote(tmp_path: Path) -> None:
     first = stage("a", "import time; time.sleep(0.2); open('x', 'w').write('from a')", outputs=("x",))
     second = stage("b", "open('y', 'w').write(open('x').read() + ' and b')", outputs=("y",))
-    assert run(plan(first, second), tmp_path).status is Status.SUCCEEDED
+    assert run(plan(first, second), tmp_path).status is RunStatus.SUCCEEDED
     assert (tmp_path / "y").read_text() == "from a and b"
 
 
@@ -52,7 +52,7 @@ def test_a_cached_stage_is_not_run(tmp_path: Path) -> None:
     run(plan(make, run_id="one"), tmp_path)
     record = run(plan(make, run_id="two"), tmp_path)
     assert (tmp_path / "count").read_text() == "x"
-    assert record.attempts[0].stages[0].status is Status.CACHED
+    assert record.attempts[0].stages[0].status is RunStatus.CACHED
 
 
 MAKE = """
@@ -71,12 +71,12 @@ def test_a_damaged_result_is_made_again_with_one_warning_and_a_whole_one_is_read
     make = stage("model", MAKE, done="made/manifest.json")
     for number, name in enumerate(("one", "two")):
         assert run(plan(make, run_id=name), tmp_path).attempts[0].stages[0].status is (
-            Status.CACHED if number else Status.SUCCEEDED
+            RunStatus.CACHED if number else RunStatus.SUCCEEDED
         )
     weights = tmp_path / "made/weights"
     with monkeypatch.context() as patch:
         patch.setattr(hashlib, "file_digest", None)
-        assert run(plan(make, run_id="three"), tmp_path).attempts[0].stages[0].status is Status.CACHED
+        assert run(plan(make, run_id="three"), tmp_path).attempts[0].stages[0].status is RunStatus.CACHED
     for number, damage in enumerate(("w" * 999 + "v", "w" * 500)):
         weights.write_text(damage)
         screen = []
@@ -93,7 +93,7 @@ def test_a_restart_resumes_where_the_program_left_off(tmp_path: Path) -> None:
     )
     record = run(plan(stage("train", code), max_restarts=1), tmp_path)
     assert (tmp_path / "steps").read_text() == "12"
-    assert [attempt.status for attempt in record.attempts] == [Status.FAILED, Status.SUCCEEDED]
+    assert [attempt.status for attempt in record.attempts] == [RunStatus.FAILED, RunStatus.SUCCEEDED]
     assert record.attempts[0].stages[0].exit_code == 128 + 9
     assert (tmp_path / "runs/run/attempt_1/train/log.txt").exists()
     assert (tmp_path / "runs/run/attempt_2/train/log.txt").exists()
@@ -145,7 +145,7 @@ def test_a_stage_does_not_see_the_secrets_of_another(tmp_path: Path, monkeypatch
     look = "import os, sys; sys.exit(any('XPCANARY' in value for value in os.environ.values()))"
     has = "import os, sys; sys.exit(os.environ['KEY'] != 'XPCANARY_mine' or 'MY_KEY' in os.environ)"
     record = run(plan(stage("has", has, secrets={"KEY": "MY_KEY"}), stage("looks", look)), tmp_path)
-    assert record.status is Status.SUCCEEDED
+    assert record.status is RunStatus.SUCCEEDED
 
 
 def test_two_supervisors_cannot_run_the_same_run(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_what_a_job_leaves_behind_when_it_ends_is_ended_too(tmp_path: Path) -> N
         "open('pid', 'w').write(str(child.pid))"
     )
     began = time.monotonic()
-    assert run(plan(stage("a", code)), tmp_path).status is Status.SUCCEEDED
+    assert run(plan(stage("a", code)), tmp_path).status is RunStatus.SUCCEEDED
     assert time.monotonic() - began < 10
     pid = int((tmp_path / "pid").read_text())
     assert not psutil.pid_exists(pid)

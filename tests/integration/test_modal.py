@@ -17,7 +17,7 @@ from xp.cli import runs
 from xp.launchers import modal
 from xp.launchers.base import Context, Launcher
 from xp.launchers.modal import ModalLauncher
-from xp.runs.record import Status
+from xp.runs.record import RunStatus
 
 pytestmark = pytest.mark.integration
 
@@ -87,7 +87,7 @@ class TestDetachedModal(InTheCloud, DetachingContract):
         self, outputs: Path, launcher: Launcher, options: dict[str, Any]
     ) -> None:
         run = self.leave(plan(stage("train", WRITES, outputs=("x",))), launcher, outputs, options)
-        assert self.end(run) is Status.SUCCEEDED
+        assert self.end(run) is RunStatus.SUCCEEDED
         assert not (run / "model").exists()
         said = runs.fetch(run, with_checkpoints=False)
         assert "--checkpoints brings them" in said

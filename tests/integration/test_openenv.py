@@ -23,7 +23,7 @@ from xp.envs.config import Dialect, EnvConfig
 from xp.envs.local_server import LocalServer
 from xp.envs.openenv import OpenEnvProvider
 from xp.episode.episode import Episode
-from xp.episode.outcome import Outcome, Status
+from xp.episode.outcome import EpisodeStatus, Outcome
 from xp.errors import XpError
 
 pytestmark = pytest.mark.integration
@@ -168,7 +168,7 @@ def test_the_echo_environment_wants_the_tasks_word() -> None:
 def test_the_coding_environment_is_done_when_the_tests_pass() -> None:
     wrong, right = "def double(n): return n", "def double(n): return 2 * n"
     outcome = play("coding", 0, f"<action>{wrong}</action>", f"<action>{right}</action>")
-    assert (outcome.status, outcome.step_rewards) == (Status.FINISHED, (0.0, 1.0))
+    assert (outcome.status, outcome.step_rewards) == (EpisodeStatus.FINISHED, (0.0, 1.0))
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_the_coding_environment_is_done_when_the_tests_pass() -> None:
 )
 def test_a_program_that_does_not_reach_its_tests_has_passed_none(cheat: str) -> None:
     outcome = play("coding", 0, f"<action>{cheat}</action>")
-    assert (outcome.status is not Status.VOID, outcome.reward) == (True, 0.0)
+    assert (outcome.status is not EpisodeStatus.VOID, outcome.reward) == (True, 0.0)
 
 
 def test_strangers_get_neither_an_answer_nor_a_session() -> None:

@@ -21,7 +21,7 @@ from xp.envs.base import EnvFault, SessionLost
 from xp.envs.config import Dialect, EnvConfig
 from xp.envs.openenv import OpenEnvProvider
 from xp.episode.episode import Episode
-from xp.episode.outcome import Status
+from xp.episode.outcome import EpisodeStatus
 from xp.errors import ExitCode, XpError
 
 HAS_DAEMON = shutil.which("docker") is not None and not subprocess.call(
@@ -76,7 +76,7 @@ def test_an_episode_is_played_in_a_container_that_is_gone_afterwards(image: str)
     (container,) = containers()
     where = docker("port", container)
     found.close()
-    assert (outcome.status, outcome.step_rewards) == (Status.FINISHED, (7.0, 93.0))
+    assert (outcome.status, outcome.step_rewards) == (EpisodeStatus.FINISHED, (7.0, 93.0))
     assert where.startswith("8000/tcp -> 127.0.0.1:")
     assert len(where.splitlines()) == 1
     assert containers() == []
@@ -92,7 +92,7 @@ def test_a_container_that_crashes_makes_the_episode_void_and_says_so_at_the_end(
     episode.step("<action>99</action>")
     outcome = episode.settle()
     found.close()
-    assert (outcome.status, outcome.reward) == (Status.VOID, None)
+    assert (outcome.status, outcome.reward) == (EpisodeStatus.VOID, None)
     assert f"the container of {IMAGE} ended by itself with code 1" in capfd.readouterr().err
 
 

@@ -12,7 +12,7 @@ from tests.envs_under_test.catalog.whodunit import make_case
 from tests.fake_session import call
 from tests.ors_server import rules
 from xp.envs.config import EpisodeConfig, WeightedFn
-from xp.episode.mixture import Mix
+from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import Outcome
 from xp.tasks.config import Purpose
 from xp.tasks.row import TaskRow
@@ -38,7 +38,7 @@ def played(look_alike: str, split: str, index: int, message: str, function: str 
     SEEN.clear()
     own = (WeightedFn(f"tests.integration.test_reward_metadata:{function}", 1.0),)
     member = rules(name="e", serve=f"{CATALOG}.{look_alike}", reward_fn=own)
-    with Mix(EpisodeConfig({"e": member}), os.environ) as mix:
+    with EnvironmentMixture(EpisodeConfig({"e": member}), os.environ) as mix:
         episode = mix.episode(row(split, index))
         episode.step(message)
         outcome = episode.settle()

@@ -13,7 +13,7 @@ from xp.cli import runs
 from xp.errors import ExitCode, XpError
 from xp.launchers.base import Context, Echo, Launch
 from xp.runs import detached
-from xp.runs.record import Status, read_record
+from xp.runs.record import RunStatus, read_record
 
 pytestmark = pytest.mark.integration
 
@@ -41,7 +41,7 @@ def test_a_run_that_is_cancelled_is_interrupted(tmp_path: Path) -> None:
     eventually(lambda: begun(tmp_path), 20)
     assert str(supervisor.process.pid) in runs.cancel(tmp_path / "runs/run")
     assert supervisor.end()[0] == ExitCode.TERMINATED
-    assert read_record(tmp_path / "runs/run").status is Status.INTERRUPTED
+    assert read_record(tmp_path / "runs/run").status is RunStatus.INTERRUPTED
 
 
 def test_a_run_whose_supervisor_was_killed_says_so_and_its_log_ends(
@@ -101,6 +101,6 @@ def test_a_run_whose_cluster_is_gone_can_be_closed_and_resumed(tmp_path: Path, m
     one = plan(stage("a", "pass")).by(launcher_spec("slurm", detach=True))
     dispatch(one, silent, tmp_path, echo=lambda _: None)  # type: ignore[arg-type]
     assert "nobody confirms it" in runs.cancel(tmp_path / "runs/run")
-    assert read_record(tmp_path / "runs/run").status is Status.INTERRUPTED
+    assert read_record(tmp_path / "runs/run").status is RunStatus.INTERRUPTED
     dispatch(one.at(2), silent, tmp_path, echo=lambda _: None)  # type: ignore[arg-type]
-    assert read_record(tmp_path / "runs/run").status is Status.RUNNING
+    assert read_record(tmp_path / "runs/run").status is RunStatus.RUNNING

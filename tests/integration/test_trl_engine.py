@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from tests.tiny import tokenizer_and_model
-from xp.backends.trl.worker.config import Sampling
-from xp.backends.trl.worker.engine import Engine, _truncate
+from xp.backends.trl.worker.config import TRLSampling
+from xp.backends.trl.worker.engine import TransformersEngine, _truncate
 
-SAMPLING = Sampling(1.0, 1.0, None, 400, max_tokens_per_turn=12, max_response_tokens=60, seed=1)
+SAMPLING = TRLSampling(1.0, 1.0, None, 400, max_tokens_per_turn=12, max_response_tokens=60, seed=1)
 
 
 def full_forward(model: object, ids: list[int], temperature: float) -> torch.Tensor:
@@ -33,7 +33,7 @@ def prompts(count: int) -> list[list[int]]:
 def test_log_probabilities_over_turns_are_those_of_one_full_forward(temperature: float) -> None:
     tokenizer, model = tokenizer_and_model()
     sampling = replace(SAMPLING, temperature=temperature)
-    engine = Engine(model, prompts(6), [tokenizer.eos_token_id], sampling, torch.Generator().manual_seed(1))
+    engine = TransformersEngine(model, prompts(6), [tokenizer.eos_token_id], sampling, torch.Generator().manual_seed(1))
     for turn in range(3):
         written = engine.turn()
         # Every turn one conversation leaves and the others get replies of different lengths.
@@ -50,7 +50,7 @@ def test_log_probabilities_over_turns_are_those_of_one_full_forward(temperature:
 
 def test_a_mask_says_who_wrote_a_token() -> None:
     tokenizer, model = tokenizer_and_model()
-    engine = Engine(model, prompts(2), [tokenizer.eos_token_id], SAMPLING, torch.Generator().manual_seed(1))
+    engine = TransformersEngine(model, prompts(2), [tokenizer.eos_token_id], SAMPLING, torch.Generator().manual_seed(1))
     first = {turn.number: turn.ids for turn in engine.turn()}
     engine.extend({0: [20, 21, 22]})
     second = engine.turn()
@@ -65,7 +65,7 @@ def test_limits_of_a_turn_and_of_the_whole_hold() -> None:
     tokenizer, model = tokenizer_and_model()
     sampling = replace(SAMPLING, max_tokens_per_turn=5, max_response_tokens=8)
     never = [-1]  # a token that ends no turn
-    engine = Engine(model, prompts(2), never, sampling, torch.Generator().manual_seed(1))
+    engine = TransformersEngine(model, prompts(2), never, sampling, torch.Generator().manual_seed(1))
     assert [(len(turn.ids), turn.is_cut) for turn in engine.turn()] == [(5, True), (5, True)]
     engine.extend({0: [20], 1: [20]})
     assert [len(turn.ids) for turn in engine.turn()] == [2, 2]
@@ -76,8 +76,10 @@ def test_limits_of_a_turn_and_of_the_whole_hold() -> None:
 def test_the_same_seed_writes_the_same_and_greedy_needs_none() -> None:
     tokenizer, model = tokenizer_and_model()
 
-    def play(sampling: Sampling, seed: int) -> list[list[int]]:
-        engine = Engine(model, prompts(4), [tokenizer.eos_token_id], sampling, torch.Generator().manual_seed(seed))
+    def play(sampling: TRLSampling, seed: int) -> list[list[int]]:
+        engine = TransformersEngine(
+            model, prompts(4), [tokenizer.eos_token_id], sampling, torch.Generator().manual_seed(seed)
+        )
         engine.turn()
         return [conversation.completion_ids for conversation in engine.conversations]
 

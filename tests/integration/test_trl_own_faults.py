@@ -18,14 +18,14 @@ import pytest
 from tests.fake_session import call
 from tests.ors_server import Effects, rules, running
 from tests.tiny import tokenizer_and_model
-from xp.backends.trl.worker.config import Sampling
-from xp.backends.trl.worker.conversation import Conversation, Turn
+from xp.backends.trl.worker.config import TRLSampling
+from xp.backends.trl.worker.conversation import Conversation, RolloutTurn
 from xp.backends.trl.worker.rollout import Rollout, play_with
 from xp.backends.trl.worker.tasks_view import trl_rows
 from xp.envs.base import Message, Task
 from xp.envs.config import EpisodeConfig
-from xp.episode.mixture import Mix
-from xp.episode.outcome import Status
+from xp.episode.mixture import EnvironmentMixture
+from xp.episode.outcome import EpisodeStatus
 from xp.episode.tokens import ChatTokens
 from xp.tasks.config import Purpose
 from xp.tasks.row import TaskRow
@@ -33,7 +33,7 @@ from xp.tasks.row import TaskRow
 pytestmark = pytest.mark.integration
 AWKWARD = "tests.envs_under_test.awkward:Awkward"
 OTHER = "tests.envs_under_test.awkward:Other"
-SAMPLING = Sampling(1.0, 1.0, None, 400, max_tokens_per_turn=200, max_response_tokens=2000, seed=1)
+SAMPLING = TRLSampling(1.0, 1.0, None, 400, max_tokens_per_turn=200, max_response_tokens=2000, seed=1)
 
 
 class Script:
@@ -50,12 +50,12 @@ class Script:
     def room(self, number: int) -> int:
         return SAMPLING.max_response_tokens - len(self.conversations[number].completion_ids)
 
-    def turn(self) -> list[Turn]:
+    def turn(self) -> list[RolloutTurn]:
         tokenizer, _ = tokenizer_and_model()
         ids = [*tokenizer(next(self._texts), add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
         for number in self.live:
             self.conversations[number].write(ids, [0.0] * len(ids))
-        return [Turn(number, ids, False) for number in self.live]
+        return [RolloutTurn(number, ids, False) for number in self.live]
 
     def extend(self, replies: Any) -> None:
         self.live = [number for number in self.live if number in replies]
@@ -68,15 +68,15 @@ def row(env: str, split: str, index: int) -> TaskRow:
     return TaskRow(f"{env}/{split}/{index}", env, Purpose.TRAIN, split, index, "h", opening, "[]", 1.0)
 
 
-def mix_of(**changes: Any) -> Mix:
+def mix_of(**changes: Any) -> EnvironmentMixture:
     """On the servers of tests.ors_server, by their URL and key."""
     key = running(AWKWARD).server.keys.client
     url = running(AWKWARD).server.url
     config = rules(name="awkward", target=url, variant="awkward", allowed_origins=(url,), **changes)
-    return Mix(EpisodeConfig({"awkward": config}), {**os.environ, "OPENREWARD_API_KEY": key})
+    return EnvironmentMixture(EpisodeConfig({"awkward": config}), {**os.environ, "OPENREWARD_API_KEY": key})
 
 
-def played(mix: Mix, rows: Sequence[TaskRow], *texts: str) -> list[Rollout]:
+def played(mix: EnvironmentMixture, rows: Sequence[TaskRow], *texts: str) -> list[Rollout]:
     chat = ChatTokens(tokenizer_and_model()[0])
     return play_with(lambda prompts: Script(prompts, texts), chat, [(one, 0) for one in rows], mix)
 
@@ -84,7 +84,7 @@ def played(mix: Mix, rows: Sequence[TaskRow], *texts: str) -> list[Rollout]:
 def test_finished_ends_an_episode() -> None:
     with mix_of() as mix:
         (rollout,) = played(mix, [row("awkward", "train", 0)], call("leave"))
-    assert (rollout.outcome.status, rollout.outcome.reward) == (Status.FINISHED, 1.0)
+    assert (rollout.outcome.status, rollout.outcome.reward) == (EpisodeStatus.FINISHED, 1.0)
 
 
 def test_no_session_outlives_its_episode() -> None:
@@ -150,12 +150,12 @@ def test_task_specs_without_a_common_shape_reach_no_table_of_the_trainer() -> No
     dataset = Dataset.from_list(trl_rows(rows))
     assert dataset.column_names == ["prompt"]
     with mix_of() as mix:
-        assert {one.outcome.status for one in played(mix, rows, call("leave"))} == {Status.FINISHED}
+        assert {one.outcome.status for one in played(mix, rows, call("leave"))} == {EpisodeStatus.FINISHED}
 
 
 def test_two_servers_in_one_run_are_two_servers() -> None:
     members = {"awkward": rules(name="awkward", serve=AWKWARD), "other": rules(name="other", serve=OTHER)}
-    with Mix(EpisodeConfig(members), os.environ) as mix:
+    with EnvironmentMixture(EpisodeConfig(members), os.environ) as mix:
         found = {}
         for name in members:
             session = mix._providers[name].open(Task(name, "train", 0))
@@ -171,7 +171,7 @@ def test_an_environment_that_the_server_does_not_have_is_a_fault_and_not_its_fir
     key = running(AWKWARD).server.keys.client
     url = running(AWKWARD).server.url
     config = rules(name="ghost", target=url, variant="ghost", allowed_origins=(url,))
-    with Mix(EpisodeConfig({"ghost": config}), {**os.environ, "OPENREWARD_API_KEY": key}) as mix:
+    with EnvironmentMixture(EpisodeConfig({"ghost": config}), {**os.environ, "OPENREWARD_API_KEY": key}) as mix:
         with pytest.raises((EnvFault, XpError)):
             mix._providers["ghost"].open(Task("ghost", "train", 0))
 
@@ -181,4 +181,4 @@ def test_a_proxy_of_the_shells_is_not_asked_for_this_machine(monkeypatch: pytest
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     with mix_of(max_attempts=1, retries_per_episode=0) as mix:
         (rollout,) = played(mix, [row("awkward", "train", 0)], call("leave"))
-    assert rollout.outcome.status is Status.FINISHED
+    assert rollout.outcome.status is EpisodeStatus.FINISHED

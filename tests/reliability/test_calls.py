@@ -11,7 +11,7 @@ from tests.reliability import proxy as faults
 from tests.reliability.conftest import TASK, World
 from tests.reliability.proxy import Fault
 from xp.envs.base import DeadlineExceeded, EnvFault, EnvUnavailable, ResponseLost, ToolCrashed
-from xp.episode.outcome import Status
+from xp.episode.outcome import EpisodeStatus
 
 LOST: dict[str, Fault] = {
     "executed, then 502": faults.status(502, executed=True),
@@ -35,7 +35,7 @@ REFUSED: dict[str, Fault] = {
 def test_12_a_lost_answer_voids_and_the_tool_runs_once(world: World, name: str, times: int) -> None:
     world.proxy.inject("/call", LOST[name], times)
     episode = world.episode(call_timeout_s=0.7)
-    assert episode.step(call("inc")).status is Status.VOID
+    assert episode.step(call("inc")).status is EpisodeStatus.VOID
     outcome = episode.settle()
     assert outcome.reward is None
     assert world.effects.count("inc") == (name != "reset")
@@ -49,7 +49,7 @@ def test_12_a_retried_episode_runs_each_call_once_on_a_fresh_session(world: Worl
     episode = world.episode(retries_per_episode=1, call_timeout_s=0.7)
     for tool in ("inc", "inc", "submit"):
         reply = episode.step(call(tool))
-    assert reply.status is Status.FINISHED
+    assert reply.status is EpisodeStatus.FINISHED
     assert episode.settle().reward == 1.5
     assert world.effects.count("init") == 2
     assert world.effects.most("inc") == 2
@@ -64,7 +64,7 @@ def test_13_a_lost_final_answer_is_never_zero(world: World, name: str) -> None:
     for tool in ("inc", "inc", "submit"):
         episode.step(call(tool))
     outcome = episode.settle()
-    assert (outcome.status, outcome.reward) == (Status.VOID, None)
+    assert (outcome.status, outcome.reward) == (EpisodeStatus.VOID, None)
     assert world.effects.count("submit") == (name != "reset")
 
 
@@ -76,7 +76,7 @@ def test_13_an_answer_that_was_begun_is_resumed_with_its_reward(world: World, ti
     for tool in ("inc", "inc", "submit"):
         episode.step(call(tool))
     outcome = episode.settle()
-    assert (outcome.status, outcome.reward) == (Status.FINISHED, 1.5)
+    assert (outcome.status, outcome.reward) == (EpisodeStatus.FINISHED, 1.5)
     assert world.effects.count("submit") == 1
 
 
@@ -86,7 +86,7 @@ def test_14_a_refused_call_is_tried_again_and_runs_once(world: World, name: str)
     world.proxy.inject("/call", REFUSED[name], times=1)
     episode = world.episode(call_timeout_s=5.0)
     began = time.monotonic()
-    assert episode.step(call("inc")).status is Status.ONGOING
+    assert episode.step(call("inc")).status is EpisodeStatus.ONGOING
     assert time.monotonic() - began >= (1.0 if "1" in name.removeprefix("429") or "503" in name else 0.1)
     assert world.effects.count("inc") == 1
 

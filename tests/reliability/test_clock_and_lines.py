@@ -14,7 +14,7 @@ from tests.ors_server import COUNTER, running
 from tests.reliability import proxy as faults
 from tests.reliability.conftest import World
 from xp.envs import ors_replies
-from xp.episode.outcome import Status
+from xp.episode.outcome import EpisodeStatus
 
 MONTH = 30 * 86_400.0
 PATIENT: dict[str, float] = {"create_timeout_s": 60.0, "call_timeout_s": 60.0, "episode_timeout_s": 250.0}
@@ -31,7 +31,7 @@ def test_36_a_jump_of_the_wall_clock_ends_no_episode_and_is_in_no_duration(
     real = time.time
     monkeypatch.setattr(time, "time", lambda: real() + by)
     episode.step(call("inc"))
-    assert episode.step(call("submit")).status is Status.FINISHED, episode.settle().void_reason
+    assert episode.step(call("submit")).status is EpisodeStatus.FINISHED, episode.settle().void_reason
     assert episode.settle().reward == 1.5
     assert 0 < episode.elapsed_s < 300
 
@@ -42,7 +42,7 @@ def test_36_a_retry_after_of_another_clock_is_not_waited_for_beyond_the_deadline
     world.proxy.inject("/call", faults.status(503, {"Retry-After": date}), times=99)
     began = time.monotonic()
     episode = world.episode(call_timeout_s=2.0)
-    assert episode.step(call("inc")).status is Status.VOID
+    assert episode.step(call("inc")).status is EpisodeStatus.VOID
     assert time.monotonic() - began < 60
     assert world.effects.count("inc") == 0
 
@@ -57,7 +57,7 @@ def test_37_a_call_on_a_half_open_connection_is_resumed_on_another_one_and_execu
     episode = world.episode(**PATIENT)
     for name in ("inc", "inc"):
         episode.step(call(name))
-    assert episode.step(call("submit")).status is Status.FINISHED
+    assert episode.step(call("submit")).status is EpisodeStatus.FINISHED
     assert episode.settle().reward == 1.5
     assert world.effects.count("inc") == 2
     assert len(world.proxy.requests("/call")) == 4
@@ -71,7 +71,7 @@ def test_37_a_connection_that_dies_without_a_word_before_the_answer_costs_a_sess
     episode = world.episode(**PATIENT | {"call_timeout_s": 5.0, "retries_per_episode": 1})
     for name in ("inc", "inc"):
         episode.step(call(name))
-    assert episode.step(call("submit")).status is Status.FINISHED
+    assert episode.step(call("submit")).status is EpisodeStatus.FINISHED
     assert episode.settle().reward == 1.5
     assert world.effects.most("inc") == 2, "no session executes a call twice"
 
@@ -93,7 +93,7 @@ def test_38_a_session_that_expires_in_mid_episode_is_played_again_on_a_fresh_one
     episode.step(call("inc"))
     expire(world)
     episode.step(call("inc"))
-    assert episode.step(call("submit")).status is Status.FINISHED
+    assert episode.step(call("submit")).status is EpisodeStatus.FINISHED
     assert episode.settle().reward == 1.5
     assert len(world.proxy.requests("/create")) == 2
 
@@ -103,7 +103,7 @@ def test_38_without_retries_it_makes_the_episode_void_and_says_so(world: World) 
     episode = world.episode(**PATIENT)
     episode.step(call("inc"))
     expire(world)
-    assert episode.step(call("inc")).status is Status.VOID
+    assert episode.step(call("inc")).status is EpisodeStatus.VOID
     outcome = episode.settle()
     assert outcome.reward is None
     assert (outcome.void_reason or "").startswith("SessionLost")

@@ -12,7 +12,7 @@ from tests.fake_session import call
 from tests.reliability import proxy as faults
 from tests.reliability.conftest import World
 from xp.episode.metrics import Played, episode_metrics
-from xp.episode.outcome import Outcome, Status
+from xp.episode.outcome import EpisodeStatus, Outcome
 from xp.errors import ExitCode, XpError
 
 
@@ -68,4 +68,4 @@ def test_20_void_episodes_are_metered_and_are_in_no_mean(world: World) -> None:
 @pytest.mark.scorecard(20)
 def test_20_a_reward_is_none_exactly_when_the_episode_is_void(world: World) -> None:
     found: list[Outcome] = [one.outcome for one in outcomes(world, 6, 3)]
-    assert [outcome.reward is None for outcome in found] == [outcome.status is Status.VOID for outcome in found]
+    assert [outcome.reward is None for outcome in found] == [outcome.status is EpisodeStatus.VOID for outcome in found]

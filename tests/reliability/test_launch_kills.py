@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from tests.launching import Supervisor, eventually
-from xp.runs.record import Status, read_record
+from xp.runs.record import RunStatus, read_record
 
 STAGE = """
 import os, sys, time
@@ -44,8 +44,8 @@ def test_a_kill_at_a_random_moment_corrupts_nothing_and_leaves_nothing_running(t
     code, output = Supervisor(tmp_path, [STAGE] * 3, grace_s=0.5, attempt=attempt).end()
     assert code == 0, output
     record = read_record(tmp_path / "runs/run")
-    assert record.status is Status.SUCCEEDED
-    assert all(attempt.status is not Status.RUNNING for attempt in record.attempts)
+    assert record.status is RunStatus.SUCCEEDED
+    assert all(attempt.status is not RunStatus.RUNNING for attempt in record.attempts)
     assert [(tmp_path / f"s{number}.done").read_text() for number in range(3)] == ["result"] * 3
     began = (tmp_path / "began.txt").read_text().split("\n")
     assert len(began) == len(set(began))  # no stage of an attempt twice

@@ -23,7 +23,7 @@ from xp.envs.base import EnvFault, EnvUnavailable, Task
 from xp.envs.local_server import LocalServer
 from xp.envs.openenv import OpenEnvProvider
 from xp.episode.episode import Episode
-from xp.episode.outcome import Outcome, Status
+from xp.episode.outcome import EpisodeStatus, Outcome
 
 PATIENT = {"create_timeout_s": 90.0, "call_timeout_s": 90.0, "episode_timeout_s": 180.0}
 
@@ -44,7 +44,7 @@ def play(world: World, num: int, during: Callable[[int], None] = lambda _: None)
 
 
 def check_each_ran_once(world: World, outcomes: list[Outcome]) -> None:
-    assert [outcome.status for outcome in outcomes] == [Status.FINISHED] * len(outcomes), outcomes
+    assert [outcome.status for outcome in outcomes] == [EpisodeStatus.FINISHED] * len(outcomes), outcomes
     assert [outcome.reward for outcome in outcomes] == [1.5] * len(outcomes)
     assert world.effects.count("inc") == 2 * len(outcomes)
     assert world.effects.count("submit") == len(outcomes)
@@ -144,7 +144,7 @@ def test_an_episode_pauses_before_it_begins_again(world: World) -> None:
     world.proxy.inject("/call", faults.reset(executed=True))
     episode = world.episode(retries_per_episode=1)
     began = time.monotonic()
-    assert episode.step(call("inc")).status is Status.ONGOING
+    assert episode.step(call("inc")).status is EpisodeStatus.ONGOING
     assert time.monotonic() - began >= 0.125
 
 

@@ -13,10 +13,10 @@ from tempfile import mkdtemp
 import pytest
 
 from tests.reliability.prepare_runs import Runs, new_runs
-from xp.tasks.faults import Point
+from xp.tasks.faults import FaultPoint
 from xp.tasks.store import prove
 
-LATER = {Point.TASK: (1, 100, 340), Point.SHARD_TEMPORARY: (1, 4), Point.SHARD: (1, 3)}
+LATER = {FaultPoint.TASK: (1, 100, 340), FaultPoint.SHARD_TEMPORARY: (1, 4), FaultPoint.SHARD: (1, 3)}
 
 
 @cache
@@ -53,23 +53,23 @@ def finished_shards(runs: Runs) -> set[str]:
 
 @pytest.mark.scorecard(1)
 @pytest.mark.parametrize(
-    ("point", "nth"), [(point, nth) for point in Point for nth in LATER.get(point, (1,))], ids=lambda v: str(v)
+    ("point", "nth"), [(point, nth) for point in FaultPoint for nth in LATER.get(point, (1,))], ids=lambda v: str(v)
 )
-def test_killed_at_a_named_point_the_next_run_ends_it(tmp_path: Path, point: Point, nth: int) -> None:
+def test_killed_at_a_named_point_the_next_run_ends_it(tmp_path: Path, point: FaultPoint, nth: int) -> None:
     runs = new_runs(tmp_path)
     code, _ = runs.finish(fault=f"prepare:{point}:kill:{nth}")
     assert code == -signal.SIGKILL, f"{point} was not passed {nth} times"
-    assert runs.path.exists() == (point is Point.COMMITTED)
+    assert runs.path.exists() == (point is FaultPoint.COMMITTED)
     check_that_the_next_run_ends_it(runs)
 
 
 @pytest.mark.scorecard(1)
-@pytest.mark.parametrize("point", list(Point))
-def test_failing_at_a_named_point_leaves_no_set(tmp_path: Path, point: Point) -> None:
+@pytest.mark.parametrize("point", list(FaultPoint))
+def test_failing_at_a_named_point_leaves_no_set(tmp_path: Path, point: FaultPoint) -> None:
     runs = new_runs(tmp_path, latency_s=0.0)
     code, said = runs.finish(fault=f"prepare:{point}:raise")
     assert (code, "InjectedFault" in said) == (1, True), said
-    assert runs.path.exists() == (point is Point.COMMITTED)
+    assert runs.path.exists() == (point is FaultPoint.COMMITTED)
     check_that_the_next_run_ends_it(runs)
 
 

@@ -17,7 +17,7 @@ from tests.reliability.conftest import TASK, World
 from tests.reliability.proxy import EVENT_STREAM, Fault, output
 from xp.envs import wire
 from xp.envs.base import EnvFault, ProtocolError, ResponseLost
-from xp.episode.outcome import Status
+from xp.episode.outcome import EpisodeStatus
 
 MALFORMED: dict[str, Fault] = {
     "truncated JSON": faults.streamed('{"ok": true, "outp'),
@@ -67,7 +67,7 @@ def test_18_a_malformed_reply_is_a_protocol_error_and_voids(world: World, name: 
     kinds = (ProtocolError, ResponseLost) if name == "HTML that says it is a stream" else ProtocolError
     world.proxy.inject("/call", MALFORMED[name], times=99)
     episode = world.episode()
-    assert episode.step(call("inc")).status is Status.VOID
+    assert episode.step(call("inc")).status is EpisodeStatus.VOID
     outcome = episode.settle()
     assert outcome.reward is None
     assert outcome.step_rewards == ()
@@ -81,7 +81,7 @@ def test_18_a_malformed_reply_is_a_protocol_error_and_voids(world: World, name: 
 def test_18_a_reward_that_no_trainer_can_use_voids_with_the_reason(world: World, reward: float) -> None:
     world.proxy.inject("/call", output(reward=reward))
     episode = world.episode(retries_per_episode=1)
-    assert episode.step(call("inc")).status is Status.VOID
+    assert episode.step(call("inc")).status is EpisodeStatus.VOID
     assert "env.reward.bound is 1e+06" in (episode.settle().void_reason or "")
     assert world.effects.count("inc") == 1, "asked for again, which gives the same"
 

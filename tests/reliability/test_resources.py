@@ -22,7 +22,7 @@ from tests.reliability.test_sessions import wait_for
 from xp.envs.base import SessionLost
 from xp.envs.openreward import OpenRewardProvider
 from xp.episode.episode import Episode
-from xp.episode.outcome import Status
+from xp.episode.outcome import EpisodeStatus
 
 ROLLOUTS = 500
 """Twice: once until every pool and arena has its size, once measured."""
@@ -34,7 +34,7 @@ def test_23_a_thousand_rollouts_with_faults_leave_nothing_behind(world: World) -
     config = world.config(retries_per_episode=1)
     every_tenth = [faults.reset(True), faults.status(502, executed=True), faults.closed_after_200(), faults.status(429)]
 
-    def rollout(number: int) -> Status:
+    def rollout(number: int) -> EpisodeStatus:
         if number % 10 == 0:
             world.proxy.inject("/call", every_tenth[number // 10 % len(every_tenth)])
         episode = Episode(TASK, lambda: provider.open(TASK), config)
@@ -57,7 +57,7 @@ def test_23_a_thousand_rollouts_with_faults_leave_nothing_behind(world: World) -
         threads, fds, megabytes = measure()
         statuses = list(pool.map(rollout, range(ROLLOUTS)))
         found = measure()
-    assert statuses.count(Status.FINISHED) >= 0.95 * ROLLOUTS
+    assert statuses.count(EpisodeStatus.FINISHED) >= 0.95 * ROLLOUTS
     assert found[0] <= threads
     assert found[1] <= fds + 5
     assert found[2] <= megabytes + 5

@@ -22,7 +22,7 @@ from xp.envs.base import DeadlineExceeded, EnvFault, EnvUnavailable, ProtocolErr
 from xp.envs.local_server import LocalServer
 from xp.envs.openreward import OpenRewardProvider
 from xp.episode.episode import Episode
-from xp.episode.outcome import Status
+from xp.episode.outcome import EpisodeStatus
 
 OPENING: dict[str, tuple[str, Fault, type[EnvFault]]] = {
     "create_session 503 for ever": ("/create_session", faults.status(503), ResponseLost),
@@ -152,7 +152,7 @@ def test_17_a_restarted_server_is_noticed_on_the_next_call_and_voids(world: Worl
     episode = world.episode()
     episode.step(call("inc"))
     world.proxy.upstream = restarted
-    assert episode.step(call("inc")).status is Status.VOID
+    assert episode.step(call("inc")).status is EpisodeStatus.VOID
     assert (episode.settle().void_reason or "").startswith("SessionLost")
 
 
@@ -162,7 +162,7 @@ def test_17_an_episode_over_a_restart_is_played_again_once(world: World, restart
     episode.step(call("inc"))
     world.proxy.upstream = restarted
     episode.step(call("inc"))
-    assert episode.step(call("submit")).status is Status.FINISHED
+    assert episode.step(call("submit")).status is EpisodeStatus.FINISHED
     assert episode.settle().reward == 1.5
     assert len(world.proxy.requests("/create")) == 2
 
@@ -176,7 +176,7 @@ def test_17_a_server_that_stays_away_voids_within_the_deadlines() -> None:
     assert provider.server is not None
     os.kill(provider.server.pid or 0, signal.SIGKILL)
     began = time.monotonic()
-    assert episode.step(call("inc")).status is Status.VOID
+    assert episode.step(call("inc")).status is EpisodeStatus.VOID
     assert time.monotonic() - began < 10.0
     provider.close()
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.tiny import tokenizer_and_model
-from xp.backends.base import Places
+from xp.backends.base import RunPaths
 from xp.backends.skyrl.control.render import stages
-from xp.backends.skyrl.worker.config import TrainConfig
+from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig
 from xp.backends.skyrl.worker.process import prepare_process
 from xp.backends.skyrl.worker.tasks_view import ENV_CLASS, skyrl_row
 from xp.compose import compose
@@ -22,17 +22,17 @@ from xp.tasks.row import TaskRow
 
 prepare_process()
 
-PLACES = Places(run="runs/r", attempt=1, tasks="tasks/t")
+PLACES = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
 REHEARSAL = ("backend=skyrl", "hardware=cpu")
 
 
-def train_config(*overrides: str) -> TrainConfig:
+def train_config(*overrides: str) -> SkyRLTrainStageConfig:
     """As the control plane renders it for the rehearsal."""
     train = next(stage for stage in stages(compose([*REHEARSAL, *overrides]), PLACES) if stage.name == "train")
-    return TrainConfig.from_json(train.job.files["runs/r/attempt_1/train/config.json"])
+    return SkyRLTrainStageConfig.from_json(train.job.files["runs/r/attempt_1/train/config.json"])
 
 
-def native(config: TrainConfig, root: Path = Path("/outputs")) -> Any:
+def native(config: SkyRLTrainStageConfig, root: Path = Path("/outputs")) -> Any:
     """SkyRLTrainConfig, parsed and checked by SkyRL."""
     from skyrl.train.config import SkyRLTrainConfig
     from skyrl.train.utils import validate_cfg
@@ -100,7 +100,7 @@ def _registered() -> None:
     register_environment()
 
 
-def generator(client: Any, mix: Any, config: TrainConfig, **changes: Any) -> Any:
+def generator(client: Any, mix: Any, config: SkyRLTrainStageConfig, **changes: Any) -> Any:
     """XpGenerator as the experiment makes it.
 
     Args:
@@ -123,7 +123,7 @@ def generator(client: Any, mix: Any, config: TrainConfig, **changes: Any) -> Any
     )
 
 
-def request(rows: Sequence[TaskRow], group_size: int, config: TrainConfig) -> Any:
+def request(rows: Sequence[TaskRow], group_size: int, config: SkyRLTrainStageConfig) -> Any:
     """SkyRL's own input of a generation, from rows of the view."""
     from skyrl.backends.skyrl_train.inference_servers.engine_utils import get_sampling_params_for_backend
     from skyrl.train.generators.utils import prepare_generator_input
@@ -144,7 +144,7 @@ def request(rows: Sequence[TaskRow], group_size: int, config: TrainConfig) -> An
 
 
 def play(
-    client: Any, mix: Any, rows: Sequence[TaskRow], config: TrainConfig, group_size: int = 1, **changes: Any
+    client: Any, mix: Any, rows: Sequence[TaskRow], config: SkyRLTrainStageConfig, group_size: int = 1, **changes: Any
 ) -> Batch:
     """Play a batch through SkyRL's own loop."""
     made = generator(client, mix, config, **changes)

@@ -16,7 +16,7 @@ import pytest
 from tests.tiny import tokenizer_and_model
 from tests.trainers.fake_sglang import FakeSglang, Says, TinyPolicy
 from xp.backends.slime.worker import hooks
-from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, Common, Limits, WorkerConfig
+from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, EngineLimits, SlimeStageConfig, WorkerConfig
 from xp.backends.slime.worker.rollout_process import Worker
 from xp.backends.slime.worker.tasks_view import INPUT_KEY, METADATA_KEY, TOOL_KEY
 from xp.envs.config import Chat
@@ -32,12 +32,12 @@ needs_slime = pytest.mark.skipif(
     reason="Slime's own code is not here: make test-slime SLIME_PATH=/its/checkout MEGATRON_PATH=/that/of/Megatron-LM",
 )
 
-LIMITS = Limits(max_prompt_tokens=700, max_tokens_per_turn=60, max_response_tokens=400)
+LIMITS = EngineLimits(max_prompt_tokens=700, max_tokens_per_turn=60, max_response_tokens=400)
 
 
-def worker_config(root: Path, limits: Limits = LIMITS, **changes: Any) -> WorkerConfig:
+def worker_config(root: Path, limits: EngineLimits = LIMITS, **changes: Any) -> WorkerConfig:
     """A stage's, for groups of four."""
-    common = Common(
+    common = SlimeStageConfig(
         attempt=1,
         run="runs/r",
         stage_dir="runs/r/attempt_1/train",

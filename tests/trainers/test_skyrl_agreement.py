@@ -12,7 +12,7 @@ pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its ow
 from tests.contracts.test_agreement import ROW, SCRIPTS, STOP, FakeMix, Played, Script, bare, dialogue
 from tests.tiny import tokenizer_and_model
 from tests.trainers.skyrl_parts import ScriptedClient, play, train_config
-from xp.episode.outcome import Status
+from xp.episode.outcome import EpisodeStatus
 from xp.episode.tokens import ChatTokens
 
 ROOM = ("training.max_tokens_per_turn=200", "training.max_response_tokens=600")
@@ -32,7 +32,7 @@ def test_skyrls_loop_agrees_with_the_bare_episode(script: Script) -> None:
     expected, found = bare(script), under_skyrl(script)
     assert found.outcome == expected.outcome
     assert found.messages == expected.messages
-    assert found.trained == ("" if expected.outcome.status is Status.VOID else expected.trained)
+    assert found.trained == ("" if expected.outcome.status is EpisodeStatus.VOID else expected.trained)
 
 
 @pytest.mark.parametrize("keep", [True, False])

@@ -12,14 +12,14 @@ import pytest
 pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
 
 from tests.trainers.skyrl_parts import native
-from xp.backends.base import Places
+from xp.backends.base import RunPaths
 from xp.backends.skyrl.control.render import stages
-from xp.backends.skyrl.worker.config import EvaluateConfig, TrainConfig
+from xp.backends.skyrl.worker.config import SkyRLEvaluateConfig, SkyRLTrainStageConfig
 from xp.backends.skyrl.worker.process import prepare_process
 from xp.compose import compose, options
 from xp.tasks.length import Length
 
-PLACES = Places(run="runs/r", attempt=1, tasks="tasks/t")
+PLACES = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
 ROOT = Path("/outputs")
 NUM_TASKS = 2000
 """More than a step of any recipe takes."""
@@ -74,7 +74,7 @@ def _importable() -> None:
 
 
 def stage_config(overrides: list[str], stage: str) -> Any:
-    kind = {"train": TrainConfig, "evaluate": EvaluateConfig}[stage]
+    kind = {"train": SkyRLTrainStageConfig, "evaluate": SkyRLEvaluateConfig}[stage]
     job = {one.name: one.job for one in stages(compose(overrides), PLACES)}[stage]
     return kind.from_json(job.files[f"runs/r/attempt_1/{stage}/config.json"])
 

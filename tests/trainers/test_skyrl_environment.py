@@ -22,8 +22,8 @@ from xp.builtin.model.scripted_play import Player
 from xp.builtin.model.scripted_play import play as detect
 from xp.builtin.mystery import generate_case
 from xp.compose import compose
-from xp.episode.mixture import Mix
-from xp.episode.outcome import Status
+from xp.episode.mixture import EnvironmentMixture
+from xp.episode.outcome import EpisodeStatus
 from xp.tasks.prepare import prepare
 from xp.tasks.row import TaskRow
 
@@ -38,12 +38,12 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> list[TaskRow]:
 
 
 @pytest.fixture(scope="module")
-def mix() -> Iterator[Mix]:
-    with Mix(episode_config(SPEC), os.environ) as opened:
+def mix() -> Iterator[EnvironmentMixture]:
+    with EnvironmentMixture(episode_config(SPEC), os.environ) as opened:
         yield opened
 
 
-def test_a_diligent_detective_is_paid_in_full_on_the_last_token(rows: list[TaskRow], mix: Mix) -> None:
+def test_a_diligent_detective_is_paid_in_full_on_the_last_token(rows: list[TaskRow], mix: EnvironmentMixture) -> None:
     row = rows[0]
     steps = detect(generate_case(row.split, row.index), Player.DILIGENT, random.Random(0))
     client = ScriptedClient([call(step.tool, **step.arguments) for step in steps])
@@ -53,7 +53,7 @@ def test_a_diligent_detective_is_paid_in_full_on_the_last_token(rows: list[TaskR
     for number, one in enumerate(made.plays(wanted)):
         outcome = one.episode.settle()
         ids, mask = output["response_ids"][number], output["loss_masks"][number]
-        assert (outcome.status, outcome.reward, outcome.num_turns) == (Status.FINISHED, 1.0, len(steps))
+        assert (outcome.status, outcome.reward, outcome.num_turns) == (EpisodeStatus.FINISHED, 1.0, len(steps))
         assert output["rewards"][number] == [0.0] * (len(ids) - 1) + [1.0]
         assert trained_text(ids, mask) == "".join(f"{turn.text}<|im_end|>" for turn in one.episode.turns)
         assert [step.reply in tokenizer_and_model()[0].decode(ids) for step in steps[:-1]] == [True] * (len(steps) - 1)
@@ -61,7 +61,7 @@ def test_a_diligent_detective_is_paid_in_full_on_the_last_token(rows: list[TaskR
 
 
 def test_a_real_model_writes_what_the_trainer_would_have_given_the_same_probability(
-    rows: list[TaskRow], mix: Mix, tmp_path: Path
+    rows: list[TaskRow], mix: EnvironmentMixture, tmp_path: Path
 ) -> None:
     import torch
 

@@ -18,7 +18,7 @@ from tests.trainers.skyrl_parts import ScriptedClient, generator, play, request,
 from xp.envs.base import Task
 from xp.envs.config import EnvConfig, OnNoToolCall
 from xp.episode.episode import Episode
-from xp.episode.outcome import Status
+from xp.episode.outcome import EpisodeStatus
 from xp.episode.tokens import ChatTokens
 from xp.tasks.row import TaskRow
 
@@ -58,7 +58,7 @@ def test_the_reward_is_whole_when_skyrl_leaves_its_loop_before_the_last_step() -
     outcome = batch.plays[0].episode.settle()
     assert batch.output["stop_reasons"] == ["length"]
     assert 0 < outcome.num_turns < 5
-    assert outcome.status is Status.TRUNCATED
+    assert outcome.status is EpisodeStatus.TRUNCATED
     assert sum(batch.output["rewards"][0]) == batch.output["rewards"][0][-1] == outcome.reward
     assert outcome.reward == pytest.approx(0.1 * outcome.num_turns)
     assert mix.num_open() == 0
@@ -79,7 +79,7 @@ def test_an_episode_keeps_its_own_turn_limit_whatever_skyrl_passes() -> None:
     mix: Any = FakeMix(replace(RULES, max_turns=3))
     batch = play(ScriptedClient([call("look")] * 9), mix, [ROW], ROOMY, max_turns=50)
     outcome = batch.plays[0].episode.settle()
-    assert (outcome.num_turns, outcome.status) == (3, Status.TRUNCATED)
+    assert (outcome.num_turns, outcome.status) == (3, EpisodeStatus.TRUNCATED)
 
 
 def test_an_outage_is_void_and_the_others_of_its_batch_play_on() -> None:
@@ -147,7 +147,7 @@ def test_a_response_stays_within_its_limit_and_the_last_turn_gets_what_is_left()
     (prompt,), (ids,) = batch.output["prompt_token_ids"], batch.output["response_ids"]
     assert [one["max_tokens"] for one in client.asked] == [90 - (len(one["ids"]) - len(prompt)) for one in client.asked]
     assert len(ids) <= 90
-    assert outcome.status is Status.TRUNCATED
+    assert outcome.status is EpisodeStatus.TRUNCATED
 
 
 @pytest.mark.parametrize("is_masked", [False, True])

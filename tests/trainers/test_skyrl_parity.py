@@ -10,12 +10,12 @@ pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its ow
 
 from tests.trainers.same_meaning import Meant, differences, random_specs
 from tests.trainers.skyrl_parts import native
-from xp.backends.base import Places
+from xp.backends.base import RunPaths
 from xp.backends.skyrl.control.render import stages
-from xp.backends.skyrl.worker.config import TrainConfig
+from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig
 from xp.spec import RunSpec
 
-PLACES = Places(run="runs/r", attempt=1, tasks="tasks/t")
+PLACES = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
 AGGREGATION = {
     "token_mean": "token_mean",
     "sequence_mean": "sequence_mean",
@@ -26,7 +26,7 @@ SCHEDULE = {"constant_with_warmup": "constant"}
 
 def read(spec: RunSpec) -> Meant:
     job = next(stage.job for stage in stages(spec, PLACES) if stage.name == "train")
-    config = TrainConfig.from_json(job.files["runs/r/attempt_1/train/config.json"])
+    config = SkyRLTrainStageConfig.from_json(job.files["runs/r/attempt_1/train/config.json"])
     cfg = native(config)
     trainer, algorithm, optimizer = cfg.trainer, cfg.trainer.algorithm, cfg.trainer.policy.optimizer_config
     group = cfg.generator.n_samples_per_prompt

@@ -17,14 +17,14 @@ from tests.task_set import leave_manifest
 from tests.tiny import tokenizer_and_model
 from tests.trainers.skyrl_parts import native, train_config
 from xp.backends.skyrl.control.capabilities import refusals
-from xp.backends.skyrl.worker.config import TrainConfig
+from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig
 from xp.backends.skyrl.worker.play import ViewRow
 from xp.backends.skyrl.worker.tasks_view import write_view
 from xp.compose import compose
 from xp.envs.base import Message
 from xp.episode.metrics import Played
 from xp.episode.metrics_file import MetricsFile, read_metrics
-from xp.episode.outcome import Outcome, Status
+from xp.episode.outcome import EpisodeStatus, Outcome
 from xp.errors import ExitCode, XpError
 
 SMALL = ("training.prompts_per_step=2", "training.group_size=4", "training.micro_batch_size=4")
@@ -38,7 +38,7 @@ def dataset(path: Path) -> Any:
     return PromptDataset([str(path)], tokenizer_and_model()[0], 820, 1)
 
 
-def trainer(path: Path, config: TrainConfig, tracker: Any = None, **changes: Any) -> Any:
+def trainer(path: Path, config: SkyRLTrainStageConfig, tracker: Any = None, **changes: Any) -> Any:
     from xp.backends.skyrl.worker.experiment import own_rule
     from xp.backends.skyrl.worker.trainer import XpTrainer
 
@@ -147,19 +147,19 @@ class Recorded:
 
 
 def episode(reward: float | None) -> Any:
-    status = Status.VOID if reward is None else Status.FINISHED
+    status = EpisodeStatus.VOID if reward is None else EpisodeStatus.FINISHED
     played = Played("a", "a/train/0", Outcome(status, reward, (), 1, 1, 0, "down" if reward is None else None), 5)
     return SimpleNamespace(played=lambda: played, trajectory=lambda run, phase, step: (run, phase, step), num_tokens=7)
 
 
 def step_log(path: Path, *overrides: str) -> tuple[Any, Recorded]:
-    from xp.backends.skyrl.worker.steps import StepLog
+    from xp.backends.skyrl.worker.steps import SkyRLStepLog
 
     recorded: Any = Recorded()
     config = train_config(*overrides)
     tasks = str(leave_manifest(path / "tasks"))
     config = replace(config, common=replace(config.common, metrics=str(path / "metrics.jsonl"), tasks=tasks))
-    return StepLog(config, MetricsFile(path / "metrics.jsonl", "train", 1), recorded), recorded
+    return SkyRLStepLog(config, MetricsFile(path / "metrics.jsonl", "train", 1), recorded), recorded
 
 
 def test_a_step_with_too_many_void_episodes_stops_the_run_with_its_own_code(tmp_path: Path) -> None:

@@ -23,8 +23,8 @@ from xp.backends.stages.episode import episode_config
 from xp.compose import compose
 from xp.envs.base import Task
 from xp.episode.metrics import episode_metrics
-from xp.episode.mixture import Mix
-from xp.episode.outcome import Status
+from xp.episode.mixture import EnvironmentMixture
+from xp.episode.outcome import EpisodeStatus
 from xp.episode.prompt import opening_messages, tool_schemas
 from xp.tasks.config import Purpose
 from xp.tasks.row import TaskRow
@@ -72,7 +72,7 @@ def opened(arguments: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
         one.mix.close()
 
 
-def row_of(mix: Mix, env: str, index: int, split: str = "train") -> TaskRow:
+def row_of(mix: EnvironmentMixture, env: str, index: int, split: str = "train") -> TaskRow:
     """A task as preparation writes it, read off a session of the same provider."""
     session = mix._providers[env].open(Task(env, split, index))
     try:
@@ -115,7 +115,7 @@ def test_an_openenv_environment_is_played_though_slimes_python_has_no_openenv(op
     args, own = opened("env=openenv_echo")
     samples = play(args, row_of(own.mix, "openenv_echo", 3))
     found = outcomes(samples)
-    assert {one.status for one in found} == {Status.FINISHED}
+    assert {one.status for one in found} == {EpisodeStatus.FINISHED}
     assert sorted(one.num_turns for one in found) == [1, 1, 1, 2]
     assert [sample.reward for sample in samples] == [1.0] * SIZE
     assert sorted(one.step_rewards for one in found) == [(0.0, 1.0), (1.0,), (1.0,), (1.0,)]
@@ -136,7 +136,7 @@ def test_the_grader_of_the_docs_is_played_from_a_module_of_the_users_own(
     args, own = opened("env=graded", "env.grader=my_env:Multiply")
     samples = play(args, row_of(own.mix, "graded", 5))
     assert sorted(sample.reward for sample in samples) == [0.0, 1.0, 1.0, 1.0]
-    assert {one.status for one in outcomes(samples)} == {Status.FINISHED}
+    assert {one.status for one in outcomes(samples)} == {EpisodeStatus.FINISHED}
     sys.modules.pop("my_env", None)
 
 
@@ -163,13 +163,13 @@ def test_slimes_own_train_py_plays_an_openenv_environment(tmp_path: Path, monkey
     """Its loop, with real Ray and the real router; engines and training are not (test_slime_rehearsal)."""
     from tests.trainers.fake_sglang import FakeSglang, TinyPolicy
     from tests.trainers.test_slime_rehearsal import GROUP, PROMPTS, STEPS, job_of, rehearsed, run, spec_of
-    from xp.backends.base import Places
+    from xp.backends.base import RunPaths
     from xp.backends.stages.prepare import prepare_stage, task_set_place
 
     monkeypatch.setenv("XP_PYTHON", str(XPS_PYTHON))
     model = tiny_directory(tmp_path)
     spec = spec_of(model, "env=openenv_echo", "env.train.num_tasks=4")
-    places = Places(run="runs/r", attempt=1, tasks=task_set_place(spec))
+    places = RunPaths(run="runs/r", attempt=1, tasks=task_set_place(spec))
     run(prepare_stage(spec, places).job, tmp_path)
     export = tmp_path / "runs/r/exports" / str(STEPS - 1)
     export.mkdir(parents=True)

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tests.trainers.slime_setup import needs_slime, parsed
-from xp.backends.base import Places
+from xp.backends.base import RunPaths
 from xp.backends.slime.control.render import stages
-from xp.backends.slime.worker.config import Command, EvaluateConfig, TrainConfig
+from xp.backends.slime.worker.config import SlimeCommand, SlimeEvaluateConfig, SlimeTrainConfig
 from xp.backends.slime.worker.program import absolute_flags
 from xp.compose import compose, options
 from xp.models.network import KEYS
@@ -22,7 +22,7 @@ from xp.tasks.length import Length
 pytestmark = needs_slime
 
 NUM_TASKS = 500
-PLACES = Places(run="runs/r", attempt=1, tasks="tasks/t")
+PLACES = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
 RECIPES = [name for name in options("recipes") if "slime" in name]
 
 
@@ -30,12 +30,12 @@ PPO = ("algorithm=ppo", "backend.convert_model=true")
 SEQUENCE_MEAN = "algorithm.loss_aggregation=sequence_mean"
 
 
-def command(spec: RunSpec, name: str) -> Command:
+def command(spec: RunSpec, name: str) -> SlimeCommand:
     job = next(stage.job for stage in stages(spec, PLACES) if stage.name == name)
     text = job.files[f"runs/r/attempt_1/{name}/config.json"]
     if name != "train":
-        return EvaluateConfig.from_json(text).command
-    config = TrainConfig.from_json(text)
+        return SlimeEvaluateConfig.from_json(text).command
+    config = SlimeTrainConfig.from_json(text)
     return config.with_length(config.length.over(NUM_TASKS, config.prompts_per_step)).from_the_start().command
 
 

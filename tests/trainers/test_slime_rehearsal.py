@@ -23,9 +23,9 @@ import pytest
 from tests.tiny import tokenizer_and_model
 from tests.trainers.fake_sglang import FakeSglang, TinyPolicy
 from tests.trainers.slime_setup import detective, needs_slime, tiny_directory
-from xp.backends.base import Places
+from xp.backends.base import RunPaths
 from xp.backends.slime.control.render import stages
-from xp.backends.slime.worker.config import Command, EvaluateConfig, TrainConfig, WorkerConfig
+from xp.backends.slime.worker.config import SlimeCommand, SlimeEvaluateConfig, SlimeTrainConfig, WorkerConfig
 from xp.backends.stages.prepare import prepare_stage, task_set_place
 from xp.compose import compose
 from xp.job import Job
@@ -77,11 +77,11 @@ def engine() -> Iterator[FakeSglang]:
 
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RunSpec, Places]:
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RunSpec, RunPaths]:
     """Outputs with a task set, made by the real `prepare` stage."""
     root = tmp_path_factory.mktemp("outputs")
     spec = spec_of(tiny_directory(root))
-    places = Places(run="runs/r", attempt=1, tasks=task_set_place(spec))
+    places = RunPaths(run="runs/r", attempt=1, tasks=task_set_place(spec))
     run(prepare_stage(spec, places).job, root)
     return root, spec, places
 
@@ -113,20 +113,20 @@ def start(job: Job, root: Path, log: Path) -> subprocess.Popen[bytes]:
 def rehearsed(job: Job, engine: FakeSglang, more: Sequence[str]) -> Job:
     """The same job, but on an engine that is there already."""
     name = next(path for path in job.files if path.endswith("/config.json"))
-    kind = TrainConfig if name.endswith("train/config.json") else EvaluateConfig
+    kind = SlimeTrainConfig if name.endswith("train/config.json") else SlimeEvaluateConfig
     config: Any = kind.from_json(job.files[name])
-    command: Command = config.command
+    command: SlimeCommand = config.command
     flags = (*command.flags, "--rollout-external-engine-addrs", f"127.0.0.1:{engine.port}", *more)
     config = replace(config, command=replace(command, flags=flags))
     return replace(job, files={**job.files, name: config.to_json()})
 
 
-def job_of(spec: RunSpec, places: Places, name: str) -> Job:
+def job_of(spec: RunSpec, places: RunPaths, name: str) -> Job:
     return next(stage.job for stage in stages(spec, places) if stage.name == name)
 
 
 def test_slimes_own_loop_plays_the_mysteries_and_converts_them_to_training_data(
-    prepared: tuple[Path, RunSpec, Places], engine: FakeSglang
+    prepared: tuple[Path, RunSpec, RunPaths], engine: FakeSglang
 ) -> None:
     root, spec, places = prepared
     # What a training would have exported at the end.
@@ -183,7 +183,7 @@ def _check_conversion(dump: Path, root: Path, worker: Path) -> None:
 
 
 def test_held_out_tasks_are_played_with_both_models_by_slimes_own_rollout(
-    prepared: tuple[Path, RunSpec, Places], engine: FakeSglang
+    prepared: tuple[Path, RunSpec, RunPaths], engine: FakeSglang
 ) -> None:
     root, spec, places = prepared
     model = root / "runs/r/model"
@@ -202,9 +202,9 @@ def test_held_out_tasks_are_played_with_both_models_by_slimes_own_rollout(
     assert not list(root.rglob("reward_curve.png"))  # the control plane draws it
 
 
-def test_term_closes_the_sessions_and_ends_the_program(prepared: tuple[Path, RunSpec, Places]) -> None:
+def test_term_closes_the_sessions_and_ends_the_program(prepared: tuple[Path, RunSpec, RunPaths]) -> None:
     root, spec, _ = prepared
-    places = Places(run="runs/stopped", attempt=1, tasks=task_set_place(spec))
+    places = RunPaths(run="runs/stopped", attempt=1, tasks=task_set_place(spec))
     tokenizer, model = tokenizer_and_model()
     is_playing, goes_on = threading.Event(), threading.Event()
     children: list[psutil.Process] = []

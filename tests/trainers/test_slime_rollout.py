@@ -31,15 +31,15 @@ from tests.trainers.slime_setup import (
     worker_config,
     written_by_policy,
 )
-from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, Limits
+from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, EngineLimits
 from xp.backends.slime.worker.rollout_process import read_played
 from xp.backends.stages.episode import episode_config
 from xp.compose import compose
 from xp.envs.base import EnvUnavailable, Task, ToolResult
 from xp.envs.config import Chat
 from xp.episode.episode import Episode
-from xp.episode.mixture import Mix
-from xp.episode.outcome import Status
+from xp.episode.mixture import EnvironmentMixture
+from xp.episode.outcome import EpisodeStatus
 from xp.episode.trajectory import Trajectory, read_trajectories
 from xp.errors import ExitCode, XpError
 from xp.tasks.config import Purpose
@@ -107,7 +107,7 @@ def says_script(script: Script) -> Any:
 
 def play_script(args: Any, script: Script, size: int = 1, **changes: Any) -> tuple[list[Any], FakeMix, Kept]:
     mix, kept = FakeMix(script.rules), Kept()
-    limits = changes.pop("limits", Limits(400, 200, 2000))
+    limits = changes.pop("limits", EngineLimits(400, 200, 2000))
     put_worker(args, worker_config(args.xp_root, limits, **changes), mix, kept)
     args.rollout_stop = list(script.stop) or None
     with engine(args, says_script(script)):
@@ -128,7 +128,7 @@ def test_slime_agrees_with_the_bare_episode(args: Any, script: Script) -> None:
 def test_a_stop_text_reaches_sglang_which_is_asked_to_leave_it_in_the_turn(args: Any) -> None:
     own = script("stops at a text")
     args.rollout_stop = list(own.stop)
-    put_worker(args, worker_config(args.xp_root, Limits(400, 200, 2000)), FakeMix(own.rules), Kept())
+    put_worker(args, worker_config(args.xp_root, EngineLimits(400, 200, 2000)), FakeMix(own.rules), Kept())
     with engine(args, says_script(own)) as server:
         (sample,) = play_group(args, group_of(ROW, 1))
     asked = [body["sampling_params"] for body in server.requests]
@@ -140,17 +140,17 @@ def test_reward_status_and_mask_follow_the_outcome(args: Any) -> None:
     from slime.utils.types import Sample
 
     expected = {
-        Status.FINISHED: Sample.Status.COMPLETED,
-        Status.STOPPED: Sample.Status.COMPLETED,
-        Status.TRUNCATED: Sample.Status.TRUNCATED,
-        Status.VOID: Sample.Status.FAILED,
+        EpisodeStatus.FINISHED: Sample.Status.COMPLETED,
+        EpisodeStatus.STOPPED: Sample.Status.COMPLETED,
+        EpisodeStatus.TRUNCATED: Sample.Status.TRUNCATED,
+        EpisodeStatus.VOID: Sample.Status.FAILED,
     }
     for script in SCRIPTS:
         (sample,), _, _ = play_script(args, script)
         outcome = read_played(sample.metadata).outcome
         assert sample.status is expected[outcome.status]
         assert math.isnan(sample.reward) if outcome.reward is None else sample.reward == outcome.reward
-        assert sample.remove_sample is (outcome.status is Status.VOID)
+        assert sample.remove_sample is (outcome.status is EpisodeStatus.VOID)
         assert len(sample.loss_mask) == len(sample.rollout_log_probs) == sample.response_length > 0
         assert all(type(token) is int for token in sample.tokens)
 
@@ -176,7 +176,7 @@ def whodunit(args: Any) -> Iterator[Any]:
     worker(args).mix.close()
 
 
-def mystery(index: int, mix: Mix) -> TaskRow:
+def mystery(index: int, mix: EnvironmentMixture) -> TaskRow:
     from xp.builtin.mystery import TOOLS, generate_case
     from xp.envs.base import Message
     from xp.episode.prompt import tool_schemas
@@ -199,7 +199,7 @@ def test_a_real_environment_is_played_through_and_every_token_is_where_it_belong
         assert all(set(body) == {"input_ids", "sampling_params", "return_logprob"} for body in server.requests)
         for sample in samples:
             _check_tokens(sample, server.policy)
-    assert {read_played(sample.metadata).outcome.status for sample in samples} == {Status.FINISHED}
+    assert {read_played(sample.metadata).outcome.status for sample in samples} == {EpisodeStatus.FINISHED}
     assert {read_played(sample.metadata).outcome.num_turns for sample in samples} == {2}
     assert len({sample.reward for sample in samples}) > 1
     records = read_trajectories(next((whodunit.xp_root / "runs").rglob("trajectories/train.jsonl"))).records
@@ -246,7 +246,7 @@ def _check_tokens(sample: Any, policy: Any) -> None:
 
 
 def test_a_model_that_samples_is_cut_at_the_limits_and_stays_aligned(args: Any) -> None:
-    put_worker(args, worker_config(args.xp_root, Limits(400, 12, 30)), FakeMix(NO_RETRY), Kept())
+    put_worker(args, worker_config(args.xp_root, EngineLimits(400, 12, 30)), FakeMix(NO_RETRY), Kept())
     with engine(args) as server:
         (sample,) = play_group(args, group_of(ROW, 1))
         _check_cut(sample, server.policy)
@@ -263,9 +263,9 @@ def test_an_episode_ends_where_the_next_turn_has_no_room(args: Any) -> None:
     (scores,) = [script for script in SCRIPTS if script.name == "scores on the way"]
     tokenizer, _ = tokenizer_and_model()
     turn = len(tokenizer(scores.texts[0], add_special_tokens=False)["input_ids"]) + 1
-    (sample,), _, _ = play_script(args, scores, limits=Limits(400, 200, turn + 3))
+    (sample,), _, _ = play_script(args, scores, limits=EngineLimits(400, 200, turn + 3))
     outcome = read_played(sample.metadata).outcome
-    assert (outcome.status, outcome.num_turns, outcome.reward) == (Status.TRUNCATED, 1, 0.1)
+    assert (outcome.status, outcome.num_turns, outcome.reward) == (EpisodeStatus.TRUNCATED, 1, 0.1)
     assert sample.response_length == turn
 
 
@@ -327,7 +327,7 @@ def test_an_episode_that_is_void_before_its_first_token_has_one_that_is_not_trai
     put_worker(args, worker_config(args.xp_root), Refusing(NO_RETRY), Kept())
     with engine(args, lambda _: []):
         (sample,) = play_group(args, group_of(ROW, 1))
-    assert read_played(sample.metadata).outcome.status is Status.VOID
+    assert read_played(sample.metadata).outcome.status is EpisodeStatus.VOID
     assert (sample.loss_mask, sample.rollout_log_probs) == ([0], [0.0])
 
 
@@ -341,7 +341,7 @@ def test_a_failing_engine_ends_the_run_and_not_the_episode(args: Any) -> None:
         with pytest.raises(httpx.HTTPStatusError):
             play_group(args, group_of(ROW, 1))
     assert kept.records == []
-    assert mix.episodes[0].settle().status is Status.TRUNCATED  # settled, so its session is closed
+    assert mix.episodes[0].settle().status is EpisodeStatus.TRUNCATED  # settled, so its session is closed
 
 
 def test_a_sampling_parameter_that_sglang_does_not_know_is_refused(args: Any) -> None:

@@ -14,29 +14,29 @@ import pytest
 
 from tests.tiny import tokenizer_and_model
 from tests.trainers.trl_args import MAX_STEPS
-from xp.backends.base import Places
+from xp.backends.base import RunPaths
 from xp.backends.trl.control.geometry import world_size
 from xp.backends.trl.control.overrides import catalog
 from xp.backends.trl.control.render import grpo_config, stages
 from xp.backends.trl.worker.checkpoints import SEAL, latest_checkpoint, seal
-from xp.backends.trl.worker.config import TrainConfig
+from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.backends.trl.worker.train import settled_reward
 from xp.compose import compose, options
 from xp.episode.metrics import Played
 from xp.episode.metrics_file import MetricsFile
-from xp.episode.outcome import Outcome, Status
+from xp.episode.outcome import EpisodeStatus, Outcome
 from xp.errors import ExitCode, XpError
 
-PLACES = Places(run="runs/r", attempt=1, tasks="tasks/t")
+PLACES = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
 
 
 def is_trl(recipe: str) -> bool:
     return compose([f"recipes={recipe}"]).backend.name == "trl"
 
 
-def train_config(*overrides: str) -> TrainConfig:
+def train_config(*overrides: str) -> TRLTrainConfig:
     train = next(stage for stage in stages(compose(overrides), PLACES) if stage.name == "train")
-    return TrainConfig.from_json(train.job.files["runs/r/attempt_1/train/config.json"])
+    return TRLTrainConfig.from_json(train.job.files["runs/r/attempt_1/train/config.json"])
 
 
 RECIPES = [name for name in options("recipes") if is_trl(name)]
@@ -144,13 +144,13 @@ def test_a_void_episode_leaves_the_baseline_and_the_others_follow_the_formula(tr
 
 
 def step_log(tmp_path: Path, *overrides: str) -> Any:
-    from xp.backends.trl.worker.steps import StepLog
+    from xp.backends.trl.worker.steps import TRLStepLog
 
-    return StepLog(train_config(*overrides), MetricsFile(tmp_path / "metrics.jsonl", "train", 1))
+    return TRLStepLog(train_config(*overrides), MetricsFile(tmp_path / "metrics.jsonl", "train", 1))
 
 
 def played(reward: float | None) -> Played:
-    status = Status.VOID if reward is None else Status.FINISHED
+    status = EpisodeStatus.VOID if reward is None else EpisodeStatus.FINISHED
     return Played("a", "a/train/0", Outcome(status, reward, (), 1, 1, 0, "down" if reward is None else None), 5)
 
 

@@ -11,11 +11,11 @@ import pytest
 
 from tests.tiny import tokenizer_and_model
 from tests.trainers.trl_ranks import ROWS, Scripted
-from xp.backends.base import Places
+from xp.backends.base import RunPaths
 from xp.backends.trl.control.render import stages
-from xp.backends.trl.worker.config import TrainConfig
+from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.backends.trl.worker.ranks import Ranks
-from xp.backends.trl.worker.steps import StepLog
+from xp.backends.trl.worker.steps import TRLStepLog
 from xp.backends.trl.worker.train import make_trainer
 from xp.compose import compose
 
@@ -57,10 +57,12 @@ def test_the_policy_starts_from_the_checkpoint_and_kl_is_relative_to_the_model(
     base, start = places
     tokenizer, model = tokenizer_and_model()
     spec = compose([*OVERRIDES, f"training.initial_checkpoint={start}"])
-    job = next(one.job for one in stages(spec, Places(str(tmp_path), 1, "tasks")) if one.name == "train")
-    config = replace(TrainConfig.from_json(job.files[f"{tmp_path}/attempt_1/train/config.json"]), base_model=str(base))
+    job = next(one.job for one in stages(spec, RunPaths(str(tmp_path), 1, "tasks")) if one.name == "train")
+    config = replace(
+        TRLTrainConfig.from_json(job.files[f"{tmp_path}/attempt_1/train/config.json"]), base_model=str(base)
+    )
     rollouts: Any = Scripted(Ranks())
-    trainer = make_trainer(config, os.environ, tokenizer, ROWS, StepLog(config, None), rollouts)
+    trainer = make_trainer(config, os.environ, tokenizer, ROWS, TRLStepLog(config, None), rollouts)
     torch.testing.assert_close(weights(trainer.model), weights(model) * 0.5)
     torch.testing.assert_close(weights(trainer.ref_model), weights(model))
     trainer.train()
@@ -77,10 +79,14 @@ def test_without_a_checkpoint_policy_and_reference_are_the_same(places: tuple[Pa
 
     base, _ = places
     tokenizer, _ = tokenizer_and_model()
-    job = next(one.job for one in stages(compose(OVERRIDES), Places(str(tmp_path), 1, "tasks")) if one.name == "train")
-    config = replace(TrainConfig.from_json(job.files[f"{tmp_path}/attempt_1/train/config.json"]), base_model=str(base))
+    job = next(
+        one.job for one in stages(compose(OVERRIDES), RunPaths(str(tmp_path), 1, "tasks")) if one.name == "train"
+    )
+    config = replace(
+        TRLTrainConfig.from_json(job.files[f"{tmp_path}/attempt_1/train/config.json"]), base_model=str(base)
+    )
     rollouts: Any = Scripted(Ranks())
-    trainer = make_trainer(config, os.environ, tokenizer, ROWS, StepLog(config, None), rollouts)
+    trainer = make_trainer(config, os.environ, tokenizer, ROWS, TRLStepLog(config, None), rollouts)
     torch.testing.assert_close(weights(trainer.model), weights(trainer.ref_model))
     trainer.train()
     assert abs(next(line["kl"] for line in trainer.state.log_history if "kl" in line)) < 1e-6

@@ -15,9 +15,9 @@ from typing import Any
 import psutil
 import pytest
 
-from xp.backends.base import Places
+from xp.backends.base import RunPaths
 from xp.backends.trl.control.render import stages
-from xp.backends.trl.worker.config import TrainConfig
+from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.compose import compose
 
 pytestmark = pytest.mark.integration
@@ -28,12 +28,12 @@ def launched(directory: Path, *overrides: str, base_model: str = "none") -> subp
     """The train stage's own command, with the files that the plan holds."""
     root = str(directory)
     job = next(
-        stage.job for stage in stages(compose(overrides), Places(root, 1, f"{root}/tasks")) if stage.name == "train"
+        stage.job for stage in stages(compose(overrides), RunPaths(root, 1, f"{root}/tasks")) if stage.name == "train"
     )
     for path, text in job.files.items():
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         if path.endswith("/config.json"):
-            text = replace(TrainConfig.from_json(text), base_model=base_model).to_json()
+            text = replace(TRLTrainConfig.from_json(text), base_model=base_model).to_json()
         Path(path).write_text(text)
     environ = {**os.environ, **job.env, "PYTHONPATH": f"{FAKE}{os.pathsep}{os.getcwd()}"}
     return subprocess.Popen(

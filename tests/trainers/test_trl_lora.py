@@ -11,13 +11,13 @@ import pytest
 
 from tests.tiny import tokenizer_and_model
 from tests.trainers.trl_ranks import ROWS, Scripted
-from xp.backends.base import Places
+from xp.backends.base import RunPaths
 from xp.backends.trl.control.render import checkpoint, stages
-from xp.backends.trl.worker.config import TrainConfig
+from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.backends.trl.worker.lora import whole_model
 from xp.backends.trl.worker.publish import publish_model, trained_model
 from xp.backends.trl.worker.ranks import Ranks
-from xp.backends.trl.worker.steps import StepLog
+from xp.backends.trl.worker.steps import TRLStepLog
 from xp.backends.trl.worker.train import make_trainer
 from xp.compose import compose
 from xp.errors import ExitCode, XpError
@@ -38,12 +38,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any, Path]:
     tokenizer, model = tokenizer_and_model()
     model.save_pretrained(directory / "base")
     tokenizer.save_pretrained(directory / "base")
-    places, spec = Places(str(directory), 1, "tasks"), compose(list(OVERRIDES))
+    places, spec = RunPaths(str(directory), 1, "tasks"), compose(list(OVERRIDES))
     job = next(stage.job for stage in stages(spec, places) if stage.name == "train")
-    config = TrainConfig.from_json(job.files[f"{directory}/attempt_1/train/config.json"])
+    config = TRLTrainConfig.from_json(job.files[f"{directory}/attempt_1/train/config.json"])
     config = replace(config, base_model=f"{directory}/base")
     rollouts: Any = Scripted(Ranks())
-    trainer = make_trainer(config, os.environ, tokenizer, ROWS, StepLog(config, None), rollouts)
+    trainer = make_trainer(config, os.environ, tokenizer, ROWS, TRLStepLog(config, None), rollouts)
     trainer.train()
     return trainer, (spec, places), directory
 

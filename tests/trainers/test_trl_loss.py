@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from tests.tiny import tokenizer_and_model
-from xp.backends.base import Places
+from xp.backends.base import RunPaths
 from xp.backends.trl.control.render import grpo_config
 from xp.backends.trl.worker.train import settled_reward
 from xp.compose import compose
 
-PLACES = Places(run="runs/r", attempt=1, tasks="tasks/t")
+PLACES = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
 PROMPT = [10, 11, 12]
 FIRST = 20
 """Token by which the first episode begins; the second begins by the next one."""

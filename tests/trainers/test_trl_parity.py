@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from tests.trainers.same_meaning import Meant, differences, random_specs
-from xp.backends.base import Places
+from xp.backends.base import RunPaths
 from xp.backends.trl.control.geometry import world_size
 from xp.backends.trl.control.render import grpo_config
 from xp.spec import RunSpec
 
-PLACES = Places(run="runs/r", attempt=1, tasks="tasks/t")
+PLACES = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
 AGGREGATION = {"dapo": "token_mean", "grpo": "sequence_mean", "dr_grpo": "constant", "cispo": "token_mean"}
 SCHEDULE = {"constant_with_warmup": "constant"}
 

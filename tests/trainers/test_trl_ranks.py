@@ -14,9 +14,9 @@ import pytest
 
 from tests.task_set import leave_manifest
 from tests.tiny import tokenizer_and_model
-from xp.backends.base import Places
+from xp.backends.base import RunPaths
 from xp.backends.trl.control.render import stages
-from xp.backends.trl.worker.config import TrainConfig
+from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.compose import compose
 
 pytestmark = pytest.mark.integration
@@ -49,13 +49,13 @@ def run(directory: Path, processes: int, strategy: str) -> Run:
     ]
     root = str(directory)
     job = next(
-        stage.job for stage in stages(compose(overrides), Places(root, 1, f"{root}/tasks")) if stage.name == "train"
+        stage.job for stage in stages(compose(overrides), RunPaths(root, 1, f"{root}/tasks")) if stage.name == "train"
     )
     files = {Path(path).name: text for path, text in job.files.items()}
     tokenizer, model = tokenizer_and_model()
     model.save_pretrained(directory / "base")
     tokenizer.save_pretrained(directory / "base")
-    config = replace(TrainConfig.from_json(files["config.json"]), base_model=f"{root}/base")
+    config = replace(TRLTrainConfig.from_json(files["config.json"]), base_model=f"{root}/base")
     config = replace(config, common=replace(config.common, tasks=str(leave_manifest(directory / "tasks"))))
     (directory / "config.json").write_text(config.to_json())
     words = ["-m", "tests.trainers.trl_ranks", f"{root}/config.json", f"{root}/result.json"]

@@ -22,18 +22,18 @@ import pytest
 import yaml
 
 from tests.tiny import tokenizer_and_model
-from xp.backends.base import Places
+from xp.backends.base import RunPaths
 from xp.backends.trl.control.render import stages
 from xp.backends.trl.worker import guarded
 from xp.backends.trl.worker.completions import ServerWriter
-from xp.backends.trl.worker.config import Sampling, Server, TrainConfig
+from xp.backends.trl.worker.config import TRLSampling, TRLTrainConfig, VLLMServer
 from xp.backends.trl.worker.server import running, split_devices
-from xp.backends.trl.worker.writing import Request, WritingEngine
+from xp.backends.trl.worker.writing import GenerationRequest, WritingEngine
 from xp.compose import compose
 from xp.errors import ExitCode, XpError
 
 FAKE = Path(__file__).parent / "fake_vllm"
-SAMPLING = Sampling(0.8, 0.9, None, 100, max_tokens_per_turn=5, max_response_tokens=12, seed=1)
+SAMPLING = TRLSampling(0.8, 0.9, None, 100, max_tokens_per_turn=5, max_response_tokens=12, seed=1)
 
 
 def colocated(directory: Path, processes: int, *overrides: str) -> dict[str, Any]:
@@ -48,12 +48,12 @@ def colocated(directory: Path, processes: int, *overrides: str) -> dict[str, Any
             *("algorithm.importance_correction=token", *overrides),
         ]
     )
-    job = next(stage.job for stage in stages(spec, Places(root, 1, f"{root}/tasks")) if stage.name == "train")
+    job = next(stage.job for stage in stages(spec, RunPaths(root, 1, f"{root}/tasks")) if stage.name == "train")
     files = {Path(path).name: text for path, text in job.files.items()}
     tokenizer, model = tokenizer_and_model()
     model.save_pretrained(directory / "base")
     tokenizer.save_pretrained(directory / "base")
-    config = TrainConfig.from_json(files["config.json"])
+    config = TRLTrainConfig.from_json(files["config.json"])
     on_cpu = {**config.grpo, "use_cpu": True, "optim": "adamw_torch", "save_strategy": "no"}
     (directory / "config.json").write_text(replace(config, base_model=f"{root}/base", grpo=on_cpu).to_json())
     words = ["-m", "tests.trainers.trl_colocated", f"{root}/config.json", f"{root}/result.json"]
@@ -145,7 +145,7 @@ def writer() -> Iterator[ServerWriter]:
 
 
 def test_a_server_gets_token_ids_and_says_all_of_the_sampling(writer: ServerWriter) -> None:
-    (first, second) = writer.write([Request([7, 8], 3), Request([9], 4)])
+    (first, second) = writer.write([GenerationRequest([7, 8], 3), GenerationRequest([9], 4)])
     assert (list(first.ids), list(first.logprobs)) == ([8, 2], [-0.25, -0.5])
     assert list(second.ids) == [9, 2]
     asked = next(one for one in Answers.asked if one["prompt"] == [7, 8])
@@ -185,24 +185,24 @@ def test_an_engine_over_a_server_keeps_ids_log_probabilities_and_masks_together(
 def test_a_server_that_hiccups_is_asked_again(writer: ServerWriter) -> None:
     Answers.replies = [(503, {}), (200, {"choices": []})]
     with pytest.raises(XpError, match="no token ids and log-probabilities"):
-        writer.write([Request([7], 3)])
+        writer.write([GenerationRequest([7], 3)])
     Answers.replies = [(503, {})]
-    assert list(writer.write([Request([7], 3)])[0].ids) == [7, 2]
+    assert list(writer.write([GenerationRequest([7], 3)])[0].ids) == [7, 2]
 
 
 def test_a_refused_request_is_not_repeated_and_a_dead_server_ends_the_stage(writer: ServerWriter) -> None:
     Answers.replies = [(400, {"message": "too long"})]
     with pytest.raises(XpError, match=r"400.*too long.*its log is vllm.log") as caught:
-        writer.write([Request([7], 3)])
+        writer.write([GenerationRequest([7], 3)])
     assert caught.value.code is ExitCode.STAGE_FAILED
     assert len(Answers.asked) == 1
     with pytest.raises(XpError, match="the vLLM server failed"):
-        ServerWriter("http://127.0.0.1:9", SAMPLING, [2], "vllm.log", pause_s=0.01).write([Request([7], 3)])
+        ServerWriter("http://127.0.0.1:9", SAMPLING, [2], "vllm.log", pause_s=0.01).write([GenerationRequest([7], 3)])
 
 
 def served(monkeypatch: pytest.MonkeyPatch, model: str, log: Path, timeout_s: float = 30.0) -> Any:
     monkeypatch.setenv("PYTHONPATH", str(FAKE))
-    return running(Server(("--max-num-seqs", "4"), 2, timeout_s), model, "2,3", log)
+    return running(VLLMServer(("--max-num-seqs", "4"), 2, timeout_s), model, "2,3", log)
 
 
 def test_a_server_is_started_on_its_own_accelerators_and_gone_afterwards(
@@ -211,14 +211,14 @@ def test_a_server_is_started_on_its_own_accelerators_and_gone_afterwards(
     log = tmp_path / "vllm.log"
     with served(monkeypatch, "some/model", log) as (url, key):
         writer = ServerWriter(url, SAMPLING, [2], str(log), key=key)
-        assert list(writer.write([Request([7, 8], 3)])[0].ids) == [8, 2]
+        assert list(writer.write([GenerationRequest([7, 8], 3)])[0].ids) == [8, 2]
     told = json.loads(log.read_text().splitlines()[0])
     assert told["devices"] == "2,3"
     assert told["argv"][:2] == ["serve", "some/model"]
     assert key not in log.read_text()
     assert told["argv"][-2:] == ["--max-num-seqs", "4"]
     with pytest.raises(XpError, match="the vLLM server failed"):
-        ServerWriter(url, SAMPLING, [2], str(log), pause_s=0.01).write([Request([7], 3)])
+        ServerWriter(url, SAMPLING, [2], str(log), pause_s=0.01).write([GenerationRequest([7], 3)])
 
 
 def test_a_client_without_the_key_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ def test_a_client_without_the_key_is_refused(monkeypatch: pytest.MonkeyPatch, tm
         assert key not in " ".join(told["argv"])
         for wrong in (None, "", key[:-1]):
             with pytest.raises(XpError, match="401"):
-                ServerWriter(url, SAMPLING, [2], str(log), key=wrong).write([Request([7], 3)])
+                ServerWriter(url, SAMPLING, [2], str(log), key=wrong).write([GenerationRequest([7], 3)])
 
 
 class Endpoints(BaseHTTPRequestHandler):

@@ -11,7 +11,7 @@ import json
 import os
 import sys
 
-from xp.backends.base import Places
+from xp.backends.base import RunPaths
 from xp.backends.trl.control.geometry import world_size
 from xp.backends.trl.control.render import grpo_config
 from xp.compose import compose
@@ -32,7 +32,7 @@ def main(recipe: str, output_dir: str) -> None:
         torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=processes)
     from trl import GRPOConfig
 
-    rendered = grpo_config(spec, Places(run="runs/r", attempt=1, tasks="tasks/t"))
+    rendered = grpo_config(spec, RunPaths(run="runs/r", attempt=1, tasks="tasks/t"))
     if rendered["max_steps"] is None:
         rendered["max_steps"] = MAX_STEPS
     # The device alone is this machine's.

@@ -15,11 +15,11 @@ from typing import Any
 from tests.contracts.test_agreement import FakeMix
 from tests.fake_session import RULES
 from tests.trainers.trl_ranks import ROWS
-from xp.backends.trl.worker.config import TrainConfig
+from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.backends.trl.worker.process import leave_group, quiet_trainer
 from xp.backends.trl.worker.ranks import Ranks
 from xp.backends.trl.worker.rollout import Rollouts
-from xp.backends.trl.worker.steps import StepLog
+from xp.backends.trl.worker.steps import TRLStepLog
 from xp.backends.trl.worker.train import make_trainer
 from xp.envs.config import OnNoToolCall
 from xp.episode.recorder import Recorder
@@ -28,7 +28,7 @@ from xp.episode.tokens import ChatTokens
 
 def main(path: str, result: str) -> None:
     """The untrained policy is nudged: the first rank's episodes have one turn, the second's three."""
-    config = TrainConfig.from_json(Path(path).read_text())
+    config = TRLTrainConfig.from_json(Path(path).read_text())
     ranks = Ranks()
     quiet_trainer(1)
     from transformers import AutoTokenizer
@@ -36,7 +36,7 @@ def main(path: str, result: str) -> None:
     tokenizer = AutoTokenizer.from_pretrained(config.base_model)
     rules = replace(RULES, on_no_tool_call=OnNoToolCall.NUDGE, max_turns=1 + 2 * ranks.number)
     mix: Any = FakeMix(rules)
-    log = StepLog(config, None)
+    log = TRLStepLog(config, None)
     with Recorder(Path(config.common.stage_dir) / f"rank_{ranks.number}.jsonl", mix, None, os.environ) as recorder:
         rows = {row.task_id: row for row in ROWS}
         rollouts = Rollouts(config, ChatTokens(tokenizer), rows, mix, log, recorder, ranks)

@@ -16,13 +16,13 @@ from typing import Any
 from tests.contracts.test_agreement import FakeMix
 from tests.fake_session import RULES, with_limits
 from xp.backends.trl.worker.checkpoints import latest_checkpoint
-from xp.backends.trl.worker.config import TrainConfig
-from xp.backends.trl.worker.held_out import HeldOut
+from xp.backends.trl.worker.config import TRLTrainConfig
+from xp.backends.trl.worker.held_out import HeldOutEvaluation
 from xp.backends.trl.worker.process import leave_group, quiet_trainer
 from xp.backends.trl.worker.publish import publish_model, trained_model
 from xp.backends.trl.worker.ranks import Ranks
 from xp.backends.trl.worker.rollout import Rollouts, sample_numbers
-from xp.backends.trl.worker.steps import StepLog
+from xp.backends.trl.worker.steps import TRLStepLog
 from xp.backends.trl.worker.tasks_view import TASK_ID
 from xp.backends.trl.worker.train import make_trainer
 from xp.envs.base import EnvUnavailable, Message
@@ -69,7 +69,7 @@ class Scripted:
 
 
 def main(path: str, result: str) -> None:
-    config = TrainConfig.from_json(Path(path).read_text())
+    config = TRLTrainConfig.from_json(Path(path).read_text())
     ranks = Ranks()
     quiet_trainer(1)
     from transformers import AutoTokenizer
@@ -89,10 +89,10 @@ def main(path: str, result: str) -> None:
     leave_group(ranks)
 
 
-def train(config: TrainConfig, num_steps: int, tokenizer: Any, rollouts: Any, ranks: Ranks) -> Any:
+def train(config: TRLTrainConfig, num_steps: int, tokenizer: Any, rollouts: Any, ranks: Ranks) -> Any:
     """On from the last checkpoint to so many steps."""
     config = replace(config, grpo={**config.grpo, "max_steps": num_steps * config.updates_per_rollout})
-    log = StepLog(config, MetricsFile(Path(config.common.metrics), "train", 1) if ranks.is_main else None)
+    log = TRLStepLog(config, MetricsFile(Path(config.common.metrics), "train", 1) if ranks.is_main else None)
     trainer = make_trainer(config, os.environ, tokenizer, ROWS, log, rollouts)
     checkpoint = latest_checkpoint(Path(config.grpo["output_dir"]))
     trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
@@ -109,7 +109,7 @@ def told(trainer: Any) -> dict[str, Any]:
     }
 
 
-def uneven(config: TrainConfig, trainer: Any, chat: ChatTokens, ranks: Ranks) -> Mapping[str, Any]:
+def uneven(config: TRLTrainConfig, trainer: Any, chat: ChatTokens, ranks: Ranks) -> Mapping[str, Any]:
     """Episodes of the untrained policy, nudged for one turn on the first rank and for four on the second."""
     rules = replace(RULES, on_no_tool_call=OnNoToolCall.NUDGE, max_turns=1 + 3 * ranks.number)
     output = played(config, trainer, chat, ranks, rules)
@@ -121,7 +121,7 @@ def uneven(config: TrainConfig, trainer: Any, chat: ChatTokens, ranks: Ranks) ->
     }
 
 
-def health(config: TrainConfig, trainer: Any, chat: ChatTokens, ranks: Ranks) -> list[list[str]]:
+def health(config: TRLTrainConfig, trainer: Any, chat: ChatTokens, ranks: Ranks) -> list[list[str]]:
     """What each rank raises when the environment is down for the second one alone."""
     rules = replace(with_limits(RULES, retries_per_episode=0), on_no_tool_call=OnNoToolCall.NUDGE)
     try:
@@ -132,15 +132,15 @@ def health(config: TrainConfig, trainer: Any, chat: ChatTokens, ranks: Ranks) ->
 
 
 def played(
-    config: TrainConfig, trainer: Any, chat: ChatTokens, ranks: Ranks, rules: EnvConfig, *, is_down: bool = False
+    config: TRLTrainConfig, trainer: Any, chat: ChatTokens, ranks: Ranks, rules: EnvConfig, *, is_down: bool = False
 ) -> dict[str, list[Any]]:
     mix: Any = DownMix(rules) if is_down else FakeMix(rules)
-    log = StepLog(config, MetricsFile(Path(config.common.metrics), "uneven", 1) if ranks.is_main else None)
+    log = TRLStepLog(config, MetricsFile(Path(config.common.metrics), "uneven", 1) if ranks.is_main else None)
     own = ROWS[4 * ranks.number :][:4]
     with Recorder(Path(config.common.stage_dir) / f"rank_{ranks.number}.jsonl", mix, None, os.environ) as recorder:
         held_out = None
         if config.during is not None:
-            held_out = HeldOut(config, ROWS[20:25], chat, mix, recorder, ranks)
+            held_out = HeldOutEvaluation(config, ROWS[20:25], chat, mix, recorder, ranks)
         rollouts = Rollouts(config, chat, {row.task_id: row for row in ROWS}, mix, log, recorder, ranks, held_out)
         output = rollouts([[{TASK_ID: row.task_id}] for row in own], trainer)
     log.update(config.updates_per_rollout, {"loss": 0.0})

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from xp.backends.slime.worker.config import Common, Limits, WorkerConfig
+from xp.backends.slime.worker.config import EngineLimits, SlimeStageConfig, WorkerConfig
 from xp.envs.config import Chat
 
 
 def worker_config(root: Path, updates_per_step: int) -> WorkerConfig:
-    common = Common(
+    common = SlimeStageConfig(
         1,
         "runs/r",
         "runs/r/attempt_1/train",
         "tasks/t",
         "metrics.jsonl",
         Chat(),
-        Limits(1, 1, 1),
+        EngineLimits(1, 1, 1),
         1,
         0.2,
         1.0,

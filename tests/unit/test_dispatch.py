@@ -16,7 +16,7 @@ from xp.job import Stage
 from xp.launchers.base import Context, Echo, Launch
 from xp.launchers.node.exits import exit_code, is_restartable
 from xp.runs.origin import mark
-from xp.runs.record import RunRecord, Status, read_record
+from xp.runs.record import RunRecord, RunStatus, read_record
 from xp.runs.supervise import dispatch
 
 Play = Callable[[Stage, Context], int]
@@ -79,7 +79,7 @@ def test_stages_run_in_order_and_are_on_record(tmp_path: Path) -> None:
     launcher = FakeLauncher()
     record = go(plan(stage("a", ""), stage("b", ""), stage("c", "")), tmp_path, launcher)
     assert launcher.submitted == ["run/1/a", "run/1/b", "run/1/c"]
-    assert record.status is Status.SUCCEEDED
+    assert record.status is RunStatus.SUCCEEDED
     assert ends(record) == dict.fromkeys("abc", ("succeeded", 0))
     assert read_record(tmp_path / "runs/run") == record
 
@@ -137,7 +137,7 @@ def test_a_failed_stage_ends_the_run_with_its_reason_its_log_and_the_way_to_resu
     assert str(tmp_path / "runs/run/attempt_1/a/log.txt") in text
     assert f"python -m xp resume=run outputs={tmp_path}" in text
     record = read_record(tmp_path / "runs/run")
-    assert record.status is Status.FAILED
+    assert record.status is RunStatus.FAILED
     assert ends(record) == {"a": ("failed", 7), "b": ("pending", None)}
 
 
@@ -208,7 +208,7 @@ def test_a_directory_whose_supervisor_was_killed_before_its_first_record_is_used
     mark(run)
     for name in left:
         (run / name).write_text("half")
-    assert go(plan(stage("a", "")), tmp_path).status is Status.SUCCEEDED
+    assert go(plan(stage("a", "")), tmp_path).status is RunStatus.SUCCEEDED
     assert "launcher" in (run / "spec.yaml").read_text()
 
 
@@ -227,12 +227,12 @@ def test_outputs_of_an_earlier_attempt_are_not_those_of_this_one(tmp_path: Path)
     error = failing(plan(train).at(2), tmp_path)  # exits 0 and writes nothing
     assert error.code == ExitCode.MISSING_OUTPUT
     record = go(plan(train).at(3), tmp_path, FakeLauncher(lambda one, context: write(one, context) - 9))
-    assert record.status is Status.SUCCEEDED
+    assert record.status is RunStatus.SUCCEEDED
 
 
 def test_a_result_that_runs_share_may_have_been_there(tmp_path: Path) -> None:
     (tmp_path / "tasks").write_text("of another run")
-    assert go(plan(stage("prepare", "", outputs=("tasks",))), tmp_path).status is Status.SUCCEEDED
+    assert go(plan(stage("prepare", "", outputs=("tasks",))), tmp_path).status is RunStatus.SUCCEEDED
 
 
 def test_a_run_directory_that_exists_is_never_used_again(tmp_path: Path) -> None:
@@ -249,8 +249,8 @@ def test_resume_makes_a_second_attempt_and_overwrites_nothing(tmp_path: Path) ->
     first = {path: path.read_bytes() for path in (tmp_path / "runs/run/attempt_1").rglob("*") if path.is_file()}
     spec = (tmp_path / "runs/run/spec.yaml").read_bytes()
     record = go(plan(stage("a", ""), stage("b", "")).at(2), tmp_path)
-    assert [attempt.status for attempt in record.attempts] == [Status.FAILED, Status.SUCCEEDED]
-    assert record.status is Status.SUCCEEDED
+    assert [attempt.status for attempt in record.attempts] == [RunStatus.FAILED, RunStatus.SUCCEEDED]
+    assert record.status is RunStatus.SUCCEEDED
     assert {path: path.read_bytes() for path in first} == first
     assert (tmp_path / "runs/run/spec.yaml").read_bytes() == spec
     assert (tmp_path / "runs/run/attempt_2/plan.json").is_file()
@@ -329,7 +329,7 @@ def test_an_infrastructure_failure_makes_a_new_attempt(tmp_path: Path) -> None:
     launcher = FakeLauncher([0, ExitCode.ENVIRONMENT, 0])
     record = go(plan(stage("a", ""), stage("b", ""), max_restarts=1), tmp_path, launcher)
     assert launcher.submitted == ["run/1/a", "run/1/b", "run/2/b"]
-    assert [attempt.status for attempt in record.attempts] == [Status.FAILED, Status.SUCCEEDED]
+    assert [attempt.status for attempt in record.attempts] == [RunStatus.FAILED, RunStatus.SUCCEEDED]
 
 
 def test_a_fault_of_the_user_is_never_tried_again(tmp_path: Path) -> None:
@@ -361,4 +361,4 @@ def test_a_bug_of_the_launcher_does_not_leave_the_record_running(tmp_path: Path)
 
     with pytest.raises(ZeroDivisionError):
         go(plan(stage("a", "")), tmp_path, FakeLauncher(play))
-    assert read_record(tmp_path / "runs/run").status is Status.FAILED
+    assert read_record(tmp_path / "runs/run").status is RunStatus.FAILED

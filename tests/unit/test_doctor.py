@@ -21,7 +21,7 @@ from xp.episode.tokens import ChatTokens
 from xp.errors import ExitCode
 from xp.launchers.checkouts import differing
 from xp.planning.plan import build_plan
-from xp.tasks.template_check import Report, examine
+from xp.tasks.template_check import TemplateReport, examine
 
 
 def only(findings: list[Finding]) -> Finding:
@@ -145,7 +145,9 @@ def test_an_environment_answers_and_a_split_that_it_has_not_is_named() -> None:
 
 def test_a_template_that_only_appends_is_told_from_one_that_rewrites() -> None:
     tokenizer, _ = tokenizer_and_model()
-    assert examine(ChatTokens(tokenizer)) == Report((), only_appends=True, keeps_thoughts=True, keeps_calls=True)
+    assert examine(ChatTokens(tokenizer)) == TemplateReport(
+        (), only_appends=True, keeps_thoughts=True, keeps_calls=True
+    )
     import copy
 
     rewriting = copy.deepcopy(tokenizer)

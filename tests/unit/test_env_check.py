@@ -25,7 +25,7 @@ from xp.cli.parser import parse
 from xp.env_check import watch
 from xp.env_check.measure import Measured, measure
 from xp.env_check.policy import Draw, arguments_of, faults_of, random_policy, scripted_policy
-from xp.env_check.report import Report, _latency, report
+from xp.env_check.report import EnvReport, _latency, report
 from xp.env_check.watch import Watch
 from xp.envs.base import Message, Task, ToolSpec
 from xp.envs.config import Dialect, EnvConfig, RewardRule
@@ -113,7 +113,7 @@ def test_a_sound_tool_has_no_fault() -> None:
     assert list(faults_of(ToolSpec("read_file", "Read.", {"type": "object", "properties": {}}))) == []
 
 
-def checked(config: EnvConfig, num_tasks: int = 2, group_size: int = 3) -> Report:
+def checked(config: EnvConfig, num_tasks: int = 2, group_size: int = 3) -> EnvReport:
     provider = load_provider(config, os.environ)
     found = Measured()
     how = {"num_tasks": num_tasks, "group_size": group_size}
@@ -245,7 +245,7 @@ def test_a_check_of_a_slow_environment_ends_in_its_time_and_tells_what_it_measur
 
 
 def test_a_stopped_check_says_so_where_a_person_reads_it(capsys: pytest.CaptureFixture[str]) -> None:
-    show(Report("slow", {"tasks": "3"}, (), (), "opening two sessions"))
+    show(EnvReport("slow", {"tasks": "3"}, (), (), "opening two sessions"))
     text = capsys.readouterr().out
     assert "the time was over while opening two sessions" in text
     assert "no problems found" not in text

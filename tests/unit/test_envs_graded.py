@@ -16,7 +16,7 @@ from xp.envs.base import DeadlineExceeded, Message, ProtocolError, Task, ToolCra
 from xp.envs.config import EnvConfig
 from xp.envs.graded import GradedProvider
 from xp.episode.episode import Episode
-from xp.episode.outcome import Outcome, Status
+from xp.episode.outcome import EpisodeStatus, Outcome
 from xp.errors import XpError
 from xp.tasks.config import MemberConfig, Selection
 from xp.tasks.questions import described, entry_of
@@ -37,7 +37,7 @@ def play(config: EnvConfig, index: int, *turns: str) -> tuple[Outcome, list[Mess
 
 def test_a_function_scores_the_final_message() -> None:
     outcome, _ = play(graded("equals"), 3, "<think>3? 4?</think> 3")
-    assert (outcome.status, outcome.reward) == (Status.FINISHED, 1.0)
+    assert (outcome.status, outcome.reward) == (EpisodeStatus.FINISHED, 1.0)
     assert play(graded("equals"), 3, "4")[0].reward == 0.0
 
 
@@ -45,11 +45,11 @@ def test_an_environment_with_steps_is_a_conversation_whose_rewards_are_summed() 
     outcome, said = play(graded("Higher"), 5, "3", "7", "5")
     assert [message["content"] for message in said] == ["higher", "lower"]
     assert {message["role"] for message in said} == {"user"}
-    assert (outcome.status, outcome.reward, outcome.num_turns) == (Status.FINISHED, 1.0, 3)
+    assert (outcome.status, outcome.reward, outcome.num_turns) == (EpisodeStatus.FINISHED, 1.0, 3)
 
 
 def test_a_conversation_that_runs_out_of_turns_is_truncated() -> None:
-    assert play(replace(graded("Higher"), max_turns=2), 5, "3", "4")[0].status is Status.TRUNCATED
+    assert play(replace(graded("Higher"), max_turns=2), 5, "3", "4")[0].status is EpisodeStatus.TRUNCATED
 
 
 def test_its_opening_is_what_the_environment_makes_of_the_prompt() -> None:
@@ -63,7 +63,7 @@ def test_its_opening_is_what_the_environment_makes_of_the_prompt() -> None:
 def test_a_grader_that_fails_makes_the_episode_void_never_zero(grader: str, fault: type[Exception]) -> None:
     config = with_limits(graded(grader), call_timeout_s=1.0, retries_per_episode=0)
     outcome, _ = play(config, 1, "1")
-    assert (outcome.status, outcome.reward) == (Status.VOID, None)
+    assert (outcome.status, outcome.reward) == (EpisodeStatus.VOID, None)
     assert fault.__name__ in (outcome.void_reason or "")
 
 
@@ -90,7 +90,7 @@ def test_a_grader_that_never_lets_go_of_the_interpreter_costs_one_episode_and_no
 def test_a_grader_that_eats_memory_or_ends_its_process_makes_the_episode_void(grader: str, fault: str) -> None:
     config = with_limits(graded(grader), memory_gb=1.0, retries_per_episode=0)
     outcome, _ = play(config, 1, "1")
-    assert (outcome.status, outcome.reward) == (Status.VOID, None)
+    assert (outcome.status, outcome.reward) == (EpisodeStatus.VOID, None)
     assert fault in (outcome.void_reason or "")
 
 

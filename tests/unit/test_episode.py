@@ -13,7 +13,7 @@ from tests.fake_session import RULES, TASK, FakeSession, Sessions, call, steady,
 from xp.envs.base import ResponseLost, SessionLost, ToolResult, UnsafeOrigin
 from xp.envs.config import EnvConfig, OnMalformedCall, OnNoToolCall, Reduction, RewardRule, ToolCallsPerTurn
 from xp.episode.episode import NUDGE, Episode
-from xp.episode.outcome import Status
+from xp.episode.outcome import EpisodeStatus
 from xp.episode.shaping import Shape
 
 
@@ -27,7 +27,7 @@ def test_the_environments_word_ends_the_episode_and_its_rewards_are_summed() -> 
     reply = episode.step(call("move"))
     assert reply.messages == ({"role": "tool", "content": "moved after 0"},)
     assert not reply.is_done
-    assert episode.step(call("win")).status is Status.FINISHED
+    assert episode.step(call("win")).status is EpisodeStatus.FINISHED
     outcome = episode.settle()
     assert (outcome.reward, outcome.step_rewards) == (1.5, (0.5, 1.0))
     assert (outcome.num_turns, outcome.num_tool_calls, outcome.num_malformed) == (2, 2, 0)
@@ -61,46 +61,46 @@ def test_settling_an_ongoing_episode_means_that_it_was_truncated() -> None:
     episode = episode_of(FakeSession(steady))
     episode.step(call("move"))
     outcome = episode.settle()
-    assert (outcome.status, outcome.reward) == (Status.TRUNCATED, 0.5)
+    assert (outcome.status, outcome.reward) == (EpisodeStatus.TRUNCATED, 0.5)
 
 
 def test_an_episode_that_ended_by_itself_is_not_truncated_by_saying_so() -> None:
     episode = episode_of(FakeSession(steady))
     episode.step(call("win"))
-    assert episode.settle(truncated=True).status is Status.FINISHED
+    assert episode.settle(truncated=True).status is EpisodeStatus.FINISHED
 
 
 def test_an_episode_that_never_took_a_step_opens_no_session() -> None:
     sessions = Sessions()
     outcome = Episode(TASK, sessions, RULES).settle(truncated=True)
-    assert (outcome.status, outcome.reward, outcome.num_turns) == (Status.TRUNCATED, 0.0, 0)
+    assert (outcome.status, outcome.reward, outcome.num_turns) == (EpisodeStatus.TRUNCATED, 0.0, 0)
     assert sessions.opened == []
 
 
 def test_the_last_allowed_turn_without_an_end_is_truncated() -> None:
     episode = episode_of(FakeSession(steady), replace(RULES, max_turns=2))
-    assert episode.step(call("move")).status is Status.ONGOING
-    assert episode.step(call("move")).status is Status.TRUNCATED
+    assert episode.step(call("move")).status is EpisodeStatus.ONGOING
+    assert episode.step(call("move")).status is EpisodeStatus.TRUNCATED
     assert episode.settle().reward == 1.0
 
 
 def test_a_win_on_the_last_allowed_turn_is_a_win() -> None:
     episode = episode_of(FakeSession(steady), replace(RULES, max_turns=1))
-    assert episode.step(call("win")).status is Status.FINISHED
+    assert episode.step(call("win")).status is EpisodeStatus.FINISHED
 
 
 def test_a_step_after_the_end_does_nothing() -> None:
     session = FakeSession(steady)
     episode = episode_of(session)
     episode.step(call("win"))
-    assert episode.step(call("move")).status is Status.FINISHED
+    assert episode.step(call("move")).status is EpisodeStatus.FINISHED
     assert len(session.calls) == 1
     assert episode.settle().num_turns == 1
 
 
 def test_a_turn_without_a_call_stops() -> None:
     episode = episode_of(FakeSession(steady))
-    assert episode.step("I give up.").status is Status.STOPPED
+    assert episode.step("I give up.").status is EpisodeStatus.STOPPED
     assert episode.settle().reward == 0.0
 
 
@@ -108,7 +108,7 @@ def test_a_turn_without_a_call_is_nudged_and_counts_as_a_turn() -> None:
     rules = replace(RULES, on_no_tool_call=OnNoToolCall.NUDGE, max_turns=2)
     episode = episode_of(FakeSession(steady), rules)
     assert episode.step("hm").messages == ({"role": "user", "content": NUDGE},)
-    assert episode.step("hm").status is Status.TRUNCATED
+    assert episode.step("hm").status is EpisodeStatus.TRUNCATED
 
 
 @pytest.mark.parametrize("rule", list(OnNoToolCall))
@@ -116,14 +116,14 @@ def test_an_environment_with_a_terminal_tool_gets_the_plain_message_as_its_answe
     session = FakeSession(steady, grade=lambda text: ToolResult("graded", float(text == "42"), True))
     episode = episode_of(session, replace(RULES, on_no_tool_call=rule))
     episode.step(call("look"))
-    assert episode.step("<think>6 * 7</think>\n42").status is Status.FINISHED
+    assert episode.step("<think>6 * 7</think>\n42").status is EpisodeStatus.FINISHED
     assert session.answers == ["42"]
     assert episode.settle().reward == 1.0
 
 
 def test_an_answer_that_does_not_end_the_episode_stops_it_and_its_reward_counts() -> None:
     episode = episode_of(FakeSession(steady, grade=lambda _: ToolResult("noted", 0.75)))
-    assert episode.step("maybe").status is Status.STOPPED
+    assert episode.step("maybe").status is EpisodeStatus.STOPPED
     assert episode.settle().reward == 0.75
 
 
@@ -144,7 +144,7 @@ def test_a_malformed_call_is_told_to_the_model() -> None:
 def test_a_malformed_call_stops_where_the_rules_say_so() -> None:
     rules = replace(RULES, on_malformed_call=OnMalformedCall.STOP)
     episode = episode_of(FakeSession(steady), rules)
-    assert episode.step("<tool_call>{</tool_call>").status is Status.STOPPED
+    assert episode.step("<tool_call>{</tool_call>").status is EpisodeStatus.STOPPED
     assert (episode.settle().num_malformed, episode.settle().reward) == (1, 0.0)
 
 
@@ -160,7 +160,7 @@ def test_all_calls_are_executed_in_order_up_to_the_end() -> None:
     episode = episode_of(session, replace(RULES, tool_calls_per_turn=ToolCallsPerTurn.ALL))
     reply = episode.step(call("look") + "<tool_call>[]</tool_call>" + call("win") + call("move"))
     assert [name for name, _ in session.calls] == ["look", "win"]
-    assert reply.status is Status.FINISHED
+    assert reply.status is EpisodeStatus.FINISHED
     assert [message["content"][:5] for message in episode.turns[0].messages] == ["a roo", "Error", "won"]
 
 
@@ -188,7 +188,7 @@ def test_a_reward_beyond_the_bound_voids_with_the_reason_and_is_not_asked_for_ag
     session = FakeSession(lambda name, done: ToolResult("paid", reward) if done else steady(name, done))
     episode = episode_of(session)
     episode.step(call("move"))
-    assert episode.step(call("move")).status is Status.VOID
+    assert episode.step(call("move")).status is EpisodeStatus.VOID
     outcome = episode.settle()
     assert (outcome.reward, outcome.step_rewards) == (None, (0.5,))
     reason = f"RewardOutOfBounds: the reward of move is {reward:g}; env.reward.bound is 1e+06"
@@ -203,7 +203,7 @@ def test_a_sum_beyond_the_bound_voids_and_one_within_it_counts() -> None:
         for _ in range(moves):
             episode.step(call("move"))
     assert one.settle().reward == 1.0
-    assert (two.settle().status, two.settle().reward) == (Status.VOID, None)
+    assert (two.settle().status, two.settle().reward) == (EpisodeStatus.VOID, None)
     assert "the reward of the episode is 1.5" in (two.settle().void_reason or "")
 
 
@@ -211,14 +211,14 @@ def test_a_reward_function_beyond_the_bound_voids() -> None:
     huge = Shape("my_rewards:huge", lambda _: 1e30, None)
     episode = Episode(TASK, Sessions(FakeSession(steady)), RULES, [huge])
     episode.step(call("win"))
-    assert (episode.settle().status, episode.settle().reward) == (Status.VOID, None)
+    assert (episode.settle().status, episode.settle().reward) == (EpisodeStatus.VOID, None)
 
 
 def test_a_fault_without_retries_voids_and_never_scores() -> None:
     session = FakeSession(lambda name, done: ResponseLost("gone") if done else steady(name, done))
     episode = episode_of(session, with_limits(RULES, retries_per_episode=0))
     episode.step(call("move"))
-    assert episode.step(call("move")).status is Status.VOID
+    assert episode.step(call("move")).status is EpisodeStatus.VOID
     outcome = episode.settle()
     assert (outcome.reward, outcome.void_reason) == (None, "ResponseLost: gone")
     assert session.num_closed == 1
@@ -231,7 +231,7 @@ def test_a_lost_session_is_replaced_by_a_fresh_one_brought_to_the_same_state() -
     episode = Episode(TASK, Sessions(broken, fresh), RULES)
     for name in ("move", "move", "move", "win"):
         reply = episode.step(call(name))
-    assert reply.status is Status.FINISHED
+    assert reply.status is EpisodeStatus.FINISHED
     assert episode.settle().reward == 2.5
     assert [name for name, _ in fresh.calls] == ["move", "move", "move", "win"]
     assert (broken.num_closed, fresh.num_closed) == (1, 1)
@@ -242,7 +242,7 @@ def test_a_fresh_session_that_answers_differently_voids() -> None:
     other = FakeSession(lambda *_: ToolResult("another world", 0.5))
     episode = Episode(TASK, Sessions(broken, other), RULES)
     episode.step(call("move"))
-    assert episode.step(call("win")).status is Status.VOID
+    assert episode.step(call("win")).status is EpisodeStatus.VOID
     outcome = episode.settle()
     assert outcome.reward is None
     assert outcome.void_reason is not None
@@ -253,21 +253,21 @@ def test_a_fresh_session_that_answers_differently_voids() -> None:
 def test_retries_are_counted_over_the_whole_episode() -> None:
     sessions = Sessions(SessionLost("no"), FakeSession(lambda *_: SessionLost("again")), FakeSession(steady))
     episode = Episode(TASK, sessions, RULES)
-    assert episode.step(call("move")).status is Status.VOID
+    assert episode.step(call("move")).status is EpisodeStatus.VOID
     assert len(sessions.script) == 1
 
 
 def test_a_secret_that_would_leave_is_not_tried_again() -> None:
     sessions = Sessions(UnsafeOrigin("redirect"), FakeSession(steady))
     episode = Episode(TASK, sessions, RULES)
-    assert episode.step(call("move")).status is Status.VOID
+    assert episode.step(call("move")).status is EpisodeStatus.VOID
     assert len(sessions.script) == 1
 
 
 def test_a_fault_of_opening_is_held_until_it_is_asked_for() -> None:
     episode = Episode(TASK, Sessions(SessionLost("no"), SessionLost("no")), RULES)
     episode.start()
-    assert episode.settle().status is Status.VOID
+    assert episode.settle().status is EpisodeStatus.VOID
 
 
 def test_a_session_opened_ahead_in_another_thread_is_the_one_that_is_used() -> None:
@@ -290,7 +290,7 @@ def test_an_episode_over_its_time_is_void() -> None:
     episode = episode_of(FakeSession(steady), with_limits(RULES, episode_timeout_s=0.05))
     episode.step(call("move"))
     time.sleep(0.06)
-    assert episode.step(call("win")).status is Status.VOID
+    assert episode.step(call("win")).status is EpisodeStatus.VOID
     reason = episode.settle().void_reason
     assert reason is not None
     assert reason.startswith("DeadlineExceeded")
@@ -298,7 +298,7 @@ def test_an_episode_over_its_time_is_void() -> None:
 
 def test_an_exception_of_a_foreign_provider_voids_instead_of_reaching_the_trainer() -> None:
     episode = episode_of(FakeSession(lambda *_: KeyError("bug")), with_limits(RULES, retries_per_episode=0))
-    assert episode.step(call("move")).status is Status.VOID
+    assert episode.step(call("move")).status is EpisodeStatus.VOID
     assert episode.settle().void_reason == "EnvFault: the environment's client raised KeyError: 'bug'"
 
 
@@ -307,4 +307,4 @@ def test_rewards_whose_sum_overflows_are_void() -> None:
     for _ in range(4):
         episode.step(call("move"))
     outcome = episode.settle()
-    assert (outcome.status, outcome.reward) == (Status.VOID, None)
+    assert (outcome.status, outcome.reward) == (EpisodeStatus.VOID, None)

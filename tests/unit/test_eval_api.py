@@ -11,8 +11,8 @@ from tests.fake_session import RULES
 from tests.stubs.chat_server import ChatServer, Reply, serving
 from xp.envs.base import Message
 from xp.envs.config import Dialect
+from xp.episode.outcome import EpisodeStatus
 from xp.episode.outcome import Reply as EpisodeReply
-from xp.episode.outcome import Status
 from xp.errors import ExitCode, XpError
 from xp.evaluation.api import Api, TooLong, Unavailable
 from xp.evaluation.play import Dialogue
@@ -141,7 +141,7 @@ def test_a_native_call_is_read_by_the_episode_and_answered_by_its_id() -> None:
     function = {"name": "echo", "arguments": '{"text": "hi"}'}
     message = {"content": "Now.", "tool_calls": [{"id": "c7", "type": "function", "function": function}] * 2}
     assert dialogue.written(message) == 'Now.\n<tool_call>\n{"name": "echo", "arguments": {"text": "hi"}}\n</tool_call>'
-    dialogue.add(message, EpisodeReply((Message(role="tool", content="hi"),), Status.ONGOING, ("echo",)))
+    dialogue.add(message, EpisodeReply((Message(role="tool", content="hi"),), EpisodeStatus.ONGOING, ("echo",)))
     said, answer = dialogue.messages[1:]
     assert [call["id"] for call in said["tool_calls"]] == ["c7"]
     assert answer == {"role": "tool", "tool_call_id": "c7", "content": "hi"}
@@ -162,7 +162,8 @@ def test_in_text_xp_writes_the_tools_and_the_answers_come_as_the_user() -> None:
     assert dialogue.schemas == []
     assert "<tools>" in dialogue.messages[0]["content"]
     dialogue.add(
-        {"content": "<tool_call>...</tool_call>"}, EpisodeReply((Message(role="tool", content="hi"),), Status.ONGOING)
+        {"content": "<tool_call>...</tool_call>"},
+        EpisodeReply((Message(role="tool", content="hi"),), EpisodeStatus.ONGOING),
     )
     assert [one["role"] for one in dialogue.messages[-2:]] == ["assistant", "user"]
 
@@ -172,7 +173,7 @@ def test_a_call_that_a_server_reads_out_of_the_text_is_not_lost() -> None:
     message = {"content": "", "tool_calls": [{"id": "c", "function": {"name": "echo", "arguments": {"text": "hi"}}}]}
     text = dialogue.written(message)
     assert '{"name": "echo", "arguments": {"text": "hi"}}' in text
-    dialogue.add(message, EpisodeReply((Message(role="tool", content="hi"),), Status.ONGOING))
+    dialogue.add(message, EpisodeReply((Message(role="tool", content="hi"),), EpisodeStatus.ONGOING))
     assert dialogue.messages[-2] == {"role": "assistant", "content": text}
     assert dialogue.messages[-1]["role"] == "user"
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from xp.backends.extent import evaluated, evaluation_line, num_tasks
-from xp.backends.skyrl.worker.config import EvaluateConfig as SkyrlConfig
-from xp.backends.slime.worker.config import EvaluateConfig as SlimeConfig
+from xp.backends.skyrl.worker.config import SkyRLEvaluateConfig as SkyrlConfig
+from xp.backends.slime.worker.config import SlimeEvaluateConfig as SlimeConfig
 from xp.backends.stages.prepare import prepare_config, task_set_place
-from xp.backends.trl.worker.config import EvaluateConfig as TrlConfig
+from xp.backends.trl.worker.config import TRLEvaluateConfig as TrlConfig
 from xp.compose import compose, options
 from xp.errors import ExitCode, XpError
 from xp.planning.plan import Plan, build_plan

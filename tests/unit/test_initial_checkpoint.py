@@ -10,8 +10,8 @@ import pytest
 
 from tests.unit.test_own_model import fault, model_at
 from tests.unit.test_own_model import no_hub as no_hub
-from xp.backends.skyrl.worker.config import TrainConfig as SkyrlConfig
-from xp.backends.slime.worker.config import TrainConfig as SlimeConfig
+from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig as SkyrlConfig
+from xp.backends.slime.worker.config import SlimeTrainConfig as SlimeConfig
 from xp.compose import compose
 from xp.planning.plan import Plan, build_plan
 

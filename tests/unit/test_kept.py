@@ -9,7 +9,7 @@ from tests.launching import FakePlan, plan, stage
 from tests.unit.test_dispatch import FakeLauncher, ends, failing, go
 from xp.job import Stage
 from xp.launchers.base import Context
-from xp.runs.record import Status, read_record
+from xp.runs.record import RunStatus, read_record
 
 
 def of_two(train: str = "36 steps", evaluate: str = "all tasks") -> FakePlan:
@@ -109,4 +109,4 @@ def test_a_plan_that_cannot_be_read_keeps_nothing(tmp_path: Path) -> None:
     launcher = writing()
     go(at(of_two(), 2), tmp_path, launcher)
     assert launcher.submitted == ["run/2/train", "run/2/evaluate"]
-    assert read_record(tmp_path / "runs/run").status is Status.SUCCEEDED
+    assert read_record(tmp_path / "runs/run").status is RunStatus.SUCCEEDED

@@ -9,15 +9,15 @@ import pytest
 
 from tests.unit.test_extent import cache, stage_config
 from xp.backends.extent import num_steps, training_line
-from xp.backends.skyrl.worker.config import TrainConfig as SkyrlConfig
-from xp.backends.slime.worker.config import TrainConfig as SlimeConfig
+from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig as SkyrlConfig
+from xp.backends.slime.worker.config import SlimeTrainConfig as SlimeConfig
 from xp.backends.slime.worker.train import check_warm_up
-from xp.backends.trl.worker.config import TrainConfig as TrlConfig
+from xp.backends.trl.worker.config import TRLTrainConfig as TrlConfig
 from xp.compose import compose
 from xp.errors import ExitCode, XpError
 from xp.launchers.base import now
 from xp.planning.plan import build_plan
-from xp.runs.record import AttemptRecord, Provenance, RunRecord, Status, read_record, table, write_record
+from xp.runs.record import AttemptRecord, Provenance, RunRecord, RunStatus, read_record, table, write_record
 from xp.spec import RunSpec
 from xp.tasks.length import Length, settle
 
@@ -104,8 +104,8 @@ def test_the_record_holds_epochs_and_steps(tmp_path: Path) -> None:
     stage = run / "attempt_1" / "train"
     stage.mkdir(parents=True)
     settle(Length(None, 3), 100, 16, stage)
-    attempt = AttemptRecord(1, Status.RUNNING, now(), None, Provenance("", "", None, None, {}), ())
-    write_record(run, RunRecord("r", Status.RUNNING, (), (attempt,)))
+    attempt = AttemptRecord(1, RunStatus.RUNNING, now(), None, Provenance("", "", None, None, {}), ())
+    write_record(run, RunRecord("r", RunStatus.RUNNING, (), (attempt,)))
     record = read_record(run)
     assert record.attempts[0].training == {"epochs": 3, "num_steps": 18, "num_tasks": 100}
     assert "18 steps (3 epochs of 100 tasks)" in table(record)
@@ -164,7 +164,7 @@ def test_a_run_of_epochs_is_resumed_with_steps_and_the_other_way_round(tmp_path:
 
     run = tmp_path / "runs" / "r"
     run.mkdir(parents=True)
-    write_record(run, RunRecord("r", Status.SUCCEEDED, ()))
+    write_record(run, RunRecord("r", RunStatus.SUCCEEDED, ()))
     (run / "spec.yaml").write_text(to_yaml(compose(["recipes=whodunit-skyrl"])))
     where = f"outputs={tmp_path}"
     assert length_of(spec_to_resume("r", [where]).spec) == (None, 3)

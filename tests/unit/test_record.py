@@ -15,7 +15,7 @@ from xp.launchers.base import now
 from xp.runs.record import (
     Provenance,
     RunRecord,
-    Status,
+    RunStatus,
     begin_attempt,
     close_attempt,
     read_record,
@@ -25,7 +25,7 @@ from xp.runs.record import (
 )
 
 HERE = Provenance("0.1.0", "3.11.7", "0" * 40, True, {"trl": "1.16.0", "gone": None})
-EMPTY = RunRecord("run", Status.PENDING, ("MY_KEY",))
+EMPTY = RunRecord("run", RunStatus.PENDING, ("MY_KEY",))
 
 
 def begun() -> RunRecord:
@@ -40,9 +40,11 @@ def directory(tmp_path: Path) -> Path:
 
 
 def test_a_record_survives_the_disk(directory: Path) -> None:
-    record = update_stage(begun(), "prepare", status=Status.FAILED, exit_code=7, started=now(), ended=now())
-    write_record(directory, close_attempt(record, Status.FAILED))
-    assert read_record(directory) == close_attempt_times(read_record(directory), close_attempt(record, Status.FAILED))
+    record = update_stage(begun(), "prepare", status=RunStatus.FAILED, exit_code=7, started=now(), ended=now())
+    write_record(directory, close_attempt(record, RunStatus.FAILED))
+    assert read_record(directory) == close_attempt_times(
+        read_record(directory), close_attempt(record, RunStatus.FAILED)
+    )
 
 
 def close_attempt_times(read: RunRecord, expected: RunRecord) -> RunRecord:
@@ -55,24 +57,24 @@ def close_attempt_times(read: RunRecord, expected: RunRecord) -> RunRecord:
 
 def test_a_change_leaves_the_old_record_as_it_was() -> None:
     record = begun()
-    changed = update_stage(record, "train", status=Status.RUNNING)
-    assert record.attempts[0].stages[1].status is Status.PENDING
-    assert changed.attempts[0].stages[1].status is Status.RUNNING
+    changed = update_stage(record, "train", status=RunStatus.RUNNING)
+    assert record.attempts[0].stages[1].status is RunStatus.PENDING
+    assert changed.attempts[0].stages[1].status is RunStatus.RUNNING
     assert changed.attempts[0].stages[0] == record.attempts[0].stages[0]
 
 
 def test_closing_an_attempt_closes_the_stage_that_it_was_at() -> None:
-    closed = close_attempt(update_stage(begun(), "prepare", status=Status.RUNNING), Status.INTERRUPTED)
-    assert [stage.status for stage in closed.attempts[0].stages] == [Status.INTERRUPTED, Status.PENDING]
-    assert closed.status is closed.attempts[0].status is Status.INTERRUPTED
+    closed = close_attempt(update_stage(begun(), "prepare", status=RunStatus.RUNNING), RunStatus.INTERRUPTED)
+    assert [stage.status for stage in closed.attempts[0].stages] == [RunStatus.INTERRUPTED, RunStatus.PENDING]
+    assert closed.status is closed.attempts[0].status is RunStatus.INTERRUPTED
 
 
 def test_a_new_attempt_closes_one_that_a_killed_supervisor_left_open() -> None:
-    left = update_stage(begun(), "prepare", status=Status.RUNNING)
+    left = update_stage(begun(), "prepare", status=RunStatus.RUNNING)
     record = begin_attempt(left, ["prepare"], HERE)
-    assert [attempt.status for attempt in record.attempts] == [Status.INTERRUPTED, Status.RUNNING]
+    assert [attempt.status for attempt in record.attempts] == [RunStatus.INTERRUPTED, RunStatus.RUNNING]
     assert [attempt.number for attempt in record.attempts] == [1, 2]
-    assert record.status is Status.RUNNING
+    assert record.status is RunStatus.RUNNING
 
 
 @pytest.mark.parametrize(
@@ -105,7 +107,9 @@ def test_an_interrupted_write_leaves_the_old_file_and_no_other(tmp_path: Path, m
 
 
 def test_the_table_shows_every_stage_of_every_attempt() -> None:
-    record = update_stage(begun(), "prepare", status=Status.SUCCEEDED, exit_code=0, started=now(), ended=now(), log="l")
+    record = update_stage(
+        begun(), "prepare", status=RunStatus.SUCCEEDED, exit_code=0, started=now(), ended=now(), log="l"
+    )
     record = begin_attempt(record, ["prepare", "train"], HERE)
     text = table(record)
     assert "attempt_1" in text

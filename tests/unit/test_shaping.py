@@ -16,7 +16,7 @@ from xp.envs.base import EnvUnavailable, Message, ToolResult
 from xp.envs.config import EpisodeConfig, WeightedFn
 from xp.episode.episode import Episode
 from xp.episode.metrics import Played, episode_metrics
-from xp.episode.outcome import Outcome, Status
+from xp.episode.outcome import EpisodeStatus, Outcome
 from xp.episode.shaping import Shape, load_shape, shaped
 from xp.errors import XpError
 from xp.planning.plan import build_plan
@@ -117,15 +117,15 @@ def test_a_function_that_raises_makes_the_episode_void_and_is_named() -> None:
     one = episode("broken", ToolResult("won", 1.0, finished=True))
     one.step(call("win"))
     outcome = one.settle()
-    assert (outcome.status, outcome.reward) == (Status.VOID, None)
+    assert (outcome.status, outcome.reward) == (EpisodeStatus.VOID, None)
     assert outcome.void_reason == f"reward_fn tests.unit.test_shaping:broken: ZeroDivisionError: 1.0 {TASK.split}"
 
 
 @pytest.mark.parametrize("given", [float("nan"), float("inf"), "1.0", True, None, {}, {"reward": 1.0, "x": "y"}])
 def test_what_is_no_finite_number_makes_the_episode_void(given: Any) -> None:
-    outcome = Outcome(Status.FINISHED, 1.0, (1.0,), 1, 1, 0)
+    outcome = Outcome(EpisodeStatus.FINISHED, 1.0, (1.0,), 1, 1, 0)
     found = shaped(outcome, [Shape("a:b", lambda _: given, None)], {})
-    assert (found.status, found.reward) == (Status.VOID, None)
+    assert (found.status, found.reward) == (EpisodeStatus.VOID, None)
     assert "reward_fn a:b: ValueError: it gave" in (found.void_reason or "")
 
 
@@ -163,7 +163,7 @@ def test_the_weight_of_a_single_function_counts() -> None:
 
 def test_one_of_several_that_raises_makes_the_episode_void_and_is_named() -> None:
     outcome = of_several(("minus_turns", 1.0), ("broken", 0.0))
-    assert (outcome.status, outcome.reward, dict(outcome.metrics)) == (Status.VOID, None, {})
+    assert (outcome.status, outcome.reward, dict(outcome.metrics)) == (EpisodeStatus.VOID, None, {})
     assert (outcome.void_reason or "").startswith("reward_fn tests.unit.test_shaping:broken: ZeroDivisionError")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from xp.backends.base import Places, Support, meant_fields
+from xp.backends.base import RunPaths, Support, meant_fields
 from xp.backends.skyrl.control.capabilities import meanings, refusals
 from xp.backends.skyrl.control.render import native, stages
 from xp.compose import compose
@@ -140,7 +140,7 @@ def test_a_key_that_only_main_has_passes_for_a_checkout_of_main() -> None:
     ids=["fsdp2", "megatron", "rehearsal"],
 )
 def test_a_python_without_skyrl_is_told_how_to_make_one_that_has_it(overrides: list[str], expected: str) -> None:
-    places = Places(run="runs/r", attempt=1, tasks="tasks/t")
+    places = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
     train = [stage for stage in stages(compose(overrides), places) if stage.name == "train"]
     with pytest.raises(XpError) as caught:
         check_machine(train)

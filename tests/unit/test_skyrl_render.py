@@ -13,24 +13,24 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xp.backends.base import Places
+from xp.backends.base import RunPaths
 from xp.backends.skyrl.control.overrides import assignment, catalog, is_of_kind
 from xp.backends.skyrl.control.render import checkpoint, native, refusals, stages
 from xp.backends.skyrl.control.rows import ROWS
-from xp.backends.skyrl.worker.config import EvaluateConfig, TrainConfig
+from xp.backends.skyrl.worker.config import SkyRLEvaluateConfig, SkyRLTrainStageConfig
 from xp.compose import compose, options
 from xp.planning.plan import build_plan
 from xp.spec import RunSpec
 
-PLACES = Places(run="runs/r", attempt=1, tasks="tasks/t")
+PLACES = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
 SKYRL = ["env=whodunit", "backend=skyrl", "hardware=a100x4"]
 RECIPES = [name for name in options("recipes") if compose([f"recipes={name}"]).backend.name == "skyrl"]
 MEGATRON = ["backend.parallel.strategy=megatron", "backend.parallel.tensor=2"]
 
 
-def train_config(*overrides: str) -> TrainConfig:
+def train_config(*overrides: str) -> SkyRLTrainStageConfig:
     job = {stage.name: stage.job for stage in stages(compose(overrides), PLACES)}["train"]
-    return TrainConfig.from_json(job.files["runs/r/attempt_1/train/config.json"])
+    return SkyRLTrainStageConfig.from_json(job.files["runs/r/attempt_1/train/config.json"])
 
 
 def parsed(overrides: tuple[str, ...] | list[str]) -> dict[str, Any]:
@@ -285,7 +285,7 @@ def test_no_path_of_the_plan_is_of_a_machine_and_the_program_makes_them_absolute
 
 def test_the_evaluation_stage_loads_held_out_tasks() -> None:
     job = {stage.name: stage.job for stage in stages(compose(SKYRL), PLACES)}["evaluate"]
-    config = EvaluateConfig.from_json(job.files["runs/r/attempt_1/evaluate/config.json"])
+    config = SkyRLEvaluateConfig.from_json(job.files["runs/r/attempt_1/evaluate/config.json"])
     assert parsed(config.common.overrides)["trainer.eval_interval"] > 0
     assert list(config.models) == ["before", "after"]
     assert config.common.paths["data.val_data"] == config.held_out_data

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.unit.slime_config import worker_config
-from xp.backends.base import Places
+from xp.backends.base import RunPaths
 from xp.backends.slime.control.render import stages
 from xp.backends.slime.worker.advantages import advantages, centred, estimate_of
 from xp.backends.slime.worker.config import WorkerConfig
@@ -19,7 +19,7 @@ from xp.backends.slime.worker.train import main as train
 from xp.compose import compose
 from xp.errors import ExitCode, XpError
 
-PLACES = Places(run="runs/r", attempt=1, tasks="tasks/t")
+PLACES = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
 
 
 def sample(reward: float, group: int, num_tokens: int = 3, *, is_left_out: bool = False) -> Any:

@@ -15,7 +15,7 @@ import pytest
 
 from tests.unit.slime_config import worker_config
 from xp.backends.slime.worker import sources
-from xp.backends.slime.worker.config import Command, ConvertConfig, WorkerConfig
+from xp.backends.slime.worker.config import ConvertConfig, SlimeCommand, WorkerConfig
 from xp.backends.slime.worker.convert import main as convert
 from xp.backends.slime.worker.models import check_architecture, local_model, publish_model
 from xp.backends.slime.worker.program import absolute_flags, run_file
@@ -24,12 +24,12 @@ from xp.backends.slime.worker.shutdown import ask_to_close, close_when_asked
 from xp.backends.slime.worker.steps import half_of
 from xp.backends.slime.worker.training import NAMES, Watched
 from xp.episode.metrics import Played
-from xp.episode.outcome import Outcome, Status
+from xp.episode.outcome import EpisodeStatus, Outcome
 from xp.errors import ExitCode, XpError
 
 
-def command(*flags: str, paths: tuple[str, ...] = (), models: tuple[str, ...] = ()) -> Command:
-    return Command(flags, paths, models, {}, "XP_TEST_SLIME", "XP_TEST_MEGATRON")
+def command(*flags: str, paths: tuple[str, ...] = (), models: tuple[str, ...] = ()) -> SlimeCommand:
+    return SlimeCommand(flags, paths, models, {}, "XP_TEST_SLIME", "XP_TEST_MEGATRON")
 
 
 def model_at(directory: Path, **config: Any) -> Path:
@@ -145,7 +145,7 @@ def test_a_published_model_is_whole_and_an_earlier_one_is_kept(tmp_path: Path) -
 
 
 def test_how_an_episode_ended_travels_with_its_sample_as_plain_values() -> None:
-    played = Played("a", "a/train/0", Outcome(Status.VOID, None, (0.1,), 2, 2, 1, "down"), 7)
+    played = Played("a", "a/train/0", Outcome(EpisodeStatus.VOID, None, (0.1,), 2, 2, 1, "down"), 7)
     metadata: dict[str, Any] = {}
     write_played(metadata, played)
     assert read_played(json.loads(json.dumps(metadata))) == played

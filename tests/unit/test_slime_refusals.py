@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from xp.backends.base import Places
+from xp.backends.base import RunPaths
 from xp.backends.slime.control.flags import catalog, words
 from xp.backends.slime.control.render import refusals, train_flags
 from xp.compose import compose
@@ -142,7 +142,7 @@ def test_a_flag_that_xp_does_not_write_passes_through() -> None:
     overrides = "{use-fault-tolerance: true, balance-data: true, sglang-log-level: info, sglang-cuda-graph-bs: [1, 2]}"
     spec = compose([*SLIME, f"backend.overrides={overrides}"])
     assert refusals(spec) == []
-    line = " ".join(words(train_flags(spec, Places("runs/r", 1, "tasks/t"))))
+    line = " ".join(words(train_flags(spec, RunPaths("runs/r", 1, "tasks/t"))))
     assert line.endswith("--use-fault-tolerance --balance-data --sglang-log-level info --sglang-cuda-graph-bs 1 2")
 
 

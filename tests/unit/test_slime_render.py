@@ -13,18 +13,18 @@ from hypothesis import given, settings
 
 from tests.unit.slime_parser import is_on, parse
 from tests.unit.slime_specs import DENSE, SLIME, expected_estimator, legal
-from xp.backends.base import MEANT, Places, Support
+from xp.backends.base import MEANT, RunPaths, Support
 from xp.backends.slime.control.architecture import SHAPE
 from xp.backends.slime.control.flags import catalog, fault, words
 from xp.backends.slime.control.overrides import TAKEN
 from xp.backends.slime.control.render import checkpoint, meanings, refusals, stages, train_flags
 from xp.backends.slime.control.rows import ROWS
-from xp.backends.slime.worker.config import ConvertConfig, EvaluateConfig, TrainConfig
+from xp.backends.slime.worker.config import ConvertConfig, SlimeEvaluateConfig, SlimeTrainConfig
 from xp.compose import compose, options
 from xp.planning.plan import build_plan
 from xp.spec import RunSpec
 
-PLACES = Places(run="runs/r", attempt=1, tasks="tasks/t")
+PLACES = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
 RECIPES = [name for name in options("recipes") if compose([f"recipes={name}"]).backend.name == "slime"]
 MODELS = ["qwen2.5-1.5b-instruct", "qwen2.5-3b-instruct", "qwen2.5-7b-instruct", "qwen3-4b", "qwen3-30b-a3b"]
 
@@ -183,7 +183,7 @@ def test_engines_of_their_own_leave_the_rest_to_training() -> None:
 
 def test_a_run_goes_on_from_its_own_checkpoints_and_starts_from_the_model() -> None:
     spec = compose(SLIME)
-    found, config = line(spec), TrainConfig.from_json(configs(*SLIME)["train"])
+    found, config = line(spec), SlimeTrainConfig.from_json(configs(*SLIME)["train"])
     assert found["load"] == found["save"] == config.checkpoints == "runs/r/checkpoints"
     assert found["ref_load"] == found["hf_checkpoint"] == "Qwen/Qwen3-30B-A3B"
     assert config.command.model_flags == ("--hf-checkpoint", "--ref-load")
@@ -201,7 +201,7 @@ def test_a_converted_model_is_made_once_and_is_where_training_starts() -> None:
     made = ConvertConfig.from_json(convert.job.files["runs/r/attempt_1/convert/config.json"])
     assert convert.done == f"{made.output_dir}/manifest.json"
     assert made.manifest["slime"] == catalog().slime
-    command = TrainConfig.from_json(train.job.files["runs/r/attempt_1/train/config.json"]).command
+    command = SlimeTrainConfig.from_json(train.job.files["runs/r/attempt_1/train/config.json"]).command
     assert command.flags[command.flags.index("--ref-load") + 1] == made.output_dir
     assert "--ref-load" in command.path_flags
     assert command.model_flags == ("--hf-checkpoint",)
@@ -212,7 +212,7 @@ def test_a_converted_model_is_made_once_and_is_where_training_starts() -> None:
 
 
 def test_evaluation_starts_engines_without_a_trainer_and_plays_once() -> None:
-    config = EvaluateConfig.from_json(configs(*SLIME, "evaluation.temperature=0.0")["evaluate"])
+    config = SlimeEvaluateConfig.from_json(configs(*SLIME, "evaluation.temperature=0.0")["evaluate"])
     found = parse(config.command.flags)
     assert is_on(found, "--debug-rollout-only")
     assert (found["num_rollout"], found["eval_interval"], found["eval_temperature"]) == (0, 1, 0.0)
@@ -227,21 +227,21 @@ PPO = [*SLIME, "algorithm=ppo", "backend.convert_model=true"]
 
 
 def test_a_critic_is_a_role_of_its_own_beside_the_policy() -> None:
-    found, config = line(compose(PPO)), TrainConfig.from_json(configs(*PPO)["train"])
-    assert TrainConfig.from_json(config.to_json()) == config
+    found, config = line(compose(PPO)), SlimeTrainConfig.from_json(configs(*PPO)["train"])
+    assert SlimeTrainConfig.from_json(config.to_json()) == config
     assert config.critic is not None
     assert found["megatron_config_path"] == config.critic.roles
     assert "--megatron-config-path" in config.command.path_flags
     assert config.critic.checkpoints not in (found["save"], found["load"])
     assert config.critic.learning_rate == found["lr"]
-    own = TrainConfig.from_json(configs(*PPO, "training.critic_learning_rate=3.0e-5")["train"]).critic
+    own = SlimeTrainConfig.from_json(configs(*PPO, "training.critic_learning_rate=3.0e-5")["train"]).critic
     assert own is not None
     assert own.learning_rate == 3e-5
-    assert TrainConfig.from_json(configs(*SLIME)["train"]).critic is None
+    assert SlimeTrainConfig.from_json(configs(*SLIME)["train"]).critic is None
 
 
 def test_an_evaluation_has_no_critic() -> None:
-    found = parse(EvaluateConfig.from_json(configs(*PPO)["evaluate"]).command.flags)
+    found = parse(SlimeEvaluateConfig.from_json(configs(*PPO)["evaluate"]).command.flags)
     assert found["advantage_estimator"] == "grpo"
     assert not is_on(found, "--normalize-advantages")
     assert {"gamma", "lambd", "megatron_config_path", "custom_advantage_function_path"}.isdisjoint(found)
@@ -265,7 +265,7 @@ def test_a_field_of_the_algorithm_says_which_flag_it_became(overrides: list[str]
 def test_a_users_own_advantages_are_loaded_by_the_rollout_and_broadcast() -> None:
     spec = [*SLIME, "algorithm=custom", "algorithm.advantage_fn=my_pkg.algorithms:mine"]
     assert line(compose(spec))["advantage_estimator"] == "grpo"
-    assert TrainConfig.from_json(configs(*spec)["train"]).advantage_fn == "my_pkg.algorithms:mine"
+    assert SlimeTrainConfig.from_json(configs(*spec)["train"]).advantage_fn == "my_pkg.algorithms:mine"
 
 
 def test_secrets_stay_names() -> None:

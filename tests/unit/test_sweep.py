@@ -18,7 +18,7 @@ from xp.job import Stage
 from xp.launchers.base import Context
 from xp.runs.leaderboard import as_csv, as_markdown, leaderboard
 from xp.runs.origin import mark
-from xp.runs.record import Provenance, RunRecord, Status, begin_attempt, close_attempt, write_record
+from xp.runs.record import Provenance, RunRecord, RunStatus, begin_attempt, close_attempt, write_record
 from xp.runs.run_directory import hold
 from xp.runs.sweep import Standing, ledger, open_points, spec_digest
 from xp.spec import RunSpec
@@ -30,13 +30,13 @@ def spec(outputs: Path, *overrides: str) -> RunSpec:
     return compose([f"outputs={outputs}", *overrides])
 
 
-def leave_run(one: RunSpec, run_id: str, status: Status, after: float | None = None) -> Path:
+def leave_run(one: RunSpec, run_id: str, status: RunStatus, after: float | None = None) -> Path:
     directory = Path(one.outputs) / "runs" / run_id
     directory.mkdir(parents=True)
     (directory / "spec.yaml").write_text(to_yaml(one))
     mark(directory)
-    record = begin_attempt(RunRecord(run_id, Status.PENDING, ()), ["train"], HERE)
-    write_record(directory, record if status is Status.RUNNING else close_attempt(record, status))
+    record = begin_attempt(RunRecord(run_id, RunStatus.PENDING, ()), ["train"], HERE)
+    write_record(directory, record if status is RunStatus.RUNNING else close_attempt(record, status))
     if after is not None:
         file = directory / "attempt_1" / "evaluate" / "evaluation.json"
         file.parent.mkdir(parents=True)
@@ -49,9 +49,9 @@ def leave_run(one: RunSpec, run_id: str, status: Status, after: float | None = N
 
 def test_what_is_done_is_left_alone_what_was_cut_goes_on_and_the_rest_is_new(tmp_path: Path) -> None:
     specs = [spec(tmp_path, f"seed={seed}") for seed in range(4)]
-    leave_run(specs[0], "done", Status.SUCCEEDED)
-    leave_run(specs[1], "cut", Status.INTERRUPTED)
-    leave_run(specs[2], "failed", Status.FAILED)
+    leave_run(specs[0], "done", RunStatus.SUCCEEDED)
+    leave_run(specs[1], "cut", RunStatus.INTERRUPTED)
+    leave_run(specs[2], "failed", RunStatus.FAILED)
     todo, left = open_points(specs, again=False)
     assert [entry.run_id for entry in left] == ["done"]
     assert [(point.run_id, point.attempt) for point in todo] == [("cut", 2), ("failed", 2), (None, 1)]
@@ -59,7 +59,7 @@ def test_what_is_done_is_left_alone_what_was_cut_goes_on_and_the_rest_is_new(tmp
 
 def test_a_killed_run_goes_on_and_a_held_one_is_left_to_its_supervisor(tmp_path: Path) -> None:
     one = spec(tmp_path)
-    directory = leave_run(one, "alive", Status.RUNNING)
+    directory = leave_run(one, "alive", RunStatus.RUNNING)
     assert ledger(tmp_path)[spec_digest(one.model_dump(mode="json"))].standing is Standing.CUT
     with hold(directory, attempt=2):
         assert ledger(tmp_path)[spec_digest(one.model_dump(mode="json"))].standing is Standing.RUNNING
@@ -67,14 +67,14 @@ def test_a_killed_run_goes_on_and_a_held_one_is_left_to_its_supervisor(tmp_path:
 
 def test_of_several_runs_of_one_spec_the_furthest_counts(tmp_path: Path) -> None:
     one = spec(tmp_path)
-    leave_run(one, "a-done", Status.SUCCEEDED)
-    leave_run(one, "b-failed", Status.FAILED)
+    leave_run(one, "a-done", RunStatus.SUCCEEDED)
+    leave_run(one, "b-failed", RunStatus.FAILED)
     assert [entry.run_id for entry in ledger(tmp_path).values()] == ["a-done"]
 
 
 def test_every_point_runs_again_when_asked(tmp_path: Path) -> None:
     one = spec(tmp_path)
-    leave_run(one, "done", Status.SUCCEEDED)
+    leave_run(one, "done", RunStatus.SUCCEEDED)
     todo, left = open_points([one], again=True)
     assert (len(todo), todo[0].run_id, left) == (1, None, [])
 
@@ -107,9 +107,9 @@ def test_a_directory_that_is_no_run_does_not_disturb_a_sweep(tmp_path: Path) -> 
 
 
 def test_the_leaderboard_ranks_by_held_out_reward_and_keeps_runs_without_one_at_the_end(tmp_path: Path) -> None:
-    leave_run(spec(tmp_path, "seed=1"), "poor", Status.SUCCEEDED, after=0.5)
-    leave_run(spec(tmp_path, "seed=2"), "good", Status.SUCCEEDED, after=0.9)
-    leave_run(spec(tmp_path, "seed=3"), "none", Status.FAILED)
+    leave_run(spec(tmp_path, "seed=1"), "poor", RunStatus.SUCCEEDED, after=0.5)
+    leave_run(spec(tmp_path, "seed=2"), "good", RunStatus.SUCCEEDED, after=0.9)
+    leave_run(spec(tmp_path, "seed=3"), "none", RunStatus.FAILED)
     lines = leaderboard(tmp_path, [])
     assert [line.run for line in lines] == ["good", "poor", "none"]
     assert as_csv(lines).splitlines()[1].startswith("good,whodunit_mini,tiny,grpo,trl,2,36,0.4,0.9,0.01,")
@@ -127,8 +127,8 @@ def test_a_run_that_does_not_exist_cannot_be_compared(tmp_path: Path) -> None:
 
 
 def test_attempts_of_one_run_count_their_own_minutes(tmp_path: Path) -> None:
-    directory = leave_run(spec(tmp_path), "run", Status.INTERRUPTED, after=0.7)
-    record = close_attempt(begin_attempt(RunRecord("run", Status.PENDING, ()), ["train"], HERE), Status.SUCCEEDED)
+    directory = leave_run(spec(tmp_path), "run", RunStatus.INTERRUPTED, after=0.7)
+    record = close_attempt(begin_attempt(RunRecord("run", RunStatus.PENDING, ()), ["train"], HERE), RunStatus.SUCCEEDED)
     hour = replace(record.attempts[0], started="2026-01-01T00:00:00+00:00", ended="2026-01-01T01:00:00+00:00")
     later = replace(hour, number=2, started="2026-01-02T00:00:00+00:00", ended="2026-01-02T00:30:00+00:00")
     write_record(directory, replace(record, attempts=(hour, later)))

@@ -23,7 +23,7 @@ from xp.errors import ExitCode, XpError
 from xp.tasks.config import Purpose
 from xp.tasks.load import within_limit
 from xp.tasks.row import TaskRow
-from xp.tasks.template_check import PROBE_TOOLS, Report, check_chat, examine, examine_prompts
+from xp.tasks.template_check import PROBE_TOOLS, TemplateReport, check_chat, examine, examine_prompts
 
 BY_XP = Chat(tools_prompt=ToolsPrompt.SYSTEM)
 OPENING = [Message(role="system", content="Be brief."), Message(role="user", content="Where is the key?")]
@@ -204,4 +204,4 @@ def test_the_doctor_refuses_a_model_that_would_not_be_told_of_its_tools(tmp_path
 
 
 def test_a_report_of_no_faults_says_so() -> None:
-    assert Report((), True, True, True).on_record() == "a turn more only appends tokens"
+    assert TemplateReport((), True, True, True).on_record() == "a turn more only appends tokens"

@@ -14,7 +14,7 @@ import pytest
 from tests.launching import eventually
 from xp.errors import ExitCode, XpError
 from xp.tracking.base import Opener, TrackedRun, check_trackers
-from xp.tracking.mirror import Line, Mirror, parse_line
+from xp.tracking.mirror import MetricsLine, Mirror, parse_line
 from xp.tracking.opening import openers
 
 LINE = {"step": 3, "time": 12.5, "attempt": 1, "stage": "train", "loss": 0.5, "num": 2}
@@ -58,7 +58,7 @@ def write(directory: Path, *lines: Mapping[str, Any] | str) -> None:
 
 def test_a_line_is_its_numbers() -> None:
     parsed = parse_line(json.dumps({**LINE, "note": "text", "gone": None, "flag": True, "list": [1]}))
-    assert parsed == Line(3, 12.5, {"loss": 0.5, "num": 2.0, "flag": 1.0})
+    assert parsed == MetricsLine(3, 12.5, {"loss": 0.5, "num": 2.0, "flag": 1.0})
 
 
 @pytest.mark.parametrize("text", ["", "{", "3", "null", "[]", '{"loss": 1}', '{"step": "x", "time": 1}', "[" * 100_000])

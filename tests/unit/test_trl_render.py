@@ -11,18 +11,18 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xp.backends.base import MEANT, Places, Support
+from xp.backends.base import MEANT, RunPaths, Support
 from xp.backends.batch import arithmetic, batch_refusals
 from xp.backends.trl.control.geometry import geometry, world_size
 from xp.backends.trl.control.overrides import catalog
 from xp.backends.trl.control.render import checkpoint, grpo_config, meanings, refusals, stages
 from xp.backends.trl.control.rows import ROWS
-from xp.backends.trl.worker.config import EvaluateConfig, TrainConfig
+from xp.backends.trl.worker.config import TRLEvaluateConfig, TRLTrainConfig
 from xp.compose import compose
 from xp.job import Job
 from xp.spec import RunSpec
 
-PLACES = Places(run="runs/r", attempt=1, tasks="tasks/t")
+PLACES = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
 GPUS = ("hardware=a100x4", "model=qwen3-4b")
 LORA = "model.lora={rank: 8, alpha: 16.0, dropout: 0.0, target_modules: null}"
 SEPARATE = (*GPUS, "backend.engine.placement=separate", "backend.engine.accelerators=2")
@@ -32,8 +32,8 @@ def jobs(*overrides: str) -> Mapping[str, Job]:
     return {stage.name: stage.job for stage in stages(compose(overrides), PLACES)}
 
 
-def train_config(*overrides: str) -> TrainConfig:
-    return TrainConfig.from_json(jobs(*overrides)["train"].files["runs/r/attempt_1/train/config.json"])
+def train_config(*overrides: str) -> TRLTrainConfig:
+    return TRLTrainConfig.from_json(jobs(*overrides)["train"].files["runs/r/attempt_1/train/config.json"])
 
 
 def refused(*overrides: str) -> str:
@@ -255,7 +255,7 @@ def test_a_server_on_a_cpu_is_one_process_beside_training_and_takes_weights_over
     spec = compose(["backend.engine.name=vllm", "backend.engine.placement=separate", "backend.engine.accelerators=1"])
     train = next(stage.job for stage in stages(spec, PLACES) if stage.name == "train")
     config = next(text for path, text in train.files.items() if path.endswith("config.json"))
-    server = TrainConfig.from_json(config).common.server
+    server = TRLTrainConfig.from_json(config).common.server
     assert server is not None
     assert server.num_accelerators == 0
     words = " ".join(server.arguments)
@@ -372,7 +372,7 @@ def test_engines_of_their_own_leave_the_rest_of_the_accelerators_to_training() -
 
 def test_evaluation_plays_on_all_accelerators_and_takes_no_weights() -> None:
     text = jobs(*SEPARATE)["evaluate"].files["runs/r/attempt_1/evaluate/config.json"]
-    server = EvaluateConfig.from_json(text).common.server
+    server = TRLEvaluateConfig.from_json(text).common.server
     assert server is not None
     assert server.num_accelerators == 4
     assert "--data-parallel-size 4" in " ".join(server.arguments)
@@ -394,4 +394,4 @@ def test_the_programs_read_what_was_written() -> None:
     config = train_config("hardware=a100x1", "model=qwen3-4b", LORA.replace("null", "[q_proj, v_proj]"))
     assert config.lora is not None
     assert config.lora.target_modules == ("q_proj", "v_proj")
-    assert TrainConfig.from_json(config.to_json()) == config
+    assert TRLTrainConfig.from_json(config.to_json()) == config

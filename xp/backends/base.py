@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Places:
+class RunPaths:
     """Where things of one attempt lie, relative to the outputs root."""
 
     run: str
@@ -137,16 +137,16 @@ class RenderModule(Protocol):
     def memory(self, spec: RunSpec) -> MemoryUse:
         """When it holds what on an accelerator, for the estimate."""
 
-    def stages(self, spec: RunSpec, places: Places) -> tuple[Stage, ...]:
+    def stages(self, spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
         """The stages that follow `prepare`, in order; raises XpError(PLAN) for what cannot be rendered."""
 
-    def evaluation(self, spec: RunSpec, places: Places, models: Mapping[str, str], needs: tuple[str, ...]) -> Stage:
+    def evaluation(self, spec: RunSpec, places: RunPaths, models: Mapping[str, str], needs: tuple[str, ...]) -> Stage:
         """Play the held-out tasks with each of these models (name -> Hugging Face directory)."""
 
     def evaluations(self, spec: RunSpec, num_steps: int) -> int:
         """How often the held-out tasks are played while a run of so many rollout steps trains."""
 
-    def checkpoint(self, spec: RunSpec, places: Places, step: int) -> str:
+    def checkpoint(self, spec: RunSpec, places: RunPaths, step: int) -> str:
         """Directory of the checkpoint of a rollout step, as a Hugging Face model."""
 
 

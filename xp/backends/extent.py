@@ -9,7 +9,7 @@ from pathlib import Path
 from xp.backends.base import Refusal
 from xp.backends.stages.evaluation import rounds
 from xp.backends.stages.prepare import task_set_place
-from xp.spec import EnvMember, HeldOut, Overlap, RunSpec, Selection
+from xp.spec import EnvMember, HeldOutSpec, Overlap, RunSpec, SelectionSpec
 from xp.tasks.config import Purpose
 from xp.tasks.length import too_few
 from xp.tasks.manifest import read_manifest
@@ -141,7 +141,7 @@ def extent_refusals(spec: RunSpec, *, trains: bool) -> Iterator[Refusal]:
         yield Refusal("training.epochs", too_few(known.train, training.prompts_per_step))
 
 
-def _named(selection: Selection | HeldOut) -> int | None:
+def _named(selection: SelectionSpec | HeldOutSpec) -> int | None:
     return selection.num_tasks if selection.indices is None else len(set(selection.indices))
 
 

@@ -12,7 +12,7 @@ TASKS_VERSION: Final = "1"
 WORDS: Final = {"train": ("hello", "world")}
 
 
-class TaskSpec(BaseModel):
+class EchoTask(BaseModel):
     """What is to be said."""
 
     target: str
@@ -27,7 +27,7 @@ class Echo(Environment):  # type: ignore[misc]
 
     def __init__(self, task_spec: JSONObject = {}, secrets: dict[str, str] = {}) -> None:  # noqa: B006
         super().__init__(task_spec, secrets)
-        self._target = TaskSpec.model_validate(task_spec).target
+        self._target = EchoTask.model_validate(task_spec).target
 
     @classmethod
     def list_splits(cls) -> Sequence[str]:

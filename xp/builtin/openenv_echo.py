@@ -27,7 +27,7 @@ class EchoObservation(Observation):  # type: ignore[misc]
     echoed_message: str = ""
 
 
-class Echo(Environment[EchoAction, EchoObservation, State]):  # type: ignore[misc]
+class OpenEnvEcho(Environment[EchoAction, EchoObservation, State]):  # type: ignore[misc]
     """One session: 1 and the end for the target, 0 for anything else; without a target it goes on for ever."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True

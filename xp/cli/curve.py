@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from xp.episode.metrics_file import read_metrics
-from xp.runs.held_out import HeldOut, read_held_out
+from xp.runs.held_out import HeldOutResult, read_held_out
 
 WINDOW = 5
 """Steps of the moving average."""
@@ -32,7 +32,7 @@ def picture_of(run: Path, evaluation: Path, warn: Callable[[str], None]) -> Path
     return target
 
 
-def draw_curve(metrics: Path, results: Mapping[str, HeldOut], target: Path) -> None:
+def draw_curve(metrics: Path, results: Mapping[str, HeldOutResult], target: Path) -> None:
     """Draw training reward by step, its moving average, and the held-out reward before and after training (PNG)."""
     from matplotlib.figure import Figure
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from xp.cli.curve import picture_of
 from xp.episode.metrics import FULL_REWARD
-from xp.runs.held_out import HeldOut, read_held_out
+from xp.runs.held_out import HeldOutResult, read_held_out
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -141,14 +141,14 @@ def show_summary(plan: Plan, outputs: Path, attempt: int) -> None:
     out.print(f"  everything    {run}  (run.json, spec.yaml, metrics.jsonl, attempt_{attempt}/*/log.txt)")
 
 
-def _reward(result: HeldOut) -> str:
+def _reward(result: HeldOutResult) -> str:
     error = "" if result.reward_stderr is None else f" ± {result.reward_stderr:.3f}"
     text = f"[bold]{result.reward_mean:.3f}[/bold]{error} over {result.num_scored} episodes{_passes(result)}"
     text = f"{text}, {result.num_void} void" if result.num_void else text
     return f"{text} ({result.label})" if result.label else text
 
 
-def _passes(result: HeldOut) -> str:
+def _passes(result: HeldOutResult) -> str:
     """Evaluations of earlier versions say only how many were perfect."""
     if result.pass_share is None or result.pass_threshold in (None, FULL_REWARD):
         return "" if result.perfect_share is None else f", {result.perfect_share:.0%} with full reward"

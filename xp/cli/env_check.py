@@ -14,7 +14,7 @@ from typing import Final
 from xp.backends.stages.episode import chat_of, env_config, episode_secrets
 from xp.compose import compose
 from xp.env_check.measure import Measured, measure
-from xp.env_check.report import Report, report
+from xp.env_check.report import EnvReport, report
 from xp.env_check.watch import CLOSE_S, Watch, close_within
 from xp.envs.base import EnvFault, Message, Provider
 from xp.envs.config import Chat
@@ -52,7 +52,7 @@ def env_command(words: Sequence[str], seconds: int, *, as_json: bool) -> int:
     return ExitCode.ENVIRONMENT if any(one.faults or one.stopped for one in reports) else ExitCode.OK
 
 
-def check(spec: RunSpec, num_tasks: int, tokenizer: str | None, seconds: float) -> list[Report]:
+def check(spec: RunSpec, num_tasks: int, tokenizer: str | None, seconds: float) -> list[EnvReport]:
     """A report for each member of the mix, in its order; all together take at most about `seconds`."""
     count = token_counter(tokenizer, chat_of(spec)) if tokenizer else None
     ends = time.monotonic() + seconds
@@ -61,7 +61,7 @@ def check(spec: RunSpec, num_tasks: int, tokenizer: str | None, seconds: float) 
 
 def _check_member(
     spec: RunSpec, name: str, num_tasks: int, count: Callable[[Sequence[Message], str], int] | None, watch: Watch
-) -> Report:
+) -> EnvReport:
     member, group_size = spec.env.members[name], spec.training.group_size
     rules = env_config(name, member, spec)
     # A fault is what is looked for, so that no second session hides it.
@@ -90,7 +90,7 @@ def _check_member(
             close_within(provider.close, CLOSE_S)
     if raised and isinstance(raised[0], EnvFault):
         fault = raised[0]
-        return Report(name, {}, (f"it does not answer: {type(fault).__name__}: {fault}",), ())
+        return EnvReport(name, {}, (f"it does not answer: {type(fault).__name__}: {fault}",), ())
     if raised:
         raise raised[0]
     limit = spec.training.max_prompt_tokens
@@ -114,7 +114,7 @@ def token_counter(directory: str, rules: Chat) -> Callable[[Sequence[Message], s
     return lambda messages, tools: len(chat.prompt(messages, tools))
 
 
-def show(one: Report) -> None:
+def show(one: EnvReport) -> None:
     from xp.cli.display import console
 
     out = console()

@@ -17,7 +17,7 @@ from xp.errors import ExitCode, XpError
 from xp.evaluation import records, tables
 from xp.evaluation.driver import Allowance
 from xp.evaluation.entries import entries
-from xp.evaluation.one import Evaluation
+from xp.evaluation.one import EvaluationRun
 from xp.evaluation.paired import Paired, p_text
 from xp.evaluation.results import compare_all
 from xp.evaluation.settings import settings
@@ -39,7 +39,7 @@ def eval_command(asked: Namespace) -> int:
     try:
         for entry in found:
             with redirect_stdout(sys.stderr):
-                results.append(Evaluation(entry, read_words.settings, allowance).run(again=asked.again))
+                results.append(EvaluationRun(entry, read_words.settings, allowance).run(again=asked.again))
     except (XpError, KeyboardInterrupt):
         if results:
             _show(asked, results, Path(found[0].spec.outputs))

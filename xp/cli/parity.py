@@ -30,7 +30,7 @@ SIGNS = {Support.EXACT: "", Support.EMULATED: "≈ ", Support.UNSUPPORTED: "✗ 
 
 
 @dataclass(frozen=True)
-class Row:
+class ParityRow:
     """One field."""
 
     field: str
@@ -52,14 +52,14 @@ def specs_of(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -> dict
     return specs
 
 
-def rows(specs: Mapping[str, RunSpec]) -> list[Row]:
+def rows(specs: Mapping[str, RunSpec]) -> list[ParityRow]:
     """The table, in the order of the schema."""
     meanings = {name: render_module(spec).meanings(spec) for name, spec in specs.items()}
     fields = dict.fromkeys(field for spec in specs.values() for field in meant_fields(spec))
-    return [Row(field, _value(field, specs), _of(field, meanings)) for field in fields]
+    return [ParityRow(field, _value(field, specs), _of(field, meanings)) for field in fields]
 
 
-def below(table: Sequence[Row], prefixes: Sequence[str]) -> list[Row]:
+def below(table: Sequence[ParityRow], prefixes: Sequence[str]) -> list[ParityRow]:
     """The rows whose key begins with one of the prefixes, or all; raises XpError for a prefix that no key has."""
     for prefix in prefixes:
         if not any(row.field.startswith(prefix) for row in table):
@@ -67,7 +67,7 @@ def below(table: Sequence[Row], prefixes: Sequence[str]) -> list[Row]:
     return [row for row in table if not prefixes or row.field.startswith(tuple(prefixes))]
 
 
-def as_json(table: Iterable[Row]) -> str:
+def as_json(table: Iterable[ParityRow]) -> str:
     """A list of objects: key, value, and for each backend its support, what it receives, and a note."""
     return json.dumps(
         [
@@ -83,7 +83,7 @@ def as_json(table: Iterable[Row]) -> str:
     )
 
 
-def lines(table: Iterable[Row]) -> Iterator[str]:
+def lines(table: Iterable[ParityRow]) -> Iterator[str]:
     """The table for a terminal: a field, then one line a backend, the fit before what it receives."""
     for row in table:
         yield f"{row.field} = {row.value}"
@@ -98,7 +98,7 @@ def refused(specs: Mapping[str, RunSpec]) -> dict[str, list[str]]:
     return {name: reasons for name, reasons in found.items() if reasons}
 
 
-def markdown(table: Sequence[Row], by_algorithm: Mapping[str, Sequence[Row]]) -> str:
+def markdown(table: Sequence[ParityRow], by_algorithm: Mapping[str, Sequence[ParityRow]]) -> str:
     """docs/parity.md.
 
     Args:
@@ -151,7 +151,7 @@ def _is_of_the_algorithm(field: str) -> bool:
     return (field.startswith("algorithm.") and field != "algorithm.name") or field == "training.critic_learning_rate"
 
 
-def _markdown_row(row: Row, notes: dict[str, int]) -> str:
+def _markdown_row(row: ParityRow, notes: dict[str, int]) -> str:
     cells = []
     for name in BackendName:
         meaning = row.meanings.get(name)

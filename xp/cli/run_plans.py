@@ -8,7 +8,7 @@ from pathlib import Path
 from xp.backends.stages.episode import user_modules
 from xp.errors import ExitCode, XpError
 from xp.planning.plan import Plan
-from xp.runs.record import Status
+from xp.runs.record import RunStatus
 
 
 def run_plans(plans: Sequence[Plan], *, is_whole: bool = True) -> int:
@@ -50,7 +50,7 @@ def run_plan(one: Plan, *, is_whole: bool, again: bool = False, replan: Callable
     console().print(f"[bold]{one.run_id}[/bold]  {title(one)}")
     launcher = make_launcher(one.spec.launcher, outputs)
     record = dispatch(one, launcher, outputs, modules=user_modules(one.spec), replan=replan, again=again)
-    if record.status is Status.RUNNING:
+    if record.status is RunStatus.RUNNING:
         console().print(
             f"left to {one.spec.launcher.name}; python -m xp runs show|logs|cancel {one.run_id}", markup=False
         )

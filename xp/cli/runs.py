@@ -18,7 +18,7 @@ from xp.launchers.node.log import plain, write_to_screen
 from xp.runs import detached
 from xp.runs.held_out import NAMES, held_out
 from xp.runs.origin import is_ours, mark
-from xp.runs.record import RunRecord, Status, is_held, read_record, table
+from xp.runs.record import RunRecord, RunStatus, is_held, read_record, table
 from xp.runs.run_directory import cancel as stop_supervisor
 
 RUNS: Final = (
@@ -94,8 +94,8 @@ def show(run: Path, *, as_json: bool = False) -> None:
         return
     out = console()
     out.print(table(record), markup=False)
-    for stage in record.attempts[-1].stages if record.status is Status.RUNNING else ():
-        if stage.native_id is not None and stage.status in (Status.PENDING, Status.RUNNING):
+    for stage in record.attempts[-1].stages if record.status is RunStatus.RUNNING else ():
+        if stage.native_id is not None and stage.status in (RunStatus.PENDING, RunStatus.RUNNING):
             out.print(f"{stage.name}: {stage.launcher} {stage.native_id}", markup=False)
     if status(run, record) == FOREIGN:
         out.print("it was started elsewhere: its jobs are not queried, and it is not resumed", markup=False)
@@ -115,7 +115,7 @@ def compare(outputs: Path, names: Sequence[str], form: str | None) -> None:
         names: of the runs; none: all.
         form: csv, markdown, json; None: a table.
     """
-    from xp.runs.leaderboard import Line, as_csv, as_markdown, leaderboard
+    from xp.runs.leaderboard import RunRow, as_csv, as_markdown, leaderboard
 
     lines = leaderboard(outputs, names)
     if form in ("csv", "markdown"):
@@ -123,7 +123,7 @@ def compare(outputs: Path, names: Sequence[str], form: str | None) -> None:
     elif not lines and form is None:
         print(f"no runs below {outputs / 'runs'}")
     else:
-        columns = [Column(field.name, COMPARED[field.name]) for field in fields(Line)]
+        columns = [Column(field.name, COMPARED[field.name]) for field in fields(RunRow)]
         show_table(columns, [asdict(line) for line in lines], as_json=form == "json")
 
 
@@ -133,7 +133,7 @@ def logs(outputs: Path, run: Path) -> None:
     first = max(0, len(_logs(outputs, record)) - 1)
     tails: dict[Path, Tail] = {}
     while True:
-        is_over = status(run, record) != Status.RUNNING
+        is_over = status(run, record) != RunStatus.RUNNING
         detached.fetch(run, record)
         for file in _logs(outputs, record)[first:]:
             write_to_screen(plain(tails.setdefault(file, Tail(file)).read()))
@@ -159,10 +159,10 @@ def cancel(run: Path) -> str:
     if is_held(run) or not (jobs := detached.stop(run, record)):
         return f"asked process {stop_supervisor(run)} to stop the run"
     end = time.monotonic() + PATIENCE_S
-    while detached.current(run).status is Status.RUNNING and time.monotonic() < end:
+    while detached.current(run).status is RunStatus.RUNNING and time.monotonic() < end:
         time.sleep(LOOK_S)
     asked = f"asked for the end of job {', '.join(jobs)}"
-    if detached.current(run).status is not Status.RUNNING:
+    if detached.current(run).status is not RunStatus.RUNNING:
         return f"{asked}: {read_record(run).status}"
     detached.abandon(run)
     return f"{asked}; nobody confirms it, so look there before you resume: {read_record(run).status}"
@@ -201,7 +201,7 @@ def trust(run: Path) -> str:
 
 def status(run: Path, record: RunRecord) -> str:
     """What the record says, unless it says `running` and nobody runs it any more."""
-    if record.status is not Status.RUNNING or is_held(run):
+    if record.status is not RunStatus.RUNNING or is_held(run):
         return record.status.value
     if not is_ours(run):
         return FOREIGN

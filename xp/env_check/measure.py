@@ -15,7 +15,7 @@ from xp.env_check.watch import Watch
 from xp.envs.base import EnvFault, Message, Provider, Session, Task, ToolSpec
 from xp.envs.config import Dialect, EnvConfig
 from xp.episode.episode import Episode
-from xp.episode.outcome import Outcome, Status
+from xp.episode.outcome import EpisodeStatus, Outcome
 from xp.episode.prompt import opening_messages, tool_schemas
 
 T = TypeVar("T")
@@ -41,7 +41,7 @@ class Plays:
     def rewards(self) -> list[float]:
         return [outcome.reward for outcome in self.outcomes if outcome.reward is not None]
 
-    def share(self, status: Status) -> float:
+    def share(self, status: EpisodeStatus) -> float:
         outcomes = self.outcomes
         return sum(outcome.status is status for outcome in outcomes) / len(outcomes) if outcomes else 0.0
 
@@ -249,7 +249,7 @@ def _words(prompt: Sequence[Message]) -> list[str]:
 
 
 def _are_alike(plays: Plays) -> bool | None:
-    pairs = [group for group in plays.groups if all(outcome.status is not Status.VOID for outcome in group)]
+    pairs = [group for group in plays.groups if all(outcome.status is not EpisodeStatus.VOID for outcome in group)]
     return all(one == other for one, other in pairs) if pairs else None
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from xp.env_check.measure import Measured, Plays, texts
 from xp.envs.base import Message
 from xp.envs.config import Dialect, EnvConfig
-from xp.episode.outcome import Status
+from xp.episode.outcome import EpisodeStatus
 
 FLAT = 0.9
 """Share of groups without variance above which a random start learns next to nothing."""
@@ -19,7 +19,7 @@ LOUD = 0.5
 
 
 @dataclass(frozen=True)
-class Report:
+class EnvReport:
     """What a person, or a program (`as_dict`), reads."""
 
     name: str
@@ -41,7 +41,7 @@ def report(
     group_size: int,
     max_prompt_tokens: int,
     count_tokens: Callable[[Sequence[Message], str], int] | None,
-) -> Report:
+) -> EnvReport:
     """Judge one environment.
 
     Args:
@@ -62,7 +62,7 @@ def report(
         "groups without variance": _share(found.random.share_without_variance()),
     }
     warnings = tuple(_warnings(rules, found, lengths, max_prompt_tokens))
-    return Report(rules.name, facts, tuple(_faults(found)), warnings, found.stopped)
+    return EnvReport(rules.name, facts, tuple(_faults(found)), warnings, found.stopped)
 
 
 def _faults(found: Measured) -> Sequence[str]:
@@ -70,7 +70,7 @@ def _faults(found: Measured) -> Sequence[str]:
     faults += [fault for fault in found.tool_faults if not fault.endswith("no description")]
     if found.num_opened and not found.tools and not found.takes_answer:
         faults.append("there is neither a tool to call nor an answer to give")
-    if void := [outcome for outcome in found.random.outcomes if outcome.status is Status.VOID]:
+    if void := [outcome for outcome in found.random.outcomes if outcome.status is EpisodeStatus.VOID]:
         faults.append(f"{len(void)} of {len(found.random.outcomes)} random episodes are void: {void[0].void_reason}")
     played = [*found.random.outcomes, *found.scripted.outcomes]
     if not found.stopped and played and not any(outcome.step_rewards for outcome in played):
@@ -96,8 +96,8 @@ def _warnings(rules: EnvConfig, found: Measured, lengths: Sequence[int], limit: 
         warnings.append(f"{over} of {len(lengths)} prompts are longer than training.max_prompt_tokens={limit}")
     if (
         not found.stopped
-        and found.random.share(Status.TRUNCATED) == 1.0
-        and found.scripted.share(Status.TRUNCATED) == 1.0
+        and found.random.share(EpisodeStatus.TRUNCATED) == 1.0
+        and found.scripted.share(EpisodeStatus.TRUNCATED) == 1.0
     ):
         warnings.append(f"no episode came to an end within max_turns={rules.max_turns}")
     return warnings
@@ -115,7 +115,7 @@ def _prompt_fact(found: Measured, dialect: Dialect | str, lengths: Sequence[int]
 def _plays_fact(plays: Plays) -> str:
     rewards = plays.rewards
     scored = f"reward {min(rewards):.3g} to {max(rewards):.3g}, mean {fmean(rewards):.3g}" if rewards else "no reward"
-    ends = ", ".join(f"{plays.share(status):.0%} {status}" for status in Status if plays.share(status))
+    ends = ", ".join(f"{plays.share(status):.0%} {status}" for status in EpisodeStatus if plays.share(status))
     turns = fmean(outcome.num_turns for outcome in plays.outcomes) if plays.outcomes else 0.0
     return f"{scored}; {ends or 'not played'}; {turns:.1f} turns"
 

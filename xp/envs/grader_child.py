@@ -12,7 +12,7 @@ from typing import Any
 from xp.envs.base import EnvFault
 from xp.envs.bounds import bound_memory, die_with
 from xp.envs.config import EnvConfig
-from xp.envs.graders import Begin, Conversation, conversations_of
+from xp.envs.graders import Begin, GraderConversation, conversations_of
 from xp.errors import XpError
 
 
@@ -23,7 +23,7 @@ class Desk:
         self._connection, self._config = connection, config
         self._lock, self._begin_lock = threading.Lock(), threading.Lock()
         self._begin: Begin | None = None
-        self._conversations: dict[int, Conversation] = {}
+        self._conversations: dict[int, GraderConversation] = {}
 
     def serve(self) -> None:
         """Until the parent hangs up."""

@@ -14,7 +14,7 @@ from xp.errors import ExitCode, XpError
 
 
 @dataclass(frozen=True)
-class Conversation:
+class GraderConversation:
     """One episode with a grader."""
 
     opening: Sequence[Message]
@@ -23,7 +23,7 @@ class Conversation:
     close: Callable[[], None]
 
 
-Begin = Callable[[Row], Conversation]
+Begin = Callable[[Row], GraderConversation]
 
 
 def grader_of(config: EnvConfig) -> Any:
@@ -75,8 +75,8 @@ def _grades(kind: type) -> bool:
 def _graded(grade: Callable[[str, Row], Any]) -> Begin:
     """One answer, one reward."""
 
-    def begin(row: Row) -> Conversation:
-        return Conversation(messages_of(row), lambda answer: _verdict(grade(answer, row)), lambda: None)
+    def begin(row: Row) -> GraderConversation:
+        return GraderConversation(messages_of(row), lambda answer: _verdict(grade(answer, row)), lambda: None)
 
     return begin
 
@@ -88,12 +88,12 @@ def _verdict(reward: Any) -> ToolResult:
 def _stepped(make: Callable[[Row], Any]) -> Begin:
     """SkyRL-Gym's BaseTextEnv: `init(prompt)`, then `step(text)` until it says `done`."""
 
-    def begin(row: Row) -> Conversation:
+    def begin(row: Row) -> GraderConversation:
         env = make(row)
         opening = messages_of(row)
         if callable(getattr(env, "init", None)):
             opening, _ = env.init(opening)
-        return Conversation(opening, lambda text: _step(env.step(text)), getattr(env, "close", lambda: None))
+        return GraderConversation(opening, lambda text: _step(env.step(text)), getattr(env, "close", lambda: None))
 
     return begin
 

@@ -42,7 +42,7 @@ LOG_VARIABLE: Final = "XP_SERVE_LOG"
 SLACK_S: Final = 30.0
 
 
-class Server(Protocol):
+class ServerHandle(Protocol):
     """What a provider has started and must stop."""
 
     def stop(self) -> None: ...
@@ -63,7 +63,7 @@ class OpenEnvProvider:
         self._environ = dict(environ)
         self._rows = load_rows(config.rows)
         self._lock = threading.Lock()
-        self._server: Server | None = None
+        self._server: ServerHandle | None = None
         self._target = openenv_target(config, environ) if config.target else None
         self._cores: dict[int, Core] = {}
         self._is_closed = False

@@ -11,7 +11,7 @@ from typing import Any, Final
 from xp.envs.base import DeadlineExceeded, EnvFault, Message, Session, Task, ToolResult
 from xp.envs.config import Dialect, EnvConfig, OnMalformedCall, OnNoToolCall, ToolCallsPerTurn
 from xp.episode.dialects import syntax_of
-from xp.episode.outcome import Outcome, Reply, Status
+from xp.episode.outcome import EpisodeStatus, Outcome, Reply
 from xp.episode.replay import Attempt, Call, call_name
 from xp.episode.rewards import check_bound, reduce_rewards
 from xp.episode.shaping import Shape, shaped
@@ -64,7 +64,7 @@ class Episode:
         self._metadata: Mapping[str, Any] = {}
         self._attempt = Attempt(open_session, rules.limits.retries_per_episode)
         self._lock = threading.Lock()
-        self._status = Status.ONGOING
+        self._status = EpisodeStatus.ONGOING
         self._void_reason: str | None = None
         self._deadline: float | None = None
         self._turns: list[Turn] = []
@@ -91,15 +91,15 @@ class Episode:
     def step(self, text: str) -> Reply:
         """Take one assistant turn; on an episode that is over it does nothing. Never raises for the environment."""
         with self._lock:
-            if self._status is not Status.ONGOING:
+            if self._status is not EpisodeStatus.ONGOING:
                 return Reply((), self._status)
             began = time.monotonic()
             self._start()
-            turn = self._take(text) if self._status is Status.ONGOING else Turn(text, (), (), (), 0.0)
+            turn = self._take(text) if self._status is EpisodeStatus.ONGOING else Turn(text, (), (), (), 0.0)
             self._turns.append(replace(turn, elapsed_s=time.monotonic() - began))
-            if self._status is Status.ONGOING and len(self._turns) >= self._rules.max_turns:
-                self._status = Status.TRUNCATED
-            is_over = self._status is not Status.ONGOING
+            if self._status is EpisodeStatus.ONGOING and len(self._turns) >= self._rules.max_turns:
+                self._status = EpisodeStatus.TRUNCATED
+            is_over = self._status is not EpisodeStatus.ONGOING
             if is_over:
                 self._attempt.close()  # Its slot is free for the next episode, whenever the trainer settles this one.
             names = tuple(call.name if isinstance(call, ToolCall) else UNREAD for call in turn.calls)
@@ -114,8 +114,8 @@ class Episode:
         with self._lock:
             if self._outcome is None:
                 del truncated  # Whoever settles an ongoing episode has cut it off, whether they say so or not.
-                if self._status is Status.ONGOING:
-                    self._status = Status.TRUNCATED
+                if self._status is EpisodeStatus.ONGOING:
+                    self._status = EpisodeStatus.TRUNCATED
                 self._attempt.close()
                 self.elapsed_s = time.monotonic() - self._began
                 outcome = self._score()
@@ -159,7 +159,7 @@ class Episode:
             if isinstance(call, Malformed):
                 self._num_malformed += 1
                 if self._rules.on_malformed_call is OnMalformedCall.STOP:
-                    self._status = Status.STOPPED
+                    self._status = EpisodeStatus.STOPPED
                     return
                 form = syntax_of(self._rules.dialect).form
                 messages.append(Message(role=role, content=f"Error: {call.fault}. Write a call as\n{form}"))
@@ -169,7 +169,7 @@ class Episode:
             results.append(result)
             messages.append(Message(role=role, content=result.text))
             if result.finished:
-                self._status = Status.FINISHED
+                self._status = EpisodeStatus.FINISHED
                 return
 
     def _take_plain(self, answer: str, results: list[ToolResult], messages: list[Message]) -> None:
@@ -179,11 +179,11 @@ class Episode:
             results.append(result)
             messages.append(Message(role="user" if result.awaits_reply else "tool", content=result.text))
             if result.finished or not result.awaits_reply:
-                self._status = Status.FINISHED if result.finished else Status.STOPPED
+                self._status = EpisodeStatus.FINISHED if result.finished else EpisodeStatus.STOPPED
         elif self._rules.on_no_tool_call is OnNoToolCall.NUDGE:
             messages.append(Message(role="user", content=NUDGE))
         else:
-            self._status = Status.STOPPED
+            self._status = EpisodeStatus.STOPPED
 
     def _perform(self, call: Call) -> ToolResult:
         assert self._deadline is not None
@@ -198,7 +198,7 @@ class Episode:
         return result
 
     def _void(self, fault: EnvFault) -> None:
-        self._status = Status.VOID
+        self._status = EpisodeStatus.VOID
         self._void_reason = f"{type(fault).__name__}: {fault}"
 
     def _bounded(self, outcome: Outcome) -> Outcome:
@@ -235,11 +235,11 @@ class Episode:
     def _score(self) -> Outcome:
         rewards = tuple(result.reward for turn in self._turns for result in turn.results if result.reward is not None)
         reward: float | None = None
-        if self._status is not Status.VOID:
+        if self._status is not EpisodeStatus.VOID:
             try:
-                reward = reduce_rewards(rewards, self._status is Status.FINISHED, self._rules.reward)
+                reward = reduce_rewards(rewards, self._status is EpisodeStatus.FINISHED, self._rules.reward)
             except OverflowError as error:
-                self._status, self._void_reason = Status.VOID, f"OverflowError: {error}"
+                self._status, self._void_reason = EpisodeStatus.VOID, f"OverflowError: {error}"
         return Outcome(
             status=self._status,
             reward=reward,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Final
 
-from xp.episode.outcome import Outcome, Status
+from xp.episode.outcome import EpisodeStatus, Outcome
 from xp.errors import ExitCode, XpError
 
 FULL_REWARD: Final = 1.0
@@ -44,7 +44,7 @@ def episode_metrics(played: Sequence[Played], group_size: int, pass_threshold: f
 
 def check_health(played: Sequence[Played], max_void_fraction: float) -> None:
     """Raise XpError(UNHEALTHY) where more of these episodes are void than may be."""
-    void = [one.outcome for one in played if one.outcome.status is Status.VOID]
+    void = [one.outcome for one in played if one.outcome.status is EpisodeStatus.VOID]
     if len(void) > max_void_fraction * len(played):
         reasons = sorted({outcome.void_reason for outcome in void if outcome.void_reason})
         raise XpError(
@@ -61,9 +61,9 @@ def _metrics(played: Sequence[Played], group_size: int, pass_threshold: float) -
     groups = _groups(scored)
     metrics = {
         "episodes/num": float(len(played)),
-        "episodes/void": _share(played, Status.VOID),
-        "episodes/truncated": _share(played, Status.TRUNCATED),
-        "episodes/finished": _share(played, Status.FINISHED),
+        "episodes/void": _share(played, EpisodeStatus.VOID),
+        "episodes/truncated": _share(played, EpisodeStatus.TRUNCATED),
+        "episodes/finished": _share(played, EpisodeStatus.FINISHED),
         "episodes/malformed": _mean([float(one.outcome.num_malformed > 0) for one in played]),
         "episodes/tokens": _mean([float(one.num_tokens) for one in played]),
         "environment/turns": _mean([float(one.outcome.num_turns) for one in played]),
@@ -110,7 +110,7 @@ def _reward(one: Played) -> float:
     return one.outcome.reward
 
 
-def _share(played: Sequence[Played], status: Status) -> float:
+def _share(played: Sequence[Played], status: EpisodeStatus) -> float:
     return _mean([float(one.outcome.status is status) for one in played])
 
 

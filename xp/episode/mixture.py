@@ -29,7 +29,7 @@ class TaskName(Protocol):
     def messages(self) -> tuple[Message, ...]: ...
 
 
-class Mix:
+class EnvironmentMixture:
     """Providers by member name; use it as a context manager, so that local servers stop.
 
     Args:
@@ -48,9 +48,9 @@ class Mix:
         }
 
     @staticmethod
-    def from_file(path: Path, environ: Mapping[str, str]) -> Mix:
+    def from_file(path: Path, environ: Mapping[str, str]) -> EnvironmentMixture:
         """Read the `episode.json` that the control plane wrote, and what a stage found out of the dialect."""
-        return Mix(resolved(config_of(path, EpisodeConfig.from_json), path.parent), environ)
+        return EnvironmentMixture(resolved(config_of(path, EpisodeConfig.from_json), path.parent), environ)
 
     def episode(self, row: TaskName) -> Episode:
         """A fresh episode on a task; its session opens with `start()` or the first step."""
@@ -78,7 +78,7 @@ class Mix:
         for provider in self._providers.values():
             provider.close()
 
-    def __enter__(self) -> Mix:
+    def __enter__(self) -> EnvironmentMixture:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -9,7 +9,7 @@ from enum import StrEnum
 from xp.envs.base import Message
 
 
-class Status(StrEnum):
+class EpisodeStatus(StrEnum):
     """Where an episode stands."""
 
     ONGOING = "ongoing"
@@ -28,20 +28,20 @@ class Reply:
     """What comes after one assistant turn: messages to append, or the end."""
 
     messages: tuple[Message, ...]
-    status: Status
+    status: EpisodeStatus
     tools: tuple[str, ...] = ()
     """Names of the tools whose results stand among the messages, in order; some chat templates render them."""
 
     @property
     def is_done(self) -> bool:
-        return self.status is not Status.ONGOING
+        return self.status is not EpisodeStatus.ONGOING
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How an episode ended. `reward is None` if and only if `status is Status.VOID`."""
+    """How an episode ended. `reward is None` if and only if `status is EpisodeStatus.VOID`."""
 
-    status: Status
+    status: EpisodeStatus
     reward: float | None
     step_rewards: tuple[float, ...]
     num_turns: int

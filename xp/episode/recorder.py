@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 
 from xp.envs.target import api_target
-from xp.episode.mixture import Mix
+from xp.episode.mixture import EnvironmentMixture
 from xp.episode.trajectory import Trajectory, TrajectoryWriter
 from xp.episode.upload import Uploader
 
@@ -22,7 +22,7 @@ class Recorder:
         environ: where the API key is.
     """
 
-    def __init__(self, path: Path, mix: Mix, upload_as: str | None, environ: Mapping[str, str]) -> None:
+    def __init__(self, path: Path, mix: EnvironmentMixture, upload_as: str | None, environ: Mapping[str, str]) -> None:
         self._uploader = None if upload_as is None else Uploader(api_target(environ), upload_as, mix.catalog_names())
         self._writer = TrajectoryWriter(path)
 

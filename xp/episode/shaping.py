@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from xp.episode.outcome import Outcome, Status
+from xp.episode.outcome import EpisodeStatus, Outcome
 from xp.errors import XpError
 
 REWARD: Final = "reward"
@@ -62,7 +62,7 @@ def shaped(outcome: Outcome, shapes: Sequence[Shape], about: Mapping[str, Any]) 
             given, entries = _numbers(_called(shape, {"outcome": outcome, **about}))
         except Exception as error:
             reason = f"reward_fn {shape.name}: {type(error).__name__}: {error}"
-            return replace(outcome, status=Status.VOID, reward=None, void_reason=reason)
+            return replace(outcome, status=EpisodeStatus.VOID, reward=None, void_reason=reason)
         reward += shape.weight * given
         metrics |= entries if len(shapes) == 1 else _under(shape.name.partition(":")[2], given, entries)
     return replace(outcome, reward=reward, metrics=metrics)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from xp.envs.config import EpisodeConfig
-from xp.episode.mixture import Mix
+from xp.episode.mixture import EnvironmentMixture
 from xp.episode.trajectory import Trajectory, TrajectoryWriter
 from xp.errors import ExitCode, XpError
 from xp.evaluation.api import Api, Unavailable
@@ -61,12 +61,12 @@ class Allowance:
 
 
 @dataclass(frozen=True)
-class Stage:
+class EvaluationStage:
     """Where the episodes of one evaluation are played and written."""
 
     run: str
     """Name of the evaluation."""
-    mix: Mix
+    mix: EnvironmentMixture
     rules: EpisodeConfig
     writer: TrajectoryWriter
     board: Board
@@ -94,7 +94,7 @@ def usage_of(one: Trajectory) -> Mapping[str, Any]:
     return {"prompt_tokens": one.tokens.prompt + one.tokens.observed, "completion_tokens": one.tokens.generated}
 
 
-def play_local(stage: Stage, model: LocalModel, todo: Todo, size: int, spend: Spend) -> str | None:
+def play_local(stage: EvaluationStage, model: LocalModel, todo: Todo, size: int, spend: Spend) -> str | None:
     """Play in batches of `size`; a batch of which a part is on record is played whole, and the rest of it written.
 
     Returns:
@@ -129,7 +129,7 @@ class EndpointPlay:
 
     def __init__(
         self,
-        stage: Stage,
+        stage: EvaluationStage,
         connect: Callable[[Callable[[float], None]], Api],
         tools: ToolCalls,
         temperature: float,

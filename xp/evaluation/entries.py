@@ -64,7 +64,7 @@ def _models(asked: Asked, env: str | None) -> Iterator[Entry]:
 
 
 def _of_run(asked: Asked, name: str, env: str | None) -> Entry:
-    from xp.backends.base import Places, render_module
+    from xp.backends.base import RunPaths, render_module
     from xp.backends.stages.prepare import task_set_place
     from xp.runs.origin import check_ours
 
@@ -73,7 +73,7 @@ def _of_run(asked: Asked, name: str, env: str | None) -> Entry:
     check_ours(directory)
     spec = _spec_of_run(directory, asked, env)
     outputs = directory.parent.parent
-    places = Places(run=f"runs/{directory.name}", attempt=1, tasks=task_set_place(spec))
+    places = RunPaths(run=f"runs/{directory.name}", attempt=1, tasks=task_set_place(spec))
     if step in ("", BEST):
         where = places.model if not step else f"{places.checkpoints}/{BEST}"
     elif step.isdigit():

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from xp.backends.base import Places
+from xp.backends.base import RunPaths
 from xp.backends.stages.episode import chat_of
 from xp.backends.stages.model import MAKER, model_place, model_stage
 from xp.backends.trl.control.render import sampling_of
 from xp.envs.config import Dialect
-from xp.episode.mixture import Mix
+from xp.episode.mixture import EnvironmentMixture
 from xp.episode.tokens import ChatTokens
 from xp.episode.trajectory import Trajectory
 from xp.errors import ExitCode, XpError
@@ -60,7 +60,9 @@ class LocalModel:
 
         return detect(self.chat.tokenizer, self.chat.chat.arguments)
 
-    def play(self, batch: Sequence[tuple[TaskRow, int]], number: int, mix: Mix, run: str) -> list[Trajectory]:
+    def play(
+        self, batch: Sequence[tuple[TaskRow, int]], number: int, mix: EnvironmentMixture, run: str
+    ) -> list[Trajectory]:
         """Play a batch in lock-step; the same batch with the same number gives the same episodes.
 
         Args:
@@ -69,13 +71,15 @@ class LocalModel:
         """
         import torch
 
-        from xp.backends.trl.worker.engine import Engine
+        from xp.backends.trl.worker.engine import TransformersEngine
         from xp.backends.trl.worker.rollout import play_with
 
         generator = torch.Generator().manual_seed((self._sampling.seed * 1_000_003 + number) % SEEDS)
         is_stop = self.chat.holds_one_of(self._sampling.stop)
         rollouts = play_with(
-            lambda prompts: Engine(self._model, prompts, self.chat.end_ids, self._sampling, generator, is_stop),
+            lambda prompts: TransformersEngine(
+                self._model, prompts, self.chat.end_ids, self._sampling, generator, is_stop
+            ),
             self.chat,
             batch,
             mix,
@@ -89,7 +93,7 @@ def ensure_made(spec: RunSpec, directory: str) -> None:
     outputs = Path(spec.outputs).absolute()
     if spec.model.build is None or Path(directory).absolute() != outputs / place or (outputs / place).exists():
         return
-    job = model_stage(spec, Places(run="runs/unused", attempt=1, tasks="tasks/unused")).job
+    job = model_stage(spec, RunPaths(run="runs/unused", attempt=1, tasks="tasks/unused")).job
     (config,) = job.files.values()
     print(f"model: {spec.model.name} is made, which is done once", file=sys.stderr, flush=True)
     with tempfile.TemporaryDirectory() as directory:

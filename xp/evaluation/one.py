@@ -15,12 +15,12 @@ from xp.backends.stages.evaluation import rounds
 from xp.backends.stages.prepare import prepare_config
 from xp.digest import digest_of
 from xp.envs.config import Dialect, EpisodeConfig
-from xp.episode.mixture import Mix
+from xp.episode.mixture import EnvironmentMixture
 from xp.episode.trajectory import TrajectoryWriter
 from xp.errors import XpError
 from xp.evaluation import records
 from xp.evaluation.api import Api
-from xp.evaluation.driver import Allowance, EndpointPlay, Stage, Todo, play_local, usage_of_record
+from xp.evaluation.driver import Allowance, EndpointPlay, EvaluationStage, Todo, play_local, usage_of_record
 from xp.evaluation.entries import Entry
 from xp.evaluation.files import write_files
 from xp.evaluation.local import LocalModel
@@ -36,7 +36,7 @@ from xp.tasks.row import TaskRow
 from xp.tasks.store import TaskSet
 
 
-class Evaluation:
+class EvaluationRun:
     """An entry, made ready to be played.
 
     Args:
@@ -111,11 +111,11 @@ class Evaluation:
             return reason
         board = Board(self.title, len(todo), found.values(), self._cost)
         with (
-            Mix(rules, self._environ) as mix,
+            EnvironmentMixture(rules, self._environ) as mix,
             TrajectoryWriter(place / records.EPISODES) as writer,
             board,
         ):
-            stage = Stage(place.name, mix, rules, writer, board, frozenset(found))
+            stage = EvaluationStage(place.name, mix, rules, writer, board, frozenset(found))
             concurrency = min(self._settings.eval.concurrency, mix.max_sessions())
             if model is not None:
                 return play_local(stage, model, todo, concurrency, self._spend)

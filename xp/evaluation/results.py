@@ -17,7 +17,7 @@ from xp.runs.record import directory_of
 
 
 @dataclass(frozen=True)
-class Named:
+class NamedResult:
     """One evaluation."""
 
     name: str
@@ -45,7 +45,7 @@ def compare_all(outputs: Path, names: Sequence[str], margin: float) -> list[Pair
     )
 
 
-def named(outputs: Path, name: str) -> Named:
+def named(outputs: Path, name: str) -> NamedResult:
     """An evaluation's or a run's rewards; `RUN@0` are those of its model before training."""
     place = evaluation_place(outputs, name)
     if place is not None:
@@ -54,14 +54,14 @@ def named(outputs: Path, name: str) -> Named:
         value = read_summary(place / SUMMARY)
         rewards = {task: one["rewards"] for task, one in value["tasks"].items()}
         hashes = {task: one["hash"] for task, one in value["tasks"].items()}
-        return Named(name, rewards, hashes, value["summary"]["pass_threshold"])
+        return NamedResult(name, rewards, hashes, value["summary"]["pass_threshold"])
     run, _, step = name.partition("@")
     if step not in ("", "0"):
         raise XpError(f"{name}: a checkpoint is compared by its evaluation: python -m xp eval run={name}")
     return _of_run(directory_of(outputs, run), name, "before" if step else "after")
 
 
-def _of_run(directory: Path, name: str, which: str) -> Named:
+def _of_run(directory: Path, name: str, which: str) -> NamedResult:
     """The newest result of the run's own evaluations that holds each task's rewards."""
     for file in reversed(evaluation_files(directory)):
         results: Any = json_of(file, ExitCode.RUN_DIR).get("results", {})
@@ -70,11 +70,11 @@ def _of_run(directory: Path, name: str, which: str) -> Named:
             continue
         if "tasks" not in found:
             raise XpError(f"{file} is of an earlier version and has no rewards by task; evaluate it again with `eval`")
-        return Named(name, found["tasks"], {}, found["pass_threshold"])
+        return NamedResult(name, found["tasks"], {}, found["pass_threshold"])
     raise XpError(f"{name}: the run has no evaluation {which} training; python -m xp eval run={name}", ExitCode.RUN_DIR)
 
 
-def _check_content(first: Named, other: Named) -> None:
+def _check_content(first: NamedResult, other: NamedResult) -> None:
     both = set(first.hashes) & set(other.hashes)
     changed = sorted(task for task in both if first.hashes[task] != other.hashes[task])
     if changed:

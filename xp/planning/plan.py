@@ -8,7 +8,7 @@ from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 
-from xp.backends.base import Places, render_module
+from xp.backends.base import RunPaths, render_module
 from xp.backends.extent import extent_refusals
 from xp.backends.stages.model import model_stage, start_place
 from xp.backends.stages.prepare import prepare_stage, task_set_place
@@ -50,7 +50,7 @@ def build_plan(spec: RunSpec, run_id: str, attempt: int = 1) -> Plan:
     backend = render_module(spec)
     if refusals := [*backend.refusals(spec), *extent_refusals(spec, trains=True), *split_refusals(spec)]:
         raise XpError("\n".join(str(refusal) for refusal in refusals), ExitCode.PLAN)
-    places = Places(run=f"runs/{run_id}", attempt=attempt, tasks=task_set_place(spec))
+    places = RunPaths(run=f"runs/{run_id}", attempt=attempt, tasks=task_set_place(spec))
     stages = (prepare_stage(spec, places, trains=True), *backend.stages(spec, places))
     check_limits(spec.launcher, stages)
     return Plan(run_id, attempt, spec, stages)
@@ -71,7 +71,7 @@ def build_again(spec: RunSpec, run_id: str, attempt: int, stages: Collection[str
 
 def build_preparation(spec: RunSpec, run_id: str, attempt: int = 1) -> Plan:
     """The task set alone, whatever is done with it; an environment that trains nothing has one too."""
-    places = Places(run=f"runs/{run_id}", attempt=attempt, tasks=task_set_place(spec))
+    places = RunPaths(run=f"runs/{run_id}", attempt=attempt, tasks=task_set_place(spec))
     return Plan(run_id, attempt, spec, (prepare_stage(spec, places, trains=False),))
 
 
@@ -79,7 +79,7 @@ def build_evaluation(spec: RunSpec, run_id: str, attempt: int, step: int | None)
     """The held-out tasks played by a run's trained model, or by its checkpoint of a rollout step."""
     _refuse_nothing_held_out(spec)
     backend = render_module(spec)
-    places = Places(run=f"runs/{run_id}", attempt=attempt, tasks=task_set_place(spec))
+    places = RunPaths(run=f"runs/{run_id}", attempt=attempt, tasks=task_set_place(spec))
     model = places.model if step is None else backend.checkpoint(spec, places, step)
     evaluate = backend.evaluation(spec, places, {"after": model}, needs=("prepare",))
     return Plan(run_id, attempt, spec, (prepare_stage(spec, places, trains=False), evaluate))
@@ -91,7 +91,7 @@ def build_model_evaluation(spec: RunSpec, run_id: str, attempt: int = 1) -> Plan
     backend = render_module(spec)
     if refusals := [*backend.refusals(spec), *extent_refusals(spec, trains=False)]:
         raise XpError("\n".join(str(refusal) for refusal in refusals), ExitCode.PLAN)
-    places = Places(run=f"runs/{run_id}", attempt=attempt, tasks=task_set_place(spec))
+    places = RunPaths(run=f"runs/{run_id}", attempt=attempt, tasks=task_set_place(spec))
     built = () if spec.model.build is None else (model_stage(spec, places),)
     needs = ("prepare", *(stage.name for stage in built))
     evaluate = backend.evaluation(spec, places, {"before": start_place(spec)}, needs=needs)

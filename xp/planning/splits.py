@@ -8,7 +8,7 @@ from typing import Any
 
 from xp.backends.base import Refusal
 from xp.backends.stages.prepare import STORE, prepare_config, task_set_place
-from xp.spec import EnvMember, HeldOut, Overlap, RunSpec
+from xp.spec import EnvMember, HeldOutSpec, Overlap, RunSpec
 from xp.tasks.held_out import OWN_SPLITS, HeldOutRecord, Rule, evaluation_only, named
 from xp.tasks.manifest import MANIFEST, read_manifest
 from xp.tasks.request import canonical_request
@@ -62,7 +62,7 @@ def _trains_nothing(member: EnvMember, found: HeldOutRecord | None) -> bool:
     return bool(found.sizes) and not found.train_splits
 
 
-def _is_share(wanted: HeldOut, found: HeldOutRecord) -> bool:
+def _is_share(wanted: HeldOutSpec, found: HeldOutRecord) -> bool:
     if wanted.indices is not None or wanted.overlap is Overlap.ALLOWED:
         return False
     return wanted.split in found.train_splits if wanted.split is not None else found.rule is Rule.SHARE
@@ -82,7 +82,7 @@ def _record_of(outputs: Path, request: Mapping[str, Any]) -> HeldOutRecord | Non
     return None
 
 
-def _rule(wanted: HeldOut | None) -> str:
+def _rule(wanted: HeldOutSpec | None) -> str:
     if wanted is None:
         return "nothing (held_out=null)"
     if wanted.split is None:

@@ -14,8 +14,8 @@ from xp.runs.origin import is_ours
 from xp.runs.record import (
     LOCK,
     RunRecord,
+    RunStatus,
     StageRecord,
-    Status,
     close_attempt,
     is_held,
     read_record,
@@ -24,9 +24,9 @@ from xp.runs.record import (
 )
 from xp.spec.place import LauncherSpec
 
-ENDED = (Status.SUCCEEDED, Status.CACHED, Status.FAILED, Status.INTERRUPTED)
+ENDED = (RunStatus.SUCCEEDED, RunStatus.CACHED, RunStatus.FAILED, RunStatus.INTERRUPTED)
 
-STOPPED = {128 + signal.SIGINT: Status.INTERRUPTED, 128 + signal.SIGTERM: Status.INTERRUPTED}
+STOPPED = {128 + signal.SIGINT: RunStatus.INTERRUPTED, 128 + signal.SIGTERM: RunStatus.INTERRUPTED}
 """Exit codes of a stage that was stopped."""
 
 
@@ -39,7 +39,7 @@ def current(run: Path) -> RunRecord:
     from filelock import FileLock, Timeout
 
     record = read_record(run)
-    if record.status is not Status.RUNNING or is_held(run) or (launcher := detachable(run, record)) is None:
+    if record.status is not RunStatus.RUNNING or is_held(run) or (launcher := detachable(run, record)) is None:
         return record
     lock = FileLock(run / LOCK)
     try:
@@ -48,10 +48,10 @@ def current(run: Path) -> RunRecord:
         return record
     try:
         record = read_record(run)
-        updated = _asked(record, launcher, run) if record.status is Status.RUNNING else record
+        updated = _asked(record, launcher, run) if record.status is RunStatus.RUNNING else record
         if updated != record:
             write_record(run, updated)
-        if updated.status is not Status.RUNNING:
+        if updated.status is not RunStatus.RUNNING:
             fetch(run, updated)
             write_record(run, updated)  # with what the stages' files say of it, which are here only now
             launcher.close(context_of(run, updated))
@@ -63,7 +63,7 @@ def current(run: Path) -> RunRecord:
 def live(run: Path, record: RunRecord) -> list[Launch]:
     """The jobs of a run that a cluster still has."""
     launcher = detachable(run, record)
-    if launcher is None or record.status is not Status.RUNNING:
+    if launcher is None or record.status is not RunStatus.RUNNING:
         return []
     launches = [_launch(record, stage) for stage in record.attempts[-1].stages if stage.native_id is not None]
     return [launch for launch in launches if launcher.poll(launch) is None]
@@ -109,8 +109,8 @@ def abandon(run: Path) -> None:
 
     with FileLock(run / LOCK, timeout=5):
         record = read_record(run)
-        if record.status is Status.RUNNING:
-            write_record(run, close_attempt(record, Status.INTERRUPTED))
+        if record.status is RunStatus.RUNNING:
+            write_record(run, close_attempt(record, RunStatus.INTERRUPTED))
 
 
 def detachable(run: Path, record: RunRecord) -> Detachable | None:
@@ -137,18 +137,18 @@ def _asked(record: RunRecord, launcher: Detachable, run: Path) -> RunRecord:
         if stage.status in ENDED:
             continue
         if stage.native_id is None:  # its supervisor was killed before it could submit this one
-            return close_attempt(record, Status.INTERRUPTED)
+            return close_attempt(record, RunStatus.INTERRUPTED)
         code = launcher.poll(_launch(record, stage))
         if code is None:
             has_begun = not launcher.is_here or (run.parent.parent / str(stage.log)).with_name(CLAIM).exists()
-            return update_stage(record, stage.name, status=Status.RUNNING if has_begun else Status.PENDING)
-        status = STOPPED.get(code, Status.FAILED) if code else Status.SUCCEEDED
+            return update_stage(record, stage.name, status=RunStatus.RUNNING if has_begun else RunStatus.PENDING)
+        status = STOPPED.get(code, RunStatus.FAILED) if code else RunStatus.SUCCEEDED
         result = read_result((run.parent.parent / str(stage.log)).parent) if launcher.is_here else None
         ended = now() if result is None else result.ended
         record = update_stage(record, stage.name, status=status, exit_code=code, ended=ended)
         if code:
             return close_attempt(record, status)
-    return close_attempt(record, Status.SUCCEEDED)
+    return close_attempt(record, RunStatus.SUCCEEDED)
 
 
 def _launch(record: RunRecord, stage: StageRecord) -> Launch:

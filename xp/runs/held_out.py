@@ -18,7 +18,7 @@ NAMES = ("before", "after")
 
 
 @dataclass(frozen=True)
-class HeldOut:
+class HeldOutResult:
     """One model's result."""
 
     reward_mean: float
@@ -34,7 +34,7 @@ class HeldOut:
     """What is to be said of every figure: that tasks are trained on as well; empty: they are not."""
 
 
-def read_held_out(file: Path) -> dict[str, HeldOut]:
+def read_held_out(file: Path) -> dict[str, HeldOutResult]:
     """The results of an evaluation.json; raises XpError(RUN_DIR) for what is none."""
     value = json_of(file, ExitCode.RUN_DIR)
     try:
@@ -52,9 +52,9 @@ def _label(records: Mapping[str, Any]) -> str:
     return overlap_label(num_trained_on, num_held_out) if num_trained_on else ""
 
 
-def held_out(run: Path) -> dict[str, HeldOut]:
+def held_out(run: Path) -> dict[str, HeldOutResult]:
     """Of a run's attempts, the newest result of each model; raises XpError(RUN_DIR) as `read_held_out` does."""
-    found: dict[str, HeldOut] = {}
+    found: dict[str, HeldOutResult] = {}
     for file in evaluation_files(run):
         found |= read_held_out(file)
     return found
@@ -76,7 +76,7 @@ def evaluation_files(run: Path) -> list[Path]:
     return sorted(files, key=lambda file: (file.parents[1].name in trained, file.lstat().st_mtime))
 
 
-def _result(value: Mapping[str, Any]) -> HeldOut:
+def _result(value: Mapping[str, Any]) -> HeldOutResult:
     mean = _number(value["reward_mean"])
     if mean is None:
         raise ValueError("reward_mean is null")
@@ -85,7 +85,7 @@ def _result(value: Mapping[str, Any]) -> HeldOut:
         raise ValueError("a number of episodes is no whole number")
     stderr, share = _number(value.get("reward_stderr")), _number(value.get("perfect_share"))
     passes, threshold = _number(value.get("pass_share")), _number(value.get("pass_threshold"))
-    return HeldOut(mean, stderr, share, counts[0], counts[1], passes, threshold)
+    return HeldOutResult(mean, stderr, share, counts[0], counts[1], passes, threshold)
 
 
 def _number(value: Any) -> float | None:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from xp.job import Stage
 from xp.launchers.node.outputs import states
-from xp.runs.record import RunRecord, Status, read_record
+from xp.runs.record import RunRecord, RunStatus, read_record
 
 if TYPE_CHECKING:
     from xp.planning.plan import Plan
 
-RAN = (Status.RUNNING, Status.SUCCEEDED, Status.FAILED, Status.INTERRUPTED)
+RAN = (RunStatus.RUNNING, RunStatus.SUCCEEDED, RunStatus.FAILED, RunStatus.INTERRUPTED)
 
 
 def kept(plan: Plan, record: RunRecord, outputs: Path, *, is_here: bool = True) -> dict[str, int]:
@@ -50,7 +50,7 @@ def finished(plan: Plan, outputs: Path) -> str | None:
     run = outputs / "runs" / plan.run_id
     record = read_record(run)
     to_do = {stage.name for stage in plan.stages if stage.done is None}
-    if record.status is not Status.SUCCEEDED or not to_do or set(kept(plan, record, outputs)) != to_do:
+    if record.status is not RunStatus.SUCCEEDED or not to_do or set(kept(plan, record, outputs)) != to_do:
         return None
     total = plan.spec.training.num_steps
     return (
@@ -73,13 +73,13 @@ def attempt_of(record: RunRecord, name: str) -> int | None:
 def _standing(stage: Stage, plan: Plan, record: RunRecord, outputs: Path, is_here: bool) -> int | None:
     """The last attempt in which the same job succeeded and left what is still there."""
     for attempt in reversed(record.attempts[: plan.attempt - 1]):
-        status = next((one.status for one in attempt.stages if one.name == stage.name), Status.PENDING)
+        status = next((one.status for one in attempt.stages if one.name == stage.name), RunStatus.PENDING)
         if status not in RAN:
             continue
         directory = f"runs/{plan.run_id}/attempt_{attempt.number}"
         recorded = _recorded(outputs / directory / "plan.json", stage.name)
         is_same = recorded is not None and _content(recorded) == _content(asdict(stage))
-        if is_same and status is Status.SUCCEEDED:
+        if is_same and status is RunStatus.SUCCEEDED:
             assert recorded is not None
             promised = recorded["job"]["outputs"]
             return attempt.number if not is_here or all(states(outputs, promised).values()) else None

@@ -18,7 +18,7 @@ from xp.runs.record import RunRecord, directory_of, read_record
 
 
 @dataclass(frozen=True)
-class Line:
+class RunRow:
     """One run."""
 
     run: str
@@ -41,7 +41,7 @@ class Line:
     """What is to be said of `before` and `after`: that their tasks are trained on as well; empty: they are not."""
 
 
-def leaderboard(outputs: Path, names: Sequence[str]) -> list[Line]:
+def leaderboard(outputs: Path, names: Sequence[str]) -> list[RunRow]:
     """Lines of the named runs, or of all; best first, runs without a result last.
 
     Raises:
@@ -55,23 +55,23 @@ def leaderboard(outputs: Path, names: Sequence[str]) -> list[Line]:
     return sorted(lines, key=lambda line: (line.after is None, -(line.after or 0.0), line.run))
 
 
-def as_csv(lines: Sequence[Line]) -> str:
+def as_csv(lines: Sequence[RunRow]) -> str:
     """With a header; numbers as they were measured."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([field.name for field in fields(Line)])
+    writer.writerow([field.name for field in fields(RunRow)])
     writer.writerows([["" if value is None else value for value in _values(line)] for line in lines])
     return text.getvalue()
 
 
-def as_markdown(lines: Sequence[Line]) -> str:
+def as_markdown(lines: Sequence[RunRow]) -> str:
     """A table for a document; numbers rounded."""
-    head = [field.name for field in fields(Line)]
+    head = [field.name for field in fields(RunRow)]
     rows = [head, ["---"] * len(head), *(readable(line) for line in lines)]
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
-def readable(line: Line) -> list[str]:
+def readable(line: RunRow) -> list[str]:
     """The line's cells, rounded for people."""
     return [_readable(value) for value in _values(line)]
 
@@ -82,7 +82,7 @@ def _readable(value: Any) -> str:
     return f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
-def _values(line: Line) -> list[Any]:
+def _values(line: RunRow) -> list[Any]:
     return [getattr(line, field.name) for field in fields(line)]
 
 
@@ -98,13 +98,13 @@ def _spec(directory: Path, attempt: int) -> Any:
     return recorded_spec(directory / "spec.yaml")
 
 
-def _line(directory: Path) -> Line:
+def _line(directory: Path) -> RunRow:
     record = read_record(directory)
     try:
         spec = _spec(directory, len(record.attempts))
         results = held_out(directory)
         before, after = results.get("before"), results.get("after")
-        return Line(
+        return RunRow(
             run=record.run_id,
             env="+".join(spec["env"]["members"]),
             model=spec["model"]["name"],

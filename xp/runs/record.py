@@ -28,7 +28,7 @@ LOCK = ".lock"
 FORMAT = 1
 
 
-class Status(StrEnum):
+class RunStatus(StrEnum):
     """Of a run, an attempt or a stage."""
 
     PENDING = "pending"
@@ -59,7 +59,7 @@ class StageRecord:
     """One stage of one attempt."""
 
     name: str
-    status: Status = Status.PENDING
+    status: RunStatus = RunStatus.PENDING
     exit_code: int | None = None
     """128 + n: killed by signal n."""
     started: str | None = None
@@ -77,7 +77,7 @@ class AttemptRecord:
     """One go at the run; a resume or a restart makes another."""
 
     number: int
-    status: Status
+    status: RunStatus
     started: str
     ended: str | None
     provenance: Provenance
@@ -95,7 +95,7 @@ class RunRecord:
     """A run and all its attempts."""
 
     run_id: str
-    status: Status
+    status: RunStatus
     secrets: tuple[str, ...]
     """Names of the variables that held secrets at launch; their values are nowhere."""
     attempts: tuple[AttemptRecord, ...] = ()
@@ -108,14 +108,14 @@ def begin_attempt(
     record: RunRecord, stages: Sequence[str], provenance: Provenance, *, is_detached: bool = False
 ) -> RunRecord:
     """Add an attempt with all stages pending; one that a killed supervisor left open is closed as interrupted."""
-    if record.attempts and record.attempts[-1].status is Status.RUNNING:
-        record = close_attempt(record, Status.INTERRUPTED)
+    if record.attempts and record.attempts[-1].status is RunStatus.RUNNING:
+        record = close_attempt(record, RunStatus.INTERRUPTED)
     pending = tuple(StageRecord(name) for name in stages)
     supervisor, host = (None, None) if is_detached else (os.getpid(), platform.node())
     attempt = AttemptRecord(
-        len(record.attempts) + 1, Status.RUNNING, now(), None, provenance, pending, supervisor, host
+        len(record.attempts) + 1, RunStatus.RUNNING, now(), None, provenance, pending, supervisor, host
     )
-    return replace(record, status=Status.RUNNING, attempts=(*record.attempts, attempt))
+    return replace(record, status=RunStatus.RUNNING, attempts=(*record.attempts, attempt))
 
 
 def update_stage(record: RunRecord, name: str, **changes: Any) -> RunRecord:
@@ -125,11 +125,11 @@ def update_stage(record: RunRecord, name: str, **changes: Any) -> RunRecord:
     return _with_last(record, replace(attempt, stages=stages))
 
 
-def close_attempt(record: RunRecord, status: Status) -> RunRecord:
+def close_attempt(record: RunRecord, status: RunStatus) -> RunRecord:
     """End the last attempt, and the stage that it was at."""
     attempt = record.attempts[-1]
     stages = tuple(
-        replace(stage, status=status, ended=now()) if stage.status is Status.RUNNING else stage
+        replace(stage, status=status, ended=now()) if stage.status is RunStatus.RUNNING else stage
         for stage in attempt.stages
     )
     return _with_last(replace(record, status=status), replace(attempt, status=status, ended=now(), stages=stages))
@@ -247,7 +247,7 @@ def _print(place: str) -> int:
         directory = Path(place)
         record = read_record(directory)
         print(table(record))
-        if record.status is Status.RUNNING and not is_held(directory):
+        if record.status is RunStatus.RUNNING and not is_held(directory):
             print(f"nothing runs it any more: its supervisor was killed; python -m xp resume={directory} goes on")
     except XpError as error:
         print(f"xp: {error}", file=sys.stderr)

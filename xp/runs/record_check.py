@@ -7,7 +7,7 @@ from dataclasses import fields
 from datetime import datetime
 from typing import Any
 
-from xp.runs.record import FORMAT, AttemptRecord, Provenance, RunRecord, StageRecord, Status
+from xp.runs.record import FORMAT, AttemptRecord, Provenance, RunRecord, RunStatus, StageRecord
 from xp.security.names import is_launcher, is_name, is_native_id, is_variable
 
 MAX_ATTEMPTS = 10_000
@@ -27,7 +27,7 @@ def record_of(value: Any) -> RunRecord:
         raise ValueError(f"attempts: {len(found)}, expected at most {MAX_ATTEMPTS}")
     attempts = tuple(_attempt(one, run_id, number) for number, one in enumerate(found, start=1))
     status = _status(whole["status"], "status")
-    if status is Status.RUNNING and not attempts:
+    if status is RunStatus.RUNNING and not attempts:
         raise ValueError("status: running, without an attempt")
     return RunRecord(run_id, status, secrets, attempts)
 
@@ -118,10 +118,10 @@ def _keys(value: Mapping[str, Any], names: set[str], what: str, optional: set[st
         raise ValueError(f"{what}: {'lacks' if missing else 'unknown key'} {listed}")
 
 
-def _status(value: Any, what: str) -> Status:
-    if not isinstance(value, str) or value not in set(Status):
-        raise ValueError(f"{what}: {_short(value)} is no status; there are {', '.join(Status)}")
-    return Status(value)
+def _status(value: Any, what: str) -> RunStatus:
+    if not isinstance(value, str) or value not in set(RunStatus):
+        raise ValueError(f"{what}: {_short(value)} is no status; there are {', '.join(RunStatus)}")
+    return RunStatus(value)
 
 
 def _checked(value: Any, is_legal: Callable[[Any], bool], what: str, expected: str) -> Any:

@@ -21,7 +21,7 @@ from xp.runs.detached import live
 from xp.runs.kept import kept
 from xp.runs.provenance import provenance
 from xp.runs.ready import Ready, context_of, make_ready
-from xp.runs.record import RunRecord, Status, begin_attempt, close_attempt, read_record, update_stage
+from xp.runs.record import RunRecord, RunStatus, begin_attempt, close_attempt, read_record, update_stage
 from xp.runs.run_directory import hold, resource_errors, resume_command, save_record
 from xp.tracking.base import TrackedRun
 from xp.tracking.mirror import Mirror
@@ -114,11 +114,11 @@ class _Attempt:
             code = error.code if isinstance(error, XpError) else None
             is_stopped = code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED) or isinstance(error, KeyboardInterrupt)
             with suppress(XpError):  # the first error is the one to tell
-                self._save(close_attempt(self._record, Status.INTERRUPTED if is_stopped else Status.FAILED))
+                self._save(close_attempt(self._record, RunStatus.INTERRUPTED if is_stopped else RunStatus.FAILED))
             raise
         finally:
             self._launcher.close(self._context)
-        self._save(close_attempt(self._record, Status.SUCCEEDED))
+        self._save(close_attempt(self._record, RunStatus.SUCCEEDED))
         return self._record
 
     def leave(self) -> RunRecord:
@@ -133,14 +133,14 @@ class _Attempt:
                 launches = launcher.submit_all([(stage, self._context_of(stage)) for stage in todo])
         except BaseException:
             with suppress(XpError):
-                self._save(close_attempt(self._record, Status.FAILED))
+                self._save(close_attempt(self._record, RunStatus.FAILED))
             launcher.close(self._context)
             raise
         for stage, launch in zip(todo, launches, strict=True):
             self._update(stage, **_on_record(launch))
             self._echo(f"xp: {stage.name}: submitted as {launch.launcher} job {launch.native_id}\n")
         if not launches:
-            self._save(close_attempt(self._record, Status.SUCCEEDED))
+            self._save(close_attempt(self._record, RunStatus.SUCCEEDED))
         return self._record
 
     def _open(self) -> None:
@@ -177,7 +177,7 @@ class _Attempt:
             launch = self._launcher.submit(stage, context)
         with self._signals.stopping(self._launcher, launch):
             try:
-                self._update(stage, status=Status.RUNNING, **_on_record(launch))
+                self._update(stage, status=RunStatus.RUNNING, **_on_record(launch))
                 code = self._launcher.wait(launch, self._echo)
             except BaseException:
                 self._launcher.cancel(launch)
@@ -197,7 +197,7 @@ class _Attempt:
             where = "done before"
         else:
             return False
-        self._update(stage, status=Status.CACHED)
+        self._update(stage, status=RunStatus.CACHED)
         self._echo(f"xp: {stage.name}: {where}, skipped\n")
         return True
 
@@ -214,12 +214,12 @@ class _Attempt:
         absent = missing(self._outputs, _promised(stage), before, f"runs/{self._plan.run_id}") if is_over else []
         ending: dict[str, Any] = {"exit_code": code, "ended": now()}
         if self._signals.number is not None:  # whatever the code: a program may tidy up and exit 0 half-way
-            self._update(stage, status=Status.INTERRUPTED, **ending)
+            self._update(stage, status=RunStatus.INTERRUPTED, **ending)
             self._signals.check()
         if code == 0 and not absent:
-            self._update(stage, status=Status.SUCCEEDED, **ending)
+            self._update(stage, status=RunStatus.SUCCEEDED, **ending)
             return
-        self._update(stage, status=Status.FAILED, **ending)
+        self._update(stage, status=RunStatus.FAILED, **ending)
         self.is_restartable = is_restartable(code)
         raise self._failure(stage, launch, code, absent)
 
@@ -241,7 +241,7 @@ class _Attempt:
 def _earlier(run: Path, plan: Plan) -> RunRecord:
     """What is on record before this attempt; raises XpError(RUN_DIR) where a cluster still has the last one's jobs."""
     if plan.attempt == 1:
-        return RunRecord(plan.run_id, Status.PENDING, ())
+        return RunRecord(plan.run_id, RunStatus.PENDING, ())
     record = read_record(run)
     if jobs := [launch.native_id for launch in live(run, record)]:
         raise XpError(

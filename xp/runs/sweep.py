@@ -17,7 +17,7 @@ from xp.errors import ExitCode, XpError
 from xp.runs.detached import current
 from xp.runs.leaderboard import leaderboard
 from xp.runs.origin import is_ours
-from xp.runs.record import Status, is_held
+from xp.runs.record import RunStatus, is_held
 from xp.spec import RunSpec
 
 INCIDENTAL = ("outputs", "project", "tracking", "upload_rollouts", "record_prompts", "preparation", "launcher")
@@ -34,7 +34,7 @@ class Standing(StrEnum):
 
 
 @dataclass(frozen=True)
-class Entry:
+class SweepEntry:
     """The run that a spec has had."""
 
     standing: Standing
@@ -43,7 +43,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Point:
+class OpenPoint:
     """One run that a sweep has to start."""
 
     spec: RunSpec
@@ -62,9 +62,9 @@ def spec_digest(spec: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def ledger(outputs: Path) -> dict[str, Entry]:
+def ledger(outputs: Path) -> dict[str, SweepEntry]:
     """Digest of a spec -> what its runs below the outputs root have come to; of several, the furthest counts."""
-    known: dict[str, Entry] = {}
+    known: dict[str, SweepEntry] = {}
     order = list(Standing)
     for file in sorted((outputs / "runs").glob("*/spec.yaml")):
         found = _read(file)
@@ -76,7 +76,7 @@ def ledger(outputs: Path) -> dict[str, Entry]:
     return known
 
 
-def open_points(specs: Sequence[RunSpec], *, again: bool) -> tuple[list[Point], list[Entry]]:
+def open_points(specs: Sequence[RunSpec], *, again: bool) -> tuple[list[OpenPoint], list[SweepEntry]]:
     """What a sweep has still to run, and what it leaves alone because it is done or running.
 
     Args:
@@ -84,15 +84,15 @@ def open_points(specs: Sequence[RunSpec], *, again: bool) -> tuple[list[Point], 
         again: run every point anew, whatever is there.
     """
     if again:
-        return [Point(spec, None, 1) for spec in specs], []
+        return [OpenPoint(spec, None, 1) for spec in specs], []
     ledgers = {outputs: ledger(Path(outputs)) for outputs in {spec.outputs for spec in specs}}
     todo, left = [], []
     for spec in specs:
         entry = ledgers[spec.outputs].get(spec_digest(spec.model_dump(mode="json")))
         if entry is None:
-            todo.append(Point(spec, None, 1))
+            todo.append(OpenPoint(spec, None, 1))
         elif entry.standing is Standing.CUT:
-            todo.append(Point(spec, entry.run_id, entry.num_attempts + 1))
+            todo.append(OpenPoint(spec, entry.run_id, entry.num_attempts + 1))
         else:
             left.append(entry)
     return todo, left
@@ -113,7 +113,7 @@ def held_out_reward(spec: RunSpec) -> float:
     return reward
 
 
-def _read(file: Path) -> tuple[str, Entry] | None:
+def _read(file: Path) -> tuple[str, SweepEntry] | None:
     from xp.compose.recorded import recorded_spec
 
     if not is_ours(file.parent):
@@ -123,9 +123,9 @@ def _read(file: Path) -> tuple[str, Entry] | None:
         spec = recorded_spec(file)
     except XpError:
         return None  # not a run that could be gone on with
-    if record.status is Status.SUCCEEDED:
+    if record.status is RunStatus.SUCCEEDED:
         standing = Standing.DONE
     else:
-        is_left = record.status is Status.RUNNING and record.attempts[-1].supervisor is None  # to a cluster
+        is_left = record.status is RunStatus.RUNNING and record.attempts[-1].supervisor is None  # to a cluster
         standing = Standing.RUNNING if is_left or is_held(file.parent) else Standing.CUT
-    return spec_digest(spec), Entry(standing, record.run_id, len(record.attempts))
+    return spec_digest(spec), SweepEntry(standing, record.run_id, len(record.attempts))

@@ -23,18 +23,18 @@ from xp.spec.backend import (
     Attention,
     Backend,
     BackendName,
-    Engine,
     EngineName,
+    EngineSpec,
     Parallel,
     Placement,
     RuntimeSpec,
     Strategy,
 )
 from xp.spec.env import Environments, EnvLimits, EnvMember, Reward, SecretSource
-from xp.spec.model import Architecture, Build, DType, Lora, Model
+from xp.spec.model import Architecture, BuildSpec, DType, LoraSpec, Model
 from xp.spec.place import Hardware, LauncherName, LauncherSpec
 from xp.spec.section import Count, EnvVarName, Fraction, LocalPath, ModulePath, Name, Seconds, Section
-from xp.spec.tasks import HeldOut, Overlap, Selection
+from xp.spec.tasks import HeldOutSpec, Overlap, SelectionSpec
 from xp.spec.training import Evaluation, LrSchedule, Training
 
 __all__ = [
@@ -44,12 +44,12 @@ __all__ = [
     "Attention",
     "Backend",
     "BackendName",
-    "Build",
+    "BuildSpec",
     "Count",
     "Critic",
     "DType",
-    "Engine",
     "EngineName",
+    "EngineSpec",
     "EnvLimits",
     "EnvMember",
     "EnvVarName",
@@ -58,12 +58,12 @@ __all__ = [
     "Evaluation",
     "Fraction",
     "Hardware",
-    "HeldOut",
+    "HeldOutSpec",
     "ImportanceCorrection",
     "KlEstimator",
     "LauncherName",
     "LauncherSpec",
-    "Lora",
+    "LoraSpec",
     "LossAggregation",
     "LrSchedule",
     "Model",
@@ -81,9 +81,9 @@ __all__ = [
     "Seconds",
     "SecretSource",
     "Section",
-    "Selection",
+    "SelectionSpec",
     "Strategy",
-    "Tracker",
+    "TrackerName",
     "Training",
 ]
 
@@ -97,7 +97,7 @@ class Preparation(Section):
     """Share of tasks that may fail before the stage does."""
 
 
-class Tracker(StrEnum):
+class TrackerName(StrEnum):
     """Where metrics go beside metrics.jsonl."""
 
     WANDB = "wandb"
@@ -115,7 +115,7 @@ class RunSpec(Section):
     """Directory of runs, task sets and made models."""
     project: Name
     """Name under which trackers file the run."""
-    tracking: tuple[Tracker, ...]
+    tracking: tuple[TrackerName, ...]
     upload_rollouts: bool
     """Whether trajectories are sent to OpenReward, under the run's id."""
     record_prompts: bool

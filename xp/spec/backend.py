@@ -84,7 +84,7 @@ class Placement(StrEnum):
     """The engines have accelerators of their own."""
 
 
-class Engine(Section):
+class EngineSpec(Section):
     """Generation of rollouts."""
 
     name: EngineName
@@ -104,7 +104,7 @@ class Engine(Section):
     """Whether the KV cache of a shared prefix (the turns before) is kept."""
 
     @model_validator(mode="after")
-    def _accelerators_where_separate(self) -> Engine:
+    def _accelerators_where_separate(self) -> EngineSpec:
         if (self.placement is Placement.SEPARATE) != (self.accelerators is not None):
             raise ValueError("accelerators is a number with placement=separate, and null with placement=colocated")
         return self
@@ -123,7 +123,7 @@ class Backend(Section):
     """Whether the model becomes the trainer's own checkpoint once, kept for all runs, instead of at every start."""
     attention: Attention
     parallel: Parallel
-    engine: Engine
+    engine: EngineSpec
     num_threads: Count
     """CPU threads of the trainer; used where hardware has no accelerator."""
     overrides: dict[str, Any]

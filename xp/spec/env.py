@@ -22,7 +22,7 @@ from xp.spec.section import (
     Section,
     check_plain_url,
 )
-from xp.spec.tasks import HeldOut, Selection
+from xp.spec.tasks import HeldOutSpec, SelectionSpec
 
 PROVIDER_FIELDS = {
     "openreward": ("target", "serve", "python", "variant"),
@@ -107,8 +107,8 @@ class EnvMember(Section):
     """provider openenv: reset seeds for each row; a task is a row with one of them."""
     variant: str | None
     """Which environment of the server; None: its first."""
-    train: Selection
-    held_out: HeldOut | None
+    train: SelectionSpec
+    held_out: HeldOutSpec | None
     """None: nothing is held out, and nothing is evaluated here."""
     weight: Annotated[float, Field(gt=0)]
     """Share in the mix, relative to the other members."""

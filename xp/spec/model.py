@@ -17,7 +17,7 @@ class DType(StrEnum):
     BFLOAT16 = "bfloat16"
 
 
-class Build(Section):
+class BuildSpec(Section):
     """A model made on the spot: architecture, tokenizer and supervised warm-up (see xp.builtin.model.build)."""
 
     seed: int
@@ -45,7 +45,7 @@ class Build(Section):
     sloppy_share: Fraction
 
     @model_validator(mode="after")
-    def _shares_add_up(self) -> Build:
+    def _shares_add_up(self) -> BuildSpec:
         if self.hasty_share + self.sloppy_share > 1:
             raise ValueError("hasty_share + sloppy_share is more than 1")
         return self
@@ -86,7 +86,7 @@ class Architecture(Section):
         return self
 
 
-class Lora(Section):
+class LoraSpec(Section):
     """Low-rank adapters (arXiv:2106.09685) in place of full training."""
 
     rank: Count
@@ -103,7 +103,7 @@ class Model(Section):
     name: Name
     path: LocalPath | None
     """Hugging Face id or local directory; None where `build` makes the model."""
-    build: Build | None
+    build: BuildSpec | None
     dtype: DType
     """Of the forward and backward pass; trained weights are kept in float32 beside it."""
     dialect: DialectName
@@ -114,7 +114,7 @@ class Model(Section):
     """Arguments of the chat template, such as enable_thinking; null: not given."""
     tools_prompt: ToolsPrompt
     """Who writes the tools into the prompt: the chat template, or xp (`system`) where the template leaves them out."""
-    lora: Lora | None
+    lora: LoraSpec | None
     """None: all weights are trained."""
     architecture: Architecture | None
     """None where no trainer needs it, or where `build` says it."""

@@ -14,7 +14,7 @@ PLAIN_WEIGHT = 1.0
 """Of a function that is given by its name alone."""
 
 
-class WeightedFn(Section):
+class WeightedFnSpec(Section):
     """One function and its share in the reward."""
 
     fn: ModulePath
@@ -33,10 +33,10 @@ def _as_list(value: Any) -> Any:
 
 
 def _may_be_one(value: Any) -> bool:
-    return bool(re.match(MODULE_PATH, value)) if isinstance(value, str) else isinstance(value, (dict, WeightedFn))
+    return bool(re.match(MODULE_PATH, value)) if isinstance(value, str) else isinstance(value, (dict, WeightedFnSpec))
 
 
-def _named_apart(listed: tuple[WeightedFn, ...]) -> tuple[WeightedFn, ...]:
+def _named_apart(listed: tuple[WeightedFnSpec, ...]) -> tuple[WeightedFnSpec, ...]:
     """Raise ValueError where two functions would share a metric."""
     names = [one.fn.partition(":")[2] for one in listed]
     if twice := sorted({name for name in names if names.count(name) > 1}):
@@ -47,13 +47,13 @@ def _named_apart(listed: tuple[WeightedFn, ...]) -> tuple[WeightedFn, ...]:
     return listed
 
 
-def _as_written(listed: tuple[WeightedFn, ...]) -> Any:
+def _as_written(listed: tuple[WeightedFnSpec, ...]) -> Any:
     plain = [one.fn if one.weight == PLAIN_WEIGHT else one.model_dump() for one in listed]
     return plain[0] if len(plain) == 1 and isinstance(plain[0], str) else plain
 
 
 RewardFns = Annotated[
-    tuple[WeightedFn, ...],
+    tuple[WeightedFnSpec, ...],
     BeforeValidator(_as_list),
     AfterValidator(_named_apart),
     PlainSerializer(_as_written),

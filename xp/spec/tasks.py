@@ -35,7 +35,7 @@ SplitNames = Annotated[tuple[str, ...], BeforeValidator(_as_names), PlainSeriali
 Indices = tuple[Annotated[int, Field(ge=0)], ...] | None
 
 
-class Selection(Section):
+class SelectionSpec(Section):
     """The tasks to learn from."""
 
     split: SplitNames
@@ -50,7 +50,7 @@ class Selection(Section):
     seed: int
 
     @model_validator(mode="after")
-    def _one_way_to_select(self) -> Selection:
+    def _one_way_to_select(self) -> SelectionSpec:
         _refuse_both(self.num_tasks, self.indices)
         if self.indices is not None and len(self.split) > 1:
             raise ValueError("indices are positions within one split, and there are several: use num_tasks")
@@ -59,7 +59,7 @@ class Selection(Section):
         return self
 
 
-class HeldOut(Section):
+class HeldOutSpec(Section):
     """The tasks to evaluate on: a split of the environment's own, or a share of the training split."""
 
     split: str | None
@@ -81,7 +81,7 @@ class HeldOut(Section):
     """`allowed`: training leaves held-out tasks in, and every figure is labelled so."""
 
     @model_validator(mode="after")
-    def _one_way_to_select(self) -> HeldOut:
+    def _one_way_to_select(self) -> HeldOutSpec:
         _refuse_both(self.num_tasks, self.indices)
         if self.indices is not None and self.split is None:
             raise ValueError("indices are positions within a split: set split too")

@@ -13,7 +13,7 @@ from pathlib import Path
 from xp.atomic import replacing, sync_directory
 from xp.errors import ExitCode, XpError
 from xp.tasks.config import PrepareConfig, Purpose
-from xp.tasks.faults import Point, fault_point
+from xp.tasks.faults import FaultPoint, fault_point
 from xp.tasks.files import file_digest
 from xp.tasks.held_out import HeldOutRecord
 from xp.tasks.manifest import MANIFEST, TABLE, Count, Failure, Manifest, missing_fractions
@@ -61,7 +61,7 @@ def merge(
     tallies = {(block.env, block.purpose): _Tally() for block in blocks}
     with replacing(directory / TABLE) as temporary:
         content_digest = write_rows(temporary, _rows(config, blocks, work, tallies))
-        fault_point(Point.MERGE)
+        fault_point(FaultPoint.MERGE)
     counts: dict[str, dict[str, Count]] = {}
     for (env, purpose), tally in tallies.items():
         counts.setdefault(env, {})[purpose] = tally.count(failed[env, purpose])
@@ -80,7 +80,7 @@ def merge(
     with replacing(directory / MANIFEST) as temporary:
         temporary.write_text(manifest.to_json(), encoding="utf-8")
     sync_directory(directory)
-    fault_point(Point.BEFORE_COMMIT)
+    fault_point(FaultPoint.BEFORE_COMMIT)
     return directory
 
 
@@ -90,7 +90,7 @@ def publish(directory: Path, path: Path, work: WorkDirectory) -> None:
         os.replace(path, work.path / "replaced")
     os.replace(directory, path)
     sync_directory(path.parent)
-    fault_point(Point.COMMITTED)
+    fault_point(FaultPoint.COMMITTED)
     work.clear()
 
 

@@ -1,7 +1,7 @@
 """Named points at which a test can kill, fail or fill the disk under the prepare stage.
 
 `XP_FAULT=prepare:<point>:<kill|raise|enospc>[:<n>]` acts at the n-th passing of the point (the first, unless told);
-without the variable nothing happens. The points are the members of `Point`.
+without the variable nothing happens. The points are the members of `FaultPoint`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections import Counter
 from enum import StrEnum
 
 
-class Point(StrEnum):
+class FaultPoint(StrEnum):
     """Where a fault can strike, in the order in which a run passes the points."""
 
     START = "start"
@@ -36,10 +36,10 @@ class InjectedFault(Exception):
     """Stands for a bug of ours."""
 
 
-_passed: Counter[Point] = Counter()
+_passed: Counter[FaultPoint] = Counter()
 
 
-def fault_point(point: Point) -> None:
+def fault_point(point: FaultPoint) -> None:
     wanted = os.environ.get("XP_FAULT")
     if not wanted:
         return

@@ -16,12 +16,12 @@ from xp.envs.base import Describer, EnvFault, EnvUnavailable, Message, Provider,
 from xp.envs.loop import current_loop
 from xp.errors import XpError
 from xp.tasks.config import MemberConfig, PrepareConfig, Purpose
-from xp.tasks.faults import Point, fault_point
+from xp.tasks.faults import FaultPoint, fault_point
 from xp.tasks.manifest import Failure
 from xp.tasks.questions import ATTEMPTS, FIRST_PAUSE_S, ask, described, entry_of, hash_task, reason, unreachable
 from xp.tasks.request import identities
 from xp.tasks.selection import Block
-from xp.tasks.shards import Entry, WorkDirectory
+from xp.tasks.shards import ShardEntry, WorkDirectory
 
 WINDOW = 1024
 """Tasks of unfinished blocks: enough that the slowest task of each does not leave the others waiting."""
@@ -49,7 +49,7 @@ class _OpenBlock:
     """A block whose tasks are on their way."""
 
     block: Block
-    entries: dict[int, Entry]
+    entries: dict[int, ShardEntry]
     wanted: list[tuple[Task, str]]
     """What no shard holds, with its hash."""
 
@@ -131,13 +131,13 @@ class Fetcher:
             raise unreachable(member, f"of {len(indices)} tasks of {block.split} it listed {len(tasks)}")
         return tasks
 
-    def _open_block(self, block: Block, entries: dict[int, Entry], tasks: Sequence[Task]) -> None:
+    def _open_block(self, block: Block, entries: dict[int, ShardEntry], tasks: Sequence[Task]) -> None:
         wanted: list[tuple[Task, str]] = []
         for task in tasks:
             task_hash = hash_task(task)
             self._note_held_out(block, task_hash)
             if self._overlaps(block, task_hash):
-                entries[task.index] = Entry(task.index, task_hash)
+                entries[task.index] = ShardEntry(task.index, task_hash)
                 self.watcher.fetched(1)
             else:
                 wanted.append((task, task_hash))
@@ -201,19 +201,19 @@ class Fetcher:
             self._stop.set()
             raise
 
-    def _take(self, opened: _OpenBlock, task: Task, result: Entry | Failure) -> None:
-        if isinstance(result, Entry):
+    def _take(self, opened: _OpenBlock, task: Task, result: ShardEntry | Failure) -> None:
+        if isinstance(result, ShardEntry):
             self._failed_in_a_row = 0
             self._num_fetched += 1
             opened.entries[task.index] = result
-            fault_point(Point.TASK)
+            fault_point(FaultPoint.TASK)
             return
         self.failures.append(Failure(result.task_id, result.reason))
         self._failed_in_a_row = self._failed_in_a_row + 1 if isinstance(result, _Unavailable) else 0
         if self._failed_in_a_row >= GIVE_UP_AFTER:
             raise unreachable(self.config.members[task.env], result.reason)
 
-    async def _try(self, task: Task, task_hash: str) -> Entry | Failure:
+    async def _try(self, task: Task, task_hash: str) -> ShardEntry | Failure:
         member, provider = self.config.members[task.env], self.providers[task.env]
         failure = Failure(task.id, "stopped before it was tried")
         for attempt in range(ATTEMPTS):

@@ -17,7 +17,7 @@ from xp.envs.base import Provider
 from xp.errors import ExitCode, XpError
 from xp.reading import config_of
 from xp.tasks.config import PrepareConfig, Purpose, Reader
-from xp.tasks.faults import Point, fault_point
+from xp.tasks.faults import FaultPoint, fault_point
 from xp.tasks.files import writing_below
 from xp.tasks.held_out import HeldOutRecord, evaluation_only
 from xp.tasks.report import print_held_out
@@ -48,7 +48,7 @@ def prepare(
     Raises:
         XpError: see docs/exit-codes.md; nothing that could be taken for a set is left behind.
     """
-    fault_point(Point.START)
+    fault_point(FaultPoint.START)
     path = root / config.store / request_key(config)
     found = find_whole(path, config.allow_missing_fraction)
     if found is not None:
@@ -61,7 +61,7 @@ def prepare(
         from xp.tasks.shards import builder_lock
 
         with builder_lock(_lock_of(path), lambda: _say(f"prepare: another process builds {path.name}; waiting for it")):
-            fault_point(Point.LOCKED)
+            fault_point(FaultPoint.LOCKED)
             return _trainable(config, _build(config, environ, path, reader))
 
 
@@ -90,7 +90,7 @@ def _build(config: PrepareConfig, environ: Mapping[str, str], path: Path, reader
         versions, selected = _plan(config, providers)
         blocks = cut_into_blocks(config, selected)
         work.begin({"key": path.name, "environments": versions})
-        fault_point(Point.PLANNED)
+        fault_point(FaultPoint.PLANNED)
         with Progress(sum(len(block.indices) for block in blocks)) as progress:
             failures = Fetcher(config, providers, work, progress).run(blocks)
     judge(config, blocks, failures, work)

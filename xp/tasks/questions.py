@@ -14,7 +14,7 @@ from xp.envs.config import Dialect
 from xp.episode.prompt import opening_messages, tool_schemas
 from xp.errors import ExitCode, XpError
 from xp.tasks.config import MemberConfig
-from xp.tasks.shards import Entry
+from xp.tasks.shards import ShardEntry
 
 Answer = TypeVar("Answer")
 
@@ -95,7 +95,7 @@ def described(provider: Provider, task: Task) -> tuple[list[Message], tuple[Tool
 
 def entry_of(
     task: Task, task_hash: str, prompt: Sequence[Message], tools: tuple[ToolSpec, ...], member: MemberConfig
-) -> Entry:
+) -> ShardEntry:
     """What is kept of a task; raises ValueError if it has no prompt."""
     messages = opening_messages(member.system_prompt, prompt, tools)
     if not messages:
@@ -104,7 +104,7 @@ def entry_of(
     # A chat template that is given tools tells the model to write calls in the template's own way.
     shown = () if member.env.dialect is Dialect.ACTION else tools
     schemas = json.dumps(tool_schemas(shown), sort_keys=True, ensure_ascii=True)
-    return Entry(task.index, task_hash, clean, schemas)
+    return ShardEntry(task.index, task_hash, clean, schemas)
 
 
 def _valid(text: str) -> str:

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 
-class Named(Protocol):
+class NamedTask(Protocol):
     """A task by its name; a row of the task set is one."""
 
     @property
     def task_id(self) -> str: ...
 
 
-Row = TypeVar("Row", bound=Named)
+Row = TypeVar("Row", bound=NamedTask)
 
 
 @dataclass(frozen=True)

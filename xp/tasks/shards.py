@@ -14,13 +14,13 @@ from typing import Any
 from xp.atomic import TEMPORARY, replacing
 from xp.digest import canonical_json, digest_of
 from xp.envs.base import Message
-from xp.tasks.faults import Point, fault_point
+from xp.tasks.faults import FaultPoint, fault_point
 from xp.tasks.row import TaskRow
 from xp.tasks.selection import Block
 
 
 @dataclass(frozen=True)
-class Entry:
+class ShardEntry:
     """What is known of one selected task. No messages: it was left out of training, being held out under another id."""
 
     index: int
@@ -94,23 +94,23 @@ class WorkDirectory:
                 self.clear()
             raise
 
-    def write(self, block: Block, entries: Mapping[int, Entry]) -> None:
+    def write(self, block: Block, entries: Mapping[int, ShardEntry]) -> None:
         ordered = [entries[index] for index in block.indices if index in entries]
         lines = [canonical_json([e.index, e.task_hash, e.messages, e.tools]) for e in ordered]
         head = canonical_json({"sha256": digest_of(lines), "block": _identity(block)})
         with replacing(self._file(block)) as temporary:
             temporary.write_text("\n".join([head, *lines]) + "\n", encoding="utf-8")
-            fault_point(Point.SHARD_TEMPORARY)
-        fault_point(Point.SHARD)
+            fault_point(FaultPoint.SHARD_TEMPORARY)
+        fault_point(FaultPoint.SHARD)
 
-    def read(self, block: Block) -> dict[int, Entry]:
+    def read(self, block: Block) -> dict[int, ShardEntry]:
         """The entries of a shard by index; empty where there is none or it is not whole."""
         try:
             head, *lines = self._file(block).read_text(encoding="utf-8").splitlines()
             claimed = json.loads(head)
             if claimed != {"sha256": digest_of(lines), "block": _identity(block)}:
                 return {}
-            entries = [Entry(i, h, None if m is None else tuple(m), t) for i, h, m, t in map(json.loads, lines)]
+            entries = [ShardEntry(i, h, None if m is None else tuple(m), t) for i, h, m, t in map(json.loads, lines)]
         except (OSError, TypeError, ValueError, RecursionError):
             return {}
         return {entry.index: entry for entry in entries}

@@ -1,6 +1,6 @@
 """Whether the policy would read everything that it needs: a probe is rendered with the model's own chat template.
 
-Runs below the wall, and in the trainer's Python as a program that prints a Report as JSON.
+Runs below the wall, and in the trainer's Python as a program that prints a TemplateReport as JSON.
 
 Usage: python -m xp.tasks.template_check MODEL_DIR CHAT_AS_JSON [TASK_SET]
 """
@@ -55,7 +55,7 @@ _RESULT = Message(role="tool", content="A table, and a key on it, says xp.")
 
 
 @dataclass(frozen=True)
-class Report:
+class TemplateReport:
     """What a chat template makes of a dialogue with tools."""
 
     faults: tuple[str, ...]
@@ -98,7 +98,7 @@ def check_chat(chat: ChatTokens, prompts: Iterable[tuple[Sequence[Message], str]
     print(f"tools are described by {who}; {report.on_record()}", flush=True)
 
 
-def examine_prompts(chat: ChatTokens, prompts: Iterable[tuple[Sequence[Message], str]]) -> Report:
+def examine_prompts(chat: ChatTokens, prompts: Iterable[tuple[Sequence[Message], str]]) -> TemplateReport:
     """As `examine`, for every different set of tools among the prompts (the first `MAX_TOOL_SETS`)."""
     kinds: dict[str, bool] = {}
     for messages, tools in prompts:
@@ -107,10 +107,12 @@ def examine_prompts(chat: ChatTokens, prompts: Iterable[tuple[Sequence[Message],
     reports = [examine(chat, json.loads(tools), has_system=has_system) for tools, has_system in kinds.items()]
     faults = tuple(dict.fromkeys(fault for report in reports for fault in report.faults))
     first = reports[0]
-    return Report(faults, first.only_appends, first.keeps_thoughts, first.keeps_calls)
+    return TemplateReport(faults, first.only_appends, first.keeps_thoughts, first.keeps_calls)
 
 
-def examine(chat: ChatTokens, tools: Sequence[Mapping[str, Any]] = PROBE_TOOLS, *, has_system: bool = True) -> Report:
+def examine(
+    chat: ChatTokens, tools: Sequence[Mapping[str, Any]] = PROBE_TOOLS, *, has_system: bool = True
+) -> TemplateReport:
     """Render a probe with these tools.
 
     Args:
@@ -121,9 +123,9 @@ def examine(chat: ChatTokens, tools: Sequence[Mapping[str, Any]] = PROBE_TOOLS, 
     bare = _try(chat, [_QUESTION], [])
     if _QUESTION["content"] not in bare:
         fault = f"the chat template does not render a message of plain text{_reason(bare)}"
-        return Report((f"{fault}; choose a model whose messages are texts",))
+        return TemplateReport((f"{fault}; choose a model whose messages are texts",))
     faults = (*_unread_arguments(chat), *_unread_dialect(chat), *_prompt_faults(chat, tools, has_system=has_system))
-    return Report(faults) if faults else _over_turns(chat, tools, has_system=has_system)
+    return TemplateReport(faults) if faults else _over_turns(chat, tools, has_system=has_system)
 
 
 def _unread_arguments(chat: ChatTokens) -> Iterator[str]:
@@ -163,24 +165,24 @@ def _without_system(is_ours: bool) -> str:
     return "set env.system_prompt=null, where it is not the environment's own, or choose another model"
 
 
-def _over_turns(chat: ChatTokens, tools: Sequence[Mapping[str, Any]], *, has_system: bool) -> Report:
+def _over_turns(chat: ChatTokens, tools: Sequence[Mapping[str, Any]], *, has_system: bool) -> TemplateReport:
     opening = [_SYSTEM, _QUESTION] if has_system else [_QUESTION]
     result = _RESULT if tools else Message(role="user", content=_RESULT["content"])
     try:
         after, reason = chat.rendered_reply([result]), ""
     except ValueError as error:
-        return Report((f"{error}; choose another model",))
+        return TemplateReport((f"{error}; choose another model",))
     except Exception as error:
         after, reason = "", f" ({_short(error)})"
     if _RESULT["content"] not in after:
-        return Report((f"the chat template does not render what a tool answers{reason}; {_way_out(chat)}",))
+        return TemplateReport((f"the chat template does not render what a tool answers{reason}; {_way_out(chat)}",))
     before = _try(chat, opening, tools)
     turn = Message(role="assistant", content=_TURN)
     # Qwen3's cuts a thought where a person's message follows it, and keeps it where a tool's answer does.
     wholes = [_try(chat, [*opening, turn, *chat.said([said])], tools) for said in (result, _NUDGE)]
     parts = [before + _TURN + chat.rendered_reply([said]) for said in (result, _NUDGE)]
     keeps_thoughts, keeps_calls = (all(text in whole for whole in wholes) for text in (_THOUGHT, _CALL))
-    return Report((), wholes == parts, keeps_thoughts, keeps_calls)
+    return TemplateReport((), wholes == parts, keeps_thoughts, keeps_calls)
 
 
 def _way_out(chat: ChatTokens) -> str:

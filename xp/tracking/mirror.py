@@ -21,7 +21,7 @@ ABOUT = frozenset({"step", "time", "attempt", "stage"})
 
 
 @dataclass(frozen=True)
-class Line:
+class MetricsLine:
     """One line of metrics.jsonl."""
 
     step: int
@@ -29,7 +29,7 @@ class Line:
     metrics: Mapping[str, float]
 
 
-def parse_line(text: str) -> Line | None:
+def parse_line(text: str) -> MetricsLine | None:
     """Read one line; None for what is not metrics."""
     try:
         value = json.loads(text)
@@ -38,7 +38,7 @@ def parse_line(text: str) -> Line | None:
             for name, number in value.items()
             if name not in ABOUT and isinstance(number, int | float)
         }
-        return Line(int(value["step"]), float(value["time"]), metrics)
+        return MetricsLine(int(value["step"]), float(value["time"]), metrics)
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError):
         return None
 
@@ -98,7 +98,7 @@ class Mirror:
     def _open(self, name: str, opener: Opener) -> None:
         self._trackers[name] = opener(self._run)
 
-    def _new_lines(self) -> list[Line]:
+    def _new_lines(self) -> list[MetricsLine]:
         """Whole lines since the last look; a line that is still being written waits."""
         try:
             with self._file.open("rb") as file:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from xp.backends.base import Meaning, MemoryUse, Places, Refusal, Support, meant_fields
+from xp.backends.base import Meaning, MemoryUse, Refusal, RunPaths, Support, meant_fields
 from xp.backends.batch.laws import Law
 from xp.backends.stages.episode import episode_config, episode_secrets
 from xp.backends.stages.model import model_place
@@ -48,7 +48,7 @@ def memory(spec: RunSpec) -> MemoryUse:
     return MemoryUse()
 
 
-def stages(spec: RunSpec, places: Places) -> tuple[Stage, ...]:
+def stages(spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
     here = places.stage("train")
     config = {
         "tasks": places.tasks,
@@ -73,7 +73,7 @@ def stages(spec: RunSpec, places: Places) -> tuple[Stage, ...]:
     return (Stage("train", job, needs=("prepare",)),)
 
 
-def evaluation(spec: RunSpec, places: Places, models: Mapping[str, str], needs: tuple[str, ...]) -> Stage:
+def evaluation(spec: RunSpec, places: RunPaths, models: Mapping[str, str], needs: tuple[str, ...]) -> Stage:
     del spec, places, models, needs
     raise XpError("backend=sample evaluates nothing", ExitCode.PLAN)
 
@@ -83,6 +83,6 @@ def evaluations(spec: RunSpec, num_steps: int) -> int:
     return 0
 
 
-def checkpoint(spec: RunSpec, places: Places, step: int) -> str:
+def checkpoint(spec: RunSpec, places: RunPaths, step: int) -> str:
     del spec, places, step
     raise XpError("backend=sample writes no checkpoints", ExitCode.PLAN)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from xp.episode.metrics import Played, episode_metrics
 from xp.episode.metrics_file import MetricsFile
-from xp.episode.mixture import Mix
+from xp.episode.mixture import EnvironmentMixture
 from xp.tasks.load import load_tasks
 from xp.worker.program import run_stage
 from xp_sample.dialect import write
@@ -22,7 +22,7 @@ def main(argv: Sequence[str]) -> None:
     path = Path(argv[0])
     config = json.loads(path.read_text())
     played = []
-    with Mix.from_file(path.with_name("episode.json"), os.environ) as mix:
+    with EnvironmentMixture.from_file(path.with_name("episode.json"), os.environ) as mix:
         for row in load_tasks(Path(config["tasks"]), path.parent, "train"):
             episode = mix.episode(row)
             total = sum(map(int, re.findall(r"\d+", row.messages[-1]["content"])))

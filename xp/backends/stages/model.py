@@ -7,7 +7,7 @@ import json
 from functools import cache
 from pathlib import Path
 
-from xp.backends.base import Places
+from xp.backends.base import RunPaths
 from xp.backends.stages.needs import QUIET, cpu_environment, host_resources
 from xp.job import Job, Runtime, Stage
 from xp.spec import Model, RunSpec
@@ -49,7 +49,7 @@ def start_place(spec: RunSpec) -> str:
     return spec.training.initial_checkpoint or model_place(spec.model)
 
 
-def model_stage(spec: RunSpec, places: Places) -> Stage:
+def model_stage(spec: RunSpec, places: RunPaths) -> Stage:
     """Make the model, or copy it where xp ships it; skipped where the same one was made before."""
     assert spec.model.build is not None
     here, target = places.stage("model"), model_place(spec.model)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from xp.backends.base import Places
+from xp.backends.base import RunPaths
 from xp.backends.stages.episode import chat_of, env_config, episode_secrets
 from xp.backends.stages.model import start_place
 from xp.backends.stages.needs import QUIET, host_resources
 from xp.job import Job, Runtime, Stage
-from xp.spec import HeldOut as HeldOutSpec
-from xp.spec import Overlap, RunSpec
-from xp.spec import Selection as SelectionSpec
+from xp.spec import HeldOutSpec, Overlap, RunSpec, SelectionSpec
 from xp.tasks.config import HeldOut, MemberConfig, PrepareConfig, Reader, Selection
 from xp.tasks.request import request_key, with_sources
 
@@ -46,7 +44,7 @@ def task_set_place(spec: RunSpec) -> str:
     return f"{STORE}/{request_key(prepare_config(spec))}"
 
 
-def prepare_stage(spec: RunSpec, places: Places, *, trains: bool) -> Stage:
+def prepare_stage(spec: RunSpec, places: RunPaths, *, trains: bool) -> Stage:
     """Fetch the tasks; a set that is there already is verified, which takes a fraction of a second."""
     here = places.stage("prepare")
     reader = Reader(start_place(spec), spec.training.max_prompt_tokens, chat_of(spec))

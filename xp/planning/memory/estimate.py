@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from xp.backends.base import MemoryUse, render_module
 from xp.backends.batch import Setting, setting_of
 from xp.planning.memory.weights import Weights, lora_parameters, weights_of
-from xp.spec import Architecture, Build, DType, EngineName, Placement, RunSpec, Strategy
+from xp.spec import Architecture, BuildSpec, DType, EngineName, Placement, RunSpec, Strategy
 
 OVERHEAD = 3e9
 """Bytes of the CUDA context, of NCCL's buffers and of fragmentation."""
@@ -26,7 +26,7 @@ LOGIT_BYTES = 8
 
 
 @dataclass(frozen=True)
-class Estimate:
+class MemoryEstimate:
     """Bytes of one accelerator, by what they hold."""
 
     training: Mapping[str, float]
@@ -51,12 +51,12 @@ class Estimate:
         return max(0, min(self.episodes_per_engine, int(self.kv_room / self.kv_episode)))
 
 
-def shape_of(spec: RunSpec) -> Architecture | Build | None:
+def shape_of(spec: RunSpec) -> Architecture | BuildSpec | None:
     """The network, where the spec knows it."""
     return spec.model.architecture or spec.model.build
 
 
-def estimate(spec: RunSpec) -> Estimate:
+def estimate(spec: RunSpec) -> MemoryEstimate:
     """The bytes of a spec whose architecture is known (`shape_of`)."""
     shape = shape_of(spec)
     assert shape is not None
@@ -68,7 +68,7 @@ def estimate(spec: RunSpec) -> Estimate:
     stays = {name: states[name] for name in _kept(spec) if name in states} if is_colocated else {}
     engine_weights = 2.0 * weights.total / setting.engine_tensor
     kv_token = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * 2
-    return Estimate(
+    return MemoryEstimate(
         training={**_in_training(spec, states), **activations, "overhead": OVERHEAD},
         generation={"engine": engine_share, **stays, "overhead": OVERHEAD} if _has_engine(spec) else {},
         kv_room=(engine_share - engine_weights - ENGINE_OVERHEAD) * setting.engine_tensor,
@@ -95,7 +95,7 @@ def _longest(spec: RunSpec) -> int:
     return spec.training.max_prompt_tokens + spec.training.max_response_tokens
 
 
-def _states(spec: RunSpec, shape: Architecture | Build, weights: Weights, setting: Setting) -> dict[str, float]:
+def _states(spec: RunSpec, shape: Architecture | BuildSpec, weights: Weights, setting: Setting) -> dict[str, float]:
     """Weights, gradients, optimizer and reference on one accelerator, all resident."""
     held, lora = _held(spec, weights, setting), spec.model.lora
     strategy = spec.backend.parallel.strategy
@@ -150,7 +150,7 @@ def _in_training(spec: RunSpec, states: Mapping[str, float]) -> dict[str, float]
     return {name: size for name, size in states.items() if name not in away}
 
 
-def _activations(spec: RunSpec, shape: Architecture | Build, setting: Setting) -> dict[str, float]:
+def _activations(spec: RunSpec, shape: Architecture | BuildSpec, setting: Setting) -> dict[str, float]:
     tokens = (spec.training.max_tokens_per_micro_batch or setting.micro * _longest(spec)) / setting.context
     heads, kv = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
     inner = shape.intermediate_size

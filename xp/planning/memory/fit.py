@@ -8,7 +8,7 @@ from typing import Any
 
 from xp.backends.batch import batch_refusals
 from xp.errors import XpError
-from xp.planning.memory.estimate import Estimate, estimate
+from xp.planning.memory.estimate import MemoryEstimate, estimate
 from xp.spec import RunSpec, Strategy
 
 
@@ -26,10 +26,10 @@ class Lever:
 
 
 @dataclass(frozen=True)
-class Fit:
+class MemoryFit:
     """The verdict."""
 
-    estimate: Estimate
+    estimate: MemoryEstimate
     capacity: float
     """Bytes of one accelerator."""
     levers: tuple[Lever, ...]
@@ -40,14 +40,14 @@ class Fit:
         return headroom(self.estimate, self.capacity)
 
 
-def fit(spec: RunSpec) -> Fit:
+def fit(spec: RunSpec) -> MemoryFit:
     """Judge a spec whose architecture is known."""
     found, capacity = estimate(spec), spec.hardware.accelerator_memory_gb * 1e9
     is_fine = headroom(found, capacity) >= 0
-    return Fit(found, capacity, () if is_fine else tuple(_levers(spec, capacity)))
+    return MemoryFit(found, capacity, () if is_fine else tuple(_levers(spec, capacity)))
 
 
-def headroom(found: Estimate, capacity: float) -> float:
+def headroom(found: MemoryEstimate, capacity: float) -> float:
     """Bytes that are left in the tightest phase; an engine must hold at least one whole episode."""
     phases = [capacity - found.training_peak]
     if found.generation:

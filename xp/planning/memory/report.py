@@ -8,7 +8,7 @@ from xp.models.network import COUNTED
 from xp.planning.memory.estimate import shape_of
 from xp.planning.memory.fit import fit
 from xp.planning.memory.weights import weights_of
-from xp.spec import Architecture, Build, RunSpec
+from xp.spec import Architecture, BuildSpec, RunSpec
 
 GB = 1e9
 
@@ -45,9 +45,9 @@ def memory_lines(spec: RunSpec) -> list[str]:
     return lines
 
 
-def _uncounted(shape: Architecture | Build) -> str:
+def _uncounted(shape: Architecture | BuildSpec) -> str:
     """A note on a family with parts that the count does not know."""
-    if isinstance(shape, Build) or shape.model_type in COUNTED:
+    if isinstance(shape, BuildSpec) or shape.model_type in COUNTED:
         return ""
     return f", counted as a plain decoder, which {shape.model_type} is not"
 

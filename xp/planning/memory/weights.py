@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from xp.spec import Architecture, Build, Lora
+from xp.spec import Architecture, BuildSpec, LoraSpec
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Weights:
         return self.dense + self.num_layers * self.experts
 
 
-def weights_of(shape: Architecture | Build) -> Weights:
+def weights_of(shape: Architecture | BuildSpec) -> Weights:
     """Count them; a built model is a Qwen3 with one embedding, without biases and with normalized queries and keys."""
     hidden, heads, kv = shape.hidden_size, shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
     has_bias = isinstance(shape, Architecture) and shape.qkv_bias
@@ -46,7 +46,7 @@ def weights_of(shape: Architecture | Build) -> Weights:
     return Weights(embedding, attention + feed_forward + 2 * hidden, experts, shape.num_layers)
 
 
-def lora_parameters(shape: Architecture | Build, lora: Lora) -> int:
+def lora_parameters(shape: Architecture | BuildSpec, lora: LoraSpec) -> int:
     """Of the adapters: rank x (inputs + outputs) of every linear layer but the head, whatever is targeted."""
     hidden, heads, kv = shape.hidden_size, shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
     ends = 2 * (hidden + heads) + 2 * (hidden + kv) + 3 * (hidden + shape.intermediate_size)

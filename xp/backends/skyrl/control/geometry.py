@@ -12,7 +12,7 @@ from xp.spec import Placement, RunSpec, Strategy
 
 
 @dataclass(frozen=True)
-class Geometry:
+class SkyRLBatchShape:
     """What SkyRL counts in, for one legal spec."""
 
     num_nodes: int
@@ -30,14 +30,14 @@ class Geometry:
         return self.num_nodes * self.workers_per_node
 
 
-def geometry(spec: RunSpec) -> Geometry:
+def geometry(spec: RunSpec) -> SkyRLBatchShape:
     """Solve for SkyRL's numbers; of a spec that breaks a law they mean nothing."""
     setting = setting_of(spec)
     taken = setting.engine_accelerators or 0
     # Engines of their own take whole machines where they can, else as much of each.
     nodes_left = setting.num_nodes - taken // setting.per_node
     is_by_node = taken % setting.per_node == 0 and nodes_left > 0
-    return Geometry(
+    return SkyRLBatchShape(
         num_nodes=nodes_left if is_by_node else setting.num_nodes,
         workers_per_node=setting.per_node - (0 if is_by_node else taken // setting.num_nodes),
         num_engines=setting.engines,

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from xp.backends import capability
-from xp.backends.base import MemoryUse, Places
+from xp.backends.base import MemoryUse, RunPaths
 from xp.backends.batch.laws import NOT_MEGATRON, SKYRL, Law, with_shared_laws
 from xp.backends.skyrl.control.capabilities import meanings, owners, refusals
 from xp.backends.skyrl.control.geometry import geometry, is_megatron
 from xp.backends.skyrl.control.keys import has_critic, is_rehearsal
 from xp.backends.skyrl.control.overrides import assignment, flat
 from xp.backends.skyrl.control.rows import ROWS
-from xp.backends.skyrl.worker.config import Common, EvaluateConfig, Sampling, TrainConfig
+from xp.backends.skyrl.worker.config import SkyRLEvaluateConfig, SkyRLSampling, SkyRLStageConfig, SkyRLTrainStageConfig
 from xp.backends.stages.episode import chat_of, episode_config, episode_secrets
 from xp.backends.stages.evaluation import rounds
 from xp.backends.stages.model import model_place, model_stage, start_place
@@ -65,7 +65,7 @@ def memory(spec: RunSpec) -> MemoryUse:
     return MemoryUse(leaves_optimizers=parallel.strategy is Strategy.FSDP2 and not is_moved)
 
 
-def stages(spec: RunSpec, places: Places) -> tuple[Stage, ...]:
+def stages(spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
     """model (where it is built) -> train -> evaluate (where tasks are held out)."""
     built = () if spec.model.build is None else (model_stage(spec, places),)
     needs = ("prepare", *(stage.name for stage in built))
@@ -76,7 +76,7 @@ def stages(spec: RunSpec, places: Places) -> tuple[Stage, ...]:
     return (*built, train, evaluation(spec, places, {**before, "after": places.model}, needs=("train",)))
 
 
-def evaluation(spec: RunSpec, places: Places, models: Mapping[str, str], needs: tuple[str, ...]) -> Stage:
+def evaluation(spec: RunSpec, places: RunPaths, models: Mapping[str, str], needs: tuple[str, ...]) -> Stage:
     """Play the held-out tasks with each of these models."""
     here = places.stage("evaluate")
     data = f"{here}/held_out.parquet"
@@ -84,7 +84,7 @@ def evaluation(spec: RunSpec, places: Places, models: Mapping[str, str], needs: 
     keys = {key: value for key, value in native(spec).items() if not key.startswith(LORA)}
     keys |= {"trainer.eval_interval": 1, f"{LORA}rank": 0}
     paths = {"data.val_data": data, "trainer.export_path": f"{here}/exports", "trainer.log_path": f"{here}/skyrl"}
-    config = EvaluateConfig(
+    config = SkyRLEvaluateConfig(
         common=_common(spec, places, "evaluate", spec.evaluation.temperature, keys, paths),
         models=models,
         held_out_data=data,
@@ -103,13 +103,13 @@ def evaluations(spec: RunSpec, num_steps: int) -> int:
     return 0 if every is None else math.ceil(num_steps / every)
 
 
-def checkpoint(spec: RunSpec, places: Places, step: int) -> str:
+def checkpoint(spec: RunSpec, places: RunPaths, step: int) -> str:
     """Directory of the checkpoint of a rollout step, as a Hugging Face model."""
     del spec
     return f"{_exports(places)}/global_step_{step}/policy"
 
 
-def _train_job(spec: RunSpec, places: Places) -> Job:
+def _train_job(spec: RunSpec, places: RunPaths) -> Job:
     training, here = spec.training, places.stage("train")
     train_data, held_out_data = f"{here}/train.parquet", f"{here}/held_out.parquet"
     paths = {
@@ -119,7 +119,7 @@ def _train_job(spec: RunSpec, places: Places) -> Job:
         "trainer.export_path": _exports(places),
         "trainer.log_path": f"{here}/skyrl",
     } | ({} if spec.model.lora is None else {"trainer.policy.model.lora.lora_sync_path": f"{here}/adapters"})
-    config = TrainConfig(
+    config = SkyRLTrainStageConfig(
         common=_common(spec, places, "train", training.temperature, native(spec), paths),
         base_model=model_place(spec.model),
         initial_checkpoint=training.initial_checkpoint,
@@ -141,18 +141,18 @@ def _train_job(spec: RunSpec, places: Places) -> Job:
     return _job(spec, here, "xp.backends.skyrl.worker.train", config.to_json(), outputs)
 
 
-def _exports(places: Places) -> str:
+def _exports(places: RunPaths) -> str:
     """Where SkyRL writes Hugging Face models, one for each checkpoint."""
     return f"{places.checkpoints}/huggingface"
 
 
 def _common(
-    spec: RunSpec, places: Places, stage: str, temperature: float, keys: Mapping[str, Any], paths: Mapping[str, str]
-) -> Common:
+    spec: RunSpec, places: RunPaths, stage: str, temperature: float, keys: Mapping[str, Any], paths: Mapping[str, str]
+) -> SkyRLStageConfig:
     training = spec.training
     model_keys = (POLICY_PATH, CRITIC_PATH) if has_critic(spec) and stage == "train" else (POLICY_PATH,)
     keys = {**keys, **dict.fromkeys({POLICY_PATH, CRITIC_PATH} - {*model_keys})}
-    return Common(
+    return SkyRLStageConfig(
         attempt=places.attempt,
         run=places.run,
         stage_dir=places.stage(stage),
@@ -161,7 +161,7 @@ def _common(
         num_threads=spec.backend.num_threads,
         num_workers=geometry(spec).num_workers,
         chat=chat_of(spec),
-        sampling=Sampling(
+        sampling=SkyRLSampling(
             temperature=temperature,
             top_p=training.top_p,
             top_k=training.top_k,

@@ -19,7 +19,7 @@ OWN_ESTIMATOR = "xp"
 
 
 @dataclass(frozen=True)
-class Sampling:
+class SkyRLSampling:
     """How the policy writes."""
 
     temperature: float
@@ -34,7 +34,7 @@ class Sampling:
 
 
 @dataclass(frozen=True)
-class Common:
+class SkyRLStageConfig:
     """What training and evaluation share. Paths are relative to the outputs root, the working directory."""
 
     attempt: int
@@ -48,7 +48,7 @@ class Common:
     num_workers: int
     """Processes that train."""
     chat: Chat
-    sampling: Sampling
+    sampling: SkyRLSampling
     max_void_fraction: float
     pass_threshold: float
     """Smallest reward that is a pass."""
@@ -83,10 +83,10 @@ class Common:
 
 
 @dataclass(frozen=True)
-class TrainConfig:
+class SkyRLTrainStageConfig:
     """Input of xp.backends.skyrl.worker.train."""
 
-    common: Common
+    common: SkyRLStageConfig
     base_model: str
     """Hugging Face id or directory of the model; what the KL penalty is relative to."""
     initial_checkpoint: str | None
@@ -123,7 +123,7 @@ class TrainConfig:
         """Rollout steps; call only where they are given or settled."""
         return self.length.steps
 
-    def with_length(self, length: Length) -> TrainConfig:
+    def with_length(self, length: Length) -> SkyRLTrainStageConfig:
         """Of so many rollout steps."""
         others = (text for text in self.common.overrides if not text.startswith(f"{STEPS_KEY}="))
         common = replace(self.common, overrides=(*others, f"{STEPS_KEY}={length.steps}"))
@@ -133,18 +133,18 @@ class TrainConfig:
         return json.dumps(asdict(self), indent=2) + "\n"
 
     @staticmethod
-    def from_json(text: str) -> TrainConfig:
+    def from_json(text: str) -> SkyRLTrainStageConfig:
         value = json.loads(text)
         during = None if value["during"] is None else Rounds(**value["during"])
         parts = {"common": _common(value["common"]), "during": during, "length": Length(**value["length"])}
-        return TrainConfig(**value | parts)
+        return SkyRLTrainStageConfig(**value | parts)
 
 
 @dataclass(frozen=True)
-class EvaluateConfig:
+class SkyRLEvaluateConfig:
     """Input of xp.backends.skyrl.worker.evaluate."""
 
-    common: Common
+    common: SkyRLStageConfig
     models: Mapping[str, str]
     """`before` and `after` -> model directory, in the order in which they are played."""
     held_out_data: str
@@ -157,9 +157,9 @@ class EvaluateConfig:
         return json.dumps(asdict(self), indent=2) + "\n"
 
     @staticmethod
-    def from_json(text: str) -> EvaluateConfig:
+    def from_json(text: str) -> SkyRLEvaluateConfig:
         value = json.loads(text)
-        return EvaluateConfig(**value | {"common": _common(value["common"]), "rounds": Rounds(**value["rounds"])})
+        return SkyRLEvaluateConfig(**value | {"common": _common(value["common"]), "rounds": Rounds(**value["rounds"])})
 
 
 def _place(model: str, root: Path) -> str:
@@ -172,7 +172,7 @@ def _value(key: str, path: str) -> str | list[str]:
     return [path] if key.startswith("data.") else path
 
 
-def _common(value: dict[str, Any]) -> Common:
+def _common(value: dict[str, Any]) -> SkyRLStageConfig:
     listed = {name: tuple(value[name]) for name in ("overrides", "model_keys")}
-    parts = {"sampling": Sampling(**value["sampling"]), "chat": Chat.from_value(value["chat"])}
-    return Common(**value | parts | listed)
+    parts = {"sampling": SkyRLSampling(**value["sampling"]), "chat": Chat.from_value(value["chat"])}
+    return SkyRLStageConfig(**value | parts | listed)

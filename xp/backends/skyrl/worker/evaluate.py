@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from xp.backends.skyrl.worker.config import EvaluateConfig
+from xp.backends.skyrl.worker.config import SkyRLEvaluateConfig
 from xp.backends.skyrl.worker.tasks_view import write_view
 from xp.backends.skyrl.worker.train import native_config, prepare
 from xp.episode.auto_dialect import resolve
@@ -30,7 +30,7 @@ from xp.worker.program import run_stage
 def main(argv: Sequence[str]) -> None:
     """Evaluate every model of the config and write evaluation.json."""
     path = Path(argv[0]).absolute()
-    config = config_of(path, EvaluateConfig.from_json)
+    config = config_of(path, SkyRLEvaluateConfig.from_json)
     prepare(config.common)
     rows = load_tasks(Path(config.common.tasks), path.parent, "held_out")
     threshold, tasks = config.common.pass_threshold, Path(config.common.tasks)
@@ -45,7 +45,7 @@ def main(argv: Sequence[str]) -> None:
     write_evaluation(path.parent / "evaluation.json", config.models, results, held_out_on_record(tasks))
 
 
-def _play(config: EvaluateConfig, name: str, directory: str, rows: Sequence[TaskRow], stage: Path) -> list[Played]:
+def _play(config: SkyRLEvaluateConfig, name: str, directory: str, rows: Sequence[TaskRow], stage: Path) -> list[Played]:
     from transformers import AutoTokenizer
 
     from xp.backends.skyrl.worker.cluster import run_in_ray

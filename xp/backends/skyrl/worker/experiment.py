@@ -10,21 +10,21 @@ from skyrl.backends.skyrl_train.inference_servers.utils import resolve_policy_mo
 from skyrl.train.dataset import PromptDataset
 from skyrl.train.entrypoints.main_base import BasePPOExp
 
-from xp.backends.skyrl.worker.config import Common, TrainConfig
+from xp.backends.skyrl.worker.config import SkyRLStageConfig, SkyRLTrainStageConfig
 from xp.backends.skyrl.worker.generator import XpGenerator
 from xp.backends.skyrl.worker.publish import publish_model
-from xp.backends.skyrl.worker.steps import StepLog
+from xp.backends.skyrl.worker.steps import SkyRLStepLog
 from xp.backends.skyrl.worker.tasks_view import ENV_CLASS
 from xp.backends.skyrl.worker.trainer import XpTrainer
 from xp.envs.secrets_file import environment
 from xp.episode.advantages import AdvantageFn, load_advantage_fn, reinforce_pp
 from xp.episode.metrics_file import MetricsFile
-from xp.episode.mixture import Mix
+from xp.episode.mixture import EnvironmentMixture
 from xp.episode.recorder import Recorder
 from xp.episode.tokens import ChatTokens
 
 
-def train_in_task(cfg: Any, config: TrainConfig, stage: Path, root: Path) -> None:
+def train_in_task(cfg: Any, config: SkyRLTrainStageConfig, stage: Path, root: Path) -> None:
     """Ray's task: the whole of a training.
 
     Args:
@@ -38,10 +38,10 @@ def train_in_task(cfg: Any, config: TrainConfig, stage: Path, root: Path) -> Non
     held = environment()
     common = config.common
     with (
-        Mix.from_file(stage / "episode.json", held) as mix,
+        EnvironmentMixture.from_file(stage / "episode.json", held) as mix,
         Recorder(stage / "trajectories" / "train.jsonl", mix, common.upload_as, held) as recorder,
     ):
-        log = StepLog(config, MetricsFile(Path(common.metrics), "train", common.attempt), recorder)
+        log = SkyRLStepLog(config, MetricsFile(Path(common.metrics), "train", common.attempt), recorder)
         experiment = XpTraining(cfg, config, mix, log)
         experiment.run()
         trainer = experiment.trainer
@@ -68,7 +68,7 @@ class XpExperiment(BasePPOExp):  # type: ignore[misc]
         mask_truncated: whether truncated episodes are left out of the loss.
     """
 
-    def __init__(self, cfg: Any, common: Common, mix: Mix, mask_truncated: bool) -> None:
+    def __init__(self, cfg: Any, common: SkyRLStageConfig, mix: EnvironmentMixture, mask_truncated: bool) -> None:
         self._common, self._mix, self._mask_truncated = common, mix, mask_truncated
         super().__init__(cfg)
 
@@ -113,21 +113,21 @@ class XpTraining(XpExperiment):
         log: takes metrics and trajectories.
     """
 
-    def __init__(self, cfg: Any, config: TrainConfig, mix: Mix, log: StepLog) -> None:
+    def __init__(self, cfg: Any, config: SkyRLTrainStageConfig, mix: EnvironmentMixture, log: SkyRLStepLog) -> None:
         self._log, self._rule = log, own_rule(config)
         super().__init__(cfg, config.common, mix, config.mask_truncated)
 
     def get_train_dataset(self) -> PromptDataset:
         return self.dataset(self.cfg.data.train_data)
 
-    def get_tracker(self) -> StepLog:
+    def get_tracker(self) -> SkyRLStepLog:
         return self._log
 
     def get_trainer(self, **parts: Any) -> XpTrainer:
         return XpTrainer(self._rule, **parts)
 
 
-def own_rule(config: TrainConfig) -> AdvantageFn | None:
+def own_rule(config: SkyRLTrainStageConfig) -> AdvantageFn | None:
     """How xp makes advantages of rewards; None where SkyRL or a critic does. Raises XpError: it cannot be loaded."""
     if config.advantage_fn is not None:
         return load_advantage_fn(config.advantage_fn)

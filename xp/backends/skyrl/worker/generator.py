@@ -10,12 +10,12 @@ from skyrl.backends.skyrl_train.inference_servers.engine_utils import get_sampli
 from skyrl.train.generators.skyrl_gym_generator import SkyRLGymGenerator
 from skyrl.train.generators.utils import prepare_generator_input
 
-from xp.backends.skyrl.worker.config import Sampling
+from xp.backends.skyrl.worker.config import SkyRLSampling
 from xp.backends.skyrl.worker.env import CHAT, PLAY
 from xp.backends.skyrl.worker.play import CURRENT, Play, ViewRow
 from xp.backends.skyrl.worker.tasks_view import ENV_CLASS
-from xp.episode.mixture import Mix
-from xp.episode.outcome import Status
+from xp.episode.mixture import EnvironmentMixture
+from xp.episode.outcome import EpisodeStatus
 from xp.episode.tokens import ChatTokens
 
 VOID = "void"
@@ -34,7 +34,12 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
     """
 
     def __init__(
-        self, parts: dict[str, Any], chat: ChatTokens, mix: Mix, sampling: Sampling, mask_truncated: bool
+        self,
+        parts: dict[str, Any],
+        chat: ChatTokens,
+        mix: EnvironmentMixture,
+        sampling: SkyRLSampling,
+        mask_truncated: bool,
     ) -> None:
         client, tokenizer = parts["inference_engine_client"], parts["tokenizer"]
         super().__init__(
@@ -103,9 +108,9 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
         outcome = play.episode.settle()
         output.reward = [0.0] * len(output.response_ids)
         output.reward[-1] = outcome.reward or 0.0
-        if outcome.status is Status.VOID:
+        if outcome.status is EpisodeStatus.VOID:
             output.stop_reason = VOID
-        if outcome.status is Status.VOID or (self._mask_truncated and outcome.status is Status.TRUNCATED):
+        if outcome.status is EpisodeStatus.VOID or (self._mask_truncated and outcome.status is EpisodeStatus.TRUNCATED):
             output.loss_mask = [0] * len(output.loss_mask)
         return output
 

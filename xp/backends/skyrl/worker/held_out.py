@@ -10,15 +10,15 @@ from typing import Any
 from skyrl.train.utils.trainer_utils import build_dataloader
 from tqdm import tqdm
 
-from xp.backends.skyrl.worker.config import EvaluateConfig
+from xp.backends.skyrl.worker.config import SkyRLEvaluateConfig
 from xp.backends.skyrl.worker.experiment import XpExperiment, register_environment
 from xp.envs.secrets_file import environment
 from xp.episode.metrics import Played
-from xp.episode.mixture import Mix
+from xp.episode.mixture import EnvironmentMixture
 from xp.episode.recorder import Recorder
 
 
-def evaluate_in_task(cfg: Any, config: EvaluateConfig, name: str, stage: Path, root: Path) -> list[Played]:
+def evaluate_in_task(cfg: Any, config: SkyRLEvaluateConfig, name: str, stage: Path, root: Path) -> list[Played]:
     """Ray's task: every held-out episode of one model.
 
     Args:
@@ -32,7 +32,7 @@ def evaluate_in_task(cfg: Any, config: EvaluateConfig, name: str, stage: Path, r
     register_environment()
     held = environment()
     with (
-        Mix.from_file(stage / "episode.json", held) as mix,
+        EnvironmentMixture.from_file(stage / "episode.json", held) as mix,
         Recorder(stage / "trajectories" / f"{name}.jsonl", mix, config.common.upload_as, held) as recorder,
     ):
         evaluation = XpEvaluation(cfg, config.common, mix, mask_truncated=False)
@@ -49,7 +49,7 @@ class XpEvaluation(XpExperiment):
 
 
 async def _play(
-    evaluation: XpEvaluation, client: Any, config: EvaluateConfig, name: str, recorder: Recorder
+    evaluation: XpEvaluation, client: Any, config: SkyRLEvaluateConfig, name: str, recorder: Recorder
 ) -> list[Played]:
     await client.wake_up()
     cfg = evaluation.cfg

@@ -8,7 +8,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from xp.backends.skyrl.worker.config import TrainConfig
+from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig
 from xp.backends.skyrl.worker.play import Play
 from xp.episode.finite import FiniteUpdates, OnNonfinite
 from xp.episode.metrics import Played, check_health, episode_metrics
@@ -42,7 +42,7 @@ NAMES: Mapping[str, str] = {
 """SkyRL's name -> ours."""
 
 
-class StepLog:
+class SkyRLStepLog:
     """What SkyRL takes for its tracker.
 
     Args:
@@ -51,7 +51,7 @@ class StepLog:
         recorder: takes every trajectory.
     """
 
-    def __init__(self, config: TrainConfig, file: MetricsFile, recorder: Recorder) -> None:
+    def __init__(self, config: SkyRLTrainStageConfig, file: MetricsFile, recorder: Recorder) -> None:
         self._config, self._file, self._recorder = config, file, recorder
         self._finite = FiniteUpdates(OnNonfinite(config.common.on_nonfinite))
         self._played: list[Played] = []

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from xp.backends.skyrl.worker.config import Common, TrainConfig
+from xp.backends.skyrl.worker.config import SkyRLStageConfig, SkyRLTrainStageConfig
 from xp.backends.skyrl.worker.process import prepare_process
 from xp.backends.skyrl.worker.tasks_view import write_view
 from xp.episode.auto_dialect import resolve
@@ -25,7 +25,7 @@ from xp.worker.program import run_stage
 def main(argv: Sequence[str]) -> None:
     """Train as the config file says; SkyRL goes on from the last complete checkpoint where there is one."""
     path = Path(argv[0]).absolute()
-    config = config_of(path, TrainConfig.from_json)
+    config = config_of(path, SkyRLTrainStageConfig.from_json)
     prepare(config.common)
     rows = load_tasks(Path(config.common.tasks), path.parent, "train")
     config = config.with_length(settle(config.length, len(rows), config.prompts_per_step, path.parent))
@@ -39,7 +39,7 @@ def main(argv: Sequence[str]) -> None:
     run_in_ray(cfg, train_in_task, (config, path.parent, Path.cwd()), num_workers=num_workers)
 
 
-def prepare(common: Common) -> None:
+def prepare(common: SkyRLStageConfig) -> None:
     """Before anything of SkyRL is imported."""
     if common.rehearsal or not os.environ.get("RAY_ADDRESS"):
         own_ray.close_to_others()
@@ -50,7 +50,7 @@ def prepare(common: Common) -> None:
         stand_ins.prepare_process()
 
 
-def write_views(config: TrainConfig, stage: Path, rows: Sequence[TaskRow]) -> None:
+def write_views(config: SkyRLTrainStageConfig, stage: Path, rows: Sequence[TaskRow]) -> None:
     """Every prompt of the training, in xp's order: one epoch of SkyRL's; and of an evaluation while training."""
     from transformers import AutoTokenizer
 
@@ -70,7 +70,7 @@ def write_views(config: TrainConfig, stage: Path, rows: Sequence[TaskRow]) -> No
         write_view(config.during.episodes(held_out), Path(config.held_out_data))
 
 
-def native_config(common: Common, model: str, reference: str | None = None) -> Any:
+def native_config(common: SkyRLStageConfig, model: str, reference: str | None = None) -> Any:
     """SkyRL's own configuration, parsed and checked by SkyRL; `reference` where a training follows."""
     from skyrl.train.config import SkyRLTrainConfig
     from skyrl.train.utils import validate_cfg

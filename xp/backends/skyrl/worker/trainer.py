@@ -14,7 +14,7 @@ from xp.backends.skyrl.worker.adapters import merge_adapter
 from xp.backends.skyrl.worker.advantages import by_episode, critic_weights, gae
 from xp.backends.skyrl.worker.generator import VOID
 from xp.backends.skyrl.worker.publish import prune_exports
-from xp.backends.skyrl.worker.steps import StepLog
+from xp.backends.skyrl.worker.steps import SkyRLStepLog
 from xp.episode.advantages import AdvantageFn
 
 IS_VOID = "xp_is_void"
@@ -24,14 +24,14 @@ CRITIC_FIELDS = ("sequences", "attention_mask", "response_mask", "loss_mask", "v
 
 
 class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
-    """Its tracker is a StepLog and its generator an XpGenerator.
+    """Its tracker is a SkyRLStepLog and its generator an XpGenerator.
 
     Args:
         rule: makes advantages of a step's rewards; None where SkyRL's own estimator or a critic does.
         parts: SkyRL's own arguments.
     """
 
-    tracker: StepLog
+    tracker: SkyRLStepLog
 
     def __init__(self, rule: AdvantageFn | None, **parts: Any) -> None:
         self._rule = rule

@@ -35,7 +35,7 @@ class Flag:
 
 
 @dataclass(frozen=True)
-class Catalog:
+class FlagCatalog:
     """The flags of one version of Slime with the Megatron-LM and SGLang that it pins."""
 
     slime: str
@@ -48,10 +48,10 @@ class Catalog:
 
 
 @cache
-def catalog() -> Catalog:
+def catalog() -> FlagCatalog:
     """Made by xp.backends.slime.control.make_catalog."""
     raw = json.loads(Path(__file__).with_name("catalog.json").read_text())
-    return Catalog(
+    return FlagCatalog(
         raw["slime"], raw["megatron"], raw["sglang"], {name: _flag(name, f) for name, f in raw["flags"].items()}
     )
 

@@ -11,7 +11,7 @@ from xp.spec import Placement, RunSpec
 
 
 @dataclass(frozen=True)
-class Geometry:
+class SlimeBatchShape:
     """What Slime counts in, for one spec."""
 
     train_nodes: int
@@ -31,14 +31,14 @@ def num_engines(spec: RunSpec) -> int:
     return max(1, geometry(spec).rollout // spec.backend.engine.tensor_parallel)
 
 
-def geometry(spec: RunSpec) -> Geometry:
+def geometry(spec: RunSpec) -> SlimeBatchShape:
     """Solve for Slime's numbers; they mean something where `xp.backends.batch.batch_refusals` is empty."""
     per_node, training = spec.hardware.accelerators_per_node, spec.training
     total = per_node * spec.hardware.num_nodes
     apart = spec.backend.engine.accelerators or 0
     train = total - apart
     nodes = max(1, -(-train // max(1, per_node)))
-    return Geometry(
+    return SlimeBatchShape(
         train_nodes=nodes,
         train_per_node=train // nodes,
         rollout=total if is_colocated(spec) else apart,

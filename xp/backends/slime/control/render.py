@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from xp.backends import capability
-from xp.backends.base import MemoryUse, Places
+from xp.backends.base import MemoryUse, RunPaths
 from xp.backends.batch.laws import NOT_MEGATRON, SLIME, Law, with_shared_laws
 from xp.backends.slime.control.architecture import architecture_flags
 from xp.backends.slime.control.capabilities import meanings, owners, refusals
@@ -18,13 +18,13 @@ from xp.backends.slime.control.rows import ROWS
 from xp.backends.slime.control.rows.algorithm import CRITIC
 from xp.backends.slime.control.rows.training import HELD_OUT, evaluation_flags
 from xp.backends.slime.worker.config import (
-    Command,
-    Common,
     ConvertConfig,
     CriticConfig,
-    EvaluateConfig,
-    Limits,
-    TrainConfig,
+    EngineLimits,
+    SlimeCommand,
+    SlimeEvaluateConfig,
+    SlimeStageConfig,
+    SlimeTrainConfig,
 )
 from xp.backends.stages.episode import chat_of, episode_config, episode_secrets
 from xp.backends.stages.evaluation import rounds
@@ -54,7 +54,7 @@ PATH_FLAGS = (
 MODEL_FLAGS = ("--hf-checkpoint", "--ref-load")
 
 
-def train_flags(spec: RunSpec, places: Places) -> Flags:
+def train_flags(spec: RunSpec, places: RunPaths) -> Flags:
     """Slime's command line for training, complete; None is a flag that is left out."""
     here = places.stage("train")
     is_evaluated = spec.evaluation.every is not None
@@ -84,7 +84,7 @@ def memory(spec: RunSpec) -> MemoryUse:
     return MemoryUse(is_optimizer_on_host=parallel.offload_optimizer, splits_experts=parallel.expert == 1)
 
 
-def stages(spec: RunSpec, places: Places) -> tuple[Stage, ...]:
+def stages(spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
     """convert (on request) -> train -> evaluate (where tasks are held out)."""
     converted = (_convert_stage(spec, places),) if spec.backend.convert_model else ()
     needs = ("prepare", *(stage.name for stage in converted))
@@ -95,10 +95,10 @@ def stages(spec: RunSpec, places: Places) -> tuple[Stage, ...]:
     return (*converted, train, evaluation(spec, places, {**before, "after": places.model}, needs=("train",)))
 
 
-def evaluation(spec: RunSpec, places: Places, models: Mapping[str, str], needs: tuple[str, ...]) -> Stage:
+def evaluation(spec: RunSpec, places: RunPaths, models: Mapping[str, str], needs: tuple[str, ...]) -> Stage:
     """Play the held-out tasks with each of these models: Slime's rollout alone, over all accelerators."""
     here = places.stage("evaluate")
-    config = EvaluateConfig(
+    config = SlimeEvaluateConfig(
         common=_common(spec, places, "evaluate"),
         command=_command(spec, _evaluation_flags(spec, here)),
         models=models,
@@ -117,15 +117,15 @@ def evaluations(spec: RunSpec, num_steps: int) -> int:
     return 0 if every is None else num_steps // every
 
 
-def checkpoint(spec: RunSpec, places: Places, step: int) -> str:
+def checkpoint(spec: RunSpec, places: RunPaths, step: int) -> str:
     """Directory of the checkpoint of a rollout step, as a Hugging Face model; Slime counts steps from 0."""
     del spec
     return f"{_exports(places)}/{step - 1}"
 
 
-def _train_job(spec: RunSpec, places: Places) -> Job:
+def _train_job(spec: RunSpec, places: RunPaths) -> Job:
     training, here = spec.training, places.stage("train")
-    config = TrainConfig(
+    config = SlimeTrainConfig(
         common=_common(spec, places, "train"),
         command=_command(spec, train_flags(spec, places)),
         base_model=model_place(spec.model),
@@ -153,7 +153,7 @@ def _train_job(spec: RunSpec, places: Places) -> Job:
     return _job(spec, here, "xp.backends.slime.worker.train", config.to_json(), outputs)
 
 
-def _critic(spec: RunSpec, places: Places) -> CriticConfig | None:
+def _critic(spec: RunSpec, places: RunPaths) -> CriticConfig | None:
     if spec.algorithm.critic is None:
         return None
     return CriticConfig(
@@ -183,7 +183,7 @@ def _evaluation_flags(spec: RunSpec, here: str) -> Flags:
     return flags | given(spec.backend.overrides)
 
 
-def _convert_stage(spec: RunSpec, places: Places) -> Stage:
+def _convert_stage(spec: RunSpec, places: RunPaths) -> Stage:
     """Megatron's checkpoint of the untrained model; made once for all runs of the model and the pinned versions."""
     here, output_dir = places.stage("convert"), _converted(spec)
     shape = spec.model.architecture
@@ -224,10 +224,10 @@ def _architecture(spec: RunSpec) -> dict[str, Any]:
     return spec.model.architecture.model_dump(mode="json")
 
 
-def _command(spec: RunSpec, flags: Flags) -> Command:
+def _command(spec: RunSpec, flags: Flags) -> SlimeCommand:
     models = ((model_place(spec.model),), (start_place(spec),))
     of_model = tuple(name for name in MODEL_FLAGS if flags.get(name) in models)
-    return Command(
+    return SlimeCommand(
         flags=words(flags),
         path_flags=tuple(name for name in PATH_FLAGS if flags.get(name) is not None and name not in of_model),
         model_flags=of_model,
@@ -237,16 +237,16 @@ def _command(spec: RunSpec, flags: Flags) -> Command:
     )
 
 
-def _common(spec: RunSpec, places: Places, stage: str) -> Common:
+def _common(spec: RunSpec, places: RunPaths, stage: str) -> SlimeStageConfig:
     training = spec.training
-    return Common(
+    return SlimeStageConfig(
         attempt=places.attempt,
         run=places.run,
         stage_dir=places.stage(stage),
         tasks=places.tasks,
         metrics=places.metrics,
         chat=chat_of(spec),
-        limits=Limits(
+        limits=EngineLimits(
             max_prompt_tokens=training.max_prompt_tokens,
             max_tokens_per_turn=training.max_tokens_per_turn,
             max_response_tokens=training.max_response_tokens,
@@ -288,5 +288,5 @@ def _held_out(here: str) -> str:
     return f"{here}/held_out.jsonl"
 
 
-def _exports(places: Places) -> str:
+def _exports(places: RunPaths) -> str:
     return f"{places.run}/exports"

@@ -15,7 +15,7 @@ STEPS_FLAG = "--num-rollout"
 
 
 @dataclass(frozen=True)
-class Limits:
+class EngineLimits:
     """Lengths that the rollout keeps itself; Slime's sampling parameters carry the rest."""
 
     max_prompt_tokens: int
@@ -26,7 +26,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Command:
+class SlimeCommand:
     """One command line of Slime's (or of its conversion's) and what of it depends on the machine."""
 
     flags: tuple[str, ...]
@@ -44,7 +44,7 @@ class Command:
 
 
 @dataclass(frozen=True)
-class Common:
+class SlimeStageConfig:
     """What training and evaluation share. Paths are relative to the outputs root, the working directory."""
 
     attempt: int
@@ -55,7 +55,7 @@ class Common:
     metrics: str
     """The run's metrics.jsonl."""
     chat: Chat
-    limits: Limits
+    limits: EngineLimits
     seed: int
     """Of the order of tasks."""
     max_void_fraction: float
@@ -81,11 +81,11 @@ class CriticConfig:
 
 
 @dataclass(frozen=True)
-class TrainConfig:
+class SlimeTrainConfig:
     """Input of xp.backends.slime.worker.train."""
 
-    common: Common
-    command: Command
+    common: SlimeStageConfig
+    command: SlimeCommand
     base_model: str
     """Hugging Face id or directory of the model; what the KL penalty is relative to."""
     initial_checkpoint: str | None
@@ -130,7 +130,7 @@ class TrainConfig:
         """Rollout steps; call only where they are given or settled."""
         return self.length.steps
 
-    def with_length(self, length: Length) -> TrainConfig:
+    def with_length(self, length: Length) -> SlimeTrainConfig:
         """Of so many rollout steps."""
         words = list(self.command.flags)
         if STEPS_FLAG in words:
@@ -139,7 +139,7 @@ class TrainConfig:
         command = replace(self.command, flags=(*words, STEPS_FLAG, str(length.steps)))
         return replace(self, length=length, command=command)
 
-    def from_the_start(self) -> TrainConfig:
+    def from_the_start(self) -> SlimeTrainConfig:
         """With `--load` for a run that has no checkpoint yet."""
         if self.initial_checkpoint is None:
             return self
@@ -151,11 +151,13 @@ class TrainConfig:
         return json.dumps(asdict(self), indent=2) + "\n"
 
     @staticmethod
-    def from_json(text: str) -> TrainConfig:
+    def from_json(text: str) -> SlimeTrainConfig:
         value = json.loads(text)
         critic = None if value["critic"] is None else CriticConfig(**value["critic"])
         parts = {"common": _common(value["common"]), "command": _command(value["command"]), "critic": critic}
-        return TrainConfig(**value | parts | {"rounds": Rounds(**value["rounds"]), "length": Length(**value["length"])})
+        return SlimeTrainConfig(
+            **value | parts | {"rounds": Rounds(**value["rounds"]), "length": Length(**value["length"])}
+        )
 
 
 @dataclass(frozen=True)
@@ -163,7 +165,7 @@ class ConvertConfig:
     """Input of worker/convert.py: a Hugging Face directory becomes a Megatron checkpoint, once for all runs."""
 
     stage_dir: str
-    command: Command
+    command: SlimeCommand
     """Of tools/convert_hf_to_torch_dist.py."""
     num_processes: int
     """One an accelerator (torchrun); the tool spreads the layers over them."""
@@ -184,14 +186,14 @@ class ConvertConfig:
 
 
 @dataclass(frozen=True)
-class EvaluateConfig:
+class SlimeEvaluateConfig:
     """Input of xp.backends.slime.worker.evaluate: Slime's own rollout plays the held-out tasks, without a trainer.
 
     The command is of train.py with `--debug-rollout-only --num-rollout 0 --eval-interval 1`; it is run once a model.
     """
 
-    common: Common
-    command: Command
+    common: SlimeStageConfig
+    command: SlimeCommand
     """Its --hf-checkpoint is the first model; the program puts each model's directory there in turn."""
     models: Mapping[str, str]
     """`before` and `after` -> Hugging Face id or directory, in the order in which they are played."""
@@ -203,10 +205,10 @@ class EvaluateConfig:
         return json.dumps(asdict(self), indent=2) + "\n"
 
     @staticmethod
-    def from_json(text: str) -> EvaluateConfig:
+    def from_json(text: str) -> SlimeEvaluateConfig:
         value = json.loads(text)
         parts = {"common": _common(value["common"]), "command": _command(value["command"])}
-        return EvaluateConfig(**value | parts | {"rounds": Rounds(**value["rounds"])})
+        return SlimeEvaluateConfig(**value | parts | {"rounds": Rounds(**value["rounds"])})
 
 
 @dataclass(frozen=True)
@@ -215,7 +217,7 @@ class WorkerConfig:
 
     root: str
     """The outputs root, absolute: Slime's processes run elsewhere."""
-    common: Common
+    common: SlimeStageConfig
     phase: str
     """`train`, or `evaluate/<model>`."""
     group_size: int
@@ -251,10 +253,12 @@ WORKER_ATTRIBUTE = "xp_worker"
 --custom-config-path, which is theirs alone."""
 
 
-def _common(value: dict[str, Any]) -> Common:
-    return Common(**value | {"limits": Limits(**value["limits"]), "chat": Chat.from_value(value["chat"])})
+def _common(value: dict[str, Any]) -> SlimeStageConfig:
+    return SlimeStageConfig(
+        **value | {"limits": EngineLimits(**value["limits"]), "chat": Chat.from_value(value["chat"])}
+    )
 
 
-def _command(value: dict[str, Any]) -> Command:
+def _command(value: dict[str, Any]) -> SlimeCommand:
     words = {name: tuple(value[name]) for name in ("flags", "path_flags", "model_flags")}
-    return Command(**value | words)
+    return SlimeCommand(**value | words)

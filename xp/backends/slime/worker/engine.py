@@ -8,7 +8,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Written:
+class EngineTurn:
     """What the policy wrote in one turn."""
 
     ids: list[int]
@@ -31,7 +31,7 @@ class Written:
 
 async def write_turn(
     args: Any, sample: Any, sampling: Mapping[str, Any], max_tokens: int, end_ids: Sequence[int]
-) -> Written:
+) -> EngineTurn:
     """Let the policy go on after `sample.tokens`.
 
     An engine that fails raises once Slime's own repeats are used up: it is no fault of the environment, and ends the
@@ -56,7 +56,9 @@ async def write_turn(
     url = f"http://{args.sglang_router_ip}:{args.sglang_router_port}/generate"
     output = await post(url, payload, headers=_routing(args, sample))
     rows: Sequence[Sequence[Any]] = output["meta_info"].get("output_token_logprobs") or []
-    return Written([int(row[1]) for row in rows], [float(row[0]) for row in rows], output["text"], output["meta_info"])
+    return EngineTurn(
+        [int(row[1]) for row in rows], [float(row[0]) for row in rows], output["text"], output["meta_info"]
+    )
 
 
 def _routing(args: Any, sample: Any) -> dict[str, str] | None:

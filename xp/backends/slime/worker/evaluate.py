@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from xp.backends.slime.worker.config import Command, EvaluateConfig, WorkerConfig
+from xp.backends.slime.worker.config import SlimeCommand, SlimeEvaluateConfig, WorkerConfig
 from xp.backends.slime.worker.models import local_model
 from xp.backends.slime.worker.program import run_train
 from xp.backends.slime.worker.rollout_process import played_from
@@ -36,7 +36,7 @@ from xp.worker.program import run_stage
 def main(argv: Sequence[str]) -> None:
     """Evaluate every model of the config and write evaluation.json."""
     path = Path(argv[0]).absolute()
-    config = config_of(path, EvaluateConfig.from_json)
+    config = config_of(path, SlimeEvaluateConfig.from_json)
     root = Path.cwd()
     open_sources(config.command)
     threshold, tasks = config.common.pass_threshold, Path(config.common.tasks)
@@ -51,7 +51,7 @@ def main(argv: Sequence[str]) -> None:
     write_evaluation(path.parent / "evaluation.json", config.models, results, held_out_on_record(tasks))
 
 
-def _play(config: EvaluateConfig, name: str, model: Path, stage: Path, root: Path) -> list[Played]:
+def _play(config: SlimeEvaluateConfig, name: str, model: Path, stage: Path, root: Path) -> list[Played]:
     from transformers import AutoTokenizer
 
     chat = ChatTokens(AutoTokenizer.from_pretrained(model), config.common.chat)
@@ -67,7 +67,7 @@ def _play(config: EvaluateConfig, name: str, model: Path, stage: Path, root: Pat
     return [played_from(value) for value in json.loads(file.read_text())]
 
 
-def worker_config(config: EvaluateConfig, name: str, root: Path, num_episodes: int) -> WorkerConfig:
+def worker_config(config: SlimeEvaluateConfig, name: str, root: Path, num_episodes: int) -> WorkerConfig:
     """What Slime's processes read of it."""
     return WorkerConfig(
         root=str(root.absolute()),
@@ -87,7 +87,7 @@ def worker_config(config: EvaluateConfig, name: str, root: Path, num_episodes: i
     )
 
 
-def with_model(command: Command, model: Path) -> Command:
+def with_model(command: SlimeCommand, model: Path) -> SlimeCommand:
     """The command with another model for the engines."""
     flags = list(command.flags)
     flags[flags.index("--hf-checkpoint") + 1] = str(model)

@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Any
 
 from xp.atomic import write_atomically
-from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, Command, WorkerConfig
+from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, SlimeCommand, WorkerConfig
 from xp.backends.slime.worker.models import local_model
 from xp.backends.slime.worker.shutdown import ask_to_close
 from xp.backends.slime.worker.sources import open_sources
@@ -23,7 +23,7 @@ from xp.errors import ExitCode, XpError
 from xp.security import loopback, own_ray
 
 
-def run_train(command: Command, worker: WorkerConfig) -> None:
+def run_train(command: SlimeCommand, worker: WorkerConfig) -> None:
     """Run Slime's train.py to its end, in this process.
 
     Raises:
@@ -64,7 +64,7 @@ def run_file(program: Path, flags: Sequence[str]) -> None:
         sys.argv = before
 
 
-def absolute_flags(command: Command, root: Path) -> list[str]:
+def absolute_flags(command: SlimeCommand, root: Path) -> list[str]:
     """The command line with paths and models as this machine has them: Ray's processes do not run where xp does."""
     found = []
     for flag, *values in _groups(command.flags):
@@ -97,7 +97,7 @@ def _write_worker(worker: WorkerConfig) -> Path:
 
 
 @contextmanager
-def _ray(command: Command) -> Iterator[None]:
+def _ray(command: SlimeCommand) -> Iterator[None]:
     """A Ray cluster of this stage's own, or the one that RAY_ADDRESS names (a submitted job has it).
 
     The own cluster's processes inherit this process's environment, secrets included, and no record of Ray's holds it;

@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from xp.backends.slime.worker.engine import Written, write_turn
+from xp.backends.slime.worker.engine import EngineTurn, write_turn
 from xp.backends.slime.worker.rollout_process import Worker, worker, write_played
 from xp.envs.base import Message
 from xp.episode.episode import Episode
 from xp.episode.metrics import Played
-from xp.episode.outcome import Outcome, Status
+from xp.episode.outcome import EpisodeStatus, Outcome
 from xp.episode.tokens import ChatTokens
 from xp.episode.trajectory import Tokens, Trajectory, trajectory
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class TaskName:
+class SlimeTaskName:
     """What of a sample's metadata names its task."""
 
     env: str
@@ -55,7 +55,7 @@ async def _play(own: Worker, args: Any, sample: Any, sampling: Mapping[str, Any]
 
     chat = own.chat(GenerateState(args).tokenizer)
     named = {name: sample.metadata[name] for name in ("env", "split", "index")}
-    episode = own.mix.episode(TaskName(**named, messages=tuple(sample.prompt)))
+    episode = own.mix.episode(SlimeTaskName(**named, messages=tuple(sample.prompt)))
     try:
         is_whole = await _converse(own, args, sample, sampling, episode, chat)
     finally:
@@ -105,7 +105,7 @@ async def _converse(
         await opening
 
 
-def _append(args: Any, sample: Any, written: Written) -> None:
+def _append(args: Any, sample: Any, written: EngineTurn) -> None:
     sample.append_response_tokens(
         args,
         tokens=written.ids,
@@ -118,7 +118,7 @@ def _append(args: Any, sample: Any, written: Written) -> None:
 
 def _close(own: Worker, sample: Any, outcome: Outcome, chat: ChatTokens) -> None:
     """Status, reward, and what takes the sample out of training."""
-    is_void, is_cut = outcome.status is Status.VOID, outcome.status is Status.TRUNCATED
+    is_void, is_cut = outcome.status is EpisodeStatus.VOID, outcome.status is EpisodeStatus.TRUNCATED
     if is_void:
         sample.status = sample.Status.FAILED
     else:

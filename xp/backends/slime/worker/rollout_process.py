@@ -14,8 +14,8 @@ from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, WorkerConfig
 from xp.backends.slime.worker.shutdown import close_when_asked
 from xp.envs.secrets_file import environment
 from xp.episode.metrics import Played, check_health
-from xp.episode.mixture import Mix
-from xp.episode.outcome import Outcome, Status
+from xp.episode.mixture import EnvironmentMixture
+from xp.episode.outcome import EpisodeStatus, Outcome
 from xp.episode.recorder import Recorder
 from xp.episode.tokens import ChatTokens
 from xp.episode.trajectory import Trajectory
@@ -34,7 +34,7 @@ class Worker:
         recorder: takes every trajectory.
     """
 
-    def __init__(self, config: WorkerConfig, mix: Mix, recorder: Recorder) -> None:
+    def __init__(self, config: WorkerConfig, mix: EnvironmentMixture, recorder: Recorder) -> None:
         self.config, self.mix = config, mix
         self.pool = ThreadPoolExecutor(mix.calls_at_once(), thread_name_prefix="xp-episode")
         """Where an Episode's blocking calls run, so that the event loop never waits for an environment."""
@@ -52,7 +52,7 @@ class Worker:
         config = config_of(path, WorkerConfig.from_json)
         stage = Path(config.root, config.common.stage_dir)
         environ = environment()
-        mix = Mix.from_file(stage / "episode.json", environ)
+        mix = EnvironmentMixture.from_file(stage / "episode.json", environ)
         file = stage / "trajectories" / f"{config.phase.rpartition('/')[2]}.jsonl"
         recorder = Recorder(file, mix, config.common.upload_as, environ)
         close_when_asked(path.parent, mix.close)
@@ -82,7 +82,7 @@ class Worker:
         limit = self.config.common.max_void_fraction
         with self._lock:
             played = list(self._played)
-        num_void = sum(one.outcome.status is Status.VOID for one in played)
+        num_void = sum(one.outcome.status is EpisodeStatus.VOID for one in played)
         if num_void > limit * self.config.prompts_per_step * self.config.group_size:
             check_health(played, limit)
 
@@ -121,7 +121,7 @@ def read_played(metadata: dict[str, Any]) -> Played:
 def played_from(value: dict[str, Any]) -> Played:
     """A Played from its plain values."""
     outcome = value["outcome"]
-    own = outcome | {"status": Status(outcome["status"]), "step_rewards": tuple(outcome["step_rewards"])}
+    own = outcome | {"status": EpisodeStatus(outcome["status"]), "step_rewards": tuple(outcome["step_rewards"])}
     return Played(**value | {"outcome": Outcome(**own)})
 
 

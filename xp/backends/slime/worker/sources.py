@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from xp.backends.slime.worker.config import Command
+from xp.backends.slime.worker.config import SlimeCommand
 from xp.errors import ExitCode, XpError
 
 
@@ -24,7 +24,7 @@ class Sources:
         return self.slime / name
 
 
-def open_sources(command: Command) -> Sources:
+def open_sources(command: SlimeCommand) -> Sources:
     """Find both checkouts and put them on this process's path and on that of every process started from here.
 
     Raises:

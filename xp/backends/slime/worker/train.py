@@ -10,7 +10,7 @@ from typing import Any
 
 from xp.atomic import write_atomically
 from xp.backends.slime.worker.checkpoints import choose_latest, prune
-from xp.backends.slime.worker.config import CriticConfig, TrainConfig, WorkerConfig, warm_up_too_long
+from xp.backends.slime.worker.config import CriticConfig, SlimeTrainConfig, WorkerConfig, warm_up_too_long
 from xp.backends.slime.worker.models import check_architecture, local_model, publish_model
 from xp.backends.slime.worker.program import run_train
 from xp.backends.slime.worker.sources import open_sources
@@ -30,7 +30,7 @@ from xp.worker.program import run_stage
 def main(argv: Sequence[str]) -> None:
     """Train as the config file says, from the last whole checkpoint where there is one."""
     path = Path(argv[0]).absolute()
-    config = config_of(path, TrainConfig.from_json)
+    config = config_of(path, SlimeTrainConfig.from_json)
     root = Path.cwd()
     if config.advantage_fn is not None:
         load_advantage_fn(config.advantage_fn)  # a fault in it ends the stage here, and not after a step of episodes
@@ -56,14 +56,14 @@ def main(argv: Sequence[str]) -> None:
     prune(root / config.checkpoints, root / config.exports, config.keep_checkpoints, critic)
 
 
-def check_warm_up(config: TrainConfig) -> None:
+def check_warm_up(config: SlimeTrainConfig) -> None:
     """Raise XpError(PLAN) for a warm-up of all updates: Megatron would, after the first step's episodes."""
     updates = config.num_steps * config.updates_per_step
     if config.warmup_updates >= updates:
         raise XpError(f"training.warmup_updates: {warm_up_too_long(updates)}", ExitCode.PLAN)
 
 
-def write_views(config: TrainConfig, stage: Path, model: Path, rows: Sequence[TaskRow]) -> None:
+def write_views(config: SlimeTrainConfig, stage: Path, model: Path, rows: Sequence[TaskRow]) -> None:
     """Slime's prompt data in xp's order, and its held-out data where it evaluates while training."""
     from transformers import AutoTokenizer
 
@@ -88,7 +88,7 @@ def critic_role(critic: CriticConfig, root: Path, *, is_resumed: bool) -> Mappin
     return {"megatron": [{"name": "default", "role": "critic", "overrides": own}]}
 
 
-def worker_config(config: TrainConfig, root: Path) -> WorkerConfig:
+def worker_config(config: SlimeTrainConfig, root: Path) -> WorkerConfig:
     """What Slime's processes read of it."""
     return WorkerConfig(
         root=str(root.absolute()),
@@ -108,7 +108,7 @@ def worker_config(config: TrainConfig, root: Path) -> WorkerConfig:
     )
 
 
-def _kept(config: TrainConfig, rows: Sequence[TaskRow], chat: ChatTokens) -> list[TaskRow]:
+def _kept(config: SlimeTrainConfig, rows: Sequence[TaskRow], chat: ChatTokens) -> list[TaskRow]:
     return within_limit(Path(config.common.tasks), rows, chat, config.common.limits.max_prompt_tokens)
 
 

@@ -12,7 +12,7 @@ from xp.spec import EngineName, Placement, RunSpec
 
 
 @dataclass(frozen=True)
-class Geometry:
+class TRLBatchShape:
     """What GRPOConfig counts in, for one spec."""
 
     generation_batch_size: int
@@ -31,13 +31,13 @@ def world_size(spec: RunSpec) -> int:
     return max(1, spec.hardware.accelerators_per_node - (spec.backend.engine.accelerators or 0))
 
 
-def geometry(spec: RunSpec) -> Geometry:
+def geometry(spec: RunSpec) -> TRLBatchShape:
     """Solve for TRL's numbers; call only where `xp.backends.batch.batch_refusals` is empty."""
     training = spec.training
     episodes = training.prompts_per_step * training.group_size
     per_update = training.updates_per_step * training.micro_batch_size * world_size(spec)
     updates = training.updates_per_step * training.passes_per_step
-    return Geometry(
+    return TRLBatchShape(
         generation_batch_size=episodes,
         gradient_accumulation_steps=episodes // per_update,
         updates_per_rollout=updates,

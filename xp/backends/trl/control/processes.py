@@ -7,7 +7,7 @@ from typing import Any
 
 from xp.backends.common_rows import longest_episode
 from xp.backends.trl.control.geometry import world_size
-from xp.backends.trl.worker.config import Server
+from xp.backends.trl.worker.config import VLLMServer
 from xp.spec import DType, RunSpec, Strategy
 
 GLOO = "xp.worker.gloo_transfer.Extension"
@@ -49,7 +49,7 @@ def accelerate_config(spec: RunSpec) -> str:
     return text
 
 
-def server(spec: RunSpec, num_accelerators: int, *, takes_weights: bool) -> Server:
+def server(spec: RunSpec, num_accelerators: int, *, takes_weights: bool) -> VLLMServer:
     """A vLLM server on so many accelerators; on a CPU, of so many processes and at least one.
 
     Args:
@@ -76,4 +76,4 @@ def server(spec: RunSpec, num_accelerators: int, *, takes_weights: bool) -> Serv
     if takes_weights:
         arguments += ["--weight-transfer-config", json.dumps({"backend": "gloo" if is_on_cpu else "nccl"})]
         arguments += ["--worker-extension-cls", GLOO] if is_on_cpu else []
-    return Server(tuple(arguments), 0 if is_on_cpu else num_accelerators, START_TIMEOUT_S)
+    return VLLMServer(tuple(arguments), 0 if is_on_cpu else num_accelerators, START_TIMEOUT_S)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from xp.backends import capability
-from xp.backends.base import MemoryUse, Places
+from xp.backends.base import MemoryUse, RunPaths
 from xp.backends.batch.laws import TRL, Law, with_shared_laws
 from xp.backends.stages.episode import chat_of, episode_config, episode_secrets
 from xp.backends.stages.evaluation import rounds
@@ -18,7 +18,15 @@ from xp.backends.trl.control.capabilities import meanings, owners, refusals
 from xp.backends.trl.control.geometry import geometry, world_size
 from xp.backends.trl.control.processes import accelerate_config, server
 from xp.backends.trl.control.rows import ROWS
-from xp.backends.trl.worker.config import Common, During, EvaluateConfig, Lora, Sampling, Server, TrainConfig
+from xp.backends.trl.worker.config import (
+    During,
+    Lora,
+    TRLEvaluateConfig,
+    TRLSampling,
+    TRLStageConfig,
+    TRLTrainConfig,
+    VLLMServer,
+)
 from xp.job import Job, Stage
 from xp.spec import EngineName, RunSpec
 from xp.tasks.length import Length
@@ -31,7 +39,7 @@ __all__ = [
 PACKAGES = ("torch", "transformers", "trl", "openreward")
 
 
-def grpo_config(spec: RunSpec, places: Places) -> dict[str, Any]:
+def grpo_config(spec: RunSpec, places: RunPaths) -> dict[str, Any]:
     """The keyword arguments of trl.GRPOConfig; the address of a server is found when it starts."""
     return capability.render(ROWS, spec) | {"output_dir": places.checkpoints} | spec.backend.overrides
 
@@ -47,7 +55,7 @@ def memory(spec: RunSpec) -> MemoryUse:
     return MemoryUse(stays=("weights", "optimizer", "reference"))
 
 
-def stages(spec: RunSpec, places: Places) -> tuple[Stage, ...]:
+def stages(spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
     """model (where it is built) -> train -> evaluate (where tasks are held out)."""
     built = () if spec.model.build is None else (model_stage(spec, places),)
     needs = ("prepare", *(stage.name for stage in built))
@@ -58,10 +66,10 @@ def stages(spec: RunSpec, places: Places) -> tuple[Stage, ...]:
     return (*built, train, evaluation(spec, places, {**before, "after": places.model}, needs=("train",)))
 
 
-def evaluation(spec: RunSpec, places: Places, models: Mapping[str, str], needs: tuple[str, ...]) -> Stage:
+def evaluation(spec: RunSpec, places: RunPaths, models: Mapping[str, str], needs: tuple[str, ...]) -> Stage:
     """Play the held-out tasks with each of these models, on the engine that the backend generates with."""
     here = places.stage("evaluate")
-    config = EvaluateConfig(
+    config = TRLEvaluateConfig(
         common=_common(spec, places, "evaluate", spec.evaluation.temperature, _evaluation_server(spec)),
         models=models,
         rounds=rounds(spec),
@@ -78,15 +86,15 @@ def evaluations(spec: RunSpec, num_steps: int) -> int:
     return 0 if every is None else (num_steps - 1) // every
 
 
-def checkpoint(spec: RunSpec, places: Places, step: int) -> str:
+def checkpoint(spec: RunSpec, places: RunPaths, step: int) -> str:
     """Directory of the checkpoint of a rollout step, as a Hugging Face model (of adapters, with model.lora)."""
     return f"{places.checkpoints}/checkpoint-{step * geometry(spec).updates_per_rollout}"
 
 
-def _train_job(spec: RunSpec, places: Places) -> Job:
+def _train_job(spec: RunSpec, places: RunPaths) -> Job:
     training, lora, here = spec.training, spec.model.lora, places.stage("train")
     engines = spec.backend.engine.accelerators
-    config = TrainConfig(
+    config = TRLTrainConfig(
         common=_common(
             spec,
             places,
@@ -117,7 +125,7 @@ def _train_job(spec: RunSpec, places: Places) -> Job:
     return _job(spec, here, tuple(argv), files, (f"{places.model}/model.safetensors", places.metrics))
 
 
-def _evaluation_server(spec: RunSpec) -> Server | None:
+def _evaluation_server(spec: RunSpec) -> VLLMServer | None:
     if spec.backend.engine.name is EngineName.TRANSFORMERS:
         return None
     num_accelerators = 0 if spec.hardware.accelerator == "cpu" else spec.hardware.accelerators_per_node
@@ -130,10 +138,12 @@ def _cpu_engine(spec: RunSpec) -> Mapping[str, str]:
     return {"TORCH_COMPILE_DISABLE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"} if is_here else {}
 
 
-def _common(spec: RunSpec, places: Places, stage: str, temperature: float, own_server: Server | None) -> Common:
+def _common(
+    spec: RunSpec, places: RunPaths, stage: str, temperature: float, own_server: VLLMServer | None
+) -> TRLStageConfig:
     training = spec.training
     processes = world_size(spec) if stage == "train" else 1
-    return Common(
+    return TRLStageConfig(
         attempt=places.attempt,
         run=places.run,
         stage_dir=places.stage(stage),
@@ -152,9 +162,9 @@ def _common(spec: RunSpec, places: Places, stage: str, temperature: float, own_s
     )
 
 
-def sampling_of(spec: RunSpec, temperature: float) -> Sampling:
+def sampling_of(spec: RunSpec, temperature: float) -> TRLSampling:
     training = spec.training
-    return Sampling(
+    return TRLSampling(
         temperature=temperature,
         top_p=training.top_p,
         top_k=training.top_k,

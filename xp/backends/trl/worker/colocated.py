@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from xp.backends.trl.worker.config import Sampling
-from xp.backends.trl.worker.writing import Request, Written
+from xp.backends.trl.worker.config import TRLSampling
+from xp.backends.trl.worker.writing import GeneratedTurn, GenerationRequest
 
 
 class ColocatedWriter:
@@ -20,12 +20,12 @@ class ColocatedWriter:
         end_ids: tokens that end a turn.
     """
 
-    def __init__(self, generation: Any, sampling: Sampling, end_ids: Sequence[int]) -> None:
+    def __init__(self, generation: Any, sampling: TRLSampling, end_ids: Sequence[int]) -> None:
         self._llm = generation.llm
         self._group = generation.tp_group if generation.tensor_parallel_size > 1 else None
         self._sampling, self._end_ids = sampling, list(end_ids)
 
-    def write(self, requests: Sequence[Request]) -> list[Written]:
+    def write(self, requests: Sequence[GenerationRequest]) -> list[GeneratedTurn]:
         """Each request has a limit of its own, which TRL's own `generate` does not know."""
         shares = self._gathered([(list(one.ids), one.max_tokens) for one in requests])
         begin = sum(len(share) for share in shares[: self._own_place()])
@@ -97,6 +97,6 @@ def awake(generation: Any) -> Iterator[None]:
         generation._llm_weights_sleeping = True
 
 
-def _written(output: Any) -> Written:
+def _written(output: Any) -> GeneratedTurn:
     ids = list(output.token_ids)
-    return Written(ids, [position[token].logprob for token, position in zip(ids, output.logprobs, strict=True)])
+    return GeneratedTurn(ids, [position[token].logprob for token, position in zip(ids, output.logprobs, strict=True)])

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from xp.backends.trl.worker.config import Sampling
-from xp.backends.trl.worker.writing import Request, Written
+from xp.backends.trl.worker.config import TRLSampling
+from xp.backends.trl.worker.writing import GeneratedTurn, GenerationRequest
 from xp.errors import ExitCode, XpError
 
 MODEL = "policy"
@@ -37,7 +37,7 @@ class ServerWriter:
     def __init__(
         self,
         url: str,
-        sampling: Sampling,
+        sampling: TRLSampling,
         end_ids: Sequence[int],
         log: str,
         *,
@@ -51,7 +51,7 @@ class ServerWriter:
         # The server is on this machine: no proxy of the environment's stands between.
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
-    def write(self, requests: Sequence[Request]) -> list[Written]:
+    def write(self, requests: Sequence[GenerationRequest]) -> list[GeneratedTurn]:
         """All requests at once; raises XpError(STAGE_FAILED) where the server does not answer."""
         if not requests:
             return []
@@ -62,7 +62,7 @@ class ServerWriter:
         """No other process waits for this one."""
         return is_live
 
-    def _one(self, request: Request) -> Written:
+    def _one(self, request: GenerationRequest) -> GeneratedTurn:
         sampling = self._sampling
         answer = self._post(
             {
@@ -83,7 +83,7 @@ class ServerWriter:
         )
         try:
             choice = answer["choices"][0]
-            written = Written(choice["token_ids"], choice["logprobs"]["token_logprobs"])
+            written = GeneratedTurn(choice["token_ids"], choice["logprobs"]["token_logprobs"])
         except (LookupError, TypeError) as error:
             raise self._failed(f"its answer has no token ids and log-probabilities ({error!r})") from None
         if len(written.ids) != len(written.logprobs) or not written.ids:

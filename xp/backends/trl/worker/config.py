@@ -13,7 +13,7 @@ from xp.tasks.rounds import Rounds
 
 
 @dataclass(frozen=True)
-class Sampling:
+class TRLSampling:
     """How the policy writes."""
 
     temperature: float
@@ -29,13 +29,13 @@ class Sampling:
     """Texts that end a turn, beside the end-of-turn token."""
 
     @staticmethod
-    def from_value(value: Mapping[str, Any]) -> Sampling:
+    def from_value(value: Mapping[str, Any]) -> TRLSampling:
         """From what `dataclasses.asdict` made of one."""
-        return Sampling(**{**value, "stop": tuple(value["stop"])})
+        return TRLSampling(**{**value, "stop": tuple(value["stop"])})
 
 
 @dataclass(frozen=True)
-class Server:
+class VLLMServer:
     """A vLLM server that a stage starts for itself, and stops."""
 
     arguments: tuple[str, ...]
@@ -58,7 +58,7 @@ class Lora:
 
 
 @dataclass(frozen=True)
-class Common:
+class TRLStageConfig:
     """What training and evaluation share. Paths are relative to the outputs root, the working directory."""
 
     attempt: int
@@ -73,7 +73,7 @@ class Common:
     dtype: str
     """Computed in."""
     chat: Chat
-    sampling: Sampling
+    sampling: TRLSampling
     max_void_fraction: float
     pass_threshold: float
     """Smallest reward that is a pass."""
@@ -83,7 +83,7 @@ class Common:
     """Of a step (xp.worker.logprob_gap)."""
     upload_as: str | None
     """Run name under which trajectories are uploaded to OpenReward; None: they are not."""
-    server: Server | None
+    server: VLLMServer | None
     """What generates; None: the training processes themselves, or the evaluation's own."""
 
 
@@ -96,7 +96,7 @@ class During:
     rounds: Rounds
     batch_size: int
     """Episodes played at the same time, over all ranks."""
-    sampling: Sampling
+    sampling: TRLSampling
     wave_size: int
     """Episodes that one process plays at the same time."""
     wave_s: int
@@ -104,10 +104,10 @@ class During:
 
 
 @dataclass(frozen=True)
-class TrainConfig:
+class TRLTrainConfig:
     """Input of xp.backends.trl.worker.train, and of xp.backends.trl.worker.launch."""
 
-    common: Common
+    common: TRLStageConfig
     base_model: str
     """Hugging Face id or directory of the model; what the KL penalty is relative to."""
     initial_checkpoint: str | None
@@ -137,7 +137,7 @@ class TrainConfig:
         """Rollout steps; call only where they are given or settled."""
         return self.length.steps
 
-    def with_length(self, length: Length) -> TrainConfig:
+    def with_length(self, length: Length) -> TRLTrainConfig:
         """Of so many rollout steps."""
         return replace(self, length=length, grpo={**self.grpo, "max_steps": length.steps * self.updates_per_rollout})
 
@@ -145,7 +145,7 @@ class TrainConfig:
         return json.dumps(asdict(self), indent=2) + "\n"
 
     @staticmethod
-    def from_json(text: str) -> TrainConfig:
+    def from_json(text: str) -> TRLTrainConfig:
         value = json.loads(text)
         lora, during = value["lora"], value["during"]
         parts = {
@@ -154,14 +154,14 @@ class TrainConfig:
             "lora": None if lora is None else _lora(lora),
             "during": None if during is None else _during(during),
         }
-        return TrainConfig(**value | parts)
+        return TRLTrainConfig(**value | parts)
 
 
 @dataclass(frozen=True)
-class EvaluateConfig:
+class TRLEvaluateConfig:
     """Input of xp.backends.trl.worker.evaluate."""
 
-    common: Common
+    common: TRLStageConfig
     models: Mapping[str, str]
     """`before` and `after` -> model directory, in the order in which they are played."""
     rounds: Rounds
@@ -172,25 +172,27 @@ class EvaluateConfig:
         return json.dumps(asdict(self), indent=2) + "\n"
 
     @staticmethod
-    def from_json(text: str) -> EvaluateConfig:
+    def from_json(text: str) -> TRLEvaluateConfig:
         value = json.loads(text)
-        return EvaluateConfig(**value | {"common": _common(value["common"]), "rounds": Rounds(**value["rounds"])})
+        return TRLEvaluateConfig(**value | {"common": _common(value["common"]), "rounds": Rounds(**value["rounds"])})
 
 
-def _common(value: dict[str, Any]) -> Common:
+def _common(value: dict[str, Any]) -> TRLStageConfig:
     server = value["server"]
     if server is not None:
-        server = Server(**server | {"arguments": tuple(server["arguments"])})
+        server = VLLMServer(**server | {"arguments": tuple(server["arguments"])})
     parts = {
-        "sampling": Sampling.from_value(value["sampling"]),
+        "sampling": TRLSampling.from_value(value["sampling"]),
         "server": server,
         "chat": Chat.from_value(value["chat"]),
     }
-    return Common(**value | parts)
+    return TRLStageConfig(**value | parts)
 
 
 def _during(value: dict[str, Any]) -> During:
-    return During(**value | {"sampling": Sampling.from_value(value["sampling"]), "rounds": Rounds(**value["rounds"])})
+    return During(
+        **value | {"sampling": TRLSampling.from_value(value["sampling"]), "rounds": Rounds(**value["rounds"])}
+    )
 
 
 def _lora(value: dict[str, Any]) -> Lora:

@@ -32,7 +32,7 @@ class Conversation:
 
 
 @dataclass(frozen=True)
-class Turn:
+class RolloutTurn:
     """What the policy wrote in one turn."""
 
     number: int
@@ -59,7 +59,7 @@ class TurnEngine(Protocol):
     def room(self, number: int) -> int:
         """Tokens that a conversation may still take."""
 
-    def turn(self) -> list[Turn]:
+    def turn(self) -> list[RolloutTurn]:
         """Sample one assistant message in every live conversation."""
 
     def extend(self, replies: Mapping[int, Sequence[int]]) -> None:

@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 
-from xp.backends.trl.worker.config import Sampling
-from xp.backends.trl.worker.conversation import Conversation, Turn
+from xp.backends.trl.worker.config import TRLSampling
+from xp.backends.trl.worker.conversation import Conversation, RolloutTurn
 from xp.backends.trl.worker.kv_cache import buffer_cache
 
 
-class Engine:
+class TransformersEngine:
     """Turn by turn: `turn()` lets the policy write in every live conversation, `extend()` hands it what came back.
 
     Args:
@@ -33,7 +33,7 @@ class Engine:
         model: Any,
         prompts: Sequence[Sequence[int]],
         end_ids: Sequence[int],
-        sampling: Sampling,
+        sampling: TRLSampling,
         generator: torch.Generator,
         is_stop: Callable[[Sequence[int]], bool] = lambda _: False,
     ) -> None:
@@ -59,7 +59,7 @@ class Engine:
         return self._sampling.max_response_tokens - len(self.conversations[number].completion_ids)
 
     @torch.inference_mode()
-    def turn(self) -> list[Turn]:
+    def turn(self) -> list[RolloutTurn]:
         """Sample one assistant message in every live conversation."""
         limits = [min(self._sampling.max_tokens_per_turn, self.room(number)) for number in self.live]
         written: list[list[int]] = [[] for _ in self.live]
@@ -80,7 +80,7 @@ class Engine:
             self._positions = self._positions + goes_on
             is_writing = goes_on
         ends = self._end_ids.tolist()
-        return [Turn(number, ids, ids[-1] not in ends) for number, ids in zip(self.live, written, strict=True)]
+        return [RolloutTurn(number, ids, ids[-1] not in ends) for number, ids in zip(self.live, written, strict=True)]
 
     @torch.inference_mode()
     def extend(self, replies: Mapping[int, Sequence[int]]) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from xp.backends.trl.worker.config import EvaluateConfig
+from xp.backends.trl.worker.config import TRLEvaluateConfig
 from xp.backends.trl.worker.conversation import OpenEngine
 from xp.backends.trl.worker.lora import check_there, whole_model
 from xp.backends.trl.worker.process import quiet_trainer
@@ -19,7 +19,7 @@ from xp.episode.auto_dialect import resolve
 from xp.episode.evaluation import evaluation_result, write_evaluation
 from xp.episode.metrics import Played, check_health
 from xp.episode.metrics_file import MetricsFile
-from xp.episode.mixture import Mix
+from xp.episode.mixture import EnvironmentMixture
 from xp.episode.recorder import Recorder
 from xp.episode.tokens import ChatTokens
 from xp.reading import config_of
@@ -32,7 +32,7 @@ from xp.worker.program import run_stage
 def main(argv: Sequence[str]) -> None:
     """Evaluate every model of the config and write evaluation.json."""
     path = Path(argv[0])
-    config = config_of(path, EvaluateConfig.from_json)
+    config = config_of(path, TRLEvaluateConfig.from_json)
     quiet_trainer(config.common.num_threads)
     rows = load_tasks(Path(config.common.tasks), path.parent, "held_out")
     threshold, tasks = config.common.pass_threshold, Path(config.common.tasks)
@@ -41,7 +41,7 @@ def main(argv: Sequence[str]) -> None:
     first = next(iter(config.models.values()))
     check_there(first)
     resolve(path.parent, _chat(config, first))
-    with Mix.from_file(path.with_name("episode.json"), os.environ) as mix:
+    with EnvironmentMixture.from_file(path.with_name("episode.json"), os.environ) as mix:
         for name, directory in config.models.items():
             played = _play(config, name, directory, rows, mix)
             check_health(played, config.common.max_void_fraction)
@@ -51,7 +51,9 @@ def main(argv: Sequence[str]) -> None:
     write_evaluation(path.parent / "evaluation.json", config.models, results, held_out_on_record(tasks))
 
 
-def _play(config: EvaluateConfig, name: str, directory: str, rows: Sequence[TaskRow], mix: Mix) -> list[Played]:
+def _play(
+    config: TRLEvaluateConfig, name: str, directory: str, rows: Sequence[TaskRow], mix: EnvironmentMixture
+) -> list[Played]:
     from tqdm import tqdm
 
     from xp.backends.trl.worker.rollout import play_with, sample_numbers
@@ -79,25 +81,25 @@ def _play(config: EvaluateConfig, name: str, directory: str, rows: Sequence[Task
     return played
 
 
-def _chat(config: EvaluateConfig, directory: str) -> ChatTokens:
+def _chat(config: TRLEvaluateConfig, directory: str) -> ChatTokens:
     from transformers import AutoTokenizer
 
     return ChatTokens(AutoTokenizer.from_pretrained(directory), config.common.chat)
 
 
 @contextmanager
-def _engine(config: EvaluateConfig, directory: str, chat: ChatTokens) -> Iterator[OpenEngine]:
+def _engine(config: TRLEvaluateConfig, directory: str, chat: ChatTokens) -> Iterator[OpenEngine]:
     """The backend's own: a vLLM server on all of the stage's accelerators, or this process on the CPU."""
     common = config.common
     if common.server is None:
         import torch
         from transformers import AutoModelForCausalLM
 
-        from xp.backends.trl.worker.engine import Engine
+        from xp.backends.trl.worker.engine import TransformersEngine
 
         model = AutoModelForCausalLM.from_pretrained(directory, dtype=getattr(torch, common.dtype)).eval()
         generator = torch.Generator().manual_seed(common.sampling.seed)
-        yield lambda prompts: Engine(model, prompts, chat.end_ids, common.sampling, generator)
+        yield lambda prompts: TransformersEngine(model, prompts, chat.end_ids, common.sampling, generator)
         return
     from xp.backends.trl.worker.completions import ServerWriter
     from xp.backends.trl.worker.server import running, split_devices

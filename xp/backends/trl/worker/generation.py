@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from xp.backends.trl.worker import guarded
-from xp.backends.trl.worker.config import Sampling
+from xp.backends.trl.worker.config import TRLSampling
 from xp.backends.trl.worker.conversation import OpenEngine
 from xp.backends.trl.worker.policy import WholePolicy
 from xp.backends.trl.worker.ranks import Ranks
 from xp.episode.tokens import ChatTokens
 
-EngineOf = Callable[[Sampling], OpenEngine]
+EngineOf = Callable[[TRLSampling], OpenEngine]
 """The engine with the weights of a step, for training's sampling or for evaluation's."""
 
 
@@ -48,17 +48,17 @@ class Generation:
     def _own(self, trainer: Any, number: int) -> Iterator[EngineOf]:
         import torch
 
-        from xp.backends.trl.worker.engine import Engine
+        from xp.backends.trl.worker.engine import TransformersEngine
 
         seed = (hash((self._seed, number)) + self._ranks.number) % 2**63
         model = self._policy.current(trainer)
         was_training = model.training
         model.eval()
 
-        def engine(sampling: Sampling) -> OpenEngine:
+        def engine(sampling: TRLSampling) -> OpenEngine:
             generator = torch.Generator().manual_seed(seed)
             is_stop = self._chat.holds_one_of(sampling.stop)
-            return lambda prompts: Engine(model, prompts, self._chat.end_ids, sampling, generator, is_stop)
+            return lambda prompts: TransformersEngine(model, prompts, self._chat.end_ids, sampling, generator, is_stop)
 
         yield engine
         model.train(was_training)
@@ -71,7 +71,7 @@ class Generation:
 
         vllm = trainer.vllm_generation
 
-        def engine(sampling: Sampling) -> OpenEngine:
+        def engine(sampling: TRLSampling) -> OpenEngine:
             writer: Writer
             if vllm.mode == "server":
                 key = os.environ.get(guarded.KEY)

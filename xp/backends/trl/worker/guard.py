@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from trl import GRPOTrainer
 
-from xp.backends.trl.worker.steps import StepLog
+from xp.backends.trl.worker.steps import TRLStepLog
 
 
 class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
@@ -22,7 +22,7 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
     _tr_loss: torch.Tensor
     """Trainer's own sum since it last logged: of this update."""
 
-    def __init__(self, log: StepLog, **parts: Any) -> None:
+    def __init__(self, log: TRLStepLog, **parts: Any) -> None:
         self._xp_log = log
         self._xp_logps: torch.Tensor | None = None
         """Of the last forward."""

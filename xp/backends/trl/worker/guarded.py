@@ -53,12 +53,12 @@ def let_trl_say(key: str) -> None:
     base: Any = vllm_generation.VLLMClient
     said = f"Bearer {key}"
 
-    class Client(base):  # type: ignore[misc]
+    class GuardedClient(base):  # type: ignore[misc]
         def check_server(self, *args: Any, **kwargs: Any) -> None:
             self.session.headers["Authorization"] = said
             super().check_server(*args, **kwargs)
 
-    vllm_generation.VLLMClient = Client
+    vllm_generation.VLLMClient = GuardedClient
 
 
 if __name__ in ("__main__", "__mp_main__"):  # and in what vLLM spawns, where this module is imported again

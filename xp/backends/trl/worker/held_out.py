@@ -8,20 +8,20 @@ from dataclasses import dataclass
 from itertools import cycle, islice
 from pathlib import Path
 
-from xp.backends.trl.worker.config import During, Sampling, TrainConfig
+from xp.backends.trl.worker.config import During, TRLSampling, TRLTrainConfig
 from xp.backends.trl.worker.conversation import OpenEngine
 from xp.backends.trl.worker.ranks import Ranks
 from xp.backends.trl.worker.rollout import play_with, sample_numbers
 from xp.episode.metrics import check_health
 from xp.episode.metrics_file import MetricsFile
-from xp.episode.mixture import Mix
+from xp.episode.mixture import EnvironmentMixture
 from xp.episode.recorder import Recorder
 from xp.episode.tokens import ChatTokens
 from xp.tasks.evaluated import evaluation_metrics
 from xp.tasks.row import TaskRow
 
 
-class HeldOut:
+class HeldOutEvaluation:
     """Plays the held-out tasks when a step's number says so; every rank plays its share.
 
     Args:
@@ -35,10 +35,10 @@ class HeldOut:
 
     def __init__(
         self,
-        config: TrainConfig,
+        config: TRLTrainConfig,
         rows: Sequence[TaskRow],
         chat: ChatTokens,
-        mix: Mix,
+        mix: EnvironmentMixture,
         recorder: Recorder,
         ranks: Ranks,
     ) -> None:
@@ -56,7 +56,7 @@ class HeldOut:
         """Whether the policy that has learned for so many rollout steps is to be evaluated."""
         return step > 0 and step % self._during.every == 0
 
-    def play(self, engine: Callable[[Sampling], OpenEngine], step: int) -> None:
+    def play(self, engine: Callable[[TRLSampling], OpenEngine], step: int) -> None:
         """Play, record and write the metrics; raises XpError(UNHEALTHY) where too many episodes are void."""
         common = self._config.common
         open_engine = engine(self._during.sampling)

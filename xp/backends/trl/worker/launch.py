@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from xp.backends.trl.worker import guarded, train
-from xp.backends.trl.worker.config import TrainConfig
+from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.backends.trl.worker.process import STORES
 from xp.backends.trl.worker.server import free_port, running, split_devices
 from xp.reading import config_of
@@ -27,7 +27,7 @@ from xp.worker.program import run_stage
 def main(argv: Sequence[str]) -> None:
     """Train as the config file says; raises SystemExit with a process's own code."""
     path, *accelerate = argv
-    config = config_of(Path(path), TrainConfig.from_json)
+    config = config_of(Path(path), TRLTrainConfig.from_json)
     with ExitStack() as stack:
         os.environ[STORES] = stack.enter_context(tempfile.TemporaryDirectory(prefix="xp-stores-"))
         loopback.stay()
@@ -39,7 +39,7 @@ def main(argv: Sequence[str]) -> None:
             train.main([path])
 
 
-def _serve(stack: ExitStack, config: TrainConfig) -> None:
+def _serve(stack: ExitStack, config: TRLTrainConfig) -> None:
     """A server on the accelerators behind those that train."""
     server = config.common.server
     assert server is not None

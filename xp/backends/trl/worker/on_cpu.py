@@ -19,7 +19,7 @@ def send_over_gloo() -> None:
 
     base: Any = vllm_generation.VLLMClient
 
-    class Client(base):  # type: ignore[misc]
+    class CpuClient(base):  # type: ignore[misc]
         def init_communicator(self, device: Any = 0) -> None:
             from xp.worker.gloo_transfer import Meeting, join
 
@@ -48,4 +48,4 @@ def send_over_gloo() -> None:
         def _tell(self, path: str, body: dict[str, Any]) -> Any:
             return self._post(f"{self.base_url}/{path}", json=body)
 
-    vllm_generation.VLLMClient = Client
+    vllm_generation.VLLMClient = CpuClient

@@ -8,16 +8,16 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from xp.backends.trl.worker.config import Sampling, TrainConfig
+from xp.backends.trl.worker.config import TRLSampling, TRLTrainConfig
 from xp.backends.trl.worker.conversation import Conversation, OpenEngine, TurnEngine
 from xp.backends.trl.worker.generation import Generation
 from xp.backends.trl.worker.ranks import Ranks
-from xp.backends.trl.worker.steps import StepLog
+from xp.backends.trl.worker.steps import TRLStepLog
 from xp.backends.trl.worker.tasks_view import TASK_ID
 from xp.episode.episode import Episode
 from xp.episode.metrics import Played
-from xp.episode.mixture import Mix
-from xp.episode.outcome import Outcome, Reply, Status
+from xp.episode.mixture import EnvironmentMixture
+from xp.episode.outcome import EpisodeStatus, Outcome, Reply
 from xp.episode.recorder import Recorder
 from xp.episode.tokens import ChatTokens
 from xp.episode.trajectory import Tokens, Trajectory, trajectory
@@ -26,7 +26,7 @@ from xp.tasks.row import TaskRow
 if TYPE_CHECKING:
     import torch
 
-    from xp.backends.trl.worker.held_out import HeldOut
+    from xp.backends.trl.worker.held_out import HeldOutEvaluation
 
 
 @dataclass(frozen=True)
@@ -77,14 +77,14 @@ class Rollouts:
 
     def __init__(
         self,
-        config: TrainConfig,
+        config: TRLTrainConfig,
         chat: ChatTokens,
         rows: Mapping[str, TaskRow],
-        mix: Mix,
-        log: StepLog,
+        mix: EnvironmentMixture,
+        log: TRLStepLog,
         recorder: Recorder,
         ranks: Ranks,
-        held_out: HeldOut | None = None,
+        held_out: HeldOutEvaluation | None = None,
     ) -> None:
         self._config, self._chat, self._rows = config, chat, rows
         self._mix, self._log, self._recorder, self._ranks = mix, log, recorder, ranks
@@ -127,31 +127,31 @@ class Rollouts:
         return numbers[before : before + len(task_ids)]
 
     def _mask(self, rollout: Rollout) -> list[int]:
-        is_left_out = self._config.mask_truncated and rollout.outcome.status is Status.TRUNCATED
+        is_left_out = self._config.mask_truncated and rollout.outcome.status is EpisodeStatus.TRUNCATED
         mask = rollout.conversation.mask
-        return [0] * len(mask) if is_left_out or rollout.outcome.status is Status.VOID else mask
+        return [0] * len(mask) if is_left_out or rollout.outcome.status is EpisodeStatus.VOID else mask
 
 
 def play(
     model: Any,
     chat: ChatTokens,
     rows: Sequence[TaskRow],
-    mix: Mix,
-    sampling: Sampling,
+    mix: EnvironmentMixture,
+    sampling: TRLSampling,
     generator: torch.Generator,
 ) -> list[Rollout]:
     """Play one episode for each row with a model of this process."""
-    from xp.backends.trl.worker.engine import Engine
+    from xp.backends.trl.worker.engine import TransformersEngine
 
     def opened(prompts: Sequence[Sequence[int]]) -> TurnEngine:
-        return Engine(model, prompts, chat.end_ids, sampling, generator, chat.holds_one_of(sampling.stop))
+        return TransformersEngine(model, prompts, chat.end_ids, sampling, generator, chat.holds_one_of(sampling.stop))
 
     numbered = list(zip(rows, sample_numbers([row.task_id for row in rows]), strict=True))
     return play_with(opened, chat, numbered, mix)
 
 
 def play_with(
-    open_engine: OpenEngine, chat: ChatTokens, numbered: Sequence[tuple[TaskRow, int]], mix: Mix
+    open_engine: OpenEngine, chat: ChatTokens, numbered: Sequence[tuple[TaskRow, int]], mix: EnvironmentMixture
 ) -> list[Rollout]:
     """Play one episode for each row, in lock-step, in waves of as many as may have sessions open at the same time.
 
@@ -174,7 +174,7 @@ def sample_numbers(task_ids: Sequence[str]) -> list[int]:
 
 
 def _play_wave(
-    open_engine: OpenEngine, chat: ChatTokens, numbered: Sequence[tuple[TaskRow, int]], mix: Mix
+    open_engine: OpenEngine, chat: ChatTokens, numbered: Sequence[tuple[TaskRow, int]], mix: EnvironmentMixture
 ) -> list[Rollout]:
     """The environment's calls of a turn are in flight together; sessions open while the model writes its first turn."""
     rows = [row for row, _ in numbered]

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from xp.backends.trl.worker import guarded
 from xp.backends.trl.worker.completions import MODEL
-from xp.backends.trl.worker.config import Server
+from xp.backends.trl.worker.config import VLLMServer
 from xp.errors import ExitCode, XpError
 from xp.security.loopback import HOST
 
@@ -35,7 +35,7 @@ class Served(NamedTuple):
 
 
 @contextmanager
-def running(server: Server, model: str, devices: str, log: Path) -> Iterator[Served]:
+def running(server: VLLMServer, model: str, devices: str, log: Path) -> Iterator[Served]:
     """Serve a model for as long as the block lasts, to whoever has the key.
 
     Args:

@@ -9,7 +9,7 @@ from typing import Any
 from tqdm import tqdm
 from transformers import TrainerCallback
 
-from xp.backends.trl.worker.config import TrainConfig
+from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.episode.finite import FiniteUpdates, OnNonfinite, finite_means
 from xp.episode.metrics import Played, check_health, episode_metrics
 from xp.episode.metrics_file import MetricsFile
@@ -30,7 +30,7 @@ OF_AN_UPDATE = ("loss", "grad_norm")
 """What one that was left out has none of."""
 
 
-class StepLog:
+class TRLStepLog:
     """Collects a rollout step's metrics and writes them when its last optimizer update is done.
 
     Args:
@@ -38,7 +38,7 @@ class StepLog:
         file: where lines go; None in a process that leaves them to another.
     """
 
-    def __init__(self, config: TrainConfig, file: MetricsFile | None) -> None:
+    def __init__(self, config: TRLTrainConfig, file: MetricsFile | None) -> None:
         self._config = config
         self._file = file
         self._episodes: dict[str, float] = {}
@@ -111,7 +111,7 @@ class StepLog:
 class _Callback(TrainerCallback):  # type: ignore[misc]
     """TRL's hook."""
 
-    def __init__(self, log: StepLog) -> None:
+    def __init__(self, log: TRLStepLog) -> None:
         self._log = log
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:  # noqa: ARG002

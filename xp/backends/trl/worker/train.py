@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xp.backends.trl.worker import colocated, guarded, on_cpu
-from xp.backends.trl.worker.config import Lora, TrainConfig
+from xp.backends.trl.worker.config import Lora, TRLTrainConfig
 from xp.backends.trl.worker.process import join_group, leave_group, quiet_rank, quiet_trainer
 from xp.backends.trl.worker.publish import publish_model, trained_model
 from xp.backends.trl.worker.ranks import Ranks
 from xp.backends.trl.worker.tasks_view import trl_rows
 from xp.episode.auto_dialect import resolve
 from xp.episode.metrics_file import MetricsFile
-from xp.episode.mixture import Mix
+from xp.episode.mixture import EnvironmentMixture
 from xp.episode.recorder import Recorder
 from xp.episode.tokens import ChatTokens
 from xp.reading import config_of
@@ -34,7 +34,7 @@ from xp.worker.program import run_stage
 
 if TYPE_CHECKING:
     from xp.backends.trl.worker.rollout import Rollouts
-    from xp.backends.trl.worker.steps import StepLog
+    from xp.backends.trl.worker.steps import TRLStepLog
 
 SERVER_URL = "XP_TRL_SERVER_URL"
 GROUP_PORT = "XP_TRL_GROUP_PORT"
@@ -43,7 +43,7 @@ GROUP_PORT = "XP_TRL_GROUP_PORT"
 def main(argv: Sequence[str]) -> None:
     """Train as the config file says, from the last complete checkpoint where there is one."""
     path = Path(argv[0])
-    config = config_of(path, TrainConfig.from_json)
+    config = config_of(path, TRLTrainConfig.from_json)
     ranks = Ranks()
     loopback.stay()
     if not ranks.is_main:
@@ -64,19 +64,19 @@ def main(argv: Sequence[str]) -> None:
     )
 
     from xp.backends.trl.worker.checkpoints import latest_checkpoint
-    from xp.backends.trl.worker.held_out import HeldOut
+    from xp.backends.trl.worker.held_out import HeldOutEvaluation
     from xp.backends.trl.worker.rollout import Rollouts
-    from xp.backends.trl.worker.steps import StepLog
+    from xp.backends.trl.worker.steps import TRLStepLog
 
     with (
-        Mix.from_file(path.with_name("episode.json"), os.environ) as mix,
+        EnvironmentMixture.from_file(path.with_name("episode.json"), os.environ) as mix,
         Recorder(_trajectories(path.parent, ranks), mix, config.common.upload_as, os.environ) as recorder,
     ):
         metrics = MetricsFile(Path(config.common.metrics), "train", config.common.attempt)
-        log = StepLog(config, metrics if ranks.is_main else None)
+        log = TRLStepLog(config, metrics if ranks.is_main else None)
         held_out = None
         if config.during is not None:
-            held_out = HeldOut(config, _held_out(config, path.parent, chat), chat, mix, recorder, ranks)
+            held_out = HeldOutEvaluation(config, _held_out(config, path.parent, chat), chat, mix, recorder, ranks)
             config = _patient(config, held_out.patience_s)
         rollouts = Rollouts(config, chat, {row.task_id: row for row in order}, mix, log, recorder, ranks, held_out)
         trainer = make_trainer(config, os.environ, tokenizer, order, log, rollouts)
@@ -92,11 +92,11 @@ def main(argv: Sequence[str]) -> None:
 
 
 def make_trainer(
-    config: TrainConfig,
+    config: TRLTrainConfig,
     environ: Mapping[str, str],
     tokenizer: Any,
     order: Sequence[Any],
-    log: StepLog,
+    log: TRLStepLog,
     rollouts: Rollouts,
 ) -> Any:
     """The GRPOTrainer of this process."""
@@ -131,7 +131,7 @@ def make_trainer(
     return trainer
 
 
-def prepare_engine(config: TrainConfig, environ: Mapping[str, str]) -> None:
+def prepare_engine(config: TRLTrainConfig, environ: Mapping[str, str]) -> None:
     """What TRL's part of vLLM does not know by itself, before the trainer makes it."""
     if not config.grpo["use_vllm"]:
         return
@@ -145,7 +145,7 @@ def prepare_engine(config: TrainConfig, environ: Mapping[str, str]) -> None:
         keep_plain_weights()
 
 
-def loaded_dtype(config: TrainConfig) -> Any:
+def loaded_dtype(config: TRLTrainConfig) -> Any:
     """Trained weights are float32: an update of 1e-6 is lost in bfloat16. Frozen ones are as they are computed with."""
     import torch
 
@@ -198,13 +198,13 @@ def _server(environ: Mapping[str, str]) -> dict[str, Any]:
     return {"vllm_server_base_url": environ[SERVER_URL], "vllm_group_port": int(environ[GROUP_PORT])}
 
 
-def _held_out(config: TrainConfig, stage_dir: Path, chat: ChatTokens) -> list[TaskRow]:
+def _held_out(config: TRLTrainConfig, stage_dir: Path, chat: ChatTokens) -> list[TaskRow]:
     tasks = Path(config.common.tasks)
     rows = load_tasks(tasks, stage_dir, "held_out")
     return within_limit(tasks, rows, chat, config.common.sampling.max_prompt_tokens)
 
 
-def _patient(config: TrainConfig, seconds: int) -> TrainConfig:
+def _patient(config: TRLTrainConfig, seconds: int) -> TRLTrainConfig:
     """With so much more time for a rank that waits at a collective."""
     return replace(config, grpo={**config.grpo, "ddp_timeout": config.grpo["ddp_timeout"] + seconds})
 

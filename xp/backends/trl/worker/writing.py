@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from xp.backends.trl.worker.config import Sampling
-from xp.backends.trl.worker.conversation import Conversation, Turn
+from xp.backends.trl.worker.config import TRLSampling
+from xp.backends.trl.worker.conversation import Conversation, RolloutTurn
 
 
 @dataclass(frozen=True)
-class Request:
+class GenerationRequest:
     """A sequence to go on with."""
 
     ids: Sequence[int]
@@ -19,7 +19,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Written:
+class GeneratedTurn:
     """What the policy wrote, its end-of-turn token included where it wrote one."""
 
     ids: Sequence[int]
@@ -30,7 +30,7 @@ class Written:
 class Writer(Protocol):
     """An inference engine that holds the policy's current weights."""
 
-    def write(self, requests: Sequence[Request]) -> list[Written]:
+    def write(self, requests: Sequence[GenerationRequest]) -> list[GeneratedTurn]:
         """One answer a request, in order."""
 
     def goes_on(self, is_live: bool) -> bool:
@@ -48,7 +48,7 @@ class WritingEngine:
     """
 
     def __init__(
-        self, writer: Writer, prompts: Sequence[Sequence[int]], end_ids: Sequence[int], sampling: Sampling
+        self, writer: Writer, prompts: Sequence[Sequence[int]], end_ids: Sequence[int], sampling: TRLSampling
     ) -> None:
         self._writer, self._end_ids, self._sampling = writer, end_ids, sampling
         self.conversations = [Conversation(list(prompt)) for prompt in prompts]
@@ -62,17 +62,19 @@ class WritingEngine:
         """Tokens that a conversation may still take."""
         return self._sampling.max_response_tokens - len(self.conversations[number].completion_ids)
 
-    def turn(self) -> list[Turn]:
+    def turn(self) -> list[RolloutTurn]:
         """Let the policy write in every live conversation."""
         requests = []
         for number in self.live:
             conversation = self.conversations[number]
             limit = min(self._sampling.max_tokens_per_turn, self.room(number))
-            requests.append(Request([*conversation.prompt_ids, *conversation.completion_ids], limit))
+            requests.append(GenerationRequest([*conversation.prompt_ids, *conversation.completion_ids], limit))
         turns = []
         for number, written in zip(self.live, self._writer.write(requests), strict=True):
             self.conversations[number].write(written.ids, written.logprobs)
-            turns.append(Turn(number, list(written.ids), not written.ids or written.ids[-1] not in self._end_ids))
+            turns.append(
+                RolloutTurn(number, list(written.ids), not written.ids or written.ids[-1] not in self._end_ids)
+            )
         return turns
 
     def extend(self, replies: Mapping[int, Sequence[int]]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from xp.backends.capability import Row
 from xp.backends.skyrl.control.keys import ENGINE, Keys, fsdp, has_critic, is_rehearsal, roles
 from xp.backends.stages.episode import chat_of
-from xp.spec import DType, Lora, RunSpec
+from xp.spec import DType, LoraSpec, RunSpec
 
 LORA = "trainer.policy.model.lora"
 
@@ -46,7 +46,7 @@ def _no_alpha(spec: RunSpec) -> str | None:
     return f"SkyRL takes a whole number, not {lora.alpha}; round it"
 
 
-def _targets(lora: Lora) -> object:
+def _targets(lora: LoraSpec) -> object:
     return "all-linear" if lora.target_modules is None else list(lora.target_modules)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from skyrl.backends.skyrl_train.inference_servers.base import InferenceEngineInterface
 
-from xp.backends.skyrl.worker.rehearsal.sampler import Request, Sampler, Written
+from xp.backends.skyrl.worker.rehearsal.sampler import SampledText, Sampler, SampleRequest
 
 QUIET_S = 0.004
 """A batch is begun when no further request has come for so long."""
@@ -17,8 +17,8 @@ QUIET_S = 0.004
 
 @dataclass
 class _Waiting:
-    request: Request
-    answer: asyncio.Future[Written]
+    request: SampleRequest
+    answer: asyncio.Future[SampledText]
 
 
 class CpuEngine(InferenceEngineInterface):  # type: ignore[misc]
@@ -52,7 +52,7 @@ class CpuEngine(InferenceEngineInterface):  # type: ignore[misc]
         del model
         parameters = input_batch["sampling_params"]
         requests = [
-            Request(
+            SampleRequest(
                 list(ids),
                 parameters["max_tokens"],
                 parameters["temperature"],
@@ -103,12 +103,12 @@ class CpuEngine(InferenceEngineInterface):  # type: ignore[misc]
 
     completion = render_chat_completion = chat_completion
 
-    async def _ask(self, request: Request) -> Written:
+    async def _ask(self, request: SampleRequest) -> SampledText:
         answer = asyncio.get_running_loop().create_future()
         self._waiting.append(_Waiting(request, answer))
         if self._worker is None or self._worker.done():
             self._worker = asyncio.create_task(self._work())
-        written: Written = await answer
+        written: SampledText = await answer
         return written
 
     async def _work(self) -> None:
@@ -128,7 +128,7 @@ class CpuEngine(InferenceEngineInterface):  # type: ignore[misc]
                 if not one.answer.done():
                     one.answer.set_result(result)
 
-    def _write(self, requests: list[Request]) -> list[Written]:
+    def _write(self, requests: list[SampleRequest]) -> list[SampledText]:
         if self._sampler is None:
             self._load()
         assert self._sampler is not None

@@ -11,7 +11,7 @@ import torch
 
 
 @dataclass(frozen=True)
-class Request:
+class SampleRequest:
     """One turn that is wanted."""
 
     ids: list[int]
@@ -28,7 +28,7 @@ class Request:
 
 
 @dataclass
-class Written:
+class SampledText:
     """One turn, with the token that ends it where it has one."""
 
     ids: list[int] = field(default_factory=list)
@@ -65,13 +65,13 @@ class Sampler:
         if unexpected or set(missing) - tied:
             raise RuntimeError(f"{weights} is not of this model: {missing=}, {unexpected=}")
 
-    def write(self, requests: Sequence[Request]) -> list[Written]:
+    def write(self, requests: Sequence[SampleRequest]) -> list[SampledText]:
         """One turn for each request."""
         with torch.inference_mode():
             return self._write(requests)
 
-    def _write(self, requests: Sequence[Request]) -> list[Written]:
-        written = [Written() for _ in requests]
+    def _write(self, requests: Sequence[SampleRequest]) -> list[SampledText]:
+        written = [SampledText() for _ in requests]
         end = self._tokenizer.eos_token_id
         ids, attended = _padded([request.ids for request in requests], end)
         positions = (attended.cumsum(-1) - 1).clamp(min=0)
@@ -111,7 +111,7 @@ class Sampler:
         longest = max((len(text.encode()) for text in texts), default=0)
         return bool(texts) and any(text in self._tokenizer.decode(ids[-longest - 1 :]) for text in texts)
 
-    def _sample(self, logits: Any, requests: Sequence[Request]) -> tuple[list[int], list[float]]:
+    def _sample(self, logits: Any, requests: Sequence[SampleRequest]) -> tuple[list[int], list[float]]:
         temperatures = torch.tensor([request.temperature for request in requests])[:, None]
         is_greedy = temperatures[:, 0] == 0
         logprobs = torch.log_softmax(logits / torch.where(temperatures == 0, 1.0, temperatures), -1)
@@ -122,7 +122,7 @@ class Sampler:
         return tokens.tolist(), chosen.tolist()
 
 
-def _truncated(logprobs: Any, requests: Sequence[Request]) -> Any:
+def _truncated(logprobs: Any, requests: Sequence[SampleRequest]) -> Any:
     """Minus infinity outside of each row's top k and nucleus."""
     if all(request.top_k <= 0 and request.top_p >= 1 for request in requests):
         return logprobs
