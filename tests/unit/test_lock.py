@@ -1,10 +1,11 @@
-"""requirements.lock, from which `make setup` and CI install, is what pyproject.toml asks for, whole and by hashes."""
+"""What `make setup` and `make demo` install from is what pyproject.toml asks for, whole and by hashes."""
 
 from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 
@@ -15,7 +16,18 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
 MAKEFILE = (ROOT / "Makefile").read_text()
-LINES = (ROOT / "requirements.lock").read_text().replace("\\\n", " ").splitlines()
+
+
+@dataclass(frozen=True)
+class Lock:
+    """A lock and the extras of pyproject.toml that it holds."""
+
+    lines: list[str]
+    extras: list[str]
+
+
+def lock_of(name: str, extras: str) -> Lock:
+    return Lock((ROOT / name).read_text().replace("\\\n", " ").splitlines(), words(extras))
 
 
 def words(variable: str) -> list[str]:
@@ -29,23 +41,30 @@ def here(marker: Marker | None) -> bool:
     return marker is None or marker.evaluate({"extra": ""})
 
 
+@pytest.fixture(params=["requirements.lock", "requirements-demo.lock"], scope="module")
+def lock(request: pytest.FixtureRequest) -> Lock:
+    return lock_of(request.param, "EXTRAS" if request.param == "requirements.lock" else "DEMO_EXTRAS")
+
+
 @pytest.fixture(scope="module")
-def pins() -> dict[str, str]:
+def pins(lock: Lock) -> dict[str, str]:
     """Package -> version, on this machine."""
-    parts = [Requirement(line.partition(" --hash")[0]) for line in LINES]
+    parts = [Requirement(line.partition(" --hash")[0]) for line in lock.lines]
     return {canonicalize_name(part.name): str(part.specifier)[2:] for part in parts if here(part.marker)}
 
 
-def asked() -> Iterator[Requirement]:
+def asked(extras: Iterable[str]) -> Iterator[Requirement]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    lists = [project["dependencies"], *(project["optional-dependencies"][extra] for extra in words("EXTRAS"))]
+    lists = [project["dependencies"], *(project["optional-dependencies"][extra] for extra in extras)]
     yield from (
         part for texts in lists for part in map(Requirement, texts) if here(part.marker) and part.name != "torch"
     )
 
 
-def test_every_requirement_of_the_project_is_pinned_to_a_version_that_it_allows(pins: dict[str, str]) -> None:
-    stale = [str(part) for part in asked() if pins.get(canonicalize_name(part.name)) not in part.specifier]
+def test_every_requirement_of_the_project_is_pinned_to_a_version_that_it_allows(
+    lock: Lock, pins: dict[str, str]
+) -> None:
+    stale = [str(part) for part in asked(lock.extras) if pins.get(canonicalize_name(part.name)) not in part.specifier]
     assert not stale, "make lock, and commit requirements.lock"
 
 
@@ -61,19 +80,21 @@ def test_what_the_pinned_packages_need_is_pinned_too(pins: dict[str, str]) -> No
     assert missing <= {*words("TORCHS"), "setuptools"}
 
 
-def test_every_line_is_a_version_with_hashes_and_names_no_address() -> None:
-    for line in LINES:
+def test_every_line_is_a_version_with_hashes_and_names_no_address(lock: Lock) -> None:
+    for line in lock.lines:
         assert re.match(r"[a-z0-9][a-z0-9._-]*==[^ ;]+ (; .+? )?\s*--hash=sha256:[0-9a-f]{64}", line), line[:80]
         assert "://" not in line
         assert " @ " not in line
 
 
-def test_torch_and_what_it_brings_is_left_to_the_build_that_the_machine_wants() -> None:
-    names = {line.partition("==")[0] for line in LINES}
+def test_torch_and_what_it_brings_is_left_to_the_build_that_the_machine_wants(lock: Lock) -> None:
+    names = {line.partition("==")[0] for line in lock.lines}
     assert not names & set(words("TORCHS"))
     assert not [name for name in names if name.startswith("nvidia-")]
 
 
-def test_setup_installs_torch_first_and_then_the_lock_by_its_hashes() -> None:
-    setup = MAKEFILE.partition("$(VENV)/.done: pyproject.toml requirements.lock\n")[2].partition("\n\n")[0]
-    assert setup.index('"$(TORCH)"') < setup.index("--no-deps --require-hashes --requirement requirements.lock")
+def test_the_demo_has_the_same_versions_as_everything_else_and_no_tools() -> None:
+    demo, whole = lock_of("requirements-demo.lock", "DEMO_EXTRAS"), lock_of("requirements.lock", "EXTRAS")
+    assert set(demo.lines) < set(whole.lines)
+    names = {line.partition("==")[0] for line in demo.lines}
+    assert not names & {"pytest", "mypy", "ruff", "wandb", "ray", "modal", "optuna", "gradio", "tensorboard"}

@@ -1,0 +1,109 @@
+"""setup/make_venv.py: which build of torch a machine gets, and that a lock is installed whole by uv or by pip."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "setup"))
+
+import make_venv  # noqa: E402
+
+PYTHON = Path("venv/bin/python")
+
+
+class Commands:
+    """Takes the place of subprocess.run: notes each command and fails those of some programs."""
+
+    def __init__(self) -> None:
+        self.failing: set[str] = set()
+        self.ran: list[list[str]] = []
+
+    def __call__(self, command: list[Any], check: bool = False, **_: Any) -> subprocess.CompletedProcess[str]:
+        self.ran.append([str(word) for word in command])
+        code = int(self.ran[-1][0] in self.failing)
+        if check and code:
+            raise subprocess.CalledProcessError(code, command)
+        return subprocess.CompletedProcess(command, code)
+
+
+@pytest.fixture
+def commands(monkeypatch: pytest.MonkeyPatch) -> Commands:
+    one = Commands()
+    monkeypatch.setattr(make_venv.subprocess, "run", one)
+    monkeypatch.setattr(make_venv.shutil, "which", lambda _: "/usr/bin/uv")
+    return one
+
+
+def test_without_a_gpu_torch_comes_from_the_index_of_cpu_builds() -> None:
+    assert make_venv.torch_index(True, lambda _: True) == make_venv.CPU_INDEX
+
+
+def test_with_a_gpu_no_index_is_named_and_none_is_asked() -> None:
+    def asked(_: str) -> bool:
+        raise AssertionError
+
+    assert make_venv.torch_index(False, asked) is None
+
+
+def test_where_that_index_does_not_answer_pip_looks_and_the_user_reads_what_it_may_cost(
+    capsys: pytest.CaptureFixture[str], commands: Commands
+) -> None:
+    index = make_venv.torch_index(True, lambda _: False)
+    assert "6 GB" in capsys.readouterr().out
+    make_venv.install_torch(PYTHON, "torch==1", index)
+    (ran,) = commands.ran
+    assert ran[:4] == [str(PYTHON), "-m", "pip", "install"]
+    assert "--index-url" not in ran
+
+
+def test_an_index_that_nobody_serves_does_not_answer() -> None:
+    assert not make_venv.answers("http://127.0.0.1:9/simple")
+
+
+def test_uv_installs_the_lock_by_its_hashes(commands: Commands) -> None:
+    make_venv.install_lock(PYTHON, ROOT / "requirements-demo.lock")
+    (ran,) = commands.ran
+    assert ran[0] == "/usr/bin/uv"
+    assert {"--no-deps", "--require-hashes"} <= set(ran)
+
+
+def test_where_uv_fails_pip_installs_the_lock_by_its_hashes(commands: Commands) -> None:
+    commands.failing = {"/usr/bin/uv"}
+    make_venv.install_lock(PYTHON, ROOT / "requirements-demo.lock")
+    assert commands.ran[-1][0] == str(PYTHON)
+    assert {"--no-deps", "--require-hashes"} <= set(commands.ran[-1])
+
+
+def test_where_there_is_no_uv_the_locks_own_is_installed_first_with_its_hashes(
+    commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(make_venv.shutil, "which", lambda _: None)
+    locks: list[str] = []
+
+    def read(command: list[Any], **options: Any) -> subprocess.CompletedProcess[str]:
+        locks.append(Path(command[-1]).read_text())
+        return commands(command, **options)
+
+    monkeypatch.setattr(make_venv.subprocess, "run", read)
+    make_venv.install_lock(PYTHON, ROOT / "requirements-demo.lock")
+    assert [line.partition("==")[0] for line in locks[0].splitlines() if "==" in line] == ["uv"]
+    assert "--hash=sha256:" in locks[0]
+    assert commands.ran[-1][0] == "venv/bin/uv"
+
+
+@pytest.mark.parametrize(("failing", "code"), [((), 0), (("uv",), 0), (("uv", "pip"), 1)])
+def test_torch_is_pips_where_uv_fails_and_where_both_fail_so_does_the_program(
+    failing: tuple[str, ...], code: int, commands: Commands, tmp_path: Path
+) -> None:
+    python = tmp_path / "bin/python"
+    python.parent.mkdir()
+    python.touch()
+    programs = {"uv": "/usr/bin/uv", "pip": str(python)}
+    commands.failing = {programs[one] for one in failing}
+    assert make_venv.main([str(tmp_path), "torch==1", "--index-url", "file:///nowhere"]) == code
