@@ -177,8 +177,9 @@ check-locks: setup  ## Resolve them again and say what differs (needs the packag
 golden: setup  ## Rewrite the golden plans; review the diff
 	XP_GOLDEN=write $(BIN)/python -m pytest -q tests/golden
 
-docs: setup  ## Rewrite the docs that are made from the code (docs/parity.md)
+docs: setup  ## Rewrite the docs that are made from the code (docs/parity.md, docs/metrics.md)
 	$(BIN)/python -m xp.cli.parity
+	$(BIN)/python -m xp.cli.metrics
 
 tiny-model: setup  ## Build the model that xp ships from nothing again (about four minutes)
 	$(BIN)/python -m xp.cli.ship_model

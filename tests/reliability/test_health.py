@@ -50,7 +50,7 @@ def test_20_too_many_void_episodes_stop_the_run_with_its_own_exit_code(world: Wo
     from xp.episode.metrics_file import MetricsFile
 
     config: Any = Config()
-    log = steps.StepLog(config, MetricsFile(tmp_path / "metrics.jsonl", "train", 1))
+    log = steps.TRLStepLog(config, MetricsFile(tmp_path / "metrics.jsonl", "train", 1))
     log.episodes(outcomes(world, 10, 2), 1.0)
     with pytest.raises(XpError, match="ResponseLost") as caught:
         log.episodes(outcomes(world, 10, 3), 1.0)

@@ -17,12 +17,13 @@ from tests.unit.slime_config import worker_config
 from xp.backends.slime.worker import sources
 from xp.backends.slime.worker.config import ConvertConfig, SlimeCommand, WorkerConfig
 from xp.backends.slime.worker.convert import main as convert
+from xp.backends.slime.worker.metric_names import NATIVE
 from xp.backends.slime.worker.models import check_architecture, local_model, publish_model
 from xp.backends.slime.worker.program import absolute_flags, run_file
 from xp.backends.slime.worker.rollout_process import read_played, write_played
 from xp.backends.slime.worker.shutdown import ask_to_close, close_when_asked
 from xp.backends.slime.worker.steps import half_of
-from xp.backends.slime.worker.training import NAMES, Watched
+from xp.backends.slime.worker.training import Watched
 from xp.episode.metrics import Played
 from xp.episode.outcome import EpisodeStatus, Outcome
 from xp.errors import ExitCode, XpError
@@ -168,7 +169,7 @@ def test_both_halves_of_a_step_become_one_line_after_its_last_update(tmp_path: P
     assert (line["training/loss"], line["training/learning_rate"], line["training/grad_norm"]) == (2.0, 1e-5, 0.5)
     assert line["time/step_s"] > 0
     assert native == ["rollout/step", "train/step", "train/step"]
-    assert set(NAMES.values()) >= {"training/loss", "training/kl", "training/entropy", "training/clip_fraction"}
+    assert set(NATIVE.values()) >= {"training/loss", "training/kl", "training/entropy", "training/clip_fraction"}
 
 
 def test_an_update_that_is_not_finite_stops_slime_with_xps_own_code(tmp_path: Path) -> None:

@@ -252,7 +252,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "search": Command("let Optuna choose within ranges: training.learning_rate='interval(1e-4,1e-3)'", _search),
     "install": Command("make the Python that the trainer needs, from its lock", _install),
     "parity": Command("show what each backend receives of every key", _parity),
-    "explain": Command("show one key: value, origin, meaning, and what each backend makes of it", _explain),
+    "explain": Command("explain a key (value, origin, meaning, what each backend makes of it) or a metric", _explain),
     "doctor": Command("check this machine against a plan", _spec),
     "env": Command("check an environment without a model", _env, takes_overrides=False),
     "tasks": Command("look at the task store: list, show, verify, prune", _tasks, takes_overrides=False),

@@ -30,14 +30,20 @@ def _is_key(text: str) -> bool:
 
 
 def explain(asked: Namespace) -> int:
-    """Value, origin, meaning and rendering of keys: `explain KEY ... [overrides]`."""
+    """Value, origin, meaning and rendering of keys, meaning of metrics: `explain KEY|METRIC ... [overrides]`."""
     from xp.cli.explain import explain as explained
+    from xp.cli.metrics import explain_metric, is_metric
     from xp.cli.parity import specs_of
 
     keys = [text for text in asked.overrides if _is_key(text)]
     overrides = [text for text in asked.overrides if not _is_key(text)]
     if not keys:
-        raise XpError("explain takes a key: python -m xp explain algorithm.kl_estimator [overrides]")
+        raise XpError("explain takes a key or a metric: python -m xp explain algorithm.kl_estimator [overrides]")
+    for metric in filter(is_metric, keys):
+        print("\n".join(explain_metric(metric)))
+    keys = [key for key in keys if not is_metric(key)]
+    if not keys:
+        return ExitCode.OK
     spec = compose(overrides, asked.config_dir)
     specs = specs_of(overrides, asked.config_dir)
     for key in keys:

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from xp.episode.metric_names import check_names
+
 
 class MetricsFile:
     """Appends lines to a run's metrics file; each is on its way to the disk when `write` returns.
@@ -27,7 +29,12 @@ class MetricsFile:
             os.utime(path)  # an attempt that finds every step done has nothing to write, and leaves a file that is true
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Append one line. A value that is not finite is written as null, since JSON has no NaN."""
+        """Append one line. A value that is not finite is written as null, since JSON has no NaN.
+
+        Raises:
+            ValueError: a name is in no row of xp.episode.metric_table.
+        """
+        check_names(metrics)
         values = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
         line = {"step": step, "time": time.time(), **self._head, **values}
         with self._path.open("ab+") as file:

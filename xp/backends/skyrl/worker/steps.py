@@ -9,6 +9,7 @@ from typing import Any
 from tqdm import tqdm
 
 from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig
+from xp.backends.skyrl.worker.metric_names import GAP, NATIVE
 from xp.backends.skyrl.worker.play import Play
 from xp.episode.finite import FiniteUpdates, OnNonfinite
 from xp.episode.metrics import Played, check_health, episode_metrics
@@ -16,30 +17,6 @@ from xp.episode.metrics_file import MetricsFile, read_metrics
 from xp.episode.recorder import Recorder
 from xp.tasks.evaluated import evaluation_metrics
 from xp.worker.logprob_gap import check_gap
-
-GAP = "policy/rollout_train_logprobs_abs_diff_mean"
-"""SkyRL's mean over the tokens of a step, of its forward before the first update."""
-NAMES: Mapping[str, str] = {
-    "policy/final_loss": "training/loss",
-    "policy/grad_norm": "training/grad_norm",
-    "policy/policy_lr": "training/learning_rate",
-    "policy/policy_kl": "training/kl",
-    "policy/policy_entropy": "training/entropy",
-    "policy/loss_metrics/clip_ratio": "training/clip_fraction",
-    GAP: "training/logprob_gap",
-    "critic/critic_loss": "training/value_loss",
-    "critic/grad_norm": "training/critic_grad_norm",
-    "critic/values_mean": "training/value",
-    "critic/values_clipfrac": "training/value_clip_fraction",
-    "critic/critic_lr": "training/critic_learning_rate",
-    "timing/step": "time/step_s",
-    "timing/fwd_logprobs_values_reward": "time/logprobs_s",
-    "timing/train_critic_and_policy": "time/update_s",
-    "timing/sync_weights": "time/weight_sync_s",
-    "timing/save_checkpoints": "time/checkpoint_s",
-    "timing/save_hf_model": "time/export_s",
-}
-"""SkyRL's name -> ours."""
 
 
 class SkyRLStepLog:
@@ -106,7 +83,7 @@ class SkyRLStepLog:
         if self._tokens_before is None:
             self._tokens_before = _tokens_until(Path(self._config.common.metrics), step)
         self._tokens_before += self._tokens
-        own = {ours: float(data[name]) for name, ours in NAMES.items() if data.get(name) is not None}
+        own = {ours: float(data[name]) for name, ours in NATIVE.items() if data.get(name) is not None}
         episodes = episode_metrics(self._played, self._config.group_size, self._config.common.pass_threshold)
         line = {**episodes, **own, "training/tokens": self._tokens_before, "time/rollout_s": self._rollout_s}
         self._file.write(step, line)

@@ -11,27 +11,12 @@ from typing import Any
 from xp.atomic import write_atomically
 from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, WorkerConfig
 from xp.backends.slime.worker.hooks import OVER_TRAINED_TOKENS
+from xp.backends.slime.worker.metric_names import NATIVE, OF_CRITIC
 from xp.backends.slime.worker.steps import half_of, metrics_file
 from xp.episode.finite import FiniteUpdates, OnNonfinite, finite_means
 from xp.reading import config_of
 from xp.worker.logprob_gap import check_gap
 
-NAMES: Mapping[str, str] = {
-    "train/loss": "training/loss",
-    "train/pg_loss": "training/policy_loss",
-    "train/kl_loss": "training/kl",
-    "train/entropy_loss": "training/entropy",
-    "train/pg_clipfrac": "training/clip_fraction",
-    "train/grad_norm": "training/grad_norm",
-    "train/lr-pg_0": "training/learning_rate",
-    "train/train_rollout_logprob_abs_diff": "training/logprob_gap",
-    "train/critic-value_loss": "training/value_loss",
-    "train/critic-value_clipfrac": "training/value_clip_fraction",
-    "train/critic-grad_norm": "training/critic_grad_norm",
-    "train/critic-lr-pg_0": "training/critic_learning_rate",
-}
-"""Slime's name -> ours."""
-OF_CRITIC = "train/critic-"
 WATCHED = ("loss", "grad_norm", "value_loss", "critic_grad_norm")
 """What of an update must be finite, by our names."""
 
@@ -75,7 +60,7 @@ class Watched:
         A critic's process has no line of its own. It leaves its part in a file: Slime trains the policy after it, on
         its values.
         """
-        self._updates.append({ours: float(metrics[name]) for name, ours in NAMES.items() if name in metrics})
+        self._updates.append({ours: float(metrics[name]) for name, ours in NATIVE.items() if name in metrics})
         rollout_id, position = divmod(number, self._config.updates_per_step)
         watched = {ours: self._updates[-1].get(f"training/{ours}") for ours in WATCHED}
         self._left_out += not self._finite.are_finite(rollout_id + 1, watched)

@@ -10,22 +10,12 @@ from tqdm import tqdm
 from transformers import TrainerCallback
 
 from xp.backends.trl.worker.config import TRLTrainConfig
+from xp.backends.trl.worker.metric_names import NATIVE
 from xp.episode.finite import FiniteUpdates, OnNonfinite, finite_means
 from xp.episode.metrics import Played, check_health, episode_metrics
 from xp.episode.metrics_file import MetricsFile
 from xp.worker.logprob_gap import check_gap
 
-NAMES: Mapping[str, str] = {
-    "loss": "training/loss",
-    "grad_norm": "training/grad_norm",
-    "learning_rate": "training/learning_rate",
-    "kl": "training/kl",
-    "entropy": "training/entropy",
-    "clip_ratio/region_mean": "training/clip_fraction",
-    "cispo_clip_ratio": "training/clip_fraction",
-    "num_tokens": "training/tokens",
-}
-"""TRL's name -> ours."""
 OF_AN_UPDATE = ("loss", "grad_norm")
 """What one that was left out has none of."""
 
@@ -83,7 +73,7 @@ class TRLStepLog:
 
     def update(self, global_step: int, logs: Mapping[str, Any]) -> None:
         """TRL logged an optimizer update."""
-        names = {name: ours for name, ours in NAMES.items() if not (self._is_left_out and name in OF_AN_UPDATE)}
+        names = {name: ours for name, ours in NATIVE.items() if not (self._is_left_out and name in OF_AN_UPDATE)}
         self._updates.append({ours: float(logs[name]) for name, ours in names.items() if logs.get(name) is not None})
         if global_step % self._config.updates_per_rollout:
             return

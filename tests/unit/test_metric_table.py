@@ -1,0 +1,133 @@
+"""One table of metrics: what is written, explained and documented."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import xp
+from xp.__main__ import main
+from xp.cli.explain import fields_of
+from xp.cli.metrics import is_metric, metrics_markdown, source_of
+from xp.compose import compose
+from xp.episode.metric_names import check_names, find
+from xp.episode.metric_table import METRICS, OF_EPISODES, OF_TRAINERS
+from xp.episode.metrics import Played, episode_metrics
+from xp.episode.metrics_file import MetricsFile
+from xp.episode.outcome import EpisodeStatus, Outcome
+from xp.spec import BackendName
+
+ROOT = Path(xp.__file__).parent
+TRAINED = [row for row in METRICS if not row.is_of_episodes]
+
+
+def test_the_page_in_the_docs_is_made_of_the_table() -> None:
+    assert (ROOT.parent / "docs/metrics.md").read_text() == metrics_markdown(), "run make docs"
+
+
+def literals() -> Iterator[str]:
+    """Every text in the code that looks like the name of a metric."""
+    parts = {*OF_EPISODES, *OF_TRAINERS} - {"tasks"}  # a directory's name as well
+    pattern = re.compile(rf"({'|'.join(sorted(parts))})/[a-z_]*[a-z]")
+    for path in ROOT.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and pattern.fullmatch(node.value):
+                yield node.value
+
+
+def test_every_name_in_the_code_is_in_the_table() -> None:
+    found = set(literals())
+    assert len(found) > 30
+    assert {name for name in found if find(name) is None} == set()
+
+
+def test_the_episodes_metrics_are_in_the_table_and_none_of_its_rows_is_missing() -> None:
+    outcome = Outcome(EpisodeStatus.FINISHED, 1.0, (1.0,), 2, 2, 0, metrics={"judge": 0.5, "judge/length": 3.0})
+    played = [Played(env, "t", outcome, 10) for env in ("a", "b")]
+    names = {*episode_metrics(played, 2, 1.0), *episode_metrics(played, 2, 0.5)}
+    check_names(names)
+    given = {row.name for name in names if (row := find(name))}
+    assert given == {row.name for row in METRICS if row.is_of_episodes} - {"tasks/trained_on"}
+
+
+@pytest.mark.parametrize("backend", list(BackendName))
+def test_what_a_backend_gives_is_in_the_table(backend: BackendName) -> None:
+    names = import_module(f"xp.backends.{backend}.worker.metric_names")
+    assert {*names.NATIVE.values(), *names.MEASURED} <= {row.name for row in TRAINED}
+
+
+def test_every_metric_of_the_training_is_given_by_a_backend() -> None:
+    assert [row.name for row in TRAINED if not any(source_of(row, backend) for backend in BackendName)] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "row"),
+    [
+        ("reward/avg_pass_at_8", "reward/avg_pass_at_<n>"),
+        ("reward/avg_pass_at_8_from_0.5", "reward/avg_pass_at_<n>_from_<threshold>"),
+        ("reward/avg_pass_at_8_from_1e-05", "reward/avg_pass_at_<n>_from_<threshold>"),
+        ("reward_fn/judge/length", "reward_fn/<name>"),
+        ("evaluation/before/episodes/void", "episodes/void"),
+        ("evaluation/during/whodunit/episodes/void", "episodes/void"),
+        ("training/reward/avg_raw_reward", "reward/avg_raw_reward"),
+    ],
+)
+def test_families_evaluations_and_environments_of_a_mix_have_their_row(name: str, row: str) -> None:
+    found = find(name)
+    assert found is not None
+    assert found.name == row
+
+
+@pytest.mark.parametrize(
+    "name", ["training/los", "reward/avg_pass_at_many", "evaluation/during/episodes/voids", "time/x"]
+)
+def test_a_name_that_is_in_no_row_is_not_written(tmp_path: Path, name: str) -> None:
+    file = tmp_path / "metrics.jsonl"
+    with pytest.raises(ValueError, match=f"the metric {name} is not in"):
+        MetricsFile(file, "train", 1).write(1, {"training/loss": 0.5, name: 1.0})
+    assert not file.exists()
+
+
+def test_a_plugins_own_names_are_its_own(tmp_path: Path) -> None:
+    MetricsFile(tmp_path / "metrics.jsonl", "train", 1).write(1, {"sample/queue": 3.0})
+
+
+def test_the_keys_that_the_table_names_exist() -> None:
+    keys = {*fields_of(compose(["algorithm=ppo"])), "env.reward", "algorithm.critic"}
+    sections = {key.partition(".")[0] for key in keys}
+    named = {
+        key
+        for row in METRICS
+        for key in re.findall(r"`([a-z_]+(?:\.[a-z_]+)+)", f"{row.meaning} {row.reading}")
+        if key.partition(".")[0] in sections
+    }
+    assert len(named) > 15
+    assert named - keys == set()
+
+
+def test_explain_answers_for_a_metric_and_for_a_key_beside_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "training/clip_fraction", "training.kl_coef"]) == 0
+    out = capsys.readouterr().out
+    for part in ("training/clip_fraction\n  unit   share", "policy/loss_metrics/clip_ratio", "training.kl_coef ="):
+        assert part in out
+
+
+def test_explain_takes_the_last_part_of_a_metrics_name_and_lists_all(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "groups_without_variance", "metrics"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("reward/groups_without_variance\n")
+    assert all(f"\n{row.name}  " in out for row in METRICS)
+
+
+def test_a_metric_that_does_not_exist_is_answered_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "training/clip_fractoin"]) == 2
+    assert "did you mean training/clip_fraction?" in capsys.readouterr().err
+
+
+def test_no_key_of_the_spec_is_taken_for_a_metric() -> None:
+    assert [key for key in fields_of(compose(["algorithm=ppo"])) if is_metric(key)] == []

@@ -1,0 +1,30 @@
+"""Metrics of Slime's training: Slime's names for them, and how xp measures the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+OF_CRITIC: Final = "train/critic-"
+NATIVE: Final[Mapping[str, str]] = {
+    "train/loss": "training/loss",
+    "train/pg_loss": "training/policy_loss",
+    "train/kl_loss": "training/kl",
+    "train/entropy_loss": "training/entropy",
+    "train/pg_clipfrac": "training/clip_fraction",
+    "train/grad_norm": "training/grad_norm",
+    "train/lr-pg_0": "training/learning_rate",
+    "train/train_rollout_logprob_abs_diff": "training/logprob_gap",
+    "train/critic-value_loss": "training/value_loss",
+    "train/critic-value_clipfrac": "training/value_clip_fraction",
+    "train/critic-grad_norm": "training/critic_grad_norm",
+    "train/critic-lr-pg_0": "training/critic_learning_rate",
+}
+"""Slime's name -> xp's."""
+MEASURED: Final[Mapping[str, str]] = {
+    "training/updates_left_out": "",
+    "episodes/groups_left_out": "only with dynamic sampling",
+    "time/rollout_s": "",
+    "time/step_s": "",
+}
+"""What xp measures itself -> a remark."""

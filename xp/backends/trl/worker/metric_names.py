@@ -1,0 +1,25 @@
+"""Metrics of TRL's training: TRL's names for them, and how xp measures the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+NATIVE: Final[Mapping[str, str]] = {
+    "loss": "training/loss",
+    "grad_norm": "training/grad_norm",
+    "learning_rate": "training/learning_rate",
+    "kl": "training/kl",
+    "entropy": "training/entropy",
+    "clip_ratio/region_mean": "training/clip_fraction",
+    "cispo_clip_ratio": "training/clip_fraction",
+    "num_tokens": "training/tokens",
+}
+"""TRL's name -> xp's."""
+MEASURED: Final[Mapping[str, str]] = {
+    "training/logprob_gap": "only with vLLM",
+    "training/updates_left_out": "",
+    "time/rollout_s": "",
+    "time/step_s": "from the end of the step before",
+}
+"""What xp measures itself -> a remark."""

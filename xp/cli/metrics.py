@@ -1,0 +1,114 @@
+"""The metrics of a run, explained from the table that the code writes them by.
+
+`python -m xp.cli.metrics` writes docs/metrics.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Final
+
+from xp.episode.metric_names import find
+from xp.episode.metric_table import METRICS, Metric
+from xp.errors import XpError, nearest
+from xp.spec import BackendName
+
+ALL: Final = "metrics"
+"""What `explain` takes for the list of all metrics."""
+
+
+def is_metric(word: str) -> bool:
+    """Whether a word that `explain` is given means a metric: keys of the spec have no slash."""
+    return "/" in word or word == ALL or bool(_of_last_part(word))
+
+
+def explain_metric(name: str) -> Iterator[str]:
+    """The answer, line by line; raises XpError for a metric that xp does not write."""
+    if name == ALL:
+        yield from (f"{row.name}  {row.meaning.split('. ')[0].rstrip('.')}." for row in METRICS)
+        return
+    name = next(iter(_of_last_part(name)), name)
+    row = find(name)
+    if row is None:
+        known = [row.name for row in METRICS]
+        raise XpError(f"{name}: no such metric{nearest(name, known)}; python -m xp explain {ALL} lists them")
+    yield name if name == row.name else f"{name}  ({row.name})"
+    yield f"  unit   {row.unit}"
+    yield f"  means  {row.meaning}"
+    yield f"  read   {row.reading}"
+    for backend in BackendName:
+        source = source_of(row, backend)
+        yield f"  {backend:6} {source or 'does not give it'}"
+
+
+def _of_last_part(word: str) -> list[str]:
+    """Names of the metrics whose last part is this word: `clip_fraction` is `training/clip_fraction`."""
+    return [row.name for row in METRICS if row.name.endswith(f"/{word}")]
+
+
+def source_of(row: Metric, backend: BackendName) -> str:
+    """Where a backend's runs have a metric from; empty: they do not have it."""
+    if row.is_of_episodes:
+        return "xp, from the episodes"
+    names = import_module(f"xp.backends.{backend}.worker.metric_names")
+    native = [f"`{theirs}`" for theirs, ours in names.NATIVE.items() if ours == row.name]
+    if row.name in names.MEASURED:
+        remark = names.MEASURED[row.name]
+        native.append(f"xp, {remark}" if remark else "xp")
+    return ", ".join(native)
+
+
+HEAD: Final = """\
+# Metrics
+
+Made by `make docs` from the table by which the code writes them (`xp/episode/metric_table.py`).
+`python -m xp explain METRIC` answers for one metric on the command line, `python -m xp explain metrics` lists all.
+
+A run writes them to `metrics.jsonl` ([format](records.md)), one line a rollout step, and mirrors them to the
+trackers. A metric of an evaluation has `evaluation/before/`, `evaluation/during/` or
+`evaluation/after/` before its name. In a mix each metric of the episodes is there once more for each environment, as
+`<environment>/<name>`.
+
+The last columns say where a backend's runs have the metric from: its trainer's own name for it, or xp's measurement.
+An empty cell: that backend does not give it."""
+
+
+def metrics_markdown() -> str:
+    """docs/metrics.md as it should be."""
+    episodes = [row for row in METRICS if row.is_of_episodes]
+    others = [row for row in METRICS if not row.is_of_episodes]
+    lines = [
+        HEAD,
+        "",
+        "## Of the episodes",
+        "",
+        "Computed by xp from the episodes' outcomes, the same on every backend.",
+        "",
+    ]
+    lines += ["| metric | unit | meaning | how to read it |", "|---|---|---|---|"]
+    lines += [_markdown_row(row.name, row) for row in episodes]
+    lines += [
+        "",
+        "## Of the training",
+        "",
+        "| metric | unit | meaning | how to read it | " + " | ".join(BackendName) + " |",
+    ]
+    lines += ["|---|---|---|---|" + "---|" * len(BackendName)]
+    lines += [_markdown_row(row.name, row, *(source_of(row, backend) for backend in BackendName)) for row in others]
+    return "\n".join(lines) + "\n"
+
+
+def _markdown_row(name: str, row: Metric, *sources: str) -> str:
+    return "| " + " | ".join((f"`{name}`", row.unit, row.meaning, row.reading, *sources)) + " |"
+
+
+def main() -> None:
+    """Rewrite docs/metrics.md."""
+    target = Path(__file__).resolve().parents[2] / "docs/metrics.md"
+    target.write_text(metrics_markdown())
+
+
+if __name__ == "__main__":
+    main()
