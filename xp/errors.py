@@ -36,6 +36,8 @@ class ExitCode(IntEnum):
     DIVERGED = 12
     """A loss or a gradient was no finite number (`training.on_nonfinite`), or the engine does not write with the
     weights that are trained (`training.max_logprob_gap`)."""
+    ENGINE = 13
+    """The inference engine's server ended or hung while the stage needed it."""
     RESOURCE = 74
     """Disk full, quota reached or no permission to write."""
     INTERRUPTED = 130

@@ -55,6 +55,8 @@ class Job:
     env: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, str] = field(default_factory=dict)
     """Variable in the job's environment -> variable that holds the value at launch. Names only."""
+    stand_ins: tuple[str, ...] = ()
+    """What xp replaces in this job because the machine lacks it: `vLLM: xp's own engine`. Goes on record."""
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,8 @@ def trained(directory: Path, environ: dict[str, str], faults: Any = None) -> tup
 def served(directory: Path, environ: dict[str, str]) -> Iterator[dict[str, str]]:
     """With the server that the stage starts beside training."""
     from xp.backends.trl.worker import guarded, train
-    from xp.backends.trl.worker.server import free_port, running
+    from xp.backends.trl.worker.server import running
+    from xp.security.loopback import free_port
 
     config = TRLTrainConfig.from_json((directory / "config.json").read_text())
     assert config.common.server is not None

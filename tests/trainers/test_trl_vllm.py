@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -18,6 +19,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
 
+import psutil
 import pytest
 import yaml
 
@@ -200,9 +202,11 @@ def test_a_refused_request_is_not_repeated_and_a_dead_server_ends_the_stage(writ
         ServerWriter("http://127.0.0.1:9", SAMPLING, [2], "vllm.log", pause_s=0.01).write([GenerationRequest([7], 3)])
 
 
-def served(monkeypatch: pytest.MonkeyPatch, model: str, log: Path, timeout_s: float = 30.0) -> Any:
+def served(
+    monkeypatch: pytest.MonkeyPatch, model: str, log: Path, timeout_s: float = 30.0, patience_s: float = 60.0
+) -> Any:
     monkeypatch.setenv("PYTHONPATH", str(FAKE))
-    return running(VLLMServer(("--max-num-seqs", "4"), 2, timeout_s), model, "2,3", log)
+    return running(VLLMServer(("--max-num-seqs", "4"), 2, timeout_s, patience_s), model, "2,3", log)
 
 
 def test_a_server_is_started_on_its_own_accelerators_and_gone_afterwards(
@@ -219,6 +223,28 @@ def test_a_server_is_started_on_its_own_accelerators_and_gone_afterwards(
     assert told["argv"][-2:] == ["--max-num-seqs", "4"]
     with pytest.raises(XpError, match="the vLLM server failed"):
         ServerWriter(url, SAMPLING, [2], str(log), pause_s=0.01).write([GenerationRequest([7], 3)])
+
+
+@pytest.mark.parametrize(
+    ("sent", "told"),
+    [(signal.SIGKILL, "the vLLM server ended with -9"), (signal.SIGSTOP, "did not answer for 2 s and was stopped")],
+    ids=["dies", "hangs"],
+)
+def test_a_server_that_is_lost_ends_whoever_waits_for_it(
+    sent: signal.Signals, told: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    log, lost = tmp_path / "vllm.log", []
+
+    def lose() -> None:
+        with served(monkeypatch, "some/model", log, patience_s=2.0) as (url, key):
+            lost.extend(one for one in psutil.Process().children() if "some/model" in one.cmdline())
+            lost[0].send_signal(sent)
+            ServerWriter(url, SAMPLING, [2], str(log), key=key).write([GenerationRequest([7, 8], 3)])
+
+    with pytest.raises(XpError, match=told) as caught:
+        lose()
+    assert caught.value.code is ExitCode.ENGINE
+    assert not lost[0].is_running() or lost[0].status() == psutil.STATUS_ZOMBIE
 
 
 def test_a_client_without_the_key_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

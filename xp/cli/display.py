@@ -33,6 +33,8 @@ def show_plan(plan: Plan, outputs: Path, *, with_files: bool) -> None:
     out.print(f"[bold]{title(plan)}[/bold]")
     for line in (*arithmetic(plan), *memory_lines(plan.spec)):
         out.print(f"  {line}")
+    for line in stand_in_lines(plan):
+        out.print(f"  {line}", markup=False)
     for line in held_out_lines(plan.spec, outputs):
         out.print(f"  {line}", markup=False)
     for stage in plan.stages:
@@ -95,6 +97,12 @@ def title(plan: Plan) -> str:
     )
 
 
+def stand_in_lines(plan: Plan) -> list[str]:
+    """What of the trainer is not the real one in this run; no line where all of it is."""
+    replaced = dict.fromkeys(one for stage in plan.stages for one in stage.job.stand_ins)
+    return [f"not the real one: {', '.join(replaced)}"] if replaced else []
+
+
 def arithmetic(plan: Plan) -> list[str]:
     """The batch geometry in words; the second line is the size of the run."""
     from xp.backends.batch import arithmetic as batch_arithmetic
@@ -124,6 +132,8 @@ def show_summary(plan: Plan, outputs: Path, attempt: int) -> None:
     was_trained = any(stage.name == "train" for stage in plan.stages)
     size = f": {arithmetic(plan)[1].removeprefix('the run: ')}" if was_trained else ""
     out.print(f"\n[bold]{'Trained' if was_trained else 'Evaluated'}[/bold] {title(plan)}{size}")
+    for line in stand_in_lines(plan):
+        out.print(f"  {line}", markup=False)
     for name, label in (("before", "before"), ("after", "after ")):
         if name in results:
             out.print(f"  held-out reward {label if was_trained else ''} {_reward(results[name])}")

@@ -38,7 +38,7 @@ def run_plan(one: Plan, *, is_whole: bool, again: bool = False, replan: Callable
         again: run also what succeeded in an earlier attempt.
         replan: makes the same plan for another attempt; None: `xp.planning.plan.build_plan`.
     """
-    from xp.cli.display import console, show_summary, title
+    from xp.cli.display import console, show_summary, stand_in_lines, title
     from xp.launchers.choice import make_launcher
     from xp.runs.kept import attempt_of, finished
     from xp.runs.supervise import dispatch
@@ -48,6 +48,8 @@ def run_plan(one: Plan, *, is_whole: bool, again: bool = False, replan: Callable
         console().print(reason, markup=False, soft_wrap=True)
         return
     console().print(f"[bold]{one.run_id}[/bold]  {title(one)}")
+    for line in stand_in_lines(one):
+        console().print(line, markup=False)
     launcher = make_launcher(one.spec.launcher, outputs)
     record = dispatch(one, launcher, outputs, modules=user_modules(one.spec), replan=replan, again=again)
     if record.status is RunStatus.RUNNING:

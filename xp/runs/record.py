@@ -70,6 +70,8 @@ class StageRecord:
     launcher: str | None = None
     native_id: str | None = None
     """What the launcher calls it: a process id, a job id."""
+    stand_ins: tuple[str, ...] = ()
+    """What xp replaced in its job (`xp.job.Job.stand_ins`)."""
 
 
 @dataclass(frozen=True)
@@ -214,6 +216,8 @@ def table(record: RunRecord) -> str:
             took = _seconds(stage.started, stage.ended)
             line = f"  {stage.name:12} {stage.status:12} {took:>9}  {exit_code:9} {stage.log or ''}"
             lines.append(line.rstrip())
+        replaced = dict.fromkeys(one for stage in attempt.stages for one in stage.stand_ins)
+        lines += [f"  not the real one: {', '.join(replaced)}"] if replaced else []
     return "\n".join(lines)
 
 

@@ -71,6 +71,7 @@ def _stage(value: Any, place: str) -> StageRecord:
     launcher = _or_none(known.get("launcher"), is_launcher, f"{what}: launcher", "a launcher")
     is_its = lambda text: launcher is not None and is_native_id(launcher, text)  # noqa: E731
     log = f"{what}/log.txt"
+    stand_ins = _list(known.get("stand_ins", []), f"{what}: stand_ins")
     return StageRecord(
         name=name,
         status=_status(known.get("status", "pending"), what),
@@ -80,6 +81,7 @@ def _stage(value: Any, place: str) -> StageRecord:
         log=_or_none(known.get("log"), lambda text: text == log, f"{what}: log", log),
         launcher=launcher,
         native_id=_or_none(known.get("native_id"), is_its, f"{what}: native_id", f"a job of launcher={launcher}"),
+        stand_ins=tuple(_checked(text, _is_text, f"{what}: stand_ins", "a text") for text in stand_ins),
     )
 
 

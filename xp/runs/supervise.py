@@ -154,6 +154,8 @@ class _Attempt:
         stages = [stage.name for stage in plan.stages]
         is_detached = plan.spec.launcher.detach
         record = begin_attempt(replace(earlier, secrets=names), stages, origin, is_detached=is_detached)
+        for stage in plan.stages:
+            record = update_stage(record, stage.name, stand_ins=stage.job.stand_ins)
         with resource_errors(self._run):
             if plan.attempt == 1:
                 write_atomically(self._run / "spec.yaml", _yaml(plan.spec.model_dump(mode="json")))

@@ -44,6 +44,13 @@ def stay() -> None:
         sys.meta_path.insert(0, _AfterImport())
 
 
+def free_port() -> int:
+    """A TCP port of 127.0.0.1 that nobody listens on."""
+    with socket.socket() as listener:
+        listener.bind((HOST, 0))
+        return int(listener.getsockname()[1])
+
+
 def _keep_sockets() -> None:
     """Let Python's sockets bind to 127.0.0.1 (or ::1) where they were to bind to every address."""
     bind: Callable[..., None] = socket.socket.bind

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from xp.job import Resources, Runtime
 from xp.runtime_locks import RuntimeLock, locks
-from xp.spec import Attention, RunSpec, Strategy
+from xp.spec import Attention, EngineName, RunSpec, Strategy
 
 QUIET = {
     # No telemetry, no update checks, no hub look-ups that nobody asked for.
@@ -26,6 +26,12 @@ def cpu_environment(num_threads: int) -> dict[str, str]:
     several times as long (docs/results.md).
     """
     return {"OMP_NUM_THREADS": str(num_threads), "OMP_WAIT_POLICY": "PASSIVE"}
+
+
+def cpu_engine(spec: RunSpec) -> dict[str, str]:
+    """What vLLM reads on a CPU: no compiler is asked for, and no core is taken for itself."""
+    is_here = spec.hardware.accelerator == "cpu" and spec.backend.engine.name is EngineName.VLLM
+    return {"TORCH_COMPILE_DISABLE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"} if is_here else {}
 
 
 def trainer_resources(spec: RunSpec) -> Resources:

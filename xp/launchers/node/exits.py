@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from xp.errors import ExitCode
 
-_RESTARTED = frozenset({ExitCode.ENVIRONMENT, ExitCode.UNHEALTHY})
+_RESTARTED = frozenset({ExitCode.ENVIRONMENT, ExitCode.UNHEALTHY, ExitCode.ENGINE})
 """Exit codes of stages that say: the infrastructure's fault."""
 _RESTARTED_SIGNALS = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGABRT, signal.SIGBUS})
 """Out of memory, a machine that shuts down, a communication library that gave up. SIGSEGV is a bug and stays one."""

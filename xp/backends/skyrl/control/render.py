@@ -30,7 +30,8 @@ __all__ = [
 ]  # fmt: skip
 
 PACKAGES = ("skyrl", "skyrl_gym", "ray", "torch", "transformers", "openreward")
-
+STAND_INS = ("vLLM: xp's own engine", "transfer of weights: a file", "CUDA: the CPU", "NCCL: gloo")
+"""Of the rehearsal."""
 
 LORA = "trainer.policy.model.lora."
 POLICY_PATH, CRITIC_PATH = "trainer.policy.model.path", "trainer.critic.model.path"
@@ -198,4 +199,5 @@ def _job(spec: RunSpec, here: str, module: str, config: str, outputs: tuple[str,
         runtime=trainer_runtime(spec, packages, _install(spec)),
         env={**(cpu_environment(spec.backend.num_threads) if is_rehearsal(spec) else {}), **QUIET},
         secrets=episode_secrets(spec),
+        stand_ins=STAND_INS if is_rehearsal(spec) else (),
     )

@@ -14,6 +14,8 @@ GLOO = "xp.worker.gloo_transfer.Extension"
 """The server's half of the transfer of weights on a CPU."""
 START_TIMEOUT_S = 1800.0
 """A large model from a cold disk, and CUDA graphs."""
+PATIENCE_S = 120.0
+"""vLLM's HTTP process is not the one that generates: it answers at once."""
 
 
 def accelerate_config(spec: RunSpec) -> str:
@@ -76,4 +78,4 @@ def server(spec: RunSpec, num_accelerators: int, *, takes_weights: bool) -> VLLM
     if takes_weights:
         arguments += ["--weight-transfer-config", json.dumps({"backend": "gloo" if is_on_cpu else "nccl"})]
         arguments += ["--worker-extension-cls", GLOO] if is_on_cpu else []
-    return VLLMServer(tuple(arguments), 0 if is_on_cpu else num_accelerators, START_TIMEOUT_S)
+    return VLLMServer(tuple(arguments), 0 if is_on_cpu else num_accelerators, START_TIMEOUT_S, PATIENCE_S)

@@ -12,7 +12,7 @@ from xp.backends.batch.laws import TRL, Law, with_shared_laws
 from xp.backends.stages.episode import chat_of, episode_config, episode_secrets
 from xp.backends.stages.evaluation import rounds
 from xp.backends.stages.model import model_place, model_stage, start_place
-from xp.backends.stages.needs import QUIET, cpu_environment, trainer_resources, trainer_runtime
+from xp.backends.stages.needs import QUIET, cpu_engine, cpu_environment, trainer_resources, trainer_runtime
 from xp.backends.stages.prepare import prepare_config
 from xp.backends.trl.control.capabilities import meanings, owners, refusals
 from xp.backends.trl.control.geometry import geometry, world_size
@@ -132,12 +132,6 @@ def _evaluation_server(spec: RunSpec) -> VLLMServer | None:
     return server(spec, num_accelerators, takes_weights=False)
 
 
-def _cpu_engine(spec: RunSpec) -> Mapping[str, str]:
-    """What vLLM reads on a CPU: no compiler is asked for, and no core is taken for itself."""
-    is_here = spec.hardware.accelerator == "cpu" and spec.backend.engine.name is EngineName.VLLM
-    return {"TORCH_COMPILE_DISABLE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"} if is_here else {}
-
-
 def _common(
     spec: RunSpec, places: RunPaths, stage: str, temperature: float, own_server: VLLMServer | None
 ) -> TRLStageConfig:
@@ -192,8 +186,8 @@ def _during(spec: RunSpec) -> During | None:
 
 
 def _job(spec: RunSpec, here: str, argv: tuple[str, ...], files: Mapping[str, str], outputs: tuple[str, ...]) -> Job:
-    packages = [*PACKAGES]
-    packages += ["vllm"] if spec.backend.engine.name is EngineName.VLLM else []
+    engine, packages = spec.backend.engine, [*PACKAGES]
+    packages += ["vllm"] if engine.name is EngineName.VLLM else []
     packages += ["peft"] if spec.model.lora is not None else []
     return Job(
         argv=argv,
@@ -205,6 +199,7 @@ def _job(spec: RunSpec, here: str, argv: tuple[str, ...], files: Mapping[str, st
         outputs=outputs,
         resources=trainer_resources(spec),
         runtime=trainer_runtime(spec, packages),
-        env={**cpu_environment(spec.backend.num_threads), **_cpu_engine(spec), **QUIET},
+        env={**cpu_environment(spec.backend.num_threads), **cpu_engine(spec), **QUIET},
         secrets=episode_secrets(spec),
+        stand_ins=("NCCL's transfer of weights: gloo",) if cpu_engine(spec) and engine.accelerators else (),
     )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 from xp.backends.trl.worker.config import TRLSampling
 from xp.backends.trl.worker.writing import GeneratedTurn, GenerationRequest
+from xp.security.loopback import HOST, free_port
 
 
 class ColocatedWriter:
@@ -72,6 +73,13 @@ class ColocatedWriter:
         import torch.distributed
 
         return int(torch.distributed.get_rank(self._group))
+
+
+def choose_port(environ: MutableMapping[str, str]) -> None:
+    """Give a single process a rendezvous port of its own; TRL takes the first free one of a list, as others do."""
+    if environ.get("MASTER_PORT"):
+        return  # torchrun's, of all ranks
+    environ["MASTER_ADDR"], environ["MASTER_PORT"] = HOST, str(free_port())
 
 
 def let_trl_say(dtype: str) -> None:

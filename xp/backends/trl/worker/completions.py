@@ -103,6 +103,9 @@ class ServerWriter:
                 fault = f"{error.code}: {error.read(500).decode(errors='replace')}"
                 if error.code < 500:
                     break  # the same request would be refused again
+            except TimeoutError as error:
+                fault = f"{error} after {TIMEOUT_S:g} s"
+                break
             except (OSError, ValueError) as error:
                 fault = str(error)
         raise self._failed(fault)

@@ -44,6 +44,8 @@ class VLLMServer:
     """The last so many of the stage's are the server's."""
     start_timeout_s: float
     """From its start to its first answer: loading the weights, compiling."""
+    patience_s: float
+    """How long its health check may stay without an answer while it is used."""
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,10 @@ from pathlib import Path
 from xp.backends.trl.worker import guarded, train
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.backends.trl.worker.process import STORES
-from xp.backends.trl.worker.server import free_port, running, split_devices
+from xp.backends.trl.worker.server import running, split_devices
 from xp.reading import config_of
 from xp.security import loopback
+from xp.security.loopback import free_port
 from xp.worker.program import run_stage
 
 

@@ -5,12 +5,9 @@ from __future__ import annotations
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,8 +16,9 @@ from typing import NamedTuple
 from xp.backends.trl.worker import guarded
 from xp.backends.trl.worker.completions import MODEL
 from xp.backends.trl.worker.config import VLLMServer
+from xp.backends.trl.worker.server_watch import ServerWatch, is_healthy
 from xp.errors import ExitCode, XpError
-from xp.security.loopback import HOST
+from xp.security.loopback import HOST, free_port
 
 STOP_S = 20.0
 """Between TERM and KILL."""
@@ -45,7 +43,8 @@ def running(server: VLLMServer, model: str, devices: str, log: Path) -> Iterator
         log: where its output goes.
 
     Raises:
-        XpError: (RUNTIME) it ended, or did not answer in time; the message has the end of its log.
+        XpError: (RUNTIME) it did not come up in time; (ENGINE) the block failed because it ended, or hung and was
+            stopped. The message has the end of its log.
     """
     port = free_port()
     key = secrets.token_hex(32)
@@ -74,7 +73,13 @@ def running(server: VLLMServer, model: str, devices: str, log: Path) -> Iterator
         url = f"http://{HOST}:{port}"
         print(f"vLLM serves {model} on {url} (accelerators {devices}); its log is {log}", flush=True)
         _wait(process, url, server.start_timeout_s, log)
-        yield Served(url, key)
+        with ServerWatch(process, url, server.patience_s) as watch:
+            try:
+                yield Served(url, key)
+            except (Exception, SystemExit) as error:
+                if not (fault := watch.fault()):
+                    raise
+                raise XpError(f"the vLLM server {fault}; {_tail(log)}", ExitCode.ENGINE) from error
     finally:
         _stop(process)
 
@@ -92,22 +97,13 @@ def split_devices(num_first: int, num_rest: int) -> tuple[str, str]:
     return ",".join(names[:num_first]), ",".join(names[num_first : num_first + num_rest])
 
 
-def free_port() -> int:
-    """A TCP port that nobody listens on."""
-    with socket.socket() as listener:
-        listener.bind((HOST, 0))
-        return int(listener.getsockname()[1])
-
-
 def _wait(process: subprocess.Popen[bytes], url: str, timeout_s: float, log: Path) -> None:
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     end = time.monotonic() + timeout_s
     while time.monotonic() < end:
         if process.poll() is not None:
             raise XpError(f"the vLLM server ended with {process.returncode}; {_tail(log)}", ExitCode.RUNTIME)
-        with suppress(OSError, urllib.error.HTTPError), opener.open(f"{url}/health", timeout=10) as response:
-            if response.status == 200:
-                return
+        if is_healthy(url, 10):
+            return
         time.sleep(POLL_S)
     raise XpError(f"the vLLM server did not answer within {timeout_s:g} s; {_tail(log)}", ExitCode.RUNTIME)
 

@@ -140,6 +140,7 @@ def prepare_engine(config: TRLTrainConfig, environ: Mapping[str, str]) -> None:
         if config.grpo["use_cpu"]:
             on_cpu.send_over_gloo()
         return
+    colocated.choose_port(os.environ)
     colocated.let_trl_say(config.common.dtype)
     if config.grpo["use_cpu"]:
         keep_plain_weights()
