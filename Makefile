@@ -104,6 +104,15 @@ test-skyrl: $(SKYRL_VENV)/.done  ## What xp relies on in SkyRL, against the real
 test-inspect: setup .venv-inspect/.done  ## Logs of `xp eval` read by inspect_ai itself
 	INSPECT_PYTHON=.venv-inspect/bin/python $(BIN)/python -m pytest tests/integration/test_inspect_ai.py
 
+# Environments that other packages hold; their pins are no trainer's.
+.venv-environments/.done:
+	$(PYTHON) -m venv .venv-environments
+	.venv-environments/bin/pip install --quiet "reasoning-gym==0.1.25" "verifiers==0.4.0"
+	touch $@
+
+test-environments: setup .venv-environments/.done  ## Environments of reasoning-gym and verifiers, by the real packages
+	ENVIRONMENTS_PYTHON=.venv-environments/bin/python $(BIN)/python -m pytest tests/environments
+
 rehearse-skyrl: setup $(SKYRL_VENV)/.done  ## SkyRL's whole training loop on this machine's CPU (ARGS="seed=2")
 	$(XP) backend=skyrl hardware=cpu backend.runtime.python=$(SKYRL_VENV)/bin/python env=whodunit_mini model=tiny $(ARGS)
 
@@ -190,5 +199,5 @@ bench: setup  ## Measure the promises of docs/results.md on this machine
 clean:  ## Remove .venv and caches; outputs/ stays
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
-.PHONY: help tiny-model docs setup lock audit chaos demo plan test test-slow test-install test-skyrl rehearse-skyrl test-slime rehearse-slime test-vllm test-gpu slurm scorecard check format catalogs locks check-locks golden bench clean $(RECIPES) \
+.PHONY: help tiny-model docs setup lock audit chaos demo plan test test-slow test-install test-environments test-skyrl rehearse-skyrl test-slime rehearse-slime test-vllm test-gpu slurm scorecard check format catalogs locks check-locks golden bench clean $(RECIPES) \
 	$(addprefix prepare-,$(RECIPES)) $(addprefix plan-,$(RECIPES))

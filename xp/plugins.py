@@ -51,6 +51,7 @@ OWN: Final[Mapping[Kind, Mapping[str, str]]] = {
         "openreward": "xp.envs.openreward:OpenRewardProvider",
         "openenv": "xp.envs.openenv:OpenEnvProvider",
         "local": "xp.envs.graded:GradedProvider",
+        "reasoning_gym": "xp.envs.packages.reasoning_gym:ReasoningGymProvider",
     },
     Kind.DIALECT: dict.fromkeys(
         ("hermes", "action", "qwen_xml", "llama_json", "pythonic", "glm", "harmony", "auto"), "xp.episode.dialects"

@@ -20,6 +20,8 @@ FREE_FORM = re.compile(
     r"|model\.chat_template)(\.|$)"
 )
 """Paths below which any key is legal."""
+LISTS = re.compile(r"env(\.members\.[^.]+)?\.options\.")
+"""Paths at which `a,b` is a list where no sweep is asked for: what a provider's package writes so."""
 MAX_POINTS = 1_000
 """Of a sweep; more is a slip of the finger."""
 
@@ -100,6 +102,9 @@ def choices_of(parsed: list[Override], *, is_sweep: bool) -> tuple[list[list[Ove
             choices.append([override])
             continue
         line = override.input_line
+        if not is_sweep and LISTS.match(override.key_or_group) and override.is_choice_sweep():
+            choices.append([parser.parse_override(_listed(line or ""))])
+            continue
         if not is_sweep:
             faults.append(f"{line}: several values make a sweep; add -m")
             continue
@@ -121,6 +126,12 @@ def choices_of(parsed: list[Override], *, is_sweep: bool) -> tuple[list[list[Ove
         faults.append(f"the sweep has more than {MAX_POINTS:,} points; split it")
         choices = [one[:1] for one in choices]
     return choices, faults
+
+
+def _listed(line: str) -> str:
+    """`key=a,b` as `key=[a,b]`."""
+    key, _, values = line.partition("=")
+    return f"{key}=[{values}]"
 
 
 def _texts(override: Override) -> Iterator[str]:

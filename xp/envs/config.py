@@ -94,6 +94,8 @@ class Chat:
         return Chat(**{**value, **enums})
 
 
+LOCAL: Final = ("local", "reasoning_gym")
+"""Providers whose environments run on this machine, whatever they are given."""
 LOCAL_CALLS: Final = 8
 """A server on the same two cores is fastest at four to eight calls in flight (benchmarks/bench_session.py)."""
 
@@ -168,7 +170,7 @@ class EnvConfig:
     image: str | None = None
     """Docker image of a server that the provider starts."""
     python: str | None = None
-    """Interpreter that runs `serve`; None: see xp.envs.local_server."""
+    """Interpreter that runs `serve`, or the package that the provider needs; None: see xp.envs.pythons."""
     grader: str | None = None
     """`module:function` or `module:Class` that scores answers."""
     env_class: str | None = None
@@ -178,7 +180,7 @@ class EnvConfig:
     num_seeds: int = 1
     """Reset seeds for each row."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of a provider that is not xp's own."""
+    """Fields of the provider's own schema."""
 
 
 @dataclass(frozen=True)
@@ -191,7 +193,7 @@ class EpisodeConfig:
         """Environment calls worth having in flight: few where all environments share this machine's cores."""
         members = self.members.values()
         sessions = min(member.limits.max_sessions for member in members)
-        is_local = all(member.serve or member.image or member.provider == "local" for member in members)
+        is_local = all(member.serve or member.image or member.provider in LOCAL for member in members)
         return min(LOCAL_CALLS, sessions) if is_local else sessions
 
     def to_json(self) -> str:

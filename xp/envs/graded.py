@@ -1,7 +1,7 @@
 """`provider: local`: a task is a row and a Python function scores the answer; no server, no tools.
 
 A grader is the user's own code, so what it raises is infrastructure: the episode is void, never 0. It runs in a process
-of its own (xp.envs.grader_process), of bounded memory, which is ended where a call takes too long.
+of its own (xp.envs.child_process), of bounded memory, which is ended where a call takes too long.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ from xp.envs.base import (
     ToolResult,
     ToolSpec,
 )
+from xp.envs.child_process import ChildProcess
 from xp.envs.config import EnvConfig, Limits
-from xp.envs.grader_process import GraderProcess
 from xp.envs.graders import grader_of, rows_of
 from xp.envs.local_server import source_version
 from xp.envs.rows import Rows, checked, load_rows
 from xp.errors import ExitCode, XpError
 
+GRADER: Final = "xp.envs.grader_child"
 NO_TOOLS: Final = "Error: there are no tools here; write the answer itself."
 
 
@@ -40,13 +41,13 @@ class GradedProvider:
 
     Args:
         config: the environment; `grader` or `env_class` scores, `rows` (or the grader's own `rows`) are the tasks.
-        environ: see xp.envs.grader_process.
+        environ: see xp.envs.child_process.
     """
 
     def __init__(self, config: EnvConfig, environ: Mapping[str, str]) -> None:
         self._config = config
         self._grader = grader_of(config)
-        self._process = GraderProcess(config, environ)
+        self._process = ChildProcess(GRADER, config, environ)
         self._lock = threading.Lock()
         self._loaded: Rows | None = None
         self._is_closed = False
@@ -123,7 +124,7 @@ class GradedSession:
         limits: of the environment.
     """
 
-    def __init__(self, process: GraderProcess, row: Mapping[str, Any], limits: Limits) -> None:
+    def __init__(self, process: ChildProcess, row: Mapping[str, Any], limits: Limits) -> None:
         self._process, self._row, self._limits = process, row, limits
         self._is_closed, self._num_answers = False, 0
         self._begin()

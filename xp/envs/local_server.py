@@ -9,10 +9,7 @@ import json
 import os
 import secrets
 import select
-import site
 import subprocess
-import sys
-import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -20,11 +17,10 @@ from typing import IO, Final
 
 from xp.envs.local_keys import TOKEN_VARIABLE, Keys
 from xp.envs.loop import call_on_loop
+from xp.envs.pythons import candidates, path_for
 from xp.errors import ExitCode, XpError
 from xp.security.environment import inherited
 
-PYTHON_VARIABLE: Final = "XP_PYTHON"
-"""Names the interpreter that xp itself was started with, where that is on this machine (launcher=local)."""
 START_S: Final = 180.0
 STOP_S: Final = 5.0
 
@@ -38,7 +34,7 @@ class LocalServer:
         log: where the child's output goes; None: nowhere.
         kind: what `serve` is of: `openreward` or `openenv`.
         python: the interpreter that serves; it must have uvicorn and the environment's packages. None: this one, or,
-            where a package is missing in it, the one that PYTHON_VARIABLE names.
+            where a package is missing in it, the one that `xp.envs.pythons` names.
         memory_gb: of the child, and of each process that it starts; None: no bound.
     """
 
@@ -55,7 +51,7 @@ class LocalServer:
         self.serve = serve
         self._kind, self._memory_gb = kind, memory_gb
         self._environ = os.environ if environ is None else environ
-        self._pythons = [python] if python else _own_and_xps(self._environ)
+        self._pythons = candidates(python, self._environ)
         self.url = ""
         self._token = secrets.token_hex(32)
         self.keys = Keys.of(self._token)
@@ -136,7 +132,7 @@ class LocalServer:
                         *(os.path.expanduser(python), "-m", "xp.envs.serve"),
                         *(self._kind, self.serve, str(writing), str(os.getpid()), str(self._memory_gb or "")),
                     ],
-                    env=_child_environ(self._environ, self._token, python != sys.executable),
+                    env=_child_environ(self._environ, self._token, python),
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
@@ -146,10 +142,6 @@ class LocalServer:
         finally:
             os.close(writing)
         return reading
-
-
-def _own_and_xps(environ: Mapping[str, str]) -> list[str]:
-    return list(dict.fromkeys((sys.executable, environ.get(PYTHON_VARIABLE) or sys.executable)))
 
 
 def _opened(log: Path | None) -> IO[bytes]:
@@ -172,17 +164,11 @@ def _first_line(fd: int) -> dict[str, object]:
     return report
 
 
-def _child_environ(environ: Mapping[str, str], token: str, is_foreign: bool) -> dict[str, str]:
+def _child_environ(environ: Mapping[str, str], token: str, python: str) -> dict[str, str]:
     """Another interpreter gets xp and the user's own modules, and its libraries from where it is installed."""
-    own = {os.path.realpath(place) for place in (*site.getsitepackages(), sysconfig.get_paths()["stdlib"])}
-    entries = [os.path.realpath(entry or os.getcwd()) for entry in sys.path]
-    if is_foreign:
-        entries = [entry for entry in entries if not any(Path(entry).is_relative_to(place) for place in own)]
-        entries = [entry for entry in entries if not entry.endswith(".zip")]
-    path = os.pathsep.join(entries)
     plain, hidden = inherited(environ)
     quiet = {"OPENREWARD_DISABLE_UPDATE_CHECK": "1", "OPENREWARD_LOG_LEVEL": "WARNING"}
-    return {**plain, **hidden, **quiet, "PYTHONPATH": path, TOKEN_VARIABLE: token}
+    return {**plain, **hidden, **quiet, "PYTHONPATH": path_for(python), TOKEN_VARIABLE: token}
 
 
 def source_version(serve: str) -> str:

@@ -28,8 +28,11 @@ PROVIDER_FIELDS = {
     "openreward": ("target", "serve", "python", "variant"),
     "openenv": ("target", "serve", "image", "python", "rows"),
     "local": ("grader", "env_class", "rows"),
+    "reasoning_gym": ("python",),
 }
 """Fields that mean something to a provider of xp's own; a user's provider may read any."""
+HOSTED = ("reasoning_gym",)
+"""Providers of other packages' environments, which `python` may run."""
 ADDRESSES = {
     "openreward": {"target": "a catalog name or a URL", "serve": "package.module:Class"},
     "openenv": {"target": "a URL", "serve": "package.module:Class or :app", "image": "a Docker image"},
@@ -86,9 +89,9 @@ class EnvMember(Section):
     """One environment of the mix."""
 
     provider: str
-    """`openreward`, `openenv`, `local`, a plugin's, or `package.module:Class` of your own provider."""
+    """`openreward`, `openenv`, `local`, `reasoning_gym`, a plugin's, or `package.module:Class` of your own provider."""
     options: dict[str, Any]
-    """Fields of a plugin's provider, as its own schema has them, or of your own provider."""
+    """Fields of reasoning_gym, or of a plugin's provider, as its own schema has them, or of your own provider."""
     target: str | None
     """`Org/Name` in the OpenReward catalog, or the URL of an ORS or OpenEnv server."""
     serve: ModulePath | None
@@ -96,7 +99,7 @@ class EnvMember(Section):
     image: ImageName | None
     """Docker image of an OpenEnv server, started on this machine's loopback."""
     python: LocalPath | None
-    """Interpreter that runs `serve`; None: the stage's own, or xp's own (launcher=local) where that lacks a package."""
+    """Interpreter that runs `serve`, or the provider's package; None: the stage's own, or xp's (launcher=local)."""
     grader: ModulePath | None
     """provider local: `package.module:function`, (answer, row) -> reward, or a class with `grade` or `step`."""
     env_class: Name | None
@@ -165,7 +168,7 @@ class EnvMember(Section):
             raise ValueError(f"target {self.target!r} is no URL; OpenEnv has no catalog: give the URL of a server")
         if self.provider == "openenv" and self.rows is None:
             raise ValueError("provider=openenv needs rows, the prompts of its tasks (package:file.jsonl)")
-        if self.python is not None and self.serve is None:
+        if self.python is not None and self.serve is None and self.provider not in HOSTED:
             raise ValueError("python says what runs the environment, and serve is null")
         if self.python is not None and "/" in self.python and not self.python.startswith(("/", "~")):
             raise ValueError(f"python {self.python!r}: write the whole path; stages run in the outputs' directory")

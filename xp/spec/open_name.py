@@ -51,14 +51,18 @@ def checked_name(kind: Kind, value: Any, more: str = "") -> str:
     raise PydanticCustomError("enum", "Input should be {expected}", {"expected": expected})
 
 
+OPTIONED = {Kind.PROVIDER: ("reasoning_gym",)}
+"""Names of xp's own that have options; the others' modules are not imported for a plan."""
+
+
 def checked_options(kind: Kind, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a plugin, as its own model `Options` completes them.
+    """The options of a name, as its own model `Options` completes them.
 
     Raises:
-        ValueError: with every fault of the options; for any option, where the name is xp's own.
+        ValueError: with every fault of the options; for any option, where the name is xp's own and has none.
         XpError: the plugin cannot be imported.
     """
-    if is_own(kind, name):
+    if is_own(kind, name) and name not in OPTIONED.get(kind, ()):
         if given:
             keys = ", ".join(given)
             raise ValueError(f"{keys}: {kind.word}={name} is xp's own and has no options; they are a plugin's")

@@ -1,4 +1,4 @@
-"""A user's grader in a process of its own, so that one that loops or eats memory costs an episode and not the run."""
+"""Somebody's code in a process of its own, so that code that loops or eats memory costs an episode and not the run."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from xp.envs import base
 from xp.envs.base import DeadlineExceeded, EnvFault, ResponseLost, ToolCrashed
 from xp.envs.config import EnvConfig
 from xp.envs.loop import call_on_loop
+from xp.envs.pythons import path_for
 from xp.errors import ExitCode, XpError
 from xp.security.environment import inherited
 
@@ -24,16 +25,20 @@ STOP_S: Final = 2.0
 """For a process that has hung up to end by itself."""
 
 
-class GraderProcess:
+class ChildProcess:
     """Starts the child with the first request, and again after it was ended.
 
     Args:
+        program: module that answers by `xp.envs.desk`.
         config: of the environment.
         environ: of which the child gets what `xp.security.environment` lists, and the environment's declared secrets.
+        python: the interpreter; it needs pydantic, and what the program imports.
     """
 
-    def __init__(self, config: EnvConfig, environ: Mapping[str, str]) -> None:
-        self._config, self._environ = config, environ
+    def __init__(
+        self, program: str, config: EnvConfig, environ: Mapping[str, str], python: str = sys.executable
+    ) -> None:
+        self._program, self._config, self._environ, self._python = program, config, environ, python
         self._numbers = itertools.count()
         self._lock = threading.Lock()
         self._child: Child | None = None
@@ -43,7 +48,7 @@ class GraderProcess:
         with self._lock:
             if self._child is None or not self._child.is_alive():
                 # The kernel's death signal follows the thread that forked, so the fork happens on one that never ends.
-                self._child = call_on_loop(lambda: Child(self._config, self._environ))
+                self._child = call_on_loop(lambda: Child(self._program, self._config, self._environ, self._python))
             return self._child
 
     def number(self) -> int:
@@ -61,7 +66,7 @@ class GraderProcess:
 class Child:
     """One process; a request that is not answered in time ends it."""
 
-    def __init__(self, config: EnvConfig, environ: Mapping[str, str]) -> None:
+    def __init__(self, program: str, config: EnvConfig, environ: Mapping[str, str], python: str) -> None:
         self._owner = os.getpid()
         self._lock = threading.Lock()
         self._numbers = itertools.count()
@@ -69,38 +74,38 @@ class Child:
         self._gone: str | None = None
         self._connection, theirs = multiprocessing.Pipe()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "xp.envs.grader_child", str(theirs.fileno()), str(os.getpid())],
-            env=_environ(environ, config.secrets),
+            [os.path.expanduser(python), "-m", program, str(theirs.fileno()), str(os.getpid())],
+            env=_environ(environ, config.secrets, python),
             stdin=subprocess.DEVNULL,
             pass_fds=(theirs.fileno(),),
             start_new_session=True,
         )
         theirs.close()
         self._connection.send(config)
-        threading.Thread(target=self._read, args=(self._connection,), name="grader-replies", daemon=True).start()
+        threading.Thread(target=self._read, args=(self._connection,), name="child-replies", daemon=True).start()
 
     def is_alive(self) -> bool:
         return self._gone is None and self._owner == os.getpid()
 
     def ask(self, verb: str, conversation: int, argument: Any, limit_s: float, what: str) -> Any:
-        """The answer of `xp.envs.grader_child.Desk`.
+        """The answer of the child's `xp.envs.desk.Desk`.
 
         Raises:
             DeadlineExceeded: it took longer than `limit_s`; the process is ended.
-            ToolCrashed: the user's code raised.
+            ToolCrashed: the code there raised.
             ResponseLost: the process is gone.
         """
         done: Future[Any] = Future()
         with self._lock:
             if self._gone is not None:
-                raise ResponseLost(f"the grader's process is gone: {self._gone}")
+                raise ResponseLost(f"its process is gone: {self._gone}")
             number = next(self._numbers)
             self._waiting[number] = done
             try:
                 self._connection.send((number, verb, conversation, argument))
             except OSError:
                 self._waiting.pop(number)
-                raise ResponseLost("the grader's process is gone") from None
+                raise ResponseLost("its process is gone") from None
         try:
             kind, value = done.result(limit_s)
         except TimeoutError:
@@ -145,11 +150,11 @@ def _result(kind: str, value: Any, what: str) -> Any:
             fault: type[EnvFault] = getattr(base, value[0], base.ProtocolError)
             raise fault(value[1])
         case "gone":
-            raise ResponseLost(f"{what}: the grader's process is gone: {value}")
+            raise ResponseLost(f"{what}: its process is gone: {value}")
         case _:
             raise ToolCrashed(f"{what} {value}")
 
 
-def _environ(environ: Mapping[str, str], secrets: tuple[str, ...]) -> dict[str, str]:
+def _environ(environ: Mapping[str, str], secrets: tuple[str, ...], python: str) -> dict[str, str]:
     plain, hidden = inherited({**os.environ, **environ}, secrets)
-    return {**plain, **hidden, "PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path)}
+    return {**plain, **hidden, "PYTHONPATH": path_for(python)}

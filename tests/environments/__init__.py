@@ -1,0 +1,1 @@
+"""Environments of other packages, in a Python that has them: `make test-environments`."""

@@ -1,0 +1,37 @@
+"""The Python that has the packages; `make test-environments` makes it and names it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+VARIABLE = "ENVIRONMENTS_PYTHON"
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def python() -> str:
+    """Its whole path; the test is skipped where there is none."""
+    given = os.environ.get(VARIABLE)
+    if given is None:
+        pytest.skip(f"needs {VARIABLE}=a Python with reasoning-gym and verifiers: make test-environments")
+    return os.path.abspath(given)
+
+
+def told(program: str, given: Any) -> Any:
+    """What a program there prints as JSON of `given`, which it reads as JSON."""
+    done = subprocess.run(
+        [python(), "-c", program],
+        input=json.dumps(given),
+        capture_output=True,
+        text=True,
+        timeout=280,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])

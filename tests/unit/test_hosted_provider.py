@@ -1,0 +1,129 @@
+"""Providers in a process of their own: the contract, another Python, and what becomes of a process that ends."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contracts.provider_suite import ProviderSuite, lent
+from tests.unit.test_envs_graded import graded
+from xp.compose import compose
+from xp.envs.base import Provider, ResponseLost, Task
+from xp.envs.config import EnvConfig
+from xp.envs.load import load_provider
+from xp.envs.packages.hosted import HostedProvider
+from xp.episode.episode import Episode
+from xp.errors import XpError
+
+
+class HostedGrader(HostedProvider):
+    """xp's own provider of graded rows, as if it were a package's."""
+
+    hosted = "xp.envs.graded:GradedProvider"
+    package = "xp"
+
+
+class LackingProvider(HostedProvider):
+    """What no Python has."""
+
+    hosted = "tests.unit.no_such_module:Provider"
+    package = "no-such-package==1.0"
+
+
+class TestHosted(ProviderSuite):
+    """The contract, across a process."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def provider(cls) -> Iterator[Provider]:
+        yield from lent(HostedGrader(graded("Higher"), os.environ))
+
+    @pytest.fixture
+    def closed(self) -> Provider:
+        return HostedGrader(graded("equals"), os.environ)
+
+
+def child_of(provider: HostedProvider) -> Any:
+    return provider._host.child()
+
+
+def test_a_session_whose_process_ended_is_lost_and_the_next_one_has_a_new_process() -> None:
+    provider = HostedGrader(graded("Higher"), os.environ)
+    session = provider.open(Task("x", "train", 5))
+    child_of(provider).end("killed by the test")
+    with pytest.raises(ResponseLost):
+        session.answer("5")
+    assert provider.open(Task("x", "train", 5)).answer("5").reward == 1.0
+    provider.close()
+
+
+def test_an_episode_goes_on_in_a_new_process_with_what_was_said_before() -> None:
+    config = graded("Higher")
+    provider = HostedGrader(config, os.environ)
+    task = Task("x", "train", 5)
+    episode = Episode(task, lambda: provider.open(task), config)
+    episode.step("3")
+    child_of(provider).end("killed by the test")
+    episode.step("5")
+    assert episode.settle().reward == 1.0
+    provider.close()
+
+
+def test_a_package_that_is_nowhere_is_named_with_the_way_to_install_it() -> None:
+    with pytest.raises(XpError, match=r"pip install 'no-such-package==1.0'.*env.python") as raised:
+        LackingProvider(graded("Higher"), {**os.environ, "XP_PYTHON": sys.executable}).splits()
+    assert sys.executable in str(raised.value)
+
+
+def test_an_interpreter_that_is_not_there_is_named(tmp_path: Path) -> None:
+    config = EnvConfig(**{**vars(graded("Higher")), "python": str(tmp_path / "python")})
+    with pytest.raises(XpError, match=str(tmp_path)):
+        HostedGrader(config, os.environ).splits()
+
+
+def words(*more: str) -> list[str]:
+    return ["env=reasoning_gym", "env.options.dataset=chain_sum,leg_counting", *more]
+
+
+def test_a_comma_makes_a_list_of_a_packages_option() -> None:
+    member = compose(words()).env.members["reasoning_gym"]
+    assert member.options["dataset"] == ["chain_sum", "leg_counting"]
+    assert member.options["num_test"] == 200
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["env.options.weights.spell_backward=2"], "spell_backward"),
+        (["env.options.config.chain_sum.seed=1"], "it follows from seed"),
+        (["env.options.dataset=chain_sum,chain_sum"], "named twice"),
+        (["env.options.weigths=1"], "did you mean weights"),
+        (["env.options.num_train=0"], "num_train"),
+        (["env.python=.venv/bin/python"], "write the whole path"),
+        (["env.grader=a.b:c"], "grader belongs to provider=local"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused_while_planning(more: list[str], said: str) -> None:
+    with pytest.raises(XpError, match=said):
+        compose(words(*more))
+
+
+def test_a_configuration_on_the_command_line_reaches_the_job() -> None:
+    config = load_options(words("env.options.config.chain_sum.max_terms=3", "env.options.level=2"))
+    assert config["config"] == {"chain_sum": {"max_terms": 3}}
+    assert config["level"] == 2
+
+
+def load_options(overrides: list[str]) -> dict[str, Any]:
+    from xp.backends.stages.episode import episode_config
+    from xp.envs.config import EpisodeConfig
+
+    text = episode_config(compose(overrides)).to_json()
+    member = EpisodeConfig.from_json(text).members["reasoning_gym"]
+    load_provider(member, os.environ).close()
+    return dict(member.options)

@@ -1,0 +1,62 @@
+"""The child's side of `xp.envs.child_process`: requests in, results out, until the parent hangs up."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+import threading
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+from xp.envs.base import EnvFault
+from xp.envs.bounds import bound_memory, die_with
+from xp.envs.config import EnvConfig
+from xp.errors import XpError
+
+
+class Desk:
+    """Answers requests `(number, verb, conversation, argument)` by `(number, result)`, each on a thread of its own.
+
+    Args:
+        connection: to the parent.
+        clerk: its method of the verb's name, called as `verb(conversation, argument)`, gives the result.
+    """
+
+    def __init__(self, connection: Connection, clerk: Any) -> None:
+        self._connection, self._clerk = connection, clerk
+        self._lock = threading.Lock()
+
+    def serve(self) -> None:
+        """Until the parent hangs up."""
+        while True:
+            try:
+                request = self._connection.recv()
+            except (EOFError, OSError):
+                return
+            threading.Thread(target=self._answer, args=request, name="desk", daemon=True).start()
+
+    def _answer(self, number: int, verb: str, conversation: int, argument: Any) -> None:
+        try:
+            result = ("ok", getattr(self._clerk, verb)(conversation, argument))
+        except XpError as error:
+            result = ("xp", (str(error), int(error.code)))
+        except EnvFault as error:
+            result = ("fault", (type(error).__name__, str(error)))
+        except BaseException as error:
+            place = inspect.trace()[-1]
+            result = ("raised", f"raised {type(error).__name__}: {error} ({place.filename}:{place.lineno})")
+        with self._lock:
+            self._connection.send((number, *result))
+
+
+def serve(clerk_of: Callable[[EnvConfig], Any]) -> None:
+    """The program of a child: its arguments are the connection's descriptor and the parent's process id."""
+    die_with(int(sys.argv[2]))
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # What the code there prints is no part of a stage's output.
+    connection = Connection(int(sys.argv[1]))
+    config: EnvConfig = connection.recv()
+    bound_memory(config.limits.memory_gb)
+    Desk(connection, clerk_of(config)).serve()
+    os._exit(0)  # What hangs on a thread of its own does not keep the process.

@@ -1,0 +1,31 @@
+"""Which interpreter runs an environment's code beside a stage, and what it is handed of this one's modules."""
+
+from __future__ import annotations
+
+import os
+import site
+import sys
+import sysconfig
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+PYTHON_VARIABLE: Final = "XP_PYTHON"
+"""Names the interpreter that xp itself was started with, where that is on this machine (launcher=local)."""
+
+
+def candidates(chosen: str | None, environ: Mapping[str, str]) -> list[str]:
+    """The interpreter that was chosen; without a choice this one, and then the one that xp was started with."""
+    if chosen:
+        return [chosen]
+    return list(dict.fromkeys((sys.executable, environ.get(PYTHON_VARIABLE) or sys.executable)))
+
+
+def path_for(python: str) -> str:
+    """PYTHONPATH of a child: another interpreter gets xp and the user's modules, and has libraries of its own."""
+    if python == sys.executable:
+        return os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+    own = {os.path.realpath(place) for place in (*site.getsitepackages(), sysconfig.get_paths()["stdlib"])}
+    entries = [os.path.realpath(entry or os.getcwd()) for entry in sys.path]
+    entries = [entry for entry in entries if not any(Path(entry).is_relative_to(place) for place in own)]
+    return os.pathsep.join(entry for entry in entries if not entry.endswith(".zip"))
