@@ -1,0 +1,151 @@
+"""What was run and what became of it: the facts of a run's record and spec, its plan beside what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Final
+
+from xp.compose import from_container
+from xp.errors import XpError
+from xp.planning.memory import memory_lines
+from xp.report.foreign import page_name
+from xp.runs.record import RunRecord, RunStatus, is_held
+
+KILLED: Final = "killed"
+LIMITS: Final = (
+    ("prompt tokens", "max_prompt_tokens", "prompt"),
+    ("response tokens", "max_response_tokens", "response"),
+    ("turns", "max_turns", "turns"),
+)
+"""What is bounded, the bound's key in `training`, and the name of what was measured."""
+
+
+def status_of(run: Path, record: RunRecord) -> str:
+    """What the record says, unless it says `running` and no supervisor of this machine or cluster has it."""
+    is_orphan = record.status is RunStatus.RUNNING and record.attempts[-1].supervisor is not None and not is_held(run)
+    return KILLED if is_orphan else record.status.value
+
+
+def title_of(spec: Mapping[str, Any]) -> str:
+    """The run on one line."""
+    parts = ["+".join(_dict(_dict(spec.get("env")).get("members")))]
+    parts += [str(_dict(spec.get(name)).get("name")) for name in ("model", "algorithm", "backend", "hardware")]
+    return page_name(" · ".join([*parts, f"seed {spec.get('seed')}"]))
+
+
+def facts(record: RunRecord) -> list[tuple[str, str]]:
+    """Who ran it when, on which code."""
+    if not record.attempts:
+        return []
+    first, last = record.attempts[0], record.attempts[-1]
+    origin = last.provenance
+    commit = f", commit {origin.commit[:10]}" if origin.commit else ""
+    changed = " (with changes)" if origin.is_dirty else ""
+    versions = ", ".join(f"{name} {version or 'absent'}" for name, version in origin.versions.items())
+    found = [
+        ("started", first.started),
+        ("ended", last.ended or "not yet"),
+        ("attempts", str(len(record.attempts))),
+        ("code", f"xp {origin.xp}{commit}{changed}, Python {origin.python}"),
+        ("packages", versions),
+    ]
+    return [(name, page_name(value)) for name, value in found]
+
+
+def stages(record: RunRecord) -> list[dict[str, Any]]:
+    """Every stage of every attempt, with how long it took."""
+    return [
+        {
+            "attempt": attempt.number,
+            "stage": page_name(stage.name),
+            "status": stage.status.value,
+            "seconds": _seconds(stage.started, stage.ended),
+            "exit_code": stage.exit_code,
+            "log": page_name(stage.log or ""),
+        }
+        for attempt in record.attempts
+        for stage in attempt.stages
+    ]
+
+
+def plan_and_measured(spec: Mapping[str, Any], record: RunRecord, train: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Rows of what was planned and what was measured in its place.
+
+    Args:
+        spec: the run's.
+        record: the run's.
+        train: the training's curves.
+    """
+    training, values = _dict(spec.get("training")), _dict(train.get("values"))
+    steps = train.get("step", [])
+    rows = [
+        ("rollout steps", _planned_steps(training, record), str(len(steps))),
+        ("episodes a step", _product(training, "prompts_per_step", "group_size"), _mean(values, "episodes/num")),
+        ("tokens written in an episode", _limit(training, "max_response_tokens"), _mean(values, "episodes/tokens")),
+        ("turns of an episode", _limit(training, "max_turns"), _mean(values, "environment/turns")),
+        ("seconds of a step", "not planned", _mean(values, "time/step_s")),
+    ]
+    rows += [(f"  of it {name[5:-2]}", "", _mean(values, name)) for name in sorted(values) if _is_part(name)]
+    rows += [(f"seconds of {stage['stage']}", "not planned", _text(stage["seconds"])) for stage in _last(stages(record))]
+    return [*rows, *_memory(spec, values)]
+
+
+def _memory(spec: Mapping[str, Any], values: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    try:
+        lines = [line.replace("[bold]", "").replace("[/bold]", "") for line in memory_lines(from_container({**spec}))]
+    except (XpError, KeyError, TypeError, ValueError):
+        lines = []
+    measured = [f"{name} {max(one for one in column if one is not None):.2f}" for name, column in values.items()
+                if "memory" in name and any(one is not None for one in column)]  # fmt: skip
+    planned = "\n".join(map(page_name, lines)) or "no accelerator: nothing to estimate"
+    yield "memory", planned, "\n".join(measured) or "not recorded by this backend"
+
+
+def _planned_steps(training: Mapping[str, Any], record: RunRecord) -> str:
+    settled = [one.training["num_steps"] for one in record.attempts if one.training]
+    return _text(settled[-1] if settled else training.get("num_steps"))
+
+
+def _last(all_stages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of each stage the last attempt that ran it."""
+    found = {stage["stage"]: stage for stage in all_stages if stage["seconds"] is not None}
+    return list(found.values())
+
+
+def _is_part(name: str) -> bool:
+    return name.startswith("time/") and name.endswith("_s") and name != "time/step_s"
+
+
+def _mean(values: Mapping[str, Any], name: str) -> str:
+    column = [one for one in values.get(name, ()) if one is not None]
+    return f"{fmean(column):.4g} in the mean" if column else "not recorded"
+
+
+def _product(section: Mapping[str, Any], one: str, other: str) -> str:
+    factors = section.get(one), section.get(other)
+    return f"{factors[0]} x {factors[1]}" if all(isinstance(factor, int) for factor in factors) else "-"
+
+
+def _limit(section: Mapping[str, Any], key: str) -> str:
+    return f"at most {section[key]}" if section.get(key) is not None else "no limit"
+
+
+def _text(value: Any) -> str:
+    return "-" if value is None else f"{value:,.0f}" if isinstance(value, int | float) else str(value)
+
+
+def _seconds(started: str | None, ended: str | None) -> float | None:
+    if started is None:
+        return None
+    try:
+        end = datetime.fromisoformat(ended) if ended else datetime.now(UTC)
+        return round((end - datetime.fromisoformat(started)).total_seconds(), 1)
+    except (ValueError, TypeError):
+        return None
+
+
+def _dict(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,79 @@
+"""What a run's spec is shown against: the recipe that gave it its name, or the defaults of the options it chose."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, Final
+
+from xp.compose import compose, options
+from xp.errors import XpError
+from xp.report.foreign import page_name, page_text
+from xp.security.names import is_name
+
+MISSING: Final = "(absent)"
+CHOSEN: Final = ("model", "algorithm", "backend", "hardware", "launcher")
+"""Sections whose `name` is their option's."""
+MAX_VALUE: Final = 2_000
+
+
+def differences(spec: Mapping[str, Any]) -> tuple[str, list[tuple[str, str, str]]]:
+    """The base in words, and each key that differs from it: key, value of the base, own value."""
+    name, base = base_of(spec)
+    return name, difference(flat(base), flat(spec))
+
+
+def difference(base: Mapping[str, str], own: Mapping[str, str]) -> list[tuple[str, str, str]]:
+    """Keys whose values differ, with both."""
+    keys = dict.fromkeys([*own, *base])
+    pairs = ((key, base.get(key, MISSING), own.get(key, MISSING)) for key in keys)
+    return [(key, one, other) for key, one, other in pairs if one != other]
+
+
+def flat(value: Any, path: str = "") -> dict[str, str]:
+    """Dotted keys of a nested mapping with their values as a page shows them."""
+    if isinstance(value, Mapping) and value:
+        found: dict[str, str] = {}
+        for key, below in value.items():
+            found |= flat(below, f"{path}.{page_name(key)}" if path else page_name(key))
+        return found
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return {path: page_text(text, MAX_VALUE).text}
+
+
+def base_of(spec: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    """A recipe is recognised by the run's name, which is its own; options by the names of the sections."""
+    name = str(spec.get("name"))
+    if is_name(name) and name in options("recipes"):
+        found = _composed((f"recipes={name}",))
+        if found is not None:
+            return f"the recipe {name}", found
+    chosen = _options_of(spec)
+    if (found := _composed(chosen)) is not None:
+        return f"the defaults with {' '.join(chosen)}", found
+    return "the defaults", _composed(()) or {}
+
+
+def _options_of(spec: Mapping[str, Any]) -> tuple[str, ...]:
+    """`group=option` of every section that names an option which exists."""
+    members = list(_dict(_dict(spec.get("env")).get("members")))
+    words = [f"env={'+'.join(members)}"] if members and all(one in options("env") for one in members) else []
+    for group in CHOSEN:
+        name = _dict(spec.get(group)).get("name")
+        if isinstance(name, str) and name in options(group):
+            words.append(f"{group}={name}")
+    return tuple(words)
+
+
+@cache
+def _composed(words: tuple[str, ...]) -> Mapping[str, Any] | None:
+    try:
+        found: Mapping[str, Any] = compose(words).model_dump(mode="json")
+    except XpError:
+        return None
+    return found
+
+
+def _dict(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,66 @@
+"""The curves of a run: every metric of metrics.jsonl by step, and the reward's interval from the episodes."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from xp.evaluation.statistics import mean
+from xp.report.episodes import TRAIN, EpisodeIndex
+from xp.report.foreign import page_name
+
+STAGES: Final = ("train", "evaluate_during", "evaluate")
+HEAD: Final = ("step", "time", "stage", "attempt", "schema_version", "format")
+"""Keys of a line that are no metrics."""
+MOST_METRICS: Final = 2_000
+"""Different metrics of a stage that a page shows."""
+
+
+def curves(run: Path) -> dict[str, dict[str, Any]]:
+    """Stage -> its lines as columns: `step`, `time`, `attempt`, and `values` by metric; of a step, the last line."""
+    lines: dict[str, dict[int, dict[str, Any]]] = {stage: {} for stage in STAGES}
+    file = run / "metrics.jsonl"
+    for text in file.read_bytes().split(b"\n") if file.is_file() else ():
+        try:
+            line = json.loads(text)
+            stage, step = line["stage"], line["step"]
+        except (ValueError, TypeError, KeyError, RecursionError):
+            continue  # torn by a killed process
+        if stage in lines and isinstance(step, int):
+            lines[stage][step] = line
+    return {stage: _columns([by_step[step] for step in sorted(by_step)]) for stage, by_step in lines.items() if by_step}
+
+
+def reward_intervals(index: EpisodeIndex, phase: str = TRAIN) -> dict[str, list[float | None]]:
+    """The mean reward of each step's episodes with its 95 % interval, clustered by task; the last attempt's."""
+    last = index.last_attempt_of()
+    steps: dict[int, dict[str, list[float]]] = {}
+    for row in index.rows:
+        if row.phase == phase and row.attempt == last[phase, row.step] and row.reward is not None:
+            steps.setdefault(row.step, {}).setdefault(row.task, []).append(row.reward)
+    found: dict[str, list[float | None]] = {"step": [], "value": [], "low": [], "high": []}
+    for step in sorted(steps):
+        estimate = mean(list(steps[step].values()))
+        if estimate is not None:
+            for name, value in zip(found, (step, estimate.value, estimate.low, estimate.high), strict=True):
+                found[name].append(None if value is None else round(value, 6))
+    return found
+
+
+def _columns(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    names = sorted({name for line in lines for name in line if name not in HEAD})[:MOST_METRICS]
+    return {
+        "step": [line["step"] for line in lines],
+        "time": [_number(line.get("time")) for line in lines],
+        "attempt": [_number(line.get("attempt")) for line in lines],
+        "values": {page_name(name): [_number(line.get(name)) for line in lines] for name in names},
+    }
+
+
+def _number(value: Any) -> float | int | None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return float(f"{value:.7g}") if isinstance(value, float) and abs(value) < 1e6 else value

@@ -1,0 +1,119 @@
+"""Runs -> the data of a page: what `xp report` embeds and what `xp view` answers with."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from xp import __version__
+from xp.compose.recorded import recorded_spec
+from xp.report.about import facts, plan_and_measured, stages, status_of, title_of
+from xp.report.base import differences, flat
+from xp.report.curves import curves, reward_intervals
+from xp.report.detail import detail
+from xp.report.episodes import EpisodeIndex, EpisodeRow
+from xp.report.foreign import page_name
+from xp.report.result import results, verdict
+from xp.report.selection import Extent, chosen
+from xp.runs.record import read_record
+
+FORMAT: Final = 1
+NAMED: Final = ("phase", "env", "split", "status")
+"""Columns of episodes that hold the position of a name in a list beside them."""
+COMPRESSION: Final = 6
+
+
+class RunPage:
+    """One run as a page shows it.
+
+    Args:
+        run: its directory; it must hold a run's record.
+        with_episodes: whether its trajectories are read.
+    """
+
+    def __init__(self, run: Path, *, with_episodes: bool = True) -> None:
+        self.run = run
+        self.index = EpisodeIndex(run)
+        self._with_episodes = with_episodes
+        self._names: dict[str, dict[str, int]] = {name: {} for name in NAMED}
+
+    def refresh(self) -> None:
+        """Read the episodes that were written since."""
+        if self._with_episodes:
+            self.index.refresh()
+
+    def data(self, rows_from: int = 0, chunk_of: Mapping[int, int] | None = None) -> dict[str, Any]:
+        """Everything but the episodes' text.
+
+        Args:
+            rows_from: number of the first episode whose figures are wanted.
+            chunk_of: number of an episode -> the chunk that holds its text; None: it is asked for.
+        """
+        record = read_record(self.run)
+        spec, lines = recorded_spec(self.run / "spec.yaml"), curves(self.run)
+        status = status_of(self.run, record)
+        base, changed = differences(spec)
+        return {
+            "id": page_name(record.run_id),
+            "status": status,
+            "title": title_of(spec),
+            "facts": facts(record),
+            "verdict": verdict(self.run, record, status),
+            "stages": stages(record),
+            "plan": plan_and_measured(spec, record, lines.get("train", {})),
+            "spec": list(flat(spec).items()),
+            "base": base,
+            "differences": changed,
+            "metrics": lines,
+            "reward": reward_intervals(self.index),
+            "held_out": results(self.run),
+            "episodes": self._columns(rows_from, chunk_of),
+            "unreadable": self.index.num_unreadable,
+        }
+
+    def _columns(self, rows_from: int, chunk_of: Mapping[int, int] | None) -> dict[str, Any]:
+        rows = self.index.rows[rows_from:]
+        columns: dict[str, list[Any]] = {name: [] for name in EpisodeRow._fields}
+        for row in rows:
+            for name, value in zip(EpisodeRow._fields, row, strict=True):
+                columns[name].append(self._cell(name, value))
+        if chunk_of is not None:
+            columns["chunk"] = [chunk_of.get(number, -1) for number in range(rows_from, len(self.index.rows))]
+        return {"from": rows_from, "columns": columns, "names": {name: list(found) for name, found in self._names.items()}}
+
+    def _cell(self, name: str, value: Any) -> Any:
+        if name in self._names:
+            known = self._names[name]
+            return known.setdefault(page_name(value), len(known))
+        return round(value, 4) if isinstance(value, float) else value
+
+
+def report(
+    pages: Sequence[RunPage], extent: Extent = Extent.CHOSEN, comparison: Mapping[str, Any] | None = None
+) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """The data of a page that stands alone, and the compressed texts of its episodes by element."""
+    runs: list[dict[str, Any]] = []
+    chunks: dict[str, bytes] = {}
+    for number, one in enumerate(pages):
+        one.refresh()
+        chunk_of: dict[int, int] = {}
+        for place, numbers in enumerate(chosen(one.index.rows, extent).values()):
+            chunk_of |= dict.fromkeys(numbers, place)
+            texts = {episode: detail(one.index.record(episode)) for episode in numbers}
+            chunks[f"chunk-{number}-{place}"] = compressed(texts)
+        runs.append(one.data(chunk_of=chunk_of))
+    return frame(runs, comparison), chunks
+
+
+def frame(runs: Sequence[Mapping[str, Any]], comparison: Mapping[str, Any] | None, *, live: bool = False) -> dict[str, Any]:
+    """The runs with what is said of the page itself."""
+    made = datetime.now(UTC).isoformat(timespec="seconds")
+    return {"format": FORMAT, "made": made, "xp": __version__, "live": live, "runs": runs, "comparison": comparison}
+
+
+def compressed(value: Any) -> bytes:
+    return gzip.compress(json.dumps(value, ensure_ascii=True, separators=(",", ":")).encode(), COMPRESSION, mtime=0)

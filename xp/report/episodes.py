@@ -1,0 +1,142 @@
+"""Every episode of a run: its figures in memory, its text on the disk until somebody asks for it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from xp.episode.trajectory import READABLE
+from xp.errors import ExitCode, XpError
+
+MAX_LINE: Final = 200_000_000
+"""Bytes of a line that is read; a longer one counts as unreadable."""
+TRAIN: Final = "train"
+
+
+class EpisodeRow(NamedTuple):
+    """The figures of one episode."""
+
+    attempt: int
+    phase: str
+    step: int
+    """Rollout step as the metrics count it: from 1 in training, 0 for an evaluation before it."""
+    env: str
+    split: str
+    index: int
+    sample: int
+    reward: float | None
+    status: str
+    turns: int
+    calls: int
+    malformed: int
+    generated: int | None
+    """Tokens that the policy wrote; None: not counted."""
+    seconds: float
+
+    @property
+    def task(self) -> str:
+        return f"{self.env}/{self.split}/{self.index}"
+
+
+class EpisodeIndex:
+    """The episodes below a run's directory in the order in which they were found; `refresh` adds the new ones.
+
+    Args:
+        run: the directory.
+    """
+
+    def __init__(self, run: Path) -> None:
+        self._run = run
+        self._read_to: dict[Path, int] = {}
+        self._places: list[tuple[Path, int]] = []
+        self.rows: list[EpisodeRow] = []
+        self.num_unreadable = 0
+        """Lines that hold no episode that this version reads: torn by a kill, or of another schema."""
+
+    def refresh(self) -> None:
+        """Read what was written since the last time; a line without its end is left for the next time."""
+        files = self._run.glob("attempt_*/*/trajectories/*.jsonl")
+        for file in sorted(files, key=lambda file: (_attempt_of(self._run, file), str(file))):
+            if not file.is_symlink() and file.is_file():
+                self._read_on(file)
+
+    def record(self, number: int) -> Mapping[str, Any]:
+        """The whole record of the episode with this number; raises XpError(RUN_DIR) where the file has changed."""
+        file, offset = self._places[number]
+        try:
+            with file.open("rb") as lines:
+                lines.seek(offset)
+                record: Mapping[str, Any] = json.loads(lines.readline(MAX_LINE))
+        except (OSError, ValueError, RecursionError) as error:
+            raise XpError(f"{file} was changed while it was read: {error}", ExitCode.RUN_DIR) from None
+        return record
+
+    def file_of(self, number: int) -> Path:
+        """The file that holds an episode."""
+        return self._places[number][0]
+
+    def last_attempt_of(self) -> dict[tuple[str, int], int]:
+        """Phase and step -> the attempt that played it last; an earlier one's episodes were played anew."""
+        found: dict[tuple[str, int], int] = {}
+        for row in self.rows:
+            key = (row.phase, row.step)
+            found[key] = max(found.get(key, 0), row.attempt)
+        return found
+
+    def _read_on(self, file: Path) -> None:
+        attempt, offset = _attempt_of(self._run, file), self._read_to.get(file, 0)
+        with file.open("rb") as lines:
+            lines.seek(offset)
+            while line := lines.readline(MAX_LINE):
+                if not line.endswith(b"\n") and len(line) < MAX_LINE:
+                    break  # it is being written
+                row = _row(line, attempt)
+                if row is not None:
+                    self.rows.append(row)
+                    self._places.append((file, offset))
+                elif line.strip():
+                    self.num_unreadable += 1
+                offset += len(line)
+        self._read_to[file] = offset
+
+
+def _attempt_of(run: Path, file: Path) -> int:
+    number = file.relative_to(run).parts[0].rpartition("_")[2]
+    return int(number) if number.isascii() and number.isdigit() else 0
+
+
+def _row(line: bytes, attempt: int) -> EpisodeRow | None:
+    """None for what is no episode of a schema that this version reads."""
+    try:
+        record = json.loads(line)
+        if record["schema_version"] not in READABLE:
+            return None
+        outcome, tokens, phase = record["outcome"], record["tokens"], str(record["phase"])
+        return EpisodeRow(
+            attempt=attempt,
+            phase=phase,
+            step=int(record["step"]) + (phase == TRAIN),
+            env=str(record["env"]),
+            split=str(record["split"]),
+            index=int(record["index"]),
+            sample=int(record["sample"]),
+            reward=None if outcome["reward"] is None else _finite(outcome["reward"]),
+            status=str(outcome["status"]),
+            turns=int(outcome["num_turns"]),
+            calls=int(outcome["num_tool_calls"]),
+            malformed=int(outcome["num_malformed"]),
+            generated=None if tokens is None else int(tokens["generated"]),
+            seconds=_finite(record["elapsed_s"]),
+        )
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+        return None
+
+
+def _finite(value: Any) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError("not a finite number")
+    return number

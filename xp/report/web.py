@@ -1,0 +1,98 @@
+"""The page around a report's data: its scripts and styles from files of their own, and a policy that forbids the rest."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+from typing import Any, Final
+
+STYLES: Final = ("vendor/uPlot.min.css", "style.css")
+SCRIPTS: Final = (
+    "vendor/uPlot.iife.min.js",
+    "base.js",
+    "data.js",
+    "curves.js",
+    "overview.js",
+    "held_out.js",
+    "episodes.js",
+    "episode.js",
+    "compare.js",
+    "sweep.js",
+    "main.js",
+)
+"""In the order in which they run."""
+
+
+def page(title: str, report: Mapping[str, Any], chunks: Mapping[str, bytes], *, is_live: bool = False) -> str:
+    """The whole page.
+
+    Args:
+        title: shown by the browser.
+        report: the data of `xp.report.data`.
+        chunks: compressed episodes by the id of their element.
+        is_live: whether the page asks its own server for more.
+    """
+    texts = {name: base64.b64encode(content).decode() for name, content in chunks.items()}
+    return str(
+        _template().render(
+            title=title,
+            policy=policy(is_live=is_live),
+            styles=[_part(name) for name in STYLES],
+            scripts=[_part(name) for name in SCRIPTS],
+            data=as_json(report),
+            chunks=texts,
+        )
+    )
+
+
+def policy(*, is_live: bool) -> str:
+    """The Content-Security-Policy: the page's own scripts and styles by their digests, and no network.
+
+    Args:
+        is_live: whether the page's own server may be asked.
+    """
+    rules = [
+        "default-src 'none'",
+        f"script-src {_digests(SCRIPTS)}",
+        f"style-src {_digests(STYLES)}",
+        f"connect-src {chr(39)}self{chr(39)}" if is_live else "connect-src 'none'",
+        "base-uri 'none'",
+        "form-action 'none'",
+    ]
+    return "; ".join(rules)
+
+
+def as_json(value: Any) -> str:
+    """JSON that cannot end the element that holds it."""
+    text = json.dumps(value, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _digests(names: Sequence[str]) -> str:
+    return " ".join(f"'sha256-{_digest(_part(name))}'" for name in names)
+
+
+def _digest(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+@cache
+def _part(name: str) -> str:
+    return (files("xp.report") / "web" / name).read_text(encoding="utf-8")
+
+
+@cache
+def _template() -> Any:
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    return environment.from_string(_part("page.html.j2"))
+
+
+def parts() -> Iterable[str]:
+    """Names of the files that a page is made of."""
+    return ("page.html.j2", *STYLES, *SCRIPTS)

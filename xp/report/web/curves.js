@@ -1,0 +1,180 @@
+"use strict";
+// Curves: uPlot draws them; a click or Enter on a point opens its step.
+(() => {
+  const { h } = XP;
+  const charts = [];
+
+  // Charts of one run that belong together; every metric that none of them names has a chart of its own.
+  const GROUPS = [
+    ["Pass rate", /^reward\/avg_pass_at_/],
+    ["Tokens written in an episode", /^episodes\/tokens$/],
+    ["Turns of an episode", /^environment\/turns$/],
+    ["Shares of episodes", /^episodes\/(void|truncated|malformed|finished)$/],
+    ["Groups without variance", /^reward\/groups_without_variance$/],
+    ["Entropy", /entropy/],
+    ["KL divergence", /(^|[/_])kl([/_]|$)/],
+    ["Log-probability gap between engine and trainer", /logprob_gap/],
+    ["Seconds of a step, and its parts", /^time\//],
+    ["Gradient norm", /grad_norm/],
+    ["Learning rate", /learning_rate/],
+  ];
+  const IN_MAIN = /^reward\/avg_raw_reward$/;
+
+  const groupsOf = (names) => {
+    const left = names.filter((name) => !IN_MAIN.test(name));
+    const found = GROUPS.map(([title, pattern]) => [title, left.filter((name) => pattern.test(name))]);
+    const used = new Set(found.flatMap(([, own]) => own));
+    const others = left.filter((name) => !used.has(name)).map((name) => [name, [name]]);
+    return [...found.filter(([, own]) => own.length), ...others];
+  };
+
+  const axes = (xLabel) => {
+    const shared = { stroke: XP.colour("text-soft"), grid: { stroke: XP.colour("rule"), width: 1 }, ticks: { stroke: XP.colour("rule") }, font: "12px system-ui" };
+    const values = (plot, splits) => splits.map((value) => (value === null ? "" : XP.num(value, 3)));
+    return [{ ...shared, label: xLabel, labelSize: 20, size: 36 }, { ...shared, size: 62, values }];
+  };
+
+  const seriesOf = (line, number) => {
+    const colour = line.colour || XP.lineColour(number);
+    return {
+      label: line.label,
+      stroke: line.isBound ? "transparent" : colour,
+      width: line.isPoints ? 0 : 2,
+      dash: line.dash,
+      spanGaps: true,
+      points: line.isPoints ? { show: true, size: 9, fill: colour } : { show: line.isBound ? false : undefined, size: 5 },
+      value: (plot, value) => XP.num(value),
+    };
+  };
+
+  const tint = (colour) => `color-mix(in srgb, ${colour} 22%, transparent)`;
+
+  const options = (host, given, lines, height) => ({
+    width: Math.max(240, host.clientWidth),
+    height,
+    scales: { x: { time: false } },
+    legend: { live: true },
+    cursor: { sync: given.isSynced ? { key: "steps" } : undefined, points: { size: 8 }, drag: { x: true, y: false } },
+    axes: axes(given.xLabel),
+    series: [{ label: given.xLabel, value: (plot, value) => XP.num(value) }, ...lines.map(seriesOf)],
+    bands: (given.bands || []).map(([high, low, of]) => ({
+      series: [high + 1, low + 1], fill: tint(lines[of].colour || XP.lineColour(of)),
+    })),
+  });
+
+  // A chart: {title, lines: [{label, x, y, colour, isPoints, isBound, dash}], bands: [[high, low, of]], onPick}.
+  XP.chart = (given) => {
+    const host = h("div", { class: "plot", tabindex: 0, role: "img", "aria-label": `${given.title}: ${describe(given.lines)}` });
+    const figure = h("figure", { class: given.isLarge ? "chart large" : "chart" }, h("figcaption", {}, given.title), host);
+    const entry = { plot: null, given, host, figure };
+    const draw = () => {
+      entry.plot?.destroy();
+      const { lines } = entry.given;
+      const data = uPlot.join(lines.map((line) => [line.x, line.y]));
+      entry.plot = new uPlot(options(host, entry.given, lines, entry.given.isLarge ? 320 : 200), data, host);
+      if (entry.given.onPick) listen(entry);
+    };
+    entry.draw = () => host.isConnected && host.clientWidth > 0 && draw();
+    charts.push(entry);
+    watcher.observe(host);
+    return figure;
+  };
+
+  const describe = (lines) => lines.filter((line) => !line.isBound).map((line) => {
+    const known = line.y.filter((value) => value !== null);
+    return known.length ? `${line.label} from ${XP.num(known[0])} to ${XP.num(known[known.length - 1])}` : line.label;
+  }).join("; ");
+
+  const listen = (entry) => {
+    const { plot, host } = entry;
+    const pick = () => {
+      const place = plot.cursor.idx;
+      if (place !== null && place !== undefined) entry.given.onPick(plot.data[0][place]);
+    };
+    let from = 0;
+    plot.over.addEventListener("mousedown", (event) => { from = event.clientX; });
+    plot.over.addEventListener("click", (event) => Math.abs(event.clientX - from) < 4 && pick());
+    host.onkeydown = (event) => {
+      const sign = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+      if (sign) {
+        const last = plot.data[0].length - 1;
+        const place = Math.min(last, Math.max(0, (plot.cursor.idx ?? (sign > 0 ? -1 : last + 1)) + sign));
+        plot.setCursor({ left: plot.valToPos(plot.data[0][place], "x"), top: 10 });
+        event.preventDefault();
+      } else if (event.key === "Enter") pick();
+    };
+  };
+
+  // Charts are drawn when they come into sight, and anew when width or colours change.
+  const seen = new IntersectionObserver((entries) => entries.forEach(({ isIntersecting, target }) => {
+    const entry = isIntersecting && charts.find((one) => one.host === target);
+    if (entry && entry.plot === null) entry.draw();
+  }), { rootMargin: "300px" });
+  const watcher = {
+    observe: (host) => {
+      seen.observe(host);
+      resized.observe(host);
+    },
+  };
+  const resized = new ResizeObserver((entries) => entries.forEach(({ target }) => {
+    const entry = charts.find((one) => one.host === target);
+    if (entry?.plot && Math.abs(entry.plot.width - target.clientWidth) > 2 && target.clientWidth > 0) {
+      entry.plot.setSize({ width: Math.max(240, target.clientWidth), height: entry.plot.height });
+    }
+  }));
+  XP.redraw = () => charts.forEach((entry) => entry.plot && entry.draw());
+  XP.forgetCharts = () => {
+    charts.forEach((entry) => { seen.unobserve(entry.host); resized.unobserve(entry.host); entry.plot?.destroy(); });
+    charts.length = 0;
+  };
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => XP.redraw());
+
+  const heldOutPoints = (run, lastStep) => {
+    const points = [];
+    const during = run.metrics.evaluate_during;
+    const own = during?.values["reward/avg_raw_reward"];
+    if (run.held_out.before) points.push([0, run.held_out.before.reward_mean]);
+    if (own) during.step.forEach((step, place) => own[place] !== null && points.push([step, own[place]]));
+    if (run.held_out.after && !points.some(([step]) => step === lastStep)) points.push([lastStep, run.held_out.after.reward_mean]);
+    return points.sort((one, other) => one[0] - other[0]);
+  };
+
+  // Reward of training with its interval, and of the held-out tasks.
+  const rewardChart = (run, onPick) => {
+    const { reward } = run;
+    const own = run.metrics.train;
+    const value = own?.values["reward/avg_raw_reward"];
+    const steps = own?.step || reward.step;
+    const at = new Map(reward.step.map((step, place) => [step, place]));
+    const column = (name) => steps.map((step) => (at.has(step) ? reward[name][at.get(step)] : null));
+    const lines = [{ label: "training", x: steps, y: value || column("value") }];
+    const bands = [];
+    if (reward.step.length) {
+      lines.push({ label: "95 % high", x: steps, y: column("high"), isBound: true }, { label: "95 % low", x: steps, y: column("low"), isBound: true });
+      bands.push([1, 2, 0]);
+    }
+    const points = heldOutPoints(run, steps[steps.length - 1] || 0);
+    if (points.length) {
+      lines.push({ label: "held-out", x: points.map(([step]) => step), y: points.map(([, mean]) => mean), isPoints: points.length < 3, colour: XP.colour("held-out") });
+    }
+    return XP.chart({ title: "Reward: mean of a step's episodes with its 95 % interval (clustered by task)", lines, bands, onPick, isLarge: true, isSynced: true, xLabel: "rollout step" });
+  };
+
+  XP.curvesOf = (run) => {
+    const onPick = (step) => XP.openStep(run, step);
+    const train = run.metrics.train;
+    const charts = [];
+    if (train || run.reward.step.length) charts.push(rewardChart(run, onPick));
+    for (const [title, names] of groupsOf(Object.keys(train?.values || {}))) {
+      const lines = names.map((name) => ({ label: name, x: train.step, y: train.values[name] }));
+      charts.push(XP.chart({ title, lines, onPick, isSynced: true, xLabel: "rollout step" }));
+    }
+    const during = run.metrics.evaluate_during;
+    for (const [name, y] of Object.entries(during?.values || {})) {
+      charts.push(XP.chart({ title: `held-out during training: ${name}`, lines: [{ label: name, x: during.step, y }], xLabel: "rollout step" }));
+    }
+    return charts.length
+      ? [h("p", { class: "note" }, "A click on a point, or arrow keys and Enter, opens the episodes of its step. Drag to zoom, double click for all."), h("div", { class: "charts" }, charts)]
+      : [h("p", { class: "note" }, "No metrics yet.")];
+  };
+})();

@@ -1,0 +1,166 @@
+"use strict";
+// One episode, or several side by side: every message, tool call, result and reward.
+(() => {
+  const { h } = XP;
+  const dialog = document.getElementById("dialog");
+  let around = [];
+
+  const bare = (run) => h("p", { class: "note" },
+    "The text of this episode is not in this page. Write it with ",
+    h("code", {}, `python -m xp report ${run.id} --episodes all`), ", or look at it with ",
+    h("code", {}, `python -m xp view ${run.id}`), ".");
+
+  const result = (found) => {
+    if (!found) return h("span", { class: "badge bad" }, "not executed");
+    return [
+      found.reward !== null && h("span", { class: "badge good" }, `reward ${XP.reward(found.reward)}`),
+      found.is_call_error && h("span", { class: "badge bad" }, "call error"),
+      found.finished && h("span", { class: "badge" }, "episode over"),
+      found.text !== undefined && h("pre", { dir: "auto" }, found.text),
+    ];
+  };
+
+  const call = (one) => h("div", { class: one.malformed ? "call malformed" : "call" },
+    one.malformed ? [h("span", { class: "badge bad" }, "malformed call"), h("pre", { dir: "auto" }, one.malformed)]
+      : one.answer ? [h("span", { class: "label" }, "answer"), result(one.result)]
+        : [h("span", { class: "label" }, "tool call "), h("code", {}, one.name), h("pre", { dir: "auto" }, one.arguments), result(one.result)]);
+
+  const message = (run, number, one, place, calls) => {
+    const body = h("pre", { dir: "auto" }, one.content);
+    const whole = async () => {
+      const found = await XP.detail(run, number, true);
+      body.textContent = found.messages[place].content;
+    };
+    return h("article", { class: `message ${one.role}` },
+      h("header", {}, one.role), body,
+      one.left_out && XP.isLive && h("button", { onclick: whole }, `show all ${XP.num(one.left_out)} characters more`),
+      calls.map(call));
+  };
+
+  const body = (run, number, found) => {
+    let turn = -1;
+    return found.messages.map((one, place) => {
+      const isOwn = one.role === "assistant" && place > 0;
+      if (isOwn) turn += 1;
+      const calls = isOwn ? found.calls.filter((own) => own.turn === turn) : [];
+      return message(run, number, one, place, calls);
+    });
+  };
+
+  const head = (row, found) => {
+    const rewards = found?.step_rewards.map(XP.reward).join(", ");
+    const spent = found ? found.env_s.reduce((sum, value) => sum + (value || 0), 0) : null;
+    const counted = found?.tokens?.generated !== undefined
+      ? `${found.tokens.generated} tokens written (trained on), ${found.tokens.prompt} of the prompt and ${found.tokens.observed} of the environment (masked)` : null;
+    const metrics = Object.entries(found?.metrics || {}).map(([name, value]) => `${name} ${XP.num(value)}`).join(", ");
+    return [
+      h("p", { class: "row-head" }, h("strong", {}, `reward ${XP.reward(row.reward)}`), " ", XP.badge(row.status, row.status),
+        ` sample ${row.sample}, attempt ${row.attempt}, ${row.turns} turns, ${row.calls} calls, ${XP.time(row.seconds)}`,
+        spent !== null && ` (environment ${XP.time(spent)})`),
+      rewards && h("p", { class: "note" }, `reward of each step: ${rewards}`),
+      counted && h("p", { class: "note" }, counted),
+      metrics && h("p", { class: "note" }, metrics),
+      found?.void_reason && h("p", { class: "warn" }, `void: ${found.void_reason}`),
+    ];
+  };
+
+  const tokenSpan = (one) => h("span", { class: one.trained ? "token trained" : "token", title: `${one.id}` }, one.text);
+  const tokens = (run, number) => {
+    if (!XP.isLive && run.episodes.columns.chunk[number] < 0) return null;
+    const place = h("div");
+    const open = async () => {
+      XP.fill(place, h("p", { class: "note" }, "The model's tokenizer is being loaded ..."));
+      try {
+        const found = XP.isLive ? await XP.ask("tokens", { run: XP.report.runs.indexOf(run), row: number }) : (await XP.detail(run, number)).token_list;
+        XP.fill(place, h("p", { class: "note" }, found.note),
+          h("p", { class: "note" }, h("span", { class: "token trained" }, "trained on"), " ", h("span", { class: "token" }, "masked")),
+          h("div", { class: "tokens" }, found.tokens.map(tokenSpan)));
+      } catch (error) {
+        XP.fill(place, h("p", { class: "warn" }, error.message));
+      }
+    };
+    return { place, open };
+  };
+
+  const tokenPart = (run, number, found) => {
+    if (!found || !(XP.isLive || found.token_list)) return null;
+    const { place, open } = tokens(run, number);
+    return h("details", { ontoggle: (event) => event.target.open && !place.firstChild && open() }, h("summary", {}, "Tokens and mask"), place);
+  };
+
+  const column = async (run, number) => {
+    const row = XP.row(run, number);
+    let found = null;
+    try {
+      found = await XP.detail(run, number);
+    } catch (error) {
+      return h("div", { class: "episode" }, head(row, null), h("p", { class: "warn" }, error.message));
+    }
+    return h("div", { class: "episode" }, head(row, found), found ? body(run, number, found) : bare(run), tokenPart(run, number, found));
+  };
+
+  const show = (title, run, buttons, content) => {
+    XP.fill(dialog,
+      h("header", { class: "bar" }, h("h2", { id: "dialog-title" }, title), buttons, h("button", { onclick: close, "aria-label": "close" }, "✕")),
+      content);
+    dialog.setAttribute("aria-labelledby", "dialog-title");
+    if (!dialog.open) dialog.showModal();
+    dialog.scrollTop = 0;
+  };
+  const close = () => XP.go({ row: null, task: null });
+
+  const labelOf = (row) => `${row.task} · ${row.phase}${row.phase.startsWith("evaluate") && !row.step ? "" : ` step ${row.step}`}`;
+
+  const showRow = async (run, number) => {
+    const row = XP.row(run, number);
+    const move = (by) => {
+      const place = around.indexOf(number) + by;
+      if (around.includes(number) && place >= 0 && place < around.length) XP.go({ row: around[place] });
+    };
+    const group = XP.choose(run, { phase: row.phase, step: row.step, task: row.task });
+    dialog.onkeydown = (event) => {
+      if (["INPUT", "SELECT"].includes(event.target.tagName)) return;
+      if (event.key === "ArrowLeft") move(-1);
+      if (event.key === "ArrowRight") move(1);
+    };
+    const buttons = [
+      h("button", { onclick: () => move(-1), "aria-label": "previous episode" }, "◀"),
+      h("button", { onclick: () => move(1), "aria-label": "next episode" }, "▶"),
+      group.length > 1 && h("button", { onclick: () => XP.openSide(run, row.task, group) }, `its group of ${group.length}`),
+    ];
+    show(labelOf(row), run, buttons, h("div", { class: "sides one" }, await column(run, number)));
+  };
+
+  const showSide = async (run, task, numbers) => {
+    const rows = numbers.map((number) => XP.row(run, number)).sort((one, other) => one.phase < other.phase ? 1 : one.phase > other.phase ? -1 : one.sample - other.sample);
+    dialog.onkeydown = null;
+    const parts = await Promise.all(rows.slice(0, 64).map(async (row) =>
+      h("div", { class: "side-part" }, h("h3", {}, row.phase.startsWith("evaluate/") ? row.phase.slice(9) : `sample ${row.sample}`), await column(run, row.number))));
+    show(`${task}, side by side`, run, [], h("div", { class: "sides", tabindex: 0 }, parts));
+  };
+
+  XP.openRow = (run, number, others) => {
+    around = others || [];
+    XP.go({ run: XP.report.runs.indexOf(run), row: number, task: null });
+  };
+  XP.openSide = (run, task, numbers) => {
+    side = { task, numbers };
+    XP.go({ run: XP.report.runs.indexOf(run), task, row: null });
+  };
+  let side = null;
+  let open = "";
+
+  XP.onState((state) => {
+    const run = XP.report.runs[state.run || 0];
+    const key = JSON.stringify([state.run, state.row, state.task]);
+    if (key === open) return;
+    open = key;
+    if (state.row !== undefined && state.row < XP.count(run)) showRow(run, state.row);
+    else if (state.task !== undefined) {
+      const numbers = side?.task === state.task ? side.numbers : XP.choose(run, { phase: state.phase, step: state.step, task: state.task });
+      showSide(run, state.task, numbers);
+    } else if (dialog.open) dialog.close();
+  });
+  dialog.addEventListener("cancel", (event) => { event.preventDefault(); close(); });
+  dialog.addEventListener("click", (event) => event.target === dialog && close());
+})();

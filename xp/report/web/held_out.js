@@ -1,0 +1,63 @@
+"use strict";
+// The held-out tasks before and after training, the same task side by side.
+(() => {
+  const { h } = XP;
+  const PHASES = { before: "evaluate/before", after: "evaluate/after" };
+
+  const mean = (values) => (values.length ? values.reduce((sum, value) => sum + value, 0) / values.length : null);
+
+  // Task -> its episodes and mean rewards on both sides.
+  const tasksOf = (run) => {
+    const found = new Map();
+    for (const [side, phase] of Object.entries(PHASES)) {
+      for (const number of XP.choose(run, { phase })) {
+        const row = XP.row(run, number);
+        if (!found.has(row.task)) found.set(row.task, { task: row.task, before: [], after: [] });
+        found.get(row.task)[side].push(row);
+      }
+    }
+    const rewards = (rows) => rows.map((row) => row.reward).filter((reward) => reward !== null);
+    return [...found.values()].map((one) => {
+      const before = mean(rewards(one.before));
+      const after = mean(rewards(one.after));
+      const gain = before === null || after === null ? null : after - before;
+      const numbers = [...one.before, ...one.after].map((row) => row.number);
+      return { ...one, meanBefore: before, meanAfter: after, gain, numbers, hasText: numbers.some((number) => XP.hasText(run, number)) };
+    });
+  };
+
+  const FILTERS = {
+    "all": () => true,
+    "better": (one) => one.gain > 0,
+    "worse": (one) => one.gain < 0,
+    "the same": (one) => one.gain === 0,
+    "void": (one) => one.numbers.length > 0 && one.gain === null,
+  };
+
+  const columns = (run) => [
+    { title: "task", value: (one) => one.task },
+    { title: "before", value: (one) => one.meanBefore, show: (one) => XP.reward(one.meanBefore), isNumber: true },
+    { title: "after", value: (one) => one.meanAfter, show: (one) => XP.reward(one.meanAfter), isNumber: true },
+    { title: "gain", value: (one) => one.gain, show: (one) => XP.num(one.gain, 3), isNumber: true },
+    ...(XP.isLive ? [] : [{ title: "text", value: (one) => Number(one.hasText), show: (one) => (one.hasText ? "in this page" : "") }]),
+  ];
+
+  XP.heldOutOf = (run) => {
+    const tasks = tasksOf(run).sort((one, other) => Number(other.hasText) - Number(one.hasText) || (one.gain ?? 9) - (other.gain ?? 9));
+    if (!tasks.length) return [h("p", { class: "note" }, "No held-out episodes are on record.")];
+    const counts = Object.entries(FILTERS).map(([name, passes]) => [name, tasks.filter(passes).length]);
+    const place = h("div");
+    const buttons = counts.filter(([, count]) => count).map(([name, count]) => {
+      const onclick = (event) => {
+        buttons.forEach((button) => button.setAttribute("aria-pressed", button === event.currentTarget));
+        draw(name);
+      };
+      return h("button", { onclick, "aria-pressed": name === "all" }, `${name} ${count.toLocaleString("en")}`);
+    });
+    const draw = (name) => XP.fill(place, XP.table(columns(run), tasks.filter(FILTERS[name]), {
+      most: 15, onRow: (one) => XP.openSide(run, one.task, one.numbers),
+    }));
+    draw("all");
+    return [h("p", { class: "note" }, "A row opens the task's episodes before and after training side by side."), h("div", { class: "bar" }, buttons), place];
+  };
+})();

@@ -1,0 +1,88 @@
+"use strict";
+// What was run and what became of it.
+(() => {
+  const { h } = XP;
+  const WORDS = {
+    learned: "Held-out reward rose, by the paired test of before and after.",
+    worse: "Held-out reward fell, by the paired test of before and after.",
+    flat: "No difference between before and after was shown.",
+    incomplete: "There is no result to judge yet.",
+    broken: "The run failed.",
+  };
+
+  XP.badge = (word, kind) => h("span", { class: `badge ${kind || word}`, title: WORDS[word] || "" }, word);
+
+  const figure = (label, value, note) =>
+    h("div", { class: "figure" }, h("div", { class: "label" }, label), h("div", { class: "value" }, value), note && h("div", { class: "note" }, note));
+
+  const heldOut = (run, name) => {
+    const found = run.held_out[name];
+    if (!found) return null;
+    const error = found.reward_stderr === null ? "" : ` ± ${XP.num(found.reward_stderr, 2)}`;
+    const passes = found.pass_share === null ? "" : `${Math.round(found.pass_share * 100)} % pass`;
+    const voids = found.num_void ? `, ${found.num_void} void` : "";
+    return figure(`held-out reward ${name}`, `${found.reward_mean.toFixed(3)}${error}`, `${passes} of ${XP.num(found.num_scored)} episodes${voids}`);
+  };
+
+  const last = (run, name) => {
+    const column = (run.metrics.train?.values[name] || []).filter((value) => value !== null);
+    return column.length ? column[column.length - 1] : null;
+  };
+
+  const paired = (pair) => {
+    if (!pair) return null;
+    const interval = pair.low === null ? "" : `, 95 % interval ${XP.num(pair.low, 3)} to ${XP.num(pair.high, 3)}`;
+    return figure("difference", `${pair.difference >= 0 ? "+" : ""}${pair.difference.toFixed(3)}`, `${pair.num_tasks} tasks${interval}`);
+  };
+
+  XP.overviewOf = (run) => {
+    const { verdict } = run;
+    const steps = run.metrics.train?.step.length || 0;
+    const label = run.held_out.before?.label || run.held_out.after?.label;
+    return [
+      h("p", { class: "verdict" }, XP.badge(verdict.word), " ", verdict.sentence),
+      label && h("p", { class: "warn" }, label),
+      run.held_out.problem && h("p", { class: "warn" }, run.held_out.problem),
+      h("div", { class: "figures" },
+        heldOut(run, "before"), heldOut(run, "after"), paired(verdict.paired),
+        figure("training reward, last step", XP.num(last(run, "reward/avg_raw_reward"), 3), `${steps} rollout steps`),
+        figure("episodes", XP.num(XP.count(run)), run.unreadable ? `${run.unreadable} lines could not be read` : null)),
+      h("dl", { class: "facts" }, run.facts.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])),
+      h("details", {}, h("summary", {}, "Stages"), stages(run)),
+    ];
+  };
+
+  const stages = (run) => XP.table([
+    { title: "attempt", value: (row) => row.attempt, isNumber: true },
+    { title: "stage", value: (row) => row.stage },
+    { title: "status", value: (row) => row.status },
+    { title: "took", value: (row) => row.seconds, show: (row) => XP.time(row.seconds), isNumber: true },
+    { title: "exit code", value: (row) => row.exit_code, isNumber: true },
+    { title: "log", value: (row) => row.log, show: (row) => h("code", {}, row.log) },
+  ], run.stages);
+
+  XP.planOf = (run) => XP.table([
+    { title: "what", value: (row) => row[0] },
+    { title: "planned", value: (row) => row[1] },
+    { title: "measured", value: (row) => row[2] },
+  ], run.plan);
+
+  XP.specOf = (run) => {
+    const differs = new Set(run.differences.map(([key]) => key));
+    const changed = run.differences.length
+      ? XP.table([
+        { title: "key", value: (row) => row[0], show: (row) => h("code", {}, row[0]) },
+        { title: run.base, value: (row) => row[1], show: (row) => h("code", {}, row[1]) },
+        { title: "this run", value: (row) => row[2], show: (row) => h("code", {}, row[2]) },
+      ], run.differences)
+      : h("p", { class: "note" }, `The same as ${run.base}.`);
+    const whole = XP.table([
+      { title: "key", value: (row) => row[0], show: (row) => h("code", {}, row[0]) },
+      { title: "value", value: (row) => row[1], show: (row) => h("code", { class: differs.has(row[0]) ? "changed" : null }, row[1]) },
+    ], run.spec, { most: 400 });
+    return [
+      h("p", { class: "note" }, `What differs from ${run.base}:`), changed,
+      h("details", {}, h("summary", {}, `The whole spec (${run.spec.length} keys)`), whole),
+    ];
+  };
+})();
