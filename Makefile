@@ -156,6 +156,10 @@ slurm:  ## A real Slurm of one node on this machine, for tests/integration/test_
 	apt-get install -y -qq --no-install-recommends slurmctld slurmd slurm-client munge >/dev/null
 	tests/slurm/setup.sh
 
+chromium:  ## The browser that tests/integration/test_report_page.py looks with (Debian, as root)
+	apt-get update -qq
+	apt-get install -y -qq --no-install-recommends chromium >/dev/null
+
 chaos: setup  ## Break the embedded default N times, resume, compare (ARGS="--kills 20 --minutes 30 --kinds kill,disk")
 	$(BIN)/python -m tests.chaos $(ARGS)
 
@@ -199,5 +203,5 @@ bench: setup  ## Measure the promises of docs/results.md on this machine
 clean:  ## Remove .venv and caches; outputs/ stays
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
-.PHONY: help tiny-model docs setup lock audit chaos demo plan test test-slow test-install test-environments test-skyrl rehearse-skyrl test-slime rehearse-slime test-vllm test-gpu slurm scorecard check format catalogs locks check-locks golden bench clean $(RECIPES) \
+.PHONY: help chromium tiny-model docs setup lock audit chaos demo plan test test-slow test-install test-environments test-skyrl rehearse-skyrl test-slime rehearse-slime test-vllm test-gpu slurm scorecard check format catalogs locks check-locks golden bench clean $(RECIPES) \
 	$(addprefix prepare-,$(RECIPES)) $(addprefix plan-,$(RECIPES))

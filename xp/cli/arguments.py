@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn
 
+from xp.cli.episode import add_episode
+from xp.cli.report import add_report, add_view
 from xp.errors import ExitCode, XpError
 
 EPILOG: Final = """\
@@ -19,6 +21,7 @@ examples:
   python -m xp -m seed=1,2,3                              a sweep; the same line continues it
   python -m xp plan training.group_size=16 --files        what would run, with every file
   python -m xp resume=RUN                                 continue from RUN's last checkpoint
+  python -m xp report RUN                                 its curves and episodes as one HTML file
 """
 
 Add = Callable[[argparse.ArgumentParser], None]
@@ -220,6 +223,9 @@ def _runs(parser: argparse.ArgumentParser) -> None:
                 "overrides", nargs="*", metavar="key=value", help="what to change, e.g. training.num_steps=60"
             )
         _outputs(one)
+    episode = commands.add_parser("episode", help="the text of one episode")
+    add_episode(episode)
+    _outputs(episode)
     compare = commands.add_parser("compare", help="runs by their held-out reward, best first")
     compare.add_argument("names", nargs="*", metavar="RUN", help="none: all runs")
     form = compare.add_mutually_exclusive_group()
@@ -257,7 +263,13 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "env": Command("check an environment without a model", _env, takes_overrides=False),
     "tasks": Command("look at the task store: list, show, verify, prune", _tasks, takes_overrides=False),
     "runs": Command(
-        "look at runs: list, show, logs, fetch, cancel, resume, trust, compare", _runs, takes_overrides=False
+        "look at runs: list, show, logs, fetch, cancel, resume, trust, episode, compare", _runs, takes_overrides=False
+    ),
+    "report": Command(
+        "write one offline page of runs: curves, episodes, comparison", add_report, takes_overrides=False
+    ),
+    "view": Command(
+        "serve that page from 127.0.0.1, with every episode, while a run goes on", add_view, takes_overrides=False
     ),
     "completion": Command("print a script that completes words after `xp`", _completion, takes_overrides=False),
 }

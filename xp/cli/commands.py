@@ -111,6 +111,10 @@ def runs(asked: Namespace) -> int:
         view.compare(asked.outputs, asked.names, form)
     elif asked.action == "resume":
         return run_plans([_again(spec_to_resume(asked.run, [*asked.overrides, f"outputs={asked.outputs}"]))])
+    elif asked.action == "episode":
+        from xp.cli.episode import show_episode
+
+        return show_episode(asked)
     elif asked.action in (None, "list"):
         view.show_all(asked.outputs, as_json=asked.json)
     else:
@@ -174,6 +178,20 @@ def evaluate_any(asked: Namespace) -> int:
     return eval_command(asked)
 
 
+def report(asked: Namespace) -> int:
+    """One page of runs as a file."""
+    from xp.cli.report import report_command
+
+    return report_command(asked)
+
+
+def view(asked: Namespace) -> int:
+    """The same page, served to this machine's browser."""
+    from xp.cli.report import view_command
+
+    return view_command(asked)
+
+
 HANDLERS: Mapping[str, Callable[[Namespace], int]] = {
     "run": run,
     "plan": plan,
@@ -188,6 +206,8 @@ HANDLERS: Mapping[str, Callable[[Namespace], int]] = {
     "tasks": tasks,
     "runs": runs,
     "env": env,
+    "report": report,
+    "view": view,
     "completion": completion,
 }
 """Command -> what it does with its arguments; returns the exit code."""

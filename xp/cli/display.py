@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -148,7 +148,21 @@ def show_summary(plan: Plan, outputs: Path, attempt: int) -> None:
         out.print(f"  reward curve  {picture}")
     if (run / "model").exists():
         out.print(f"  model         {run / 'model'}")
+    if (page := _report_of(run, lambda text: out.print(f"  {text}", markup=False))) is not None:
+        out.print(f"  report        {page}")
     out.print(f"  everything    {run}  (run.json, spec.yaml, metrics.jsonl, attempt_{attempt}/*/log.txt)")
+
+
+def _report_of(run: Path, warn: Callable[[str], None]) -> Path | None:
+    """Write the run's report; None, with a warning, where that fails: the run is whole without it."""
+    from xp.cli.report import REPORT, write_page
+
+    try:
+        write_page([run], run / REPORT)
+    except Exception as error:
+        warn(f"no report: {type(error).__name__}: {error}")
+        return None
+    return run / REPORT
 
 
 def _reward(result: HeldOutResult) -> str:

@@ -89,7 +89,9 @@ def plan_and_measured(spec: Mapping[str, Any], record: RunRecord, train: Mapping
         ("seconds of a step", "not planned", _mean(values, "time/step_s")),
     ]
     rows += [(f"  of it {name[5:-2]}", "", _mean(values, name)) for name in sorted(values) if _is_part(name)]
-    rows += [(f"seconds of {stage['stage']}", "not planned", _text(stage["seconds"])) for stage in _last(stages(record))]
+    rows += [
+        (f"seconds of {stage['stage']}", "not planned", _text(stage["seconds"])) for stage in _last(stages(record))
+    ]
     return [*rows, *_memory(spec, values)]
 
 

@@ -11,8 +11,10 @@ from typing import Any, Final
 
 from xp import __version__
 from xp.compose.recorded import recorded_spec
+from xp.episode.metric_names import find
 from xp.report.about import facts, plan_and_measured, stages, status_of, title_of
 from xp.report.base import differences, flat
+from xp.report.comparison import comparison
 from xp.report.curves import curves, reward_intervals
 from xp.report.detail import detail
 from xp.report.episodes import EpisodeIndex, EpisodeRow
@@ -25,6 +27,8 @@ FORMAT: Final = 1
 NAMED: Final = ("phase", "env", "split", "status")
 """Columns of episodes that hold the position of a name in a list beside them."""
 COMPRESSION: Final = 6
+MOST_WITH_EPISODES: Final = 6
+"""Runs of a page up to which it has their episodes, where nothing else is asked for."""
 
 
 class RunPage:
@@ -38,6 +42,7 @@ class RunPage:
     def __init__(self, run: Path, *, with_episodes: bool = True) -> None:
         self.run = run
         self.index = EpisodeIndex(run)
+        self.spec = recorded_spec(run / "spec.yaml")
         self._with_episodes = with_episodes
         self._names: dict[str, dict[str, int]] = {name: {} for name in NAMED}
 
@@ -54,7 +59,7 @@ class RunPage:
             chunk_of: number of an episode -> the chunk that holds its text; None: it is asked for.
         """
         record = read_record(self.run)
-        spec, lines = recorded_spec(self.run / "spec.yaml"), curves(self.run)
+        spec, lines = self.spec, curves(self.run)
         status = status_of(self.run, record)
         base, changed = differences(spec)
         return {
@@ -83,7 +88,11 @@ class RunPage:
                 columns[name].append(self._cell(name, value))
         if chunk_of is not None:
             columns["chunk"] = [chunk_of.get(number, -1) for number in range(rows_from, len(self.index.rows))]
-        return {"from": rows_from, "columns": columns, "names": {name: list(found) for name, found in self._names.items()}}
+        return {
+            "from": rows_from,
+            "columns": columns,
+            "names": {name: list(found) for name, found in self._names.items()},
+        }
 
     def _cell(self, name: str, value: Any) -> Any:
         if name in self._names:
@@ -92,12 +101,17 @@ class RunPage:
         return round(value, 4) if isinstance(value, float) else value
 
 
-def report(
-    pages: Sequence[RunPage], extent: Extent = Extent.CHOSEN, comparison: Mapping[str, Any] | None = None
-) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """The data of a page that stands alone, and the compressed texts of its episodes by element."""
-    runs: list[dict[str, Any]] = []
+def report(runs: Sequence[Path], episodes: str | None = None) -> tuple[str, dict[str, Any], dict[str, bytes]]:
+    """Title and data of a page that stands alone, and the compressed texts of its episodes by element.
+
+    Args:
+        runs: their directories.
+        episodes: an `Extent`; None: by the number of runs.
+    """
+    extent = Extent(episodes) if episodes else Extent.CHOSEN if len(runs) <= MOST_WITH_EPISODES else Extent.NONE
+    found: list[dict[str, Any]] = []
     chunks: dict[str, bytes] = {}
+    pages = [RunPage(run, with_episodes=extent is not Extent.NONE) for run in runs]
     for number, one in enumerate(pages):
         one.refresh()
         chunk_of: dict[int, int] = {}
@@ -105,14 +119,32 @@ def report(
             chunk_of |= dict.fromkeys(numbers, place)
             texts = {episode: detail(one.index.record(episode)) for episode in numbers}
             chunks[f"chunk-{number}-{place}"] = compressed(texts)
-        runs.append(one.data(chunk_of=chunk_of))
-    return frame(runs, comparison), chunks
+        found.append(one.data(chunk_of=chunk_of))
+    return title_of_page(runs), frame(found, comparison(runs, [one.spec for one in pages])), chunks
 
 
-def frame(runs: Sequence[Mapping[str, Any]], comparison: Mapping[str, Any] | None, *, live: bool = False) -> dict[str, Any]:
-    """The runs with what is said of the page itself."""
+def title_of_page(runs: Sequence[Path]) -> str:
+    """For the browser's tab."""
+    return page_name(runs[0].name if len(runs) == 1 else f"{len(runs)} runs")
+
+
+def frame(
+    runs: Sequence[Mapping[str, Any]], compared: Mapping[str, Any] | None, *, live: bool = False
+) -> dict[str, Any]:
+    """The runs with what is said of the page itself, and what each of their metrics means."""
     made = datetime.now(UTC).isoformat(timespec="seconds")
-    return {"format": FORMAT, "made": made, "xp": __version__, "live": live, "runs": runs, "comparison": comparison}
+    names = {name for run in runs for lines in run["metrics"].values() for name in lines["values"]}
+    rows = {name: find(name) for name in sorted(names)}
+    meanings = {name: [row.unit, row.meaning, row.reading] for name, row in rows.items() if row is not None}
+    return {
+        "format": FORMAT,
+        "made": made,
+        "xp": __version__,
+        "live": live,
+        "runs": runs,
+        "comparison": compared,
+        "meanings": meanings,
+    }
 
 
 def compressed(value: Any) -> bytes:

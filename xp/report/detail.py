@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from xp.report.foreign import MAX_CHARACTERS, page_name, page_text
+
+MAX_INLINE: Final = 120
+"""Characters of arguments that stand on one line."""
 
 
 def detail(record: Mapping[str, Any], most: int | None = MAX_CHARACTERS) -> dict[str, Any]:
@@ -17,6 +20,8 @@ def detail(record: Mapping[str, Any], most: int | None = MAX_CHARACTERS) -> dict
         most: characters of one message; None: all.
     """
     messages = [_message(one, most) for one in _list(record.get("messages"))]
+    for turn, place in enumerate(own_turns(record)):
+        messages[place]["turn"] = turn
     outcome = _dict(record.get("outcome"))
     void = outcome.get("void_reason")
     return {
@@ -33,7 +38,14 @@ def detail(record: Mapping[str, Any], most: int | None = MAX_CHARACTERS) -> dict
     }
 
 
-def text_of(record: Mapping[str, Any]) -> str:
+def own_turns(record: Mapping[str, Any]) -> list[int]:
+    """Positions of the messages that the policy wrote: an opening may hold messages of an assistant as well."""
+    messages, turns = _list(record.get("messages")), _number(_dict(record.get("outcome")).get("num_turns"))
+    places = [place for place, one in enumerate(messages) if _dict(one).get("role") == "assistant"]
+    return places[-int(turns) :] if turns else []
+
+
+def said_in(record: Mapping[str, Any]) -> str:
     """All that was said in an episode, for a search."""
     said = [str(_dict(one).get("content", "")) for one in _list(record.get("messages"))]
     return "\n".join([*said, str(_dict(record.get("outcome")).get("void_reason") or "")])
@@ -68,7 +80,8 @@ def _call(value: Any, messages: Sequence[Mapping[str, Any]], most: int | None) -
 
 
 def _written(value: Any, most: int | None) -> str:
-    return page_text(json.dumps(value, ensure_ascii=False, indent=1), most).text
+    text = json.dumps(value, ensure_ascii=False)
+    return page_text(text if len(text) <= MAX_INLINE else json.dumps(value, ensure_ascii=False, indent=1), most).text
 
 
 def _list(value: Any) -> list[Any]:

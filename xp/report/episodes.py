@@ -25,7 +25,7 @@ class EpisodeRow(NamedTuple):
     """Rollout step as the metrics count it: from 1 in training, 0 for an evaluation before it."""
     env: str
     split: str
-    index: int
+    task_index: int
     sample: int
     reward: float | None
     status: str
@@ -38,7 +38,7 @@ class EpisodeRow(NamedTuple):
 
     @property
     def task(self) -> str:
-        return f"{self.env}/{self.split}/{self.index}"
+        return f"{self.env}/{self.split}/{self.task_index}"
 
 
 class EpisodeIndex:
@@ -59,7 +59,7 @@ class EpisodeIndex:
     def refresh(self) -> None:
         """Read what was written since the last time; a line without its end is left for the next time."""
         files = self._run.glob("attempt_*/*/trajectories/*.jsonl")
-        for file in sorted(files, key=lambda file: (_attempt_of(self._run, file), str(file))):
+        for file in sorted(files, key=lambda file: (_attempt_of(self._run, file), TRAIN not in file.parts, str(file))):
             if not file.is_symlink() and file.is_file():
                 self._read_on(file)
 
@@ -121,7 +121,7 @@ def _row(line: bytes, attempt: int) -> EpisodeRow | None:
             step=int(record["step"]) + (phase == TRAIN),
             env=str(record["env"]),
             split=str(record["split"]),
-            index=int(record["index"]),
+            task_index=int(record["index"]),
             sample=int(record["sample"]),
             reward=None if outcome["reward"] is None else _finite(outcome["reward"]),
             status=str(outcome["status"]),

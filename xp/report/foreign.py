@@ -1,4 +1,4 @@
-"""The one way in which text of models, servers and files enters a report: inert, bounded, and saying what is left out."""
+"""The one way in which text of models, servers and files enters a report: inert, bounded, with what is left out."""
 
 from __future__ import annotations
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
 from xp.errors import XpError
 from xp.evaluation.paired import Paired
+from xp.evaluation.paired import verdict as said
 from xp.evaluation.results import compare_all
 from xp.report.foreign import page_name
 from xp.runs.held_out import held_out
@@ -47,7 +48,9 @@ def verdict(run: Path, record: RunRecord, status: str) -> dict[str, Any]:
         return {"word": "incomplete", "sentence": f"the run is {page_name(status)}"}
     if not pairs:
         return {"word": "incomplete", "sentence": why}
-    pair = pairs[0]
+    # Of one run, the two sides are its model before and after training.
+    pair = replace(pairs[0], first="before training", second="after training")
+    pair = replace(pair, verdict=said(pair))
     return {"word": word(pair), "sentence": page_name(pair.verdict), "paired": paired(pair)}
 
 

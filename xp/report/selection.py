@@ -1,4 +1,4 @@
-"""Which episodes a page holds in full: of each step the best, the median, the worst, one whole group, and every void."""
+"""Which episodes a page holds in full: of each step the groups of best, median and worst, and every void."""
 
 from __future__ import annotations
 
@@ -51,11 +51,10 @@ def _of_step(rows: Sequence[EpisodeRow], numbers: Sequence[int]) -> set[int]:
     found = {number for number in numbers if rows[number].reward is None}
     order = ranked(rows, numbers)
     if order:
-        best = rows[order[-1]]
-        found |= {order[0], order[len(order) // 2], order[-1]}
-        found |= {number for number in numbers if rows[number].task == best.task}
-    for is_odd in (lambda row: row.status == "truncated", lambda row: row.malformed > 0):
-        found |= set([number for number in numbers if is_odd(rows[number])][:1])
+        tasks = {rows[number].task for number in (order[0], order[len(order) // 2], order[-1])}
+        found |= {number for number in numbers if rows[number].task in tasks}
+    found |= set([number for number in numbers if rows[number].status == "truncated"][:1])
+    found |= set([number for number in numbers if rows[number].malformed][:1])
     return found
 
 

@@ -1,4 +1,4 @@
-"""The page around a report's data: its scripts and styles from files of their own, and a policy that forbids the rest."""
+"""The page around a report's data: scripts and styles from files of their own, and a policy that forbids the rest."""
 
 from __future__ import annotations
 

@@ -31,7 +31,8 @@
   const axes = (xLabel) => {
     const shared = { stroke: XP.colour("text-soft"), grid: { stroke: XP.colour("rule"), width: 1 }, ticks: { stroke: XP.colour("rule") }, font: "12px system-ui" };
     const values = (plot, splits) => splits.map((value) => (value === null ? "" : XP.num(value, 3)));
-    return [{ ...shared, label: xLabel, labelSize: 20, size: 36 }, { ...shared, size: 62, values }];
+    const incrs = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 1e4, 2e4, 5e4, 1e5, 1e6, 1e7];
+    return [{ ...shared, label: xLabel, labelSize: 20, size: 36, incrs }, { ...shared, size: 62, values }];
   };
 
   const seriesOf = (line, number) => {

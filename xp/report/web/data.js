@@ -14,7 +14,7 @@
     for (const [name, column] of Object.entries(run.episodes.columns)) {
       found[name] = NAMED.includes(name) ? run.episodes.names[name][column[number]] : column[number];
     }
-    found.task = `${found.env}/${found.split}/${found.index}`;
+    found.task = `${found.env}/${found.split}/${found.task_index}`;
     return found;
   };
   XP.hasText = (run, number) => XP.isLive || run.episodes.columns.chunk[number] >= 0;

@@ -37,15 +37,8 @@
       calls.map(call));
   };
 
-  const body = (run, number, found) => {
-    let turn = -1;
-    return found.messages.map((one, place) => {
-      const isOwn = one.role === "assistant" && place > 0;
-      if (isOwn) turn += 1;
-      const calls = isOwn ? found.calls.filter((own) => own.turn === turn) : [];
-      return message(run, number, one, place, calls);
-    });
-  };
+  const body = (run, number, found) => found.messages.map((one, place) =>
+    message(run, number, one, place, one.turn === undefined ? [] : found.calls.filter((own) => own.turn === one.turn)));
 
   const head = (row, found) => {
     const rewards = found?.step_rewards.map(XP.reward).join(", ");

@@ -31,7 +31,7 @@
 
   const paired = (pair) => {
     if (!pair) return null;
-    const interval = pair.low === null ? "" : `, 95 % interval ${XP.num(pair.low, 3)} to ${XP.num(pair.high, 3)}`;
+    const interval = pair.low === null ? "" : `, 95 % interval ${pair.low.toFixed(3)} to ${pair.high.toFixed(3)}`;
     return figure("difference", `${pair.difference >= 0 ? "+" : ""}${pair.difference.toFixed(3)}`, `${pair.num_tasks} tasks${interval}`);
   };
 
@@ -72,7 +72,7 @@
     const changed = run.differences.length
       ? XP.table([
         { title: "key", value: (row) => row[0], show: (row) => h("code", {}, row[0]) },
-        { title: run.base, value: (row) => row[1], show: (row) => h("code", {}, row[1]) },
+        { title: "there", value: (row) => row[1], show: (row) => h("code", {}, row[1]) },
         { title: "this run", value: (row) => row[2], show: (row) => h("code", {}, row[2]) },
       ], run.differences)
       : h("p", { class: "note" }, `The same as ${run.base}.`);

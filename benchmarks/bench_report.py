@@ -1,0 +1,52 @@
+"""How long a report takes and how large it is: a run of 10,000 episodes, by the whole command."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.report_run import episode, make_run, write_episodes
+
+NUM_STEPS = 140
+TASKS = 8
+SAMPLES = 8
+TALK = " ".join(f"Clue {number} points to the cellar." for number in range(40))
+
+
+def main() -> None:
+    """Print seconds and size of the page of one run."""
+    with tempfile.TemporaryDirectory() as directory:
+        outputs = Path(directory)
+        run = make_run(outputs, "run-large", num_steps=NUM_STEPS)
+        count = _fill(run)
+        command = [sys.executable, "-m", "xp", "report", "run-large", f"outputs={outputs}"]
+        before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        after, seconds = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic() - began
+        used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        size = (run / "report.html").stat().st_size
+    load = os.getloadavg()[0]
+    print(f"report of {count:,} episodes: {seconds:.2f} s, {used:.2f} s CPU, load {load:.1f} (bar: 2 s)")
+    print(f"its file: {size / 1e6:.2f} MB (bar: 5 MB)")
+
+
+def _fill(run: Path) -> int:
+    episodes = [
+        episode(
+            "train", step, index, sample, (sample * (step + index) % 10) / 10, said=f"{step} {index} {sample} {TALK}"
+        )
+        for step in range(NUM_STEPS)
+        for index in range(2, 2 + TASKS)
+        for sample in range(SAMPLES)
+    ]
+    write_episodes(run / "attempt_1/train/trajectories/train.jsonl", episodes)
+    return len(episodes) + NUM_STEPS * 8 + 40
+
+
+if __name__ == "__main__":
+    main()

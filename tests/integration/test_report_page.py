@@ -1,0 +1,171 @@
+"""`python -m xp report` in a real browser: it opens offline, shows episodes behind a curve, runs nothing foreign."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.browser import Watched, chromium, needs_chromium
+from tests.report_run import episode, make_run, write_episodes
+from xp.cli.report import write_page
+
+pytestmark = [pytest.mark.integration, needs_chromium]
+HOSTILE = (
+    "</script><script>window.hurt = 1; console.log('hurt')</script><img src=x onerror='window.hurt = 2'>"
+    "<a href='javascript:window.hurt=3'>here</a> {{ 7 * 7 }} \x1b[31mred\x1b[0m \u202egnp.exe \ud800 \x00 ]]> <!--"
+)
+HUGE = "<b>" + "x" * 5_000_000 + "the end"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page of one run, with hostile words in every place that takes them, and a message of 5 MB."""
+    outputs = tmp_path_factory.mktemp("page")
+    run = make_run(outputs, "run-one")
+    (run / "attempt_1/train/trajectories").mkdir(exist_ok=True)
+    hostile = [
+        episode("train", 3, 90, 0, 5.0, said=HOSTILE, answer=HOSTILE),
+        episode("train", 3, 91, 0, None),
+        episode("train", 3, 92, 0, -5.0, said=HUGE),
+        episode("<script>window.hurt=4</script>", 0, 0, 0, 1.0),
+    ]
+    write_episodes(run / "attempt_1/train/trajectories/hostile.jsonl", hostile)
+    target = outputs / "report.html"
+    write_page([run], target)
+    return target
+
+
+@pytest.fixture
+def watched(browser: Any, report: Path) -> Iterator[Watched]:
+    found = Watched(browser, viewport={"width": 1200, "height": 900})
+    found.open(report.as_uri())
+    yield found
+    found.page.close()
+
+
+def test_a_page_opens_without_a_complaint_and_asks_nobody_for_anything(watched: Watched, report: Path) -> None:
+    watched.page.evaluate("window.scrollTo(0, document.body.scrollHeight)")
+    assert "whodunit_mini" in watched.page.inner_text("header#head")
+    assert "better" in watched.page.inner_text(".verdict")
+    assert watched.problems == []
+    assert watched.requests == [report.as_uri()]
+
+
+def test_a_click_on_the_curve_opens_its_step_a_group_and_an_episode_with_its_words(watched: Watched) -> None:
+    page = watched.page
+    plot = page.locator(".chart.large .u-over")
+    plot.click(position={"x": plot.bounding_box()["width"] * 2 / 4, "y": 50})  # steps 0 (before training) to 4
+    page.wait_for_selector("ul.groups li")
+    assert page.eval_on_selector("#step", "box => box.value") == "2"
+    assert page.locator("ul.groups li").count() == 2
+    page.locator(".chip:not(.bare)").first.click()
+    assert "in train step 1, sample 0." in page.inner_text(".message.assistant")
+    assert "reward 1" in page.inner_text(".row-head")
+    page.get_by_role("button", name="its group of 4").click()
+    page.wait_for_selector(".side-part")
+    assert [part.inner_text().split("\n")[0] for part in page.locator(".side-part").all()] == [
+        f"sample {number}" for number in range(4)
+    ]
+    page.keyboard.press("Escape")
+    page.wait_for_selector("dialog", state="hidden")
+    page.go_back()
+    page.wait_for_selector(".side-part")
+    assert watched.problems == []
+
+
+def test_the_keyboard_alone_reaches_an_episode(watched: Watched) -> None:
+    page = watched.page
+    page.focus(".chart.large .plot")
+    for key in ("ArrowRight", "ArrowRight", "ArrowRight", "Enter"):
+        page.keyboard.press(key)
+    page.wait_for_selector("ul.groups li")
+    assert page.evaluate("document.activeElement.id") == "step"
+    page.focus(".chip:not(.bare)")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".message.assistant")
+
+
+def test_words_of_models_and_servers_run_nothing_and_hide_nothing(watched: Watched) -> None:
+    page = watched.page
+    page.evaluate("XP.go({phase: 'train', step: 4, filter: 'best'})")
+    page.locator("#episodes tr.open").first.click()
+    page.wait_for_selector(".message.assistant")
+    words = page.inner_text(".message.assistant > pre")
+    for part in (
+        "</script><script>window.hurt = 1;",
+        "onerror=",
+        "{{ 7 * 7 }}",
+        "\\u001b[31mred",
+        "\\u202egnp.exe",
+        "\\u0000",
+    ):
+        assert part in words
+    assert page.evaluate("window.hurt") is None
+    assert page.locator("dialog img, dialog a, main script").count() == 0
+    assert watched.problems == []
+
+
+def test_a_message_of_five_megabytes_is_shown_by_its_ends(watched: Watched) -> None:
+    page = watched.page
+    page.evaluate("XP.go({phase: 'train', step: 4, filter: 'worst'})")
+    page.locator("#episodes tr.open").first.click()
+    page.wait_for_selector(".message.assistant")
+    words = page.inner_text(".message.assistant > pre")
+    assert words.startswith("<b>xxx")
+    assert words.endswith("the end")
+    assert "4,980,010 characters left out" in words
+
+
+def test_void_episodes_have_their_reason_and_no_reward(watched: Watched) -> None:
+    page = watched.page
+    page.select_option("#filter", "void")
+    page.locator("#episodes tr.open").first.click()
+    page.wait_for_selector("dialog .warn")
+    assert "the server was gone" in page.inner_text("dialog .warn")
+    assert "reward void" in page.inner_text(".row-head")
+
+
+def test_a_search_finds_episodes_by_their_words(watched: Watched) -> None:
+    page = watched.page
+    page.fill("input[type=search]", "NUMBER 1 in train step 2, sample 0")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#episode-list [role=status]:text-matches('^1 episodes')")
+
+
+def test_the_same_held_out_task_is_shown_before_and_after(watched: Watched) -> None:
+    page = watched.page
+    page.get_by_role("button", name="better 10").click()
+    page.locator("#held-out tr.open").first.click()
+    page.wait_for_selector(".side-part")
+    assert [part.inner_text().split("\n")[0] for part in page.locator(".side-part").all()] == ["before", "after"]
+
+
+def test_a_policy_stands_against_scripts_that_are_not_the_pages_own(watched: Watched) -> None:
+    page = watched.page
+    page.evaluate(
+        "document.body.append(Object.assign(document.createElement('script'), {textContent: 'window.hurt = 5'}))"
+    )
+    page.evaluate("fetch('http://127.0.0.1:1/').catch(() => null)")
+    assert page.evaluate("window.hurt") is None
+    assert any("Content Security Policy" in problem for problem in watched.problems)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_phone_and_the_dark_show_the_page_without_a_sideways_scroll(browser: Any, report: Path, scheme: str) -> None:
+    found = Watched(browser, viewport={"width": 390, "height": 800}, color_scheme=scheme)
+    page = found.open(report.as_uri())
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    rgb = "name => getComputedStyle(document.body)[name].match(/\\d+/g).slice(0, 3).map(Number)"
+    ground, ink = (page.evaluate(rgb, name) for name in ("backgroundColor", "color"))
+    assert (sum(ground) < sum(ink)) == (scheme == "dark")
+    assert found.problems == []
+    page.close()

@@ -1,0 +1,165 @@
+"""The data behind a report: which episodes are found and chosen, what is said of a spec, of one run and of several."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.report_run import data_of, episode, make_run, write_episodes
+from xp.__main__ import main
+from xp.cli.report import write_page
+from xp.errors import XpError
+from xp.report.data import report
+from xp.report.detail import detail
+from xp.report.episodes import EpisodeIndex
+from xp.report.foreign import page_text
+from xp.report.selection import Extent, chosen
+from xp.report.web import as_json
+from xp.runs.named import named_runs
+
+
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two runs whose seeds differ, and one with another learning rate, which learned less."""
+    root = tmp_path_factory.mktemp("outputs")
+    make_run(root, "run-one")
+    make_run(root, "run-two", seed=2)
+    make_run(root, "slow", gain=0.1, training__learning_rate=1e-5)
+    return root
+
+
+def index_of(run: Path) -> EpisodeIndex:
+    found = EpisodeIndex(run)
+    found.refresh()
+    return found
+
+
+def test_an_index_takes_what_was_added_and_waits_for_the_end_of_a_line(tmp_path: Path) -> None:
+    file = tmp_path / "attempt_1/train/trajectories/train.jsonl"
+    write_episodes(file, [episode("train", 0, 0, 0, 1.0)])
+    index = index_of(tmp_path)
+    whole = episode("train", 1, 7, 0, 0.5).to_line()
+    with file.open("ab") as end:
+        end.write(whole[:50])
+    index.refresh()
+    assert [row.task_index for row in index.rows] == [0]
+    with file.open("ab") as end:
+        end.write(whole[50:] + b'{"torn": \n' + b'{"schema_version": 99}\n')
+    index.refresh()
+    assert [(row.step, row.task_index) for row in index.rows] == [(1, 0), (2, 7)]
+    assert index.record(1)["index"] == 7
+    assert index.num_unreadable == 2
+
+
+def test_an_index_follows_no_link_out_of_the_run(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere.jsonl"
+    write_episodes(elsewhere, [episode("train", 0, 0, 0, 1.0)])
+    place = tmp_path / "run/attempt_1/train/trajectories"
+    place.mkdir(parents=True)
+    (place / "train.jsonl").symlink_to(elsewhere)
+    assert index_of(tmp_path / "run").rows == []
+
+
+def test_of_each_step_the_groups_of_best_median_and_worst_and_every_void_are_chosen(tmp_path: Path) -> None:
+    rewards = {0: 0.1, 1: 0.2, 2: 0.5, 3: 0.8, 4: 0.9, 5: None, 6: None}
+    episodes = [episode("train", 0, index, sample, reward) for index, reward in rewards.items() for sample in (0, 1)]
+    write_episodes(tmp_path / "attempt_1/train/trajectories/train.jsonl", episodes)
+    rows = index_of(tmp_path).rows
+    ((group, numbers),) = chosen(rows, Extent.CHOSEN).items()
+    assert group == (1, "train", 1)
+    assert {rows[number].task_index for number in numbers} == {0, 2, 4, 5, 6}
+    assert len(numbers) == 10
+    assert chosen(rows, Extent.ALL) == {group: list(range(14))}
+    assert chosen(rows, Extent.NONE) == {}
+
+
+def test_a_page_holds_the_figures_of_all_episodes_and_the_text_of_the_chosen_ones(outputs: Path) -> None:
+    _, data, chunks = report([outputs / "runs/run-one"])
+    columns = data["runs"][0]["episodes"]["columns"]
+    assert len(columns["step"]) == 4 * 8 + 40
+    texts = {number: text for chunk in chunks.values() for number, text in json.loads(gzip.decompress(chunk)).items()}
+    assert len(texts) == sum(place >= 0 for place in columns["chunk"])
+    assert texts["0"]["messages"][1]["content"] == "I accuse number 0 in train step 0, sample 0."
+    assert texts["0"]["messages"][1]["turn"] == 0
+
+
+def test_a_verdict_follows_the_paired_test(outputs: Path) -> None:
+    verdicts = {}
+    for name in ("run-one", "slow"):
+        _, data, _ = report([outputs / "runs" / name], "none")
+        verdicts[name] = data["runs"][0]["verdict"]
+    assert verdicts["run-one"]["word"] == "learned"
+    assert verdicts["run-one"]["sentence"].startswith("after training is better than before training by 0.500")
+    assert verdicts["slow"]["word"] == "flat"
+
+
+def test_a_spec_is_shown_against_the_options_that_it_chose(outputs: Path) -> None:
+    _, data, _ = report([outputs / "runs/slow"], "none")
+    run = data["runs"][0]
+    assert run["base"].startswith("the defaults with env=whodunit_mini model=tiny")
+    changed = {key: own for key, _, own in run["differences"]}
+    assert changed == {"training.learning_rate": "1e-05", "training.num_steps": "4", "outputs": str(outputs)}
+
+
+def test_several_runs_are_compared_by_what_differs_and_task_by_task(outputs: Path) -> None:
+    _, data, _ = report(named_runs(outputs, ["run-*", "slow"]))
+    found = data["comparison"]
+    assert found["keys"] == ["seed", "training.learning_rate"]
+    assert [row[0] for row in found["values"]] == ["1", "2", "1"]
+    assert found["groups"] == [[0, 1], [2]]
+    assert [pair["second"] for pair in found["pairs"]] == ["run-two", "slow"]
+    assert found["pairs"][1]["difference"] == pytest.approx(-0.4)
+
+
+def test_foreign_text_is_written_out_and_cut_in_the_middle() -> None:
+    assert page_text("a\x1b[31m\u202eb\n\t").text == "a\\u001b[31m\\u202eb\n\t"
+    cut = page_text("x" * 100 + "end", 40)
+    assert cut.left_out == 63
+    assert cut.text.endswith("xend")
+    assert json.loads(as_json({"a": "</script><!--&"})) == {"a": "</script><!--&"}
+    assert "<" not in as_json({"a": "</script>"})
+
+
+def test_a_record_with_other_types_is_shown_as_far_as_it_goes() -> None:
+    strange = {"messages": [None, {"role": 5, "content": {"a": 1}}], "tool_calls": [7], "outcome": "x", "env_s": {}}
+    found = detail(strange)
+    assert [message["role"] for message in found["messages"]] == ["", "5"]
+    assert found["step_rewards"] == []
+
+
+def test_a_run_is_found_by_its_beginning_a_pattern_and_its_directory(outputs: Path) -> None:
+    runs = outputs / "runs"
+    assert named_runs(outputs, ["sl"]) == [runs / "slow"]
+    assert named_runs(outputs, ["run-*", "run-one"]) == [runs / "run-one", runs / "run-two"]
+    assert named_runs(Path("nowhere"), [str(runs / "slow")]) == [runs / "slow"]
+    for word, said in (("run-", "beginning of 2 runs"), ("slwo", "did you mean slow"), ("x*", "no such run")):
+        with pytest.raises(XpError, match=said):
+            named_runs(outputs, [word])
+
+
+def test_the_command_writes_the_page_beside_the_run_and_several_below_the_outputs(
+    outputs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["report", "run-one", f"outputs={outputs}"]) == 0
+    assert data_of(outputs / "runs/run-one/report.html")["runs"][0]["id"] == "run-one"
+    assert main(["report", "run-*", f"outputs={outputs}", "--episodes", "none"]) == 0
+    assert (outputs / "reports/run-one-and-1-more.html").is_file()
+    assert "opens in any browser" in capsys.readouterr().out
+
+
+def test_the_terminal_shows_an_episode_by_step_and_rank(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["runs", "episode", "run-one", "--step", "3", "--worst", f"outputs={outputs}"]) == 0
+    said = capsys.readouterr().out
+    assert "whodunit_mini/train/0  train step 3 sample 2" in said
+    assert "I accuse number 0 in train step 2, sample 2." in said
+    assert "call accuse: reward 0, episode over" in said
+    assert main(["runs", "episode", "run-one", "--step", "9", f"outputs={outputs}"]) == 2
+    assert "train has the steps 1 to 4" in capsys.readouterr().err
+
+
+def test_a_report_of_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(XpError, match=r"spec\.yaml"):
+        write_page([tmp_path], tmp_path / "page.html")

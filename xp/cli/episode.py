@@ -1,0 +1,133 @@
+"""`python -m xp runs episode`: the text of one episode on the terminal, found by step, task, sample or rank."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from argparse import Namespace
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from xp.errors import ExitCode, XpError
+
+if TYPE_CHECKING:
+    from xp.report.episodes import EpisodeIndex
+
+TRAIN = "train"
+COLOURS = {"assistant": "cyan", "tool": "green", "system": "magenta", "user": "yellow"}
+
+
+def add_episode(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `runs episode`."""
+    parser.add_argument("run", metavar="RUN", help="name of the run, its beginning, or its directory")
+    parser.add_argument(
+        "--phase", metavar="NAME", help="train, evaluate/before, evaluate/after (train, where there is one)"
+    )
+    parser.add_argument("--step", type=int, metavar="N", help="rollout step as metrics.jsonl counts it (the last one)")
+    parser.add_argument("--index", type=int, metavar="N", help="index of the task in its split")
+    parser.add_argument("--sample", type=int, metavar="N", help="which of the task's episodes in that step, from 0")
+    rank = parser.add_mutually_exclusive_group()
+    for name in ("best", "median", "worst", "void"):
+        rank.add_argument(f"--{name}", dest="rank", action="store_const", const=name, help=f"the {name} one of them")
+    parser.add_argument("--json", action="store_true", help="its line of the trajectories")
+
+
+def show_episode(asked: Namespace) -> int:
+    """Print the episode that the arguments mean; of several, the first."""
+    from xp.cli.display import console
+    from xp.report.episodes import EpisodeIndex
+    from xp.runs.named import named_runs
+
+    runs = named_runs(asked.outputs, [asked.run])
+    index = EpisodeIndex(runs[0])
+    index.refresh()
+    number, others = _chosen(index, asked)
+    record = index.record(number)
+    if asked.json:
+        print(json.dumps(record, indent=2, ensure_ascii=False))
+        return ExitCode.OK
+    row, out = index.rows[number], console()
+    reward = "void" if row.reward is None else f"{row.reward:g}"
+    out.print(f"{row.task}  {row.phase} step {row.step} sample {row.sample}", style="bold", markup=False)
+    out.print(
+        f"reward {reward}, {row.status}, {row.turns} turns, {row.calls} tool calls, {row.malformed} malformed,"
+        f" {row.seconds:.1f} s",
+        markup=False,
+    )
+    for style, line in _lines(record):
+        out.print(line, style=style, markup=False)
+    if others:
+        out.print(
+            f"\n{others} more match; --step, --index, --sample, --best, --median, --worst, --void choose", style="dim"
+        )
+    out.print(f"file: {index.file_of(number)}", style="dim", markup=False)
+    return ExitCode.OK
+
+
+def _chosen(index: EpisodeIndex, asked: Namespace) -> tuple[int, int]:
+    """Number of the episode, and how many more the arguments match."""
+    from xp.report.selection import ranked
+
+    rows = index.rows
+    if not rows:
+        raise XpError(f"{asked.run} has no trajectories: no episode of it has ended", ExitCode.RUN_DIR)
+    phases = sorted({row.phase for row in rows})
+    phase = asked.phase or (TRAIN if TRAIN in phases else phases[-1])
+    if phase not in phases:
+        raise XpError(f"--phase {phase}: the run has {', '.join(phases)}", ExitCode.CONFIG)
+    steps = sorted({row.step for row in rows if row.phase == phase})
+    step = steps[-1] if asked.step is None else asked.step
+    if step not in steps:
+        raise XpError(f"--step {step}: {phase} has the steps {steps[0]} to {steps[-1]}", ExitCode.CONFIG)
+    attempt = index.last_attempt_of()[phase, step]
+    numbers = [
+        number
+        for number, row in enumerate(rows)
+        if (row.attempt, row.phase, row.step) == (attempt, phase, step)
+        and (asked.index is None or row.task_index == asked.index)
+        and (asked.sample is None or row.sample == asked.sample)
+        and (asked.rank != "void" or row.reward is None)
+    ]
+    if asked.rank in ("best", "median", "worst"):
+        order = ranked(rows, numbers)
+        numbers = order and [order[{"worst": 0, "median": len(order) // 2, "best": -1}[asked.rank]]]
+    if not numbers:
+        indices = sorted({row.task_index for row in rows if row.phase == phase and row.step == step})
+        raise XpError(
+            f"no episode of {phase} step {step} matches; task indices there: {_few(indices)}", ExitCode.CONFIG
+        )
+    return numbers[0], len(numbers) - 1
+
+
+def _few(values: Sequence[int]) -> str:
+    more = f" and {len(values) - 12} more" if len(values) > 12 else ""
+    return ", ".join(map(str, values[:12])) + more
+
+
+def _lines(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Style and text of each part, in order; a call stands below the message that made it."""
+    from xp.report.detail import detail
+
+    found = detail(record)
+    for message in found["messages"]:
+        yield "dim", f"\n── {message['role']} " + "─" * 20
+        yield COLOURS.get(message["role"], ""), message["content"]
+        for call in (one for one in found["calls"] if one["turn"] == message.get("turn", -1)):
+            yield "dim", _call(call)
+    rewards = ", ".join("none" if one is None else f"{one:g}" for one in found["step_rewards"])
+    yield "dim", f"\nreward of each step: {rewards or 'none'}"
+    if found["void_reason"]:
+        yield "red", f"void: {found['void_reason']}"
+
+
+def _call(call: Mapping[str, Any]) -> str:
+    if "malformed" in call:
+        return f"  malformed call: {call['malformed']}"
+    result = call.get("result")
+    if result is None:
+        return f"  call {call.get('name', 'answer')}: not executed"
+    reward = "no reward" if result["reward"] is None else f"reward {result['reward']:g}"
+    flags = "".join(
+        f", {text}" for key, text in (("is_call_error", "call error"), ("finished", "episode over")) if result.get(key)
+    )
+    return f"  call {call.get('name', 'answer')}: {reward}{flags}"

@@ -1,0 +1,89 @@
+"""`python -m xp report` and `python -m xp view`: a page of runs, as one file or served to this machine's browser."""
+
+from __future__ import annotations
+
+import argparse
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from xp.errors import ExitCode, XpError
+
+REPORT: Final = "report.html"
+ROOM: Final = "reports"
+"""Directory below the outputs root for pages of several runs."""
+NAMES_OF_RUNS: Final = "name of a run, its beginning, a pattern such as 'sweep-*', or its directory"
+
+
+def add_report(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `report`."""
+    parser.add_argument("runs", nargs="+", metavar="RUN", help=f"{NAMES_OF_RUNS}; several are compared")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="where to write it (the run's report.html)")
+    parser.add_argument(
+        "--episodes",
+        choices=["none", "chosen", "all"],
+        help="whose text is in the page: of each step the best, the median and the worst with their groups, and"
+        " every void episode (chosen), or every episode; figures of all are there with both (chosen; none for over"
+        " 6 runs)",
+    )
+    parser.epilog = "outputs=DIR: another directory than ./outputs; more: docs/report.md"
+
+
+def add_view(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `view`."""
+    parser.add_argument("runs", nargs="+", metavar="RUN", help=f"{NAMES_OF_RUNS}; several are compared")
+    parser.add_argument("--port", type=int, default=0, metavar="N", help="port on 127.0.0.1 (0: any free one)")
+    parser.epilog = "outputs=DIR: another directory than ./outputs; Ctrl-C ends it; more: docs/report.md"
+
+
+def report_command(asked: Namespace) -> int:
+    """Write the page and say where it is."""
+    from xp.runs.named import named_runs
+
+    runs = named_runs(asked.outputs, asked.runs)
+    target = asked.output or _target(asked.outputs, runs)
+    size = write_page(runs, target, asked.episodes)
+    print(f"{target}  ({size / 1e6:.1f} MB; it opens in any browser, without a network)")
+    return ExitCode.OK
+
+
+def view_command(asked: Namespace) -> int:
+    """Serve the page until Ctrl-C."""
+    from xp.report.server import serve
+    from xp.runs.named import named_runs
+
+    serve(named_runs(asked.outputs, asked.runs), asked.port)
+    return ExitCode.OK
+
+
+def write_page(runs: Sequence[Path], target: Path, episodes: str | None = None) -> int:
+    """Write the page of some runs; returns its size in bytes.
+
+    Args:
+        runs: their directories.
+        target: the file; it appears whole or not at all.
+        episodes: `none`, `chosen` or `all`; None: by the number of runs.
+
+    Raises:
+        XpError: RUN_DIR for what is no run, RESOURCE where the file cannot be written.
+    """
+    from xp.atomic import write_atomically
+    from xp.report.data import report
+    from xp.report.web import page
+
+    title, data, chunks = report(runs, episodes)
+    text = page(title, data, chunks)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(target, text)
+    except OSError as error:
+        raise XpError(f"{target}: {error.strerror or error}", ExitCode.RESOURCE) from error
+    return len(text)
+
+
+def _target(outputs: Path, runs: Sequence[Path]) -> Path:
+    """Of one run its own directory; of several a file named by the first and the last."""
+    if len(runs) == 1:
+        return runs[0] / REPORT
+    return outputs / ROOM / f"{runs[0].name}-and-{len(runs) - 1}-more.html"

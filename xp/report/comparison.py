@@ -1,0 +1,63 @@
+"""Several runs beside each other: the keys that differ, runs that differ by their seed alone, and paired tests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from xp.errors import XpError
+from xp.evaluation.paired import Paired, compare, holm
+from xp.evaluation.results import NamedResult, named
+from xp.report.base import MISSING, flat
+from xp.report.foreign import page_name
+from xp.report.result import MARGIN, paired
+from xp.runs.sweep import INCIDENTAL, spec_digest
+
+UNIMPORTANT: Final = (*INCIDENTAL, "name")
+"""Sections whose differences are not shown."""
+
+
+def comparison(runs: Sequence[Path], specs: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """What a page says of several runs; None for one."""
+    if len(runs) < 2:
+        return None
+    own = [flat({key: value for key, value in spec.items() if key not in UNIMPORTANT}) for spec in specs]
+    keys = [key for key in dict.fromkeys(key for one in own for key in one) if len({one.get(key) for one in own}) > 1]
+    pairs, reasons = _pairs(runs)
+    return {
+        "keys": keys,
+        "values": [[one.get(key, MISSING) for key in keys] for one in own],
+        "groups": _groups(specs),
+        "pairs": [paired(one) for one in pairs],
+        "not_paired": reasons,
+    }
+
+
+def _groups(specs: Sequence[Mapping[str, Any]]) -> list[list[int]]:
+    """Numbers of the runs whose specs differ by the seed alone, together."""
+    found: dict[str, list[int]] = {}
+    for number, spec in enumerate(specs):
+        digest = spec_digest({key: value for key, value in spec.items() if key not in ("seed", "name")})
+        found.setdefault(digest, []).append(number)
+    return list(found.values())
+
+
+def _pairs(runs: Sequence[Path]) -> tuple[list[Paired], list[str]]:
+    """Each run against the first on the same held-out tasks, adjusted by Holm; and why some are not compared."""
+    found: list[Paired] = []
+    reasons: list[str] = []
+    first: NamedResult | None = None
+    for run in runs:
+        try:
+            result = named(run.parent.parent, run.name)
+            if first is None:
+                first = result
+            else:
+                names = (first.name, result.name)
+                found.append(compare(names, first.rewards, result.rewards, first.pass_threshold, MARGIN))
+        except (XpError, KeyError, TypeError, ValueError) as error:
+            reasons.append(page_name(str(error).splitlines()[0]))
+            if first is None:
+                break
+    return holm(found), reasons

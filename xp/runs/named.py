@@ -1,0 +1,44 @@
+"""Which runs a command line means: a name, its beginning, a pattern, or a directory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from xp.errors import ExitCode, XpError, nearest
+from xp.runs.record import FILE, directory_of
+
+
+def named_runs(outputs: Path, words: Sequence[str]) -> list[Path]:
+    """The directories of the runs, each once, in the order of the words.
+
+    Raises:
+        XpError: RUN_DIR where a word names no run, or the beginning of several.
+    """
+    found: dict[Path, None] = {}
+    for word in words:
+        found |= dict.fromkeys(_of_word(outputs, word))
+    return list(found)
+
+
+def _of_word(outputs: Path, word: str) -> list[Path]:
+    place = Path(word)
+    if (place / FILE).is_file():
+        return [place]
+    names = sorted(file.parent.name for file in (outputs / "runs").glob(f"*/{FILE}"))
+    if any(character in word for character in "*?["):
+        chosen = [name for name in names if fnmatchcase(name, word)]
+    else:
+        chosen = [word] if word in names else [name for name in names if name.startswith(word)]
+        if len(chosen) > 1:
+            raise XpError(
+                f"{word} is the beginning of {len(chosen)} runs: {', '.join(chosen[:3])}, ...; '{word}*' takes all",
+                ExitCode.RUN_DIR,
+            )
+    if not chosen:
+        raise XpError(
+            f"{word}: no such run below {outputs / 'runs'}{nearest(word, names)}; see python -m xp runs list",
+            ExitCode.RUN_DIR,
+        )
+    return [directory_of(outputs, name) for name in chosen]
