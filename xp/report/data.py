@@ -26,6 +26,7 @@ from xp.runs.record import read_record
 FORMAT: Final = 1
 NAMED: Final = ("phase", "env", "split", "status")
 """Columns of episodes that hold the position of a name in a list beside them."""
+ROUNDED: Final = ("reward", "seconds")
 COMPRESSION: Final = 6
 MOST_WITH_EPISODES: Final = 6
 """Runs of a page up to which it has their episodes, where nothing else is asked for."""
@@ -82,23 +83,21 @@ class RunPage:
 
     def _columns(self, rows_from: int, chunk_of: Mapping[int, int] | None) -> dict[str, Any]:
         rows = self.index.rows[rows_from:]
-        columns: dict[str, list[Any]] = {name: [] for name in EpisodeRow._fields}
-        for row in rows:
-            for name, value in zip(EpisodeRow._fields, row, strict=True):
-                columns[name].append(self._cell(name, value))
+        columns = {
+            name: self._column(name, [row[place] for row in rows]) for place, name in enumerate(EpisodeRow._fields)
+        }
         if chunk_of is not None:
             columns["chunk"] = [chunk_of.get(number, -1) for number in range(rows_from, len(self.index.rows))]
-        return {
-            "from": rows_from,
-            "columns": columns,
-            "names": {name: list(found) for name, found in self._names.items()},
-        }
+        names = {name: [page_name(one) for one in found] for name, found in self._names.items()}
+        return {"from": rows_from, "columns": columns, "names": names}
 
-    def _cell(self, name: str, value: Any) -> Any:
+    def _column(self, name: str, values: Sequence[Any]) -> list[Any]:
         if name in self._names:
             known = self._names[name]
-            return known.setdefault(page_name(value), len(known))
-        return round(value, 4) if isinstance(value, float) else value
+            return [known.setdefault(value, len(known)) for value in values]
+        if name in ROUNDED:
+            return [None if value is None else round(value, 4) for value in values]
+        return list(values)
 
 
 def report(runs: Sequence[Path], episodes: str | None = None) -> tuple[str, dict[str, Any], dict[str, bytes]]:
