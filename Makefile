@@ -7,7 +7,8 @@ VLLM_VENV ?= .venv-vllm
 # Where there is no NVIDIA GPU, torch is the CPU build (setup/make_venv.py); another index: make setup TORCH_INDEX_URL=https://...
 TORCH ?= torch==2.13.0
 TORCH_INDEX_URL ?=
-# Processes of make test. A file's tests stay together: its fixtures are trained models and servers.
+# Processes of make test. A file's tests stay together: its fixtures are trained models and servers. Files go in their own
+# order, since those that take longest come early in it.
 WORKERS ?= 2
 # Extras of .venv; requirements.lock holds what they come to, requirements-demo.lock what the demo needs of it.
 EXTRAS := trl openenv math tensorboard wandb optuna ray modal checkout dev
@@ -73,7 +74,7 @@ $(addprefix plan-,$(RECIPES)): plan-%: setup
 	$(XP) plan recipes=$* $(ARGS)
 
 test: setup check  ## Style, types, the wall, and every test that takes less than a minute; what .ci/run calls
-	$(BIN)/python -m pytest -m "not slow" --numprocesses $(WORKERS) --dist loadfile
+	$(BIN)/python -m pytest -m "not slow" --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-slow: setup  ## The tests that take longer
 	$(BIN)/python -m pytest -m slow

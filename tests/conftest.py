@@ -1,9 +1,15 @@
-"""Signals as a program in a terminal's foreground has them, also under `nohup`; and a line on whose code ran."""
+"""Signals as in a terminal's foreground, also under `nohup`; examples of any duration; a line on whose code ran."""
 
 import signal
 from typing import Any
 
+from hypothesis import HealthCheck, settings
+
 from tests.real_code import real_code
+
+# Without it an example that takes 200 ms fails its test, on a busy machine any example.
+settings.register_profile("any-speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any-speed")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

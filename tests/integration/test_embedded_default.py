@@ -145,21 +145,10 @@ def test_training_changed_the_weights(outputs: Path) -> None:
     assert any((before[name] != after[name]).any() for name in before)
 
 
-def test_a_second_run_finds_the_model_made_and_a_resumed_one_goes_on(outputs: Path) -> None:
-    done = xp(outputs, "name=second", *SMALL, "evaluation.before_training=false")
-    assert done.returncode == 0, done.stderr
-    run = the_run(outputs, "second")
-    assert stages(run)["model"] == "cached"
-    done = xp(outputs, f"resume={run.name}", "training.num_steps=3")
-    assert done.returncode == 0, done.stderr
-    assert [(line["step"], line["attempt"]) for line in metrics(run, "train")] == [(1, 1), (2, 1), (3, 2)]
-    assert len(list(run.glob("model.attempt-*"))) == 1
-
-
 @pytest.mark.timeout(1500)
-def test_a_run_killed_in_its_evaluation_ends_when_it_is_resumed_and_then_is_finished(outputs: Path) -> None:
+def test_a_run_killed_in_its_evaluation_ends_when_it_is_resumed_is_finished_then_and_can_go_on(outputs: Path) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "xp", "name=cut", *SMALL, "evaluation.samples_per_task=8"],
+        [sys.executable, "-m", "xp", "name=cut", *SMALL, "evaluation.samples_per_task=4"],
         cwd=outputs, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     deadline = time.monotonic() + 500
@@ -170,6 +159,7 @@ def test_a_run_killed_in_its_evaluation_ends_when_it_is_resumed_and_then_is_fini
     process.kill()
     process.wait()
     run = the_run(outputs, "cut")
+    assert stages(run)["model"] == "cached"
     done = xp(outputs, f"resume={run.name}")
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     assert stages(run) == {"prepare": "cached", "model": "cached", "train": "cached", "evaluate": "succeeded"}
@@ -182,6 +172,10 @@ def test_a_run_killed_in_its_evaluation_ends_when_it_is_resumed_and_then_is_fini
         assert f"{run.name} is finished (2 of 2 steps); to go on: resume={run.name} training.num_steps=N" in done.stdout
     assert (run / "run.json").read_bytes() == before
     assert not (run / "attempt_3").exists()
+    done = xp(outputs, f"resume={run.name}", "training.num_steps=3", "evaluation.samples_per_task=1")
+    assert done.returncode == 0, done.stderr
+    assert [(line["step"], line["attempt"]) for line in metrics(run, "train")] == [(1, 1), (2, 1), (3, 3)]
+    assert len(list(run.glob("model.attempt-*"))) == 1
 
 
 def test_a_checkpoint_can_be_evaluated_by_itself(outputs: Path) -> None:
@@ -199,7 +193,7 @@ def test_ctrl_c_ends_the_whole_tree_and_the_run_can_go_on(outputs: Path) -> None
         [sys.executable, "-m", "xp", "name=stopped", *SMALL, "training.num_steps=200"],
         cwd=outputs, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 500
     while time.monotonic() < deadline:
         found = list((outputs / "outputs/runs").glob("stopped-*/metrics.jsonl"))
         if found and metrics(found[0].parent, "train"):
@@ -208,8 +202,8 @@ def test_ctrl_c_ends_the_whole_tree_and_the_run_can_go_on(outputs: Path) -> None
     tree = process.children(recursive=True)
     assert tree
     process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=60) == 130
-    _, alive = psutil.wait_procs(tree, timeout=10)
+    assert process.wait(timeout=300) == 130
+    _, alive = psutil.wait_procs(tree, timeout=100)
     assert not alive
     assert json.loads((the_run(outputs, "stopped") / "run.json").read_text())["status"] == "interrupted"
 

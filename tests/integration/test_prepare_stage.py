@@ -51,7 +51,7 @@ class Stage:
 
     def finish(self) -> tuple[int, str]:
         process = self.start()
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=400)
         return process.returncode, out + err
 
     def effects(self) -> Counter[str]:
@@ -135,10 +135,10 @@ def test_a_signal_tears_every_session_down_and_ends_the_server(tmp_path: Path) -
     wait_until(lambda: stopped.effects()["init"] > 40)
     servers = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(signal.SIGTERM)
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=200)
     assert (process.returncode, "Traceback" in err) == (143, False), err
     assert stopped.effects()["init"] == stopped.effects()["teardown"]
-    assert psutil.wait_procs(servers, timeout=10)[1] == []
+    assert psutil.wait_procs(servers, timeout=100)[1] == []
 
 
 @pytest.mark.reliability
@@ -151,7 +151,7 @@ def test_a_killed_stage_leaves_no_server_behind(tmp_path: Path) -> None:
     assert servers
     process.kill()
     process.communicate()
-    assert psutil.wait_procs(servers, timeout=10)[1] == []
+    assert psutil.wait_procs(servers, timeout=100)[1] == []
     assert killed.finish()[0] == 0
 
 
@@ -163,7 +163,7 @@ def test_a_server_that_dies_on_the_way_ends_the_stage_soon_and_keeps_its_shards(
     wait_until(lambda: orphaned.effects()["init"] > 150)
     for server in psutil.Process(process.pid).children(recursive=True):
         server.kill()
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=300)
     assert process.returncode in (ExitCode.ENVIRONMENT, ExitCode.TASKS), err
     assert "Traceback" not in err
     assert not orphaned.path.exists()
@@ -172,7 +172,7 @@ def test_a_server_that_dies_on_the_way_ends_the_stage_soon_and_keeps_its_shards(
     assert orphaned.effects()["init"] - before < 720
 
 
-def wait_until(is_so: Callable[[], bool], limit_s: float = 30.0) -> None:
+def wait_until(is_so: Callable[[], bool], limit_s: float = 300.0) -> None:
     end = time.monotonic() + limit_s
     while not is_so():
         assert time.monotonic() < end

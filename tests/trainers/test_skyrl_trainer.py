@@ -259,3 +259,26 @@ def test_a_later_attempt_goes_on_counting_tokens(tmp_path: Path) -> None:
         log.episodes([episode(1.0), episode(0.0)], step, 1.0)
         log.log({"timing/step": 3.0}, step)
     assert [line["training/tokens"] for line in read_metrics(tmp_path / "metrics.jsonl", "train")] == [14.0, 28.0]
+
+
+@pytest.mark.parametrize("schedule", ["constant_with_warmup", "linear", "cosine"])
+def test_the_schedule_of_xps_workers_begins_its_warm_up_above_0_where_skyrls_own_begins_at_0(schedule: str) -> None:
+    import torch
+    from skyrl.backends.skyrl_train.distributed import fsdp_strategy
+
+    from xp.backends.skyrl.worker.workers import own_schedule
+
+    def rates() -> list[float]:
+        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+        made = fsdp_strategy.get_scheduler(schedule, optimizer, num_warmup_steps=4, num_training_steps=8)
+        found = []
+        for _ in range(8):
+            found.append(made.get_last_lr()[0])
+            optimizer.step()
+            made.step()
+        return found
+
+    assert rates()[0] == 0
+    with own_schedule():
+        assert rates()[:4] == [0.25, 0.5, 0.75, 1.0]
+    assert rates()[0] == 0

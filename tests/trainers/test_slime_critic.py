@@ -81,7 +81,7 @@ def roles(root: Path, *, is_resumed: bool = False) -> tuple[Any, Any]:
     path = root / "worker.json"
     path.write_text(worker_config(root, estimator="gae").to_json())
     setattr(base, WORKER_ATTRIBUTE, str(path))
-    config = critic_role(CriticConfig("roles.yaml", "runs/r/critic", 3e-5), root, is_resumed=is_resumed)
+    config = critic_role(CriticConfig("roles.yaml", "runs/r/critic", 3e-5), root, 0, is_resumed=is_resumed)
     Path(base.megatron_config_path).write_text(json.dumps(config))
     made = [parse_megatron_role_args(base, base.megatron_config_path, role) for role in ("actor", "critic")]
     native = logging_utils.log

@@ -23,7 +23,7 @@ def read(spec: RunSpec, root: Path) -> Meant:
         num_steps=args.num_rollout,
         learning_rate=args.lr,
         lr_schedule=args.lr_decay_style,
-        warmup_updates=args.lr_warmup_iters,
+        warmup_updates=args.lr_warmup_iters + 1 if args.lr_warmup_init else 0,  # it begins at lr / warmup_updates
         weight_decay=args.weight_decay,
         adam=(args.adam_beta1, args.adam_beta2),
         max_grad_norm=args.clip_grad,

@@ -21,13 +21,14 @@ OVERRIDES = (
     "training.prompts_per_step=1",
     "training.group_size=4",
     "training.micro_batch_size=4",
-    "training.warmup_updates=0",
 )
 UNCHECKED = "training.max_logprob_gap=null"
 """The episodes' log-probabilities are made up."""
 
 
-def make(tmp_path: Path, rule: str, num_steps: int, wrong: set[int], check: str = UNCHECKED) -> Any:
+def make(
+    tmp_path: Path, rule: str, num_steps: int, wrong: set[int], check: str = UNCHECKED, warmup_updates: int = 0
+) -> Any:
     """A trainer whose activations are nan in the updates of the given numbers, from 0."""
     from datasets import Dataset
     from trl import GRPOConfig
@@ -35,7 +36,13 @@ def make(tmp_path: Path, rule: str, num_steps: int, wrong: set[int], check: str 
     from xp.backends.trl.worker.guard import GuardedTrainer
 
     tokenizer, model = deepcopy(tokenizer_and_model())
-    overrides = [*OVERRIDES, f"training.num_steps={num_steps}", f"training.on_nonfinite={rule}", check]
+    overrides = [
+        *OVERRIDES,
+        f"training.warmup_updates={warmup_updates}",
+        f"training.num_steps={num_steps}",
+        f"training.on_nonfinite={rule}",
+        check,
+    ]
     config = grpo_config(compose(overrides), PLACES)
     log = step_log(tmp_path, *overrides)
     trainer = GuardedTrainer(

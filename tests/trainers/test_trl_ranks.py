@@ -76,7 +76,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return run(tmp_path_factory.mktemp("alone"), 0, "fsdp2")
 
 
-@pytest.fixture(scope="module", params=["ddp", "fsdp2"])
+@pytest.fixture(scope="module", params=["ddp", pytest.param("fsdp2", marks=pytest.mark.slow)])
 def together(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return run(tmp_path_factory.mktemp(request.param), 2, request.param)
 

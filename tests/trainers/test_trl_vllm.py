@@ -79,8 +79,8 @@ def colocated(directory: Path, processes: int, *overrides: str) -> dict[str, Any
     [
         (1, ()),
         (1, ("model.lora={rank: 4, alpha: 8.0, dropout: 0.0, target_modules: null}",)),
-        (2, ("backend.engine.tensor_parallel=2", "backend.parallel.strategy=ddp")),
-        (2, ("backend.parallel.strategy=fsdp2",)),
+        pytest.param(2, ("backend.engine.tensor_parallel=2", "backend.parallel.strategy=ddp"), marks=pytest.mark.slow),
+        pytest.param(2, ("backend.parallel.strategy=fsdp2",), marks=pytest.mark.slow),
     ],
     ids=["alone", "with adapters", "one engine on two ranks", "an engine on each of two shards"],
 )

@@ -72,7 +72,7 @@ def legal(draw: st.DrawFn) -> RunSpec:
             f"training.micro_batch_size={micro}",
             f"training.max_tokens_per_micro_batch={cap}",
             f"training.num_steps={steps}",
-            f"training.warmup_updates={draw(st.integers(0, steps * updates - 1))}",
+            f"training.warmup_updates={draw(st.integers(0, steps * updates))}",
             f"training.lr_schedule={draw(st.sampled_from(['constant', 'linear', 'cosine']))}",
             f"training.learning_rate={draw(st.floats(1e-7, 1e-3))}",
             f"training.kl_coef={kl}",

@@ -92,10 +92,10 @@ def test_the_number_of_tasks_that_only_the_environment_knows_is_said_to_be_open_
     assert training_line(spec).startswith("the run: 18 steps (3 epochs of 100 tasks) = 1,152 episodes")
 
 
-def test_a_warm_up_as_long_as_slimes_epochs_is_refused_once_their_steps_are_known() -> None:
-    config = config_of("slime", "training.warmup_updates=9", "env.train.num_tasks=null")
+def test_a_warm_up_longer_than_slimes_epochs_is_refused_once_their_steps_are_known() -> None:
+    config = config_of("slime", "training.warmup_updates=10", "env.train.num_tasks=null")
     check_warm_up(config.with_length(Length(10, 3)))
-    with pytest.raises(XpError, match=r"training\.warmup_updates: Megatron wants fewer than the run's 9"):
+    with pytest.raises(XpError, match="Megatron takes no warm-up that is longer than the run of 9"):
         check_warm_up(config.with_length(Length(9, 3)))
 
 

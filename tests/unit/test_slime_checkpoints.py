@@ -74,7 +74,7 @@ def test_a_checkpoint_with_a_critic_is_whole_once_both_are_and_goes_with_both(tm
 def test_the_critics_role_has_its_own_rate_and_place_and_goes_on_only_where_the_policy_does(tmp_path: Path) -> None:
     critic = CriticConfig("runs/r/roles.yaml", "runs/r/critic", 1e-5)
     place = f"{tmp_path}/runs/r/critic"
-    (first,) = critic_role(critic, tmp_path, is_resumed=False)["megatron"]
-    assert (first["role"], first["overrides"]) == ("critic", {"lr": 1e-5, "save": place})
-    (again,) = critic_role(critic, tmp_path, is_resumed=True)["megatron"]
-    assert again["overrides"] == {"lr": 1e-5, "save": place, "load": place}
+    (first,) = critic_role(critic, tmp_path, 0, is_resumed=False)["megatron"]
+    assert (first["role"], first["overrides"]) == ("critic", {"lr": 1e-5, "save": place, "lr_warmup_init": 0.0})
+    (again,) = critic_role(critic, tmp_path, 4, is_resumed=True)["megatron"]
+    assert again["overrides"] == {"lr": 1e-5, "save": place, "load": place, "lr_warmup_init": 2.5e-6}

@@ -108,7 +108,7 @@ def test_the_line_reads_back_as_the_spec_meant(spec: RunSpec) -> None:
     assert found["num_rollout"] == training.num_steps
     assert found["lr"] == training.learning_rate
     assert found["lr_decay_style"] == training.lr_schedule
-    assert found["lr_warmup_iters"] == training.warmup_updates
+    assert found["lr_warmup_iters"] == max(training.warmup_updates - 1, 0)
     assert found["rollout_top_k"] == (training.top_k or -1)
     assert found["eps_clip"] == algorithm.clip_low
     assert found["kl_loss_coef"] == training.kl_coef

@@ -163,7 +163,7 @@ METRICS: Final = (
         "training/learning_rate",
         "per update",
         "Learning rate of the step's updates, mean over them.",
-        "Constant, or the schedule that the spec asks for.",
+        "Constant, or the schedule that the spec asks for, from its warm-up on. Slime reports that of the next update.",
     ),
     Metric(
         "training/kl",
@@ -237,7 +237,7 @@ METRICS: Final = (
         "training/critic_learning_rate",
         "per update",
         "Learning rate of the critic.",
-        "Constant, or the schedule that the spec asks for.",
+        "Constant, or the schedule that the spec asks for, from its warm-up on. Slime reports that of the next update.",
     ),
     Metric(
         "time/step_s",

@@ -44,7 +44,7 @@ class Training(Section):
     """Of algorithm.critic, with the same schedule; None: the policy's."""
     lr_schedule: LrSchedule
     warmup_updates: Annotated[int, Field(ge=0)]
-    """Optimizer updates of linear warm-up."""
+    """Optimizer updates of linear warm-up, N: update k has k/N of the learning rate, so that the first is not 0."""
     weight_decay: Annotated[float, Field(ge=0)]
     adam_beta1: Annotated[float, Field(ge=0, lt=1)]
     adam_beta2: Annotated[float, Field(ge=0, lt=1)]

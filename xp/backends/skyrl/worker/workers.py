@@ -1,4 +1,4 @@
-"""SkyRL's FSDP workers: a policy in which tied embeddings stay tied, and a critic whose loss void episodes leave.
+"""SkyRL's FSDP workers: tied embeddings stay tied, void episodes leave the critic's loss, and a warm-up begins above 0.
 
 FSDPStrategy._fsdp_init_model (skyrl 0.3.0, and main as of 2026-08) moves the model to the meta device, which gives the
 embedding and the head a parameter each. They drift apart in training, while inference engines and the exported model
@@ -16,13 +16,14 @@ from skyrl.backends.skyrl_train.distributed import fsdp_strategy
 from skyrl.backends.skyrl_train.workers.fsdp.fsdp_worker import FSDPCriticWorkerBase, FSDPPolicyWorkerBase
 
 from xp.backends.skyrl.worker.advantages import critic_loss
+from xp.worker.learning_rate import SCHEDULES, make_scheduler
 
 
 class TiedPolicyWorkerBase(FSDPPolicyWorkerBase):  # type: ignore[misc]
     """Ties again what the model's configuration ties, before the parameters are sharded."""
 
     def init_model(self, model_path: str, num_training_steps: int | None = None) -> None:
-        with _tying():
+        with _tying(), own_schedule():
             super().init_model(model_path, num_training_steps)
 
 
@@ -32,6 +33,10 @@ class WeighingCriticWorkerBase(FSDPCriticWorkerBase):  # type: ignore[misc]
     def __init__(self, **parts: Any) -> None:
         super().__init__(**parts)
         self.critic_loss_fn = critic_loss
+
+    def init_model(self, model_path: str, num_training_steps: int | None = None) -> None:
+        with own_schedule():
+            super().init_model(model_path, num_training_steps)
 
 
 @contextmanager
@@ -48,6 +53,24 @@ def _tying() -> Iterator[None]:
         yield
     finally:
         fsdp_strategy.apply_fsdp2 = shard
+
+
+@contextmanager
+def own_schedule() -> Iterator[None]:
+    """Puts xp's schedules in the place of transformers' get_scheduler, which FSDPStrategy calls."""
+    theirs = fsdp_strategy.get_scheduler
+
+    def get_scheduler(name: Any, optimizer: Any, num_warmup_steps: int, num_training_steps: int | None) -> Any:
+        schedule = str(getattr(name, "value", name)).removesuffix("_with_warmup")
+        if schedule not in SCHEDULES:
+            return theirs(name, optimizer, num_warmup_steps=num_warmup_steps, num_training_steps=num_training_steps)
+        return make_scheduler(schedule, optimizer, num_warmup_steps, num_training_steps or 0)
+
+    fsdp_strategy.get_scheduler = get_scheduler
+    try:
+        yield
+    finally:
+        fsdp_strategy.get_scheduler = theirs
 
 
 TiedPolicyWorker = ray.remote(num_gpus=1)(TiedPolicyWorkerBase)

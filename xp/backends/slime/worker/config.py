@@ -243,9 +243,14 @@ class WorkerConfig:
         return WorkerConfig(**value | {"common": _common(value["common"])})
 
 
+def warm_up_start(learning_rate: float, warmup_updates: int) -> float:
+    """Value of --lr-warmup-init with which Megatron's warm-up of N - 1 updates is xp's of N: it begins at 1/N."""
+    return learning_rate / warmup_updates if warmup_updates else 0.0
+
+
 def warm_up_too_long(updates: int) -> str:
     """Why so many updates of warm-up are not taken; found when planning, or once the epochs' steps are known."""
-    return f"Megatron wants fewer than the run's {updates} updates; set {updates - 1} at most"
+    return f"Megatron takes no warm-up that is longer than the run of {updates} updates; set {updates} at most"
 
 
 WORKER_ATTRIBUTE = "xp_worker"

@@ -10,7 +10,13 @@ from typing import Any
 
 from xp.atomic import write_atomically
 from xp.backends.slime.worker.checkpoints import choose_latest, prune
-from xp.backends.slime.worker.config import CriticConfig, SlimeTrainConfig, WorkerConfig, warm_up_too_long
+from xp.backends.slime.worker.config import (
+    CriticConfig,
+    SlimeTrainConfig,
+    WorkerConfig,
+    warm_up_start,
+    warm_up_too_long,
+)
 from xp.backends.slime.worker.models import check_architecture, local_model, publish_model
 from xp.backends.slime.worker.program import run_train
 from xp.backends.slime.worker.sources import open_sources
@@ -44,7 +50,7 @@ def main(argv: Sequence[str]) -> None:
     critic = None if config.critic is None else root / config.critic.checkpoints
     latest = choose_latest(root / config.checkpoints, critic)
     if config.critic is not None:
-        roles = critic_role(config.critic, root, is_resumed=latest is not None)
+        roles = critic_role(config.critic, root, config.warmup_updates, is_resumed=latest is not None)
         write_atomically(root / config.critic.roles, json.dumps(roles) + "\n")
     if latest is None:
         config = config.from_the_start()
@@ -57,9 +63,9 @@ def main(argv: Sequence[str]) -> None:
 
 
 def check_warm_up(config: SlimeTrainConfig) -> None:
-    """Raise XpError(PLAN) for a warm-up of all updates: Megatron would, after the first step's episodes."""
+    """Raise XpError(PLAN) for a warm-up of more than all updates: Megatron would, after the first step's episodes."""
     updates = config.num_steps * config.updates_per_step
-    if config.warmup_updates >= updates:
+    if config.warmup_updates > updates:
         raise XpError(f"training.warmup_updates: {warm_up_too_long(updates)}", ExitCode.PLAN)
 
 
@@ -78,13 +84,14 @@ def write_views(config: SlimeTrainConfig, stage: Path, model: Path, rows: Sequen
         write_episodes(held_out, config.rounds, Path(config.held_out))
 
 
-def critic_role(critic: CriticConfig, root: Path, *, is_resumed: bool) -> Mapping[str, Any]:
+def critic_role(critic: CriticConfig, root: Path, warmup_updates: int, *, is_resumed: bool) -> Mapping[str, Any]:
     """What --megatron-config-path says of Slime's critic; the rest is as the command line has it for the policy.
 
     A critic that is not resumed starts where the policy does, with an output layer of its own.
     """
     checkpoints = str((root / critic.checkpoints).absolute())
     own = {"lr": critic.learning_rate, "save": checkpoints, **({"load": checkpoints} if is_resumed else {})}
+    own |= {"lr_warmup_init": warm_up_start(critic.learning_rate, warmup_updates)}
     return {"megatron": [{"name": "default", "role": "critic", "overrides": own}]}
 
 

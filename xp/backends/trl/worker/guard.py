@@ -9,6 +9,7 @@ import torch
 from trl import GRPOTrainer
 
 from xp.backends.trl.worker.steps import TRLStepLog
+from xp.worker.learning_rate import SCHEDULES, make_scheduler
 
 
 class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
@@ -19,6 +20,7 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
         parts: GRPOTrainer's own arguments.
     """
 
+    lr_scheduler: Any
     _tr_loss: torch.Tensor
     """Trainer's own sum since it last logged: of this update."""
 
@@ -29,6 +31,16 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
         self._xp_gap = [0.0, 0.0]
         """Of the micro-batches of an update that is the first one of its rollout: the sum, and the number of tokens."""
         super().__init__(**parts)
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        """xp's schedules, whose warm-up begins above 0; another one, of a user's override, is transformers' own."""
+        schedule = str(self.args.lr_scheduler_type.value).removesuffix("_with_warmup")
+        if self.lr_scheduler is not None or schedule not in SCHEDULES or self.args.lr_scheduler_kwargs:
+            return super().create_scheduler(num_training_steps, optimizer)
+        warmup = self.args.get_warmup_steps(num_training_steps)
+        self.lr_scheduler = make_scheduler(schedule, optimizer or self.optimizer, warmup, num_training_steps)
+        self._created_lr_scheduler = True
+        return self.lr_scheduler
 
     def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
         found = super()._get_per_token_logps_and_entropies(*args, **kwargs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from xp.backends.capability import Row
 from xp.backends.common_rows import cut_gap, length_rows, longest_episode, too_long
+from xp.backends.extent import num_steps
 from xp.backends.skyrl.control.geometry import geometry, is_megatron
 from xp.backends.skyrl.control.keys import ALGORITHM, ENGINE, MEGATRON, Keys, has_critic, optimizers, sampled, trained
 from xp.backends.skyrl.worker.config import STEPS_KEY
@@ -39,6 +40,22 @@ def _other_schedule(spec: RunSpec) -> str | None:
     return (
         f"SkyRL's Megatron has constant alone, not {schedule.value}; set constant, or backend.parallel.strategy=fsdp2"
     )
+
+
+def _warmup_note(spec: RunSpec) -> str:
+    """Source: skyrl_train/distributed/megatron/optimizer.py, whose `init_lr` no key of SkyRL's sets."""
+    return "Update k of a warm-up of N has (k-1)/N; elsewhere k/N." if is_megatron(spec) and _warms_up(spec) else ""
+
+
+def _warms_up(spec: RunSpec) -> bool:
+    return spec.training.warmup_updates > 0
+
+
+def _no_rate(spec: RunSpec) -> str | None:
+    updates = (num_steps(spec) or 0) * geometry(spec).updates_per_rollout
+    if not is_megatron(spec) or not _warms_up(spec) or updates != 1:
+        return None
+    return "the only update would have learning rate 0, since Megatron's warm-up begins there; set it to 0"
 
 
 def _other_eps(spec: RunSpec) -> str | None:
@@ -93,7 +110,13 @@ RATES = (
         lambda s: optimizers(s, "scheduler", SCHEDULER[s.training.lr_schedule]),
         refuse=_other_schedule,
     ),
-    Row("training.warmup_updates", lambda s: optimizers(s, "num_warmup_steps", s.training.warmup_updates)),
+    Row(
+        "training.warmup_updates",
+        lambda s: optimizers(s, "num_warmup_steps", s.training.warmup_updates),
+        carried_by=lambda s: "" if is_megatron(s) else "xp's schedule in SkyRL's FSDP worker, which begins at 1/N",
+        note=_warmup_note,
+        refuse=_no_rate,
+    ),
     Row(
         "training.weight_decay",
         lambda s: optimizers(s, "weight_decay", s.training.weight_decay),

@@ -9,7 +9,7 @@ from xp.backends.capability import Row
 from xp.backends.common_rows import length_rows, longest_episode, too_long
 from xp.backends.extent import num_steps
 from xp.backends.slime.control.geometry import geometry
-from xp.backends.slime.worker.config import STEPS_FLAG, warm_up_too_long
+from xp.backends.slime.worker.config import STEPS_FLAG, warm_up_start, warm_up_too_long
 from xp.backends.slime.worker.hooks import LOG_EVALUATION
 from xp.spec import RunSpec
 
@@ -55,7 +55,14 @@ def _warmup(spec: RunSpec) -> str | None:
     if not training.warmup_updates or (steps := num_steps(spec)) is None:
         return None
     updates = steps * training.updates_per_step
-    return warm_up_too_long(updates) if training.warmup_updates >= updates else None
+    return warm_up_too_long(updates) if training.warmup_updates > updates else None
+
+
+def _warmup_flags(spec: RunSpec) -> dict[str, Any]:
+    """Source: megatron/core/optimizer_param_scheduler.py `get_lr`, which has --lr-warmup-init at the first update."""
+    updates = spec.training.warmup_updates
+    start = warm_up_start(spec.training.learning_rate, updates)
+    return {"--lr-warmup-iters": max(updates - 1, 0), "--lr-warmup-init": start}
 
 
 def _read_as_flag(spec: RunSpec) -> str | None:
@@ -127,7 +134,7 @@ RATES = (
     Row("training.lr_schedule", lambda s: {"--lr-decay-style": s.training.lr_schedule, "--min-lr": 0.0}),
     Row(
         "training.warmup_updates",
-        lambda s: {"--lr-warmup-iters": s.training.warmup_updates, "--lr-warmup-init": 0.0},
+        _warmup_flags,
         refuse=_warmup,
     ),
     Row(

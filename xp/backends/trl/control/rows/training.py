@@ -52,7 +52,7 @@ TRAINING = (
     Row("training.learning_rate", "learning_rate"),
     Row("training.critic_learning_rate", support=Support.UNSUPPORTED, note=NO_CRITIC),
     Row("training.lr_schedule", lambda s: {"lr_scheduler_type": _schedule(s)}),
-    Row("training.warmup_updates", "warmup_steps"),
+    Row("training.warmup_updates", "warmup_steps", carried_by="xp's schedule in TRL's trainer, which begins at 1/N"),
     Row("training.weight_decay", "weight_decay", note="Biases and norms are excluded."),
     Row("training.adam_beta1", "adam_beta1"),
     Row("training.adam_beta2", "adam_beta2"),

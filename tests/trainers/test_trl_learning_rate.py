@@ -1,0 +1,29 @@
+"""Rates of a warm-up under the real GRPOTrainer: applied and reported."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.trainers.test_trl_nonfinite import are_equal, make, weights
+
+
+def test_the_first_update_of_a_warm_up_changes_the_model_and_each_line_has_the_rate_of_its_own_update(
+    tmp_path: Path,
+) -> None:
+    trainer = make(tmp_path, "stop", 3, set(), warmup_updates=2)
+    before, applied = weights(trainer), []
+    trainer.create_optimizer()
+    trainer.optimizer.register_step_pre_hook(lambda one, *_: applied.append(one.param_groups[0]["lr"]))
+    trainer.train()
+    assert applied == pytest.approx([0.005, 0.01, 0.01])
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["training/learning_rate"] for line in lines] == pytest.approx(applied)
+    assert not are_equal(before, weights(trainer))
+
+
+def test_a_run_of_one_update_learns_although_it_warms_up(tmp_path: Path) -> None:
+    trainer = make(tmp_path, "stop", 1, set(), warmup_updates=5)
+    before = weights(trainer)
+    trainer.train()
+    assert not are_equal(before, weights(trainer))

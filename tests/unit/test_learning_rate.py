@@ -1,0 +1,49 @@
+"""The rate of each update, as xp means it."""
+
+import pytest
+import torch
+from transformers import get_scheduler
+
+from xp.worker.learning_rate import learning_rate_factor, make_scheduler
+
+UPDATES = 10
+
+
+def optimizer() -> torch.optim.Optimizer:
+    return torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+
+
+def test_a_warm_up_of_four_begins_at_a_quarter_and_its_fourth_update_has_the_whole_rate() -> None:
+    assert [learning_rate_factor("constant", 4, UPDATES, update) for update in range(6)] == [0.25, 0.5, 0.75, 1, 1, 1]
+
+
+@pytest.mark.parametrize("schedule", ["constant", "linear", "cosine"])
+@pytest.mark.parametrize("warmup", [0, 1, 4, UPDATES, 2 * UPDATES])
+def test_no_update_is_without_effect(schedule: str, warmup: int) -> None:
+    rates = [learning_rate_factor(schedule, warmup, UPDATES, update) for update in range(UPDATES)]
+    assert all(0 < rate <= 1 for rate in rates)
+    assert max(rates) == min(1, UPDATES / max(warmup, 1))
+
+
+@pytest.mark.parametrize("schedule", ["constant", "linear", "cosine"])
+def test_without_a_warm_up_the_rates_are_those_of_transformers(schedule: str) -> None:
+    ours = make_scheduler(schedule, optimizer(), 0, UPDATES)
+    theirs = get_scheduler(schedule, optimizer(), 0, UPDATES)
+    for _ in range(UPDATES):
+        assert ours.get_last_lr() == pytest.approx(theirs.get_last_lr())
+        ours.optimizer.step(), ours.step(), theirs.optimizer.step(), theirs.step()
+
+
+def test_a_resumed_schedule_goes_on_where_it_stopped() -> None:
+    first = make_scheduler("linear", optimizer(), 2, UPDATES)
+    for _ in range(3):
+        first.optimizer.step(), first.step()
+    second = make_scheduler("linear", optimizer(), 2, UPDATES)
+    second.load_state_dict(first.state_dict())
+    second.optimizer.step(), second.step()
+    assert second.get_last_lr() == [learning_rate_factor("linear", 2, UPDATES, 4)]
+
+
+def test_an_unknown_schedule_is_refused() -> None:
+    with pytest.raises(ValueError, match="expected one of constant, linear, cosine"):
+        make_scheduler("polynomial", optimizer(), 0, UPDATES)

@@ -1,0 +1,36 @@
+"""The SDK without the vendors' clients: the same SDK, and everybody else finds the real packages."""
+
+import subprocess
+import sys
+
+
+def run(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+
+def test_the_vendors_clients_are_imported_when_they_are_used_and_not_before() -> None:
+    assert run(
+        "import sys\n"
+        "from xp.envs.light_sdk import VENDORS, import_sdk\n"
+        "import_sdk()\n"
+        "import openreward\n"
+        "print([name for name in VENDORS if name in sys.modules])\n"
+        "from openreward.api.rollouts import rollout\n"
+        "import anthropic.types, google.genai.types\n"
+        "given = rollout.gdm_types.Content\n"
+        "print(isinstance(3, given), isinstance(google.genai.types.Content(), given))\n"
+        "print(rollout.gdm_types.Content is google.genai.types.Content, anthropic.__file__ is not None)\n"
+        "from openreward.api.rollouts.serializers.ant import serialize_anthropic_message\n"
+        "print(serialize_anthropic_message({'role': 'user', 'content': 'hello'})[0].content)\n"
+    ).splitlines() == ["[]", "False True", "True True", "hello"]
+
+
+def test_without_the_sdk_nothing_happens() -> None:
+    assert run(
+        "import sys\n"
+        "sys.modules['openreward'] = None\n"
+        "from xp.envs.light_sdk import import_sdk\n"
+        "import_sdk()\n"
+        "import anthropic\n"
+        "print(anthropic.__file__ is not None)\n"
+    ).split() == ["True"]

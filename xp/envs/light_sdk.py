@@ -1,0 +1,102 @@
+"""Imports the openreward SDK without the model vendors' clients, which it needs for annotations alone.
+
+`import openreward` imports anthropic, openai and google-genai, for the upload of transcripts: two thirds of the time in
+which a served environment starts. Here they are imported when a name of theirs is used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import sys
+from collections.abc import Iterator, Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+VENDORS = ("anthropic", "openai", "google.genai")
+
+
+def import_sdk() -> None:
+    """Import `openreward`, if it is installed; afterwards every other import finds the vendors' real packages."""
+    absent = [name for name in VENDORS if name not in sys.modules]
+    with contextlib.suppress(ModuleNotFoundError), _deferred(absent):
+        importlib.import_module("openreward")
+
+
+@contextlib.contextmanager
+def _deferred(packages: Sequence[str]) -> Iterator[None]:
+    finder = _Finder(packages)
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+        for name in finder.made:
+            stand_in = sys.modules.pop(name)
+            parent, _, last = name.rpartition(".")
+            if vars(sys.modules.get(parent, sys)).get(last) is stand_in:
+                delattr(sys.modules[parent], last)
+
+
+class _Finder:
+    """Finds modules without content below some packages; a name of theirs is a _Name."""
+
+    def __init__(self, packages: Sequence[str]) -> None:
+        self._packages = packages
+        self.made: list[str] = []
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        del path, target
+        if not any(name == package or name.startswith(f"{package}.") for package in self._packages):
+            return None
+        return ModuleSpec(name, self, is_package=True)  # type: ignore[arg-type]
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        def name_of(name: str) -> _Name:
+            if name.startswith("__"):
+                raise AttributeError(name)
+            return _Name(self, spec.name, (name,))
+
+        module = ModuleType(spec.name)
+        module.__dict__["__getattr__"] = name_of
+        self.made.append(spec.name)
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        del module
+
+
+class _Name:
+    """A name of a module that is imported at the name's first use; in an annotation it is never used."""
+
+    def __init__(self, finder: _Finder, module: str, path: tuple[str, ...]) -> None:
+        self._finder, self._module, self._path = finder, module, path
+
+    def _real(self) -> Any:
+        found: Any = importlib.import_module(self._module)
+        at = self._module
+        for name in self._path:
+            at = f"{at}.{name}"
+            found = getattr(found, name) if hasattr(found, name) else importlib.import_module(at)
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if self._finder in sys.meta_path:
+            return _Name(self._finder, self._module, (*self._path, name))
+        return getattr(self._real(), name)
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        return self._real()(*args, **named)
+
+    def __instancecheck__(self, instance: object) -> bool:
+        return isinstance(instance, self._real())
+
+    def __subclasscheck__(self, subclass: type) -> bool:
+        return issubclass(subclass, self._real())
+
+    def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[Any, ...]:
+        return (self._real(),)
