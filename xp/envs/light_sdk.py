@@ -27,7 +27,7 @@ def import_sdk() -> None:
 
 @contextlib.contextmanager
 def _deferred(packages: Sequence[str]) -> Iterator[None]:
-    finder = _Finder(packages)
+    finder = _VendorFinder(packages)
     sys.meta_path.insert(0, finder)
     try:
         yield
@@ -40,8 +40,8 @@ def _deferred(packages: Sequence[str]) -> Iterator[None]:
                 delattr(sys.modules[parent], last)
 
 
-class _Finder:
-    """Finds modules without content below some packages; a name of theirs is a _Name."""
+class _VendorFinder:
+    """Finds modules without content below some packages; a name of theirs is a _VendorName."""
 
     def __init__(self, packages: Sequence[str]) -> None:
         self._packages = packages
@@ -54,10 +54,10 @@ class _Finder:
         return ModuleSpec(name, self, is_package=True)  # type: ignore[arg-type]
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        def name_of(name: str) -> _Name:
+        def name_of(name: str) -> _VendorName:
             if name.startswith("__"):
                 raise AttributeError(name)
-            return _Name(self, spec.name, (name,))
+            return _VendorName(self, spec.name, (name,))
 
         module = ModuleType(spec.name)
         module.__dict__["__getattr__"] = name_of
@@ -68,10 +68,10 @@ class _Finder:
         del module
 
 
-class _Name:
+class _VendorName:
     """A name of a module that is imported at the name's first use; in an annotation it is never used."""
 
-    def __init__(self, finder: _Finder, module: str, path: tuple[str, ...]) -> None:
+    def __init__(self, finder: _VendorFinder, module: str, path: tuple[str, ...]) -> None:
         self._finder, self._module, self._path = finder, module, path
 
     def _real(self) -> Any:
@@ -86,7 +86,7 @@ class _Name:
         if name.startswith("__"):
             raise AttributeError(name)
         if self._finder in sys.meta_path:
-            return _Name(self._finder, self._module, (*self._path, name))
+            return _VendorName(self._finder, self._module, (*self._path, name))
         return getattr(self._real(), name)
 
     def __call__(self, *args: Any, **named: Any) -> Any:
