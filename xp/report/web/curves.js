@@ -39,6 +39,7 @@
     const colour = line.colour || XP.lineColour(number);
     return {
       label: line.label,
+      class: line.isQuiet ? "quiet" : undefined,
       stroke: line.isBound ? "transparent" : colour,
       width: line.isPoints ? 0 : 2,
       dash: line.dash,
@@ -66,7 +67,7 @@
   // A chart: {title, lines: [{label, x, y, colour, isPoints, isBound, dash}], bands: [[high, low, of]], onPick}.
   XP.chart = (given) => {
     const host = h("div", { class: "plot", tabindex: 0, role: "img", "aria-label": `${given.title}: ${describe(given.lines)}` });
-    const figure = h("figure", { class: given.isLarge ? "chart large" : "chart" }, h("figcaption", {}, given.title), host);
+    const figure = h("figure", { class: given.isLarge ? "chart large" : "chart" }, h("figcaption", { title: meaning(given) }, given.title), host);
     const entry = { plot: null, given, host, figure };
     const draw = () => {
       entry.plot?.destroy();
@@ -81,6 +82,10 @@
     return figure;
   };
 
+  const meaning = (given) => {
+    const found = XP.report.meanings[given.lines[0]?.label] || XP.report.meanings[given.title];
+    return found ? `${found[1]} ${found[2]} Unit: ${found[0]}.` : null;
+  };
   const describe = (lines) => lines.filter((line) => !line.isBound).map((line) => {
     const known = line.y.filter((value) => value !== null);
     return known.length ? `${line.label} from ${XP.num(known[0])} to ${XP.num(known[known.length - 1])}` : line.label;
