@@ -5,7 +5,7 @@
   const HEIGHT = 300;
   const TOP = 46;
   const GAP = 170;
-  const WIDTH = 1130;
+  const WIDTH = Math.min(1130, window.innerWidth);
   const SIDE = 90;
   const LOG_FROM = 50;
 
