@@ -19,6 +19,7 @@ from tests.launching import ROOT, Supervisor, eventually, forms, plan, run, stag
 from xp.errors import ExitCode, XpError
 from xp.launchers.local import LocalLauncher
 from xp.runs.record import RunStatus, read_record
+from xp.tracking.places import tracked_places
 
 pytestmark = pytest.mark.integration
 
@@ -217,6 +218,7 @@ def test_metrics_reach_wandb_offline_and_its_files_hold_no_secret(
         losses, config = _read_wandb(history)
     assert losses == [0.0, 1.0, 2.0]
     assert "project" in config
+    assert f"wandb sync {history.parent}" in tracked_places(["wandb"], tmp_path / "runs/run")[0]
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and b"XPCANARY" in path.read_bytes()]
     assert "tracking:" not in "".join(screen)
 

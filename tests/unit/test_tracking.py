@@ -12,10 +12,14 @@ from typing import Any
 import pytest
 
 from tests.launching import eventually
+from xp.cli.run_plans import run_plan
+from xp.compose import compose, compose_sweep
 from xp.errors import ExitCode, XpError
+from xp.planning.plan import build_preparation
 from xp.tracking.base import Opener, TrackedRun, check_trackers
 from xp.tracking.mirror import MetricsLine, Mirror, parse_line
 from xp.tracking.opening import openers
+from xp.tracking.places import tracked_places
 
 LINE = {"step": 3, "time": 12.5, "attempt": 1, "stage": "train", "loss": 0.5, "num": 2}
 
@@ -166,3 +170,61 @@ def test_wandb_needs_a_key_unless_it_is_offline_or_logged_in(monkeypatch: pytest
 
 def test_the_key_is_not_in_the_repr_of_what_a_tracker_gets(tmp_path: Path) -> None:
     assert "XPCANARY" not in repr(TrackedRun("run", 1, "p", {}, tmp_path, {"WANDB_API_KEY": "XPCANARY"}))
+
+
+@pytest.mark.parametrize(
+    ("override", "names"),
+    [
+        ("tracking=wandb", ("wandb",)),
+        ("tracking=wandb,tensorboard", ("wandb", "tensorboard")),
+        ("tracking='tensorboard, wandb'", ("tensorboard", "wandb")),
+        ("tracking=[wandb,tensorboard]", ("wandb", "tensorboard")),
+        ("tracking=[]", ()),
+    ],
+)
+def test_trackers_are_named_as_plain_text_or_as_a_list(override: str, names: tuple[str, ...]) -> None:
+    assert compose([override]).tracking == names
+
+
+def test_plain_text_in_a_file_is_a_tracker_too(tmp_path: Path) -> None:
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes/mine.yaml").write_text("# @package _global_\ntracking: tensorboard\n")
+    assert compose(["recipes=mine"], [tmp_path]).tracking == ("tensorboard",)
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("tracking=wndb", "did you mean wandb"),
+        ("tracking=3", r"a tracker or a list of them \(wandb, tensorboard\); \[\] is none"),
+    ],
+)
+def test_what_is_no_tracker_is_refused_with_those_that_are(override: str, expected: str) -> None:
+    with pytest.raises(XpError, match=expected):
+        compose([override])
+
+
+def test_a_sweep_names_several_trackers_as_a_list() -> None:
+    with pytest.raises(XpError, match=r"write tracking=\[wandb,tensorboard\]"):
+        compose_sweep(["seed=1,2", "tracking=wandb,tensorboard"])
+    points = compose_sweep(["seed=1,2", "tracking=[wandb,tensorboard]"])
+    assert [point.spec.tracking for point in points] == [("wandb", "tensorboard")] * 2
+
+
+def test_the_end_of_a_run_says_where_files_are_and_how_to_send_or_show_them(tmp_path: Path) -> None:
+    run = tmp_path / "runs/a"
+    for name in ("wandb/offline-run-1-a", "wandb/offline-run-2-a", "tensorboard/attempt_1"):
+        (run / name).mkdir(parents=True)
+    wandb, tensorboard = tracked_places(["wandb", "tensorboard"], run)
+    assert f"wandb sync {run}/wandb/offline-run-1-a {run}/wandb/offline-run-2-a" in wandb
+    assert f"tensorboard --logdir {run}/tensorboard" in tensorboard
+    assert tracked_places([], run) == []
+    assert tracked_places(["wandb", "tensorboard"], tmp_path) == []
+
+
+def test_a_run_that_fails_says_it_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = build_preparation(compose(["tracking=tensorboard", f"outputs={tmp_path}"]), "run")
+    (tmp_path / "runs/run/tensorboard").mkdir(parents=True)
+    with pytest.raises(XpError, match="exists and is not used again"):
+        run_plan(plan, is_whole=False)
+    assert f"tensorboard --logdir {tmp_path}/runs/run/tensorboard" in capsys.readouterr().err.replace("\n", "")

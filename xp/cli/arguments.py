@@ -80,6 +80,10 @@ def _amount(text: str) -> float:
 
 def _spec(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("overrides", nargs="*", metavar="group=option|key=value", help="what differs from the defaults")
+    _config_dir(parser)
+
+
+def _config_dir(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--config-dir", action="append", default=[], type=_directory, metavar="DIR", help="options of your own"
     )
@@ -208,6 +212,7 @@ def _runs(parser: argparse.ArgumentParser) -> None:
         ("show", "one run: its stages with exit codes and times"),
         ("logs", "the log of the stage that ran last, followed while the run continues"),
         ("fetch", "bring the model and the trajectories of a run from where its launcher keeps them"),
+        ("recipe", "print what differs from the defaults, as a recipe: xp runs recipe RUN > recipes/mine.yaml"),
         ("cancel", "stop a run"),
         ("trust", "accept a run that was started elsewhere as yours"),
         ("resume", "continue from the last checkpoint"),
@@ -218,6 +223,8 @@ def _runs(parser: argparse.ArgumentParser) -> None:
             one.add_argument("--json", action="store_true", help="its record as JSON")
         if name == "fetch":
             one.add_argument("--checkpoints", action="store_true", help="the checkpoints too, which may be large")
+        if name == "recipe":
+            _config_dir(one)
         if name == "resume":
             one.add_argument(
                 "overrides", nargs="*", metavar="key=value", help="what to change, e.g. training.num_steps=60"
@@ -263,7 +270,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "env": Command("check an environment without a model", _env, takes_overrides=False),
     "tasks": Command("look at the task store: list, show, verify, prune", _tasks, takes_overrides=False),
     "runs": Command(
-        "look at runs: list, show, logs, fetch, cancel, resume, trust, episode, compare", _runs, takes_overrides=False
+        "look at runs: list, show, logs, recipe, fetch, cancel, resume, trust, episode, compare", _runs, takes_overrides=False
     ),
     "report": Command(
         "write one offline page of runs: curves, episodes, comparison", add_report, takes_overrides=False

@@ -98,7 +98,7 @@ def tasks(asked: Namespace) -> int:
 
 
 def runs(asked: Namespace) -> int:
-    """Runs by their records: list, show one, follow its log, stop it, continue it, trust it, or compare them."""
+    """Runs by their records: list, show one or its recipe, follow its log, stop it, continue it, trust it, compare."""
     from xp.cli import runs as view
     from xp.runs.record import directory_of
 
@@ -120,6 +120,8 @@ def runs(asked: Namespace) -> int:
     else:
         run = directory_of(asked.outputs, asked.run)
         match asked.action:
+            case "recipe":
+                print(view.recipe(run, asked.config_dir), end="")
             case "show":
                 view.show(run, as_json=asked.json)
             case "logs":

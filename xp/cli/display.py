@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from xp.cli.curve import picture_of
 from xp.episode.metrics import FULL_REWARD
 from xp.runs.held_out import HeldOutResult, read_held_out
+from xp.tracking.places import tracked_places
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -150,6 +151,8 @@ def show_summary(plan: Plan, outputs: Path, attempt: int) -> None:
         out.print(f"  model         {run / 'model'}")
     if (page := _report_of(run, lambda text: out.print(f"  {text}", markup=False))) is not None:
         out.print(f"  report        {page}")
+    for line in tracked_places(plan.spec.tracking, run):
+        out.print(f"  {line}", markup=False, soft_wrap=True)
     out.print(f"  everything    {run}  (run.json, spec.yaml, metrics.jsonl, attempt_{attempt}/*/log.txt)")
 
 

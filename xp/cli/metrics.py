@@ -67,7 +67,7 @@ Made by `make docs` from the table by which the code writes them (`xp/episode/me
 `python -m xp explain METRIC` answers for one metric on the command line, `python -m xp explain metrics` lists all.
 
 A run writes them to `metrics.jsonl` ([format](records.md)), one line a rollout step, and mirrors them to the
-trackers. A metric of an evaluation has `evaluation/before/`, `evaluation/during/` or
+trackers ([tracking](tracking.md)). A metric of an evaluation has `evaluation/before/`, `evaluation/during/` or
 `evaluation/after/` before its name. In a mix each metric of the episodes is there once more for each environment, as
 `<environment>/<name>`.
 

@@ -9,6 +9,7 @@ from xp.backends.stages.episode import user_modules
 from xp.errors import ExitCode, XpError
 from xp.planning.plan import Plan
 from xp.runs.record import RunStatus
+from xp.tracking.places import tracked_places
 
 
 def run_plans(plans: Sequence[Plan], *, is_whole: bool = True) -> int:
@@ -51,7 +52,12 @@ def run_plan(one: Plan, *, is_whole: bool, again: bool = False, replan: Callable
     for line in stand_in_lines(one):
         console().print(line, markup=False)
     launcher = make_launcher(one.spec.launcher, outputs)
-    record = dispatch(one, launcher, outputs, modules=user_modules(one.spec), replan=replan, again=again)
+    try:
+        record = dispatch(one, launcher, outputs, modules=user_modules(one.spec), replan=replan, again=again)
+    except XpError:
+        for line in tracked_places(one.spec.tracking, outputs / "runs" / one.run_id):
+            console(stderr=True).print(f"xp: {line}", markup=False, soft_wrap=True)
+        raise
     if record.status is RunStatus.RUNNING:
         console().print(
             f"left to {one.spec.launcher.name}; python -m xp runs show|logs|cancel {one.run_id}", markup=False

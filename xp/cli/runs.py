@@ -107,6 +107,21 @@ def show(run: Path, *, as_json: bool = False) -> None:
         out.print(f"its supervisor was killed; continue with: python -m xp resume={run.name}")
 
 
+def recipe(run: Path, config_dirs: Sequence[Path]) -> str:
+    """What differs from the defaults in a run's spec, as the text of a recipe; raises XpError where none gives it."""
+    from xp.compose import from_container
+    from xp.compose.recipe import recipe_of
+    from xp.compose.recorded import recorded_spec
+    from xp.runs.run_directory import SPEC
+
+    title = (
+        f"The spec of the run {run.name}: what differs from the defaults.\n"
+        "# As recipes/NAME.yaml of a checkout: python -m xp recipes=NAME\n"
+        "# As DIR/recipes/NAME.yaml anywhere: python -m xp recipes=NAME --config-dir DIR"
+    )
+    return recipe_of(from_container(recorded_spec(run / SPEC)), title, config_dirs)
+
+
 def compare(outputs: Path, names: Sequence[str], form: str | None) -> None:
     """Runs by their held-out reward, best first.
 

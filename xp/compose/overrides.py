@@ -20,8 +20,10 @@ FREE_FORM = re.compile(
     r"|model\.chat_template)(\.|$)"
 )
 """Paths below which any key is legal."""
-LISTS = re.compile(r"env(\.members\.[^.]+)?\.options\.")
-"""Paths at which `a,b` is a list where no sweep is asked for: what a provider's package writes so."""
+TRACKING = "tracking"
+"""The key of the trackers. They decide no result, so that runs which differ in them alone are no sweep."""
+LISTS = re.compile(rf"env(\.members\.[^.]+)?\.options\.|{TRACKING}$")
+"""Keys for which `a,b` is a list where no sweep is asked for: trackers, and what a provider's package writes so."""
 MAX_POINTS = 1_000
 """Of a sweep; more is a slip of the finger."""
 
@@ -101,12 +103,16 @@ def choices_of(parsed: list[Override], *, is_sweep: bool) -> tuple[list[list[Ove
         if not override.is_sweep_override():
             choices.append([override])
             continue
-        line = override.input_line
-        if not is_sweep and LISTS.match(override.key_or_group) and override.is_choice_sweep():
-            choices.append([parser.parse_override(_listed(line or ""))])
+        line, key = override.input_line or "", override.key_or_group
+        if key == TRACKING and is_sweep:
+            values = line.partition("=")[2]
+            faults.append(f"{line}: no sweep is made of it; for all of them in each run, write {key}=[{values}]")
+            continue
+        if not is_sweep and LISTS.match(key) and override.is_choice_sweep():
+            choices.append([parser.parse_override(_listed(line))])
             continue
         if not is_sweep:
-            faults.append(f"{line}: several values make a sweep; add -m")
+            faults.append(f"{line}: several values make a sweep; add -m; a list is written [a,b]")
             continue
         try:
             texts = list(itertools.islice(_texts(override), MAX_POINTS + 1))

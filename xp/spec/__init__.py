@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from xp.envs.config import Dialect, ToolsPrompt
 from xp.spec.algorithm import (
@@ -104,6 +105,19 @@ class TrackerName(StrEnum):
     TENSORBOARD = "tensorboard"
 
 
+def _as_trackers(value: Any) -> Any:
+    """One name, or several with commas, as a list."""
+    if isinstance(value, str):
+        return tuple(name.strip() for name in value.split(","))
+    if isinstance(value, (list, tuple)):
+        return tuple(value)
+    wanted = f"Input should be a tracker or a list of them ({', '.join(TrackerName)}); [] is none"
+    raise PydanticCustomError("trackers_type", "{wanted}", {"wanted": wanted})
+
+
+Trackers = Annotated[tuple[TrackerName, ...], BeforeValidator(_as_trackers)]
+
+
 class RunSpec(Section):
     """One experiment, fully resolved."""
 
@@ -115,7 +129,8 @@ class RunSpec(Section):
     """Directory of runs, task sets and made models."""
     project: Name
     """Name under which trackers file the run."""
-    tracking: tuple[TrackerName, ...]
+    tracking: Trackers
+    """Trackers that get the metrics too: one name, or a list."""
     upload_rollouts: bool
     """Whether trajectories are sent to OpenReward, under the run's id."""
     record_prompts: bool
