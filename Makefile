@@ -20,6 +20,7 @@ TORCHS := torch triton cuda-bindings cuda-pathfinder cuda-toolkit nvidia-cublas 
 COMPILE = $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	$(TORCHS:%=--no-emit-package %)
 AUDIT_VENV ?= .venv-audit
+DOCS_VENV ?= .venv-docs
 # Overrides for a run or a recipe: make demo ARGS="seed=2"
 ARGS ?=
 
@@ -191,9 +192,20 @@ check-locks: setup  ## Resolve them again and say what differs (needs the packag
 golden: setup  ## Rewrite the golden plans; review the diff
 	XP_GOLDEN=write $(BIN)/python -m pytest -q tests/golden
 
-docs: setup  ## Rewrite the docs that are made from the code (docs/parity.md, docs/metrics.md)
+docs: setup  ## Rewrite the docs that are made from the code (docs/parity.md, docs/metrics.md, docs/reference.md)
 	$(BIN)/python -m xp.cli.parity
 	$(BIN)/python -m xp.cli.metrics
+	$(BIN)/python -m xp.cli.reference
+
+# The site has an environment of its own: nothing of it is needed to use or test xp.
+$(DOCS_VENV)/.done: requirements-docs.txt
+	$(PYTHON) -m venv $(DOCS_VENV)
+	$(DOCS_VENV)/bin/pip install --quiet --requirement requirements-docs.txt
+	touch $@
+
+docs-site: $(DOCS_VENV)/.done  ## Build the site of docs/ into outputs/site; a link to nothing fails
+	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --strict --quiet
+	@echo "open outputs/site/index.html"
 
 tiny-model: setup  ## Build the model that xp ships from nothing again (about four minutes)
 	$(BIN)/python -m xp.cli.ship_model
@@ -204,5 +216,5 @@ bench: setup  ## Measure the promises of docs/results.md on this machine
 clean:  ## Remove .venv and caches; outputs/ stays
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
-.PHONY: help chromium tiny-model docs setup lock audit chaos demo plan test test-slow test-install test-environments test-skyrl rehearse-skyrl test-slime rehearse-slime test-vllm test-gpu slurm scorecard check format catalogs locks check-locks golden bench clean $(RECIPES) \
+.PHONY: help chromium tiny-model docs docs-site setup lock audit chaos demo plan test test-slow test-install test-environments test-skyrl rehearse-skyrl test-slime rehearse-slime test-vllm test-gpu slurm scorecard check format catalogs locks check-locks golden bench clean $(RECIPES) \
 	$(addprefix prepare-,$(RECIPES)) $(addprefix plan-,$(RECIPES))

@@ -51,7 +51,7 @@ def explain(
     if path not in fields:
         yield f"{path}: {_section_meaning(spec, path)}"
         for field in below:
-            meaning = field.meaning or _comment(origin_of(field.path, overrides, config_dirs))
+            meaning = field.meaning or comment_of(origin_of(field.path, overrides, config_dirs))
             yield f"  {field.path} = {shown(field.value)}  {_first_sentence(meaning)}".rstrip()
         return
     field = fields[path]
@@ -61,7 +61,7 @@ def explain(
         yield f"  null   since {other} = {shown(fields[other].value)}, in the place of:"
     for number, text in enumerate(_places(path, overrides, config_dirs)):
         yield f"  {'from' if number == 0 and other is None else 'over':6} {text}"
-    yield f"  means  {field.meaning or _comment(origin_of(path, overrides, config_dirs))}"
+    yield f"  means  {field.meaning or comment_of(origin_of(path, overrides, config_dirs))}"
     yield f"  legal  {field.legal}"
     yield from _on_backends(path, specs)
 
@@ -82,6 +82,8 @@ def shown(value: Any) -> str:
     """A value as YAML would have it."""
     if value is None or isinstance(value, bool):
         return "null" if value is None else str(value).lower()
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(shown, value))}]"
     return str(value)
 
 
@@ -129,7 +131,7 @@ def _places(path: str, overrides: Sequence[str], config_dirs: Sequence[Path]) ->
     return found or ["xp itself"]
 
 
-def _comment(origin: Origin) -> str:
+def comment_of(origin: Origin) -> str:
     """The comment above the key in the file that says it first."""
     if not origin.marks:
         return ""
