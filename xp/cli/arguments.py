@@ -270,7 +270,9 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "env": Command("check an environment without a model", _env, takes_overrides=False),
     "tasks": Command("look at the task store: list, show, verify, prune", _tasks, takes_overrides=False),
     "runs": Command(
-        "look at runs: list, show, logs, recipe, fetch, cancel, resume, trust, episode, compare", _runs, takes_overrides=False
+        "look at runs: list, show, logs, recipe, fetch, cancel, resume, trust, episode, compare",
+        _runs,
+        takes_overrides=False,
     ),
     "report": Command(
         "write one offline page of runs: curves, episodes, comparison", add_report, takes_overrides=False
