@@ -204,7 +204,7 @@ $(DOCS_VENV)/.done: requirements-docs.txt
 	touch $@
 
 docs-site: $(DOCS_VENV)/.done  ## Build the site of docs/ into outputs/site; a link to nothing fails
-	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --strict
 	@echo "open outputs/site/index.html"
 
 tiny-model: setup  ## Build the model that xp ships from nothing again (about four minutes)
