@@ -1,6 +1,7 @@
 """`make chaos`: breaks the embedded default by `faults`, resumes it, and compares it with an undisturbed run.
 
-`python -m tests.chaos [--kills 100] [--others 30] [--seed 0] [--minutes M] [--kinds kill,disk] [--directory DIR]`
+`python -m tests.chaos [--kills 100] [--others 30] [--seed 0] [--minutes M] [--kinds kill,disk] [--parallel 2]`; the
+directory (`--directory DIR`, else a temporary one) keeps the runs that ended in a refusal or wrongly.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.faults import FAULTS, WEIGHTS, Wall, is_root
+from tests.chaos.faults import FAULTS, KILLS, WEIGHTS, Wall, is_root
 from tests.chaos.place import STAGES, Place, ended
 
 SAME, REFUSED, LATE, WRONG = "same result", "clear refusal", "too late", "WRONG"
@@ -39,6 +41,7 @@ class Verdict:
     kind: str
     seed: int
     what: str
+    hits: int
     attempts: int
     end: str
     why: str
@@ -64,14 +67,16 @@ def disturbed(kind: str, seed: int, root: Path, whole: Undisturbed) -> Verdict:
         end, why, attempts = _resumed(place, whole)
     finally:
         place.stop()
-    return Verdict(kind, seed, what, attempts, LATE if end == SAME and not place.is_hit else end, why)
+    attempts = max(attempts, place.num_attempts())
+    return Verdict(kind, seed, what, place.num_hits, attempts, LATE if end == SAME and not place.num_hits else end, why)
 
 
 def _resumed(place: Place, whole: Undisturbed) -> tuple[str, str, int]:
     if not place.quiet():
         names = [" ".join(one.cmdline())[:80] for one in place.processes()]
         return WRONG, f"a minute after its supervisor's end there still runs {names}", 1
-    code, attempts = _status(place), 1
+    code: int | None = _status(place)
+    attempts = 1
     while code != 0 and attempts < MAX_ATTEMPTS:
         code = ended(place.go_on())
         attempts += 1
@@ -98,55 +103,68 @@ def _status(place: Place) -> int:
 def kinds_of(kills: int, others: int, seed: int, only: Sequence[str] = ()) -> list[str]:
     """Which faults: one of each kind first, then the rest of the kills among others drawn by weight."""
     known = [kind for kind in FAULTS if (not only or kind in only) and (kind != "disk" or is_root())]
-    rest = [kind for kind in known if kind != "kill"]
+    rest = [kind for kind in known if kind not in KILLS]
     draw = random.Random(seed)
     drawn = draw.choices(rest, [WEIGHTS[kind] for kind in rest], k=max(0, others - len(rest))) if rest else []
-    drawn += ["kill"] * (kills - 1) * ("kill" in known)
+    killing = [kind for kind in known if kind in KILLS]
+    drawn += [killing[number % len(killing)] for number in range(kills - len(killing))] if killing else []
     draw.shuffle(drawn)
     return [*known, *drawn]
 
 
 def main(argv: Sequence[str]) -> int:
     """Play the faults, print each verdict and the table; returns the number of wrong ends, at most 1."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kills", type=int, default=100)
-    parser.add_argument("--others", type=int, default=30, help="faults of the other kinds together")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--minutes", type=float, default=600.0, help="no fault begins after so many")
-    parser.add_argument("--kinds", default="", help="only these, by comma")
-    parser.add_argument("--directory", type=Path)
-    options = parser.parse_args(argv)
+    options = _parser().parse_args(argv)
     root = options.directory or Path(tempfile.mkdtemp(prefix="xp-chaos-"))
     until = time.monotonic() + 60 * options.minutes
     whole = undisturbed(root / "undisturbed")
     print(f"undisturbed: { ({name: round(wall, 1) for name, wall in whole.wall.items()}) } s, in {root}", flush=True)
-    verdicts = []
-    only = options.kinds.split(",") if options.kinds else ()
-    for number, kind in enumerate(kinds_of(options.kills, options.others, options.seed, only)):
-        if time.monotonic() > until:
-            break
-        place = root / f"{number:03d}"
-        verdict = disturbed(kind, options.seed * 1000 + number, place, whole)
-        verdicts.append(verdict)
-        print(f"{number:3d} {verdict.end}, {verdict.attempts} attempts: {verdict.what} {verdict.why}", flush=True)
-        if verdict.end in (SAME, LATE):
-            subprocess.run(["umount", str(place)], stderr=subprocess.DEVNULL, check=False)
-            shutil.rmtree(place, ignore_errors=True)
+    kinds = kinds_of(options.kills, options.others, options.seed, options.kinds.split(",") if options.kinds else ())
+
+    def play(number: int) -> Verdict | None:
+        return _played(kinds[number], number, options.seed, root, whole) if time.monotonic() < until else None
+
+    with ThreadPoolExecutor(options.parallel) as pool:
+        verdicts = [verdict for verdict in pool.map(play, range(len(kinds))) if verdict is not None]
     print(table(verdicts))
     return min(1, sum(verdict.end == WRONG for verdict in verdicts))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=100, help="runs that are killed once or more")
+    parser.add_argument("--others", type=int, default=30, help="faults of the other kinds together")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--minutes", type=float, default=600.0, help="no fault begins after so many")
+    parser.add_argument("--kinds", default="", help="only these, by comma")
+    parser.add_argument("--parallel", type=int, default=1, help="runs at one time")
+    parser.add_argument("--directory", type=Path)
+    return parser
+
+
+def _played(kind: str, number: int, seed: int, root: Path, whole: Undisturbed) -> Verdict:
+    """Plays one fault, prints the verdict, and keeps the run only where something is to be looked at."""
+    place = root / f"{number:03d}"
+    verdict = disturbed(kind, seed * 1000 + number, place, whole)
+    print(f"{number:3d} {verdict.end}, {verdict.attempts} attempts: {verdict.what} {verdict.why}", flush=True)
+    if verdict.end in (SAME, LATE):
+        subprocess.run(["umount", str(place)], stderr=subprocess.DEVNULL, check=False)
+        shutil.rmtree(place, ignore_errors=True)
+    return verdict
 
 
 def table(verdicts: Sequence[Verdict]) -> str:
     """The table of docs/results.md."""
     counts = Counter((verdict.kind, verdict.end) for verdict in verdicts)
     lines = [
-        "| fault | times | same result | clear refusal | after the run's end | wrong |",
-        "|---|---|---|---|---|---|",
+        "| fault | runs | faults in them | same result | clear refusal | after the run's end | wrong |",
+        "|---|---|---|---|---|---|---|",
     ]
     for kind in FAULTS:
         ends = [counts[kind, end] for end in (SAME, REFUSED, LATE, WRONG)]
+        hits = sum(verdict.hits for verdict in verdicts if verdict.kind == kind)
         if sum(ends):
-            lines.append(f"| {kind} | {sum(ends)} | {' | '.join(map(str, ends))} |")
+            lines.append(f"| {kind} | {sum(ends)} | {hits} | {' | '.join(map(str, ends))} |")
     return "\n".join(lines)
 
 

@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -33,9 +34,9 @@ time.time_ns = lambda: _time_ns() + (int(_by * 1e9) if _time() > _at else 0)
 """A `sitecustomize` by which the wall clock of every Python process jumps at one moment."""
 
 
-def _wait_until(place: Place, process: psutil.Popen, stage: str, delay_s: float) -> bool:
+def _wait_until(place: Place, process: psutil.Popen, stage: str, delay_s: float, attempt: int = 1) -> bool:
     """Wait until a stage has begun and then as long as is said; False where the attempt ended before."""
-    while not place.stage_began(stage):
+    while not place.stage_began(stage, attempt):
         if process.poll() is not None:
             return False
         time.sleep(0.05)
@@ -51,20 +52,46 @@ def _moment(draw: random.Random, wall: Wall) -> tuple[str, float]:
 
 
 def kill(draw: random.Random, root: Path, wall: Wall) -> tuple[Place, str]:
-    """SIGKILL for the supervisor, for one process of its tree, or for all of them."""
+    """SIGKILL for the supervisor, for one process of its tree, or for all; the environment is served by the run."""
     place, (stage, delay) = Place(root), _moment(draw, wall)
-    who = draw.choice(("supervisor", "one", "all"))
-    number = draw.random()
     process = place.begin()
-    if _wait_until(place, process, stage, delay):
-        tree = sorted(place.processes(), key=lambda one: one.pid)
-        chosen = {"supervisor": [process], "one": tree[int(number * len(tree)) :][:1], "all": tree}[who]
-        for one in chosen:
-            with suppress(psutil.Error):
-                one.send_signal(signal.SIGKILL)
-                place.is_hit = True
+    who = _strike(draw, place, process) if _wait_until(place, process, stage, delay) else "nobody"
     ended(process)
     return place, f"SIGKILL of {who}, {delay:.1f} s into {stage}"
+
+
+def kills(draw: random.Random, root: Path, wall: Wall) -> tuple[Place, str]:
+    """The same, two to four times: for the first attempt and for those that resume it; the environment is at a URL."""
+    said = []
+    with _remote(root) as (place, _):
+        for _ in range(draw.randint(2, 4)):
+            stage = draw.choice(place.stages_left())
+            delay = draw.uniform(0, wall[stage])
+            process, attempt = place.go_on(), place.next_attempt
+            if _wait_until(place, process, stage, delay, attempt):
+                said.append(f"{_strike(draw, place, process)} {delay:.1f} s into {stage}")
+            if ended(process) == 0 or not place.quiet():
+                return place, f"SIGKILL of {', then of '.join(said) or 'nobody'}"
+        _to_the_end(place, place.go_on())
+    return place, f"SIGKILL of {', then of '.join(said) or 'nobody'}"
+
+
+def _strike(draw: random.Random, place: Place, supervisor: psutil.Popen) -> str:
+    """Kills by SIGKILL; returns who was meant."""
+    who, number = draw.choice(("supervisor", "one", "all")), draw.random()
+    tree = sorted(place.processes(), key=lambda one: one.pid)
+    meant: dict[str, list[psutil.Process]] = {
+        "supervisor": [psutil.Process(supervisor.pid)],
+        "one": tree[int(number * len(tree)) :][:1],
+        "all": tree,
+    }
+    is_hit = False
+    for one in meant[who]:
+        with suppress(psutil.Error):
+            one.send_signal(signal.SIGKILL)
+            is_hit = True
+    place.num_hits += is_hit
+    return who
 
 
 def clock(draw: random.Random, root: Path, wall: Wall) -> tuple[Place, str]:
@@ -78,7 +105,7 @@ def clock(draw: random.Random, root: Path, wall: Wall) -> tuple[Place, str]:
     process = place.begin(PYTHONPATH=str(root / "clock"), XP_CHAOS_CLOCK=f"{at} {by}")
     if _wait_until(place, process, stage, delay):
         process.send_signal(signal.SIGKILL)
-        place.is_hit = True
+        place.num_hits += 1
     ended(process)
     return place, f"clock {by:+d} s; SIGKILL of supervisor, {delay:.1f} s into {stage}"
 
@@ -91,7 +118,7 @@ def disk(draw: random.Random, root: Path, wall: Wall) -> tuple[Place, str]:
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size * 1024:.0f}k", "tmpfs", str(root)], check=True)
     place = Place(root)
     code = ended(place.begin())
-    place.is_hit = code != 0
+    place.num_hits += code != 0
     subprocess.run(["mount", "-o", f"remount,size={8 * OUTPUT_MB}m", str(root)], check=True)
     return place, f"disk of {size:.1f} MB, exit {code}"
 
@@ -113,15 +140,30 @@ def server_killed(draw: random.Random, root: Path, wall: Wall) -> tuple[Place, s
                 if "xp.envs.serve" in one.cmdline():
                     one.kill()
                     num_killed += 1
-    code, place.is_hit = ended(process), num_killed > 0
+    code = ended(process)
+    place.num_hits += num_killed > 0
     return place, f"{num_killed} environment servers killed {delay:.1f} s into {stage}, exit {code}"
+
+
+_SERVERS: dict[str, LocalServer] = {}
+_STARTING = threading.Lock()
+
+
+def _server(name: str) -> LocalServer:
+    """A server that runs as long as this process."""
+    with _STARTING:
+        if name not in _SERVERS:
+            server = LocalServer(SERVE)
+            server.start()
+            _SERVERS[name] = server
+    return _SERVERS[name]
 
 
 @contextmanager
 def _remote(root: Path) -> Iterator[tuple[Place, FaultProxy]]:
     """An environment at a URL, behind a proxy that breaks things."""
     root.mkdir(parents=True)
-    with LocalServer(SERVE) as server, FaultProxy(server) as proxy:
+    with FaultProxy(_server("first")) as proxy:
         address = (f"env.target={proxy.url}", "env.serve=null", f"env.allowed_origins=[{proxy.url}]")
         limits = ("env.limits.call_timeout_s=5", "env.limits.create_timeout_s=20")
         yield Place(root, (*address, *limits), {"OPENREWARD_API_KEY": "any"}), proxy
@@ -130,12 +172,12 @@ def _remote(root: Path) -> Iterator[tuple[Place, FaultProxy]]:
 def restart(draw: random.Random, root: Path, wall: Wall) -> tuple[Place, str]:
     """The server at the run's URL is replaced by one that knows no session; connections are refused meanwhile."""
     stage, delay = draw.choice(("prepare", "train", "evaluate")), draw.uniform(0.3, 1)
-    with _remote(root) as (place, proxy), LocalServer(SERVE) as other:
+    with _remote(root) as (place, proxy):
         process = place.begin()
         if _wait_until(place, process, stage, delay * wall[stage]):
             proxy.refuse_for(1.5)
-            proxy.upstream = other
-            place.is_hit = True
+            proxy.upstream = _server("second")
+            place.num_hits += 1
         code = _to_the_end(place, process)
     return place, f"server restarted {delay:.0%} into {stage}, exit {code}"
 
@@ -158,7 +200,7 @@ def _broken(
     with _remote(root) as (place, proxy):
         proxy.inject(path, fault, times=times, skip=skip)
         code = _to_the_end(place, place.begin())
-        place.is_hit = len(proxy.requests(path)) > skip
+        place.num_hits += len(proxy.requests(path)) > skip
     return place, f"{what}: {times} x {path} after {skip}, exit {code}"
 
 
@@ -178,6 +220,7 @@ def is_root() -> bool:
 
 FAULTS: dict[str, Play] = {
     "kill": kill,
+    "kills": kills,
     "disk": disk,
     "server killed": server_killed,
     "server restarted": restart,
@@ -185,6 +228,7 @@ FAULTS: dict[str, Play] = {
     "half-open TCP": half_open,
     "session expired": expired,
 }
+KILLS = ("kill", "kills")
 WEIGHTS = {
     "disk": 2,
     "server killed": 2,

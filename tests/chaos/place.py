@@ -18,17 +18,18 @@ from typing import Any
 import psutil
 
 REWARDS = """
-def by_size(outcome):
-    return 0.1 * outcome.num_malformed + 0.01 * outcome.num_turns + 0.5 * (outcome.status == "stopped")
+def by_length(outcome, messages):
+    words = [len(message["content"] or "") for message in messages if message["role"] == "assistant"]
+    return 0.1 * outcome.num_malformed + 0.001 * sum(words)
 """
 """An untrained model wins nothing, and equal rewards teach nothing: this one tells its episodes apart."""
 SMALL = (
     "name=chaos",
     "seed=1",
-    "env.reward_fn=my_rewards:by_size",
-    "env.train.num_tasks=16",
-    "env.held_out.num_tasks=8",
-    "model.build.warmup_steps=3",
+    "env.reward_fn=my_rewards:by_length",
+    "env.train.num_tasks=8",
+    "env.held_out.num_tasks=4",
+    "model.build.warmup_steps=2",
     "training.prompts_per_step=2",
     "training.group_size=4",
     "training.micro_batch_size=8",
@@ -56,8 +57,10 @@ class Place:
     root: Path
     more: Sequence[str] = ()
     environ: Mapping[str, str] = field(default_factory=dict)
-    is_hit: bool = False
-    """Whether the fault came before the run's end."""
+    num_hits: int = 0
+    """Faults that came before the run's end."""
+    next_attempt: int = 1
+    """Number of the attempt that was started last."""
 
     def __post_init__(self) -> None:
         self.root.mkdir(parents=True, exist_ok=True)
@@ -82,8 +85,25 @@ class Place:
 
     def go_on(self) -> psutil.Popen:
         """The next attempt; the first one again where nothing is on record."""
+        run, record = self.run(), self.record()
+        self.next_attempt = 1 + len((record or {}).get("attempts", []))
+        return self.begin() if run is None or record is None else self.start(f"resume={run.name}")
+
+    def record(self) -> dict[str, Any] | None:
+        """`run.json` of the newest run."""
         run = self.run()
-        return self.begin() if run is None or not (run / "run.json").is_file() else self.start(f"resume={run.name}")
+        file = None if run is None else run / "run.json"
+        return None if file is None or not file.is_file() else dict(json.loads(file.read_text()))
+
+    def num_attempts(self) -> int:
+        return len((self.record() or {}).get("attempts", []))
+
+    def stages_left(self) -> list[str]:
+        """Stages that no attempt has finished; the last where all are done."""
+        attempts = (self.record() or {}).get("attempts", [])
+        stages = [stage for attempt in attempts for stage in attempt["stages"]]
+        done = {stage["name"] for stage in stages if stage["status"] in ("succeeded", "skipped")}
+        return [name for name in STAGES if name not in done] or [STAGES[-1]]
 
     def run(self) -> Path | None:
         """The newest run."""
