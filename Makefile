@@ -54,9 +54,13 @@ lock: setup  ## Resolve pyproject.toml again and rewrite both locks (LOCK_ARGS="
 	$(COMPILE) $(EXTRAS:%=--extra %) $(LOCK_ARGS) --output-file requirements.lock
 	$(COMPILE) $(DEMO_EXTRAS:%=--extra %) --constraint requirements.lock --output-file requirements-demo.lock
 
-audit:  ## Ask the index for known weaknesses of what requirements.lock pins (pip-audit, in .venv-audit)
+# --strict: an audit in which the index answered nothing must not end as one that found nothing.
+audit:  ## Ask the index for known weaknesses of what the locks pin (pip-audit, in .venv-audit)
 	test -x $(AUDIT_VENV)/bin/pip-audit || { $(PYTHON) -m venv $(AUDIT_VENV) && $(AUDIT_VENV)/bin/pip install --quiet "pip-audit>=2.9,<3"; }
-	$(AUDIT_VENV)/bin/pip-audit --require-hashes --disable-pip --requirement requirements.lock
+	echo "$(TORCH)" > $(AUDIT_VENV)/torch.txt
+	$(AUDIT_VENV)/bin/pip-audit --strict --no-deps --disable-pip --requirement $(AUDIT_VENV)/torch.txt
+	set -e; for lock in requirements.lock runtimes/*/requirements.lock; do echo "$$lock:"; \
+		$(AUDIT_VENV)/bin/pip-audit --strict --require-hashes --disable-pip --requirement $$lock; done
 
 demo: $(VENV)/.demo  ## Train the embedded default on this machine's CPU, in minutes; installs what that needs
 	$(XP) $(ARGS)
