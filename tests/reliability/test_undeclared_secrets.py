@@ -135,7 +135,7 @@ def test_ordinary_output_of_a_run_raises_no_false_alarm() -> None:
         *shown.splitlines(),
         "run whodunit_mini-20260101-120000-ab12 at 9f42ba4f4d5c0c1c5f0a0b8e2c7d3f1a6e8b9c0d",
         "sha256 e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855 outputs/tasks/5b21ee",
-        "http://127.0.0.1:8265 tcp://10.0.0.1:29500 file:///root/x git@github.com:a/b.git https://host/a@b:c",
+        "http://127.0.0.1:8265 tcp://10.0.0.1:29500 file:///srv/data/x git@github.com:a/b.git https://host/a@b:c",
         "max_tokens=4096 tokens: 512 token_type_ids key_value_heads=8 <|im_start|> sk-learn risk-averse ak-47",
         "loss 0.1234 reward 0.500 grad_norm 1.2e-05 9/36 [00:12<00:34, 1.2s/it]",
     ]

@@ -82,6 +82,53 @@ def listen(cfg: Any) -> tuple[list[str], set[Listener]]:
     return [*said.stdout.split(maxsplit=1), said.stderr], found
 
 
+def serve(cfg: Any) -> tuple[list[int], set[Listener]]:
+    """Status of an engine's answers to SkyRL's client and to strangers; every listener of this process.
+
+    The engine is what SkyRL makes of one, uvicorn on every address with xp's middleware, and says `{}` to everything.
+    """
+    import threading
+    import time
+
+    import httpx
+    import uvicorn
+
+    from xp.backends.skyrl.worker.guarded import GuardedClient, WithKey
+
+    del cfg
+    port = _free_port()
+    server = uvicorn.Server(uvicorn.Config(WithKey(_nothing), host="0.0.0.0", port=port, log_level="error"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        time.sleep(0.05)
+    url = f"http://127.0.0.1:{port}"
+    found = listeners(os.getpid())
+
+    async def ask() -> list[int]:
+        client = GuardedClient(proxy_url=url, server_urls=[url], model_name="tiny", data_parallel_size=1)
+        own = await client._call_all_servers("/collective_rpc", {"method": "x"})
+        await client.teardown()
+        return [one["status"] for one in own.values()]
+
+    paths = ("/health", "/v1/models", "/collective_rpc", "/update_weights", "/inference/v1/generate")
+    asked = [httpx.post(url + path, headers=said, trust_env=False) for path in paths for said in STRANGERS]
+    statuses = [*asyncio.run(ask()), *(one.status_code for one in asked)]
+    server.should_exit = True
+    thread.join()
+    return statuses, found
+
+
+STRANGERS: tuple[dict[str, str], ...] = ({}, {"Authorization": "Bearer no"}, {"Origin": "http://evil.example"})
+
+
+async def _nothing(scope: Any, receive: Any, send: Any) -> None:
+    if scope["type"] == "http":
+        await receive()
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/json")]})
+        await send({"type": "http.response.body", "body": b"{}"})
+
+
 def _free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))

@@ -15,8 +15,9 @@ pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its ow
 
 from tests.listeners import off_loopback
 from tests.trainers.skyrl_parts import native, train_config
-from tests.trainers.skyrl_tasks import crash, fail, linger, listen, look_around
+from tests.trainers.skyrl_tasks import STRANGERS, crash, fail, linger, listen, look_around, serve
 from xp.backends.skyrl.worker.cluster import run_in_ray, without_secrets
+from xp.backends.skyrl.worker.train import MIDDLEWARE, native_config
 from xp.errors import ExitCode, XpError
 from xp.security import own_ray
 
@@ -104,3 +105,24 @@ def test_nobody_else_reaches_the_cluster(tmp_path: Path) -> None:
     value = token.read_text()
     lines = [" ".join(process.info["cmdline"] or []) for process in psutil.process_iter(["cmdline"])]
     assert not [line for line in lines if value in line]
+
+
+def test_an_engine_of_skyrls_answers_its_own_client_and_no_stranger_on_any_path(tmp_path: Path) -> None:
+    """What SkyRL starts without a key replaces weights and unpickles what it is sent."""
+    cfg = native(train_config(), tmp_path)
+    (own, *others), found = run_in_ray(cfg, serve, (), num_workers=1)
+    assert own == 200
+    num = len(STRANGERS)
+    assert others[:num] == [200] * num, "/health says nothing and is open"
+    assert others[num:] == [401] * (len(others) - num)
+    assert found
+    assert off_loopback(found) == set()
+
+
+def test_a_key_is_in_no_configuration_that_skyrl_writes_down() -> None:
+    key = own_ray.engine_key()
+    assert key is not None
+    cfg = native_config(train_config().common, "tiny")
+    assert cfg.generator.inference_engine.engine_init_kwargs["middleware"] == [MIDDLEWARE]
+    assert cfg.generator.inference_engine.router_init_kwargs["host"] == "127.0.0.1"
+    assert key not in repr(cfg)

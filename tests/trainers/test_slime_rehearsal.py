@@ -20,6 +20,7 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.listeners import Listener, listeners, off_loopback
 from tests.tiny import tokenizer_and_model
 from tests.trainers.fake_sglang import FakeSglang, TinyPolicy
 from tests.trainers.slime_setup import detective, needs_slime, tiny_directory
@@ -202,7 +203,7 @@ def test_held_out_tasks_are_played_with_both_models_by_slimes_own_rollout(
     assert not list(root.rglob("reward_curve.png"))  # the control plane draws it
 
 
-def test_term_closes_the_sessions_and_ends_the_program(prepared: tuple[Path, RunSpec, RunPaths]) -> None:
+def test_nothing_listens_off_loopback_and_term_closes_the_sessions(prepared: tuple[Path, RunSpec, RunPaths]) -> None:
     root, spec, _ = prepared
     places = RunPaths(run="runs/stopped", attempt=1, tasks=task_set_place(spec))
     tokenizer, model = tokenizer_and_model()
@@ -222,6 +223,7 @@ def test_term_closes_the_sessions_and_ends_the_program(prepared: tuple[Path, Run
         try:
             assert is_playing.wait(800), log.read_text()[-4000:]
             children = psutil.Process(process.pid).children(recursive=True)
+            heard = listeners(process.pid)
             process.terminate()
             code = process.wait(120)
         finally:
@@ -232,4 +234,12 @@ def test_term_closes_the_sessions_and_ends_the_program(prepared: tuple[Path, Run
                 with suppress(psutil.Error):
                     child.kill()
     assert code == 143, log.read_text()[-4000:]
+    assert {name for name, _, _ in heard} >= {"gcs_server", "raylet"}
+    assert len(_of_python(heard)) >= 2, "the router and its metrics"
+    assert off_loopback(heard) == set()
     assert (root / "runs/stopped/attempt_1/train/slime/train/closed").exists()
+
+
+def _of_python(heard: set[Listener]) -> set[Listener]:
+    """The router is a library in a process of Slime's."""
+    return {one for one in heard if one[0] not in ("gcs_server", "raylet")}

@@ -137,6 +137,9 @@ class RenderModule(Protocol):
     def memory(self, spec: RunSpec) -> MemoryUse:
         """When it holds what on an accelerator, for the estimate."""
 
+    def open_doors(self, spec: RunSpec) -> Sequence[str]:
+        """Servers of a run that other users of its machine or network can reach, a sentence each; for the plan."""
+
     def stages(self, spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
         """The stages that follow `prepare`, in order; raises XpError(PLAN) for what cannot be rendered."""
 
@@ -151,7 +154,8 @@ class RenderModule(Protocol):
 
 
 NEEDS = (
-    "refusals", "owners", "meanings", "batch_laws", "memory", "stages", "evaluation", "evaluations", "checkpoint"
+    "refusals", "owners", "meanings", "batch_laws", "memory", "open_doors", "stages", "evaluation", "evaluations",
+    "checkpoint",
 )  # fmt: skip
 """The functions of a RenderModule."""
 

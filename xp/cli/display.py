@@ -27,6 +27,7 @@ def console(*, stderr: bool = False) -> Console:
 
 def show_plan(plan: Plan, outputs: Path, *, with_files: bool) -> None:
     """Everything that would run, and nothing of it run."""
+    from xp.backends.base import render_module
     from xp.planning.memory import memory_lines
     from xp.planning.splits import held_out_lines
 
@@ -47,7 +48,7 @@ def show_plan(plan: Plan, outputs: Path, *, with_files: bool) -> None:
     secrets = {name: source for stage in plan.stages for name, source in stage.job.secrets.items()}
     for name, source in secrets.items():
         out.print(f"  secret {name}: from the variable {source}")
-    for line in code_of(plan):
+    for line in (*code_of(plan), *(f"open: {door}" for door in render_module(plan.spec).open_doors(plan.spec))):
         out.print(f"  {line}", markup=False)
     if with_files:
         for stage in plan.stages:

@@ -6,6 +6,7 @@ Ray reads its settings once, when it is imported, so a program that starts such 
 from __future__ import annotations
 
 import atexit
+import hmac
 import os
 import secrets
 import shutil
@@ -83,6 +84,17 @@ def place() -> dict[str, Any]:
         "_node_ip_address": HOST,
         "_temp_dir": str(files(Path(os.environ[DIRECTORY]))),
     }
+
+
+def engine_key() -> str | None:
+    """Key of the inference servers in this process's cluster; None where the cluster is not closed to others.
+
+    Every process of such a cluster reads the same token, so that the key needs no way of its own.
+    """
+    if ONE_MACHINE not in os.environ or not os.environ.get(TOKEN_PATH):
+        return None
+    token = Path(os.environ[TOKEN_PATH]).read_bytes().strip()
+    return hmac.new(token, b"inference servers", "sha256").hexdigest()
 
 
 def _remove(directory: Path, pid: int) -> None:

@@ -66,6 +66,13 @@ def memory(spec: RunSpec) -> MemoryUse:
     return MemoryUse(leaves_optimizers=parallel.strategy is Strategy.FSDP2 and not is_moved)
 
 
+def open_doors(spec: RunSpec) -> tuple[str, ...]:
+    """Those of several machines; on one, engines and router want the key of the run's own Ray."""
+    if spec.hardware.num_nodes == 1:
+        return ()
+    return ("vLLM and its router want no key on a cluster's network: whoever reaches them can run code as you",)
+
+
 def stages(spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
     """model (where it is built) -> train -> evaluate (where tasks are held out)."""
     built = () if spec.model.build is None else (model_stage(spec, places),)

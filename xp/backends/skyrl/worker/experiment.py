@@ -92,6 +92,9 @@ class XpExperiment(BasePPOExp):  # type: ignore[misc]
 
     def get_inference_client(self) -> Any:
         if not self._common.rehearsal:
+            from xp.backends.skyrl.worker import guarded
+
+            guarded.use(self.cfg)
             return super().get_inference_client()
         from xp.backends.skyrl.worker.rehearsal.engine import CpuEngine
 

@@ -21,6 +21,8 @@ from xp.tasks.row import TaskRow
 from xp.tasks.schedule import schedule
 from xp.worker.program import run_stage
 
+MIDDLEWARE = "xp.backends.skyrl.worker.guarded.WithKey"
+
 
 def main(argv: Sequence[str]) -> None:
     """Train as the config file says; SkyRL goes on from the last complete checkpoint where there is one."""
@@ -82,7 +84,10 @@ def native_config(common: SkyRLStageConfig, model: str, reference: str | None = 
     validate_cfg(cfg)
     if loopback.ONE_MACHINE in os.environ:
         # The router of SkyRL's engines is no Python program; xp.security.loopback keeps the engines' own servers.
-        cfg.generator.inference_engine.router_init_kwargs |= {"host": loopback.HOST, "prometheus_host": loopback.HOST}
+        engine = cfg.generator.inference_engine
+        engine.router_init_kwargs |= {"host": loopback.HOST, "prometheus_host": loopback.HOST}
+        if own_ray.engine_key() is not None:
+            engine.engine_init_kwargs |= {"middleware": [MIDDLEWARE]}
     return cfg
 
 

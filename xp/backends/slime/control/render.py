@@ -12,6 +12,7 @@ from xp.backends.base import MemoryUse, RunPaths
 from xp.backends.batch.laws import NOT_MEGATRON, SLIME, Law, with_shared_laws
 from xp.backends.slime.control.architecture import architecture_flags
 from xp.backends.slime.control.capabilities import meanings, owners, refusals
+from xp.backends.slime.control.doors import open_doors as open_doors
 from xp.backends.slime.control.flags import Flags, catalog, flags_of, given, value, words
 from xp.backends.slime.control.geometry import episodes_per_engine
 from xp.backends.slime.control.rows import ROWS

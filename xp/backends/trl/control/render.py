@@ -55,6 +55,12 @@ def memory(spec: RunSpec) -> MemoryUse:
     return MemoryUse(stays=("weights", "optimizer", "reference"))
 
 
+def open_doors(spec: RunSpec) -> tuple[str, ...]:
+    """None: it runs on one machine, and its vLLM server wants a key."""
+    del spec
+    return ()
+
+
 def stages(spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
     """model (where it is built) -> train -> evaluate (where tasks are held out)."""
     built = () if spec.model.build is None else (model_stage(spec, places),)

@@ -7,43 +7,26 @@ vLLM's own key guards `/v1` only (0.22 to 0.31), while VLLM_SERVER_DEV_MODE adds
 
 from __future__ import annotations
 
-import hmac
 import os
 import runpy
 from typing import Any
 
 from xp.security import loopback
 from xp.security.web_origin import App, OwnOrigin, Receive, Scope, Send
+from xp.security.with_key import WantsKey
 
 KEY = "VLLM_API_KEY"
 """Variable: vLLM's own name of it, in the server; in the trainer, what the server wants."""
-OPEN = ("/health",)
-"""Asked without a key by TRL's client, and says nothing."""
 
 
 class WithKey:
     """ASGI middleware, as `--middleware` takes it: nothing for web pages, 401 for whoever does not say the key."""
 
     def __init__(self, app: App) -> None:
-        self._app = app
-        self._own = OwnOrigin(self._ask)
-        self._wanted = f"Bearer {os.environ[KEY]}".encode()
+        self._own = OwnOrigin(WantsKey(app, os.environ[KEY]))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._own(scope, receive, send)
-
-    async def _ask(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan" or scope["path"] in OPEN or self._is_known(scope):
-            await self._app(scope, receive, send)
-        elif scope["type"] == "http":
-            await send({"type": "http.response.start", "status": 401, "headers": []})
-            await send({"type": "http.response.body", "body": b'{"error": "this server wants the key of its stage"}'})
-        else:
-            await send({"type": "websocket.close", "code": 1008})
-
-    def _is_known(self, scope: Scope) -> bool:
-        said = dict(scope["headers"]).get(b"authorization", b"")
-        return hmac.compare_digest(said, self._wanted)
 
 
 def let_trl_say(key: str) -> None:

@@ -1,0 +1,51 @@
+"""docs/security.md names tests that exist, and a plan says which servers of a run want no key."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from xp.cli.display import show_plan
+from xp.compose import compose
+from xp.planning.plan import build_plan
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs/security.md").read_text()
+COMMANDS = [text.split()[1:] for text in re.findall(r"`(T [^`]+)`", PAGE)]
+
+
+def test_every_part_of_the_page_names_a_test() -> None:
+    for part in re.split(r"^## ", PAGE, flags=re.MULTILINE)[1:]:
+        title = part.partition("\n")[0]
+        if title not in ("Limits", "Reporting"):
+            assert "`T tests/" in part, title
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_a_command_of_the_page_runs_tests_that_are_there(words: list[str]) -> None:
+    files = [ROOT / word for word in words if word.startswith("tests/")]
+    names = words[words.index("-k") + 1] if "-k" in words else "test_"
+    assert files
+    for file in files:
+        assert file.is_file(), file
+        assert re.search(rf"def test_\w*{names.removeprefix('test_')}", file.read_text()), (file, names)
+
+
+@pytest.mark.parametrize(
+    ("words", "is_open"),
+    [
+        (("recipes=whodunit-slime",), True),
+        (("recipes=whodunit-skyrl",), False),
+        (("recipes=whodunit-skyrl", "hardware.num_nodes=2", "launcher=ray", "launcher.address=http://head:8265"), True),
+        (("recipes=whodunit-trl",), False),
+    ],
+)
+def test_a_plan_says_which_servers_of_a_run_want_no_key(
+    words: tuple[str, ...], is_open: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    show_plan(build_plan(compose([*words]), "shown"), Path("outputs"), with_files=False)
+    doors = [line for line in capsys.readouterr().out.splitlines() if line.strip().startswith("open: ")]
+    assert len(doors) == is_open
+    assert all("want no key" in line for line in doors)

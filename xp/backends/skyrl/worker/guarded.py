@@ -1,0 +1,91 @@
+"""SkyRL's engines, their router and its client on one machine: whoever does not say the key is refused on every path.
+
+SkyRL (0.3.0) gives its engines no key, and turns on paths of vLLM that replace the weights and unpickle what they are
+sent; its router hands on whatever it is asked. The key is of the job's own Ray cluster (xp.security.own_ray).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+from skyrl.backends.skyrl_train.inference_servers.remote_inference_client import RemoteInferenceClient
+
+from xp.security import own_ray
+from xp.security.web_origin import App
+from xp.security.with_key import WantsKey
+
+
+class WithKey(WantsKey):
+    """ASGI middleware of an engine, as vLLM's `--middleware` takes it."""
+
+    def __init__(self, app: App) -> None:
+        super().__init__(app, _key())
+
+
+class GuardedClient(RemoteInferenceClient):  # type: ignore[misc]
+    """SkyRL's client, which says the key; workers get it pickled."""
+
+    async def _get_session(self) -> Any:
+        session = await super()._get_session()
+        session.headers["Authorization"] = f"Bearer {_key()}"
+        return session
+
+
+def use(cfg: Any) -> None:
+    """Let SkyRL start its engines' router and client with the key, where its engines have xp's middleware."""
+    engine = cfg.generator.inference_engine
+    is_own = engine.external_proxy_url is None and engine.external_server_urls is None
+    if not is_own or "middleware" not in engine.engine_init_kwargs:
+        return
+    from skyrl.backends.skyrl_train.inference_servers import setup, vllm_router
+
+    setup.build_router_args = _with_key(setup.build_router_args)
+    setup.RemoteInferenceClient = GuardedClient
+    vllm_router.VLLMRouter = _asking_with_key(vllm_router.VLLMRouter)
+
+
+def _with_key(build: Callable[..., Any]) -> Callable[..., Any]:
+    """The router's arguments, with the key for its engines, and an engine that it asks about others' keys."""
+
+    def router_args(*args: Any, **more: Any) -> Any:
+        made = build(*args, **more)
+        engines = made.worker_urls or [url for url, _ in made.prefill_urls]
+        made.api_key = _key()
+        # The router has this argument; its Python class (0.1.14) leaves it out.
+        made.api_key_validation_urls = [f"{engines[0]}/v1/models"]
+        return made
+
+    return router_args
+
+
+def _asking_with_key(base: Any) -> Any:
+    """SkyRL's process of the router, which asks with the key whether it is up."""
+
+    class GuardedRouter(base):  # type: ignore[misc]
+        def _wait_until_healthy(self, router_url: str, timeout: float = 600.0) -> None:
+            deadline = time.monotonic() + timeout
+            while not _is_up(f"{router_url}/health"):
+                if not self._process.is_alive():
+                    raise RuntimeError(f"the router of SkyRL's engines ended with {self._process.exitcode}")
+                if time.monotonic() > deadline:
+                    raise RuntimeError(f"the router of SkyRL's engines was not up after {timeout:g} s")
+                time.sleep(0.1)
+
+    return GuardedRouter
+
+
+def _is_up(url: str) -> bool:
+    try:
+        return httpx.get(url, headers={"Authorization": f"Bearer {_key()}"}, timeout=5, trust_env=False).is_success
+    except httpx.RequestError:
+        return False
+
+
+def _key() -> str:
+    key = own_ray.engine_key()
+    if key is None:
+        raise RuntimeError("no token of a Ray cluster on this machine: the engines would be open to other users")
+    return key

@@ -1,0 +1,13 @@
+"""Servers of a Slime run that want no key."""
+
+from __future__ import annotations
+
+from xp.spec import RunSpec
+
+
+def open_doors(spec: RunSpec) -> tuple[str, ...]:
+    """Slime hands its engines' address to its own functions without a key, so that SGLang can be given none."""
+    where = (
+        "on 127.0.0.1: other users of the machine" if spec.hardware.num_nodes == 1 else "on a cluster's network: others"
+    )
+    return (f"SGLang and its router want no key {where} can replace the weights and read what is written",)

@@ -1,0 +1,36 @@
+"""Keeps whoever does not say a run's key out of an HTTP server that the run starts, on every path."""
+
+from __future__ import annotations
+
+import hmac
+
+from xp.security.web_origin import App, Receive, Scope, Send
+
+OPEN = ("/health",)
+"""Asked without a key by the trainers' own clients, and says nothing."""
+
+
+class WantsKey:
+    """ASGI middleware: 401 for whoever does not say the key.
+
+    Args:
+        app: what it guards.
+        key: said as `Authorization: Bearer KEY`.
+    """
+
+    def __init__(self, app: App, key: str) -> None:
+        self._app = app
+        self._wanted = f"Bearer {key}".encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan" or scope["path"] in OPEN or self._is_known(scope):
+            await self._app(scope, receive, send)
+        elif scope["type"] == "http":
+            await send({"type": "http.response.start", "status": 401, "headers": []})
+            await send({"type": "http.response.body", "body": b'{"error": "this server wants the key of its stage"}'})
+        else:
+            await send({"type": "websocket.close", "code": 1008})
+
+    def _is_known(self, scope: Scope) -> bool:
+        said = dict(scope["headers"]).get(b"authorization", b"")
+        return hmac.compare_digest(said, self._wanted)
