@@ -59,7 +59,7 @@ def doors(key: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]
 
     from xp.backends.skyrl.worker import guarded
 
-    server = uvicorn.Server(uvicorn.Config(guarded.WithKey(_nothing), host="127.0.0.1", port=0, log_level="error"))
+    server = uvicorn.Server(uvicorn.Config(guarded.EngineDoor(_nothing), host="127.0.0.1", port=0, log_level="error"))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:

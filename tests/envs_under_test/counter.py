@@ -114,6 +114,16 @@ class Hungry(Counter):
         return said(str(len(bytearray(int(args.amount * 1e9)))))
 
 
+class Stuck(Counter):
+    """Has a tool that never lets its server's loop turn again."""
+
+    @tool
+    async def stall(self) -> ToolOutput:
+        """Answer nobody any more."""
+        time.sleep(3600)
+        return said("never")
+
+
 class Quiz(Environment):
     """Takes the final plain message as its answer."""
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import psutil
 import pytest
 
 from tests.ors_server import COUNTER, rules
+from xp.envs import server_watch
 from xp.envs.base import EnvFault
 from xp.envs.local_server import LocalServer, source_version
 from xp.envs.openreward import OpenRewardProvider
@@ -61,6 +63,39 @@ def test_it_has_the_memory_that_the_limits_say_and_a_call_that_wants_more_is_a_f
     with pytest.raises(EnvFault):
         session.call("eat", {"amount": 2.0})
     assert provider.open(provider.tasks("train", [1])[0]).call("inc", {}).text == "1", "the server goes on"
+    provider.close()
+
+
+def test_a_server_that_was_killed_is_replaced_at_its_address_and_costs_the_open_episodes_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server_watch, "PING_S", 0.2)
+    provider = OpenRewardProvider(rules(serve=COUNTER, create_timeout_s=600.0), os.environ)
+    task = provider.tasks("train", [1])[0]
+    assert provider.server is not None
+    url, pid = provider.server.url, provider.server.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    assert provider.open(task).call("inc", {}).text == "1"
+    assert (provider.server.url, provider.server.pid != pid) == (url, True)
+    pid = provider.server.pid
+    provider.close()
+    assert pid is not None
+    assert not psutil.pid_exists(pid)
+
+
+@pytest.mark.slow
+def test_a_server_that_is_stuck_in_a_call_is_replaced_once_the_calls_time_is_over(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(server_watch, "PING_S", 0.2)
+    stuck = rules(serve="tests.envs_under_test.counter:Stuck", call_timeout_s=10.0, create_timeout_s=600.0)
+    provider = OpenRewardProvider(stuck, os.environ)
+    task = provider.tasks("train", [1])[0]
+    with pytest.raises(EnvFault):
+        provider.open(task).call("stall", {})
+    assert provider.open(task).call("inc", {}).text == "1"
+    assert "has answered nothing for 10 s" in caplog.text
     provider.close()
 
 

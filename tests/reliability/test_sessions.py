@@ -17,7 +17,7 @@ from tests.ors_server import COUNTER, rules
 from tests.reliability import proxy as faults
 from tests.reliability.conftest import QUICK, TASK, World
 from tests.reliability.proxy import Fault
-from xp.envs import ors_session
+from xp.envs import ors_session, server_watch
 from xp.envs.base import DeadlineExceeded, EnvFault, EnvUnavailable, ProtocolError, ResponseLost, SessionLost
 from xp.envs.local_server import LocalServer
 from xp.envs.openreward import OpenRewardProvider
@@ -168,7 +168,8 @@ def test_17_an_episode_over_a_restart_is_played_again_once(world: World, restart
 
 
 @pytest.mark.scorecard(17)
-def test_17_a_server_that_stays_away_voids_within_the_deadlines() -> None:
+def test_17_a_server_that_stays_away_voids_within_the_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_watch, "PING_S", 3600.0)
     config = rules(serve=COUNTER, **{**QUICK, "retries_per_episode": 1})
     provider = OpenRewardProvider(config, os.environ)
     episode = Episode(TASK, lambda: provider.open(TASK), config)

@@ -93,11 +93,11 @@ def serve(cfg: Any) -> tuple[list[int], set[Listener]]:
     import httpx
     import uvicorn
 
-    from xp.backends.skyrl.worker.guarded import GuardedClient, WithKey
+    from xp.backends.skyrl.worker.guarded import EngineDoor, GuardedClient
 
     del cfg
     port = _free_port()
-    server = uvicorn.Server(uvicorn.Config(WithKey(_nothing), host="0.0.0.0", port=port, log_level="error"))
+    server = uvicorn.Server(uvicorn.Config(EngineDoor(_nothing), host="0.0.0.0", port=port, log_level="error"))
     thread = threading.Thread(target=server.run)
     thread.start()
     while not server.started:

@@ -10,6 +10,7 @@ import os
 import secrets
 import select
 import subprocess
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -18,6 +19,7 @@ from typing import IO, Final
 from xp.envs.local_keys import TOKEN_VARIABLE, Keys
 from xp.envs.loop import call_on_loop
 from xp.envs.pythons import candidates, path_for
+from xp.envs.server_watch import ServerWatch
 from xp.errors import ExitCode, XpError
 from xp.security.environment import inherited
 
@@ -58,6 +60,8 @@ class LocalServer:
         self._log = log
         self._process: subprocess.Popen[bytes] | None = None
         self._owner = os.getpid()
+        self._turn = threading.Lock()
+        self._watch: ServerWatch | None = None
 
     @property
     def pid(self) -> int | None:
@@ -69,9 +73,33 @@ class LocalServer:
         Raises:
             XpError: the class cannot be imported or served; the message holds the child's reason.
         """
+        atexit.register(self.stop)
+        self._start(0)
+
+    def watch(self, limit_s: float, ping_s: float | None = None) -> None:
+        """From now on replace the child where it has ended, or has answered nothing for so long."""
+        self._watch = ServerWatch(self, {"X-API-Key": self.keys.client}, limit_s, ping_s)
+        self._watch.start()
+
+    def is_alive(self) -> bool:
+        process = self._process
+        return process is not None and process.poll() is None
+
+    def replace(self) -> None:
+        """Kill the child, and start another one on the same port with the same keys; its sessions are lost."""
+        with self._turn:
+            if self._process is None or self._owner != os.getpid():
+                return
+            self._process.kill()
+            self._process.wait()
+            if self._watch is None or not self._watch.is_ended:
+                self._start(int(self.url.rpartition(":")[2]))
+
+    def _start(self, port: int) -> None:
+        """At this port; 0: any."""
         report: dict[str, object] = {}
         for python in self._pythons:
-            report = self._start_by(python)
+            report = self._start_by(python, port)
             if "port" in report or not report.get("lacks"):
                 break
         if "port" not in report:
@@ -87,10 +115,20 @@ class LocalServer:
 
     def stop(self) -> None:
         """End the child; idempotent, and a forked process leaves its parent's server alone."""
-        process, self._process = self._process, None
-        if process is None or self._owner != os.getpid():
+        if self._watch is not None:
+            self._watch.stop()
+        if self._owner != os.getpid():
+            self._process = None
             return
         atexit.unregister(self.stop)
+        self._end()
+        with self._turn:  # A replacement that was under way has started what nobody ended yet.
+            self._end()
+
+    def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
         process.terminate()
         try:
             process.wait(STOP_S)
@@ -107,30 +145,30 @@ class LocalServer:
     ) -> None:
         self.stop()
 
-    def _start_by(self, python: str) -> dict[str, object]:
+    def _start_by(self, python: str, port: int) -> dict[str, object]:
         """What the child of this interpreter reports; it runs on only if that is a port."""
         # The kernel's death signal follows the thread that forked, so the fork happens on one that never ends.
         try:
-            reading = call_on_loop(lambda: self._spawn(python))
+            reading = call_on_loop(lambda: self._spawn(python, port))
         except OSError as error:
             raise XpError(f"cannot serve {self.serve} by {python}: {error.strerror}", ExitCode.RUNTIME) from error
-        atexit.register(self.stop)
         try:
             report = _first_line(reading)
         finally:
             os.close(reading)
         if "port" not in report:
-            self.stop()
+            self._end()
         return report
 
-    def _spawn(self, python: str) -> int:
+    def _spawn(self, python: str, port: int) -> int:
         reading, writing = os.pipe()
         try:
             with _opened(self._log) as log:
                 self._process = subprocess.Popen(
                     [
                         *(os.path.expanduser(python), "-m", "xp.envs.serve"),
-                        *(self._kind, self.serve, str(writing), str(os.getpid()), str(self._memory_gb or "")),
+                        *(self._kind, self.serve, str(writing), str(os.getpid()), str(port)),
+                        str(self._memory_gb or ""),
                     ],
                     env=_child_environ(self._environ, self._token, python),
                     stdin=subprocess.DEVNULL,

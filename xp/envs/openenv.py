@@ -163,6 +163,7 @@ class OpenEnvProvider:
                     )
                     server.start()
                     atexit.unregister(server.stop)  # _close_all ends the sessions first, then the server.
+                    server.watch(config.limits.call_timeout_s)
                     headers = {"X-API-Key": server.keys.client}
                     self._server, self._target = server, Target(server.url, None, headers, {}, server.keys.server)
         return self._target

@@ -138,6 +138,7 @@ class OpenRewardProvider:
                     )
                     self._server.start()
                     atexit.unregister(self._server.stop)  # _close_all ends the sessions first, then the server.
+                    self._server.watch(self._config.limits.call_timeout_s)
                     self._target = served_target(self._server.url, self._server.keys, self._config, self._environ)
         return self._target
 

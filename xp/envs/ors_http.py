@@ -49,21 +49,19 @@ class Repeat(Enum):
     """A call whose id is known: asking for its result again executes nothing."""
 
 
-def rules_of(max_attempts: int, is_own: bool) -> Mapping[Repeat, RetryRule]:
+def rules_of(max_attempts: int) -> Mapping[Repeat, RetryRule]:
     """The rule of each kind of request.
 
     Args:
         max_attempts: tries of a request that provably did not execute, or is safe to repeat.
-        is_own: the server is this run's own; when it is gone, nobody starts it again.
     """
     lost, refused = (Refused, ResponseLost), (Refused,)
-    unreachable = () if is_own else (Unreachable,)
     return {
         Repeat.QUESTION: RetryRule(max_attempts, lost),
-        Repeat.OPENING: RetryRule(max_attempts, lost, () if is_own else lost),
-        Repeat.CREATION: RetryRule(max_attempts, refused, () if is_own else refused),
-        Repeat.CALL: RetryRule(max_attempts, refused, unreachable),
-        Repeat.RESUMPTION: RetryRule(max_attempts, lost, unreachable),
+        Repeat.OPENING: RetryRule(max_attempts, lost, lost),
+        Repeat.CREATION: RetryRule(max_attempts, refused, refused),
+        Repeat.CALL: RetryRule(max_attempts, refused, (Unreachable,)),
+        Repeat.RESUMPTION: RetryRule(max_attempts, lost, (Unreachable,)),
     }
 
 
@@ -77,7 +75,7 @@ class Transport:
 
     def __init__(self, target: Target, max_attempts: int) -> None:
         self.target = target
-        self._rules = rules_of(max_attempts, target.proof is not None)
+        self._rules = rules_of(max_attempts)
         self._is_out = False
         self._client: aiohttp.ClientSession | None = None
         self._origin = origin(target.url)

@@ -46,15 +46,18 @@ class Guard:
         await self._app(scope, receive, send_with_proof)
 
 
-def main(kind: str, serve: str, report_fd: int, parent: int, memory_gb: float | None) -> None:
-    """Serve `module:Class` until SIGTERM or the parent's end; the port goes to `report_fd` as one line of JSON."""
+def main(kind: str, serve: str, report_fd: int, parent: int, port: int, memory_gb: float | None) -> None:
+    """Serve `module:Class` until SIGTERM or the parent's end.
+
+    The port goes to `report_fd` as one line of JSON; 0 is any.
+    """
     die_with(parent)
     bound_memory(memory_gb)
     keys = Keys.of(os.environ.pop(TOKEN_VARIABLE))
     with os.fdopen(report_fd, "w") as report:
         try:
             app = OwnOrigin(Guard(_app(kind, serve), keys))
-            listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+            listener = socket.create_server(("127.0.0.1", port), backlog=1024)
         except Exception as error:
             lacks = error.name if isinstance(error, ModuleNotFoundError) else None
             report.write(json.dumps({"error": f"{type(error).__name__}: {error}", "lacks": lacks}) + "\n")
@@ -81,4 +84,5 @@ def _run(app: App, listener: socket.socket) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), float(sys.argv[5]) if sys.argv[5] else None)
+    memory_gb = float(sys.argv[6]) if sys.argv[6] else None
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), int(sys.argv[5]), memory_gb)

@@ -18,7 +18,7 @@ from xp.security.web_origin import App
 from xp.security.with_key import WantsKey
 
 
-class WithKey(WantsKey):
+class EngineDoor(WantsKey):
     """ASGI middleware of an engine, as vLLM's `--middleware` takes it."""
 
     def __init__(self, app: App) -> None:

@@ -21,7 +21,7 @@ from xp.tasks.row import TaskRow
 from xp.tasks.schedule import schedule
 from xp.worker.program import run_stage
 
-MIDDLEWARE = "xp.backends.skyrl.worker.guarded.WithKey"
+MIDDLEWARE = "xp.backends.skyrl.worker.guarded.EngineDoor"
 
 
 def main(argv: Sequence[str]) -> None:
