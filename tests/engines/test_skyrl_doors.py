@@ -80,7 +80,7 @@ def doors(key: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]
             patch.setattr(module, name, getattr(module, name))
         patch.setattr(vllm_router, "get_node_ip", lambda: loopback.HOST)
         guarded.use(SimpleNamespace(generator=SimpleNamespace(inference_engine=inference)))
-        assert setup.RemoteInferenceClient is guarded.GuardedClient
+        assert setup.RemoteInferenceClient is guarded.EngineClient
         patch.setattr("skyrl.backends.skyrl_train.inference_servers.utils.get_config_as_dict", dict)
         args = setup.build_router_args(inference, server_urls=[engine])
         router = vllm_router.VLLMRouter(args, log_path=str(tmp_path_factory.mktemp("router")))

@@ -93,7 +93,7 @@ def serve(cfg: Any) -> tuple[list[int], set[Listener]]:
     import httpx
     import uvicorn
 
-    from xp.backends.skyrl.worker.guarded import EngineDoor, GuardedClient
+    from xp.backends.skyrl.worker.guarded import EngineClient, EngineDoor
 
     del cfg
     port = _free_port()
@@ -106,7 +106,7 @@ def serve(cfg: Any) -> tuple[list[int], set[Listener]]:
     found = listeners(os.getpid())
 
     async def ask() -> list[int]:
-        client = GuardedClient(proxy_url=url, server_urls=[url], model_name="tiny", data_parallel_size=1)
+        client = EngineClient(proxy_url=url, server_urls=[url], model_name="tiny", data_parallel_size=1)
         own = await client._call_all_servers("/collective_rpc", {"method": "x"})
         await client.teardown()
         return [one["status"] for one in own.values()]

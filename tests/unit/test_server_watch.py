@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from xp.envs.server_watch import ServerWatch
+from xp.envs.server_watch import OwnServerWatch
 from xp.errors import ExitCode, XpError
 
 LIMIT_S = 30.0
@@ -56,8 +56,8 @@ def silent() -> Iterator[str]:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
-def watch_of(server: Watched, limit_s: float = 0.1) -> ServerWatch:
-    watch = ServerWatch(server, {"X-API-Key": "key"}, limit_s, 0.01)
+def watch_of(server: Watched, limit_s: float = 0.1) -> OwnServerWatch:
+    watch = OwnServerWatch(server, {"X-API-Key": "key"}, limit_s, 0.01)
     watch.start()
     return watch
 

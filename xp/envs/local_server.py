@@ -19,7 +19,7 @@ from typing import IO, Final
 from xp.envs.local_keys import TOKEN_VARIABLE, Keys
 from xp.envs.loop import call_on_loop
 from xp.envs.pythons import candidates, path_for
-from xp.envs.server_watch import ServerWatch
+from xp.envs.server_watch import OwnServerWatch
 from xp.errors import ExitCode, XpError
 from xp.security.environment import inherited
 
@@ -61,7 +61,7 @@ class LocalServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._owner = os.getpid()
         self._turn = threading.Lock()
-        self._watch: ServerWatch | None = None
+        self._watch: OwnServerWatch | None = None
 
     @property
     def pid(self) -> int | None:
@@ -78,7 +78,7 @@ class LocalServer:
 
     def watch(self, limit_s: float, ping_s: float | None = None) -> None:
         """From now on replace the child where it has ended, or has answered nothing for so long."""
-        self._watch = ServerWatch(self, {"X-API-Key": self.keys.client}, limit_s, ping_s)
+        self._watch = OwnServerWatch(self, {"X-API-Key": self.keys.client}, limit_s, ping_s)
         self._watch.start()
 
     def is_alive(self) -> bool:

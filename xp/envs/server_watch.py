@@ -31,7 +31,7 @@ class Replaceable(Protocol):
         """Raises XpError where it does not come up again."""
 
 
-class ServerWatch:
+class OwnServerWatch:
     """A thread beside one server, from `start` until `stop`.
 
     Args:

@@ -25,7 +25,7 @@ class EngineDoor(WantsKey):
         super().__init__(app, _key())
 
 
-class GuardedClient(RemoteInferenceClient):  # type: ignore[misc]
+class EngineClient(RemoteInferenceClient):  # type: ignore[misc]
     """SkyRL's client, which says the key; workers get it pickled."""
 
     async def _get_session(self) -> Any:
@@ -43,7 +43,7 @@ def use(cfg: Any) -> None:
     from skyrl.backends.skyrl_train.inference_servers import setup, vllm_router
 
     setup.build_router_args = _with_key(setup.build_router_args)
-    setup.RemoteInferenceClient = GuardedClient
+    setup.RemoteInferenceClient = EngineClient
     vllm_router.VLLMRouter = _asking_with_key(vllm_router.VLLMRouter)
 
 
