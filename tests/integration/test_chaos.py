@@ -10,7 +10,8 @@ from tests.chaos.__main__ import LATE, REFUSED, SAME, Undisturbed, disturbed, un
 from tests.chaos.faults import is_root
 
 SAMPLE = [
-    *(("kill", seed) for seed in range(4)),
+    *(("kill", seed) for seed in range(3)),
+    ("kills", 7),
     *(("disk", 1), ("server killed", 2), ("server restarted", 3)),
     *(("clock", 4), ("half-open TCP", 5), ("session expired", 6)),
 ]
