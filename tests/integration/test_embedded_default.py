@@ -85,6 +85,7 @@ def test_the_run_directory_holds_what_the_readme_promises(outputs: Path) -> None
     run = the_run(outputs)
     assert (run / "spec.yaml").is_file()
     assert (run / "model" / "model.safetensors").stat().st_size > 100_000
+    assert (run / "report.html").read_text().startswith("<!doctype html>")
     assert (run / "attempt_1/evaluate/reward_curve.png").read_bytes().startswith(b"\x89PNG")
     assert sorted(path.name for path in run.glob("checkpoints/checkpoint-*")) == ["checkpoint-1", "checkpoint-2"]
     assert (run / "attempt_1/code/my_rewards.py").read_text() == REWARDS

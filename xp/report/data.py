@@ -116,7 +116,7 @@ def report(runs: Sequence[Path], episodes: str | None = None) -> tuple[str, dict
         chunk_of: dict[int, int] = {}
         for place, numbers in enumerate(chosen(one.index.rows, extent).values()):
             chunk_of |= dict.fromkeys(numbers, place)
-            texts = {episode: detail(one.index.record(episode)) for episode in numbers}
+            texts = dict(zip(numbers, map(detail, one.index.records(numbers)), strict=True))
             chunks[f"chunk-{number}-{place}"] = compressed(texts)
         found.append(one.data(chunk_of=chunk_of))
     return title_of_page(runs), frame(found, comparison(runs, [one.spec for one in pages])), chunks

@@ -26,7 +26,7 @@ def detail(record: Mapping[str, Any], most: int | None = MAX_CHARACTERS) -> dict
     void = outcome.get("void_reason")
     return {
         "messages": messages,
-        "calls": [_call(one, messages, most) for one in _list(record.get("tool_calls"))],
+        "calls": [_call(one, _list(record.get("messages")), most) for one in _list(record.get("tool_calls"))],
         "step_rewards": [_number(one) for one in _list(outcome.get("step_rewards"))],
         "void_reason": None if void is None else page_text(str(void), most).text,
         "metrics": {page_name(name): _number(value) for name, value in _dict(outcome.get("metrics")).items()},
@@ -59,7 +59,7 @@ def _message(value: Any, most: int | None) -> dict[str, Any]:
     return found | ({"left_out": shown.left_out} if shown.left_out else {})
 
 
-def _call(value: Any, messages: Sequence[Mapping[str, Any]], most: int | None) -> dict[str, Any]:
+def _call(value: Any, messages: Sequence[Any], most: int | None) -> dict[str, Any]:
     call = _dict(value)
     found: dict[str, Any] = {"turn": _number(call.get("turn")), "message": _number(call.get("message"))}
     if "malformed" in call:
@@ -69,13 +69,13 @@ def _call(value: Any, messages: Sequence[Mapping[str, Any]], most: int | None) -
     else:
         found |= {"name": page_name(call.get("name", "")), "arguments": _written(call.get("arguments"), most)}
     if isinstance(result := call.get("result"), dict):
-        text = page_text(str(result.get("text", "")), most).text
+        text = str(result.get("text", ""))
         flags = {name: True for name in ("finished", "is_call_error") if result.get(name) is True}
         found["result"] = {"reward": _number(result.get("reward")), **flags}
         said = call.get("message")
-        is_said = isinstance(said, int) and 0 <= said < len(messages) and messages[said]["content"] == text
+        is_said = isinstance(said, int) and 0 <= said < len(messages) and _dict(messages[said]).get("content") == text
         if not is_said:
-            found["result"]["text"] = text
+            found["result"]["text"] = page_text(text, most).text
     return found
 
 

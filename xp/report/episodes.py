@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, BinaryIO, Final, NamedTuple
 
 from xp.episode.trajectory import READABLE
 from xp.errors import ExitCode, XpError
@@ -65,14 +66,21 @@ class EpisodeIndex:
 
     def record(self, number: int) -> Mapping[str, Any]:
         """The whole record of the episode with this number; raises XpError(RUN_DIR) where the file has changed."""
-        file, offset = self._places[number]
-        try:
-            with file.open("rb") as lines:
-                lines.seek(offset)
-                record: Mapping[str, Any] = json.loads(lines.readline(MAX_LINE))
-        except (OSError, ValueError, RecursionError) as error:
-            raise XpError(f"{file} was changed while it was read: {error}", ExitCode.RUN_DIR) from None
-        return record
+        return next(iter(self.records([number])))
+
+    def records(self, numbers: Iterable[int]) -> Iterator[Mapping[str, Any]]:
+        """The whole records of several episodes in their order; each file is opened once."""
+        with ExitStack() as stack:
+            opened: dict[Path, BinaryIO] = {}
+            for number in numbers:
+                file, offset = self._places[number]
+                try:
+                    if file not in opened:
+                        opened[file] = stack.enter_context(file.open("rb"))
+                    opened[file].seek(offset)
+                    yield json.loads(opened[file].readline(MAX_LINE))
+                except (OSError, ValueError, RecursionError) as error:
+                    raise XpError(f"{file} was changed while it was read: {error}", ExitCode.RUN_DIR) from None
 
     def file_of(self, number: int) -> Path:
         """The file that holds an episode."""
