@@ -1,4 +1,4 @@
-"""What a run may be: the whole schema, one file a section. Values live in conf/, never here."""
+"""The whole schema of a run, one file a section. Values live in conf/, never here."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ __all__ = [
 
 
 class Preparation(Section):
-    """How tasks are fetched; changes nothing about what they are."""
+    """Fetching of tasks; changes nothing about what they are."""
 
     concurrency: Count
     """Sessions opened at the same time."""
@@ -99,7 +99,7 @@ class Preparation(Section):
 
 
 class TrackerName(StrEnum):
-    """Where metrics go beside metrics.jsonl."""
+    """A tracker that gets the metrics beside metrics.jsonl."""
 
     WANDB = "wandb"
     TENSORBOARD = "tensorboard"
@@ -124,7 +124,7 @@ class RunSpec(Section):
     name: Name
     """First part of the run's directory name."""
     seed: Annotated[int, Field(ge=0, lt=2**31)]
-    """Of sampling, data order and the trainer."""
+    """Seed of sampling, data order and the trainer."""
     outputs: LocalPath
     """Directory of runs, task sets and made models."""
     project: Name

@@ -20,13 +20,13 @@ class Estimator(StrEnum):
     REINFORCE_PP = "reinforce_pp"
     """The mean over all trained tokens of a rollout step (arXiv:2501.03262)."""
     GAE = "gae"
-    """What a critic expects, token by token (arXiv:1506.02438)."""
+    """Generalized advantage estimation with a critic, token by token (arXiv:1506.02438)."""
     CUSTOM = "custom"
     """`advantage_fn` says it."""
 
 
 class AdvantageScale(StrEnum):
-    """By what the centred reward is divided."""
+    """Advantage normalisation: the divisor of the centred reward."""
 
     GROUP_STD = "group_std"
     BATCH_STD = "batch_std"
@@ -34,7 +34,7 @@ class AdvantageScale(StrEnum):
 
 
 class PolicyLoss(StrEnum):
-    """What is made of a token's probability ratio and its advantage."""
+    """Loss of a token, from its probability ratio and its advantage."""
 
     CLIP = "clip"
     """The smaller of the clipped and the plain ratio, times the advantage (PPO, arXiv:1707.06347)."""
@@ -43,7 +43,7 @@ class PolicyLoss(StrEnum):
 
 
 class RatioLevel(StrEnum):
-    """Of what the probability ratio between the policy and the one that sampled is taken."""
+    """Unit of the probability ratio between the policy and the one that sampled: a token or a whole episode."""
 
     TOKEN = "token"
     SEQUENCE = "sequence"
@@ -87,7 +87,7 @@ class Critic(Section):
     gae_lambda: Fraction
     """0: one step ahead of the critic; 1: the whole return (arXiv:1506.02438)."""
     value_clip: Annotated[float, Field(gt=0)]
-    """How far an update may move a value, as in PPO's own code (github.com/openai/baselines, ppo2)."""
+    """Largest move of a value in an update, as in PPO's own code (github.com/openai/baselines, ppo2)."""
 
 
 class Algorithm(Section):
@@ -98,7 +98,7 @@ class Algorithm(Section):
     advantage_fn: ModulePath | None
     """`package.module:function` of your own (see xp.episode.advantages), where the estimator is `custom`."""
     critic: Critic | None
-    """Where the estimator is `gae`."""
+    """Value network; only with `estimator: gae`."""
     advantage_scale: AdvantageScale
     policy_loss: PolicyLoss
     ratio_level: RatioLevel

@@ -1,4 +1,4 @@
-"""Who trains, on how many accelerators, and what generates."""
+"""The trainer, its accelerators and its inference engine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class BackendName(StrEnum):
 
 
 class RuntimeSpec(Section):
-    """Which Python the job gets; all null: the interpreter that runs xp."""
+    """Python of the job; all null: the interpreter that runs xp."""
 
     python: LocalPath | None
     """Interpreter of a virtual environment that holds the trainer."""
@@ -32,7 +32,7 @@ class RuntimeSpec(Section):
 
 
 class Strategy(StrEnum):
-    """How the policy lies on the accelerators that train it."""
+    """Placement of the policy on the accelerators that train it."""
 
     DDP = "ddp"
     """A whole copy on each."""
@@ -43,7 +43,7 @@ class Strategy(StrEnum):
 
 
 class Parallel(Section):
-    """How training is spread; the data-parallel size is what is left of the accelerators."""
+    """Parallelism of training; the data-parallel size is what is left of the accelerators."""
 
     strategy: Strategy
     tensor: Count
@@ -60,7 +60,7 @@ class Parallel(Section):
 
 
 class Attention(StrEnum):
-    """What computes attention in training; engines choose their own."""
+    """Kernel of attention in training; engines choose their own."""
 
     FLASH = "flash"
     """FlashAttention 2, over sequences without padding."""
@@ -69,7 +69,7 @@ class Attention(StrEnum):
 
 
 class EngineName(StrEnum):
-    """What generates."""
+    """Inference engine."""
 
     TRANSFORMERS = "transformers"
     """xp's own batch decoding over a Hugging Face model; on hardware=cpu alone."""
@@ -111,7 +111,7 @@ class EngineSpec(Section):
 
 
 class Backend(Section):
-    """Who trains."""
+    """The trainer and its settings."""
 
     name: Annotated[BackendName | str, OpenName(Kind.BACKEND, BackendName)]
     pins: dict[str, str]

@@ -38,11 +38,11 @@ ADDRESSES = {
     "openenv": {"target": "a URL", "serve": "package.module:Class or :app", "image": "a Docker image"},
     "local": {"grader": "package.module:Class or :function", "env_class": "registered in skyrl_gym"},
 }
-"""What exactly one of must be given."""
+"""Fields of which exactly one must be given."""
 
 
 class Reward(Section):
-    """From the rewards of an episode's steps to the episode's reward; the same on every backend."""
+    """Rule that makes an episode's reward of its steps' rewards; the same on every backend."""
 
     reduction: Reduction
     nonterminal: float | None
@@ -80,7 +80,7 @@ class EnvLimits(Section):
 
 
 class SecretSource(Section):
-    """Where a secret comes from: a name, never a value."""
+    """Source of a secret: a name, never a value."""
 
     from_env: EnvVarName
 
@@ -109,7 +109,7 @@ class EnvMember(Section):
     num_seeds: Count
     """provider openenv: reset seeds for each row; a task is a row with one of them."""
     variant: str | None
-    """Which environment of the server; None: its first."""
+    """Name of the environment within the server; None: its first."""
     train: SelectionSpec
     held_out: HeldOutSpec | None
     """None: nothing is held out, and nothing is evaluated here."""
@@ -124,7 +124,7 @@ class EnvMember(Section):
     on_malformed_call: OnMalformedCall
     tool_calls_per_turn: ToolCallsPerTurn
     dialect: DialectName | None
-    """How a call is written here; None: as the model does."""
+    """Form of tool calls in this environment; None: the model's."""
     system_prompt: str | None
     """Put before the environment's own prompt; None: no system message."""
     limits: EnvLimits

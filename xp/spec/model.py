@@ -62,7 +62,7 @@ class Architecture(Section):
     num_kv_heads: Count
     head_dim: Count
     intermediate_size: Count
-    """Of a dense feed-forward layer."""
+    """Width of a dense feed-forward layer."""
     vocab_size: Count
     rope_theta: Annotated[float, Field(gt=0)]
     rope_scaling: str | None
@@ -105,15 +105,15 @@ class Model(Section):
     """Hugging Face id or local directory; None where `build` makes the model."""
     build: BuildSpec | None
     dtype: DType
-    """Of the forward and backward pass; trained weights are kept in float32 beside it."""
+    """Data type of the forward and backward pass; trained weights are kept in float32 beside it."""
     dialect: DialectName
-    """How it writes tool calls."""
+    """Form in which it writes tool calls."""
     max_context_tokens: Count
     """Longest sequence that it can take."""
     chat_template: dict[str, bool | int | float | str | None]
     """Arguments of the chat template, such as enable_thinking; null: not given."""
     tools_prompt: ToolsPrompt
-    """Who writes the tools into the prompt: the chat template, or xp (`system`) where the template leaves them out."""
+    """Writer of the tools in the prompt: the chat template, or xp (`system`) where the template leaves them out."""
     lora: LoraSpec | None
     """None: all weights are trained."""
     architecture: Architecture | None

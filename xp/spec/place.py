@@ -1,4 +1,4 @@
-"""What a run needs, and where it gets it."""
+"""The machine that a run needs, and the place that has it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from xp.spec.section import Count, ImageName, LocalPath, Name, Seconds, Section,
 
 
 class Hardware(Section):
-    """What the job needs; where it gets it is the launcher's affair."""
+    """Machine that the job needs; the launcher says where it is."""
 
     name: Name
     accelerator: str
@@ -25,7 +25,7 @@ class Hardware(Section):
     num_cpus: Count
     """Per node."""
     memory_gb: Annotated[float, Field(gt=0)]
-    """Of the host, per node."""
+    """Memory of the host, per node."""
 
 
 class LauncherName(StrEnum):
@@ -40,7 +40,7 @@ class LauncherName(StrEnum):
 
 
 class LauncherSpec(Section):
-    """Where it runs. A field of another launcher is null: one that would be ignored is refused."""
+    """Place of the run. A field of another launcher is null: one that would be ignored is refused."""
 
     name: Annotated[LauncherName | str, OpenName(Kind.LAUNCHER, LauncherName)]
     options: dict[str, Any]

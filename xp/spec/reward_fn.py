@@ -11,7 +11,7 @@ from pydantic_core import PydanticCustomError
 from xp.spec.section import MODULE_PATH, ModulePath, Section
 
 PLAIN_WEIGHT = 1.0
-"""Of a function that is given by its name alone."""
+"""Weight of a function that is given by its name alone."""
 
 
 class WeightedFnSpec(Section):

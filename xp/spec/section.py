@@ -1,4 +1,4 @@
-"""What all parts of the spec share: frozen, strict, no unknown keys, finite numbers only."""
+"""Base of all parts of the spec: frozen, strict, no unknown keys, finite numbers only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
-"""Of a store elsewhere (`s3://bucket/x`): as a path it would make a directory of that name here."""
+"""Address of a store elsewhere (`s3://bucket/x`): as a path it would make a directory of that name here."""
 
 
 def local_path(text: str) -> str:

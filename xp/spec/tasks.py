@@ -1,4 +1,4 @@
-"""Which tasks of an environment are trained on, and which are held out."""
+"""Selection of the tasks that are trained on and of those that are held out."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class SelectionSpec(Section):
     """The environment's own split, or a list of several: one set, with the split as a column. Empty: the environment is
     there to be evaluated on, and no training starts with it alone."""
     num_tasks: Count | None
-    """How many; None: all that is not held out."""
+    """Number of tasks; None: all that are not held out."""
     indices: Indices
     """Exactly these positions within the one split; excludes num_tasks."""
     shuffle: bool
@@ -76,7 +76,7 @@ class HeldOutSpec(Section):
     shuffle: bool
     """Whether num_tasks of an own split are drawn at random (by `seed`) instead of from the front."""
     seed: int
-    """Of that draw, and of the hash: another one gives another share. The run's seed has no part in it."""
+    """Seed of that draw and of the hash: another one gives another share. The run's seed has no part in it."""
     overlap: Overlap
     """`allowed`: training leaves held-out tasks in, and every figure is labelled so."""
 

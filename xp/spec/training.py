@@ -41,7 +41,7 @@ class Training(Section):
     """Episodes are packed up to so many tokens per accelerator, instead of micro_batch_size; None: off."""
     learning_rate: Annotated[float, Field(gt=0)]
     critic_learning_rate: Annotated[float, Field(gt=0)] | None
-    """Of algorithm.critic, with the same schedule; None: the policy's."""
+    """Peak learning rate of algorithm.critic, with the same schedule; None: the policy's."""
     lr_schedule: LrSchedule
     warmup_updates: Annotated[int, Field(ge=0)]
     """Optimizer updates of linear warm-up, N: update k has k/N of the learning rate, so that the first is not 0."""
@@ -74,7 +74,7 @@ class Training(Section):
     max_void_fraction: Fraction
     """The run stops when more episodes of a step, or of an evaluation, are void than this."""
     on_nonfinite: OnNonfinite
-    """What an update with a loss or gradient that is infinite or not a number does: the run stops, or it is left out
+    """Effect of an update whose loss or gradient is infinite or not a number: the run stops, or it is left out
     (three rollout steps with one in a row stop the run all the same)."""
     max_logprob_gap: Annotated[float, Field(gt=0)] | None
     """The run stops when the engine's log-probabilities of a step's tokens differ from the trainer's by more than this,
@@ -92,7 +92,7 @@ class Evaluation(Section):
     """Held-out episodes, the same before and after training."""
 
     num_tasks: Count | None
-    """Of the held-out tasks, chosen by a hash of their names; None: all of them."""
+    """Number of held-out tasks, chosen by a hash of their names; None: all of them."""
     samples_per_task: Count
     """Episodes of each of these tasks."""
     temperature: Annotated[float, Field(ge=0)]
