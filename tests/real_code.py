@@ -23,7 +23,7 @@ PARTS: Mapping[str, Part] = {
     "SkyRL": Part("skyrl", ("tests/trainers/test_skyrl", "tests/engines/test_skyrl"), "make test-skyrl"),
     "Slime": Part("slime", ("tests/trainers/test_slime", "tests/engines/test_slime"), f"make test-slime {CHECKOUTS}"),
     "vLLM": Part("vllm", ("tests/engines/test_trl", "tests/engines/test_skyrl"), "make test-vllm"),
-    "SGLang": Part("sglang", ("tests/engines/test_slime",), "no test yet"),
+    "SGLang": Part("sglang", ("tests/engines/test_slime",), f"make test-sglang {CHECKOUTS}"),
     "Slurm": Part(None, ("tests/integration/test_slurm",), "make slurm"),
     "GPUs": Part(None, ("tests/gpu/",), "make test-gpu"),
 }

@@ -5,31 +5,26 @@ The stand-in (tests/trainers/fake_vllm) proves the order of calls and the sums, 
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
 
-import psutil
 import pytest
 import yaml
 
 from tests.tiny import tokenizer_and_model
 from xp.backends.base import RunPaths
 from xp.backends.trl.control.render import stages
-from xp.backends.trl.worker import guarded
+from xp.backends.trl.worker.colocated import choose_port
 from xp.backends.trl.worker.completions import ServerWriter
-from xp.backends.trl.worker.config import TRLSampling, TRLTrainConfig, VLLMServer
-from xp.backends.trl.worker.server import running, split_devices
+from xp.backends.trl.worker.config import TRLSampling, TRLTrainConfig
 from xp.backends.trl.worker.writing import GenerationRequest, WritingEngine
 from xp.compose import compose
 from xp.errors import ExitCode, XpError
@@ -202,143 +197,14 @@ def test_a_refused_request_is_not_repeated_and_a_dead_server_ends_the_stage(writ
         ServerWriter("http://127.0.0.1:9", SAMPLING, [2], "vllm.log", pause_s=0.01).write([GenerationRequest([7], 3)])
 
 
-def served(
-    monkeypatch: pytest.MonkeyPatch, model: str, log: Path, timeout_s: float = 30.0, patience_s: float = 60.0
-) -> Any:
-    monkeypatch.setenv("PYTHONPATH", str(FAKE))
-    return running(VLLMServer(("--max-num-seqs", "4"), 2, timeout_s, patience_s), model, "2,3", log)
-
-
-def test_a_server_is_started_on_its_own_accelerators_and_gone_afterwards(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    log = tmp_path / "vllm.log"
-    with served(monkeypatch, "some/model", log) as (url, key):
-        writer = ServerWriter(url, SAMPLING, [2], str(log), key=key)
-        assert list(writer.write([GenerationRequest([7, 8], 3)])[0].ids) == [8, 2]
-    told = json.loads(log.read_text().splitlines()[0])
-    assert told["devices"] == "2,3"
-    assert told["argv"][:2] == ["serve", "some/model"]
-    assert key not in log.read_text()
-    assert told["argv"][-2:] == ["--max-num-seqs", "4"]
-    with pytest.raises(XpError, match="the vLLM server failed"):
-        ServerWriter(url, SAMPLING, [2], str(log), pause_s=0.01).write([GenerationRequest([7], 3)])
-
-
-@pytest.mark.parametrize(
-    ("sent", "told"),
-    [(signal.SIGKILL, "the vLLM server ended with -9"), (signal.SIGSTOP, "did not answer for 2 s and was stopped")],
-    ids=["dies", "hangs"],
-)
-def test_a_server_that_is_lost_ends_whoever_waits_for_it(
-    sent: signal.Signals, told: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    log, lost = tmp_path / "vllm.log", []
-
-    def lose() -> None:
-        with served(monkeypatch, "some/model", log, patience_s=2.0) as (url, key):
-            lost.extend(one for one in psutil.Process().children() if "some/model" in one.cmdline())
-            lost[0].send_signal(sent)
-            ServerWriter(url, SAMPLING, [2], str(log), key=key).write([GenerationRequest([7, 8], 3)])
-
-    with pytest.raises(XpError, match=told) as caught:
-        lose()
-    assert caught.value.code is ExitCode.ENGINE
-    assert not lost[0].is_running() or lost[0].status() == psutil.STATUS_ZOMBIE
-
-
-def test_a_client_without_the_key_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    log = tmp_path / "vllm.log"
-    with served(monkeypatch, "some/model", log) as (url, key):
-        told = json.loads(log.read_text().splitlines()[0])
-        assert told["argv"][told["argv"].index("--middleware") + 1] == "xp.backends.trl.worker.guarded.WithKey"
-        assert told["argv"][told["argv"].index("--host") + 1] == "127.0.0.1"
-        assert key not in " ".join(told["argv"])
-        for wrong in (None, "", key[:-1]):
-            with pytest.raises(XpError, match="401"):
-                ServerWriter(url, SAMPLING, [2], str(log), key=wrong).write([GenerationRequest([7], 3)])
-
-
-class Endpoints(BaseHTTPRequestHandler):
-    """The paths of vLLM's that TRL's client asks when it is made, and the header it came with."""
-
-    asked: ClassVar[list[tuple[str, str | None]]] = []
-
-    def do_GET(self) -> None:
-        self.asked.append((self.path, self.headers["Authorization"]))
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(json.dumps({"data": [{"id": "policy"}], "world_size": 1}).encode())
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-def test_trls_own_client_says_the_key_from_its_first_request_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    from trl.generation import vllm_client, vllm_generation
-
-    monkeypatch.setattr(vllm_client, "is_vllm_available", lambda: True)
-    monkeypatch.setattr(vllm_generation, "VLLMClient", vllm_client.VLLMClient)
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Endpoints)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    guarded.let_trl_say("the-key")
-    client = vllm_generation.VLLMClient(base_url=f"http://127.0.0.1:{server.server_port}")
-    assert client.get_world_size() == 1
-    server.shutdown()
-    server.server_close()
-    assert [path for path, _ in Endpoints.asked] == ["/health", "/v1/models", "/get_world_size"]
-    assert {said for path, said in Endpoints.asked if path != "/health"} == {"Bearer the-key"}
-
-
-@pytest.mark.parametrize(
-    ("path", "said", "host", "status"),
-    [
-        ("/health", None, "127.0.0.1:9", 200),
-        ("/update_weights", None, "127.0.0.1:9", 401),
-        ("/update_weights", "Bearer wrong", "127.0.0.1:9", 401),
-        ("/update_weights", "Bearer the-key", "127.0.0.1:9", 200),
-        ("/v1/models", None, "127.0.0.1:9", 401),
-        ("/health", None, "rebound.example:9", 421),
-        ("/update_weights", "Bearer the-key", "rebound.example:9", 421),
-    ],
-)
-def test_every_path_of_the_server_wants_the_key_and_no_web_page(
-    path: str, said: str | None, host: str, status: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(guarded.KEY, "the-key")
-    sent: list[Any] = []
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        del scope, receive
-        await send({"status": 200})
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    async def receive() -> Any:
-        raise AssertionError("the body is not read")
-
-    headers = [(b"host", host.encode()), *([] if said is None else [(b"authorization", said.encode())])]
-    scope = {"type": "http", "path": path, "headers": headers, "server": ("127.0.0.1", 9)}
-    asyncio.run(guarded.WithKey(app)(scope, receive, send))
-    assert sent[0]["status"] == status
-
-
-def test_a_server_that_does_not_come_up_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    with pytest.raises(XpError, match=r"ended with 1; .*no kernel for this GPU") as caught:
-        served(monkeypatch, "dies", tmp_path / "a.log").__enter__()
-    assert caught.value.code is ExitCode.RUNTIME
-    began = time.monotonic()
-    with pytest.raises(XpError, match="did not answer within 3 s"):
-        served(monkeypatch, "silent", tmp_path / "b.log", 3.0).__enter__()
-    assert time.monotonic() - began < 20
-
-
-def test_accelerators_are_split_between_training_and_the_engines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
-    assert split_devices(3, 1) == ("4,5,6", "7")
-    with pytest.raises(XpError, match="has 4"):
-        split_devices(4, 1)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-    assert split_devices(2, 2) == ("0,1", "2,3")
+def test_a_single_process_meets_its_engine_at_a_port_that_no_other_run_takes() -> None:
+    ports = set()
+    for _ in range(2):
+        environ: dict[str, str] = {}
+        choose_port(environ)
+        ports.add(environ["MASTER_PORT"])
+    assert len(ports) == 2
+    assert not ports & {"29500", "23456", "12355", "12345"}  # TRL takes the first of these that is free
+    of_torchrun = {"MASTER_PORT": "1234"}
+    choose_port(of_torchrun)
+    assert of_torchrun == {"MASTER_PORT": "1234"}

@@ -1,0 +1,45 @@
+"""Slime's own update of Megatron's own GPT model, and its export, where there is no GPU (make rehearse-slime)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.trainers.slime_setup import needs_slime
+
+BAR = 1e-4
+pytestmark = [needs_slime, pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+def test_two_updates_move_the_policy_and_the_exported_model_says_what_megatrons_says(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.trainers.slime_megatron", str(tmp_path)]
+    done = subprocess.run(command, env=os.environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    reported = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("RESULT"))[6:])
+    print(reported)
+    assert [update["grad_norm"] > 0 for update in reported] == [True, True]
+    before, first, second = (said(tmp_path / f"export-{number}") for number in range(3))
+    assert all(float((old - new).abs().max()) > 1e-3 for old, new in ((before, first), (first, second)))
+
+
+def said(directory: Path) -> Any:
+    """Log-probabilities of Megatron's model, after they were held against the exported one's."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from tests.trainers.slime_megatron import SAID
+
+    exported = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
+    kept = torch.load(directory / SAID)
+    for tokens, own in zip(kept["tokens"], kept["log_probs"], strict=True):
+        with torch.inference_mode():
+            logits = exported(tokens[None]).logits[0, :-1]
+        theirs = logits.log_softmax(-1).gather(1, tokens[1:, None])[-len(own) :, 0]
+        assert float((theirs - own).abs().max()) < BAR
+    return torch.cat(kept["log_probs"])
