@@ -27,5 +27,5 @@ def test_engine_and_router_get_the_loopback_address_as_their_host(tmp_path: Path
     host = get_host_info()[1]
     assert host == loopback.HOST
     assert RouterArgs.from_cli_args(args, use_router_prefix=True).prometheus_host == loopback.HOST
-    made = _compute_server_args(args, 0, f"{host}:1", 2, host, 3, base_gpu_id=0)
+    made, _ = _compute_server_args(args, 0, f"{host}:1", 2, host, 3, base_gpu_id=0)
     assert (made["host"], made["dist_init_addr"]) == (loopback.HOST, f"{loopback.HOST}:1")
