@@ -52,6 +52,7 @@ OWN: Final[Mapping[Kind, Mapping[str, str]]] = {
         "openenv": "xp.envs.openenv:OpenEnvProvider",
         "local": "xp.envs.graded:GradedProvider",
         "reasoning_gym": "xp.envs.packages.reasoning_gym:ReasoningGymProvider",
+        "verifiers": "xp.envs.packages.verifiers:VerifiersProvider",
     },
     Kind.DIALECT: dict.fromkeys(
         ("hermes", "action", "qwen_xml", "llama_json", "pythonic", "glm", "harmony", "auto"), "xp.episode.dialects"

@@ -29,8 +29,8 @@ def told(program: str, given: Any) -> Any:
         input=json.dumps(given),
         capture_output=True,
         text=True,
-        timeout=280,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        timeout=800,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT}/tests/environments/packages"},
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -12,13 +12,15 @@ import pytest
 
 from tests.contracts.provider_suite import ProviderSuite, lent
 from tests.unit.test_envs_graded import graded
+from xp.backends.stages.episode import episode_config, user_modules
 from xp.compose import compose
 from xp.envs.base import Provider, ResponseLost, Task
-from xp.envs.config import EnvConfig
+from xp.envs.config import EnvConfig, EpisodeConfig
 from xp.envs.load import load_provider
 from xp.envs.packages.hosted import HostedProvider
 from xp.episode.episode import Episode
 from xp.errors import XpError
+from xp.tasks.request import source_digest
 
 
 class HostedGrader(HostedProvider):
@@ -120,10 +122,35 @@ def test_a_configuration_on_the_command_line_reaches_the_job() -> None:
 
 
 def load_options(overrides: list[str]) -> dict[str, Any]:
-    from xp.backends.stages.episode import episode_config
-    from xp.envs.config import EpisodeConfig
-
     text = episode_config(compose(overrides)).to_json()
     member = EpisodeConfig.from_json(text).members["reasoning_gym"]
     load_provider(member, os.environ).close()
     return dict(member.options)
+
+
+def test_an_environment_package_on_xps_own_path_goes_into_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_sums.py").write_text("X = 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    chosen = ["env=verifiers", "env.target=owner/my-sums@1.2"]
+    assert "my_sums" in user_modules(compose(chosen))
+    assert user_modules(compose(["env=verifiers", "env.target=installed-elsewhere"])) == ()
+    config = episode_config(compose(chosen)).members["verifiers"]
+    before = source_digest(config)
+    (tmp_path / "my_sums.py").write_text("X = 2\n")
+    assert source_digest(config) != before
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["env.options.tasksets={}"], "did you mean taskset"),
+        (["env.options.num_tasks=0"], "num_tasks"),
+        (["env.options.seats.user=chatty"], "seats"),
+        (["env.rows=a:b.jsonl"], "rows belongs to provider"),
+    ],
+)
+def test_an_option_that_verifiers_packages_do_not_take_is_refused_while_planning(more: list[str], said: str) -> None:
+    with pytest.raises(XpError, match=said):
+        compose(["env=verifiers", "env.target=my-sums", *more])

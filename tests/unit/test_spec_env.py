@@ -10,6 +10,7 @@ from xp.errors import XpError
 from xp.planning.plan import build_model_evaluation, build_plan
 
 NEEDS_AN_ADDRESS = {"openreward", "openenv", "openenv_openspiel", "openenv_atari", "openenv_sumo_rl", "openenv_finrl"}
+NEEDS_AN_ADDRESS |= {"verifiers"}
 NEEDS_A_GRADER = {"graded"}
 EVALUATED_ALONE = {"gsm1k"}
 

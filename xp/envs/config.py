@@ -94,7 +94,7 @@ class Chat:
         return Chat(**{**value, **enums})
 
 
-LOCAL: Final = ("local", "reasoning_gym")
+LOCAL: Final = ("local", "reasoning_gym", "verifiers")
 """Providers whose environments run on this machine, whatever they are given."""
 LOCAL_CALLS: Final = 8
 """A server on the same two cores is fastest at four to eight calls in flight (benchmarks/bench_session.py)."""

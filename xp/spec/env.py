@@ -29,14 +29,16 @@ PROVIDER_FIELDS = {
     "openenv": ("target", "serve", "image", "python", "rows"),
     "local": ("grader", "env_class", "rows"),
     "reasoning_gym": ("python",),
+    "verifiers": ("target", "python"),
 }
 """Fields that mean something to a provider of xp's own; a user's provider may read any."""
-HOSTED = ("reasoning_gym",)
+HOSTED = ("reasoning_gym", "verifiers")
 """Providers of other packages' environments, which `python` may run."""
 ADDRESSES = {
     "openreward": {"target": "a catalog name or a URL", "serve": "package.module:Class"},
     "openenv": {"target": "a URL", "serve": "package.module:Class or :app", "image": "a Docker image"},
     "local": {"grader": "package.module:Class or :function", "env_class": "registered in skyrl_gym"},
+    "verifiers": {"target": "an installed environment package"},
 }
 """Fields of which exactly one must be given."""
 
@@ -89,11 +91,11 @@ class EnvMember(Section):
     """One environment of the mix."""
 
     provider: str
-    """`openreward`, `openenv`, `local`, `reasoning_gym`, a plugin's, or `package.module:Class` of your own provider."""
+    """One of xp's own (docs/environments.md), a plugin's, or `package.module:Class` of your own provider."""
     options: dict[str, Any]
-    """Fields of reasoning_gym, or of a plugin's provider, as its own schema has them, or of your own provider."""
+    """Fields of a provider that has a schema of its own (a package's, a plugin's), or of your own provider."""
     target: str | None
-    """`Org/Name` in the OpenReward catalog, or the URL of an ORS or OpenEnv server."""
+    """`Org/Name` in the OpenReward catalog, the URL of an ORS or OpenEnv server, or a verifiers package."""
     serve: ModulePath | None
     """`package.module:Class` of an ORS or OpenEnv environment (or `:app`) that xp serves itself on 127.0.0.1."""
     image: ImageName | None

@@ -16,6 +16,7 @@ from typing import Any
 
 from xp.digest import digest_of
 from xp.envs.config import Dialect, EnvConfig
+from xp.envs.packages.names import module_of
 from xp.errors import ExitCode, XpError
 from xp.tasks.config import HeldOut, MemberConfig, PrepareConfig, Selection
 
@@ -148,6 +149,8 @@ def source_digest(env: EnvConfig, path: Sequence[str] | None = None) -> str | No
     named = [name for name in (env.serve, env.provider, env.grader, env.rows) if name is not None and ":" in name]
     if env.python is not None and env.serve is not None and not is_found(env.serve, path):
         named.remove(env.serve)
+    if env.provider == "verifiers" and env.target is not None and is_found(module_of(env.target), path):
+        named.append(module_of(env.target))
     if not named:
         return None
     return digest_of([_module_digest(name.partition(":")[0], path) for name in named])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from xp.envs.config import Chat, EnvConfig, EpisodeConfig, Limits, RewardRule, WeightedFn, dialect_of
+from xp.envs.packages.names import module_of
 from xp.errors import ExitCode, XpError
 from xp.plugins import Kind, in_job, shipped
 from xp.spec import EnvMember, RunSpec
@@ -81,8 +82,15 @@ def user_modules(spec: RunSpec) -> tuple[str, ...]:
     named += [one.fn for member in spec.env.members.values() for one in member.reward_fn or ()]
     named += [spec.algorithm.advantage_fn or ""]
     tops = {name.partition(":")[0].partition(".")[0] for name in named if ":" in name}
+    tops |= _packages_here(spec)
     tops |= {top for kind, name in used_plugins(spec) if (top := shipped(kind, name)) is not None}
     return tuple(sorted(tops - {"xp"}))
+
+
+def _packages_here(spec: RunSpec) -> set[str]:
+    """Environment packages that xp's own Python finds, of which a job is given a copy."""
+    targets = {member.target or "" for member in spec.env.members.values() if member.provider == "verifiers"}
+    return {module for module in map(module_of, targets) if is_found(module)}
 
 
 def used_plugins(spec: RunSpec) -> Iterator[tuple[Kind, str]]:

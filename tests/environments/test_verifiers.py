@@ -1,0 +1,205 @@
+"""`provider: verifiers` with the real package: its own rollouts of the same messages give the same rewards."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contracts.provider_suite import ProviderSuite, lent
+from tests.environments.python import ROOT, python, told
+from tests.ors_server import rules
+from tests.stubs.chat_server import ChatServer, serving
+from xp.__main__ import main
+from xp.envs.base import Provider, Task, ToolCrashed
+from xp.envs.config import EnvConfig
+from xp.envs.load import load_provider
+from xp.episode.episode import Episode
+from xp.episode.outcome import EpisodeStatus
+from xp.errors import XpError
+
+PACKAGES = ROOT / "tests/environments/packages"
+OWN = (ROOT / "tests/environments/own_rollouts.py").read_text()
+NONE: dict[str, Any] = {"environment": None, "taskset": {}, "seats": {}, "seat": None, "num_tasks": None}
+SUBPROCESS = {"runtime": {"type": "subprocess"}, "harness": {"id": "null"}}
+USER = ["Tell me the capital of my country.", "###DONE###"]
+Script = list[str | tuple[str, dict[str, Any]]]
+
+pytestmark = pytest.mark.timeout(900)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _packages() -> Iterator[None]:
+    """Where the packages lie, and uv, which verifiers' own harness starts its programs by."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(PACKAGES))
+        patch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+        yield
+
+
+def package(target: str, max_turns: int = 6, **options: Any) -> EnvConfig:
+    limits = {"create_timeout_s": 400.0, "call_timeout_s": 200.0, "episode_timeout_s": 800.0}
+    return rules(
+        provider="verifiers", target=target, python=python(), options=NONE | options, max_turns=max_turns, **limits
+    )
+
+
+class TestVerifiers(ProviderSuite):
+    """The contract of every provider."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def provider(cls) -> Iterator[Provider]:
+        yield from lent(load_provider(package("xp_capitals"), os.environ))
+
+    @pytest.fixture
+    def closed(self) -> Provider:
+        return load_provider(package("xp_capitals"), os.environ)
+
+
+def written(turn: str | tuple[str, dict[str, Any]]) -> str:
+    """A turn as the model writes it."""
+    if isinstance(turn, str):
+        return turn
+    return f"<tool_call>{json.dumps({'name': turn[0], 'arguments': turn[1]})}</tool_call>"
+
+
+def message(number: int, turn: str | tuple[str, dict[str, Any]]) -> Mapping[str, Any]:
+    """The same turn as an endpoint says it."""
+    if isinstance(turn, str):
+        return {"role": "assistant", "content": turn}
+    function = {"name": turn[0], "arguments": json.dumps(turn[1])}
+    call = {"id": f"call_{number}", "type": "function", "function": function}
+    return {"role": "assistant", "content": None, "tool_calls": [call]}
+
+
+def played(config: EnvConfig, scripts: list[tuple[int, Script]]) -> list[float | None]:
+    """The rewards of xp's Episodes."""
+    provider, rewards = load_provider(config, os.environ), []
+    for index, script in scripts:
+        task = Task("x", "train", index)
+        episode = Episode(task, lambda task=task: provider.open(task), config)
+        for turn in script:
+            episode.step(written(turn))
+        outcome = episode.settle()
+        assert outcome.status is EpisodeStatus.FINISHED, outcome
+        rewards.append(outcome.reward)
+    provider.close()
+    return rewards
+
+
+def own(config: dict[str, Any], scripts: list[tuple[int, Script]], seat: str = "agent") -> list[float]:
+    """The rewards of verifiers' own rollouts."""
+    messages = [[index, [message(number, turn) for number, turn in enumerate(script, 1)]] for index, script in scripts]
+    found: list[float] = told(OWN, {"config": config, "seat": seat, "user": USER, "scripts": messages})
+    return found
+
+
+def test_single_turns_with_weighted_rewards_agree() -> None:
+    scripts: list[tuple[int, Script]] = [(0, ["Paris"]), (1, ["It is Rome, of course"]), (2, ["Kyoto"]), (3, [""])]
+    found = played(package("xp_capitals"), scripts)
+    assert found == own({"taskset": {"id": "xp_capitals"}, "agent": SUBPROCESS}, scripts)
+    assert found[:3] == [2.0, 1.5, 0.0]
+
+
+def test_an_environment_that_answers_each_turn_agrees() -> None:
+    scripts: list[tuple[int, Script]] = [(1, ["3", "9", "7"]), (0, ["1", "no idea"]), (2, ["1", "2", "3"])]
+    config = {"taskset": {"id": "xp_guess"}, "player": {**SUBPROCESS, "max_turns": 3}}
+    found = played(package("xp_guess", max_turns=3), scripts)
+    assert found == own(config, scripts, seat="player")
+    assert found[1] == 0.25
+
+
+def test_tools_with_a_state_of_each_rollout_agree() -> None:
+    book = "ledger_book"
+    scripts: list[tuple[int, Script]] = [
+        (2, [(book, {"amount": 2}), (book, {"amount": "x"}), (book, {"amount": 1}), "done"]),
+        (4, [(book, {"amount": 1}), ("ledger_balance", {}), "done"]),
+        (0, [(book, {"amount": -200})]),
+    ]
+    found = played(package("xp_ledger"), scripts)
+    assert found == own({"taskset": {"id": "xp_ledger"}, "agent": SUBPROCESS}, scripts)
+    assert found == [1.25, 0.25, 0.25]
+
+
+def test_the_packages_own_environment_with_a_simulated_user_agrees() -> None:
+    scripts: list[tuple[int, Script]] = [(0, ["It is Paris"]), (0, ["Lyon"])]
+    client = {"client": {"type": "eval", "base_url": "USER_URL", "api_key_var": "OWN_KEY"}, "model": "user"}
+    config = {"id": "user-sim", "taskset": {"id": "xp_capitals"}, "assistant": SUBPROCESS, "user": SUBPROCESS | client}
+    expected = own(config, scripts, seat="assistant")
+
+    def user(body: Mapping[str, Any]) -> dict[str, Any]:
+        return {"content": USER[sum(one["role"] == "assistant" for one in body["messages"])]}
+
+    with serving(ChatServer(write=user)) as server:
+        seats = {"user": {"model": "user", "client": {"base_url": server.url, "api_key_var": "OWN_KEY"}}}
+        assert played(package("xp_capitals", environment="user-sim", seats=seats), scripts) == expected
+    assert expected == [2.0, 0.0]
+
+
+def test_a_judge_is_an_endpoint_whose_key_is_named_by_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JUDGE_KEY", "of-the-judge")
+
+    def judge(body: Mapping[str, Any]) -> dict[str, Any]:
+        return {"content": "yes" if "It is Paris" in str(body["messages"]) else "no"}
+
+    with serving(ChatServer(write=judge)) as server:
+        entry = {"id": "reference", "weight": 4.0, "base_url": server.url, "api_key_var": "JUDGE_KEY", "model": "judge"}
+        config = package("xp_capitals", taskset={"task": {"judges": [{**entry, "answer_field": "answer"}]}})
+        found = played(EnvConfig(**{**vars(config), "secrets": ("JUDGE_KEY",)}), [(0, ["It is Paris"])])
+        assert server.requests
+        assert "Bearer of-the-judge" in str(server.headers)
+        assert found == [6.0]
+
+
+def test_a_judge_that_is_not_there_makes_the_episode_void() -> None:
+    entry = {"id": "reference", "base_url": "http://127.0.0.1:9/v1", "api_key_var": "JUDGE_KEY", "model": "judge"}
+    config = package("xp_capitals", taskset={"task": {"judges": [{**entry, "answer_field": "answer"}]}})
+    provider = load_provider(config, os.environ)
+    session = provider.open(Task("x", "train", 0))
+    with pytest.raises(ToolCrashed, match="verifiers' episode failed"):
+        session.answer("Paris")
+    provider.close()
+
+
+@pytest.mark.parametrize(
+    ("target", "options", "said"),
+    [
+        ("xp_no_such_package", {}, "xp_no_such_package"),
+        ("xp_capitals", {"taskset": {"continents": "x"}}, "continents"),
+        ("xp_capitals", {"seats": {"player": {}}}, "no seat 'player'; there are: agent"),
+        ("xp_capitals", {"environment": "user-sim"}, "options.seat"),
+    ],
+)
+def test_what_the_package_does_not_have_is_named(target: str, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(XpError, match=said):
+        load_provider(package(target, **options), os.environ).splits()
+
+
+def words(outputs: Path, *more: str) -> list[str]:
+    slow = ["env.limits.create_timeout_s=400", f"env.python={python()}"]
+    return ["env=verifiers", "env.target=xp_guess", *slow, f"outputs={outputs}", "model=tiny", *more]
+
+
+def test_env_check_finds_no_fault(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code = main(["env", "check", *words(tmp_path), "--seconds", "500"])
+    shown = capsys.readouterr().out
+    assert code == 0, shown
+    assert "fault" not in shown
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_two_training_steps_on_trl_and_the_evaluations_are_played(tmp_path: Path) -> None:
+    few = ["training.num_steps=2", "training.prompts_per_step=2", "training.group_size=4", "evaluation.batch_size=8"]
+    assert main(words(tmp_path, *few, "training.max_response_tokens=24", "env.max_turns=2")) == 0
+    (run,) = (tmp_path / "runs").iterdir()
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    steps = [line for line in lines if line["stage"] == "train"]
+    assert [line["episodes/num"] for line in steps] == [8.0, 8.0]
+    assert all(line.get("episodes/void", 0.0) == 0.0 for line in steps)
