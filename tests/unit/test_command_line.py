@@ -24,7 +24,7 @@ ROWS = [
 NESTED = [
     *(f"runs {word}" for word in ("list", "show", "logs", "cancel", "trust", "resume", "compare")),
     *(f"tasks {word}" for word in ("list", "show", "verify", "prune")),
-    "env check",
+    *(f"env {word}" for word in ("check", "new", "list")),
 ]
 
 

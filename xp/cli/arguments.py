@@ -172,7 +172,7 @@ def _explain(parser: argparse.ArgumentParser) -> None:
 
 
 def _env(parser: argparse.ArgumentParser) -> None:
-    commands = parser.add_subparsers(dest="action", required=True, metavar="check", parser_class=Parser)
+    commands = parser.add_subparsers(dest="action", required=True, metavar="ACTION", parser_class=Parser)
     check = commands.add_parser("check", help="open, call and play an environment without a model")
     check.add_argument(
         "words",
@@ -182,6 +182,15 @@ def _env(parser: argparse.ArgumentParser) -> None:
     )
     check.add_argument("--seconds", type=_count, default=120, metavar="N", help="time limit of the check (120)")
     check.add_argument("--json", action="store_true", help="the report as JSON")
+    new = commands.add_parser("new", help="write an environment that works, with its test, for you to change")
+    new.add_argument("name", metavar="NAME", help="of the module: small letters, digits and _")
+    new.add_argument("--kind", choices=["ors", "graded", "openenv", "verifiers"], default="graded", help="(graded)")
+    listing = commands.add_parser("list", help="every environment that is installed, and what it needs")
+    listing.add_argument("--open", action="store_true", help="ask those that need nothing for splits and tools")
+    listing.add_argument(
+        "--config-dir", action="append", default=[], type=_directory, metavar="DIR", help="of your options"
+    )
+    listing.add_argument("--json", action="store_true", help="as JSON")
 
 
 def _tasks(parser: argparse.ArgumentParser) -> None:
@@ -267,7 +276,11 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "parity": Command("show what each backend receives of every key", _parity),
     "explain": Command("explain a key (value, origin, meaning, what each backend makes of it) or a metric", _explain),
     "doctor": Command("check this machine against a plan", _spec),
-    "env": Command("check an environment without a model", _env, takes_overrides=False),
+    "env": Command(
+        "environments: check one without a model, begin one of your own, list all",
+        _env,
+        takes_overrides=False,
+    ),
     "tasks": Command("look at the task store: list, show, verify, prune", _tasks, takes_overrides=False),
     "runs": Command(
         "look at runs: list, show, logs, recipe, fetch, cancel, resume, trust, episode, compare",

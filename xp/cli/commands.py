@@ -167,7 +167,15 @@ def install(asked: Namespace) -> int:
 
 
 def env(asked: Namespace) -> int:
-    """Environments: check one, or each of a mix."""
+    """Environments: check one, or each of a mix; begin one; list them."""
+    if asked.action == "new":
+        from xp.cli.env_new import new_command
+
+        return new_command(asked.name, asked.kind)
+    if asked.action == "list":
+        from xp.cli.env_list import list_command
+
+        return list_command(asked.config_dir, is_opened=asked.open, as_json=asked.json)
     from xp.cli.env_check import env_command
 
     return env_command(asked.words, asked.seconds, as_json=asked.json)

@@ -1,0 +1,88 @@
+"""`python -m xp env new` and `env list`, from the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.environments.python import VARIABLE, python
+from xp.__main__ import main
+from xp.cli.env_new import WORDS, new_environment
+from xp.errors import XpError
+
+pytestmark = pytest.mark.integration
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(*words: str, cwd: Path, interpreter: str = sys.executable) -> subprocess.CompletedProcess[str]:
+    environ = {**os.environ, "PYTHONPATH": f"{cwd}{os.pathsep}{ROOT}"}
+    command = [interpreter, "-m", *words]
+    return subprocess.run(command, cwd=cwd, env=environ, capture_output=True, text=True, check=False, timeout=280)
+
+
+@pytest.mark.parametrize("kind", sorted(WORDS))
+def test_a_new_environment_passes_its_test_and_the_check_at_once(kind: str, tmp_path: Path) -> None:
+    words = new_environment("counting_up", kind, tmp_path)
+    if kind == "verifiers":
+        if VARIABLE not in os.environ:
+            pytest.skip(f"needs {VARIABLE}=a Python with verifiers: make test-environments")
+        words += [f"env.python={python()}", "env.limits.create_timeout_s=250"]
+    tested = run("pytest", "-q", "-p", "no:cacheprovider", "test_counting_up.py", cwd=tmp_path)
+    assert tested.returncode == (5 if kind == "verifiers" else 0), tested.stdout  # 5: skipped, and no test is left
+    checked = run("xp", "env", "check", *words, "--seconds", "250", cwd=tmp_path)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert "fault" not in checked.stdout
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "test_counting_up.py").write_text("mine")
+    with pytest.raises(XpError, match="already there"):
+        new_environment("counting_up", "graded", tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["test_counting_up.py"]
+    assert (tmp_path / "test_counting_up.py").read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["Counting", "my-env", "../up", "class", "json", "xp", "", "1st"])
+def test_a_name_that_no_module_of_ones_own_can_have_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(XpError, match="env new"):
+        new_environment(name, "graded", tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_command_says_what_to_do_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["env", "new", "counting_up", "--kind", "ors"]) == 0
+    assert "python -m xp env check env=openreward env.serve=counting_up:CountingUp" in capsys.readouterr().out
+    assert main(["env", "new", "counting_up", "--kind", "ors"]) == 2
+
+
+def test_the_list_says_what_each_environment_needs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["env", "list", "--json"]) == 0
+    found = {one["name"]: one for one in json.loads(capsys.readouterr().out)}
+    assert found["multiply"]["needs"] == []
+    assert found["gsm8k"]["needs"] == ["OPENREWARD_API_KEY"]
+    assert found["reasoning_gym"]["needs"] == ["package reasoning-gym"]
+    assert "URL" in found["openenv_atari"]["needs"][0]
+    assert found["whodunit_mini_multiply"]["providers"] == ["openreward", "local"]
+
+
+def test_an_opened_list_tells_splits_and_tools(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    options = tmp_path / "env"
+    options.mkdir()
+    lines = ["# Mine.", "defaults:", "  - multiply", "  - _self_", "# Two turns.", "max_turns: 2"]
+    (options / "mine.yaml").write_text("\n".join(lines) + "\n")
+    from xp.cli.env_list import listed
+
+    found = {one.name: one for one in listed([tmp_path], is_opened=False)}
+    assert found["mine"].max_turns == 2
+    opened = next(one for one in listed([tmp_path], is_opened=True) if one.name == "echo")
+    assert opened.splits == {"train": 2}
+    assert opened.tools == ["echo"]
+    del capsys

@@ -1,0 +1,114 @@
+"""`python -m xp env list`: which environments are installed, what each needs, and on wish its splits and tools."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from xp.backends.stages.episode import CATALOG_KEY, env_config, needs_catalog_key
+from xp.compose import compose, options
+from xp.envs.base import EnvFault
+from xp.envs.load import load_provider
+from xp.errors import ExitCode, XpError
+from xp.spec import EnvMember, RunSpec
+
+HOSTED_NEEDS: Final = {"reasoning_gym": "package reasoning-gym", "verifiers": "package verifiers"}
+"""Provider -> what a Python of the run must have for it."""
+
+
+@dataclass(frozen=True)
+class InstalledEnvironment:
+    """One option of the group `env`."""
+
+    name: str
+    providers: Sequence[str]
+    """Of its members."""
+    max_turns: int | None
+    needs: Sequence[str]
+    """Keys, programs, packages and addresses that a run must be given."""
+    splits: Mapping[str, int] | None = None
+    """Split -> tasks; None: not opened."""
+    tools: Sequence[str] | None = None
+    fault: str | None = None
+    """Why it could not be opened."""
+
+
+def list_command(config_dirs: Sequence[Path], *, is_opened: bool, as_json: bool) -> int:
+    """Print the list."""
+    found = listed(config_dirs, is_opened=is_opened)
+    if as_json:
+        print(json.dumps([asdict(one) for one in found], indent=2))
+    else:
+        for line in _table(found):
+            print(line)
+    return ExitCode.OK
+
+
+def listed(config_dirs: Sequence[Path], *, is_opened: bool) -> Iterator[InstalledEnvironment]:
+    """Every option, sorted by name.
+
+    Args:
+        config_dirs: of the user's own options.
+        is_opened: open those that need nothing, and ask them for splits and tools.
+    """
+    for name in options("env", config_dirs):
+        try:
+            spec = compose([f"env={name}"], config_dirs)
+        except XpError as error:
+            yield InstalledEnvironment(name, (), None, (_what_is_missing(str(error)),))
+            continue
+        members = spec.env.members
+        needs = tuple(dict.fromkeys(need for member in members.values() for need in _needs(member)))
+        providers = tuple(dict.fromkeys(member.provider for member in members.values()))
+        found = InstalledEnvironment(name, providers, max(member.max_turns for member in members.values()), needs)
+        yield _opened(found, spec) if is_opened and not needs and len(members) == 1 else found
+
+
+def _table(found: Iterator[InstalledEnvironment]) -> Iterator[str]:
+    """Lines for a person."""
+    yield f"{'env':24} {'provider':14} {'turns':>5}  {'needs':34} splits, tools"
+    for one in found:
+        splits = ", ".join(f"{split} {size:,}" for split, size in (one.splits or {}).items())
+        tools = "" if one.tools is None else f"; tools: {', '.join(one.tools) or 'none'}"
+        needs, providers = ", ".join(one.needs) or "nothing", "+".join(one.providers) or "-"
+        said = one.fault or splits + tools
+        yield f"{one.name:24} {providers:14} {one.max_turns or '-':>5}  {needs:34} {said}".rstrip()
+
+
+def _what_is_missing(error: str) -> str:
+    """The last clause of a fault, which says what to give."""
+    return error.splitlines()[0].rpartition("give exactly one of ")[2].rpartition(": ")[2]
+
+
+def _needs(member: EnvMember) -> Iterator[str]:
+    if needs_catalog_key(member):
+        yield CATALOG_KEY
+    yield from (source.from_env if source else name.upper() for name, source in member.secrets.items())
+    if member.image is not None:
+        yield "Docker"
+    if member.provider in HOSTED_NEEDS and member.python is None:
+        yield HOSTED_NEEDS[member.provider]
+
+
+def _opened(found: InstalledEnvironment, spec: RunSpec) -> InstalledEnvironment:
+    (name, member), fields = next(iter(spec.env.members.items())), asdict(found)
+    try:
+        provider = load_provider(env_config(name, member, spec), os.environ)
+    except (XpError, EnvFault) as error:
+        return InstalledEnvironment(**fields | {"fault": str(error).splitlines()[0]})
+    try:
+        splits = {split: provider.num_tasks(split) for split in provider.splits()}
+        session = provider.open(provider.tasks(next(iter(splits)), [0])[0])
+        tools = [tool.name for tool in session.tools()]
+        session.close()
+        return InstalledEnvironment(**fields | {"splits": splits, "tools": tools})
+    except (XpError, EnvFault) as error:
+        return InstalledEnvironment(**fields | {"fault": str(error).splitlines()[0]})
+    finally:
+        with suppress(Exception):
+            provider.close()

@@ -1,0 +1,1 @@
+"""Environments that work, one a kind, for `python -m xp env new`."""
