@@ -197,6 +197,7 @@ def test_env_check_finds_no_fault(capsys: pytest.CaptureFixture[str], tmp_path: 
 @pytest.mark.timeout(1500)
 def test_two_training_steps_on_trl_and_the_evaluations_are_played(tmp_path: Path) -> None:
     few = ["training.num_steps=2", "training.prompts_per_step=2", "training.group_size=4", "evaluation.batch_size=8"]
+    few += ["training.micro_batch_size=8"]
     assert main(words(tmp_path, *few, "training.max_response_tokens=24", "env.max_turns=2")) == 0
     (run,) = (tmp_path / "runs").iterdir()
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]

@@ -67,9 +67,12 @@ class ChatServer:
             time.sleep(self.latency_s)
             if (instead := self.before(number)) is not None:
                 return instead
-            usage = {"prompt_tokens": 10 * len(body["messages"]), "completion_tokens": 5}
+            num_read = 10 * len(body["messages"])
+            usage = {"prompt_tokens": num_read, "completion_tokens": 5, "total_tokens": num_read + 5}
             message = {"role": "assistant", **self.write(body)}
-            return 200, {}, {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}], "usage": usage}
+            choices = [{"index": 0, "message": message, "finish_reason": "stop"}]
+            about = {"id": "stub", "object": "chat.completion", "created": 1, "model": body.get("model", "stub")}
+            return 200, {}, {**about, "choices": choices, "usage": usage}
         finally:
             with self.lock:
                 self.in_flight -= 1
