@@ -1,4 +1,4 @@
-"""`xp eval` from its command line: an endpoint of a stand-in's, a model of this machine, kills, limits, files."""
+"""`xp eval` from its command line: an endpoint of a stand-in's, kills, limits, files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.stubs.chat_server import ChatServer, serving
-from tests.tiny import tokenizer_and_model
 from xp.__main__ import main
 from xp.backends.stages.prepare import prepare_config
 from xp.compose import compose
@@ -51,11 +50,11 @@ def result_in(outputs: Path) -> dict[str, Any]:
 
 def episodes_in(outputs: Path) -> list[tuple[str, int, int]]:
     (file,) = (outputs / "evaluations").glob(f"*/{EPISODES}")
-    records = [json.loads(line) for line in file.read_text().splitlines() if line.strip() and _whole(line)]
+    records = [json.loads(line) for line in file.read_text().splitlines() if line.strip() and whole_line(line)]
     return [(one["split"], one["index"], one["sample"]) for one in records]
 
 
-def _whole(line: str) -> bool:
+def whole_line(line: str) -> bool:
     try:
         json.loads(line)
     except ValueError:
@@ -269,40 +268,21 @@ def _code(lines: Any) -> str:
     return next(line for line in lines if re.fullmatch(r"-?\d+\n", line))
 
 
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny model that nobody has trained, as a Hugging Face directory."""
-    place = tmp_path_factory.mktemp("model") / "untrained"
-    tokenizer, model = tokenizer_and_model()
-    tokenizer.save_pretrained(place)
-    model.save_pretrained(place)
-    return place
+def test_the_trackers_get_the_figures_of_an_evaluation(outputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("wandb")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-
-def test_a_hugging_face_directory_is_played_by_transformers_the_same_again_after_a_cut(
-    outputs: Path, directory: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    limits = ("training.max_prompt_tokens=400", "training.max_tokens_per_turn=6", "training.max_response_tokens=12")
-    command = [
-        "eval",
-        "env=multiply",
-        *TASKS,
-        f"model={directory}",
-        f"outputs={outputs}",
-        "evaluation.num_tasks=10",
-        *limits,
-    ]
-    command += ["model.dtype=float32", "model.dialect=hermes", "model.tools_prompt=system", "eval.concurrency=4"]
-    assert main(command) == 0
-    (file,) = (outputs / "evaluations").glob(f"*/{EPISODES}")
-    whole = file.read_text().splitlines()
-    file.write_text("\n".join(whole[:6]) + '\n{"torn')  # as if it had been killed within its second batch
-    for name in ("eval.json", "episodes.parquet"):
-        (file.parents[1] / name).unlink()
-    assert main(command) == 0
-    again = [json.loads(line) for line in file.read_text().splitlines() if _whole(line)]
-    assert [one["messages"] for one in again] == [json.loads(line)["messages"] for line in whole]
-    assert "untrained" in capsys.readouterr().out
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    with serving(ChatServer(write=knows_some)) as server:
+        assert main(words(server, outputs, "evaluation.num_tasks=12", "tracking=[tensorboard,wandb]")) == 0
+    (place,) = (outputs / "evaluations").iterdir()
+    figures = result_in(outputs)["summary"]
+    events = EventAccumulator(str(place / "tensorboard" / "attempt_1"))
+    events.Reload()
+    assert [one.value for one in events.Scalars("eval/multiply/reward")] == [pytest.approx(figures["reward"]["value"])]
+    assert [one.value for one in events.Scalars("eval/all/reward_low")] == [pytest.approx(figures["reward"]["low"])]
+    (file,) = (place / "wandb").glob("offline-run-*/run-*.wandb")
+    assert b"eval/multiply/passes" in file.read_bytes()
 
 
 def test_evaluations_are_listed(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:

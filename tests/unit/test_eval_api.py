@@ -14,7 +14,7 @@ from xp.envs.config import Dialect
 from xp.episode.outcome import EpisodeStatus
 from xp.episode.outcome import Reply as EpisodeReply
 from xp.errors import ExitCode, XpError
-from xp.evaluation.api import Api, TooLong, Unavailable
+from xp.evaluation.api import Api, DialogueFails, TooLong, Unavailable
 from xp.evaluation.play import Dialogue
 from xp.evaluation.settings import ToolCalls, settings
 from xp.evaluation.words import read
@@ -77,7 +77,17 @@ def test_an_endpoint_that_never_answers_is_given_up_with_its_last_words() -> Non
     with serving(ChatServer(before=lambda _: (500, {}, {"error": {"message": "out of memory"}}))) as server:
         with pytest.raises(Unavailable, match="in 3 tries; the last one: HTTP 500: out of memory"):
             api(server, max_attempts=3).ask(MESSAGES, [], 0.0)
-    assert len(server.requests) == 3
+    assert len(server.requests) == 3 + 1  # and a dialogue of one word, to see whether it lives
+
+
+def test_a_dialogue_at_which_a_living_endpoint_breaks_off_is_told_from_a_dead_endpoint() -> None:
+    with serving(refusing((500, {}, {}), (500, {}, {}))) as server, pytest.raises(DialogueFails, match="HTTP 500"):
+        api(server, max_attempts=2).ask(MESSAGES, [], 0.0)
+
+
+def test_an_endpoint_that_only_has_no_time_makes_no_dialogue_fail() -> None:
+    with serving(refusing((429, {}, {}), (429, {}, {}))) as server, pytest.raises(Unavailable, match="HTTP 429"):
+        api(server, max_attempts=2).ask(MESSAGES, [], 0.0)
 
 
 def test_a_broken_connection_is_tried_again() -> None:

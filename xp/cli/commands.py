@@ -56,6 +56,11 @@ def evaluate(asked: Namespace) -> int:
         return run_plans([build_model_evaluation(spec, new_run_id(spec)) for spec in specs])
     if step is not None and not step.isdigit():
         raise XpError(f"checkpoint={step}: a rollout step is a whole number")
+    if moved := [word for word in overrides if word.startswith("env")]:
+        raise XpError(
+            f"{moved[0]}: `evaluate` plays the run's own held-out tasks; other tasks or another environment:\n"
+            f"  python -m xp eval run={given['run']}{'' if step is None else f'@{step}'} {' '.join(moved)}"
+        )
     resumed = spec_to_resume(given["run"], overrides)
 
     def replan(attempt: int) -> Plan:

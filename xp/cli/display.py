@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from xp.cli.curve import picture_of
 from xp.episode.metrics import FULL_REWARD
+from xp.evaluation.statistics import interval
 from xp.runs.held_out import HeldOutResult, read_held_out
 from xp.tracking.places import tracked_places
 
@@ -170,10 +171,21 @@ def _report_of(run: Path, warn: Callable[[str], None]) -> Path | None:
 
 
 def _reward(result: HeldOutResult) -> str:
-    error = "" if result.reward_stderr is None else f" ± {result.reward_stderr:.3f}"
-    text = f"[bold]{result.reward_mean:.3f}[/bold]{error} over {result.num_scored} episodes{_passes(result)}"
+    text = (
+        f"[bold]{result.reward_mean:.3f}[/bold]{_interval(result)} over {result.num_scored} episodes{_passes(result)}"
+    )
     text = f"{text}, {result.num_void} void" if result.num_void else text
     return f"{text} ({result.label})" if result.label else text
+
+
+def _interval(result: HeldOutResult) -> str:
+    """Of the mean over all such tasks; empty where all tasks have the same reward, or there is one."""
+    if not result.reward_stderr:
+        return ""
+    if result.num_tasks is None or result.num_tasks < 2:
+        return f" ± {result.reward_stderr:.3f}"
+    low, high = interval(result.reward_mean, result.reward_stderr, result.num_tasks)
+    return f" (95 %: {low:.3f} to {high:.3f})"
 
 
 def _passes(result: HeldOutResult) -> str:

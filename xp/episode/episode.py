@@ -105,6 +105,12 @@ class Episode:
             names = tuple(call.name if isinstance(call, ToolCall) else UNREAD for call in turn.calls)
             return Reply((), self._status) if is_over else Reply(turn.messages, self._status, names)
 
+    def give_up(self, reason: str) -> None:
+        """Make an episode void since its model cannot be asked; one that is over stays as it ended."""
+        with self._lock:
+            if self._status is EpisodeStatus.ONGOING:
+                self._status, self._void_reason = EpisodeStatus.VOID, reason
+
     def settle(self, truncated: bool = False) -> Outcome:
         """Close the session and score; idempotent. An episode that is still going on was truncated by the trainer.
 

@@ -22,12 +22,18 @@ from xp.security.secrets import Redactor
 MAX_REPLY_BYTES: Final = 16 * 1024 * 1024
 MOST_WAIT_S: Final = 300.0
 """A longer pause is not waited for: the evaluation stops, and goes on when it is called again."""
+TAKEN: Final = (200, 400, 422)
+"""What an API that lives says of a small request."""
 SHOWN: Final = 300
 """Characters of an API's own message in one of xp's."""
 
 
 class TooLong(Exception):
     """The dialogue does not fit into the model's context any more: the episode is truncated."""
+
+
+class DialogueFails(Exception):
+    """The API fails at this dialogue in all its tries, and answers others: the episode is void."""
 
 
 class Unavailable(XpError):
@@ -84,6 +90,7 @@ class Api:
 
         Raises:
             TooLong: the dialogue is longer than the model's context.
+            DialogueFails: all tries failed, and another dialogue is answered.
             Unavailable: all tries failed.
             XpError: the API refuses such requests altogether.
         """
@@ -97,16 +104,18 @@ class Api:
 
     def _post(self, body: bytes) -> bytes:
         """The reply to a request, which is repeated while that may help."""
+        is_busy = False
         for attempt in range(1, self._endpoint.max_attempts + 1):
             try:
                 status, headers, reply = self._send(body)
             except (OSError, http.client.HTTPException) as error:
                 self._drop()
+                is_busy = False
                 wait, fault = backoff_s(attempt), f"{type(error).__name__}: {error}"
             else:
                 if status == 200:
                     return reply
-                fault = f"HTTP {status}: {self._told(reply)}"
+                fault, is_busy = f"HTTP {status}: {self._told(reply)}", status == 429
                 if status != 429 and status < 500:
                     self._refuse(status, reply)
                 asked = retry_after_s(headers.get("Retry-After"), time.time())
@@ -115,8 +124,20 @@ class Api:
                     raise Unavailable(f"{self.url} asks for a pause of {wait:.0f} s ({fault})", ExitCode.ENVIRONMENT)
             if attempt < self._endpoint.max_attempts:
                 self._sleep(wait)
-        tries = self._endpoint.max_attempts
-        raise Unavailable(f"{self.url} did not answer in {tries} tries; the last one: {fault}", ExitCode.ENVIRONMENT)
+        told = f"did not answer in {self._endpoint.max_attempts} tries; the last one: {fault}"
+        if not is_busy and self._answers_another():
+            raise DialogueFails(f"the endpoint {told}; it answers other dialogues")
+        raise Unavailable(f"{self.url} {told}", ExitCode.ENVIRONMENT)
+
+    def _answers_another(self) -> bool:
+        """Whether a dialogue of one word is taken, or refused for what it says: the API lives."""
+        body = {"model": self.name, "messages": [{"role": "user", "content": "Hello"}], self._endpoint.limit_name: 1}
+        try:
+            status, _, _ = self._send(json.dumps(body).encode())
+        except (OSError, http.client.HTTPException):
+            self._drop()
+            return False
+        return status in TAKEN
 
     def _send(self, body: bytes) -> tuple[int, http.client.HTTPMessage, bytes]:
         connection = self._connection()

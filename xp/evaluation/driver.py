@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from xp.envs.config import EpisodeConfig
 from xp.episode.mixture import EnvironmentMixture
+from xp.episode.outcome import EpisodeStatus, Outcome
 from xp.episode.trajectory import Trajectory, TrajectoryWriter
 from xp.errors import ExitCode, XpError
 from xp.evaluation.api import Api, Unavailable
@@ -60,6 +61,32 @@ class Allowance:
         return None
 
 
+@dataclass
+class Health:
+    """How many void episodes an evaluation bears.
+
+    Args:
+        most: share of all its episodes.
+        num_asked: all its episodes.
+        num_void: of those on record.
+    """
+
+    most: float
+    num_asked: int
+    num_void: int = 0
+
+    def ended(self, outcome: Outcome) -> str | None:
+        """Count an episode; returns what `passed` does."""
+        self.num_void += outcome.status is EpisodeStatus.VOID
+        return self.passed()
+
+    def passed(self) -> str | None:
+        """Names the limit once it is passed, since no further episode can mend it; None: it is not."""
+        if self.num_void <= self.most * self.num_asked:
+            return None
+        return f"{self.num_void} episodes are void, more than training.max_void_fraction={self.most:g} of all"
+
+
 @dataclass(frozen=True)
 class EvaluationStage:
     """Where the episodes of one evaluation are played and written."""
@@ -70,7 +97,14 @@ class EvaluationStage:
     rules: EpisodeConfig
     writer: TrajectoryWriter
     board: Board
+    health: Health
     done: frozenset[Number]
+
+    def take(self, one: Trajectory) -> str | None:
+        """Write an episode that ended; names the limit of void ones that is passed."""
+        self.writer.write(one)
+        self.board.ended(one.outcome)
+        return self.health.ended(one.outcome)
 
 
 def usage_of_record(record: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -108,9 +142,7 @@ def play_local(stage: EvaluationStage, model: LocalModel, todo: Todo, size: int,
         reason: str | None = None
         for one in model.play(batch, number, stage.mix, stage.run):
             if (f"{one.env}/{one.split}/{one.index}", one.sample) in missing:
-                stage.writer.write(one)
-                stage.board.ended(one.outcome)
-                reason = spend(usage_of(one)) or reason
+                reason = stage.take(one) or spend(usage_of(one)) or reason
         if reason is not None:
             return reason
     return None
@@ -138,7 +170,7 @@ class EndpointPlay:
         self._stage, self._tools, self._temperature, self._spend = stage, tools, temperature, spend
         self._halt = threading.Event()
         self._enough: str | None = None
-        """The limit that is reached."""
+        """The limit that is reached, of cost or of void episodes."""
         self._api = connect(self._pause)
         self._lock = threading.Lock()
         self._ended: queue.SimpleQueue[Trajectory | BaseException | None] = queue.SimpleQueue()
@@ -174,8 +206,9 @@ class EndpointPlay:
                 fault = fault or one
                 self._halt.set()
             else:
-                self._stage.writer.write(one)
-                self._stage.board.ended(one.outcome)
+                reason = self._stage.take(one)
+                with self._lock:
+                    self._enough = self._enough or reason
         if fault is not None:
             raise fault
         return self._enough

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from xp.backends.stages.model import model_place, start_place
+from xp.backends.stages.model import start_place
 from xp.compose import compose, from_container, give_way, parse_assignments, with_value
 from xp.errors import ExitCode, XpError
 from xp.evaluation.words import ENDPOINT, Asked, is_option
@@ -17,10 +17,20 @@ from xp.security.names import is_name
 from xp.spec import RunSpec
 
 _CLASS: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
-_OF_A_RUN: Final = ("env.", "evaluation.", "preparation.", "seed", "training.max_", "training.stop")
+_OF_A_RUN: Final = (
+    "env.",
+    "evaluation.",
+    "preparation.",
+    "project",
+    "seed",
+    "tracking",
+    "training.max_",
+    "training.stop",
+)
 """What an evaluation of a run may set; the rest of its spec is the run's."""
 WEIGHTS: Final = ("config.json", "*.safetensors", "adapter_config.json")
 BEST: Final = "best"
+_START: Final = "training.initial_checkpoint"
 
 
 @dataclass(frozen=True)
@@ -50,17 +60,18 @@ def _models(asked: Asked, env: str | None) -> Iterator[Entry]:
     for model in asked.models:
         if model == ENDPOINT:
             spec = compose(words, asked.config_dirs)
+            if spec.training.initial_checkpoint is not None:
+                raise XpError(f"{_START}: an endpoint has the weights that it serves; leave it out")
             url = asked.settings.model.url
             for name in asked.endpoint_names:
                 yield Entry(name, _env_name(env, spec), spec, {"kind": "endpoint", "name": name, "url": url})
             continue
         chosen = [f"model={model}"] if is_option(model) or asked.config_dirs else _hugging_face(model)
         spec = compose([*words[: len(_env_words(env))], *chosen, *asked.overrides], asked.config_dirs)
-        where = model_place(spec.model)
+        where, start = start_place(spec), spec.training.initial_checkpoint
+        name = spec.model.name if start is None else f"{spec.model.name}:{Path(start).name}"
         directory = _local(Path(spec.outputs), where)
-        yield Entry(
-            spec.model.name, _env_name(env, spec), spec, _identity(spec.model.name, where, directory), directory
-        )
+        yield Entry(name, _env_name(env, spec), spec, _identity(name, where, directory), directory)
 
 
 def _of_run(asked: Asked, name: str, env: str | None) -> Entry:
@@ -110,7 +121,7 @@ def _spec_of_run(directory: Path, asked: Asked, env: str | None) -> RunSpec:
 
 def _set(container: dict[str, Any], key: str, value: Any) -> str | None:
     if not key.startswith(_OF_A_RUN):
-        return f"{key}: the run's own; an evaluation of a run sets env, evaluation, preparation, seed and token limits"
+        return f"{key}: the run's own; an evaluation of a run sets env, evaluation, preparation, seed, tracking and token limits"
     node: Any = container
     *parents, last = key.split(".")
     for part in parents:

@@ -20,7 +20,7 @@ from xp.episode.trajectory import TrajectoryWriter
 from xp.errors import XpError
 from xp.evaluation import records
 from xp.evaluation.api import Api
-from xp.evaluation.driver import Allowance, EndpointPlay, EvaluationStage, Todo, play_local, usage_of_record
+from xp.evaluation.driver import Allowance, EndpointPlay, EvaluationStage, Health, Todo, play_local, usage_of_record
 from xp.evaluation.entries import Entry
 from xp.evaluation.files import write_files
 from xp.evaluation.local import LocalModel
@@ -28,12 +28,14 @@ from xp.evaluation.progress import Board
 from xp.evaluation.records import Requested
 from xp.evaluation.settings import Settings, Tasks
 from xp.evaluation.summary import summary_of
+from xp.evaluation.tracked import track
 from xp.security.secrets import resolve
 from xp.spec import RunSpec
 from xp.tasks.load import within_limit
 from xp.tasks.prepare import prepare
 from xp.tasks.row import TaskRow
 from xp.tasks.store import TaskSet
+from xp.tracking.base import check_trackers
 
 
 class EvaluationRun:
@@ -49,6 +51,7 @@ class EvaluationRun:
         self._entry, self._settings, self._allowance = entry, settings, allowance
         self._outputs = Path(entry.spec.outputs)
         self._environ = _environ(entry.spec)
+        self._tracker_keys = check_trackers(entry.spec.tracking)
         self._task_set = prepare(prepare_config(entry.spec), self._environ, self._outputs)
         self._rows = _rows(self._task_set, settings.eval.tasks)
         self.requested = self._requested()
@@ -76,6 +79,7 @@ class EvaluationRun:
             result = summary_of(self.requested, self._entry.spec, todo, found, stopped, prices) | {"id": place.name}
             write_files(place, result, [found[one] for one in sorted(found)])
             write_atomically(summary, json.dumps(result, indent=2) + "\n")
+            track(place, result, self._entry.spec, self._tracker_keys)
         return result
 
     def _todo(self, model: LocalModel | None) -> Todo:
@@ -107,7 +111,9 @@ class EvaluationRun:
         missing = [one for one in todo if (one[0].task_id, one[1]) not in found]
         if not missing:
             return None
-        if (reason := self._allowance.spent()) is not None:
+        num_void = sum(record["outcome"]["reward"] is None for record in found.values())
+        health = Health(self._entry.spec.training.max_void_fraction, len(todo), num_void)
+        if (reason := self._allowance.spent() or health.passed()) is not None:
             return reason
         board = Board(self.title, len(todo), found.values(), self._cost)
         with (
@@ -115,7 +121,7 @@ class EvaluationRun:
             TrajectoryWriter(place / records.EPISODES) as writer,
             board,
         ):
-            stage = EvaluationStage(place.name, mix, rules, writer, board, frozenset(found))
+            stage = EvaluationStage(place.name, mix, rules, writer, board, health, frozenset(found))
             concurrency = min(self._settings.eval.concurrency, mix.max_sessions())
             if model is not None:
                 return play_local(stage, model, todo, concurrency, self._spend)

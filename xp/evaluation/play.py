@@ -14,7 +14,7 @@ from xp.episode.episode import Episode
 from xp.episode.outcome import Reply
 from xp.episode.tools_prompt import as_user, with_tools
 from xp.episode.trajectory import Tokens, Trajectory, trajectory
-from xp.evaluation.api import Answer, Api, TooLong
+from xp.evaluation.api import Answer, Api, DialogueFails, TooLong
 from xp.evaluation.settings import ToolCalls
 from xp.tasks.row import TaskRow
 
@@ -127,13 +127,20 @@ class Dialogue:
 
 
 def play(api: Api, dialogue: Dialogue, episode: Episode, temperature: float) -> Usage:
-    """Play an episode to its end, and settle it; raises what `Api.ask` raises but TooLong, which truncates it."""
+    """Play an episode to its end, and settle it.
+
+    Raises:
+        XpError: of `Api.ask`. A dialogue that is too long truncates the episode, one that fails makes it void.
+    """
     usage = Usage()
     try:
         while True:
             try:
                 answer = api.ask(dialogue.messages, dialogue.schemas, temperature)
             except TooLong:
+                return usage
+            except DialogueFails as fault:
+                episode.give_up(str(fault))
                 return usage
             usage.add(answer)
             reply = episode.step(dialogue.written(answer.message))

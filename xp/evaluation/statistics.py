@@ -115,8 +115,14 @@ def mean(tasks: Sequence[Sequence[float]], confidence: float = CONFIDENCE) -> Es
     value, stderr = fmean(values), clustered_stderr(tasks)
     if not stderr:  # of one task, or of tasks that are all alike
         return Estimate(value, stderr, None, None, STUDENT, num_tasks)
+    low, high = interval(value, stderr, num_tasks, confidence)
+    return Estimate(value, stderr, low, high, STUDENT, num_tasks)
+
+
+def interval(value: float, stderr: float, num_tasks: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
+    """Student's interval of a mean whose standard error is clustered by task."""
     reach = stderr * _quantile(num_tasks - 1, confidence)
-    return Estimate(value, stderr, value - reach, value + reach, STUDENT, num_tasks)
+    return value - reach, value + reach
 
 
 def share(tasks: Sequence[Sequence[float]], confidence: float = CONFIDENCE) -> Estimate | None:

@@ -30,6 +30,8 @@ class HeldOutResult:
     pass_share: float | None = None
     """Share of rewards of at least `pass_threshold`; None: of an earlier version, which knew none."""
     pass_threshold: float | None = None
+    num_tasks: int | None = None
+    """None: of an earlier version."""
     label: str = ""
     """What is to be said of every figure: that tasks are trained on as well; empty: they are not."""
 
@@ -80,12 +82,12 @@ def _result(value: Mapping[str, Any]) -> HeldOutResult:
     mean = _number(value["reward_mean"])
     if mean is None:
         raise ValueError("reward_mean is null")
-    counts = [value.get(name) for name in ("num_scored", "num_void")]
+    counts = [value.get(name) for name in ("num_scored", "num_void", "num_tasks")]
     if any(count is not None and (not isinstance(count, int) or isinstance(count, bool)) for count in counts):
         raise ValueError("a number of episodes is no whole number")
     stderr, share = _number(value.get("reward_stderr")), _number(value.get("perfect_share"))
     passes, threshold = _number(value.get("pass_share")), _number(value.get("pass_threshold"))
-    return HeldOutResult(mean, stderr, share, counts[0], counts[1], passes, threshold)
+    return HeldOutResult(mean, stderr, share, counts[0], counts[1], passes, threshold, counts[2])
 
 
 def _number(value: Any) -> float | None:

@@ -1,0 +1,72 @@
+"""`xp eval` of models of this machine: a Hugging Face directory, and what a training would start from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.integration.test_eval import TASKS, whole_line
+from tests.tiny import tokenizer_and_model
+from xp.__main__ import main
+from xp.errors import ExitCode
+from xp.evaluation.records import EPISODES
+
+PLAY = (
+    *("training.max_prompt_tokens=400", "training.max_tokens_per_turn=6", "training.max_response_tokens=12"),
+    *("model.dtype=float32", "model.dialect=hermes", "model.tools_prompt=system", "eval.concurrency=4"),
+)
+
+
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An outputs root; its task set is made by the first evaluation."""
+    return tmp_path_factory.mktemp("outputs")
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model that nobody has trained, as a Hugging Face directory."""
+    place = tmp_path_factory.mktemp("model") / "untrained"
+    tokenizer, model = tokenizer_and_model()
+    tokenizer.save_pretrained(place)
+    model.save_pretrained(place)
+    return place
+
+
+def test_a_hugging_face_directory_is_played_by_transformers_the_same_again_after_a_cut(
+    outputs: Path, directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["eval", "env=multiply", *TASKS, f"model={directory}", f"outputs={outputs}", "evaluation.num_tasks=10"]
+    command += PLAY
+    assert main(command) == 0
+    (file,) = (outputs / "evaluations").glob(f"*/{EPISODES}")
+    whole = file.read_text().splitlines()
+    file.write_text("\n".join(whole[:6]) + '\n{"torn')  # as if it had been killed within its second batch
+    for name in ("eval.json", "episodes.parquet"):
+        (file.parents[1] / name).unlink()
+    assert main(command) == 0
+    again = [json.loads(line) for line in file.read_text().splitlines() if whole_line(line)]
+    assert [one["messages"] for one in again] == [json.loads(line)["messages"] for line in whole]
+    assert "untrained" in capsys.readouterr().out
+
+
+def test_the_checkpoint_that_a_training_would_start_from_is_what_is_played(
+    outputs: Path, directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tokenizer, model = tokenizer_and_model()
+    tuned = directory.with_name("tuned")
+    tokenizer.save_pretrained(tuned)
+    model.save_pretrained(tuned)
+    start = f"training.initial_checkpoint={tuned}"
+    own = ["env=multiply", *TASKS, f"outputs={outputs}", "evaluation.num_tasks=2", *PLAY]
+    assert main(["eval", f"model={directory}", *own, start]) == 0
+    assert "untrained:tuned" in capsys.readouterr().out
+    (file,) = (outputs / "evaluations").glob("*-untrained-tuned-*/eval.json")
+    assert json.loads(file.read_text())["model"]["files"]["model.safetensors"][1] == (
+        (tuned / "model.safetensors").stat().st_mtime_ns
+    )
+    endpoint = ["model=endpoint", "model.url=http://127.0.0.1:9/v1", "model.name=x"]
+    assert main(["eval", *endpoint, "env=multiply", start]) == ExitCode.CONFIG
+    assert "an endpoint has the weights that it serves" in capsys.readouterr().err

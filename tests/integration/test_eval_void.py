@@ -1,0 +1,65 @@
+"""An endpoint that fails at some dialogues and answers the others: void episodes, and how many of them are borne."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.test_eval import knows_some, result_in, words
+from tests.stubs.chat_server import ChatServer, serving
+from xp.__main__ import main
+from xp.errors import ExitCode
+from xp.evaluation.records import EPISODES
+
+
+def breaks_off_at(share: int) -> ChatServer:
+    """Drops the line at every dialogue whose product is divisible by `share`, as often as it is asked."""
+
+    def write(body: Mapping[str, Any]) -> dict[str, Any]:
+        numbers = [int(text) for text in re.findall(r"\d+", body["messages"][-1]["content"])]
+        if len(numbers) == 2 and numbers[0] * numbers[1] % share == 0:
+            raise ConnectionAbortedError("a tool call that is no JSON")
+        return knows_some(body) if numbers else {"content": "hello"}
+
+    return ChatServer(write=write)
+
+
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An outputs root; its task set is made by the first evaluation."""
+    return tmp_path_factory.mktemp("outputs")
+
+
+def test_a_dialogue_at_which_the_line_drops_is_a_void_episode_and_the_others_count(outputs: Path) -> None:
+    with serving(breaks_off_at(10)) as server:
+        command = words(server, outputs, "evaluation.num_tasks=20", "model.max_attempts=2")
+        assert main([*command, "training.max_void_fraction=0.9"]) == 0
+    result = result_in(outputs)
+    assert result["status"] == "finished"
+    assert 0 < result["summary"]["num_void"] < 20
+    assert result["summary"]["num_episodes"] == 20
+    (file,) = (outputs / "evaluations").glob(f"*/{EPISODES}")
+    outcomes = [json.loads(line)["outcome"] for line in file.read_text().splitlines()]
+    void = [one for one in outcomes if one["reward"] is None]
+    assert {one["status"] for one in void} == {"void"}
+    assert all("it answers other dialogues" in one["void_reason"] for one in void)
+
+
+def test_more_void_episodes_than_may_be_stop_it_early_with_an_exit_code_of_their_own(
+    tmp_path: Path, outputs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "tasks").symlink_to(outputs / "tasks")
+    with serving(breaks_off_at(1)) as server:
+        more = ("evaluation.num_tasks=100", "model.max_attempts=1", "eval.concurrency=2")
+        assert main(words(server, tmp_path, *more, "training.max_void_fraction=0.1")) == ExitCode.UNHEALTHY
+        assert 11 <= result_in(tmp_path)["num_played"] < 100
+        asked = len(server.requests)
+        assert main(words(server, tmp_path, *more, "training.max_void_fraction=0.1")) == ExitCode.UNHEALTHY
+        assert len(server.requests) == asked  # the limit is passed: nothing more is played
+    told = capsys.readouterr()
+    assert "more than training.max_void_fraction=0.1" in told.out + told.err

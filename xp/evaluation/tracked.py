@@ -1,0 +1,65 @@
+"""An evaluation's figures for the trackers that its spec names: one line of metrics, mirrored as a run's lines are."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from xp.episode.metrics_file import MetricsFile
+from xp.security.secrets import Redactor
+from xp.spec import RunSpec
+from xp.tracking.base import TrackedRun
+from xp.tracking.mirror import Mirror
+from xp.tracking.opening import openers
+
+METRICS: Final = "metrics.jsonl"
+ESTIMATES: Final = ("reward", "passes", "avg_at_k")
+PLAIN: Final = (
+    "num_tasks",
+    "num_episodes",
+    "num_void",
+    "turns_mean",
+    "tool_calls_mean",
+    "malformed_mean",
+    "tokens_mean",
+)
+WHOLE: Final = "all"
+"""Stands for the environment's name in the figures over a mix."""
+
+
+def track(place: Path, result: Mapping[str, Any], spec: RunSpec, keys: Mapping[str, str]) -> None:
+    """Append the figures to the evaluation's metrics.jsonl, and tell them to each tracker; one that fails is warned of.
+
+    Args:
+        place: of the evaluation.
+        result: the content of its eval.json.
+        spec: names the trackers.
+        keys: of the trackers, by name.
+    """
+    redactor = Redactor(list(keys.values()))
+    about = {name: result[name] for name in ("env", "model", "run", "task_set", "playing")}
+    tracked = TrackedRun(result["id"], 1, spec.project, about, place, secrets=keys)
+
+    def warn(text: str) -> None:
+        print(redactor.redact(text), end="", file=sys.stderr)
+
+    with Mirror(place / METRICS, tracked, openers(spec.tracking), warn):
+        MetricsFile(place / METRICS, "eval", 1).write(0, metrics_of(result))
+
+
+def metrics_of(result: Mapping[str, Any]) -> dict[str, float]:
+    """The figures that are numbers, under `eval/ENVIRONMENT/`, and those over everything under `eval/all/`."""
+    found: dict[str, float] = {}
+    for env, figures in {**result["environments"], WHOLE: result["summary"]}.items():
+        for name in ESTIMATES:
+            estimate = figures[name] or {}
+            for part, suffix in (("value", ""), ("low", "_low"), ("high", "_high")):
+                if estimate.get(part) is not None:
+                    found[f"eval/{env}/{name}{suffix}"] = float(estimate[part])
+        found |= {f"eval/{env}/{name}": float(figures[name]) for name in PLAIN if figures[name] is not None}
+        for kind in ("pass_at_k", "pass_hat_k"):
+            found |= {f"eval/{env}/{kind}/{k}": float(one["value"]) for k, one in figures[kind].items()}
+    used = {name: value for name, value in result["usage"].items() if value is not None}
+    return {**found, **{f"eval/{WHOLE}/{name}": float(value) for name, value in used.items()}}
