@@ -65,6 +65,7 @@ def worker_config(root: Path, limits: EngineLimits = LIMITS, **changes: Any) -> 
         "critic_checkpoints": None,
         "exports": None,
         "keep_checkpoints": 1,
+        "best": None,
         "estimator": "grpo",
         "advantage_fn": None,
     }

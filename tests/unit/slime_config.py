@@ -37,6 +37,7 @@ def worker_config(root: Path, updates_per_step: int) -> WorkerConfig:
         critic_checkpoints=None,
         exports=None,
         keep_checkpoints=1,
+        best=None,
         estimator="grpo",
         advantage_fn=None,
     )

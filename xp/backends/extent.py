@@ -119,7 +119,8 @@ def evaluation_line(spec: RunSpec) -> str:
         wanted = spec.evaluation.num_tasks
         which = "each held-out task" if wanted is None else f"{wanted} held-out tasks at most"
         return f"evaluation: {samples} of {which}; how many there are is known after prepare"
-    while_training = f"every {every} steps" if found.during is None else f"{found.during} times during"
+    most = "" if spec.evaluation.patience is None else "at most "
+    while_training = f"every {every} steps" if found.during is None else f"{most}{found.during} times during"
     times = ["before"] * found.before + [while_training] * (found.during != 0) + ["after training"]
     when = f"{', '.join(times[:-1])} and {times[-1]}" if times[1:] else times[0]
     size = f"{found.num_tasks:,} held-out tasks x {samples} = {found.episodes:,} episodes, {when}"
@@ -137,6 +138,14 @@ def extent_refusals(spec: RunSpec, *, trains: bool) -> Iterator[Refusal]:
         yield Refusal("evaluation.num_tasks", f"{wanted} of {known.held_out} held-out tasks; {way_out}")
     if spec.evaluation.every is not None and not spec.env.is_held_out:
         yield Refusal("evaluation.every", "env.held_out=null holds nothing out to evaluate on; set one of them")
+    for name, is_set in (
+        ("keep_best", spec.evaluation.keep_best),
+        ("patience", spec.evaluation.patience is not None),
+    ):
+        if is_set and spec.evaluation.every is None:
+            yield Refusal(
+                f"evaluation.{name}", "without evaluation.every there is no evaluation while training; set it"
+            )
     if trains and training.epochs is not None and known.train is not None and known.train < training.prompts_per_step:
         yield Refusal("training.epochs", too_few(known.train, training.prompts_per_step))
 

@@ -121,7 +121,8 @@ def _spec_of_run(directory: Path, asked: Asked, env: str | None) -> RunSpec:
 
 def _set(container: dict[str, Any], key: str, value: Any) -> str | None:
     if not key.startswith(_OF_A_RUN):
-        return f"{key}: the run's own; an evaluation of a run sets env, evaluation, preparation, seed, tracking and token limits"
+        own = "env, evaluation, preparation, seed, tracking and token limits"
+        return f"{key}: the run's own; an evaluation of a run sets {own}"
     node: Any = container
     *parents, last = key.split(".")
     for part in parents:

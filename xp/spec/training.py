@@ -100,6 +100,10 @@ class Evaluation(Section):
     before_training: bool
     every: Count | None
     """Rollout steps between evaluations while training; None: none but before and after."""
+    keep_best: bool
+    """Whether the model of the best evaluation while training is kept as `checkpoints/best`."""
+    patience: Count | None
+    """Training stops after so many evaluations in a row that are not better than the best; None: it does not."""
     batch_size: Count
     """Episodes played at the same time."""
     pass_threshold: float

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from xp.backends.base import RunPaths
 from xp.spec import RunSpec
 from xp.tasks.rounds import Rounds
+from xp.worker.best import BestRule
 
 
 def rounds(spec: RunSpec) -> Rounds:
     """Of one evaluation, as the stages' programs read it."""
     return Rounds(spec.evaluation.num_tasks, spec.evaluation.samples_per_task)
+
+
+def best_rule(spec: RunSpec, places: RunPaths) -> BestRule | None:
+    """What the evaluations while training decide; None: nothing."""
+    evaluation = spec.evaluation
+    if not evaluation.keep_best and evaluation.patience is None:
+        return None
+    return BestRule(places.checkpoints, places.metrics, evaluation.keep_best, evaluation.patience)

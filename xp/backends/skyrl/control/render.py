@@ -16,7 +16,7 @@ from xp.backends.skyrl.control.overrides import assignment, flat
 from xp.backends.skyrl.control.rows import ROWS
 from xp.backends.skyrl.worker.config import SkyRLEvaluateConfig, SkyRLSampling, SkyRLStageConfig, SkyRLTrainStageConfig
 from xp.backends.stages.episode import chat_of, episode_config, episode_secrets
-from xp.backends.stages.evaluation import rounds
+from xp.backends.stages.evaluation import best_rule, rounds
 from xp.backends.stages.model import model_place, model_stage, start_place
 from xp.backends.stages.needs import QUIET, cpu_environment, trainer_resources, trainer_runtime
 from xp.backends.stages.prepare import prepare_config
@@ -143,6 +143,7 @@ def _train_job(spec: RunSpec, places: RunPaths) -> Job:
         during=None if spec.evaluation.every is None else rounds(spec),
         estimator=spec.algorithm.estimator.value,
         advantage_fn=spec.algorithm.advantage_fn,
+        best=best_rule(spec, places),
     )
     # A large model's weights are several files: its config.json is there in any case.
     outputs = (f"{places.model}/config.json", places.metrics)

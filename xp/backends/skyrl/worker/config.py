@@ -11,6 +11,7 @@ from typing import Any
 from xp.envs.config import Chat
 from xp.tasks.length import Length
 from xp.tasks.rounds import Rounds
+from xp.worker.best import BestRule
 
 STEPS_KEY = "trainer.max_training_steps"
 REFERENCE_KEY = "trainer.ref.model.path"
@@ -112,6 +113,8 @@ class SkyRLTrainStageConfig:
     """In xp's words: whose advantages are wanted."""
     advantage_fn: str | None
     """`package.module:function` of the user's own."""
+    best: BestRule | None
+    """Of the evaluations while training."""
 
     @property
     def start_model(self) -> str:
@@ -136,8 +139,9 @@ class SkyRLTrainStageConfig:
     def from_json(text: str) -> SkyRLTrainStageConfig:
         value = json.loads(text)
         during = None if value["during"] is None else Rounds(**value["during"])
+        best = None if value["best"] is None else BestRule(**value["best"])
         parts = {"common": _common(value["common"]), "during": during, "length": Length(**value["length"])}
-        return SkyRLTrainStageConfig(**value | parts)
+        return SkyRLTrainStageConfig(**value | parts | {"best": best})
 
 
 @dataclass(frozen=True)

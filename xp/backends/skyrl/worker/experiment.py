@@ -22,6 +22,7 @@ from xp.episode.metrics_file import MetricsFile
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.recorder import Recorder
 from xp.episode.tokens import ChatTokens
+from xp.worker.best import BestKeeper
 
 
 def train_in_task(cfg: Any, config: SkyRLTrainStageConfig, stage: Path, root: Path) -> None:
@@ -118,6 +119,7 @@ class XpTraining(XpExperiment):
 
     def __init__(self, cfg: Any, config: SkyRLTrainStageConfig, mix: EnvironmentMixture, log: SkyRLStepLog) -> None:
         self._log, self._rule = log, own_rule(config)
+        self._keeper = None if config.best is None else BestKeeper(config.best, Path())
         super().__init__(cfg, config.common, mix, config.mask_truncated)
 
     def get_train_dataset(self) -> PromptDataset:
@@ -127,7 +129,7 @@ class XpTraining(XpExperiment):
         return self._log
 
     def get_trainer(self, **parts: Any) -> XpTrainer:
-        return XpTrainer(self._rule, **parts)
+        return XpTrainer(self._rule, self._keeper, **parts)
 
 
 def own_rule(config: SkyRLTrainStageConfig) -> AdvantageFn | None:

@@ -16,6 +16,7 @@ from xp.episode.metrics import Played, check_health, episode_metrics
 from xp.episode.metrics_file import MetricsFile, read_metrics
 from xp.episode.recorder import Recorder
 from xp.tasks.evaluated import evaluation_metrics
+from xp.worker.best import METRIC, STAGE
 from xp.worker.logprob_gap import check_gap
 
 
@@ -65,15 +66,16 @@ class SkyRLStepLog:
         names = {"final_loss": "loss", "critic_loss": "critic's loss", "grad_norm": f"gradient norm of the {network}"}
         self._finite.are_finite(step, {ours: metrics.get(name) for name, ours in names.items()})
 
-    def held_out(self, plays: Sequence[Play], step: int) -> None:
-        """An evaluation while training was played; raises XpError(UNHEALTHY) where too much of it is void."""
+    def held_out(self, plays: Sequence[Play], step: int) -> float:
+        """An evaluation while training was played; returns its reward, raises XpError(UNHEALTHY): too much is void."""
         common = self._config.common
         for play in plays:
             self._recorder.write(play.trajectory(common.run, "evaluate/during", step))
         played = [play.played() for play in plays]
         check_health(played, common.max_void_fraction)
         own = evaluation_metrics("during", played, common.pass_threshold, Path(common.tasks))
-        MetricsFile(Path(common.metrics), "evaluate_during", common.attempt).write(step, own)
+        MetricsFile(Path(common.metrics), STAGE, common.attempt).write(step, own)
+        return own[METRIC]
 
     def log(self, data: Mapping[str, Any], step: int, commit: bool = False) -> None:
         """SkyRL's hook: its own metrics of a step that is done."""

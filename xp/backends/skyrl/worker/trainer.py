@@ -16,6 +16,7 @@ from xp.backends.skyrl.worker.generator import VOID
 from xp.backends.skyrl.worker.publish import prune_exports
 from xp.backends.skyrl.worker.steps import SkyRLStepLog
 from xp.episode.advantages import AdvantageFn
+from xp.worker.best import BestKeeper
 
 IS_VOID = "xp_is_void"
 OVER_EPISODES = ("sequence_mean", "seq_mean_token_sum_norm")
@@ -28,13 +29,14 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
 
     Args:
         rule: makes advantages of a step's rewards; None where SkyRL's own estimator or a critic does.
+        keeper: of the best model; None: none is kept, and training does not stop early.
         parts: SkyRL's own arguments.
     """
 
     tracker: SkyRLStepLog
 
-    def __init__(self, rule: AdvantageFn | None, **parts: Any) -> None:
-        self._rule = rule
+    def __init__(self, rule: AdvantageFn | None, keeper: BestKeeper | None, **parts: Any) -> None:
+        self._rule, self._keeper = rule, keeper
         super().__init__(**parts)
 
     def _build_train_dataloader_and_compute_training_steps(self) -> None:
@@ -80,8 +82,28 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         """Held-out episodes of the policy as it is; nothing for SkyRL's log, since xp has its own line for them."""
         del vllm_metrics_scraper
         batches = self.generator.held_out(self.eval_dataloader, self.cfg, self.global_step)
-        self.tracker.held_out([play async for plays in batches for play in plays], self.global_step)
+        reward = self.tracker.held_out([play async for plays in batches for play in plays], self.global_step)
+        if self._keeper is not None:
+            await self._consider(self._keeper, reward)
         return {}
+
+    async def _consider(self, keeper: BestKeeper, reward: float) -> None:
+        """Keep the model where it is the best so far; else end the training by SkyRL's own limit, where it is time."""
+        if not keeper.is_better(reward):
+            if (stop := keeper.stop(self.global_step)) is not None:
+                print(stop, flush=True)
+                self.cfg.trainer.max_training_steps = self.global_step
+            return
+        staged = keeper.begin()
+        if keeper.rule.keeps_model:
+            # On shared accelerators the engine makes room, as it does for an update.
+            if self.colocate_all:
+                await self.inference_engine_client.sleep()
+            self.dispatch.save_hf_model("policy", str(staged.absolute()), self.tokenizer)
+            merge_adapter(staged)
+            if self.colocate_all:
+                await self.dispatch.save_weights_for_sampler()
+        keeper.finish(self.global_step, reward)
 
     def convert_to_training_input(self, generator_output: Any, uids: Any) -> Any:
         data = super().convert_to_training_input(generator_output, uids)

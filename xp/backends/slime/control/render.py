@@ -28,7 +28,7 @@ from xp.backends.slime.worker.config import (
     SlimeTrainConfig,
 )
 from xp.backends.stages.episode import chat_of, episode_config, episode_secrets
-from xp.backends.stages.evaluation import rounds
+from xp.backends.stages.evaluation import best_rule, rounds
 from xp.backends.stages.model import model_place, start_place
 from xp.backends.stages.needs import QUIET, trainer_resources, trainer_runtime
 from xp.backends.stages.prepare import prepare_config
@@ -144,6 +144,7 @@ def _train_job(spec: RunSpec, places: RunPaths) -> Job:
         updates_per_step=training.updates_per_step,
         warmup_updates=training.warmup_updates,
         keep_checkpoints=training.keep_checkpoints,
+        best=best_rule(spec, places),
         shuffle=training.shuffle,
         mask_truncated=spec.algorithm.mask_truncated,
         estimator=spec.algorithm.estimator.value,

@@ -10,6 +10,7 @@ from typing import Any
 from xp.envs.config import Chat
 from xp.tasks.length import Length
 from xp.tasks.rounds import Rounds
+from xp.worker.best import BestRule
 
 STEPS_FLAG = "--num-rollout"
 
@@ -111,6 +112,8 @@ class SlimeTrainConfig:
     warmup_updates: int
     keep_checkpoints: int
     """Slime deletes none: older ones, with their exports, are removed once a newer one is whole."""
+    best: BestRule | None
+    """Of the evaluations while training."""
     shuffle: bool
     mask_truncated: bool
     estimator: str
@@ -155,9 +158,8 @@ class SlimeTrainConfig:
         value = json.loads(text)
         critic = None if value["critic"] is None else CriticConfig(**value["critic"])
         parts = {"common": _common(value["common"]), "command": _command(value["command"]), "critic": critic}
-        return SlimeTrainConfig(
-            **value | parts | {"rounds": Rounds(**value["rounds"]), "length": Length(**value["length"])}
-        )
+        parts |= {"rounds": Rounds(**value["rounds"]), "length": Length(**value["length"])}
+        return SlimeTrainConfig(**value | parts | {"best": _best(value["best"])})
 
 
 @dataclass(frozen=True)
@@ -231,6 +233,8 @@ class WorkerConfig:
     """Where the critic's are, if there is one."""
     exports: str | None
     keep_checkpoints: int
+    best: BestRule | None
+    """Of the evaluations while training."""
     estimator: str
     advantage_fn: str | None
 
@@ -240,7 +244,7 @@ class WorkerConfig:
     @staticmethod
     def from_json(text: str) -> WorkerConfig:
         value = json.loads(text)
-        return WorkerConfig(**value | {"common": _common(value["common"])})
+        return WorkerConfig(**value | {"common": _common(value["common"]), "best": _best(value["best"])})
 
 
 def warm_up_start(learning_rate: float, warmup_updates: int) -> float:
@@ -262,6 +266,10 @@ def _common(value: dict[str, Any]) -> SlimeStageConfig:
     return SlimeStageConfig(
         **value | {"limits": EngineLimits(**value["limits"]), "chat": Chat.from_value(value["chat"])}
     )
+
+
+def _best(value: dict[str, Any] | None) -> BestRule | None:
+    return None if value is None else BestRule(**value)
 
 
 def _command(value: dict[str, Any]) -> SlimeCommand:

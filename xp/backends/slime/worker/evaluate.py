@@ -82,6 +82,7 @@ def worker_config(config: SlimeEvaluateConfig, name: str, root: Path, num_episod
         critic_checkpoints=None,
         exports=None,
         keep_checkpoints=1,
+        best=None,
         estimator="grpo",
         advantage_fn=None,
     )

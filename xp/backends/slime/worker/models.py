@@ -57,11 +57,16 @@ def publish_model(export: Path, target: Path) -> None:
         raise XpError(f"Slime ended without its last export, {export}", ExitCode.MISSING_OUTPUT)
     staged = target.with_name(f".{target.name}.part")
     shutil.rmtree(staged, ignore_errors=True)
-    shutil.copytree(export, staged, copy_function=_link)
+    linked_copy(export, staged)
     if target.exists():
         number = 1 + len(list(target.parent.glob(f"{target.name}.attempt-*")))
         target.rename(target.with_name(f"{target.name}.attempt-{number}"))
     staged.rename(target)
+
+
+def linked_copy(source: Path, target: Path) -> None:
+    """Copy a directory's files without a second copy of their content, where the disk can."""
+    shutil.copytree(source, target, copy_function=_link, dirs_exist_ok=True)
 
 
 def _link(source: str, target: str) -> None:

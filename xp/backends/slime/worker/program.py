@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Final
 
 from xp.atomic import write_atomically
 from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, SlimeCommand, WorkerConfig
@@ -21,6 +21,10 @@ from xp.backends.slime.worker.sources import open_sources
 from xp.envs.secrets_file import VARIABLE
 from xp.errors import ExitCode, XpError
 from xp.security import loopback, own_ray
+from xp.worker.best import EarlyStop
+
+OWN: Final = (XpError, EarlyStop)
+"""Ray wraps what an actor raises in a class of its own, made of both: only these are xp's own words."""
 
 
 def run_train(command: SlimeCommand, worker: WorkerConfig) -> None:
@@ -29,6 +33,7 @@ def run_train(command: SlimeCommand, worker: WorkerConfig) -> None:
     Raises:
         XpError: what a function of xp raised in Slime's processes, with its own exit code; STAGE_FAILED where Slime
             refuses its command line.
+        EarlyStop: training ended as `evaluation.patience` says.
     """
     sources = open_sources(command)
     flags = absolute_flags(command, Path(worker.root))
@@ -59,7 +64,7 @@ def run_file(program: Path, flags: Sequence[str]) -> None:
         fault = _own_fault(error)
         if fault is None:
             raise
-        raise XpError(str(fault), fault.code) from error
+        raise type(fault)(str(fault), fault.code) from error
     finally:
         sys.argv = before
 
@@ -153,7 +158,7 @@ def _own_fault(error: BaseException | None) -> XpError | None:
     while error is not None and id(error) not in seen:
         seen.add(id(error))
         cause = getattr(error, "cause", None)
-        if type(error) is XpError:
+        if isinstance(error, XpError) and type(error) in OWN:
             return error
         error = cause if isinstance(cause, BaseException) else error.__cause__
     return None

@@ -15,10 +15,12 @@ from typing import Any
 from xp.atomic import write_atomically
 from xp.backends.slime.worker.checkpoints import prune
 from xp.backends.slime.worker.config import WorkerConfig
+from xp.backends.slime.worker.models import linked_copy
 from xp.backends.slime.worker.rollout_process import Worker, read_played, worker
 from xp.episode.metrics import Played, check_health, episode_metrics
 from xp.episode.metrics_file import MetricsFile
 from xp.tasks.evaluated import evaluation_metrics
+from xp.worker.best import METRIC, STAGE, BestKeeper
 
 DROPPED = "rollout/dynamic_filter/drop_"
 
@@ -55,7 +57,12 @@ def log_rollout(
 def log_evaluation(
     rollout_id: int, args: Any, data: Mapping[str, Any], extra_metrics: Mapping[str, Any] | None
 ) -> bool:
-    """Slime's custom evaluation log function: episodes to a file where evaluating is the stage, else metrics."""
+    """Slime's custom evaluation log function: episodes to a file where evaluating is the stage, else metrics.
+
+    Raises:
+        XpError: too many episodes are void (UNHEALTHY).
+        EarlyStop: while training, none was better for long enough.
+    """
     del extra_metrics
     own = worker(args)
     played = [read_played(sample.metadata) for one in data.values() for sample in one["samples"]]
@@ -66,9 +73,27 @@ def log_evaluation(
     check_health(played, own.config.common.max_void_fraction)
     common = own.config.common
     metrics = evaluation_metrics("during", played, common.pass_threshold, own.path(common.tasks))
-    file = MetricsFile(own.path(own.config.common.metrics), "evaluate_during", own.config.common.attempt)
+    file = MetricsFile(own.path(own.config.common.metrics), STAGE, own.config.common.attempt)
     file.write(rollout_id + 1, metrics)
+    if own.config.best is not None:
+        _consider(own, BestKeeper(own.config.best, Path(own.config.root)), rollout_id, metrics[METRIC])
     return True
+
+
+def _consider(own: Worker, keeper: BestKeeper, rollout_id: int, reward: float) -> None:
+    """Keep the export of the step where it is the best so far; else raise EarlyStop where it is time.
+
+    The step has an export: `evaluation.every` is a multiple of `training.checkpoint_every`.
+    """
+    if keeper.is_better(reward):
+        staged = keeper.begin()
+        if keeper.rule.keeps_model:
+            assert own.config.exports is not None  # a training has them
+            linked_copy(own.path(own.config.exports) / str(rollout_id), staged)
+        keeper.finish(rollout_id + 1, reward)
+    elif not _is_last(own.config, rollout_id) and (stop := keeper.stop(rollout_id + 1)) is not None:
+        own.end_step(is_last=True)
+        raise stop
 
 
 def _is_last(config: WorkerConfig, rollout_id: int) -> bool:

@@ -30,6 +30,7 @@ from xp.tasks.length import settle
 from xp.tasks.load import load_tasks, within_limit
 from xp.tasks.row import TaskRow
 from xp.tasks.schedule import schedule
+from xp.worker.best import BestKeeper, EarlyStop
 from xp.worker.program import run_stage
 
 
@@ -47,7 +48,7 @@ def main(argv: Sequence[str]) -> None:
     config = config.with_length(settle(config.length, len(rows), config.prompts_per_step, path.parent))
     check_warm_up(config)
     write_views(config, path.parent, model, rows)
-    critic = None if config.critic is None else root / config.critic.checkpoints
+    critic = _critic_place(config, root)
     latest = choose_latest(root / config.checkpoints, critic)
     if config.critic is not None:
         roles = critic_role(config.critic, root, config.warmup_updates, is_resumed=latest is not None)
@@ -56,10 +57,27 @@ def main(argv: Sequence[str]) -> None:
         config = config.from_the_start()
     else:
         print(f"going on from rollout step {latest + 1} of {config.num_steps}", flush=True)
-    if latest is None or latest + 1 < config.num_steps:
-        run_train(config.command, worker_config(config, root))
-    publish_model(root / config.exports / str(config.num_steps - 1), root / config.model_dir)
+    last = train(config, root, latest)
+    publish_model(root / config.exports / str(last), root / config.model_dir)
     prune(root / config.checkpoints, root / config.exports, config.keep_checkpoints, critic)
+
+
+def train(config: SlimeTrainConfig, root: Path, latest: int | None) -> int:
+    """Run what is left of the training after the checkpoint `latest`; returns the rollout id of its last step."""
+    keeper = None if config.best is None else BestKeeper(config.best, root)
+    stop = None if keeper is None or latest is None else keeper.stop(latest + 1)
+    if stop is None and latest is not None and latest + 1 >= config.num_steps:
+        return config.num_steps - 1
+    try:
+        if stop is not None:
+            raise stop
+        run_train(config.command, worker_config(config, root))
+    except EarlyStop as why:
+        print(why, flush=True)
+        last = choose_latest(root / config.checkpoints, _critic_place(config, root))
+        assert last is not None  # the evaluated step has a checkpoint, by the rows of evaluation.patience
+        return last
+    return config.num_steps - 1
 
 
 def check_warm_up(config: SlimeTrainConfig) -> None:
@@ -110,9 +128,14 @@ def worker_config(config: SlimeTrainConfig, root: Path) -> WorkerConfig:
         critic_checkpoints=None if config.critic is None else config.critic.checkpoints,
         exports=config.exports,
         keep_checkpoints=config.keep_checkpoints,
+        best=config.best,
         estimator=config.estimator,
         advantage_fn=config.advantage_fn,
     )
+
+
+def _critic_place(config: SlimeTrainConfig, root: Path) -> Path | None:
+    return None if config.critic is None else root / config.critic.checkpoints
 
 
 def _kept(config: SlimeTrainConfig, rows: Sequence[TaskRow], chat: ChatTokens) -> list[TaskRow]:

@@ -10,7 +10,7 @@ from xp.backends import capability
 from xp.backends.base import MemoryUse, RunPaths
 from xp.backends.batch.laws import TRL, Law, with_shared_laws
 from xp.backends.stages.episode import chat_of, episode_config, episode_secrets
-from xp.backends.stages.evaluation import rounds
+from xp.backends.stages.evaluation import best_rule, rounds
 from xp.backends.stages.model import model_place, model_stage, start_place
 from xp.backends.stages.needs import QUIET, cpu_engine, cpu_environment, trainer_resources, trainer_runtime
 from xp.backends.stages.prepare import prepare_config
@@ -119,7 +119,7 @@ def _train_job(spec: RunSpec, places: RunPaths) -> Job:
         shuffle=training.shuffle,
         mask_truncated=spec.algorithm.mask_truncated,
         lora=None if lora is None else Lora(lora.rank, lora.alpha, lora.dropout, lora.target_modules),
-        during=_during(spec),
+        during=_during(spec, places),
         grpo=grpo_config(spec, places),
     )
     files = {"config.json": config.to_json()}
@@ -176,7 +176,7 @@ def sampling_of(spec: RunSpec, temperature: float) -> TRLSampling:
     )
 
 
-def _during(spec: RunSpec) -> During | None:
+def _during(spec: RunSpec, places: RunPaths) -> During | None:
     evaluation = spec.evaluation
     if evaluation.every is None:
         return None
@@ -188,6 +188,7 @@ def _during(spec: RunSpec) -> During | None:
         sampling=sampling_of(spec, evaluation.temperature),
         wave_size=min(max(1, evaluation.batch_size // world_size(spec)), *(one.max_sessions for one in limits)),
         wave_s=math.ceil(max(one.episode_timeout_s for one in limits)),
+        best=best_rule(spec, places),
     )
 
 

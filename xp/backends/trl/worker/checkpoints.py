@@ -56,6 +56,15 @@ def broken(checkpoint: Path) -> str | None:
     return None
 
 
+def save_checkpoint(trainer: Any, ranks: Ranks) -> None:
+    """Leave a checkpoint of the training's state, where it has none; every rank must call it."""
+    here = Path(trainer.args.output_dir) / f"checkpoint-{trainer.state.global_step}"
+    (is_whole,) = ranks.gather([broken(here) is None])[0]
+    if not is_whole:
+        trainer._save_checkpoint(trainer.model, trial=None)
+        trainer.control = trainer.callback_handler.on_save(trainer.args, trainer.state, trainer.control)
+
+
 class Seal(TrainerCallback):  # type: ignore[misc]
     """Seals each checkpoint when all ranks have written their part of it."""
 

@@ -10,6 +10,7 @@ from typing import Any
 from xp.envs.config import Chat
 from xp.tasks.length import Length
 from xp.tasks.rounds import Rounds
+from xp.worker.best import BestRule
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,7 @@ class During:
     """Episodes that one process plays at the same time."""
     wave_s: int
     """Seconds that such a wave may take; the other ranks wait for it at a collective."""
+    best: BestRule | None
 
 
 @dataclass(frozen=True)
@@ -192,9 +194,12 @@ def _common(value: dict[str, Any]) -> TRLStageConfig:
 
 
 def _during(value: dict[str, Any]) -> During:
-    return During(
-        **value | {"sampling": TRLSampling.from_value(value["sampling"]), "rounds": Rounds(**value["rounds"])}
-    )
+    parts = {
+        "sampling": TRLSampling.from_value(value["sampling"]),
+        "rounds": Rounds(**value["rounds"]),
+        "best": None if value["best"] is None else BestRule(**value["best"]),
+    }
+    return During(**value | parts)
 
 
 def _lora(value: dict[str, Any]) -> Lora:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
 from pathlib import Path
+from typing import Any
 
 from xp.backends.trl.worker.config import During, TRLSampling, TRLTrainConfig
 from xp.backends.trl.worker.conversation import OpenEngine
@@ -19,6 +20,7 @@ from xp.episode.recorder import Recorder
 from xp.episode.tokens import ChatTokens
 from xp.tasks.evaluated import evaluation_metrics
 from xp.tasks.row import TaskRow
+from xp.worker.best import METRIC, STAGE, BestKeeper, EarlyStop
 
 
 class HeldOutEvaluation:
@@ -56,8 +58,18 @@ class HeldOutEvaluation:
         """Whether the policy that has learned for so many rollout steps is to be evaluated."""
         return step > 0 and step % self._during.every == 0
 
-    def play(self, engine: Callable[[TRLSampling], OpenEngine], step: int) -> None:
-        """Play, record and write the metrics; raises XpError(UNHEALTHY) where too many episodes are void."""
+    def play(self, engine: Callable[[TRLSampling], OpenEngine], step: int, trainer: Any) -> None:
+        """Play, record, write the metrics, and keep the model where it is the best so far.
+
+        Args:
+            engine: opens the policy's.
+            step: rollout steps that it has learned for.
+            trainer: TRL's, which writes the policy.
+
+        Raises:
+            XpError: too many episodes are void (UNHEALTHY).
+            EarlyStop: none was better for long enough.
+        """
         common = self._config.common
         open_engine = engine(self._during.sampling)
         size = max(1, self._during.batch_size // self._ranks.count)
@@ -69,9 +81,27 @@ class HeldOutEvaluation:
                 played.append(rollout.played())
         everyone = [one for share in self._ranks.gather(played) for one in share]
         check_health(everyone, common.max_void_fraction)
+        metrics = evaluation_metrics("during", everyone, common.pass_threshold, Path(common.tasks))
         if self._ranks.is_main:
-            metrics = evaluation_metrics("during", everyone, common.pass_threshold, Path(common.tasks))
-            MetricsFile(Path(common.metrics), "evaluate_during", common.attempt).write(step, metrics)
+            MetricsFile(Path(common.metrics), STAGE, common.attempt).write(step, metrics)
+        if self._during.best is not None:
+            self._consider(BestKeeper(self._during.best, Path()), step, metrics[METRIC], trainer)
+
+    def _consider(self, keeper: BestKeeper, step: int, reward: float, trainer: Any) -> None:
+        """Keep the model, or stop; the first rank decides for all."""
+        is_main = self._ranks.is_main
+        (is_better, stop), *_ = self._ranks.gather([_decided(keeper, step, reward) if is_main else (False, None)])[0]
+        if is_better:
+            if is_main:
+                keeper.begin()
+            self._ranks.wait()
+            if keeper.rule.keeps_model:
+                trainer.save_model(str(keeper.staged))  # adapters, where these are trained; all ranks call it
+            self._ranks.wait()
+            if is_main:
+                keeper.finish(step, reward)
+        elif stop is not None:
+            raise EarlyStop(stop)
 
 
 @dataclass(frozen=True)
@@ -86,6 +116,14 @@ class Share:
     def seconds(self, during: During) -> int:
         """How long it may take at most."""
         return math.ceil(len(self.numbered) / during.wave_size) * during.wave_s
+
+
+def _decided(keeper: BestKeeper, step: int, reward: float) -> tuple[bool, str | None]:
+    """Whether an evaluation is the best so far, and why training stops."""
+    if keeper.is_better(reward):
+        return True, None
+    stop = keeper.stop(step)
+    return False, None if stop is None else str(stop)
 
 
 def share_of(episodes: Sequence[TaskRow], ranks: Ranks) -> Share:

@@ -104,7 +104,7 @@ class Rollouts:
         numbered = list(zip([self._rows[task_id] for task_id in ids], self._sample_numbers(ids), strict=True))
         with self._generation.step(trainer, step) as engine:
             if self._held_out is not None and self._held_out.is_due(step):
-                self._held_out.play(engine, step)
+                self._held_out.play(engine, step, trainer)
                 began = time.monotonic()
             rollouts = play_with(engine(self._config.common.sampling), self._chat, numbered, self._mix)
         for rollout in rollouts:

@@ -29,6 +29,7 @@ from xp.tasks.length import settle
 from xp.tasks.load import load_tasks, within_limit
 from xp.tasks.row import TaskRow
 from xp.tasks.schedule import schedule
+from xp.worker.best import EarlyStop
 from xp.worker.plain_weights import keep_plain_weights
 from xp.worker.program import run_stage
 
@@ -63,7 +64,7 @@ def main(argv: Sequence[str]) -> None:
         kept, config.num_steps * config.prompts_per_step, seed=config.common.sampling.seed, shuffle=config.shuffle
     )
 
-    from xp.backends.trl.worker.checkpoints import latest_checkpoint
+    from xp.backends.trl.worker.checkpoints import latest_checkpoint, save_checkpoint
     from xp.backends.trl.worker.held_out import HeldOutEvaluation
     from xp.backends.trl.worker.rollout import Rollouts
     from xp.backends.trl.worker.steps import TRLStepLog
@@ -83,7 +84,11 @@ def main(argv: Sequence[str]) -> None:
         checkpoint = latest_checkpoint(Path(config.grpo["output_dir"]))
         if checkpoint is not None:
             print(f"going on from {checkpoint}", flush=True)
-        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+        try:
+            trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+        except EarlyStop as stop:
+            print(stop, flush=True)
+            save_checkpoint(trainer, ranks)
         log.finish()
     model = trained_model(trainer)
     if ranks.is_main:

@@ -232,6 +232,12 @@ EVALUATION = (
         lambda s: {"trainer.eval_interval": s.evaluation.every or -1},
         note=lambda s: "SkyRL evaluates after the last step too." if s.evaluation.every else "",
     ),
+    Row("evaluation.keep_best", carried_by="xp.worker.best, by xp.backends.skyrl.worker.trainer"),
+    Row(
+        "evaluation.patience",
+        carried_by="xp.worker.best; trainer.max_training_steps, once it is spent",
+        native=("trainer.max_training_steps",),
+    ),
     Row("evaluation.batch_size", "trainer.eval_batch_size"),
 )
 

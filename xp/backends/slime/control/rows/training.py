@@ -216,6 +216,18 @@ PROGRESS = (
     ),
 )
 
+
+def _without_export(spec: RunSpec) -> str | None:
+    """Why the step of an evaluation may have no model: Slime exports one with each checkpoint."""
+    every, checkpoint = spec.evaluation.every, spec.training.checkpoint_every
+    if every is None or every % checkpoint == 0:
+        return None
+    return (
+        f"Slime exports a model with each checkpoint, every {checkpoint} steps; set training.checkpoint_every to a"
+        f" divisor of evaluation.every={every}, or use backend=trl or skyrl"
+    )
+
+
 EVALUATION = (
     Row("evaluation.num_tasks", carried_by="xp.tasks.rounds: lines of the held-out view"),
     Row("evaluation.samples_per_task", carried_by="xp.tasks.rounds: lines of the held-out view"),
@@ -226,6 +238,16 @@ EVALUATION = (
     ),
     Row("evaluation.before_training", carried_by="the evaluate stage"),
     Row("evaluation.every", lambda s: evaluation_flags(s, s.evaluation.every)),
+    Row(
+        "evaluation.keep_best",
+        carried_by="xp.worker.best: the export of that step",
+        refuse=lambda s: _without_export(s) if s.evaluation.keep_best else None,
+    ),
+    Row(
+        "evaluation.patience",
+        carried_by="xp.worker.best; train.py is ended, and the export of the last step is the model",
+        refuse=lambda s: _without_export(s) if s.evaluation.patience is not None else None,
+    ),
     Row(
         "evaluation.batch_size",
         carried_by="--sglang-server-concurrency of the evaluate stage",

@@ -108,4 +108,11 @@ TRAINING = (
     Row("evaluation.before_training", carried_by="the evaluate stage"),
     Row("evaluation.batch_size", carried_by="the evaluate stage"),
     Row("evaluation.every", carried_by="xp.backends.trl.worker.held_out", native=("eval_strategy",)),
+    Row(
+        "evaluation.keep_best",
+        carried_by="xp.worker.best",
+        note=lambda s: "The model of the last step is not among them." if s.evaluation.keep_best else "",
+        native=("load_best_model_at_end", "metric_for_best_model"),
+    ),
+    Row("evaluation.patience", carried_by="xp.worker.best"),
 )

@@ -1,0 +1,114 @@
+"""The best of a training's evaluations: what is kept, how long training waits for a better one, what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from xp.compose import compose
+from xp.episode.metrics_file import MetricsFile
+from xp.errors import XpError
+from xp.planning.plan import build_plan
+from xp.worker.best import METRIC, STAGE, BestEvaluation, BestKeeper, BestRule
+
+ON = {
+    "trl": (),
+    "skyrl": ("backend=skyrl", "model=qwen2.5-1.5b-instruct", "hardware=a100x2"),
+    "slime": ("backend=slime", "model=qwen2.5-1.5b-instruct", "hardware=h100x8", "env=gsm8k"),
+}
+KEEPS = ("evaluation.keep_best=true", "evaluation.patience=3")
+
+
+def keeper(root: Path, patience: int | None = 2, attempt: int = 1) -> tuple[BestKeeper, MetricsFile]:
+    rule = BestRule("runs/r/checkpoints", "runs/r/metrics.jsonl", keeps_model=True, patience=patience)
+    (root / "runs/r").mkdir(parents=True, exist_ok=True)
+    return BestKeeper(rule, root), MetricsFile(root / rule.metrics, STAGE, attempt)
+
+
+def evaluated(kept: BestKeeper, metrics: MetricsFile, step: int, reward: float) -> str | None:
+    """What a backend does after an evaluation; returns why training stops."""
+    metrics.write(step, {METRIC: reward})
+    if not kept.is_better(reward):
+        stop = kept.stop(step)
+        return None if stop is None else str(stop)
+    (kept.begin() / "model.txt").write_text(f"of step {step}")
+    kept.finish(step, reward)
+    return None
+
+
+def model_in(root: Path) -> str:
+    return (root / "runs/r/checkpoints/best/model.txt").read_text()
+
+
+def test_the_best_model_is_replaced_by_a_better_one_alone(tmp_path: Path) -> None:
+    kept, metrics = keeper(tmp_path)
+    for step, reward in ((5, 0.2), (10, 0.6), (15, 0.6)):
+        assert evaluated(kept, metrics, step, reward) is None
+    assert kept.best() == BestEvaluation(10, 0.6)
+    assert model_in(tmp_path) == "of step 10"
+    assert [path.name for path in (tmp_path / "runs/r/checkpoints").iterdir()] == ["best"]
+
+
+def test_training_stops_after_so_many_evaluations_without_a_better_one(tmp_path: Path) -> None:
+    kept, metrics = keeper(tmp_path)
+    told = [evaluated(kept, metrics, step, reward) for step, reward in ((1, 0.5), (2, 0.1), (3, 0.7), (4, 0.7))]
+    assert told == [None] * 4
+    stop = evaluated(kept, metrics, 5, 0.2)
+    assert stop is not None
+    assert "step 5: the last 2 evaluations were not better than that of step 3 (0.700)" in stop
+
+
+def test_a_resumed_run_goes_on_counting_and_counts_a_step_that_it_repeats_once(tmp_path: Path) -> None:
+    kept, metrics = keeper(tmp_path, patience=3)
+    for step, reward in ((1, 0.5), (2, 0.1), (3, 0.1)):
+        assert evaluated(kept, metrics, step, reward) is None
+    again, metrics = keeper(tmp_path, patience=3, attempt=2)
+    assert evaluated(again, metrics, 3, 0.2) is None
+    assert evaluated(again, metrics, 4, 0.2) is not None
+
+
+def test_a_model_better_than_that_of_a_later_step_is_still_the_best_after_a_resume_before_it(tmp_path: Path) -> None:
+    kept, metrics = keeper(tmp_path)
+    for step, reward in ((1, 0.5), (6, 0.9)):
+        evaluated(kept, metrics, step, reward)
+    again, metrics = keeper(tmp_path, attempt=2)
+    assert evaluated(again, metrics, 2, 0.6) is None
+    assert again.best() == BestEvaluation(6, 0.9)
+
+
+def test_a_process_killed_while_it_replaced_the_best_has_lost_nothing(tmp_path: Path) -> None:
+    kept, metrics = keeper(tmp_path)
+    evaluated(kept, metrics, 1, 0.5)
+    place = tmp_path / "runs/r/checkpoints/best"
+    place.rename(place.with_name(".best.former"))
+    assert keeper(tmp_path)[0].best() == BestEvaluation(1, 0.5)
+    assert model_in(tmp_path) == "of step 1"
+
+
+def test_without_patience_training_goes_on(tmp_path: Path) -> None:
+    kept, metrics = keeper(tmp_path, patience=None)
+    assert [evaluated(kept, metrics, step, 0.5) for step in range(1, 50)] == [None] * 49
+
+
+@pytest.mark.parametrize("backend", ON)
+def test_every_backend_is_told_what_to_keep_and_when_to_stop(backend: str) -> None:
+    plan = build_plan(compose([*ON[backend], *KEEPS, "evaluation.every=4", "training.checkpoint_every=2"]), "r")
+    (train,) = (stage for stage in plan.stages if stage.name == "train")
+    config = "".join("".join(train.job.files["runs/r/attempt_1/train/config.json"].split()))
+    rule = '{"checkpoints":"runs/r/checkpoints","metrics":"runs/r/metrics.jsonl","keeps_model":true,"patience":3}'
+    assert f'"best":{rule}' in config
+
+
+@pytest.mark.parametrize("backend", ON)
+def test_a_best_of_no_evaluations_is_refused(backend: str) -> None:
+    with pytest.raises(XpError) as error:
+        build_plan(compose([*ON[backend], *KEEPS]), "r")
+    for name in ("keep_best", "patience"):
+        assert f"evaluation.{name}: without evaluation.every there is no evaluation while training" in str(error.value)
+
+
+def test_slime_refuses_evaluations_of_steps_that_have_no_export() -> None:
+    words = [*ON["slime"], *KEEPS, "evaluation.every=5", "training.checkpoint_every=2"]
+    with pytest.raises(XpError, match=r"set training\.checkpoint_every to a divisor of evaluation\.every=5"):
+        build_plan(compose(words), "r")

@@ -1,0 +1,126 @@
+"""Under Slime: the export of the best evaluation is kept, and its train.py is ended where none is better."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.contracts.test_agreement import NO_RETRY, FakeMix
+from tests.task_set import leave_manifest
+from tests.unit.slime_config import worker_config
+from xp.backends.base import RunPaths
+from xp.backends.slime.control.render import stages
+from xp.backends.slime.worker import rollout_process, train
+from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, SlimeTrainConfig, WorkerConfig
+from xp.backends.slime.worker.program import run_file
+from xp.backends.slime.worker.rollout_process import Worker, write_played
+from xp.backends.slime.worker.steps import log_evaluation
+from xp.compose import compose
+from xp.episode.metrics import Played
+from xp.episode.outcome import EpisodeStatus, Outcome
+from xp.worker.best import BestRule, EarlyStop
+
+RULE = BestRule("runs/r/checkpoints", "metrics.jsonl", keeps_model=True, patience=1)
+
+
+class Closing:
+    """A recorder that counts how often it is closed."""
+
+    num_closed = 0
+
+    def close(self) -> None:
+        self.num_closed += 1
+
+
+def evaluated(root: Path, config: WorkerConfig, rollout_id: int, reward: float, recorder: Any) -> None:
+    """Slime's hook after an evaluation of two episodes with this reward; the step has its export."""
+    args = SimpleNamespace()
+    setattr(args, WORKER_ATTRIBUTE, f"{root}/worker.json")
+    rollout_process._workers[f"{root}/worker.json"] = Worker(config, FakeMix(NO_RETRY), recorder)
+    export = root / "exports" / str(rollout_id)
+    export.mkdir(parents=True)
+    (export / "config.json").write_text(f'{{"of": {rollout_id}}}')
+    samples = []
+    for number in range(2):
+        outcome = Outcome(EpisodeStatus.FINISHED, reward, (reward,), 1, 1, 0)
+        samples.append(SimpleNamespace(metadata={}))
+        write_played(samples[-1].metadata, Played("fake", f"fake/test/{number}", outcome, 3))
+    assert log_evaluation(rollout_id, args, {"held_out": {"samples": samples}}, None) is True
+
+
+def test_the_best_export_is_kept_and_the_rollout_process_says_when_to_stop(tmp_path: Path) -> None:
+    leave_manifest(tmp_path / "tasks/t")
+    config, recorder = replace(worker_config(tmp_path, 1), exports="exports", best=RULE), Closing()
+    for rollout_id, reward in ((1, 0.2), (3, 0.7)):
+        evaluated(tmp_path, config, rollout_id, reward, recorder)
+    with pytest.raises(EarlyStop, match="training stops at step 6"):
+        evaluated(tmp_path, config, 5, 0.7, recorder)
+    best = tmp_path / "runs/r/checkpoints/best"
+    assert json.loads((best / "config.json").read_text()) == {"of": 3}
+    assert json.loads((best / "best.json").read_text())["step"] == 4
+    assert recorder.num_closed == 1
+
+
+def test_after_the_last_step_there_is_nothing_to_stop(tmp_path: Path) -> None:
+    leave_manifest(tmp_path / "tasks/t")
+    config = replace(worker_config(tmp_path, 1), exports="exports", best=RULE, num_steps=4)
+    for rollout_id in (1, 3):
+        evaluated(tmp_path, config, rollout_id, 0.5, Closing())
+
+
+def test_the_stages_program_knows_an_early_stop_that_ray_has_wrapped(tmp_path: Path) -> None:
+    ray = """
+from xp.worker.best import EarlyStop
+from xp.errors import XpError
+class RayTaskError(Exception): ...
+class Wrapped(RayTaskError, EarlyStop):
+    def __init__(self, cause):
+        self.cause = cause
+raise Wrapped(EarlyStop("training stops at step 6"))
+"""
+    (tmp_path / "train.py").write_text(ray)
+    with pytest.raises(EarlyStop, match="training stops at step 6") as found:
+        run_file(tmp_path / "train.py", [])
+    assert type(found.value) is EarlyStop
+
+
+def test_the_last_step_of_a_stopped_training_is_its_newest_whole_checkpoint_and_a_resumed_one_trains_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["backend=slime", "model=qwen2.5-1.5b-instruct", "hardware=h100x8", "env=gsm8k", "training.num_steps=10"]
+    words += ["evaluation.every=2", "training.checkpoint_every=2", "evaluation.patience=1"]
+    files = next(
+        one for one in stages(compose(words), RunPaths("runs/r", 1, "tasks/t")) if one.name == "train"
+    ).job.files
+    config = SlimeTrainConfig.from_json(files["runs/r/attempt_1/train/config.json"])
+    checkpoints = tmp_path / config.checkpoints
+    runs: list[int] = []
+
+    def until_step_6(*_: Any) -> None:
+        runs.append(1)
+        leave_manifest(tmp_path / "tasks/t")
+        whole_checkpoint(checkpoints, 5)
+        own = replace(worker_config(tmp_path, 1), exports="exports", best=config.best)
+        metrics = tmp_path / "runs/r/metrics.jsonl"
+        own = replace(own, common=replace(own.common, metrics=str(metrics.relative_to(tmp_path))))
+        for rollout_id, reward in ((3, 0.7), (5, 0.7)):
+            evaluated(tmp_path, own, rollout_id, reward, Closing())
+
+    monkeypatch.setattr(train, "run_train", until_step_6)
+    monkeypatch.setattr(train, "worker_config", lambda *_: None)
+    assert train.train(config, tmp_path, None) == 5
+    assert train.train(config, tmp_path, 5) == 5
+    assert runs == [1]
+
+
+def whole_checkpoint(checkpoints: Path, rollout_id: int) -> None:
+    """As Slime and Megatron leave one."""
+    for file in (f"iter_{rollout_id:07d}/metadata.json", f"rollout/global_dataset_state_dict_{rollout_id}.pt"):
+        (checkpoints / file).parent.mkdir(parents=True, exist_ok=True)
+        (checkpoints / file).write_text("{}")
+    (checkpoints / "latest_checkpointed_iteration.txt").write_text(str(rollout_id))

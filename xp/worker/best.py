@@ -1,0 +1,110 @@
+"""The best evaluation of a training: its model is kept as `checkpoints/best`, and training stops where none is better.
+
+`checkpoints/best` holds the model, and best.json: the rollout step and the reward. It is replaced whole or not at all.
+How many evaluations were not better is counted from metrics.jsonl, so that a resumed run goes on counting.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from xp.atomic import write_atomically
+from xp.episode.metrics_file import read_metrics
+from xp.errors import ExitCode, XpError
+
+NAME: Final = "best"
+RECORD: Final = "best.json"
+STAGE: Final = "evaluate_during"
+METRIC: Final = "evaluation/during/reward/avg_raw_reward"
+
+
+@dataclass(frozen=True)
+class BestRule:
+    """What evaluations while training decide. Paths are relative to the outputs root."""
+
+    checkpoints: str
+    metrics: str
+    """The run's metrics.jsonl."""
+    keeps_model: bool
+    """Whether the best model is kept, or only its step and reward."""
+    patience: int | None
+    """Evaluations in a row without a better one, after which training stops; None: it does not."""
+
+
+@dataclass(frozen=True)
+class BestEvaluation:
+    """The best one so far."""
+
+    step: int
+    reward: float
+
+
+class EarlyStop(XpError):
+    """No evaluation was better for as many as `evaluation.patience` says: training has ended, and not failed."""
+
+    def __init__(self, message: str, code: ExitCode = ExitCode.OK) -> None:
+        super().__init__(message, code)
+
+
+class BestKeeper:
+    """Keeps the best model of one run; one process calls it.
+
+    Args:
+        rule: what is kept.
+        root: the outputs root.
+    """
+
+    def __init__(self, rule: BestRule, root: Path) -> None:
+        self.rule = rule
+        self._metrics = root / rule.metrics
+        self._place = root / rule.checkpoints / NAME
+        self._former = self._place.with_name(f".{NAME}.former")
+        self.staged = self._place.with_name(f".{NAME}.part")
+        """Where the files of a new best model go before `finish`."""
+
+    def best(self) -> BestEvaluation | None:
+        """What is on record; None: nothing yet."""
+        if self._former.exists() and not self._place.exists():
+            self._former.rename(self._place)  # a process was killed within `finish`
+        try:
+            value = json.loads((self._place / RECORD).read_text())
+            return BestEvaluation(int(value["step"]), float(value["reward"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def is_better(self, reward: float) -> bool:
+        """Whether an evaluation with this reward is the best so far."""
+        best = self.best()
+        return best is None or reward > best.reward
+
+    def begin(self) -> Path:
+        """An empty directory for the files of the new best model."""
+        shutil.rmtree(self.staged, ignore_errors=True)
+        self.staged.mkdir(parents=True)
+        return self.staged
+
+    def finish(self, step: int, reward: float) -> None:
+        """Put what was staged in the place of the former best."""
+        write_atomically(self.staged / RECORD, json.dumps({"step": step, "reward": reward, "metric": METRIC}) + "\n")
+        shutil.rmtree(self._former, ignore_errors=True)
+        if self._place.exists():
+            self._place.rename(self._former)
+        self.staged.rename(self._place)
+        shutil.rmtree(self._former, ignore_errors=True)
+
+    def stop(self, step: int) -> EarlyStop | None:
+        """Why training ends after this step, whose evaluation is in metrics.jsonl; None: it goes on."""
+        best, patience = self.best(), self.rule.patience
+        if best is None or patience is None or not self._metrics.is_file():
+            return None
+        later = [line["step"] for line in read_metrics(self._metrics, STAGE) if best.step < line["step"] <= step]
+        if len(later) < patience:
+            return None
+        return EarlyStop(
+            f"training stops at step {step}: the last {len(later)} evaluations were not better than that of step"
+            f" {best.step} ({best.reward:.3f}), and evaluation.patience is {patience}"
+        )
