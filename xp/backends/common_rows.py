@@ -49,6 +49,21 @@ def length_rows(key: str, per_step: Callable[[RunSpec], int] = lambda _: 1) -> t
     )
 
 
+def no_best(spec: RunSpec) -> str | None:
+    """Why there is no best model to keep; None: there is, or none is asked for."""
+    return _without_evaluation(spec) if spec.evaluation.keep_best else None
+
+
+def no_patience(spec: RunSpec) -> str | None:
+    """Why training cannot wait for a better evaluation; None: it can, or it is not asked to."""
+    return None if spec.evaluation.patience is None else _without_evaluation(spec)
+
+
+def _without_evaluation(spec: RunSpec) -> str | None:
+    is_set = spec.evaluation.every is not None
+    return None if is_set else "without evaluation.every there is no evaluation while training; set it"
+
+
 def longest_episode(spec: RunSpec) -> int:
     """Tokens of the longest prompt and all its turns together."""
     return spec.training.max_prompt_tokens + spec.training.max_response_tokens

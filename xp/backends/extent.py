@@ -138,14 +138,6 @@ def extent_refusals(spec: RunSpec, *, trains: bool) -> Iterator[Refusal]:
         yield Refusal("evaluation.num_tasks", f"{wanted} of {known.held_out} held-out tasks; {way_out}")
     if spec.evaluation.every is not None and not spec.env.is_held_out:
         yield Refusal("evaluation.every", "env.held_out=null holds nothing out to evaluate on; set one of them")
-    for name, is_set in (
-        ("keep_best", spec.evaluation.keep_best),
-        ("patience", spec.evaluation.patience is not None),
-    ):
-        if is_set and spec.evaluation.every is None:
-            yield Refusal(
-                f"evaluation.{name}", "without evaluation.every there is no evaluation while training; set it"
-            )
     if trains and training.epochs is not None and known.train is not None and known.train < training.prompts_per_step:
         yield Refusal("training.epochs", too_few(known.train, training.prompts_per_step))
 

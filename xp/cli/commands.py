@@ -32,7 +32,15 @@ def run(asked: Namespace) -> int:
     """Plan everything, refuse what is illegal, then run it: one run, or one after the other for a sweep."""
     if asked.cfg:
         return show_config(asked)
-    return run_plans(_plans(asked))
+    if not asked.multirun:
+        return run_plans(_plans(asked))
+    from xp.cli.compare import compare_existing
+
+    plans, left = _sweep(_specs(asked), again=asked.again)
+    try:
+        return run_plans(plans)
+    finally:
+        compare_existing(outputs_of(asked.overrides), [*left, *(plan.run_id for plan in plans)])
 
 
 def prepare(asked: Namespace) -> int:
@@ -105,6 +113,7 @@ def tasks(asked: Namespace) -> int:
 def runs(asked: Namespace) -> int:
     """Runs by their records: list, show one or its recipe, follow its log, stop it, continue it, trust it, compare."""
     from xp.cli import runs as view
+    from xp.cli.compare import compare
     from xp.runs.record import directory_of
 
     if asked.action == "compare":
@@ -113,7 +122,7 @@ def runs(asked: Namespace) -> int:
 
             return show_paired(asked)
         form = next((name for name in ("csv", "markdown", "json") if getattr(asked, name)), None)
-        view.compare(asked.outputs, asked.names, form)
+        compare(asked.outputs, asked.names, form)
     elif asked.action == "resume":
         return run_plans([_again(spec_to_resume(asked.run, [*asked.overrides, f"outputs={asked.outputs}"]))])
     elif asked.action == "episode":
@@ -149,7 +158,7 @@ def search(asked: Namespace) -> int:
     directory = outputs_of(asked.overrides) / "searches" / digest
 
     def reward(spec: RunSpec) -> float:
-        run_plans(_sweep_plans([spec], again=asked.again))
+        run_plans(_sweep([spec], again=asked.again)[0])
         return held_out_reward(spec)
 
     run_trials(asked.overrides, asked.config_dir, directory, asked.trials, reward)
@@ -239,7 +248,7 @@ def _plans(asked: Namespace) -> list[Plan]:
         return [_again(resumed)]
     specs = _specs(asked)
     if asked.multirun:
-        return _sweep_plans(specs, again=asked.again)
+        return _sweep(specs, again=asked.again)[0]
     return [build_plan(spec, new_run_id(spec)) for spec in specs]
 
 
@@ -254,8 +263,11 @@ def _specs(asked: Namespace) -> list[RunSpec]:
     return [compose(asked.overrides, asked.config_dir)]
 
 
-def _sweep_plans(specs: Sequence[RunSpec], *, again: bool) -> list[Plan]:
-    """All points are planned before the first one runs, so that illegal ones refuse the sweep, each with its reason."""
+def _sweep(specs: Sequence[RunSpec], *, again: bool) -> tuple[list[Plan], list[str]]:
+    """Plans of the points that are still to be run, and the runs of the others.
+
+    All are planned before the first one runs, so that illegal ones refuse the sweep, each with its reason.
+    """
     from xp.cli.display import console
     from xp.runs.sweep import open_points
 
@@ -271,4 +283,4 @@ def _sweep_plans(specs: Sequence[RunSpec], *, again: bool) -> list[Plan]:
             faults |= dict.fromkeys(str(error).splitlines(), error.code)
     if faults:
         raise XpError("\n".join(faults), next(iter(faults.values())))
-    return plans
+    return plans, [entry.run_id for entry in left]

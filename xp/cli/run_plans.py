@@ -14,12 +14,16 @@ from xp.tracking.places import tracked_places
 
 def run_plans(plans: Sequence[Plan], *, is_whole: bool = True) -> int:
     """Run the plans in order. A sweep goes on after a failure and returns the first one's exit code."""
+    from rich.markup import escape
+
     from xp.cli.display import console
+    from xp.runs.differences import swept
 
     code: int = ExitCode.OK
-    for number, one in enumerate(plans, start=1):
+    points = swept([one.spec.model_dump(mode="json") for one in plans])
+    for number, (one, point) in enumerate(zip(plans, points, strict=True), start=1):
         if len(plans) > 1:
-            console().rule(f"{number}/{len(plans)}  {one.run_id}")
+            console().rule(escape(f"{number}/{len(plans)}  {one.run_id}  {point}".rstrip()))
         try:
             run_plan(one, is_whole=is_whole)
         except XpError as error:

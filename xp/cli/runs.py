@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,22 +30,6 @@ RUNS: Final = (
     Column("note", 5),
 )
 """Columns of `runs list`; `before` and `after` are held-out rewards."""
-COMPARED: Final = {
-    "run": 0,
-    "after": 1,
-    "stderr": 2,
-    "before": 3,
-    "env": 4,
-    "algorithm": 5,
-    "seed": 6,
-    "model": 7,
-    "steps": 8,
-    "status": 9,
-    "backend": 10,
-    "minutes": 11,
-    "note": 12,
-}
-"""Column of `runs compare` -> its rank."""
 FOREIGN = "of elsewhere"
 """The record says `running`, and the run was not begun here, so that nobody is asked about it."""
 KILLED = "killed"
@@ -120,26 +104,6 @@ def recipe(run: Path, config_dirs: Sequence[Path]) -> str:
         "# As DIR/recipes/NAME.yaml anywhere: python -m xp recipes=NAME --config-dir DIR"
     )
     return recipe_of(from_container(recorded_spec(run / SPEC)), title, config_dirs)
-
-
-def compare(outputs: Path, names: Sequence[str], form: str | None) -> None:
-    """Runs by their held-out reward, best first.
-
-    Args:
-        outputs: the outputs root.
-        names: of the runs; none: all.
-        form: csv, markdown, json; None: a table.
-    """
-    from xp.runs.leaderboard import RunRow, as_csv, as_markdown, leaderboard
-
-    lines = leaderboard(outputs, names)
-    if form in ("csv", "markdown"):
-        print(as_csv(lines) if form == "csv" else as_markdown(lines), end="")
-    elif not lines and form is None:
-        print(f"no runs below {outputs / 'runs'}")
-    else:
-        columns = [Column(field.name, COMPARED[field.name]) for field in fields(RunRow)]
-        show_table(columns, [asdict(line) for line in lines], as_json=form == "json")
 
 
 def logs(outputs: Path, run: Path) -> None:

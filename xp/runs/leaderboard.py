@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from xp.errors import ExitCode, XpError
 from xp.reading import json_of
+from xp.runs.differences import differing, text
 from xp.runs.held_out import held_out
+from xp.runs.naming import run_names
 from xp.runs.record import RunRecord, directory_of, read_record
 
 
@@ -39,19 +41,28 @@ class RunRow:
     status: str
     note: str
     """What is to be said of `before` and `after`: that their tasks are trained on as well; empty: they are not."""
+    differs: Mapping[str, Any]
+    """Keys in which not all of these runs on this environment have the same value -> this one's."""
+
+
+PLAIN: Final = tuple(field.name for field in fields(RunRow) if field.name != "differs")
+"""Columns that every table has."""
 
 
 def leaderboard(outputs: Path, names: Sequence[str]) -> list[RunRow]:
-    """Lines of the named runs, or of all; best first, runs without a result last.
+    """Lines of the runs that the names mean (`run_names`), or of all; best first, runs without a result last.
 
     Raises:
         XpError: RUN_DIR where a named run does not exist.
     """
-    runs = outputs / "runs"
-    directories = [directory_of(outputs, name) for name in names] or [
-        file.parent for file in sorted(runs.glob("*/run.json"))
-    ]
-    lines = [_line(directory) for directory in directories]
+    groups: dict[str, list[tuple[Path, RunRecord, Any]]] = {}
+    for name in run_names(outputs, names):
+        env, *one = _read(directory_of(outputs, name))
+        groups.setdefault(env, []).append((one[0], one[1], one[2]))
+    lines = []
+    for group in groups.values():
+        differs = differing([spec for _, _, spec in group])
+        lines += [_line(*one, own) for one, own in zip(group, differs, strict=True)]
     return sorted(lines, key=lambda line: (line.after is None, -(line.after or 0.0), line.run))
 
 
@@ -59,21 +70,21 @@ def as_csv(lines: Sequence[RunRow]) -> str:
     """With a header; numbers as they were measured."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([field.name for field in fields(RunRow)])
-    writer.writerows([["" if value is None else value for value in _values(line)] for line in lines])
+    writer.writerow(head(lines))
+    writer.writerows([["" if value is None else value for value in _values(line, head(lines))] for line in lines])
     return text.getvalue()
 
 
 def as_markdown(lines: Sequence[RunRow]) -> str:
     """A table for a document; numbers rounded."""
-    head = [field.name for field in fields(RunRow)]
-    rows = [head, ["---"] * len(head), *(readable(line) for line in lines)]
+    names = head(lines)
+    rows = [names, ["---"] * len(names), *(readable(line, names) for line in lines)]
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
-def readable(line: RunRow) -> list[str]:
-    """The line's cells, rounded for people."""
-    return [_readable(value) for value in _values(line)]
+def readable(line: RunRow, names: Sequence[str]) -> list[str]:
+    """The line's cells under these columns, rounded for people."""
+    return [_readable(value) for value in _values(line, names)]
 
 
 def _readable(value: Any) -> str:
@@ -82,8 +93,14 @@ def _readable(value: Any) -> str:
     return f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
-def _values(line: RunRow) -> list[Any]:
-    return [getattr(line, field.name) for field in fields(line)]
+def head(lines: Sequence[RunRow]) -> list[str]:
+    """Names of the columns: those of every table, and the keys that differ."""
+    return [*PLAIN, *dict.fromkeys(key for line in lines for key in line.differs)]
+
+
+def _values(line: RunRow, names: Sequence[str]) -> list[Any]:
+    own = {**{name: getattr(line, name) for name in PLAIN}, **{key: text(one) for key, one in line.differs.items()}}
+    return [own.get(name) for name in names]
 
 
 def _spec(directory: Path, attempt: int) -> Any:
@@ -98,10 +115,18 @@ def _spec(directory: Path, attempt: int) -> Any:
     return recorded_spec(directory / "spec.yaml")
 
 
-def _line(directory: Path) -> RunRow:
+def _read(directory: Path) -> tuple[str, Path, RunRecord, Any]:
+    """Its environments, directory, record and spec."""
     record = read_record(directory)
     try:
         spec = _spec(directory, len(record.attempts))
+        return "+".join(spec["env"]["members"]), directory, record, spec
+    except (ValueError, KeyError, TypeError) as error:
+        raise XpError(f"{directory} cannot be compared: {type(error).__name__} {error}", ExitCode.RUN_DIR) from error
+
+
+def _line(directory: Path, record: RunRecord, spec: Any, differs: Mapping[str, Any]) -> RunRow:
+    try:
         results = held_out(directory)
         before, after = results.get("before"), results.get("after")
         return RunRow(
@@ -118,6 +143,7 @@ def _line(directory: Path) -> RunRow:
             minutes=_minutes(record),
             status=record.status.value,
             note=next((result.label for result in results.values() if result.label), ""),
+            differs=differs,
         )
     except (ValueError, KeyError, TypeError) as error:
         raise XpError(f"{directory} cannot be compared: {type(error).__name__} {error}", ExitCode.RUN_DIR) from error

@@ -15,13 +15,11 @@ from typing import Any
 
 from xp.errors import ExitCode, XpError
 from xp.runs.detached import current
+from xp.runs.differences import INCIDENTAL
 from xp.runs.leaderboard import leaderboard
 from xp.runs.origin import is_ours
 from xp.runs.record import RunStatus, is_held
 from xp.spec import RunSpec
-
-INCIDENTAL = ("outputs", "project", "tracking", "upload_rollouts", "record_prompts", "preparation", "launcher")
-"""Sections of a spec that change nothing about its result."""
 
 
 class Standing(StrEnum):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from xp.backends.capability import Row
-from xp.backends.common_rows import cut_gap, length_rows, longest_episode, too_long
+from xp.backends.common_rows import cut_gap, length_rows, longest_episode, no_best, no_patience, too_long
 from xp.backends.extent import num_steps
 from xp.backends.skyrl.control.geometry import geometry, is_megatron
 from xp.backends.skyrl.control.keys import ALGORITHM, ENGINE, MEGATRON, Keys, has_critic, optimizers, sampled, trained
@@ -232,11 +232,12 @@ EVALUATION = (
         lambda s: {"trainer.eval_interval": s.evaluation.every or -1},
         note=lambda s: "SkyRL evaluates after the last step too." if s.evaluation.every else "",
     ),
-    Row("evaluation.keep_best", carried_by="xp.worker.best, by xp.backends.skyrl.worker.trainer"),
+    Row("evaluation.keep_best", carried_by="xp.worker.best, by xp.backends.skyrl.worker.trainer", refuse=no_best),
     Row(
         "evaluation.patience",
         carried_by="xp.worker.best; trainer.max_training_steps, once it is spent",
         native=("trainer.max_training_steps",),
+        refuse=no_patience,
     ),
     Row("evaluation.batch_size", "trainer.eval_batch_size"),
 )

@@ -6,7 +6,7 @@ from typing import Any
 
 from xp.backends.base import Support
 from xp.backends.capability import Row
-from xp.backends.common_rows import length_rows, longest_episode, too_long
+from xp.backends.common_rows import length_rows, longest_episode, no_best, no_patience, too_long
 from xp.backends.extent import num_steps
 from xp.backends.slime.control.geometry import geometry
 from xp.backends.slime.worker.config import STEPS_FLAG, warm_up_start, warm_up_too_long
@@ -241,12 +241,12 @@ EVALUATION = (
     Row(
         "evaluation.keep_best",
         carried_by="xp.worker.best: the export of that step",
-        refuse=lambda s: _without_export(s) if s.evaluation.keep_best else None,
+        refuse=lambda s: no_best(s) or (_without_export(s) if s.evaluation.keep_best else None),
     ),
     Row(
         "evaluation.patience",
         carried_by="xp.worker.best; train.py is ended, and the export of the last step is the model",
-        refuse=lambda s: _without_export(s) if s.evaluation.patience is not None else None,
+        refuse=lambda s: no_patience(s) or (_without_export(s) if s.evaluation.patience is not None else None),
     ),
     Row(
         "evaluation.batch_size",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xp.backends.base import Support
 from xp.backends.capability import Row
-from xp.backends.common_rows import cut_gap, length_rows, longest_episode, too_long
+from xp.backends.common_rows import cut_gap, length_rows, longest_episode, no_best, no_patience, too_long
 from xp.backends.trl.control.geometry import geometry
 from xp.backends.trl.control.rows.algorithm import NO_CRITIC
 from xp.spec import EngineName, RunSpec
@@ -113,6 +113,7 @@ TRAINING = (
         carried_by="xp.worker.best",
         note=lambda s: "The model of the last step is not among them." if s.evaluation.keep_best else "",
         native=("load_best_model_at_end", "metric_for_best_model"),
+        refuse=no_best,
     ),
-    Row("evaluation.patience", carried_by="xp.worker.best"),
+    Row("evaluation.patience", carried_by="xp.worker.best", refuse=no_patience),
 )

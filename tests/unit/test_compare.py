@@ -1,0 +1,106 @@
+"""Runs beside each other: columns for what differs, one table an environment, and a sentence that claims no more."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.unit.test_sweep import leave_run, spec
+from xp.__main__ import main
+from xp.errors import ExitCode
+from xp.runs.differences import differing, swept
+from xp.runs.naming import run_names
+from xp.runs.record import RunStatus
+
+RATE = "training.learning_rate"
+
+
+def leave(outputs: Path, run: str, after: float, *words: str) -> Path:
+    return leave_run(spec(outputs, *words), run, RunStatus.SUCCEEDED, after=after)
+
+
+def with_tasks(run: Path, rewards: Sequence[float]) -> None:
+    """The evaluation with the reward of each of its tasks."""
+    file = run / "attempt_1/evaluate/evaluation.json"
+    value = json.loads(file.read_text())
+    value["results"]["after"] |= {
+        "tasks": {f"e/test/{number}": [reward] for number, reward in enumerate(rewards)},
+        "pass_threshold": 1.0,
+    }
+    file.write_text(json.dumps(value))
+
+
+def shown(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
+    capsys.readouterr()
+    assert main(["runs", "compare", *words]) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+def test_a_key_that_differs_is_a_column_and_one_that_does_not_is_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for run, rate, after in (("low", "1e-4", 0.5), ("high", "1e-3", 0.9)):
+        leave(tmp_path, run, after, f"{RATE}={rate}")
+    head, first, second, _ = shown(capsys, f"outputs={tmp_path}")
+    cells = [line.split("\t") for line in (head, first, second)]
+    assert cells[0][:3] == ["run", "after", RATE]
+    assert [line[:3] for line in cells[1:]] == [["high", "0.900", "0.001"], ["low", "0.500", "0.0001"]]
+    assert sum(name.startswith(("training.", "evaluation.", "env.")) for name in cells[0]) == 1
+    csv = shown(capsys, "--csv", f"outputs={tmp_path}")
+    assert csv[0].endswith(RATE)
+    assert csv[1].endswith(",0.001")
+
+
+def test_environments_are_ranked_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    leave(tmp_path, "a", 0.9, "env=multiply")
+    leave(tmp_path, "b", 0.1)
+    leave(tmp_path, "c", 0.2)
+    lines = shown(capsys, f"outputs={tmp_path}")
+    assert [line for line in lines if line.endswith(":")] == ["multiply:", "whodunit_mini:"]
+    assert [line.split("\t")[0] for line in lines if "\t" in line] == ["run", "a", "run", "c", "b"]
+
+
+def test_runs_are_named_by_a_beginning_or_a_pattern(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for run in ("sweep-1", "sweep-2", "other", "sweep"):
+        leave(tmp_path, run, 0.5)
+    assert run_names(tmp_path, ["sweep-"]) == ["sweep-1", "sweep-2"]
+    assert run_names(tmp_path, ["*-2", "other"]) == ["sweep-2", "other"]
+    assert run_names(tmp_path, ["sweep"]) == ["sweep"]
+    assert run_names(tmp_path, []) == ["other", "sweep", "sweep-1", "sweep-2"]
+    assert main(["runs", "compare", "swep-1", f"outputs={tmp_path}"]) == ExitCode.RUN_DIR
+    assert "did you mean sweep-1?" in capsys.readouterr().err
+
+
+def test_two_runs_that_hardly_differ_are_not_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    low, high = leave(tmp_path, "low", 0.5, f"{RATE}=1e-4"), leave(tmp_path, "high", 0.6, f"{RATE}=1e-3")
+    with_tasks(low, [1.0, 0.0] * 5)
+    with_tasks(high, [0.0, 1.0] * 5)
+    verdict = shown(capsys, f"outputs={tmp_path}")[-1]
+    assert verdict.startswith(f"{RATE}=0.001 is highest with 0.600; against {RATE}=0.0001: +0.100 (95 % ")
+    assert verdict.endswith("paired over 10 tasks, one seed each): not distinguishable; more seeds or episodes")
+    with_tasks(low, [0.0] * 9 + [0.1])
+    with_tasks(high, [1.0] * 10)
+    assert shown(capsys, f"outputs={tmp_path}")[-1].endswith("): a difference is shown")
+
+
+def test_with_several_seeds_it_is_the_seeds_that_decide(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for rate, rewards in (("1e-4", (0.2, 0.25, 0.21)), ("1e-3", (0.7, 0.8, 0.75))):
+        for seed, after in enumerate(rewards):
+            leave(tmp_path, f"{rate}-{seed}", after, f"{RATE}={rate}", f"seed={seed}")
+    verdict = shown(capsys, f"outputs={tmp_path}")[-1]
+    assert "is highest with 0.750; against training.learning_rate=0.0001: +0.530" in verdict
+    assert "over 3 and 3 seeds" in verdict
+    assert "a difference is shown" in verdict
+
+
+def test_the_points_of_a_sweep_are_told_by_what_is_swept() -> None:
+    specs = [spec(Path("o"), f"{RATE}={rate}", f"seed={seed}") for rate in ("1e-4", "1e-3") for seed in (1, 2)]
+    assert swept([one.model_dump(mode="json") for one in specs]) == [
+        f"seed={seed} {RATE}={rate}" for rate in ("0.0001", "0.001") for seed in (1, 2)
+    ]
+    algorithms = [spec(Path("o"), f"algorithm={name}").model_dump(mode="json") for name in ("grpo", "dapo")]
+    assert swept(algorithms) == ["algorithm=grpo", "algorithm=dapo"]
+    assert differing(algorithms) == [{}, {}]

@@ -1,0 +1,74 @@
+"""`python -m xp runs compare`: a table for each environment, best run first, and what may be said of the best."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Final
+
+from xp.cli.table import Column, show_table
+from xp.evaluation.ranking import sentence
+from xp.runs.differences import text
+from xp.runs.leaderboard import PLAIN, RunRow, as_csv, as_markdown, leaderboard
+
+RANKS: Final = {
+    name: rank
+    for rank, name in enumerate(
+        (
+            *("run", "after", "stderr", "before", "algorithm", "seed", "model", "steps", "status", "backend"),
+            *("minutes", "note", "env"),
+        )
+    )
+}
+"""Column -> its rank, after that of the keys that differ."""
+
+
+def compare(outputs: Path, names: Sequence[str], form: str | None) -> None:
+    """Runs by their held-out reward, best first.
+
+    Args:
+        outputs: the outputs root.
+        names: of the runs, beginnings of them, or patterns; none: all.
+        form: csv, markdown, json; None: a table for each environment.
+    """
+    lines = leaderboard(outputs, names)
+    if form == "json":
+        print(json.dumps([asdict(line) for line in lines], indent=2))
+    elif form is not None:
+        print(as_csv(lines) if form == "csv" else as_markdown(lines), end="")
+    elif not lines:
+        print(f"no runs below {outputs / 'runs'}")
+    else:
+        show(outputs, lines)
+
+
+def compare_existing(outputs: Path, names: Sequence[str]) -> None:
+    """The same of those runs that have a record: a sweep may have been cut."""
+    found = [name for name in names if (outputs / "runs" / name / "run.json").is_file()]
+    if len(found) > 1:
+        print()
+        show(outputs, leaderboard(outputs, found))
+
+
+def show(outputs: Path, lines: Sequence[RunRow]) -> None:
+    """A table and a sentence for each environment."""
+    envs = list(dict.fromkeys(line.env for line in lines))
+    for env in envs:
+        own = [line for line in lines if line.env == env]
+        if len(envs) > 1:
+            print(f"{env}:")
+        keys = list(dict.fromkeys(key for line in own for key in line.differs))
+        plain = [name for name in PLAIN if name not in ("run", "after", "env")]
+        columns = [
+            *(Column("run", 0), Column("after", 1)),
+            *(Column(key, 2 + number) for number, key in enumerate(keys)),
+            *(Column(name, 2 + len(keys) + RANKS[name]) for name in plain),
+        ]
+        rows = [{**asdict(line), **{key: text(value) for key, value in line.differs.items()}} for line in own]
+        show_table(columns, rows)
+        if (told := sentence(outputs, own)) is not None:
+            print(told)
+        if env != envs[-1]:
+            print()

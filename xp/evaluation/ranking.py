@@ -1,0 +1,110 @@
+"""Whether the best of several runs is told from the next one: over seeds where there are several, else task by task."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Final
+
+from xp.errors import XpError
+from xp.evaluation.results import compare_all
+from xp.evaluation.settings import settings
+from xp.evaluation.statistics import CONFIDENCE
+from xp.runs.differences import words_of
+from xp.runs.leaderboard import RunRow
+
+OPTIONS: Final = ("model", "algorithm", "backend")
+NORMAL: Final = 1.96
+
+
+@dataclass(frozen=True)
+class Point:
+    """Runs of one spec, which differ by their seeds alone."""
+
+    label: str
+    runs: tuple[RunRow, ...]
+    rewards: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        return fmean(self.rewards)
+
+
+def sentence(outputs: Path, rows: Sequence[RunRow]) -> str | None:
+    """What may be said of runs on one environment; None: fewer than two have a held-out reward.
+
+    Args:
+        outputs: the outputs root.
+        rows: best first.
+    """
+    scored = [row for row in rows if row.after is not None]
+    if len(scored) < 2:
+        return None
+    points = sorted(_points(scored), key=lambda point: -point.mean)
+    if len(points) == 1:
+        return f"{len(scored)} seeds of one spec: mean held-out reward {points[0].mean:.3f}, {_over_seeds(points[0])}"
+    first, second = points[0], points[1]
+    own = f"{first.label} is highest with {first.mean:.3f}; against {second.label}"
+    difference = first.mean - second.mean
+    bounds, basis = _interval(outputs, first, second)
+    if bounds is None:
+        return f"{own}: {difference:+.3f}, of which nothing more can be said: {basis}"
+    low, high = bounds
+    told = "a difference is shown" if low > 0 else "not distinguishable; more seeds or episodes"
+    return f"{own}: {difference:+.3f} (95 % {low:+.3f} to {high:+.3f}, {basis}): {told}"
+
+
+def _points(rows: Sequence[RunRow]) -> list[Point]:
+    varied = [name for name in OPTIONS if len({getattr(row, name) for row in rows}) > 1]
+    groups: dict[str, list[RunRow]] = {}
+    for row in rows:
+        words = words_of({**{name: getattr(row, name) for name in varied}, **row.differs})
+        groups.setdefault(words, []).append(row)
+    return [
+        Point(words or own[0].run, tuple(own), tuple(row.after for row in own if row.after is not None))
+        for words, own in groups.items()
+    ]
+
+
+def _over_seeds(point: Point) -> str:
+    from scipy.stats import ttest_1samp
+
+    if len(set(point.rewards)) == 1:
+        return "the same for each"
+    found = ttest_1samp(point.rewards, 0.0).confidence_interval(CONFIDENCE)
+    return f"95 % {float(found.low):.3f} to {float(found.high):.3f} over seeds"
+
+
+def _interval(outputs: Path, first: Point, second: Point) -> tuple[tuple[float, float] | None, str]:
+    """Bounds of first minus second, and what they are over."""
+    if len(first.rewards) > 1 and len(second.rewards) > 1:
+        return _welch(first, second)
+    one, other = first.runs[0], second.runs[0]
+    try:
+        (found,) = compare_all(outputs, [other.run, one.run], settings({}).eval.margin)
+    except XpError:
+        return _by_errors(one, other)
+    if found.low is None or found.high is None:
+        is_same = found.difference == 0
+        return None, "every task has the same reward in both" if is_same else "all tasks differ alike"
+    return (found.low, found.high), f"paired over {found.num_tasks} tasks, one seed each"
+
+
+def _welch(first: Point, second: Point) -> tuple[tuple[float, float] | None, str]:
+    from scipy.stats import ttest_ind
+
+    if len(set(first.rewards)) == 1 == len(set(second.rewards)):
+        return None, "the seeds do not vary"
+    found = ttest_ind(first.rewards, second.rewards, equal_var=False).confidence_interval(CONFIDENCE)
+    return (float(found.low), float(found.high)), f"over {len(first.rewards)} and {len(second.rewards)} seeds"
+
+
+def _by_errors(one: RunRow, other: RunRow) -> tuple[tuple[float, float] | None, str]:
+    """Where the tasks are not the same ones, or not on record: by the two standard errors."""
+    if one.stderr is None or other.stderr is None or one.after is None or other.after is None:
+        return None, "the evaluations have no standard error"
+    reach = NORMAL * (one.stderr**2 + other.stderr**2) ** 0.5
+    difference = one.after - other.after
+    return (difference - reach, difference + reach), "by their standard errors, one seed each"

@@ -1,0 +1,75 @@
+"""Which keys of several specs differ, and each one's value of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+INCIDENTAL: Final = ("outputs", "project", "tracking", "upload_rollouts", "record_prompts", "preparation", "launcher")
+"""Sections of a spec that change nothing about its result."""
+NAMED: Final = ("algorithm.name", "backend.name", "model.name", "seed", "name")
+"""Keys that a listing of runs has as columns of their own."""
+FOLLOWS: Final = {"algorithm": "algorithm.name", "backend": "backend.name", "model": "model.name"}
+"""Section -> the key that chooses its option: where that differs, the rest of the section follows from it."""
+
+
+def differing(specs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """For each spec, the keys in which not all of them agree; one that a spec does not have is None there.
+
+    Left out are keys that change nothing about a result, those of `NAMED`, and sections whose option differs.
+
+    Args:
+        specs: dumped RunSpecs.
+    """
+    flat = [dict(_flat("", spec)) for spec in specs]
+    keys = list(dict.fromkeys(key for one in flat for key in one))
+    varied = [key for key in keys if any(one.get(key) != flat[0].get(key) for one in flat)]
+    wanted = [key for key in varied if not _is_left_out(key, varied)]
+    return [{key: one.get(key) for key in wanted} for one in flat]
+
+
+def words_of(values: Mapping[str, Any]) -> str:
+    """As they would be given on a command line."""
+    return " ".join(f"{key}={text(value)}" for key, value in values.items())
+
+
+def text(value: Any) -> str:
+    """A value as a command line has it."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, float):
+        return f"{value:g}"
+    return "[" + ",".join(map(text, value)) + "]" if isinstance(value, list | tuple) else str(value)
+
+
+def swept(specs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """For each point of a sweep, what tells it from the others."""
+    named = [{key: _at(spec, key) for key in NAMED} for spec in specs]
+    varied = [key for key in NAMED if any(one[key] != named[0][key] for one in named)]
+    return [
+        words_of({**{_option(key): own[key] for key in varied}, **others})
+        for own, others in zip(named, differing(specs), strict=True)
+    ]
+
+
+def _option(key: str) -> str:
+    """The word that sets it: `model=tiny` sets model.name."""
+    return key.removesuffix(".name")
+
+
+def _at(spec: Mapping[str, Any], key: str) -> Any:
+    value: Any = spec
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def _flat(prefix: str, value: Any) -> list[tuple[str, Any]]:
+    if isinstance(value, Mapping) and value:
+        return [pair for key, one in value.items() for pair in _flat(f"{prefix}.{key}" if prefix else key, one)]
+    return [(prefix, value)]
+
+
+def _is_left_out(key: str, varied: Sequence[str]) -> bool:
+    section = key.partition(".")[0]
+    return key in NAMED or section in INCIDENTAL or FOLLOWS.get(section) in varied
