@@ -38,6 +38,16 @@ class ExitCode(IntEnum):
     weights that are trained (`training.max_logprob_gap`)."""
     ENGINE = 13
     """The inference engine's server ended or hung while the stage needed it."""
+    SYMPTOM = 14
+    """A training showed a symptom, and `training.on_symptom` is `stop`."""
+    FLAT = 21
+    """`runs diagnose`: nothing was learned, and nothing is known to be wrong."""
+    WORSE = 22
+    """`runs diagnose`: the trained model is worse than the one before training."""
+    BROKEN = 23
+    """`runs diagnose`: nothing could be learned, for a reason that is named."""
+    INCOMPLETE = 24
+    """`runs diagnose`: the run has not ended, or has no evaluation before and after training."""
     RESOURCE = 74
     """Disk full, quota reached or no permission to write."""
     INTERRUPTED = 130

@@ -66,6 +66,7 @@ def worker_config(root: Path, limits: EngineLimits = LIMITS, **changes: Any) -> 
         "exports": None,
         "keep_checkpoints": 1,
         "best": None,
+        "symptoms": None,
         "estimator": "grpo",
         "advantage_fn": None,
     }

@@ -38,6 +38,7 @@ def worker_config(root: Path, updates_per_step: int) -> WorkerConfig:
         exports=None,
         keep_checkpoints=1,
         best=None,
+        symptoms=None,
         estimator="grpo",
         advantage_fn=None,
     )

@@ -219,6 +219,7 @@ def _runs(parser: argparse.ArgumentParser) -> None:
     _outputs(listing)
     for name, text in (
         ("show", "one run: its stages with exit codes and times"),
+        ("diagnose", "what became of a run: a verdict with its exit code, and the symptoms that were found"),
         ("logs", "the log of the stage that ran last, followed while the run continues"),
         ("fetch", "bring the model and the trajectories of a run from where its launcher keeps them"),
         ("recipe", "print what differs from the defaults, as a recipe: xp runs recipe RUN > recipes/mine.yaml"),
@@ -228,8 +229,9 @@ def _runs(parser: argparse.ArgumentParser) -> None:
     ):
         one = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         one.add_argument("run", metavar="RUN", help="name of the run, or its directory")
-        if name == "show":
-            one.add_argument("--json", action="store_true", help="its record as JSON")
+        if name in ("show", "diagnose"):
+            what = "its record" if name == "show" else "verdict and symptoms"
+            one.add_argument("--json", action="store_true", help=f"{what} as JSON")
         if name == "fetch":
             one.add_argument("--checkpoints", action="store_true", help="the checkpoints too, which may be large")
         if name == "recipe":
@@ -283,7 +285,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
     ),
     "tasks": Command("look at the task store: list, show, verify, prune", _tasks, takes_overrides=False),
     "runs": Command(
-        "look at runs: list, show, logs, recipe, fetch, cancel, resume, trust, episode, compare",
+        "look at runs: list, show, watch, diagnose, logs, recipe, fetch, cancel, resume, trust, episode, compare",
         _runs,
         takes_overrides=False,
     ),

@@ -138,6 +138,10 @@ def runs(asked: Namespace) -> int:
                 print(view.recipe(run, asked.config_dir), end="")
             case "show":
                 view.show(run, as_json=asked.json)
+            case "diagnose":
+                from xp.cli.diagnose import show_diagnosis
+
+                return show_diagnosis(run, as_json=asked.json)
             case "logs":
                 view.logs(asked.outputs, run)
             case "fetch":

@@ -103,7 +103,7 @@ def _values(line: RunRow, names: Sequence[str]) -> list[Any]:
     return [own.get(name) for name in names]
 
 
-def _spec(directory: Path, attempt: int) -> Any:
+def spec_of(directory: Path, attempt: int) -> Any:
     """The run's spec, from the plan of its last attempt: JSON is read ten times as fast as YAML."""
     from xp.compose.recorded import recorded_spec
 
@@ -119,7 +119,7 @@ def _read(directory: Path) -> tuple[str, Path, RunRecord, Any]:
     """Its environments, directory, record and spec."""
     record = read_record(directory)
     try:
-        spec = _spec(directory, len(record.attempts))
+        spec = spec_of(directory, len(record.attempts))
         return "+".join(spec["env"]["members"]), directory, record, spec
     except (ValueError, KeyError, TypeError) as error:
         raise XpError(f"{directory} cannot be compared: {type(error).__name__} {error}", ExitCode.RUN_DIR) from error

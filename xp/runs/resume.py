@@ -23,6 +23,7 @@ CHANGEABLE = (
     "training.max_void_fraction",
     "training.on_nonfinite",
     "training.max_logprob_gap",
+    "training.on_symptom",
     "evaluation.",
     "launcher.",
     "preparation.",

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
+from xp.diagnosis.live import OnSymptom
 from xp.episode.finite import OnNonfinite
 from xp.spec.section import Count, Fraction, LocalPath, Section
 
@@ -79,6 +80,8 @@ class Training(Section):
     max_logprob_gap: Annotated[float, Field(gt=0)] | None
     """The run stops when the engine's log-probabilities of a step's tokens differ from the trainer's by more than this,
     in the mean: the engine then writes with other weights than those that are trained. None: it is only recorded."""
+    on_symptom: OnSymptom
+    """What a sign of a training that goes wrong does (xp.diagnosis): nothing, a line in the log, or the run's end."""
 
     @model_validator(mode="after")
     def _one_length(self) -> Training:

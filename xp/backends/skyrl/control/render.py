@@ -15,6 +15,7 @@ from xp.backends.skyrl.control.keys import has_critic, is_rehearsal
 from xp.backends.skyrl.control.overrides import assignment, flat
 from xp.backends.skyrl.control.rows import ROWS
 from xp.backends.skyrl.worker.config import SkyRLEvaluateConfig, SkyRLSampling, SkyRLStageConfig, SkyRLTrainStageConfig
+from xp.backends.stages.diagnosis import live_rules
 from xp.backends.stages.episode import chat_of, episode_config, episode_secrets
 from xp.backends.stages.evaluation import best_rule, rounds
 from xp.backends.stages.model import model_place, model_stage, start_place
@@ -144,6 +145,7 @@ def _train_job(spec: RunSpec, places: RunPaths) -> Job:
         estimator=spec.algorithm.estimator.value,
         advantage_fn=spec.algorithm.advantage_fn,
         best=best_rule(spec, places),
+        symptoms=live_rules(spec),
     )
     # A large model's weights are several files: its config.json is there in any case.
     outputs = (f"{places.model}/config.json", places.metrics)

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from xp.diagnosis.live import LiveRules
 from xp.envs.config import Chat
 from xp.tasks.length import Length
 from xp.tasks.rounds import Rounds
@@ -115,6 +116,7 @@ class SkyRLTrainStageConfig:
     """`package.module:function` of the user's own."""
     best: BestRule | None
     """Of the evaluations while training."""
+    symptoms: LiveRules
 
     @property
     def start_model(self) -> str:
@@ -141,7 +143,9 @@ class SkyRLTrainStageConfig:
         during = None if value["during"] is None else Rounds(**value["during"])
         best = None if value["best"] is None else BestRule(**value["best"])
         parts = {"common": _common(value["common"]), "during": during, "length": Length(**value["length"])}
-        return SkyRLTrainStageConfig(**value | parts | {"best": best})
+        return SkyRLTrainStageConfig(
+            **value | parts | {"best": best, "symptoms": LiveRules.from_value(value["symptoms"])}
+        )
 
 
 @dataclass(frozen=True)

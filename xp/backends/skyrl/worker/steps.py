@@ -11,6 +11,7 @@ from tqdm import tqdm
 from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig
 from xp.backends.skyrl.worker.metric_names import GAP, NATIVE
 from xp.backends.skyrl.worker.play import Play
+from xp.diagnosis.live import SymptomWatch
 from xp.episode.finite import FiniteUpdates, OnNonfinite
 from xp.episode.metrics import Played, check_health, episode_metrics
 from xp.episode.metrics_file import MetricsFile, read_metrics
@@ -31,6 +32,7 @@ class SkyRLStepLog:
 
     def __init__(self, config: SkyRLTrainStageConfig, file: MetricsFile, recorder: Recorder) -> None:
         self._config, self._file, self._recorder = config, file, recorder
+        self._watch = SymptomWatch(config.symptoms, Path(config.common.metrics))
         self._finite = FiniteUpdates(OnNonfinite(config.common.on_nonfinite))
         self._played: list[Played] = []
         self._rollout_s = 0.0
@@ -89,6 +91,7 @@ class SkyRLStepLog:
         episodes = episode_metrics(self._played, self._config.group_size, self._config.common.pass_threshold)
         line = {**episodes, **own, "training/tokens": self._tokens_before, "time/rollout_s": self._rollout_s}
         self._file.write(step, line)
+        self._watch.line(step, line)
         self._played, self._rollout_s, self._tokens = [], 0.0, 0
         self._bar.set_postfix(reward=f"{episodes.get('reward/avg_raw_reward', float('nan')):.3f}", refresh=False)
         self._bar.update(step - self._bar.n)

@@ -27,6 +27,7 @@ from xp.backends.slime.worker.config import (
     SlimeStageConfig,
     SlimeTrainConfig,
 )
+from xp.backends.stages.diagnosis import live_rules
 from xp.backends.stages.episode import chat_of, episode_config, episode_secrets
 from xp.backends.stages.evaluation import best_rule, rounds
 from xp.backends.stages.model import model_place, start_place
@@ -145,6 +146,7 @@ def _train_job(spec: RunSpec, places: RunPaths) -> Job:
         warmup_updates=training.warmup_updates,
         keep_checkpoints=training.keep_checkpoints,
         best=best_rule(spec, places),
+        symptoms=live_rules(spec),
         shuffle=training.shuffle,
         mask_truncated=spec.algorithm.mask_truncated,
         estimator=spec.algorithm.estimator.value,

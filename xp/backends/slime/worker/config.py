@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from xp.diagnosis.live import LiveRules
 from xp.envs.config import Chat
 from xp.tasks.length import Length
 from xp.tasks.rounds import Rounds
@@ -114,6 +115,7 @@ class SlimeTrainConfig:
     """Slime deletes none: older ones, with their exports, are removed once a newer one is whole."""
     best: BestRule | None
     """Of the evaluations while training."""
+    symptoms: LiveRules
     shuffle: bool
     mask_truncated: bool
     estimator: str
@@ -159,7 +161,8 @@ class SlimeTrainConfig:
         critic = None if value["critic"] is None else CriticConfig(**value["critic"])
         parts = {"common": _common(value["common"]), "command": _command(value["command"]), "critic": critic}
         parts |= {"rounds": Rounds(**value["rounds"]), "length": Length(**value["length"])}
-        return SlimeTrainConfig(**value | parts | {"best": _best(value["best"])})
+        live = {"best": _best(value["best"]), "symptoms": LiveRules.from_value(value["symptoms"])}
+        return SlimeTrainConfig(**value | parts | live)
 
 
 @dataclass(frozen=True)
@@ -235,6 +238,8 @@ class WorkerConfig:
     keep_checkpoints: int
     best: BestRule | None
     """Of the evaluations while training."""
+    symptoms: LiveRules | None
+    """None: nothing is trained."""
     estimator: str
     advantage_fn: str | None
 
@@ -244,7 +249,9 @@ class WorkerConfig:
     @staticmethod
     def from_json(text: str) -> WorkerConfig:
         value = json.loads(text)
-        return WorkerConfig(**value | {"common": _common(value["common"]), "best": _best(value["best"])})
+        symptoms = None if value["symptoms"] is None else LiveRules.from_value(value["symptoms"])
+        parts = {"common": _common(value["common"]), "best": _best(value["best"]), "symptoms": symptoms}
+        return WorkerConfig(**value | parts)
 
 
 def warm_up_start(learning_rate: float, warmup_updates: int) -> float:

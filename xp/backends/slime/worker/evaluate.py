@@ -83,6 +83,7 @@ def worker_config(config: SlimeEvaluateConfig, name: str, root: Path, num_episod
         exports=None,
         keep_checkpoints=1,
         best=None,
+        symptoms=None,
         estimator="grpo",
         advantage_fn=None,
     )

@@ -129,6 +129,7 @@ def worker_config(config: SlimeTrainConfig, root: Path) -> WorkerConfig:
         exports=config.exports,
         keep_checkpoints=config.keep_checkpoints,
         best=config.best,
+        symptoms=config.symptoms,
         estimator=config.estimator,
         advantage_fn=config.advantage_fn,
     )

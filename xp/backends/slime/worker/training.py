@@ -13,6 +13,7 @@ from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, WorkerConfig
 from xp.backends.slime.worker.hooks import OVER_TRAINED_TOKENS
 from xp.backends.slime.worker.metric_names import NATIVE, OF_CRITIC
 from xp.backends.slime.worker.steps import half_of, metrics_file
+from xp.diagnosis.live import SymptomWatch
 from xp.episode.finite import FiniteUpdates, OnNonfinite, finite_means
 from xp.reading import config_of
 from xp.worker.logprob_gap import check_gap
@@ -44,6 +45,8 @@ class Watched:
         self._native, self._config = native, config
         self._updates: list[dict[str, float]] = []
         self._left_out = 0
+        file = Path(config.root, config.common.metrics)
+        self._watch = None if config.symptoms is None else SymptomWatch(config.symptoms, file)
         self._finite = FiniteUpdates(OnNonfinite(config.common.on_nonfinite))
 
     def __call__(self, args: Any, metrics: Mapping[str, Any], step_key: str) -> None:
@@ -80,6 +83,8 @@ class Watched:
         half = json.loads(half_of(self._config, rollout_id).read_text())
         line = {**half["metrics"], **training, "time/step_s": max(0.0, time.time() - half["began"])}
         metrics_file(self._config).write(rollout_id + 1, line)
+        if self._watch is not None:
+            self._watch.line(rollout_id + 1, line)
 
 
 def _critics(config: WorkerConfig, rollout_id: int) -> Path:

@@ -9,6 +9,7 @@ from typing import Any
 from xp.backends import capability
 from xp.backends.base import MemoryUse, RunPaths
 from xp.backends.batch.laws import TRL, Law, with_shared_laws
+from xp.backends.stages.diagnosis import live_rules
 from xp.backends.stages.episode import chat_of, episode_config, episode_secrets
 from xp.backends.stages.evaluation import best_rule, rounds
 from xp.backends.stages.model import model_place, model_stage, start_place
@@ -120,6 +121,7 @@ def _train_job(spec: RunSpec, places: RunPaths) -> Job:
         mask_truncated=spec.algorithm.mask_truncated,
         lora=None if lora is None else Lora(lora.rank, lora.alpha, lora.dropout, lora.target_modules),
         during=_during(spec, places),
+        symptoms=live_rules(spec),
         grpo=grpo_config(spec, places),
     )
     files = {"config.json": config.to_json()}

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from xp.diagnosis.live import LiveRules
 from xp.envs.config import Chat
 from xp.tasks.length import Length
 from xp.tasks.rounds import Rounds
@@ -128,6 +129,7 @@ class TRLTrainConfig:
     lora: Lora | None
     during: During | None
     """None: held-out tasks are played before and after training alone."""
+    symptoms: LiveRules
     grpo: Mapping[str, Any]
     """Keyword arguments of trl.GRPOConfig, complete but for the address of a server and, with epochs, `max_steps`."""
 
@@ -157,6 +159,7 @@ class TRLTrainConfig:
             "length": Length(**value["length"]),
             "lora": None if lora is None else _lora(lora),
             "during": None if during is None else _during(during),
+            "symptoms": LiveRules.from_value(value["symptoms"]),
         }
         return TRLTrainConfig(**value | parts)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
@@ -11,6 +12,7 @@ from transformers import TrainerCallback
 
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.backends.trl.worker.metric_names import NATIVE
+from xp.diagnosis.live import SymptomWatch
 from xp.episode.finite import FiniteUpdates, OnNonfinite, finite_means
 from xp.episode.metrics import Played, check_health, episode_metrics
 from xp.episode.metrics_file import MetricsFile
@@ -33,6 +35,7 @@ class TRLStepLog:
         self._file = file
         self._episodes: dict[str, float] = {}
         self._updates: list[dict[str, float]] = []
+        self._watch = SymptomWatch(config.symptoms, Path(config.common.metrics))
         self._finite = FiniteUpdates(OnNonfinite(config.common.on_nonfinite))
         self._left_out = 0
         """Updates of this rollout step."""
@@ -86,6 +89,7 @@ class TRLStepLog:
         line = {**self._episodes, **training, "time/step_s": now - self._began}
         if self._file is not None:
             self._file.write(step, line)
+            self._watch.line(step, line)
         self._began, self._updates = now, []
         self._bar.set_postfix(reward=f"{self._episodes.get('reward/avg_raw_reward', float('nan')):.3f}", refresh=False)
         self._bar.update(step - self._bar.n)

@@ -206,6 +206,7 @@ PROGRESS = (
     Row("training.gradient_checkpointing", "trainer.gradient_checkpointing"),
     Row("training.shuffle", carried_by="xp.tasks.schedule; SkyRL's loader keeps the order"),
     Row("training.max_void_fraction", carried_by="xp.backends.skyrl.worker.steps"),
+    Row("training.on_symptom", carried_by="xp.diagnosis, by xp.backends.skyrl.worker.steps"),
     Row(
         "training.max_logprob_gap",
         carried_by="xp.backends.skyrl.worker.trainer, over a step's episodes, before an update is made",

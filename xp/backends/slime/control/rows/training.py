@@ -209,6 +209,7 @@ PROGRESS = (
     Row("training.gradient_checkpointing", _recompute),
     Row("training.shuffle", carried_by="xp.tasks.schedule; the view has xp's order"),
     Row("training.max_void_fraction", carried_by="xp.backends.slime.worker.steps"),
+    Row("training.on_symptom", carried_by="xp.diagnosis, by xp.backends.slime.worker.training"),
     Row(
         "training.max_logprob_gap",
         carried_by="xp.backends.slime.worker.training, of Slime's train_rollout_logprob_abs_diff",

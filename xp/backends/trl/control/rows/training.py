@@ -97,6 +97,7 @@ TRAINING = (
     Row("training.shuffle", carried_by="xp.tasks.schedule; shuffle_dataset=False", native=("shuffle_dataset",)),
     Row("training.max_void_fraction", carried_by="xp.backends.trl.worker.steps, over all ranks"),
     Row("training.on_nonfinite", carried_by="xp.backends.trl.worker.guard, before the optimizer's step"),
+    Row("training.on_symptom", carried_by="xp.diagnosis, by xp.backends.trl.worker.steps"),
     Row(
         "training.max_logprob_gap",
         carried_by="xp.backends.trl.worker.guard, over the episodes of the step's first update, before it is made",

@@ -1,0 +1,166 @@
+"""Rules of the diagnosis on metrics as trainings leave them: each names its fault, none speaks of a good run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from xp.diagnosis.history import Facts, History, ToolUse
+from xp.diagnosis.live import LiveRules, SymptomWatch
+from xp.diagnosis.rules import symptoms
+from xp.diagnosis.symptom import Severity
+from xp.episode.metrics_file import MetricsFile, read_metrics
+from xp.errors import ExitCode, XpError
+
+RECORDED = Path(__file__).parents[1] / "recorded"
+FACTS = Facts(warmup_updates=2, updates_per_step=2, max_grad_norm=1.0, members=("e",))
+Line = dict[str, Any]
+
+
+def good(number: int = 36) -> list[Line]:
+    """A training of the embedded default, as its stage wrote it."""
+    return read_metrics(RECORDED / "whodunit_mini.jsonl", "train")[:number]
+
+
+def changed(lines: list[Line], **metrics: Callable[[float], float]) -> list[Line]:
+    """With each of these metrics as a function of how far the run is, from 0 to 1."""
+    names = {name: name.replace("__", "/") for name in metrics}
+    last = len(lines) - 1
+    return [
+        {**line, **{names[name]: value(at / last) for name, value in metrics.items()}} for at, line in enumerate(lines)
+    ]
+
+
+def found(lines: list[Line], **parts: Any) -> dict[str, Severity]:
+    return {one.rule: one.severity for one in symptoms(History(lines, parts.pop("facts", FACTS), **parts))}
+
+
+def during(rewards: list[float]) -> list[Line]:
+    key = "evaluation/during/reward/avg_raw_reward"
+    return [{"step": 5 * at + 5, key: reward} for at, reward in enumerate(rewards)]
+
+
+@pytest.mark.parametrize("number", range(1, 37))
+def test_a_good_run_alarms_nobody_at_any_of_its_steps(number: int) -> None:
+    told = found(good(number), evaluations=during([0.3, 0.5, 0.8, 0.9]))
+    assert [rule for rule, severity in told.items() if severity is not Severity.NOTE] == []
+
+
+FAULTS: dict[str, tuple[str, list[Line]]] = {
+    "other weights": ("engine_gap", changed(good(), training__logprob_gap=lambda _: 0.4)),
+    "constant reward": (
+        "equal_groups",
+        changed(
+            good(),
+            reward__groups_without_variance=lambda _: 1.0,
+            reward__avg_raw_reward=lambda _: 0.0,
+            reward__avg_pass_at_8=lambda _: 0.0,
+            training__entropy=lambda _: 0.1,
+        ),
+    ),
+    "too easy": (
+        "saturated",
+        changed(good(), reward__groups_without_variance=lambda _: 0.9, reward__avg_raw_reward=lambda _: 1.0),
+    ),
+    "limit too low": ("truncation", changed(good(), episodes__truncated=lambda at: 0.6 * at)),
+    "another dialect": ("malformed", changed(good(), episodes__malformed=lambda _: 0.8)),
+    "hacked": ("hacked", changed(good(), reward__avg_pass_at_8=lambda _: 0.2)),
+    "no exploration": (
+        "entropy",
+        changed(good(), training__entropy=lambda at: 0.6 * (1 - at) ** 6, reward__avg_raw_reward=lambda _: 0.3),
+    ),
+    "far from the reference": ("kl", changed(good(), training__kl=lambda at: 30.0 if at > 0.8 else 0.02)),
+    "a spike": ("gradient", changed(good(), training__grad_norm=lambda at: 40.0 if 0.5 < at < 0.55 else 0.2)),
+    "a failing environment": ("void", changed(good(), episodes__void=lambda at: 0.15 * at)),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_named_and_nothing_else_alarms(fault: str) -> None:
+    rule, lines = FAULTS[fault]
+    told = found(lines)
+    assert rule in told
+    assert [name for name, severity in told.items() if severity is not Severity.NOTE and name != rule] == []
+
+
+def test_a_reward_that_never_varied_is_said_to_teach_nothing() -> None:
+    _, lines = FAULTS["constant reward"]
+    (one,) = symptoms(History(lines, FACTS))
+    assert one.severity is Severity.BROKEN
+    assert "100% of the tasks" in one.found
+    assert "no reward has varied so far" in one.found
+    assert "training.group_size" in one.change
+
+
+def test_a_run_within_its_warm_up_is_told_so() -> None:
+    assert found(good(), facts=replace(FACTS, warmup_updates=100)) == {"warm_up": Severity.ALARM}
+
+
+def test_what_is_learned_by_heart_shows_in_held_out_evaluations() -> None:
+    assert found(good(), evaluations=during([0.4, 0.41, 0.4, 0.39])) == {"memorised": Severity.ALARM}
+
+
+def test_void_episodes_of_one_environment_are_laid_to_it() -> None:
+    lines = changed(good(), a__episodes__void=lambda _: 0.0, b__episodes__void=lambda _: 0.08)
+    (one,) = symptoms(History(lines, replace(FACTS, members=("a", "b"))))
+    assert "in b 8%, elsewhere 0%" in one.found
+
+
+@pytest.mark.parametrize(
+    ("tools", "told"),
+    [
+        (ToolUse(64, frozenset({"look", "answer"}), {}, 0.1), {"no_tool_call": Severity.BROKEN}),
+        (ToolUse(640, frozenset({"look", "answer"}), {"answer": 640}, 0.1), {"unused_tool": Severity.NOTE}),
+        (ToolUse(640, frozenset({"answer"}), {"answer": 640}, 0.7), {"waiting": Severity.NOTE}),
+        (ToolUse(640, frozenset({"answer"}), {"answer": 640}, 0.1), {}),
+        (ToolUse(64, frozenset(), {}, 0.1), {}),
+    ],
+)
+def test_trajectories_say_how_tools_are_used(tools: ToolUse, told: dict[str, Severity]) -> None:
+    assert found(good(), tools=tools) == told
+
+
+def watched(root: Path, action: str, lines: list[Line]) -> None:
+    """A training that writes these lines, step by step."""
+    file = root / "metrics.jsonl"
+    watch = SymptomWatch(LiveRules(action, FACTS), file)
+    for line in lines:
+        metrics = {name: value for name, value in line.items() if isinstance(value, float) and name != "time"}
+        MetricsFile(file, "train", 1).write(line["step"], metrics)
+        watch.line(line["step"], metrics)
+
+
+def test_a_symptom_is_told_once_while_the_training_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    watched(tmp_path, "warn", FAULTS["other weights"][1])
+    told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("xp: symptom")]
+    assert len(told) == 1
+    assert told[0].startswith("xp: symptom engine_gap: engine and trainer differ by 0.400 nats a token (step 2).")
+
+
+def test_a_symptom_stops_the_training_where_the_spec_says_so(tmp_path: Path) -> None:
+    with pytest.raises(XpError, match=r"symptom engine_gap.*training\.on_symptom=stop") as stopped:
+        watched(tmp_path, "stop", FAULTS["other weights"][1])
+    assert stopped.value.code is ExitCode.SYMPTOM
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 2
+
+
+def test_nobody_looks_where_nobody_is_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    watched(tmp_path, "off", FAULTS["other weights"][1])
+    assert capsys.readouterr().err == ""
+
+
+def test_every_rule_names_its_source() -> None:
+    rules = Path(__file__).parents[2] / "xp/diagnosis/rules"
+    files = [file for file in rules.glob("*.py") if file.name != "__init__.py"]
+    assert len(files) == 15
+    assert [file.name for file in files if "\nSource: " not in file.read_text()] == []
+
+
+def test_what_is_no_number_is_passed_over() -> None:
+    lines = [{**line, "training/grad_norm": None, "reward/avg_raw_reward": None} for line in good()]
+    assert found(json.loads(json.dumps(lines))) == {}

@@ -1,0 +1,119 @@
+"""`runs diagnose` from its command line: a verdict with an exit code of its own, and what was seen."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.unit.test_diagnosis import FAULTS, RECORDED
+from tests.unit.test_sweep import leave_run, spec
+from xp.__main__ import main
+from xp.errors import ExitCode
+from xp.runs.record import RunStatus, read_record, update_stage, write_record
+
+MIXED = [0.0, 1.0, 0.0, 1.0, 1.0, 0.0, 0.0, 1.0, 0.0, 1.0]
+
+
+def leave(
+    outputs: Path, before: Sequence[float], after: Sequence[float], status: RunStatus = RunStatus.SUCCEEDED
+) -> Path:
+    """A run with the recorded metrics, and these rewards of its held-out tasks."""
+    run = leave_run(spec(outputs), "R", status, after=0.5)
+    shutil.copy(RECORDED / "whodunit_mini.jsonl", run / "metrics.jsonl")
+    file = run / "attempt_1/evaluate/evaluation.json"
+    value = json.loads(file.read_text())
+    for name, rewards in (("before", before), ("after", after)):
+        tasks = {f"e/test/{number}": [reward] for number, reward in enumerate(rewards)}
+        value["results"][name] |= {"tasks": tasks, "pass_threshold": 1.0}
+    file.write_text(json.dumps(value))
+    return run
+
+
+def diagnosed(outputs: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    capsys.readouterr()
+    code = main(["runs", "diagnose", "R", f"outputs={outputs}"])
+    return code, capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "code", "word"),
+    [
+        (MIXED, [1.0] * 9 + [0.9], ExitCode.OK, "learned"),
+        ([1.0] * 9 + [0.9], MIXED, ExitCode.WORSE, "worse"),
+        (MIXED, MIXED[::-1], ExitCode.FLAT, "flat"),
+    ],
+)
+def test_held_out_before_and_after_decide(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    before: Sequence[float],
+    after: Sequence[float],
+    code: ExitCode,
+    word: str,
+) -> None:
+    leave(tmp_path, before, after)
+    found, told = diagnosed(tmp_path, capsys)
+    assert (found, told.split(": ")[:2]) == (code, ["R", word])
+
+
+def test_a_run_that_could_learn_nothing_is_broken_and_says_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = leave(tmp_path, MIXED, MIXED)
+    _, lines = FAULTS["constant reward"]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    code, told = diagnosed(tmp_path, capsys)
+    assert code == ExitCode.BROKEN
+    assert "R: broken: held-out reward 0.500 -> 0.500 over 10 tasks; equal_groups" in told
+    assert "training.group_size" in told
+    assert main(["runs", "diagnose", "R", "--json", f"outputs={tmp_path}"]) == ExitCode.BROKEN
+    assert json.loads(capsys.readouterr().out)["symptoms"][0]["rule"] == "equal_groups"
+
+
+def test_a_training_that_was_stopped_since_it_went_wrong_is_broken(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = leave(tmp_path, MIXED, MIXED, RunStatus.FAILED)
+    write_record(run, update_stage(read_record(run), "train", exit_code=int(ExitCode.DIVERGED)))
+    assert diagnosed(tmp_path, capsys)[0] == ExitCode.BROKEN
+
+
+@pytest.mark.parametrize("status", [RunStatus.INTERRUPTED, RunStatus.FAILED])
+def test_a_run_that_did_not_end_is_incomplete(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], status: RunStatus
+) -> None:
+    leave(tmp_path, MIXED, MIXED, status)
+    assert diagnosed(tmp_path, capsys)[0] == ExitCode.INCOMPLETE
+
+
+def test_a_run_without_an_evaluation_before_training_is_incomplete(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = leave(tmp_path, MIXED, MIXED)
+    file = run / "attempt_1/evaluate/evaluation.json"
+    value = json.loads(file.read_text())
+    del value["results"]["before"]
+    file.write_text(json.dumps(value))
+    code, told = diagnosed(tmp_path, capsys)
+    assert code == ExitCode.INCOMPLETE
+    assert "no evaluation before training" in told
+
+
+def test_tools_that_are_offered_and_never_called_are_seen_in_the_trajectories(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = leave(tmp_path, MIXED, MIXED)
+    place = run / "attempt_1/train/trajectories"
+    (place / "tools").mkdir(parents=True)
+    digest = "a" * 64
+    (place / "tools" / f"{digest}.json").write_text(json.dumps([{"function": {"name": "look"}}]))
+    record = {"tool_calls": [], "tools": digest, "env_s": [0.1], "elapsed_s": 1.0}
+    (place / "train.jsonl").write_text((json.dumps(record) + "\n") * 64 + '{"torn')
+    code, told = diagnosed(tmp_path, capsys)
+    assert code == ExitCode.BROKEN
+    assert "no tool was called in 64 episodes, of 1 that are offered" in told
+    assert "model.tools_prompt=system" in told

@@ -1,0 +1,110 @@
+"""What a run left so far, as the rules read it: metrics by step, evaluations, and a few facts of its spec."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Any, Final
+
+EARLY: Final = 3
+"""A beginning and an end are thirds of what there is."""
+FEWEST: Final = 6
+"""Steps before anything is said of a development."""
+
+Points = list[tuple[int, float]]
+"""Step and value."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the rules need of a spec; JSON-able."""
+
+    warmup_updates: int
+    updates_per_step: int
+    """Optimizer updates of a rollout step, all passes together."""
+    max_grad_norm: float
+    members: tuple[str, ...]
+    """Environments of the mix."""
+
+    @staticmethod
+    def from_value(value: Mapping[str, Any]) -> Facts:
+        """From what `dataclasses.asdict` made of one."""
+        return Facts(**{**value, "members": tuple(value["members"])})
+
+
+@dataclass(frozen=True)
+class ToolUse:
+    """What the trajectories of the training say of tools."""
+
+    num_episodes: int
+    offered: frozenset[str]
+    """Names of the tools that were shown."""
+    calls: Mapping[str, int]
+    """Tool -> how often it was called."""
+    waiting_share: float | None
+    """Of the episodes' time, what the environment took; None: not on record."""
+
+    @property
+    def num_calls(self) -> int:
+        """Of all tools."""
+        return sum(self.calls.values())
+
+
+@dataclass(frozen=True)
+class History:
+    """One run."""
+
+    lines: Sequence[Mapping[str, Any]]
+    """Of the training, by step."""
+    facts: Facts
+    evaluations: Sequence[Mapping[str, Any]] = ()
+    """While training, by step."""
+    tools: ToolUse | None = None
+    """None: the trajectories were not read."""
+
+    def series(self, name: str) -> Points:
+        """The steps that have a value of this metric."""
+        return _points(self.lines, name)
+
+    def held_out(self, name: str) -> Points:
+        """The same of the evaluations while training."""
+        return _points(self.evaluations, f"evaluation/during/{name}")
+
+    def passes(self) -> Points:
+        """Share of tasks with a pass among their episodes, whatever the size of a group."""
+        names = {name for line in self.lines for name in line if name.startswith("reward/avg_pass_at_")}
+        return self.series(min(names)) if names else []
+
+
+@dataclass(frozen=True)
+class Change:
+    """A metric at the beginning and at the end."""
+
+    before: float
+    after: float
+    step: int
+    """The last one."""
+    values: Points = field(repr=False)
+
+    @property
+    def by(self) -> float:
+        return self.after - self.before
+
+
+def change(points: Points) -> Change | None:
+    """Means of the first and of the last third; None: too few steps."""
+    if len(points) < FEWEST:
+        return None
+    size = len(points) // EARLY
+    values = [value for _, value in points]
+    return Change(fmean(values[:size]), fmean(values[-size:]), points[-1][0], points)
+
+
+def latest(points: Points, number: int = FEWEST) -> float | None:
+    """Mean of the last ones; None: there are fewer."""
+    return fmean(value for _, value in points[-number:]) if len(points) >= number else None
+
+
+def _points(lines: Sequence[Mapping[str, Any]], name: str) -> Points:
+    return [(line["step"], float(line[name])) for line in lines if isinstance(line.get(name), int | float)]

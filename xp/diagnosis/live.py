@@ -1,0 +1,70 @@
+"""The rules while a training goes on: each symptom is told once, or stops the run (`training.on_symptom`)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from xp.diagnosis.history import Facts, History
+from xp.diagnosis.rules import symptoms
+from xp.diagnosis.symptom import Severity
+from xp.episode.metrics_file import read_metrics
+from xp.errors import ExitCode, XpError
+
+
+class OnSymptom(StrEnum):
+    """What a symptom of a training that goes wrong does to it."""
+
+    OFF = "off"
+    WARN = "warn"
+    STOP = "stop"
+
+
+@dataclass(frozen=True)
+class LiveRules:
+    """Input of a Watch; JSON-able."""
+
+    action: str
+    """A value of OnSymptom."""
+    facts: Facts
+
+    @staticmethod
+    def from_value(value: Mapping[str, Any]) -> LiveRules:
+        """From what `dataclasses.asdict` made of one."""
+        return LiveRules(value["action"], Facts.from_value(value["facts"]))
+
+
+class SymptomWatch:
+    """Looks at each line of a training as it is written.
+
+    Args:
+        rules: what is looked for.
+        metrics: the run's metrics.jsonl, with what earlier attempts wrote.
+    """
+
+    def __init__(self, rules: LiveRules, metrics: Path) -> None:
+        self._rules, self._metrics = rules, metrics
+        self._lines: dict[int, Mapping[str, Any]] | None = None
+        self._told: set[str] = set()
+
+    def line(self, step: int, metrics: Mapping[str, float]) -> None:
+        """A step's line was written; raises XpError(SYMPTOM) where the run is to stop. A note stops none."""
+        if self._rules.action == OnSymptom.OFF:
+            return
+        if self._lines is None:
+            self._lines = {one["step"]: one for one in read_metrics(self._metrics, "train")}
+        self._lines[step] = {"step": step, **metrics}
+        lines = [self._lines[at] for at in sorted(self._lines) if at <= step]
+        history = History(lines, self._rules.facts, read_metrics(self._metrics, "evaluate_during"))
+        for found in symptoms(history):
+            if found.severity is Severity.NOTE or found.rule in self._told:
+                continue
+            self._told.add(found.rule)
+            text = f"symptom {found.rule}: {found.text()}"
+            if self._rules.action == OnSymptom.STOP:
+                raise XpError(f"{text} (training.on_symptom=stop)", ExitCode.SYMPTOM)
+            print(f"xp: {text}", file=sys.stderr, flush=True)

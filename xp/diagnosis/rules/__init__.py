@@ -1,0 +1,39 @@
+"""The rules, in the order in which they are told: what makes the others moot comes first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from xp.diagnosis.history import History
+from xp.diagnosis.rules import (
+    engine_gap,
+    entropy,
+    equal_groups,
+    gradient,
+    hacked,
+    kl,
+    malformed,
+    memorised,
+    no_tool_call,
+    saturated,
+    truncation,
+    unused_tool,
+    void,
+    waiting,
+    warm_up,
+)
+from xp.diagnosis.symptom import Symptom
+
+Rule = Callable[[History], Symptom | None]
+
+RULES: Final[tuple[Rule, ...]] = (
+    *(void.find, engine_gap.find, no_tool_call.find, equal_groups.find, saturated.find, hacked.find),
+    *(memorised.find, entropy.find, kl.find, gradient.find, truncation.find, malformed.find, warm_up.find),
+    *(unused_tool.find, waiting.find),
+)
+
+
+def symptoms(history: History) -> list[Symptom]:
+    """What the rules find in a run, finished or not."""
+    return [found for rule in RULES if (found := rule(history)) is not None]

@@ -1,0 +1,36 @@
+"""The policy runs away from the reference model.
+
+Source: the KL estimate of Schulman, "Approximating KL Divergence" (2020); GRPO runs stay below about 0.1 nats a token,
+far above it the text degenerates (Gao et al. 2022, arXiv:2210.10760, on over-optimisation by KL).
+"""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import Final
+
+from xp.diagnosis.history import FEWEST, History, latest
+from xp.diagnosis.symptom import Severity, Symptom
+
+LARGE: Final = 1.0
+"""Nats a token."""
+TIMES: Final = 10.0
+STEPS: Final = 3
+
+
+def find(history: History) -> Symptom | None:
+    points = history.series("training/kl")
+    last = latest(points, STEPS)
+    if last is None or len(points) < FEWEST or last < LARGE:
+        return None
+    usual = median(value for _, value in points[:-STEPS])
+    if last < TIMES * max(usual, 0.0):
+        return None
+    return Symptom(
+        "kl",
+        Severity.ALARM,
+        points[-1][0],
+        f"the KL to the reference model is {last:.2f} nats a token, after {usual:.3f} before",
+        "The updates are too large for what the KL penalty holds back.",
+        "Lower training.learning_rate, or raise training.kl_coef.",
+    )

@@ -1,0 +1,91 @@
+"""What became of a training, in a word: by the paired test of held-out before and after, and by its symptoms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+from xp.diagnosis.history import History
+from xp.diagnosis.rules import symptoms
+from xp.diagnosis.symptom import Severity, Symptom
+from xp.errors import ExitCode, XpError
+from xp.evaluation.results import compare_all
+from xp.evaluation.settings import settings
+from xp.evaluation.statistics import CONFIDENCE
+from xp.runs.diagnose import history_of
+from xp.runs.record import RunRecord, RunStatus
+
+
+class Verdict(StrEnum):
+    """What became of a training."""
+
+    LEARNED = "learned"
+    FLAT = "flat"
+    WORSE = "worse"
+    BROKEN = "broken"
+    INCOMPLETE = "incomplete"
+
+
+CODES: Final = {
+    Verdict.LEARNED: ExitCode.OK,
+    Verdict.FLAT: ExitCode.FLAT,
+    Verdict.WORSE: ExitCode.WORSE,
+    Verdict.BROKEN: ExitCode.BROKEN,
+    Verdict.INCOMPLETE: ExitCode.INCOMPLETE,
+}
+FATAL: Final = (ExitCode.UNHEALTHY, ExitCode.DIVERGED, ExitCode.SYMPTOM)
+"""Exit codes of a training that ended since it went wrong."""
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Of one run."""
+
+    run: str
+    verdict: Verdict
+    reason: str
+    symptoms: Sequence[Symptom]
+
+    @property
+    def code(self) -> ExitCode:
+        return CODES[self.verdict]
+
+
+def diagnose(outputs: Path, run: Path, record: RunRecord) -> Diagnosis:
+    """The verdict on a run and its symptoms.
+
+    Args:
+        outputs: the outputs root.
+        run: the run's directory.
+        record: its record.
+    """
+    history = history_of(run, record)
+    found = symptoms(history)
+    return Diagnosis(run.name, *_verdict(outputs, run, record, history, found), found)
+
+
+def _verdict(
+    outputs: Path, run: Path, record: RunRecord, history: History, found: Sequence[Symptom]
+) -> tuple[Verdict, str]:
+    if record.status is not RunStatus.SUCCEEDED:
+        codes = [stage.exit_code for stage in record.attempts[-1].stages] if record.attempts else []
+        ended = next((ExitCode(code) for code in codes if code in FATAL), None)
+        if ended is not None:
+            return Verdict.BROKEN, f"its training ended with {ended.name}"
+        return Verdict.INCOMPLETE, f"the run is {record.status.value}"
+    if not history.lines:
+        return Verdict.INCOMPLETE, "nothing was trained"
+    try:
+        (paired,) = compare_all(outputs, [run.name], settings({}).eval.margin)
+    except XpError as error:
+        return Verdict.INCOMPLETE, str(error).splitlines()[0]
+    told = f"held-out reward {paired.mean_first:.3f} -> {paired.mean_second:.3f} over {paired.num_tasks} tasks"
+    if paired.p_value is not None and paired.p_value < 1 - CONFIDENCE:
+        return (Verdict.LEARNED if paired.difference > 0 else Verdict.WORSE), told
+    broken = next((one for one in found if one.severity is Severity.BROKEN), None)
+    if broken is not None:
+        return Verdict.BROKEN, f"{told}; {broken.rule}"
+    return Verdict.FLAT, f"{told}: no difference was shown"
