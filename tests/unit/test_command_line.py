@@ -22,7 +22,7 @@ ROWS = [
     {"run": "echo-20261122-054017-c3d4", "status": "running", "reward": None, "note": "a\tb"},
 ]
 NESTED = [
-    *(f"runs {word}" for word in ("list", "show", "diagnose", "logs", "cancel", "trust", "resume", "compare")),
+    *(f"runs {word}" for word in ("list", "show", "watch", "diagnose", "logs", "cancel", "trust", "resume", "compare")),
     *(f"tasks {word}" for word in ("list", "show", "verify", "prune")),
     *(f"env {word}" for word in ("check", "new", "list")),
 ]

@@ -244,8 +244,11 @@ def _runs(parser: argparse.ArgumentParser) -> None:
     episode = commands.add_parser("episode", help="the text of one episode")
     add_episode(episode)
     _outputs(episode)
+    watch = commands.add_parser("watch", help="runs in a table that follows them until they end")
+    watch.add_argument("names", nargs="*", metavar="RUN", help="names, beginnings, patterns; none: those that go on")
+    _outputs(watch)
     compare = commands.add_parser("compare", help="runs by their held-out reward, best first")
-    compare.add_argument("names", nargs="*", metavar="RUN", help="none: all runs")
+    compare.add_argument("names", nargs="*", metavar="RUN", help="names, beginnings of names, or patterns; none: all")
     form = compare.add_mutually_exclusive_group()
     for name in ("csv", "markdown", "json"):
         form.add_argument(

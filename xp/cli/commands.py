@@ -123,6 +123,10 @@ def runs(asked: Namespace) -> int:
             return show_paired(asked)
         form = next((name for name in ("csv", "markdown", "json") if getattr(asked, name)), None)
         compare(asked.outputs, asked.names, form)
+    elif asked.action == "watch":
+        from xp.cli.watch import watch
+
+        watch(asked.outputs, asked.names)
     elif asked.action == "resume":
         return run_plans([_again(spec_to_resume(asked.run, [*asked.overrides, f"outputs={asked.outputs}"]))])
     elif asked.action == "episode":

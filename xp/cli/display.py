@@ -149,6 +149,8 @@ def show_summary(plan: Plan, outputs: Path, attempt: int) -> None:
         and (picture := picture_of(run, file, lambda text: out.print(f"  {text}", markup=False))) is not None
     ):
         out.print(f"  reward curve  {picture}")
+    for line in _symptoms(plan, run) if was_trained else ():
+        out.print(f"  {line}", markup=False, soft_wrap=True)
     if (run / "model").exists():
         out.print(f"  model         {run / 'model'}")
     if (page := _report_of(run, lambda text: out.print(f"  {text}", markup=False))) is not None:
@@ -168,6 +170,23 @@ def _report_of(run: Path, warn: Callable[[str], None]) -> Path | None:
         warn(f"no report: {type(error).__name__}: {error}")
         return None
     return run / REPORT
+
+
+def _symptoms(plan: Plan, run: Path) -> list[str]:
+    """What the metrics say of a training that went wrong, first of all that its rewards never varied."""
+    from xp.backends.stages.diagnosis import facts_of
+    from xp.diagnosis.history import History
+    from xp.diagnosis.rules import symptoms
+    from xp.diagnosis.symptom import Severity
+    from xp.episode.metrics_file import read_metrics
+
+    file = run / "metrics.jsonl"
+    if not file.is_file():
+        return []
+    history = History(read_metrics(file, "train"), facts_of(plan.spec), read_metrics(file, "evaluate_during"))
+    found = [one for one in symptoms(history) if one.severity is not Severity.NOTE]
+    lines = [f"symptom       {one.rule}: {one.found}. {one.change}" for one in found]
+    return [*lines, f"              python -m xp runs diagnose {plan.run_id}"] if lines else []
 
 
 def _reward(result: HeldOutResult) -> str:

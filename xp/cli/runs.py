@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
+from xp.cli.sparkline import bar
 from xp.cli.table import Column, show_table
 from xp.episode.metrics_file import last_step
 from xp.errors import ExitCode, XpError
@@ -24,6 +25,7 @@ from xp.runs.run_directory import cancel as stop_supervisor
 RUNS: Final = (
     Column("run", 0),
     Column("status", 1),
+    Column("progress", 6),
     Column("steps", 2),
     Column("before", 4),
     Column("after", 3),
@@ -87,6 +89,7 @@ def show(run: Path, *, as_json: bool = False) -> None:
         _show_curve(run, evaluation)
     for line in evaluations_of(run):
         out.print(line, markup=False)
+    _show_progress(run, record)
     if status(run, record) == KILLED:
         out.print(f"its supervisor was killed; continue with: python -m xp resume={run.name}")
 
@@ -104,6 +107,16 @@ def recipe(run: Path, config_dirs: Sequence[Path]) -> str:
         "# As DIR/recipes/NAME.yaml anywhere: python -m xp recipes=NAME --config-dir DIR"
     )
     return recipe_of(from_container(recorded_spec(run / SPEC)), title, config_dirs)
+
+
+def _show_progress(run: Path, record: RunRecord) -> None:
+    """Its curves, and its last problem."""
+    from xp.cli.display import console
+    from xp.cli.progress import curves, last_problem, progress_of
+
+    found, problem = progress_of(run, record), last_problem(run, record)
+    for line in [*(curves(found) if found else ()), *([problem] if problem else ())]:
+        console().print(line, markup=False, soft_wrap=True)
 
 
 def logs(outputs: Path, run: Path) -> None:
@@ -219,9 +232,10 @@ def _held_out(run: Path) -> dict[str, Any]:
 
 
 def _progress(run: Path, record: RunRecord) -> dict[str, Any]:
-    """Rollout steps that are done, of all where they are known."""
+    """Rollout steps that are done, of all where they are known, and what share that is."""
     settled = [attempt.training["num_steps"] for attempt in record.attempts if attempt.training]
     step = last_step(run / "metrics.jsonl")
     if step is None:
         return {}
-    return {"steps": f"{step}/{settled[-1]}" if settled and settled[-1] else str(step)}
+    total = settled[-1] if settled else None
+    return {"steps": f"{step}/{total}", "progress": bar(step / total)} if total else {"steps": str(step)}

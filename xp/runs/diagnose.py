@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,15 @@ from xp.security.names import is_name
 
 def history_of(run: Path, record: RunRecord) -> History:
     """Everything that is on record of a run's training; raises XpError(RUN_DIR) for a directory that is no run."""
+    return replace(metrics_history(run, record), tools=_tool_use(run))
+
+
+def metrics_history(run: Path, record: RunRecord) -> History:
+    """The same without the trajectories, which may be large."""
     file = run / "metrics.jsonl"
     lines, during = (read_metrics(file, stage) if file.is_file() else [] for stage in ("train", "evaluate_during"))
     try:
-        return History(lines, _facts(spec_of(run, len(record.attempts))), during, _tool_use(run))
+        return History(lines, _facts(spec_of(run, len(record.attempts))), during)
     except (KeyError, TypeError, ValueError) as error:
         raise XpError(f"{run} cannot be read: {type(error).__name__} {error}", ExitCode.RUN_DIR) from error
 

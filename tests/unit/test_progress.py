@@ -1,0 +1,119 @@
+"""How far runs are, in the terminal: curves in a line, a progress column, the last problem, a table that follows."""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.unit.test_diagnosis import FAULTS
+from tests.unit.test_sweep import spec
+from tests.unit.test_verdict import MIXED, leave
+from xp.__main__ import main
+from xp.cli.display import _symptoms
+from xp.cli.sparkline import bar, sparkline
+from xp.cli.watch import watch
+from xp.planning.plan import build_plan
+from xp.runs.record import RunStatus, close_attempt, read_record, update_stage, write_record
+from xp.runs.run_directory import hold
+
+
+def test_a_sparkline_goes_from_its_smallest_value_to_its_largest() -> None:
+    assert sparkline([0.0, 0.5, 1.0]) == "▁▅█"
+    assert sparkline([0.3, 0.3]) == "▁▁"
+    assert sparkline([]) == ""
+    assert len(sparkline(list(range(1000)), 20)) == 20
+    assert sparkline(list(range(1000)), 8) == "▁▂▃▄▅▆▇█"
+
+
+def test_a_bar_has_ten_cells_and_its_percentage() -> None:
+    assert bar(0.42) == "████░░░░░░ 42%"
+    assert bar(1.0) == "██████████ 100%"
+
+
+def progressing(outputs: Path, status: RunStatus = RunStatus.SUCCEEDED) -> Path:
+    """A run with 36 of 72 steps."""
+    run = leave(outputs, MIXED, MIXED, status)
+    record = read_record(run)
+    attempt = replace(record.attempts[0], training={"epochs": None, "num_steps": 72, "num_tasks": 8})
+    write_record(run, replace(record, attempts=(attempt,)))
+    return run
+
+
+def test_runs_are_listed_and_shown_with_how_far_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    progressing(tmp_path)
+    assert main(["runs", "list", f"outputs={tmp_path}"]) == 0
+    head, row = (line.split("\t") for line in capsys.readouterr().out.splitlines()[:2])
+    assert dict(zip(head, row, strict=True))["progress"] == "█████░░░░░ 50%"
+    assert main(["runs", "show", "R", f"outputs={tmp_path}"]) == 0
+    shown = capsys.readouterr().out
+    assert "reward   ▁" in shown
+    assert "0.347 -> 0.981  (36 steps)" in shown
+    assert "problem" not in shown
+
+
+def test_the_last_problem_of_a_run_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = progressing(tmp_path, RunStatus.FAILED)
+    log = run / "attempt_1/train/log.txt"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_text("one\nxp: the disk is full\x1b[31m\n\n")
+    failed = update_stage(
+        read_record(run), "train", status=RunStatus.FAILED, exit_code=74, log=str(log.relative_to(tmp_path))
+    )
+    write_record(run, failed)
+    assert main(["runs", "show", "R", f"outputs={tmp_path}"]) == 0
+    shown = capsys.readouterr().out
+    assert "problem  train: exit 74: xp: the disk is full" in shown
+    assert "\x1b" not in shown
+
+
+def test_a_symptom_is_a_problem_too_and_stands_at_the_end_of_its_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = progressing(tmp_path)
+    lines = FAULTS["constant reward"][1]
+    (run / "metrics.jsonl").write_text("".join(json.dumps({**line, "stage": "train"}) + "\n" for line in lines))
+    assert main(["runs", "show", "R", f"outputs={tmp_path}"]) == 0
+    assert "problem  equal_groups, step 36: 100% of the tasks" in capsys.readouterr().out
+    first, second = _symptoms(build_plan(spec(tmp_path), "R"), run)
+    assert "no reward has varied so far" in first
+    assert second.strip() == "python -m xp runs diagnose R"
+
+
+def test_watching_in_a_pipe_prints_a_line_for_each_change_until_the_run_has_ended(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = progressing(tmp_path, RunStatus.RUNNING)
+    metrics = run / "metrics.jsonl"
+    last = json.loads(metrics.read_text().splitlines()[-1])
+    with hold(run, 2):
+        follower = threading.Thread(target=watch, args=(tmp_path, ["R"], 0.01))
+        follower.start()
+        for step in (37, 38):
+            with metrics.open("a") as file:
+                file.write(json.dumps({**last, "step": step}) + "\n")
+            wait_for(capsys, f"{step}/72", told := [])
+        write_record(run, close_attempt(read_record(run), RunStatus.SUCCEEDED))
+    follower.join(60)
+    assert not follower.is_alive()
+    assert "succeeded" in capsys.readouterr().out + "".join(told)
+
+
+def wait_for(capsys: pytest.CaptureFixture[str], text: str, told: list[str]) -> None:
+    """Until the follower has printed it."""
+    import time
+
+    end = time.monotonic() + 60
+    while text not in "".join(told):
+        assert time.monotonic() < end
+        told.append(capsys.readouterr().out)
+        time.sleep(0.01)
+
+
+def test_nothing_goes_on_where_every_run_has_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    progressing(tmp_path)
+    assert main(["runs", "watch", f"outputs={tmp_path}"]) == 0
+    assert "no run goes on" in capsys.readouterr().out

@@ -1,0 +1,107 @@
+"""How far a run is, from its metrics: steps, time left, curves, and its last problem, each in a line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Final
+
+from xp.cli.sparkline import sparkline
+from xp.diagnosis.history import Points
+from xp.diagnosis.rules import symptoms
+from xp.diagnosis.symptom import Severity
+from xp.episode.metrics_file import read_metrics
+from xp.errors import XpError
+from xp.launchers.files import inside
+from xp.runs.diagnose import metrics_history
+from xp.runs.record import RunRecord, RunStatus, StageRecord
+from xp.security.terminal import shown
+
+REWARD: Final = "reward/avg_raw_reward"
+RECENT: Final = 5
+"""Steps whose mean time says how long the others take."""
+LAST_BYTES: Final = 4096
+
+
+@dataclass(frozen=True)
+class RunProgress:
+    """One run."""
+
+    step: int
+    num_steps: int | None
+    rewards: Points
+    held_out: Points
+    seconds_left: float | None
+    """Of the training; None: not known."""
+
+    @property
+    def share(self) -> float | None:
+        """Of its rollout steps."""
+        return self.step / self.num_steps if self.num_steps else None
+
+
+def progress_of(run: Path, record: RunRecord) -> RunProgress | None:
+    """What a run's metrics say; None: there is no step yet."""
+    file = run / "metrics.jsonl"
+    lines = read_metrics(file, "train") if file.is_file() else []
+    if not lines:
+        return None
+    settled = [attempt.training["num_steps"] for attempt in record.attempts if attempt.training]
+    total = settled[-1] if settled else None
+    times = [float(line["time/step_s"]) for line in lines[-RECENT:] if isinstance(line.get("time/step_s"), int | float)]
+    step = int(lines[-1]["step"])
+    left = fmean(times) * max(0, total - step) if times and total else None
+    during = read_metrics(file, "evaluate_during")
+    return RunProgress(step, total, _points(lines, REWARD), _points(during, f"evaluation/during/{REWARD}"), left)
+
+
+def curves(found: RunProgress) -> list[str]:
+    """Reward and held-out reward by step, each in a line."""
+    named = (("reward", found.rewards, "step"), ("held-out", found.held_out, "evaluation"))
+    return [
+        f"{name:<9}{sparkline([value for _, value in points])}  {points[0][1]:.3f} -> {points[-1][1]:.3f}"
+        f"  ({len(points)} {unit}{'' if len(points) == 1 else 's'})"
+        for name, points, unit in named
+        if points
+    ]
+
+
+def last_problem(run: Path, record: RunRecord) -> str | None:
+    """A failed stage's last words, or the weightiest symptom, in one line; None: neither is there."""
+    stages = record.attempts[-1].stages if record.attempts else ()
+    failed = next((stage for stage in stages if stage.status is RunStatus.FAILED), None)
+    if failed is not None:
+        return f"problem  {failed.name}: exit {failed.exit_code}: {_last_words(run, failed)}"
+    try:
+        found = symptoms(metrics_history(run, record))
+    except XpError:
+        return None
+    alarms = sorted((one for one in found if one.severity is not Severity.NOTE), key=_weight)
+    if not alarms:
+        return None
+    one = alarms[0]
+    return shown(f"problem  {one.rule}, step {one.step}: {one.found} (runs diagnose {run.name})")
+
+
+def _weight(symptom: Any) -> tuple[bool, int]:
+    return symptom.severity is not Severity.BROKEN, -symptom.step
+
+
+def _last_words(run: Path, stage: StageRecord) -> str:
+    """The last line of its log that says something."""
+    if stage.log is None:
+        return "no log"
+    try:
+        with inside(run.parent.parent, stage.log).open("rb") as log:
+            log.seek(max(0, log.seek(0, 2) - LAST_BYTES))
+            lines = log.read().decode("utf-8", "replace").split("\n")
+    except (OSError, XpError):
+        return "no log"
+    told = [" ".join(line.split()) for line in lines if line.strip()]
+    return shown(told[-1][:300]) if told else "an empty log"
+
+
+def _points(lines: Sequence[dict[str, Any]], name: str) -> Points:
+    return [(line["step"], float(line[name])) for line in lines if isinstance(line.get(name), int | float)]

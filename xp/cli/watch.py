@@ -1,0 +1,106 @@
+"""`python -m xp runs watch`: a table of runs that changes while they go on; in a pipe, a line for each change."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from xp.cli.display import console
+from xp.cli.progress import RunProgress, progress_of
+from xp.cli.runs import status
+from xp.cli.sparkline import bar, sparkline
+from xp.errors import XpError
+from xp.runs import detached
+from xp.runs.naming import run_names
+from xp.runs.record import RunStatus
+from xp.security.terminal import shown
+
+LOOK_S: Final = 1.0
+WIDTH: Final = 20
+HEAD: Final = ("run", "status", "progress", "step", "reward", "", "left")
+Row = tuple[str, ...]
+
+
+def watch(outputs: Path, names: Sequence[str], look_s: float = LOOK_S) -> None:
+    """Show runs until none of them goes on any more.
+
+    Args:
+        outputs: the outputs root.
+        names: of the runs, beginnings of them, or patterns; none: those that go on now.
+        look_s: between two looks.
+    """
+    chosen = [outputs / "runs" / name if "/" not in name else Path(name) for name in run_names(outputs, names)]
+    if not names:
+        chosen = [run for run in chosen if _row(run)[1] == RunStatus.RUNNING.value]
+    if not chosen:
+        print(f"no run goes on below {outputs / 'runs'}")
+        return
+    out = console()
+    if not out.is_terminal:
+        _lines(chosen, look_s)
+        return
+    from rich.live import Live
+
+    with Live(_table(chosen), console=out, auto_refresh=False) as live:
+        while any(_row(run)[1] == RunStatus.RUNNING.value for run in chosen):
+            live.update(_table(chosen), refresh=True)
+            time.sleep(look_s)
+        live.update(_table(chosen), refresh=True)
+
+
+def _lines(chosen: Sequence[Path], look_s: float) -> None:
+    """One line for each change of a run."""
+    before: dict[Path, Row] = {}
+    while True:
+        rows = {run: _row(run) for run in chosen}
+        for run, row in rows.items():
+            told = row[:-1]  # the time left changes all the time
+            if before.get(run) != told:
+                before[run] = told
+                print("\t".join(row), flush=True)
+        if all(row[1] != RunStatus.RUNNING.value for row in rows.values()):
+            return
+        time.sleep(look_s)
+
+
+def _table(chosen: Sequence[Path]) -> Any:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    for name in HEAD:
+        table.add_column(name, no_wrap=True)
+    for run in chosen:
+        table.add_row(*(Text(cell) for cell in _row(run)))
+    return table
+
+
+def _row(run: Path) -> Row:
+    try:
+        record = detached.current(run)
+    except XpError as error:
+        return (run.name, shown(f"unreadable: {error}"), *[""] * (len(HEAD) - 2))
+    found = progress_of(run, record)
+    return (run.name, status(run, record), *_cells(found))
+
+
+def _cells(found: RunProgress | None) -> Row:
+    if found is None:
+        return ("", "", "", "", "")
+    rewards = [value for _, value in found.rewards]
+    return (
+        "" if found.share is None else bar(found.share),
+        f"{found.step}/{found.num_steps}" if found.num_steps else str(found.step),
+        f"{rewards[-1]:.3f}" if rewards else "",
+        sparkline(rewards, WIDTH),
+        _time(found.seconds_left),
+    )
+
+
+def _time(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
