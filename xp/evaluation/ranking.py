@@ -20,7 +20,7 @@ NORMAL: Final = 1.96
 
 
 @dataclass(frozen=True)
-class Point:
+class ComparedSpec:
     """Runs of one spec, which differ by their seeds alone."""
 
     label: str
@@ -56,19 +56,19 @@ def sentence(outputs: Path, rows: Sequence[RunRow]) -> str | None:
     return f"{own}: {difference:+.3f} (95 % {low:+.3f} to {high:+.3f}, {basis}): {told}"
 
 
-def _points(rows: Sequence[RunRow]) -> list[Point]:
+def _points(rows: Sequence[RunRow]) -> list[ComparedSpec]:
     varied = [name for name in OPTIONS if len({getattr(row, name) for row in rows}) > 1]
     groups: dict[str, list[RunRow]] = {}
     for row in rows:
         words = words_of({**{name: getattr(row, name) for name in varied}, **row.differs})
         groups.setdefault(words, []).append(row)
     return [
-        Point(words or own[0].run, tuple(own), tuple(row.after for row in own if row.after is not None))
+        ComparedSpec(words or own[0].run, tuple(own), tuple(row.after for row in own if row.after is not None))
         for words, own in groups.items()
     ]
 
 
-def _over_seeds(point: Point) -> str:
+def _over_seeds(point: ComparedSpec) -> str:
     from scipy.stats import ttest_1samp
 
     if len(set(point.rewards)) == 1:
@@ -77,7 +77,7 @@ def _over_seeds(point: Point) -> str:
     return f"95 % {float(found.low):.3f} to {float(found.high):.3f} over seeds"
 
 
-def _interval(outputs: Path, first: Point, second: Point) -> tuple[tuple[float, float] | None, str]:
+def _interval(outputs: Path, first: ComparedSpec, second: ComparedSpec) -> tuple[tuple[float, float] | None, str]:
     """Bounds of first minus second, and what they are over."""
     if len(first.rewards) > 1 and len(second.rewards) > 1:
         return _welch(first, second)
@@ -92,7 +92,7 @@ def _interval(outputs: Path, first: Point, second: Point) -> tuple[tuple[float, 
     return (found.low, found.high), f"paired over {found.num_tasks} tasks, one seed each"
 
 
-def _welch(first: Point, second: Point) -> tuple[tuple[float, float] | None, str]:
+def _welch(first: ComparedSpec, second: ComparedSpec) -> tuple[tuple[float, float] | None, str]:
     from scipy.stats import ttest_ind
 
     if len(set(first.rewards)) == 1 == len(set(second.rewards)):

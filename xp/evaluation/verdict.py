@@ -19,7 +19,7 @@ from xp.runs.diagnose import history_of
 from xp.runs.record import RunRecord, RunStatus
 
 
-class Verdict(StrEnum):
+class RunVerdict(StrEnum):
     """What became of a training."""
 
     LEARNED = "learned"
@@ -30,11 +30,11 @@ class Verdict(StrEnum):
 
 
 CODES: Final = {
-    Verdict.LEARNED: ExitCode.OK,
-    Verdict.FLAT: ExitCode.FLAT,
-    Verdict.WORSE: ExitCode.WORSE,
-    Verdict.BROKEN: ExitCode.BROKEN,
-    Verdict.INCOMPLETE: ExitCode.INCOMPLETE,
+    RunVerdict.LEARNED: ExitCode.OK,
+    RunVerdict.FLAT: ExitCode.FLAT,
+    RunVerdict.WORSE: ExitCode.WORSE,
+    RunVerdict.BROKEN: ExitCode.BROKEN,
+    RunVerdict.INCOMPLETE: ExitCode.INCOMPLETE,
 }
 FATAL: Final = (ExitCode.UNHEALTHY, ExitCode.DIVERGED, ExitCode.SYMPTOM)
 """Exit codes of a training that ended since it went wrong."""
@@ -45,7 +45,7 @@ class Diagnosis:
     """Of one run."""
 
     run: str
-    verdict: Verdict
+    verdict: RunVerdict
     reason: str
     symptoms: Sequence[Symptom]
 
@@ -69,23 +69,23 @@ def diagnose(outputs: Path, run: Path, record: RunRecord) -> Diagnosis:
 
 def _verdict(
     outputs: Path, run: Path, record: RunRecord, history: History, found: Sequence[Symptom]
-) -> tuple[Verdict, str]:
+) -> tuple[RunVerdict, str]:
     if record.status is not RunStatus.SUCCEEDED:
         codes = [stage.exit_code for stage in record.attempts[-1].stages] if record.attempts else []
         ended = next((ExitCode(code) for code in codes if code in FATAL), None)
         if ended is not None:
-            return Verdict.BROKEN, f"its training ended with {ended.name}"
-        return Verdict.INCOMPLETE, f"the run is {record.status.value}"
+            return RunVerdict.BROKEN, f"its training ended with {ended.name}"
+        return RunVerdict.INCOMPLETE, f"the run is {record.status.value}"
     if not history.lines:
-        return Verdict.INCOMPLETE, "nothing was trained"
+        return RunVerdict.INCOMPLETE, "nothing was trained"
     try:
         (paired,) = compare_all(outputs, [run.name], settings({}).eval.margin)
     except XpError as error:
-        return Verdict.INCOMPLETE, str(error).splitlines()[0]
+        return RunVerdict.INCOMPLETE, str(error).splitlines()[0]
     told = f"held-out reward {paired.mean_first:.3f} -> {paired.mean_second:.3f} over {paired.num_tasks} tasks"
     if paired.p_value is not None and paired.p_value < 1 - CONFIDENCE:
-        return (Verdict.LEARNED if paired.difference > 0 else Verdict.WORSE), told
+        return (RunVerdict.LEARNED if paired.difference > 0 else RunVerdict.WORSE), told
     broken = next((one for one in found if one.severity is Severity.BROKEN), None)
     if broken is not None:
-        return Verdict.BROKEN, f"{told}; {broken.rule}"
-    return Verdict.FLAT, f"{told}: no difference was shown"
+        return RunVerdict.BROKEN, f"{told}; {broken.rule}"
+    return RunVerdict.FLAT, f"{told}: no difference was shown"

@@ -12,7 +12,8 @@ from xp.evaluation.results import NamedResult, named
 from xp.report.base import MISSING, flat
 from xp.report.foreign import page_name
 from xp.report.result import MARGIN, paired
-from xp.runs.sweep import INCIDENTAL, spec_digest
+from xp.runs.differences import INCIDENTAL
+from xp.runs.sweep import spec_digest
 
 UNIMPORTANT: Final = (*INCIDENTAL, "name")
 """Sections whose differences are not shown."""
