@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
 
 from tests.trainers.test_skyrl_rehearsal import outputs, run
-from xp.episode.metrics_file import read_metrics
+from xp.episode.metrics_file import MetricsFile, read_metrics
+from xp.worker.best import BestKeeper, BestRule
 
 __all__ = ["outputs"]
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 BEST = ("evaluation.every=1", "evaluation.keep_best=true", "training.num_steps=4")
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_an_untrained_model_that_gets_no_better_is_kept_once_and_training_ends_by_patience(outputs: Path) -> None:
     done = run(outputs, "train", 1, *BEST, "evaluation.patience=1", name="best")
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
@@ -32,3 +37,33 @@ def test_an_untrained_model_that_gets_no_better_is_kept_once_and_training_ends_b
     assert (place / "checkpoints/best/model.safetensors").is_file()
     assert (place / "model/config.json").is_file()
     assert (place / f"checkpoints/global_step_{last}").is_dir()
+
+
+def test_on_shared_accelerators_the_engine_makes_room_while_the_best_model_is_kept(tmp_path: Path) -> None:
+    from xp.backends.skyrl.worker.trainer import XpTrainer
+
+    done: list[str] = []
+
+    async def note(what: str) -> None:
+        done.append(what)
+
+    def save(_: str, directory: str, __: Any) -> None:
+        done.append("save")
+        Path(directory, "config.json").write_text("{}")
+
+    keeper = BestKeeper(BestRule("checkpoints", "metrics.jsonl", keeps_model=True, patience=1), tmp_path)
+    fake = SimpleNamespace(
+        global_step=3,
+        colocate_all=True,
+        tokenizer=None,
+        inference_engine_client=SimpleNamespace(sleep=lambda: note("sleep")),
+        dispatch=SimpleNamespace(save_hf_model=save, save_weights_for_sampler=lambda: note("sync")),
+        cfg=SimpleNamespace(trainer=SimpleNamespace(max_training_steps=None)),
+    )
+    asyncio.run(XpTrainer._consider(fake, keeper, 0.5))
+    assert done == ["sleep", "save", "sync"]
+    assert (tmp_path / "checkpoints/best/config.json").is_file()
+    fake.global_step = 6
+    MetricsFile(tmp_path / "metrics.jsonl", "evaluate_during", 1).write(6, {})
+    asyncio.run(XpTrainer._consider(fake, keeper, 0.5))
+    assert fake.cfg.trainer.max_training_steps == 6

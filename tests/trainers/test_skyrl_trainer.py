@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +26,6 @@ from xp.episode.metrics import Played
 from xp.episode.metrics_file import MetricsFile, read_metrics
 from xp.episode.outcome import EpisodeStatus, Outcome
 from xp.errors import ExitCode, XpError
-from xp.worker.best import BestKeeper, BestRule
 
 SMALL = ("training.prompts_per_step=2", "training.group_size=4", "training.micro_batch_size=4")
 ROWS = [replace(ROW, task_id=f"fake/train/{index}", index=index) for index in range(12)]
@@ -245,36 +243,6 @@ def test_an_evaluation_while_training_has_a_line_of_its_own(tmp_path: Path) -> N
     assert [phase for _, phase, _ in recorded.records] == ["evaluate/during"] * 2
     with pytest.raises(XpError, match="1 of 2 episodes are void"):
         log.held_out([episode(1.0), episode(None)], 4)
-
-
-def test_on_shared_accelerators_the_engine_makes_room_while_the_best_model_is_kept(tmp_path: Path) -> None:
-    from xp.backends.skyrl.worker.trainer import XpTrainer
-
-    done: list[str] = []
-
-    async def note(what: str) -> None:
-        done.append(what)
-
-    def save(_: str, directory: str, __: Any) -> None:
-        done.append("save")
-        Path(directory, "config.json").write_text("{}")
-
-    keeper = BestKeeper(BestRule("checkpoints", "metrics.jsonl", keeps_model=True, patience=1), tmp_path)
-    fake = SimpleNamespace(
-        global_step=3,
-        colocate_all=True,
-        tokenizer=None,
-        inference_engine_client=SimpleNamespace(sleep=lambda: note("sleep")),
-        dispatch=SimpleNamespace(save_hf_model=save, save_weights_for_sampler=lambda: note("sync")),
-        cfg=SimpleNamespace(trainer=SimpleNamespace(max_training_steps=None)),
-    )
-    asyncio.run(XpTrainer._consider(fake, keeper, 0.5))
-    assert done == ["sleep", "save", "sync"]
-    assert (tmp_path / "checkpoints/best/config.json").is_file()
-    fake.global_step = 6
-    MetricsFile(tmp_path / "metrics.jsonl", "evaluate_during", 1).write(6, {})
-    asyncio.run(XpTrainer._consider(fake, keeper, 0.5))
-    assert fake.cfg.trainer.max_training_steps == 6
 
 
 def test_batches_that_dynamic_sampling_threw_away_are_in_the_steps_line(tmp_path: Path) -> None:
