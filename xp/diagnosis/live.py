@@ -56,10 +56,10 @@ class SymptomWatch:
         if self._rules.action == OnSymptom.OFF:
             return
         if self._lines is None:
-            self._lines = {one["step"]: one for one in read_metrics(self._metrics, "train")}
+            self._lines = {one["step"]: one for one in self._read("train")}
         self._lines[step] = {"step": step, **metrics}
         lines = [self._lines[at] for at in sorted(self._lines) if at <= step]
-        history = History(lines, self._rules.facts, read_metrics(self._metrics, "evaluate_during"))
+        history = History(lines, self._rules.facts, self._read("evaluate_during"))
         for found in symptoms(history):
             if found.severity is Severity.NOTE or found.rule in self._told:
                 continue
@@ -68,3 +68,6 @@ class SymptomWatch:
             if self._rules.action == OnSymptom.STOP:
                 raise XpError(f"{text} (training.on_symptom=stop)", ExitCode.SYMPTOM)
             print(f"xp: {text}", file=sys.stderr, flush=True)
+
+    def _read(self, stage: str) -> list[dict[str, Any]]:
+        return read_metrics(self._metrics, stage) if self._metrics.is_file() else []
