@@ -60,7 +60,8 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     with log.open("wb") as file:
         process = subprocess.Popen(
             [sys.executable, *command, *ARGUMENTS],
-            env=os.environ | ENVIRON,
+            # Its own choice of a second port is the first one plus 10,000, which may be none.
+            env=os.environ | ENVIRON | {"SGLANG_GRPC_PORT": str(free_port())},
             stdout=file,
             stderr=subprocess.STDOUT,
             start_new_session=True,
