@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -175,11 +175,20 @@ def bare(script: Script) -> Played:
     return Played(outcome, dialogue(episode), "".join(said))
 
 
-def under_trl(script: Script) -> Played:
-    import torch
+def under_trls_engine(model: Any, chat: ChatTokens, mix: Any, sampling: Any) -> Any:
+    """ROW, played with a model of this process."""
+    from xp.backends.trl.worker.engine import TransformersEngine
+    from xp.backends.trl.worker.episodes import play_with
 
+    is_stop = chat.holds_one_of(sampling.stop)
+    (rollout,) = play_with(
+        lambda opening: TransformersEngine(model, opening, chat.end_ids, sampling, "1", is_stop), chat, [(ROW, 0)], mix
+    )
+    return rollout
+
+
+def under_trl(script: Script) -> Played:
     from xp.backends.trl.worker.config import TRLSampling
-    from xp.backends.trl.worker.rollout import play
 
     tokenizer, _ = tokenizer_and_model()
     mix: Any = FakeMix(script.rules)
@@ -187,7 +196,7 @@ def under_trl(script: Script) -> Played:
     sampling = TRLSampling(
         0.0, 1.0, None, 400, max_tokens_per_turn=200, max_response_tokens=2000, seed=1, stop=script.stop
     )
-    (rollout,) = play(model, ChatTokens(tokenizer), [ROW], mix, sampling, torch.Generator())
+    rollout = under_trls_engine(model, ChatTokens(tokenizer), mix, sampling)
     own = [
         token
         for token, mask in zip(rollout.conversation.completion_ids, rollout.conversation.mask, strict=True)
@@ -231,17 +240,14 @@ def test_every_driver_agrees_with_the_bare_episode(drive: Callable[[Script], Pla
 
 @pytest.mark.parametrize("keep", [True, False])
 def test_a_trajectory_keeps_the_prompt_that_the_engine_was_given_where_the_run_keeps_prompts(keep: bool) -> None:
-    import torch
-
     from xp.backends.trl.worker.config import TRLSampling
-    from xp.backends.trl.worker.rollout import play
 
     tokenizer, _ = tokenizer_and_model()
     script, mix = SCRIPTS[0], FakeMix(SCRIPTS[0].rules)
     chat = ChatTokens(tokenizer, Chat(keep_prompts=keep))
     model: Any = ScriptedModel(_conversation(script), len(tokenizer))
     sampling = TRLSampling(0.0, 1.0, None, 400, max_tokens_per_turn=200, max_response_tokens=2000, seed=1)
-    (rollout,) = play(model, chat, [ROW], cast(Any, mix), sampling, torch.Generator())
+    rollout = under_trls_engine(model, chat, mix, sampling)
     found = rollout.trajectory("r", "train", 0).prompt
     assert found == (chat.rendered(ROW.messages, ROW.tools) if keep else None)
 

@@ -1,17 +1,59 @@
-"""The engine is the model: what it says a token's probability was, one full forward says too."""
+"""The engine is the model: its probabilities are those of one full forward, whoever writes at the same time."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from random import Random
+from typing import Any
 
 import pytest
 import torch
 
 from tests.tiny import tokenizer_and_model
+from xp.backends.trl.worker.attention_masks import masks
 from xp.backends.trl.worker.config import TRLSampling
-from xp.backends.trl.worker.engine import TransformersEngine, _truncate
+from xp.backends.trl.worker.conversation import Conversation, Opening, RolloutTurn
+from xp.backends.trl.worker.draws import draw, truncated
+from xp.backends.trl.worker.engine import TransformersEngine
 
 SAMPLING = TRLSampling(1.0, 1.0, None, 400, max_tokens_per_turn=12, max_response_tokens=60, seed=1)
+
+
+class Engine:
+    """A TransformersEngine on the tiny model, and the turns that it has delivered."""
+
+    def __init__(
+        self,
+        prompts: Sequence[Sequence[int]],
+        sampling: TRLSampling = SAMPLING,
+        seed: str = "1",
+        names: Sequence[str] | None = None,
+        places: int | None = None,
+        end_ids: Sequence[int] | None = None,
+        **given: Any,
+    ) -> None:
+        tokenizer, model = tokenizer_and_model()
+        self.delivered: list[Any] = []
+        names = names or [f"task/{number}" for number in range(len(prompts))]
+        opening = Opening(prompts, names, places or len(prompts), self.delivered.append)
+        model, ends = given.pop("model", model), end_ids or [tokenizer.eos_token_id]
+        self.own = TransformersEngine(model, opening, ends, sampling, seed, **given)
+
+    @property
+    def conversations(self) -> Sequence[Conversation]:
+        return self.own.conversations
+
+    def begin(self, *numbers: int) -> None:
+        for number in numbers:
+            self.own.begin(number)
+
+    def run(self) -> list[RolloutTurn]:
+        """Until nobody writes; the turns that ended, by number."""
+        while self.own.is_writing:
+            self.own.step(True)
+        turns, self.delivered[:] = sorted(self.delivered, key=lambda turn: turn.number), []
+        return turns
 
 
 def full_forward(model: object, ids: list[int], temperature: float) -> torch.Tensor:
@@ -29,18 +71,7 @@ def prompts(count: int) -> list[list[int]]:
     return [[*common, *tails[number // 2]] for number in range(count)]
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_log_probabilities_over_turns_are_those_of_one_full_forward(temperature: float) -> None:
-    tokenizer, model = tokenizer_and_model()
-    sampling = replace(SAMPLING, temperature=temperature)
-    engine = TransformersEngine(model, prompts(6), [tokenizer.eos_token_id], sampling, torch.Generator().manual_seed(1))
-    for turn in range(3):
-        written = engine.turn()
-        # Every turn one conversation leaves and the others get replies of different lengths.
-        engine.extend(
-            {one.number: [11 + one.number] * (1 + one.number % 3) for one in written[:-1]} if turn < 2 else {}
-        )
-    assert engine.live == []
+def check_log_probabilities(engine: Engine, model: object, temperature: float) -> None:
     for conversation in engine.conversations:
         ids = [*conversation.prompt_ids, *conversation.completion_ids]
         expected = full_forward(model, ids, temperature)[len(conversation.prompt_ids) - 1 :]
@@ -48,12 +79,66 @@ def test_log_probabilities_over_turns_are_those_of_one_full_forward(temperature:
         torch.testing.assert_close(torch.tensor(conversation.logprobs)[own], expected[own], atol=1e-4, rtol=0)
 
 
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_log_probabilities_over_turns_are_those_of_one_full_forward(temperature: float) -> None:
+    """Replies come at different times, and more episodes are played than there are places."""
+    engine = Engine(prompts(6), replace(SAMPLING, temperature=temperature), places=3)
+    order, waiting, late = Random(5), [3, 4, 5], list[RolloutTurn]()
+    engine.begin(0, 1, 2)
+    for _ in range(400):
+        if engine.own.is_writing:
+            engine.own.step(True)
+        late += engine.delivered
+        engine.delivered.clear()
+        while late and (order.random() < 0.3 or not engine.own.is_writing):
+            turn = late.pop(order.randrange(len(late)))
+            if engine.conversations[turn.number].num_turns < 3:
+                engine.own.go_on(turn.number, [11 + turn.number] * (1 + turn.number % 3))
+                continue
+            engine.own.end(turn.number)
+            engine.begin(*waiting[:1])
+            del waiting[:1]
+    assert (engine.own.is_writing, late, waiting) == (False, [], [])
+    assert [conversation.num_turns for conversation in engine.conversations] == [3] * 6
+    check_log_probabilities(engine, tokenizer_and_model()[1], temperature)
+
+
+def test_what_is_written_does_not_depend_on_who_writes_beside_it() -> None:
+    together = Engine(prompts(6))
+    together.begin(*range(6))
+    together.run()
+    for number in range(6):
+        alone = Engine([prompts(6)[number]], names=[f"task/{number}"])
+        alone.begin(0)
+        alone.run()
+        assert alone.conversations[0].completion_ids == together.conversations[number].completion_ids
+
+
+def test_a_group_that_is_spread_over_time_reads_its_prompt_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine([[5, 6, 7, 8]] * 4, places=1)
+    fed: list[int] = []
+    whole = TransformersEngine._fed
+
+    def counted(own: TransformersEngine, slots: Sequence[int], chunks: Sequence[Sequence[int]]) -> torch.Tensor:
+        fed.extend(map(len, chunks))
+        return whole(own, slots, chunks)
+
+    monkeypatch.setattr(TransformersEngine, "_fed", counted)
+    for number in range(4):
+        engine.begin(number)
+        engine.run()
+        engine.own.end(number)
+    assert fed == [4]
+    assert len({tuple(one.completion_ids) for one in engine.conversations}) == 4
+
+
 def test_a_mask_says_who_wrote_a_token() -> None:
-    tokenizer, model = tokenizer_and_model()
-    engine = TransformersEngine(model, prompts(2), [tokenizer.eos_token_id], SAMPLING, torch.Generator().manual_seed(1))
-    first = {turn.number: turn.ids for turn in engine.turn()}
-    engine.extend({0: [20, 21, 22]})
-    second = engine.turn()
+    engine = Engine(prompts(2))
+    engine.begin(0, 1)
+    first = {turn.number: turn.ids for turn in engine.run()}
+    engine.own.end(1)
+    engine.own.go_on(0, [20, 21, 22])
+    second = engine.run()
     assert [turn.number for turn in second] == [0]
     conversation = engine.conversations[0]
     assert conversation.completion_ids == [*first[0], 20, 21, 22, *second[0].ids]
@@ -62,35 +147,77 @@ def test_a_mask_says_who_wrote_a_token() -> None:
 
 
 def test_limits_of_a_turn_and_of_the_whole_hold() -> None:
-    tokenizer, model = tokenizer_and_model()
     sampling = replace(SAMPLING, max_tokens_per_turn=5, max_response_tokens=8)
-    never = [-1]  # a token that ends no turn
-    engine = TransformersEngine(model, prompts(2), never, sampling, torch.Generator().manual_seed(1))
-    assert [(len(turn.ids), turn.is_cut) for turn in engine.turn()] == [(5, True), (5, True)]
-    engine.extend({0: [20], 1: [20]})
-    assert [len(turn.ids) for turn in engine.turn()] == [2, 2]
-    assert [engine.room(number) for number in (0, 1)] == [0, 0]
-    assert tokenizer.eos_token_id >= 0
+    engine = Engine(prompts(2), sampling, end_ids=[-1])  # a token that ends no turn
+    engine.begin(0, 1)
+    assert [(len(turn.ids), turn.is_cut) for turn in engine.run()] == [(5, True), (5, True)]
+    for number in (0, 1):
+        engine.own.go_on(number, [20])
+    assert [len(turn.ids) for turn in engine.run()] == [2, 2]
+    assert [engine.own.room(number) for number in (0, 1)] == [0, 0]
+
+
+def test_a_text_that_ends_a_turn_ends_it_before_its_limit() -> None:
+    engine = Engine(prompts(2), end_ids=[-1], is_stop=lambda ids: len(ids) == 3)
+    engine.begin(0, 1)
+    assert [(len(turn.ids), turn.is_cut) for turn in engine.run()] == [(3, True), (3, True)]
 
 
 def test_the_same_seed_writes_the_same_and_greedy_needs_none() -> None:
-    tokenizer, model = tokenizer_and_model()
-
-    def play(sampling: TRLSampling, seed: int) -> list[list[int]]:
-        engine = TransformersEngine(
-            model, prompts(4), [tokenizer.eos_token_id], sampling, torch.Generator().manual_seed(seed)
-        )
-        engine.turn()
+    def play(sampling: TRLSampling, seed: str) -> list[list[int]]:
+        engine = Engine(prompts(4), sampling, seed=seed)
+        engine.begin(*range(4))
+        engine.run()
         return [conversation.completion_ids for conversation in engine.conversations]
 
-    assert play(SAMPLING, 1) == play(SAMPLING, 1) != play(SAMPLING, 2)
+    assert play(SAMPLING, "1") == play(SAMPLING, "1") != play(SAMPLING, "2")
     greedy = replace(SAMPLING, temperature=0.0)
-    assert play(greedy, 1) == play(greedy, 2)
+    assert play(greedy, "1") == play(greedy, "2")
+
+
+@pytest.mark.parametrize("kind", ["some layers have a window", "all layers have a window", "eager attention"])
+def test_a_cache_with_slots_serves_windows_and_other_attention(kind: str) -> None:
+    from transformers import AutoModelForCausalLM, MistralConfig, Qwen2Config
+
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 700, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2}
+    sizes |= {"num_attention_heads": 2, "num_key_value_heads": 1, "initializer_range": 0.5}
+    config: Any = Qwen2Config(**sizes)
+    if kind == "some layers have a window":
+        config = Qwen2Config(**sizes, use_sliding_window=True, sliding_window=4, max_window_layers=1)
+    if kind == "all layers have a window":
+        config = MistralConfig(**sizes, sliding_window=4)
+    attention = "eager" if kind == "eager attention" else "sdpa"
+    model = AutoModelForCausalLM.from_config(config, attn_implementation=attention).eval()
+    engine = Engine(prompts(4), model=model, end_ids=[-1])
+    engine.begin(*range(4))
+    engine.run()
+    for number in (0, 3):
+        engine.own.go_on(number, [20 + number] * (1 + number))
+    engine.run()
+    check_log_probabilities(engine, model, 1.0)
+
+
+def test_a_mask_ends_at_each_tokens_own_position() -> None:
+    mask = masks(None, torch.tensor([[0, 1], [2, 3]]), 4)
+    assert mask.long().tolist() == [[[[1, 0, 0, 0], [1, 1, 0, 0]]], [[[1, 1, 1, 0], [1, 1, 1, 1]]]]
 
 
 def test_the_nucleus_and_the_top_k_keep_what_they_should() -> None:
     logprobs = torch.tensor([[0.5, 0.3, 0.15, 0.05]]).log()
-    assert _truncate(logprobs, 2, 1.0).isfinite().tolist() == [[True, True, False, False]]
-    assert _truncate(logprobs, None, 0.6).isfinite().tolist() == [[True, True, False, False]]
-    assert _truncate(logprobs, None, 0.5).isfinite().tolist() == [[True, False, False, False]]
-    assert _truncate(logprobs, None, 1.0).isfinite().all()
+    assert truncated(logprobs, 2, 1.0).isfinite().tolist() == [[True, True, False, False]]
+    assert truncated(logprobs, None, 0.6).isfinite().tolist() == [[True, True, False, False]]
+    assert truncated(logprobs, None, 0.5).isfinite().tolist() == [[True, False, False, False]]
+    assert truncated(logprobs, None, 1.0).isfinite().all()
+
+
+def test_draws_have_the_frequencies_of_the_probabilities_and_nothing_else() -> None:
+    probabilities = torch.tensor([0.5, 0.0, 0.3, 0.15, 0.05])
+    count = 20_000
+    tokens, logprobs = draw(
+        probabilities.log().expand(count, -1), SAMPLING, [Random(number) for number in range(count)]
+    )
+    frequencies = torch.bincount(tokens, minlength=5) / count
+    assert frequencies[1] == 0
+    torch.testing.assert_close(frequencies, probabilities, atol=0.015, rtol=0)
+    torch.testing.assert_close(logprobs, probabilities.log()[tokens])

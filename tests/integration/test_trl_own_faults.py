@@ -19,8 +19,8 @@ from tests.fake_session import call
 from tests.ors_server import Effects, rules, running
 from tests.tiny import tokenizer_and_model
 from xp.backends.trl.worker.config import TRLSampling
-from xp.backends.trl.worker.conversation import Conversation, RolloutTurn
-from xp.backends.trl.worker.rollout import Rollout, play_with
+from xp.backends.trl.worker.conversation import Conversation, Opening, RolloutTurn
+from xp.backends.trl.worker.episodes import Rollout, play_with
 from xp.backends.trl.worker.tasks_view import trl_rows
 from xp.envs.base import Message, Task
 from xp.envs.config import EpisodeConfig
@@ -39,28 +39,39 @@ SAMPLING = TRLSampling(1.0, 1.0, None, 400, max_tokens_per_turn=200, max_respons
 class Script:
     """An engine that says the same texts in every conversation; what it is asked beyond them is a test's failure."""
 
-    def __init__(self, prompts: Sequence[Sequence[int]], texts: Sequence[str]) -> None:
-        self.conversations = [Conversation(list(prompt)) for prompt in prompts]
-        self.live = list(range(len(prompts)))
-        self._texts = iter(texts)
+    is_writing = False
 
-    def goes_on(self) -> bool:
-        return bool(self.live)
+    def __init__(self, opening: Opening, texts: Sequence[str]) -> None:
+        self.conversations = [Conversation(list(prompt)) for prompt in opening.prompts]
+        self._deliver, self._texts = opening.deliver, texts
+
+    def goes_on(self, is_live: bool) -> bool:
+        return is_live
 
     def room(self, number: int) -> int:
         return SAMPLING.max_response_tokens - len(self.conversations[number].completion_ids)
 
-    def turn(self) -> list[RolloutTurn]:
+    def begin(self, number: int) -> None:
         tokenizer, _ = tokenizer_and_model()
-        ids = [*tokenizer(next(self._texts), add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
-        for number in self.live:
-            self.conversations[number].write(ids, [0.0] * len(ids))
-        return [RolloutTurn(number, ids, False) for number in self.live]
+        conversation = self.conversations[number]
+        text = self._texts[conversation.num_turns]
+        ids = [*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
+        conversation.num_turns += 1
+        conversation.write(ids, [0.0] * len(ids))
+        self._deliver(RolloutTurn(number, ids, False))
 
-    def extend(self, replies: Any) -> None:
-        self.live = [number for number in self.live if number in replies]
-        for number in self.live:
-            self.conversations[number].observe(list(replies[number]))
+    def go_on(self, number: int, reply: Sequence[int]) -> None:
+        self.conversations[number].observe(reply)
+        self.begin(number)
+
+    def end(self, number: int) -> None:
+        pass
+
+    def step(self, is_live: bool) -> None:
+        raise AssertionError(is_live)
+
+    def close(self) -> None:
+        pass
 
 
 def row(env: str, split: str, index: int) -> TaskRow:
@@ -78,7 +89,7 @@ def mix_of(**changes: Any) -> EnvironmentMixture:
 
 def played(mix: EnvironmentMixture, rows: Sequence[TaskRow], *texts: str) -> list[Rollout]:
     chat = ChatTokens(tokenizer_and_model()[0])
-    return play_with(lambda prompts: Script(prompts, texts), chat, [(one, 0) for one in rows], mix)
+    return play_with(lambda opening: Script(opening, texts), chat, [(one, 0) for one in rows], mix)
 
 
 def test_finished_ends_an_episode() -> None:

@@ -36,14 +36,14 @@ def test_a_server_is_started_on_its_own_accelerators_and_gone_afterwards(
     log = tmp_path / "vllm.log"
     with served(monkeypatch, "some/model", log) as (url, key):
         writer = ServerWriter(url, SAMPLING, [2], str(log), key=key)
-        assert list(writer.write([GenerationRequest([7, 8], 3)])[0].ids) == [8, 2]
+        assert list(writer.answer(GenerationRequest([7, 8], 3, 1)).ids) == [8, 2]
     told = json.loads(log.read_text().splitlines()[0])
     assert told["devices"] == "2,3"
     assert told["argv"][:2] == ["serve", "some/model"]
     assert key not in log.read_text()
     assert told["argv"][-2:] == ["--max-num-seqs", "4"]
     with pytest.raises(XpError, match="the vLLM server failed"):
-        ServerWriter(url, SAMPLING, [2], str(log), pause_s=0.01).write([GenerationRequest([7], 3)])
+        ServerWriter(url, SAMPLING, [2], str(log), pause_s=0.01).answer(GenerationRequest([7], 3, 1))
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_a_server_that_is_lost_ends_whoever_waits_for_it(
         with served(monkeypatch, "some/model", log, patience_s=patience_s) as (url, key):
             lost.extend(one for one in psutil.Process().children() if "some/model" in one.cmdline())
             lost[0].send_signal(sent)
-            ServerWriter(url, SAMPLING, [2], str(log), key=key).write([GenerationRequest([7, 8], 3)])
+            ServerWriter(url, SAMPLING, [2], str(log), key=key).answer(GenerationRequest([7, 8], 3, 1))
 
     with pytest.raises(XpError, match=told) as caught:
         lose()
@@ -80,7 +80,7 @@ def test_a_client_without_the_key_is_refused(monkeypatch: pytest.MonkeyPatch, tm
         assert key not in " ".join(told["argv"])
         for wrong in (None, "", key[:-1]):
             with pytest.raises(XpError, match="401"):
-                ServerWriter(url, SAMPLING, [2], str(log), key=wrong).write([GenerationRequest([7], 3)])
+                ServerWriter(url, SAMPLING, [2], str(log), key=wrong).answer(GenerationRequest([7], 3, 1))
 
 
 class Endpoints(BaseHTTPRequestHandler):

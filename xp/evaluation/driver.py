@@ -134,13 +134,13 @@ def play_local(stage: EvaluationStage, model: LocalModel, todo: Todo, size: int,
     Returns:
         Why it stopped early; None: all is played.
     """
-    for number, start in enumerate(range(0, len(todo), size)):
+    for start in range(0, len(todo), size):
         batch = todo[start : start + size]
         missing = {(row.task_id, sample) for row, sample in batch} - stage.done
         if not missing:
             continue
         reason: str | None = None
-        for one in model.play(batch, number, stage.mix, stage.run):
+        for one in model.play(batch, stage.mix, stage.run):
             if (f"{one.env}/{one.split}/{one.index}", one.sample) in missing:
                 reason = stage.take(one) or spend(usage_of(one)) or reason
         if reason is not None:

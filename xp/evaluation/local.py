@@ -23,8 +23,6 @@ from xp.evaluation.entries import Entry
 from xp.spec import RunSpec
 from xp.tasks.row import TaskRow
 
-SEEDS = 2**63
-
 
 class LocalModel:
     """A model with its tokenizer.
@@ -60,26 +58,18 @@ class LocalModel:
 
         return detect(self.chat.tokenizer, self.chat.chat.arguments)
 
-    def play(
-        self, batch: Sequence[tuple[TaskRow, int]], number: int, mix: EnvironmentMixture, run: str
-    ) -> list[Trajectory]:
-        """Play a batch in lock-step; the same batch with the same number gives the same episodes.
+    def play(self, batch: Sequence[tuple[TaskRow, int]], mix: EnvironmentMixture, run: str) -> list[Trajectory]:
+        """Play a batch; an episode depends on its task, its sample's number and the seed.
 
         Args:
             batch: rows with the numbers of their samples.
-            number: of the batch, from 0.
         """
-        import torch
-
         from xp.backends.trl.worker.engine import TransformersEngine
-        from xp.backends.trl.worker.rollout import play_with
+        from xp.backends.trl.worker.episodes import play_with
 
-        generator = torch.Generator().manual_seed((self._sampling.seed * 1_000_003 + number) % SEEDS)
-        is_stop = self.chat.holds_one_of(self._sampling.stop)
+        is_stop, seed = self.chat.holds_one_of(self._sampling.stop), f"{self._sampling.seed}/eval"
         rollouts = play_with(
-            lambda prompts: TransformersEngine(
-                self._model, prompts, self.chat.end_ids, self._sampling, generator, is_stop
-            ),
+            lambda opening: TransformersEngine(self._model, opening, self.chat.end_ids, self._sampling, seed, is_stop),
             self.chat,
             batch,
             mix,

@@ -6,7 +6,7 @@ group must ask for the same at the same time, and weights that were put to sleep
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -22,31 +22,50 @@ class SamplingParams:
     top_p: float
     top_k: int
     max_tokens: int
+    seed: int
     logprobs: int
     stop_token_ids: list[int]
+    output_kind: str
 
 
 class RequestOutput:
-    def __init__(self, prompt_token_ids: list[int], output: Any) -> None:
-        self.prompt_token_ids, self.outputs = prompt_token_ids, [output]
+    def __init__(self, request_id: str, output: Any) -> None:
+        self.request_id, self.outputs, self.finished = request_id, [output], True
+
+
+@dataclass
+class Request:
+    """One that is being written."""
+
+    name: str
+    prompt: list[int]
+    params: SamplingParams
+    random: torch.Generator
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[Any] = field(default_factory=list)
 
 
 class LLM:
     made: ClassVar[list[LLM]] = []
 
-    def __init__(self, model: str, tensor_parallel_size: int, seed: int, **given: Any) -> None:
+    def __init__(self, model: str, tensor_parallel_size: int, **given: Any) -> None:
         from transformers import AutoModelForCausalLM
 
         self.given = given
         self._model = AutoModelForCausalLM.from_pretrained(model).eval()
         self._is_sharded = tensor_parallel_size > 1
-        self._generator = torch.Generator().manual_seed(seed)
+        self._requests: list[Request] = []
         self._awake = {"weights", "kv_cache"}
         self.log: list[str] = []
         """Every call, in order."""
         runner = SimpleNamespace(model=SimpleNamespace(load_weights=self._load))
         worker = SimpleNamespace(model_runner=runner)
-        self.llm_engine = SimpleNamespace(model_executor=SimpleNamespace(driver_worker=worker))
+        self.llm_engine = SimpleNamespace(
+            model_executor=SimpleNamespace(driver_worker=worker),
+            add_request=self._add,
+            has_unfinished_requests=lambda: bool(self._requests),
+            step=self._step,
+        )
         LLM.made.append(self)
 
     def sleep(self, level: int) -> None:
@@ -64,31 +83,32 @@ class LLM:
     def reset_prefix_cache(self) -> None:
         self.log.append("reset")
 
-    def generate(self, prompts: list[Any], sampling_params: list[SamplingParams], use_tqdm: bool) -> list[Any]:
-        assert not use_tqdm
+    def _add(self, request_id: str, prompt: Any, params: SamplingParams) -> None:
+        assert prompt["type"] == "token"
+        random = torch.Generator().manual_seed(params.seed)
+        self._requests.append(Request(request_id, prompt["prompt_token_ids"], params, random))
+
+    def _step(self) -> list[RequestOutput]:
+        """A token for every request; the ranks of a group compute it together."""
         assert self._awake == {"weights", "kv_cache"}, f"only {self._awake} is awake"
-        assert len(prompts) == len(sampling_params)
-        self.log.append(f"generate {len(prompts)}")
+        self.log.append(f"step {len(self._requests)}")
         if self._is_sharded:
             everyone: list[Any] = [None] * torch.distributed.get_world_size()
-            torch.distributed.all_gather_object(everyone, [prompts, sampling_params])
+            own = [(one.name, one.prompt, one.ids, one.params) for one in self._requests]
+            torch.distributed.all_gather_object(everyone, own)
             assert all(one == everyone[0] for one in everyone), "the group's ranks ask for different things"
-        return [
-            self._one(prompt["prompt_token_ids"], params)
-            for prompt, params in zip(prompts, sampling_params, strict=True)
-        ]
+        ended = [one for one in self._requests if self._one(one)]
+        self._requests = [one for one in self._requests if one not in ended]
+        return [RequestOutput(one.name, SimpleNamespace(token_ids=one.ids, logprobs=one.logprobs)) for one in ended]
 
     @torch.no_grad()
-    def _one(self, prompt: list[int], params: SamplingParams) -> RequestOutput:
-        ids: list[int] = []
-        logprobs = []
-        while len(ids) < params.max_tokens and (not ids or ids[-1] not in params.stop_token_ids):
-            logits = self._model(input_ids=torch.tensor([[*prompt, *ids]])).logits[0, -1].float()
-            scores = torch.log_softmax(logits / params.temperature, -1)
-            token = int(torch.multinomial(scores.exp(), 1, generator=self._generator))
-            ids.append(token)
-            logprobs.append({token: SimpleNamespace(logprob=float(scores[token]), rank=1)})
-        return RequestOutput(prompt, SimpleNamespace(token_ids=ids, logprobs=logprobs))
+    def _one(self, request: Request) -> bool:
+        logits = self._model(input_ids=torch.tensor([[*request.prompt, *request.ids]])).logits[0, -1].float()
+        scores = torch.log_softmax(logits / request.params.temperature, -1)
+        token = int(torch.multinomial(scores.exp(), 1, generator=request.random))
+        request.ids.append(token)
+        request.logprobs.append({token: SimpleNamespace(logprob=float(scores[token]), rank=1)})
+        return len(request.ids) >= request.params.max_tokens or token in request.params.stop_token_ids
 
     @torch.no_grad()
     def _load(self, weights: list[tuple[str, torch.Tensor]]) -> None:

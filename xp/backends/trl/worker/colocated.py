@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 from xp.backends.trl.worker.config import TRLSampling
-from xp.backends.trl.worker.writing import GeneratedTurn, GenerationRequest
+
+"""Between two looks at the group, while all of its episodes wait for their environments."""
+IDLE_S = 0.002
+from xp.backends.trl.worker.writing import Done, GeneratedTurn, GenerationRequest
 from xp.security.loopback import HOST, free_port
 
 
 class ColocatedWriter:
-    """The engine of a tensor-parallel group of ranks: all of them call it with all of the group's sequences, in step.
+    """The engine of a process, or of a tensor-parallel group of ranks.
+
+    The ranks of a group compute every token together, so they must hand their engines the same requests in the same
+    order: before each step they tell each other what is new. Alone, a process tells nobody.
 
     Args:
         generation: trl.generation.vllm_generation.VLLMGeneration in mode `colocate` (TRL 1.16.0).
@@ -22,28 +29,54 @@ class ColocatedWriter:
     """
 
     def __init__(self, generation: Any, sampling: TRLSampling, end_ids: Sequence[int]) -> None:
-        self._llm = generation.llm
+        self._engine = generation.llm.llm_engine
         self._group = generation.tp_group if generation.tensor_parallel_size > 1 else None
         self._sampling, self._end_ids = sampling, list(end_ids)
+        self._new: list[tuple[GenerationRequest, Done]] = []
+        self._own: dict[str, Done] = {}
+        self._num_added = 0
+        self._is_group_live = True
 
-    def write(self, requests: Sequence[GenerationRequest]) -> list[GeneratedTurn]:
-        """Each request has a limit of its own, which TRL's own `generate` does not know."""
-        shares = self._gathered([(list(one.ids), one.max_tokens) for one in requests])
-        begin = sum(len(share) for share in shares[: self._own_place()])
-        everyone = [one for share in shares for one in share]
-        outputs = self._llm.generate(
-            [{"prompt_token_ids": ids} for ids, _ in everyone],
-            sampling_params=[self._parameters(limit) for _, limit in everyone],
-            use_tqdm=False,
-        )
-        return [_written(output.outputs[0]) for output in outputs[begin : begin + len(requests)]]
+    @property
+    def is_writing(self) -> bool:
+        """In a group always: every rank takes part until all are done."""
+        return self._group is not None or bool(self._new or self._own)
+
+    def submit(self, request: GenerationRequest, done: Done) -> None:
+        """Joins the engine's next step."""
+        self._new.append((request, done))
+
+    def step(self, is_live: bool) -> None:
+        """One step of the engine; in a group, of all its ranks."""
+        new, self._new = self._new, []
+        shares = self._gathered((is_live, [request for request, _ in new]))
+        self._is_group_live = any(is_live for is_live, _ in shares)
+        for rank, (_, requests) in enumerate(shares):
+            for place, request in enumerate(requests):
+                name = str(self._num_added)
+                self._num_added += 1
+                prompt = {"type": "token", "prompt_token_ids": list(request.ids)}
+                self._engine.add_request(name, prompt, self._parameters(request))
+                if rank == self._own_place():
+                    self._own[name] = new[place][1]
+        if not self._engine.has_unfinished_requests():
+            time.sleep(IDLE_S)
+            return
+        for output in self._engine.step():
+            done = self._own.pop(output.request_id, None) if output.finished else None
+            if done is not None:
+                done(_written(output.outputs[0]))
 
     def goes_on(self, is_live: bool) -> bool:
-        """Until no rank of the group has a conversation left."""
-        return any(self._gathered(is_live))
+        """Until no rank of the group has an episode left."""
+        return is_live if self._group is None else self._is_group_live
 
-    def _parameters(self, max_tokens: int) -> Any:
+    def close(self) -> None:
+        """The engine stays for the next rollout."""
+
+    def _parameters(self, request: GenerationRequest) -> Any:
         from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
 
         sampling = self._sampling
         return SamplingParams(
@@ -51,9 +84,11 @@ class ColocatedWriter:
             temperature=sampling.temperature,
             top_p=sampling.top_p,
             top_k=sampling.top_k or 0,
-            max_tokens=max_tokens,
+            max_tokens=request.max_tokens,
+            seed=request.seed,
             logprobs=0,
             stop_token_ids=self._end_ids,
+            output_kind=RequestOutputKind.FINAL_ONLY,
             **({"stop": list(sampling.stop), "include_stop_str_in_output": True} if sampling.stop else {}),
         )
 

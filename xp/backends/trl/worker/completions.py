@@ -7,11 +7,11 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from xp.backends.trl.worker.config import TRLSampling
-from xp.backends.trl.worker.writing import GeneratedTurn, GenerationRequest
+from xp.backends.trl.worker.writing import Done, GeneratedTurn, GenerationRequest
 from xp.errors import ExitCode, XpError
 
 MODEL = "policy"
@@ -48,27 +48,41 @@ class ServerWriter:
         self._end_ids = list(end_ids)
         self._headers = {"Content-Type": "application/json"}
         self._headers |= {"Authorization": f"Bearer {key}"} if key is not None else {}
+        self._pool = ThreadPoolExecutor(MAX_REQUESTS, thread_name_prefix="xp-completion")
         # The server is on this machine: no proxy of the environment's stands between.
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
-    def write(self, requests: Sequence[GenerationRequest]) -> list[GeneratedTurn]:
-        """All requests at once; raises XpError(STAGE_FAILED) where the server does not answer."""
-        if not requests:
-            return []
-        with ThreadPoolExecutor(min(MAX_REQUESTS, len(requests))) as pool:
-            return list(pool.map(self._one, requests))
+    is_writing = False
+    """In this process; the server does it by itself."""
+
+    def submit(self, request: GenerationRequest, done: Done) -> None:
+        """One HTTP request; `done` may get XpError(STAGE_FAILED)."""
+
+        def ended(future: Future[GeneratedTurn]) -> None:
+            if not future.cancelled():
+                done(future.exception() or future.result())
+
+        self._pool.submit(self.answer, request).add_done_callback(ended)
+
+    def step(self, is_live: bool) -> None:
+        """The server's own affair."""
 
     def goes_on(self, is_live: bool) -> bool:
         """No other process waits for this one."""
         return is_live
 
-    def _one(self, request: GenerationRequest) -> GeneratedTurn:
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def answer(self, request: GenerationRequest) -> GeneratedTurn:
+        """Waits for it; raises XpError(STAGE_FAILED) where the server does not answer."""
         sampling = self._sampling
         answer = self._post(
             {
                 "model": MODEL,
                 "prompt": list(request.ids),
                 "max_tokens": request.max_tokens,
+                "seed": request.seed,
                 "n": 1,
                 "temperature": sampling.temperature,
                 "top_p": sampling.top_p,

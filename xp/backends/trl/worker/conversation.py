@@ -1,8 +1,8 @@
-"""What every engine hands to the rollout: conversations that grow turn by turn, as token ids."""
+"""What every engine hands to the rollout: conversations that grow turn by turn, as token ids, each at its own pace."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -17,6 +17,8 @@ class Conversation:
     """Of each completion token under the sampling temperature; 0 where the environment wrote it."""
     mask: list[int] = field(default_factory=list)
     """1 where the policy wrote the token, 0 where the environment did."""
+    num_turns: int = 0
+    """Turns that the policy has begun."""
 
     def write(self, ids: Sequence[int], logprobs: Sequence[float]) -> None:
         """Append what the policy wrote."""
@@ -46,29 +48,58 @@ class RolloutTurn:
         return self.ids[-1] if self.ids else None
 
 
-class TurnEngine(Protocol):
-    """Turn by turn: `turn()` lets the policy write in every live conversation, `extend()` hands it what came back."""
+Deliver = Callable[[RolloutTurn | BaseException], None]
+"""Takes each turn when it ends, or what made the engine fail; may be called from any thread."""
 
-    conversations: list[Conversation]
-    live: list[int]
-    """Numbers of the conversations that go on."""
 
-    def goes_on(self) -> bool:
-        """Whether another `turn()` is due: for a conversation of this process, or of one that it writes with."""
+@dataclass(frozen=True)
+class Opening:
+    """What an engine is told of the episodes that it will play."""
+
+    prompts: Sequence[Sequence[int]]
+    """Token ids, one list an episode; an episode's number is its place here."""
+    names: Sequence[str]
+    """Of each episode: its task and which sample of it. The episode's randomness comes from it."""
+    places: int
+    """Episodes that go on at the same time, at most."""
+    deliver: Deliver
+
+
+class EpisodeEngine(Protocol):
+    """Writes in many conversations, each at its own pace."""
+
+    @property
+    def conversations(self) -> Sequence[Conversation]:
+        """By the episodes' numbers."""
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether `step()` is to be called again before anything else has happened."""
+
+    def begin(self, number: int) -> None:
+        """Let the policy write the first turn of a conversation."""
+
+    def go_on(self, number: int, reply: Sequence[int]) -> None:
+        """Append what came back, up to the next turn's beginning, and let the policy write the next turn."""
+
+    def end(self, number: int) -> None:
+        """A conversation is over; its place is free."""
 
     def room(self, number: int) -> int:
         """Tokens that a conversation may still take."""
 
-    def turn(self) -> list[RolloutTurn]:
-        """Sample one assistant message in every live conversation."""
-
-    def extend(self, replies: Mapping[int, Sequence[int]]) -> None:
-        """Append what came back to each conversation that goes on; the others are over.
+    def step(self, is_live: bool) -> None:
+        """Decode one token in every conversation whose turn is the policy's; ended turns are delivered.
 
         Args:
-            replies: conversation -> token ids up to the next turn's beginning.
+            is_live: whether this process has an episode that goes on.
         """
 
+    def goes_on(self, is_live: bool) -> bool:
+        """Whether to go on: for an episode of this process, or of one that the engine is shared with."""
 
-OpenEngine = Callable[[Sequence[Sequence[int]]], TurnEngine]
-"""Begins one conversation for each prompt."""
+    def close(self) -> None:
+        """Give back what the engine holds."""
+
+
+OpenEngine = Callable[[Opening], EpisodeEngine]

@@ -1,172 +1,242 @@
-"""Samples many conversations in lock-step and keeps the key-value cache over their turns.
+"""Samples many conversations with a model of this process, each at its own pace, and keeps their key-value cache.
 
-A turn appends: history is never tokenised again and never prefilled twice. What all prompts begin with is prefilled
-once, the rest of a prompt once for all episodes of its group.
+A conversation has a slot of the cache from its beginning to its end: a turn appends, and history is never tokenised
+again nor prefilled twice. What all prompts begin with is prefilled once, the rest of a prompt once for all episodes of
+its group.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import heapq
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from random import Random
 from typing import Any
 
 import torch
 
+from xp.backends.trl.worker.attention_masks import masks
 from xp.backends.trl.worker.config import TRLSampling
-from xp.backends.trl.worker.conversation import Conversation, RolloutTurn
-from xp.backends.trl.worker.kv_cache import buffer_cache
+from xp.backends.trl.worker.conversation import Conversation, Opening, RolloutTurn
+from xp.backends.trl.worker.draws import draw
+from xp.backends.trl.worker.kv_cache import Kept, SlotCache
+from xp.backends.trl.worker.writing import turn_seed
+
+ROOM = 256
+"""Tokens that a slot has beyond the longest prompt, before the cache grows."""
+
+
+@dataclass
+class Writing:
+    """A turn that is being written."""
+
+    number: int
+    slot: int
+    limit: int
+    random: Random
+    """Of this turn alone: what is written does not depend on who writes beside it."""
+    ids: list[int] = field(default_factory=list)
 
 
 class TransformersEngine:
-    """Turn by turn: `turn()` lets the policy write in every live conversation, `extend()` hands it what came back.
+    """An EpisodeEngine over a model of this process.
 
     Args:
         model: a Hugging Face causal language model with `model.model` and `model.lm_head`.
-        prompts: token ids, one list a conversation; equal lists are prefilled once.
+        opening: the episodes.
         end_ids: tokens that end a turn.
         sampling: temperature and limits.
-        generator: source of randomness.
+        seed: of the rollout.
         is_stop: whether a text that ends a turn is at the end of what was written.
     """
 
     def __init__(
         self,
         model: Any,
-        prompts: Sequence[Sequence[int]],
+        opening: Opening,
         end_ids: Sequence[int],
         sampling: TRLSampling,
-        generator: torch.Generator,
+        seed: str,
         is_stop: Callable[[Sequence[int]], bool] = lambda _: False,
     ) -> None:
-        self._model, self._sampling, self._generator = model, sampling, generator
-        self._end_ids = torch.tensor(list(end_ids))
-        self._is_stop = is_stop
-        self.conversations = [Conversation(list(prompt)) for prompt in prompts]
-        self.live: list[int] = list(range(len(prompts)))
-        """Numbers of the conversations that go on, in the order of the cache's rows."""
-        self._attended = torch.zeros(0, 0, dtype=torch.long)
-        self._positions = torch.zeros(0, dtype=torch.long)
-        capacity = max(map(len, prompts)) + 256
-        self._cache = buffer_cache(model.config.num_hidden_layers, capacity)
-        with torch.inference_mode():
-            self._logits = self._prefill(prompts)
+        self._model, self._opening, self._sampling, self._seed = model, opening, sampling, seed
+        self._end_ids, self._is_stop = frozenset(end_ids), is_stop
+        self._padding = max(0, next(iter(end_ids)))
+        self.conversations = [Conversation(list(prompt)) for prompt in opening.prompts]
+        self._prompts = [tuple(prompt) for prompt in opening.prompts]
+        self._to_come = Counter(self._prompts)
+        distinct = list(self._to_come)
+        self._num_shared = _common_prefix(distinct) if len(distinct) > 1 else 0
+        self._shared: Kept | None = None
+        self._known: dict[tuple[int, ...], tuple[Kept, torch.Tensor]] = {}
+        """Prompts that more episodes begin with, and the logits behind them."""
+        self._cache = SlotCache(model.config.num_hidden_layers, opening.places, max(map(len, distinct)) + ROOM)
+        self._free = list(range(opening.places))
+        self._slots: dict[int, int] = {}
+        self._begins: list[int] = []
+        self._replies: dict[int, list[int]] = {}
+        self._writing: list[Writing] = []
 
-    def goes_on(self) -> bool:
-        """Whether a conversation is left; no other process waits for this one."""
-        return bool(self.live)
+    @property
+    def is_writing(self) -> bool:
+        return bool(self._writing or self._begins or self._replies)
+
+    def begin(self, number: int) -> None:
+        """Joins the next step."""
+        self._slots[number] = heapq.heappop(self._free)
+        self._begins.append(number)
+
+    def go_on(self, number: int, reply: Sequence[int]) -> None:
+        """Joins the next step."""
+        conversation = self.conversations[number]
+        # The last token that the policy wrote was sampled, but not fed yet.
+        self._replies[number] = [conversation.completion_ids[-1], *reply]
+        conversation.observe(list(reply))
+
+    def end(self, number: int) -> None:
+        """Its slot is the next one's."""
+        heapq.heappush(self._free, self._slots.pop(number))
 
     def room(self, number: int) -> int:
         """Tokens that a conversation may still take."""
         return self._sampling.max_response_tokens - len(self.conversations[number].completion_ids)
 
-    @torch.inference_mode()
-    def turn(self) -> list[RolloutTurn]:
-        """Sample one assistant message in every live conversation."""
-        limits = [min(self._sampling.max_tokens_per_turn, self.room(number)) for number in self.live]
-        written: list[list[int]] = [[] for _ in self.live]
-        is_writing = torch.ones(len(self.live), dtype=torch.bool)
-        logits = self._logits
-        while True:
-            tokens, logprobs = self._sample(logits)
-            self._record(tokens.tolist(), logprobs.tolist(), is_writing.tolist(), written)
-            at_limit = torch.tensor(
-                [len(ids) >= limit or self._is_stop(ids) for ids, limit in zip(written, limits, strict=True)]
-            )
-            goes_on = is_writing & ~torch.isin(tokens, self._end_ids) & ~at_limit
-            if not goes_on.any():
-                break
-            # Rows that are done are fed padding that attention never sees.
-            self._attended = torch.cat([self._attended, goes_on[:, None].long()], 1)
-            logits = self._forward(tokens[:, None], self._positions[:, None])[:, 0]
-            self._positions = self._positions + goes_on
-            is_writing = goes_on
-        ends = self._end_ids.tolist()
-        return [RolloutTurn(number, ids, ids[-1] not in ends) for number, ids in zip(self.live, written, strict=True)]
+    def goes_on(self, is_live: bool) -> bool:
+        """No other process waits for this one."""
+        return is_live
+
+    def close(self) -> None:
+        """The cache goes with the engine."""
 
     @torch.inference_mode()
-    def extend(self, replies: Mapping[int, Sequence[int]]) -> None:
-        """Append what came back to each conversation that goes on; the others leave the cache.
+    def step(self, is_live: bool) -> None:
+        """A token for every turn that is being written; turns that begin take part at once."""
+        del is_live
+        parts = [self._decoded(), self._replied(), self._begun()]
+        logits = torch.cat([part for part in parts if part is not None])
+        tokens, logprobs = draw(logits, self._sampling, [one.random for one in self._writing])
+        goes_on = []
+        for one, token, logprob in zip(self._writing, tokens.tolist(), logprobs.tolist(), strict=True):
+            one.ids.append(token)
+            self.conversations[one.number].write([token], [logprob])
+            is_end = token in self._end_ids
+            if is_end or len(one.ids) >= one.limit or self._is_stop(one.ids):
+                self._opening.deliver(RolloutTurn(one.number, one.ids, not is_end))
+            else:
+                goes_on.append(one)
+        self._writing = goes_on
 
-        Args:
-            replies: conversation -> token ids up to the next turn's beginning.
-        """
-        kept = [row for row, number in enumerate(self.live) if number in replies]
-        if len(kept) < len(self.live):
-            self._select(torch.tensor(kept, dtype=torch.long))
-            self.live = [self.live[row] for row in kept]
-        if not kept:
-            return
-        chunks = []
-        for number in self.live:
-            conversation, reply = self.conversations[number], list(replies[number])
-            # The last token that the policy wrote was sampled, but not fed yet.
-            chunks.append([conversation.completion_ids[-1], *reply])
-            conversation.observe(reply)
-        self._logits = self._feed(chunks)
+    def _decoded(self) -> torch.Tensor | None:
+        """Logits behind the tokens of the last step."""
+        if not self._writing:
+            return None
+        slots = torch.tensor([one.slot for one in self._writing])
+        tokens = torch.tensor([[one.ids[-1]] for one in self._writing])
+        count = int(slots.max()) + 1
+        if 2 * len(slots) <= count:
+            return self._forward(slots, len(slots), tokens)
+        # Most slots write: it is cheaper to compute the others with padding than to copy the cache of those that do.
+        padded = torch.full((count, 1), self._padding)
+        padded[slots] = tokens
+        return self._forward(None, count, padded, taken=slots)
 
-    def _prefill(self, prompts: Sequence[Sequence[int]]) -> torch.Tensor:
-        distinct: dict[tuple[int, ...], int] = {}
-        rows = [distinct.setdefault(tuple(prompt), len(distinct)) for prompt in prompts]
-        unique = list(distinct)
-        shared = _common_prefix(unique) if len(unique) > 1 else 0
-        first = 1 if shared else len(unique)
-        self._attended = torch.zeros(first, 0, dtype=torch.long)
-        self._positions = torch.zeros(first, dtype=torch.long)
-        if shared:
-            self._feed([list(unique[0][:shared])])
-            self._select(torch.zeros(len(unique), dtype=torch.long))
-        logits = self._feed([list(ids[shared:]) for ids in unique])
-        index = torch.tensor(rows, dtype=torch.long)
-        self._select(index)
-        return logits[index]
-
-    def _feed(self, chunks: Sequence[Sequence[int]]) -> torch.Tensor:
-        """Feed each row its chunk, padded on the right; gives back the logits after each row's last token."""
-        lengths = torch.tensor([len(chunk) for chunk in chunks])
-        columns = torch.arange(int(lengths.max()))
-        ids = torch.full((len(chunks), len(columns)), int(self._end_ids[0]))
-        for row, chunk in enumerate(chunks):
-            ids[row, : len(chunk)] = torch.tensor(chunk)
-        self._attended = torch.cat([self._attended, (columns[None] < lengths[:, None]).long()], 1)
-        logits = self._forward(ids, self._positions[:, None] + columns[None], last=lengths - 1)
-        self._positions = self._positions + lengths
+    def _replied(self) -> torch.Tensor | None:
+        """Logits behind what environments have answered since the last step."""
+        if not self._replies:
+            return None
+        replies, self._replies = self._replies, {}
+        logits = self._fed([self._slots[number] for number in replies], list(replies.values()))
+        self._begin_turns(replies)
         return logits
 
-    def _forward(self, ids: torch.Tensor, positions: torch.Tensor, last: torch.Tensor | None = None) -> torch.Tensor:
+    def _begun(self) -> torch.Tensor | None:
+        """Logits behind the prompts of the episodes that begin."""
+        if not self._begins:
+            return None
+        begins, self._begins = self._begins, []
+        self._prefill(begins)
+        logits = []
+        for prompt, numbers in _grouped(begins, self._prompts):
+            kept, behind = self._known[prompt]
+            self._cache.fill([self._slots[number] for number in numbers], kept)
+            logits.append(behind.expand(len(numbers), -1))
+            self._begin_turns(numbers)
+            self._to_come[prompt] -= len(numbers)
+            if not self._to_come[prompt]:
+                del self._known[prompt]
+        return torch.cat(logits)
+
+    def _prefill(self, begins: Sequence[int]) -> None:
+        """Read the prompts that nobody has read, each in the slot of the first episode that begins with it."""
+        new = {prompt: self._slots[numbers[0]] for prompt, numbers in _grouped(begins, self._prompts)}
+        new = {prompt: slot for prompt, slot in new.items() if prompt not in self._known}
+        if not new:
+            return
+        slots = list(new.values())
+        self._cache.lengths[slots] = 0
+        if self._num_shared:
+            if self._shared is None:
+                self._fed(slots[:1], [next(iter(new))[: self._num_shared]])
+                self._shared = self._cache.kept(slots[0], self._num_shared)
+            self._cache.fill(slots, self._shared)
+        logits = self._fed(slots, [prompt[self._num_shared :] for prompt in new])
+        for (prompt, slot), behind in zip(new.items(), logits, strict=True):
+            self._known[prompt] = self._cache.kept(slot, len(prompt)), behind
+
+    def _begin_turns(self, numbers: Sequence[int] | dict[int, list[int]]) -> None:
+        for number in numbers:
+            conversation = self.conversations[number]
+            random = Random(turn_seed(self._seed, self._opening.names[number], conversation.num_turns))
+            conversation.num_turns += 1
+            limit = min(self._sampling.max_tokens_per_turn, self.room(number))
+            self._writing.append(Writing(number, self._slots[number], limit, random))
+
+    def _fed(self, slots: Sequence[int], chunks: Sequence[Sequence[int]]) -> torch.Tensor:
+        """Feed each slot its chunk, padded on the right; gives back the logits after each slot's last token."""
+        lengths = torch.tensor([len(chunk) for chunk in chunks])
+        ids = torch.full((len(chunks), int(lengths.max())), self._padding)
+        for row, chunk in enumerate(chunks):
+            ids[row, : len(chunk)] = torch.tensor(chunk)
+        return self._forward(torch.tensor(slots), len(slots), ids, lengths=lengths)
+
+    def _forward(
+        self,
+        slots: torch.Tensor | None,
+        count: int,
+        ids: torch.Tensor,
+        lengths: torch.Tensor | None = None,
+        taken: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Logits after the last token of each row.
+
+        Args:
+            slots: of the rows; None: the first `count`.
+            lengths: tokens of each row that are no padding; None: one.
+            taken: rows that are wanted, where not all are.
+        """
+        positions = self._cache.aim(slots, count, ids.shape[1])
         hidden = self._model.model(
             input_ids=ids,
-            attention_mask=self._attended,
+            attention_mask=masks(self._model.config, positions, self._cache.width),
             position_ids=positions,
-            past_key_values=self._cache,
+            past_key_values=self._cache.cache,
             use_cache=True,
         ).last_hidden_state
-        if last is not None:
-            hidden = hidden[torch.arange(len(last)), last]
-        logits: torch.Tensor = self._model.lm_head(hidden)
+        hidden = hidden[:, 0] if lengths is None else hidden[torch.arange(count), lengths - 1]
+        rows = slots if taken is None else taken
+        assert rows is not None
+        self._cache.lengths[rows] += 1 if lengths is None else lengths
+        logits: torch.Tensor = self._model.lm_head(hidden if taken is None else hidden[taken])
         return logits.float()
 
-    def _sample(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """One token a row, and its log-probability under the temperature (1 where that is 0)."""
-        temperature = self._sampling.temperature
-        logprobs = torch.log_softmax(logits / (temperature or 1.0), -1)
-        if temperature == 0:
-            tokens = logits.argmax(-1)
-        else:
-            candidates = _truncate(logprobs, self._sampling.top_k, self._sampling.top_p)
-            tokens = torch.multinomial(candidates.exp(), 1, generator=self._generator)[:, 0]
-        return tokens, logprobs.gather(1, tokens[:, None])[:, 0]
 
-    def _record(
-        self, tokens: list[int], logprobs: list[float], is_writing: list[bool], written: list[list[int]]
-    ) -> None:
-        for row, number in enumerate(self.live):
-            if is_writing[row]:
-                written[row].append(tokens[row])
-                self.conversations[number].write([tokens[row]], [logprobs[row]])
-
-    def _select(self, rows: torch.Tensor) -> None:
-        for layer in self._cache.layers:
-            layer.select(rows)
-        self._attended, self._positions = self._attended[rows], self._positions[rows]
+def _grouped(numbers: Sequence[int], prompts: Sequence[tuple[int, ...]]) -> list[tuple[tuple[int, ...], list[int]]]:
+    """Episodes by their prompt, in the order of the first of each."""
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for number in numbers:
+        groups.setdefault(prompts[number], []).append(number)
+    return list(groups.items())
 
 
 def _common_prefix(sequences: Sequence[Sequence[int]]) -> int:
@@ -176,15 +246,3 @@ def _common_prefix(sequences: Sequence[Sequence[int]]) -> int:
         if len({sequence[column] for sequence in sequences}) > 1:
             return column
     return longest
-
-
-def _truncate(logprobs: torch.Tensor, top_k: int | None, top_p: float) -> torch.Tensor:
-    """Log-probabilities with everything outside the top k and the nucleus at minus infinity."""
-    if top_k is not None and top_k < logprobs.shape[-1]:
-        smallest = logprobs.topk(top_k, -1).values[:, -1:]
-        logprobs = logprobs.masked_fill(logprobs < smallest, -torch.inf)
-    if top_p < 1:
-        ordered, index = logprobs.softmax(-1).sort(-1, descending=True)
-        outside = ordered.cumsum(-1) - ordered >= top_p
-        logprobs = logprobs.masked_fill(outside.gather(1, index.argsort(-1)), -torch.inf)
-    return logprobs

@@ -56,7 +56,7 @@ def _play(
 ) -> list[Played]:
     from tqdm import tqdm
 
-    from xp.backends.trl.worker.rollout import play_with, sample_numbers
+    from xp.backends.trl.worker.episodes import play_with, sample_numbers
 
     directory = whole_model(directory, Path(config.common.stage_dir) / f"{name}_model")
     chat = _chat(config, directory)
@@ -90,7 +90,7 @@ def _chat(config: TRLEvaluateConfig, directory: str) -> ChatTokens:
 @contextmanager
 def _engine(config: TRLEvaluateConfig, directory: str, chat: ChatTokens) -> Iterator[OpenEngine]:
     """The backend's own: a vLLM server on all of the stage's accelerators, or this process on the CPU."""
-    common = config.common
+    common, seed = config.common, f"{config.common.sampling.seed}/evaluate"
     if common.server is None:
         import torch
         from transformers import AutoModelForCausalLM
@@ -98,8 +98,8 @@ def _engine(config: TRLEvaluateConfig, directory: str, chat: ChatTokens) -> Iter
         from xp.backends.trl.worker.engine import TransformersEngine
 
         model = AutoModelForCausalLM.from_pretrained(directory, dtype=getattr(torch, common.dtype)).eval()
-        generator = torch.Generator().manual_seed(common.sampling.seed)
-        yield lambda prompts: TransformersEngine(model, prompts, chat.end_ids, common.sampling, generator)
+        is_stop = chat.holds_one_of(common.sampling.stop)
+        yield lambda opening: TransformersEngine(model, opening, chat.end_ids, common.sampling, seed, is_stop)
         return
     from xp.backends.trl.worker.completions import ServerWriter
     from xp.backends.trl.worker.server import running, split_devices
@@ -108,8 +108,11 @@ def _engine(config: TRLEvaluateConfig, directory: str, chat: ChatTokens) -> Iter
     log = Path(common.stage_dir) / "vllm.log"
     devices, _ = split_devices(common.server.num_accelerators, 0)
     with running(common.server, directory, devices, log) as served:
-        writer = ServerWriter(served.url, common.sampling, chat.end_ids, str(log), key=served.key)
-        yield lambda prompts: WritingEngine(writer, prompts, chat.end_ids, common.sampling)
+
+        def writer() -> ServerWriter:
+            return ServerWriter(served.url, common.sampling, chat.end_ids, str(log), key=served.key)
+
+        yield lambda opening: WritingEngine(writer(), opening, chat.end_ids, common.sampling, seed)
 
 
 if __name__ == "__main__":

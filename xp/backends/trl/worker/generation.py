@@ -41,44 +41,45 @@ class Generation:
             return
         # TRL has brought vLLM's weights up to date, but its main process may be the last to have done so.
         self._ranks.wait()
-        with self._vllm(trainer) as engine:
+        with self._vllm(trainer, number) as engine:
             yield engine
 
     @contextmanager
     def _own(self, trainer: Any, number: int) -> Iterator[EngineOf]:
-        import torch
-
         from xp.backends.trl.worker.engine import TransformersEngine
 
-        seed = (hash((self._seed, number)) + self._ranks.number) % 2**63
+        seed = self._seed_of(number)
         model = self._policy.current(trainer)
         was_training = model.training
         model.eval()
 
         def engine(sampling: TRLSampling) -> OpenEngine:
-            generator = torch.Generator().manual_seed(seed)
             is_stop = self._chat.holds_one_of(sampling.stop)
-            return lambda prompts: TransformersEngine(model, prompts, self._chat.end_ids, sampling, generator, is_stop)
+            return lambda opening: TransformersEngine(model, opening, self._chat.end_ids, sampling, seed, is_stop)
 
         yield engine
         model.train(was_training)
 
     @contextmanager
-    def _vllm(self, trainer: Any) -> Iterator[EngineOf]:
+    def _vllm(self, trainer: Any, number: int) -> Iterator[EngineOf]:
         from xp.backends.trl.worker.colocated import ColocatedWriter, awake
         from xp.backends.trl.worker.completions import ServerWriter
         from xp.backends.trl.worker.writing import Writer, WritingEngine
 
-        vllm = trainer.vllm_generation
+        vllm, seed = trainer.vllm_generation, self._seed_of(number)
+
+        def writer(sampling: TRLSampling) -> Writer:
+            if vllm.mode != "server":
+                return ColocatedWriter(vllm, sampling, self._chat.end_ids)
+            key = os.environ.get(guarded.KEY)
+            return ServerWriter(vllm.server_base_url, sampling, self._chat.end_ids, self._log, key=key)
 
         def engine(sampling: TRLSampling) -> OpenEngine:
-            writer: Writer
-            if vllm.mode == "server":
-                key = os.environ.get(guarded.KEY)
-                writer = ServerWriter(vllm.server_base_url, sampling, self._chat.end_ids, self._log, key=key)
-            else:
-                writer = ColocatedWriter(vllm, sampling, self._chat.end_ids)
-            return lambda prompts: WritingEngine(writer, prompts, self._chat.end_ids, sampling)
+            return lambda opening: WritingEngine(writer(sampling), opening, self._chat.end_ids, sampling, seed)
 
         with awake(vllm):
             yield engine
+
+    def _seed_of(self, step: int) -> str:
+        """An episode's randomness depends on its task and sample beside this, on no rank and on no other episode."""
+        return f"{self._seed}/{step}"

@@ -11,8 +11,8 @@ from typing import Any
 
 from xp.backends.trl.worker.config import During, TRLSampling, TRLTrainConfig
 from xp.backends.trl.worker.conversation import OpenEngine
+from xp.backends.trl.worker.episodes import play_with, sample_numbers
 from xp.backends.trl.worker.ranks import Ranks
-from xp.backends.trl.worker.rollout import play_with, sample_numbers
 from xp.episode.metrics import check_health
 from xp.episode.metrics_file import MetricsFile
 from xp.episode.mixture import EnvironmentMixture

@@ -1,73 +1,141 @@
-"""A key-value cache that rows can leave: one buffer a layer, grown by doubling, so that a turn appends in place."""
+"""A key-value cache with a slot for each episode, which has a length of its own and keeps what it has over turns."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 
-class BufferLayer(CacheLayerMixin):  # type: ignore[misc]
-    """Keys and values of one layer, [rows, heads, capacity, head size], of which the first `width` columns are filled.
+class Kept(NamedTuple):
+    """Keys and values of the beginning of a sequence, one pair a layer, [heads, tokens, head size]."""
+
+    layers: Sequence[tuple[torch.Tensor, torch.Tensor]]
+    length: int
+
+
+class Window:
+    """Which slots the next forward is about, and how far each is filled; all layers read it.
 
     Args:
-        capacity: columns to begin with.
+        slots: how many there are.
+        capacity: tokens a slot to begin with.
     """
+
+    def __init__(self, slots: int, capacity: int) -> None:
+        self.slots, self.capacity = slots, capacity
+        self.rows: torch.Tensor | None = None
+        """Slots of this forward; None: the first `count` ones, of which the buffers are read in place."""
+        self.count = 0
+        self.columns = torch.zeros(0, 0, dtype=torch.long)
+        """Where each new token goes, [rows, new tokens]."""
+        self.width = 0
+        """Columns that attention looks at."""
+
+
+class SlotLayer(CacheLayerMixin):  # type: ignore[misc]
+    """Keys and values of one layer, [slots, heads, capacity, head size]; the buffers grow by doubling."""
 
     is_compileable = False
     is_sliding = False
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(self, window: Window) -> None:
         super().__init__()
-        self._capacity = capacity
-        self._width = 0
+        self._window = window
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        rows, heads, _, size = key_states.shape
-        self.keys = key_states.new_empty(rows, heads, self._capacity, size)
-        self.values = value_states.new_empty(rows, heads, self._capacity, size)
+        _, heads, _, size = key_states.shape
+        # Zeros: what attention masks out is multiplied by nothing, and must be a number for that.
+        shape = (self._window.slots, heads, self._window.capacity, size)
+        self.keys, self.values = key_states.new_zeros(shape), value_states.new_zeros(shape)
         self.is_initialized = True
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *_: Any, **__: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Append columns; gives back views of everything so far."""
+        """Put each row's new columns behind its own; gives back what the rows have so far."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        end = self._width + key_states.shape[2]
-        if end > self.keys.shape[2]:
-            self._resize(max(end, 2 * self.keys.shape[2]))
-        self.keys[:, :, self._width : end] = key_states
-        self.values[:, :, self._width : end] = value_states
-        self._width = end
-        return self.keys[:, :, :end], self.values[:, :, :end]
+        window = self._window
+        if window.capacity > self.keys.shape[2]:
+            self.keys, self.values = _grown(self.keys, window.capacity), _grown(self.values, window.capacity)
+        rows = torch.arange(window.count) if window.rows is None else window.rows
+        self.keys[rows[:, None], :, window.columns] = key_states.transpose(1, 2)
+        self.values[rows[:, None], :, window.columns] = value_states.transpose(1, 2)
+        which: Any = slice(window.count) if window.rows is None else window.rows
+        return self.keys[which, :, : window.width], self.values[which, :, : window.width]
 
-    def select(self, rows: torch.Tensor) -> None:
-        """Keep (or repeat) these rows, in this order."""
-        self.keys, self.values = (self._copied(buffer, rows, buffer.shape[2]) for buffer in (self.keys, self.values))
+    def kept(self, slot: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.keys[slot, :, :length].clone(), self.values[slot, :, :length].clone()
+
+    def fill(self, slots: torch.Tensor, pair: tuple[torch.Tensor, torch.Tensor], length: int) -> None:
+        self.keys[slots, :, :length], self.values[slots, :, :length] = pair
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return self._width + query_length, 0
+        return self._window.width + query_length, 0
 
     def get_seq_length(self) -> int:
-        return self._width
+        return self._window.width
 
     def get_max_length(self) -> int:
         return -1
 
     get_max_cache_shape = get_max_length
 
-    def _resize(self, capacity: int) -> None:
-        rows = torch.arange(self.keys.shape[0])
-        self.keys, self.values = (self._copied(buffer, rows, capacity) for buffer in (self.keys, self.values))
 
-    def _copied(self, buffer: torch.Tensor, rows: torch.Tensor, capacity: int) -> torch.Tensor:
-        copy = buffer.new_empty(len(rows), buffer.shape[1], capacity, buffer.shape[3])
-        copy[:, :, : self._width] = buffer[rows, :, : self._width]
-        return copy
+class SlotCache:
+    """The slots of all layers.
+
+    Args:
+        num_layers: of the model.
+        slots: episodes at the same time.
+        capacity: tokens a slot to begin with.
+    """
+
+    def __init__(self, num_layers: int, slots: int, capacity: int) -> None:
+        self._window = Window(slots, capacity)
+        self._layers = [SlotLayer(self._window) for _ in range(num_layers)]
+        self.cache = Cache(layers=self._layers)
+        self.lengths = torch.zeros(slots, dtype=torch.long)
+        """Tokens in each slot."""
+
+    def aim(self, rows: torch.Tensor | None, count: int, new: int) -> torch.Tensor:
+        """Say what the next forward is about; gives back the position of each new token, [rows, new].
+
+        Args:
+            rows: its slots; None: the first `count`.
+            new: tokens a row, padding included.
+        """
+        window = self._window
+        lengths = self.lengths[:count] if rows is None else self.lengths[rows]
+        window.rows, window.count = rows, count
+        window.columns = lengths[:, None] + torch.arange(new)
+        window.width = int(lengths.max()) + new
+        while window.width > window.capacity:
+            window.capacity *= 2
+        return window.columns
+
+    @property
+    def width(self) -> int:
+        """Columns that attention looks at in the next forward."""
+        return self._window.width
+
+    def kept(self, slot: int, length: int) -> Kept:
+        """A copy of the beginning of a slot."""
+        return Kept([layer.kept(slot, length) for layer in self._layers], length)
+
+    def fill(self, slots: Sequence[int], kept: Kept) -> None:
+        """Begin these slots with what was kept."""
+        index = torch.tensor(slots)
+        for layer, pair in zip(self._layers, kept.layers, strict=True):
+            layer.fill(index, pair, kept.length)
+        self.lengths[index] = kept.length
 
 
-def buffer_cache(num_layers: int, capacity: int) -> Cache:
-    """A cache of `num_layers` empty buffers."""
-    return Cache(layers=[BufferLayer(capacity) for _ in range(num_layers)])
+def _grown(buffer: torch.Tensor, capacity: int) -> torch.Tensor:
+    slots, heads, width, size = buffer.shape
+    larger = buffer.new_zeros(slots, heads, capacity, size)
+    larger[:, :, :width] = buffer
+    return larger

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from xp.backends.trl.worker.config import TRLSampling
-from xp.backends.trl.worker.conversation import Conversation, RolloutTurn
+from xp.backends.trl.worker.conversation import Conversation, Opening, RolloutTurn
 
 
 @dataclass(frozen=True)
@@ -16,6 +17,8 @@ class GenerationRequest:
 
     ids: Sequence[int]
     max_tokens: int
+    seed: int
+    """Of this request alone, so that what is written depends on no other request."""
 
 
 @dataclass(frozen=True)
@@ -27,58 +30,96 @@ class GeneratedTurn:
     """Of each token, under the sampling temperature."""
 
 
+Done = Callable[[GeneratedTurn | BaseException], None]
+"""Takes what came of one request, in any thread."""
+
+
 class Writer(Protocol):
     """An inference engine that holds the policy's current weights."""
 
-    def write(self, requests: Sequence[GenerationRequest]) -> list[GeneratedTurn]:
-        """One answer a request, in order."""
+    @property
+    def is_writing(self) -> bool:
+        """Whether `step()` is to be called again, be it for the sake of other processes."""
+
+    def submit(self, request: GenerationRequest, done: Done) -> None:
+        """Write an answer, beside whatever is being written already."""
+
+    def step(self, is_live: bool) -> None:
+        """Write a token of every answer, where the engine is one of this process."""
 
     def goes_on(self, is_live: bool) -> bool:
-        """Whether this process must call `write` once more, be it with nothing, for the sake of others."""
+        """Whether this process is to go on, be it for the sake of others."""
+
+    def close(self) -> None:
+        """No request follows."""
 
 
 class WritingEngine:
-    """A TurnEngine over a Writer.
+    """An EpisodeEngine over a Writer.
 
     Args:
-        writer: takes every live conversation of a turn at once.
-        prompts: token ids, one list a conversation.
+        writer: takes each turn as a request of its own.
+        opening: the episodes.
         end_ids: tokens that end a turn.
         sampling: limits.
+        seed: of the rollout; a request's seed is made of it, the episode's name and the turn.
     """
 
     def __init__(
-        self, writer: Writer, prompts: Sequence[Sequence[int]], end_ids: Sequence[int], sampling: TRLSampling
+        self, writer: Writer, opening: Opening, end_ids: Sequence[int], sampling: TRLSampling, seed: str
     ) -> None:
-        self._writer, self._end_ids, self._sampling = writer, end_ids, sampling
-        self.conversations = [Conversation(list(prompt)) for prompt in prompts]
-        self.live = list(range(len(prompts)))
+        self._writer, self._opening = writer, opening
+        self._end_ids, self._sampling, self._seed = end_ids, sampling, seed
+        self.conversations = [Conversation(list(prompt)) for prompt in opening.prompts]
 
-    def goes_on(self) -> bool:
-        """Whether a conversation goes on, here or in a process that the writer works in step with."""
-        return self._writer.goes_on(bool(self.live))
+    @property
+    def is_writing(self) -> bool:
+        return self._writer.is_writing
+
+    def begin(self, number: int) -> None:
+        """The first turn."""
+        self._write(number)
+
+    def go_on(self, number: int, reply: Sequence[int]) -> None:
+        """The next turn."""
+        self.conversations[number].observe(list(reply))
+        self._write(number)
+
+    def end(self, number: int) -> None:
+        """The engine forgets by itself."""
 
     def room(self, number: int) -> int:
         """Tokens that a conversation may still take."""
         return self._sampling.max_response_tokens - len(self.conversations[number].completion_ids)
 
-    def turn(self) -> list[RolloutTurn]:
-        """Let the policy write in every live conversation."""
-        requests = []
-        for number in self.live:
-            conversation = self.conversations[number]
-            limit = min(self._sampling.max_tokens_per_turn, self.room(number))
-            requests.append(GenerationRequest([*conversation.prompt_ids, *conversation.completion_ids], limit))
-        turns = []
-        for number, written in zip(self.live, self._writer.write(requests), strict=True):
-            self.conversations[number].write(written.ids, written.logprobs)
-            turns.append(
-                RolloutTurn(number, list(written.ids), not written.ids or written.ids[-1] not in self._end_ids)
-            )
-        return turns
+    def step(self, is_live: bool) -> None:
+        self._writer.step(is_live)
 
-    def extend(self, replies: Mapping[int, Sequence[int]]) -> None:
-        """Append the replies; conversations without one are over."""
-        self.live = [number for number in self.live if number in replies]
-        for number in self.live:
-            self.conversations[number].observe(list(replies[number]))
+    def goes_on(self, is_live: bool) -> bool:
+        return self._writer.goes_on(is_live)
+
+    def close(self) -> None:
+        self._writer.close()
+
+    def _write(self, number: int) -> None:
+        conversation = self.conversations[number]
+        limit = min(self._sampling.max_tokens_per_turn, self.room(number))
+        words = turn_seed(self._seed, self._opening.names[number], conversation.num_turns)
+        seed = int.from_bytes(hashlib.sha256(words.encode()).digest()[:7])
+        conversation.num_turns += 1
+        ids = [*conversation.prompt_ids, *conversation.completion_ids]
+
+        def done(written: GeneratedTurn | BaseException) -> None:
+            if isinstance(written, BaseException):
+                self._opening.deliver(written)
+                return
+            conversation.write(written.ids, written.logprobs)
+            is_cut = not written.ids or written.ids[-1] not in self._end_ids
+            self._opening.deliver(RolloutTurn(number, list(written.ids), is_cut))
+
+        self._writer.submit(GenerationRequest(ids, limit, seed), done)
+
+
+def turn_seed(seed: str, name: str, turn: int) -> str:
+    """Where the randomness of one turn comes from, on every engine."""
+    return f"{seed}/{name}/{turn}"

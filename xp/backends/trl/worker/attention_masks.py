@@ -1,0 +1,38 @@
+"""Attention masks for rows that are filled to different lengths, as Hugging Face models take them ready-made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+SLIDING = "sliding_attention"
+
+
+def masks(config: Any, positions: torch.Tensor, width: int) -> Any:
+    """Which columns each new token sees: those up to its own position, in layers with a window the last of them.
+
+    Args:
+        config: of the model.
+        positions: of each new token, [rows, new tokens]; a token's column is its position.
+        width: columns of the cache.
+    """
+    columns = torch.arange(width)
+    is_seen = columns <= positions[:, :, None]
+    kinds = set(getattr(config, "layer_types", None) or ())
+    window = getattr(config, "sliding_window", None)
+    if SLIDING not in kinds and (kinds or window is None):
+        return _as_taken(config, is_seen)
+    is_near = is_seen & (columns > positions[:, :, None] - (window or width))
+    if not kinds:
+        return _as_taken(config, is_near)
+    return {kind: _as_taken(config, is_near if kind == SLIDING else is_seen) for kind in kinds}
+
+
+def _as_taken(config: Any, is_seen: torch.Tensor) -> torch.Tensor:
+    """[rows, 1, new tokens, columns]: a truth value, or what is added to the scores."""
+    mask = is_seen[:, None]
+    if getattr(config, "_attn_implementation", None) != "eager":
+        return mask
+    lowest = torch.finfo(torch.float32).min
+    return torch.zeros(mask.shape).masked_fill(~mask, lowest)

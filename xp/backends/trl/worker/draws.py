@@ -1,0 +1,41 @@
+"""Draws tokens from logits, each row by a random number of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+import torch
+
+from xp.backends.trl.worker.config import TRLSampling
+
+
+def draw(logits: torch.Tensor, sampling: TRLSampling, randoms: Sequence[Random]) -> tuple[torch.Tensor, torch.Tensor]:
+    """One token a row, and its log-probability under the temperature (1 where that is 0).
+
+    Args:
+        logits: [rows, vocabulary].
+        randoms: one a row; each gives one number.
+    """
+    logprobs = torch.log_softmax(logits / (sampling.temperature or 1.0), -1)
+    if sampling.temperature == 0:
+        tokens = logits.argmax(-1)
+    else:
+        heights = truncated(logprobs, sampling.top_k, sampling.top_p).double().exp().cumsum(-1)
+        points = torch.tensor([one.random() for one in randoms], dtype=torch.float64) * heights[:, -1]
+        # The first token whose height is above the point: one without probability adds no height.
+        points = torch.minimum(points, torch.nextafter(heights[:, -1], torch.zeros(())))
+        tokens = torch.searchsorted(heights, points[:, None], right=True)[:, 0]
+    return tokens, logprobs.gather(1, tokens[:, None])[:, 0]
+
+
+def truncated(logprobs: torch.Tensor, top_k: int | None, top_p: float) -> torch.Tensor:
+    """Log-probabilities with everything outside the top k and the nucleus at minus infinity."""
+    if top_k is not None and top_k < logprobs.shape[-1]:
+        smallest = logprobs.topk(top_k, -1).values[:, -1:]
+        logprobs = logprobs.masked_fill(logprobs < smallest, -torch.inf)
+    if top_p < 1:
+        ordered, index = logprobs.softmax(-1).sort(-1, descending=True)
+        outside = ordered.cumsum(-1) - ordered >= top_p
+        logprobs = logprobs.masked_fill(outside.gather(1, index.argsort(-1)), -torch.inf)
+    return logprobs

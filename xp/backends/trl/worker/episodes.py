@@ -1,0 +1,194 @@
+"""Plays many episodes at the same time, each at its own pace: none waits for another's tool call."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from xp.backends.trl.worker.conversation import Conversation, OpenEngine, Opening, RolloutTurn
+from xp.episode.episode import Episode
+from xp.episode.metrics import Played
+from xp.episode.mixture import EnvironmentMixture
+from xp.episode.outcome import Outcome, Reply
+from xp.episode.tokens import ChatTokens
+from xp.episode.trajectory import Tokens, Trajectory, trajectory
+from xp.tasks.row import TaskRow
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """An episode that was played to its end."""
+
+    row: TaskRow
+    sample: int
+    """Which of the episodes of this task, from 0."""
+    conversation: Conversation
+    episode: Episode
+    outcome: Outcome
+    prompt: str | None
+    """As the model read it, where the run keeps it."""
+
+    def played(self) -> Played:
+        return Played(self.row.env, self.row.task_id, self.outcome, sum(self.conversation.mask))
+
+    def trajectory(self, run: str, phase: str, step: int) -> Trajectory:
+        mask = self.conversation.mask
+        tokens = Tokens(len(self.conversation.prompt_ids), sum(mask), len(mask) - sum(mask))
+        return trajectory(
+            self.episode,
+            self.row.messages,
+            run=run,
+            phase=phase,
+            step=step,
+            sample=self.sample,
+            tools=self.row.tools,
+            tokens=tokens,
+            prompt=self.prompt,
+        )
+
+
+def play_with(
+    open_engine: OpenEngine, chat: ChatTokens, numbered: Sequence[tuple[TaskRow, int]], mix: EnvironmentMixture
+) -> list[Rollout]:
+    """Play one episode for each row; at any time, as many go on as may have sessions open at the same time.
+
+    Args:
+        numbered: each row with the number of its sample.
+    """
+    if not numbered:
+        return []
+    with ThreadPoolExecutor(min(mix.calls_at_once(), len(numbered))) as pool:
+        play = Play(open_engine, chat, numbered, mix, pool)
+        try:
+            outcomes = play.run()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+            play.engine.close()
+    return [
+        Rollout(row, sample, conversation, episode, outcome, chat.kept(conversation.prompt_ids))
+        for (row, sample), conversation, episode, outcome in zip(
+            numbered, play.engine.conversations, play.episodes, outcomes, strict=True
+        )
+    ]
+
+
+def sample_numbers(task_ids: Sequence[str]) -> list[int]:
+    """How many of the same came before."""
+    seen: dict[str, int] = {}
+    numbers = []
+    for task_id in task_ids:
+        numbers.append(seen.get(task_id, 0))
+        seen[task_id] = numbers[-1] + 1
+    return numbers
+
+
+class Answered(NamedTuple):
+    """The environment has answered a turn."""
+
+    turn: RolloutTurn
+    reply: Reply
+
+
+class Settled(NamedTuple):
+    """An episode is over and scored."""
+
+    number: int
+    outcome: Outcome
+
+
+class Play:
+    """The loop of one `play_with`: this thread has the engine, the pool's threads have the environments.
+
+    What happens elsewhere comes in through one queue: turns that an engine of another process has ended, answers of
+    environments, outcomes, and faults, which end the play.
+    """
+
+    def __init__(
+        self,
+        open_engine: OpenEngine,
+        chat: ChatTokens,
+        numbered: Sequence[tuple[TaskRow, int]],
+        mix: EnvironmentMixture,
+        pool: ThreadPoolExecutor,
+    ) -> None:
+        rows = [row for row, _ in numbered]
+        self._chat, self._pool = chat, pool
+        self._inbox: queue.SimpleQueue[RolloutTurn | Answered | Settled | BaseException] = queue.SimpleQueue()
+        self.episodes = [mix.episode(row) for row in rows]
+        self._starts: dict[int, Future[None]] = {}
+        self._outcomes: dict[int, Outcome] = {}
+        self._waiting = iter(range(len(rows)))
+        self._num_places = min(mix.max_sessions(), len(rows))
+        prompts = {row.task_id: chat.prompt(row.messages, row.tools) for row in rows}
+        names = [f"{row.task_id}/{sample}" for row, sample in numbered]
+        opening = Opening([prompts[row.task_id] for row in rows], names, self._num_places, self._inbox.put)
+        self.engine = open_engine(opening)
+
+    def run(self) -> list[Outcome]:
+        """Until every episode is settled; raises what an environment's thread or the engine raised."""
+        for _ in range(self._num_places):
+            self._begin_next()
+        while self.engine.goes_on(self._is_live):
+            if self.engine.is_writing:
+                self.engine.step(self._is_live)
+            self._take_all()
+        return [self._outcomes[number] for number in range(len(self.episodes))]
+
+    @property
+    def _is_live(self) -> bool:
+        return len(self._outcomes) < len(self.episodes)
+
+    def _take_all(self) -> None:
+        """Everything that has happened; waits for something where this thread has nothing else to do."""
+        must_wait = not self.engine.is_writing and self._is_live
+        while must_wait or not self._inbox.empty():
+            event = self._inbox.get()
+            must_wait = False
+            if isinstance(event, RolloutTurn):
+                self._start(self._answer, event)
+            elif isinstance(event, Answered):
+                self._go_on(event)
+            elif isinstance(event, Settled):
+                self._outcomes[event.number] = event.outcome
+                self._begin_next()
+            else:
+                raise event
+
+    def _begin_next(self) -> None:
+        """The session opens while the model writes its first turn."""
+        number = next(self._waiting, None)
+        if number is not None:
+            self._starts[number] = self._pool.submit(self.episodes[number].start)
+            self.engine.begin(number)
+
+    def _go_on(self, answered: Answered) -> None:
+        turn, reply = answered
+        ids = None
+        if not reply.is_done:
+            room = self.engine.room(turn.number)
+            ids = self._chat.reply_within(room, reply.messages, last_id=turn.last_id, tools=reply.tools)
+        if ids is not None:
+            self.engine.go_on(turn.number, ids)
+            return
+        # Where the reply left no room, settle() finds the episode truncated.
+        self.engine.end(turn.number)
+        self._start(self._settle, turn.number)
+
+    def _answer(self, turn: RolloutTurn) -> Answered:
+        self._starts[turn.number].result()
+        return Answered(turn, self.episodes[turn.number].step(self._chat.text(turn.ids)))
+
+    def _settle(self, number: int) -> Settled:
+        return Settled(number, self.episodes[number].settle())
+
+    def _start(self, work: Callable[[Any], Answered | Settled], about: Any) -> None:
+        """In another thread; the queue gets what comes of it."""
+
+        def ended(future: Future[Answered | Settled]) -> None:
+            if not future.cancelled():
+                self._inbox.put(future.exception() or future.result())
+
+        self._pool.submit(work, about).add_done_callback(ended)
