@@ -9,11 +9,11 @@ from functools import partial
 from typing import Any
 
 from xp.backends.trl.worker.config import TRLSampling
-
-"""Between two looks at the group, while all of its episodes wait for their environments."""
-IDLE_S = 0.002
 from xp.backends.trl.worker.writing import Done, GeneratedTurn, GenerationRequest
 from xp.security.loopback import HOST, free_port
+
+IDLE_S = 0.002
+"""Between two looks at the group, while all of its episodes wait for their environments."""
 
 
 class ColocatedWriter:
