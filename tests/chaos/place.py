@@ -37,8 +37,9 @@ SMALL = (
     "training.checkpoint_every=1",
     "evaluation.before_training=false",
 )
-CHANGES = ("time", "attempt", "run")
-"""Beginnings of the names of metrics that may differ between two runs of one spec."""
+CHANGES = ("time", "attempt", "run", "training/logprob_gap")
+"""Beginnings of the names of metrics that may differ between two runs of one spec; the gap is rounding, which depends on
+which episodes happened to be computed together."""
 STAGES = ("prepare", "model", "train", "evaluate")
 LIMIT_S = 1200.0
 """Time limit of one attempt, on a machine that has other work."""

@@ -9,7 +9,8 @@ MODEL = (
     Row(
         "seed",
         lambda s: {"seed": s.seed, "data_seed": s.seed},
-        note="An engine's own seed is its rank; the order of tasks is the same on every backend.",
+        note="Each turn is drawn by a seed made of this one, the step, the task, the sample and the turn's number."
+        " The order of tasks is the same on every backend.",
     ),
     Row("model.path", carried_by="AutoModelForCausalLM.from_pretrained"),
     Row("model.build", carried_by="xp.builtin.model, in the model stage"),

@@ -1,0 +1,136 @@
+"""Episodes under TRL go on at their own pace: none waits for another's tool call, or for a wave to end."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+
+from tests.fake_session import RULES, FakeSession, with_limits
+from tests.tiny import tokenizer_and_model
+from xp.backends.trl.worker.config import TRLSampling
+from xp.backends.trl.worker.engine import TransformersEngine
+from xp.backends.trl.worker.episodes import Rollout, play_with
+from xp.envs.base import Message, Task, ToolResult
+from xp.episode.episode import Episode
+from xp.episode.tokens import ChatTokens
+from xp.tasks.config import Purpose
+from xp.tasks.row import TaskRow
+
+SAMPLING = TRLSampling(1.0, 1.0, None, 400, max_tokens_per_turn=6, max_response_tokens=400, seed=1)
+TURNS = 3
+PATIENCE_S = 250.0
+
+Hear = Callable[[int, int], None]
+"""What the environment does before it answers turn `turn` of episode `number`."""
+
+
+class Mix:
+    """Conversations of TURNS turns, of which `places` may go on at the same time."""
+
+    def __init__(self, hear: Hear, places: int) -> None:
+        self._hear, self._places = hear, places
+        self.ended: dict[int, threading.Event] = {}
+
+    def episode(self, row: TaskRow) -> Episode:
+        number, turns = row.index, iter(range(TURNS))
+        self.ended[number] = threading.Event()
+
+        def grade(_: str) -> ToolResult:
+            turn = next(turns)
+            self._hear(number, turn)
+            if turn == TURNS - 1:
+                self.ended[number].set()
+                return ToolResult("over", float(number), finished=True)
+            return ToolResult("go on", None, awaits_reply=True)
+
+        rules = with_limits(replace(RULES, provider="local"), episode_timeout_s=3600.0)
+        return Episode(Task("fake", "train", number), lambda: FakeSession(lambda *_: grade(""), grade), rules)
+
+    def max_sessions(self) -> int:
+        return self._places
+
+    calls_at_once = max_sessions
+
+
+def played(count: int, places: int, hear: Callable[[Mix], Hear]) -> list[Rollout]:
+    tokenizer, model = tokenizer_and_model()
+    chat = ChatTokens(tokenizer)
+    mix: Any = Mix(lambda number, turn: hear(mix)(number, turn), places)
+    opening = (Message(role="user", content="play"),)
+    rows = [
+        TaskRow(f"fake/train/{number}", "fake", Purpose.TRAIN, "train", number, "h", opening, "[]", 1.0)
+        for number in range(count)
+    ]
+    return play_with(
+        lambda one: TransformersEngine(model, one, chat.end_ids, SAMPLING, "1"), chat, [(row, 0) for row in rows], mix
+    )
+
+
+def rewards(rollouts: list[Rollout]) -> list[float | None]:
+    return [one.outcome.reward for one in rollouts]
+
+
+@pytest.mark.parametrize("waits", [0, TURNS - 1])
+def test_an_episode_goes_on_while_another_waits_for_its_tool(waits: int) -> None:
+    def hear(mix: Mix) -> Hear:
+        def until_the_others_have_ended(number: int, turn: int) -> None:
+            if (number, turn) == (0, waits):
+                assert all(mix.ended[other].wait(PATIENCE_S) for other in (1, 2))
+
+        return until_the_others_have_ended
+
+    assert rewards(played(3, 3, hear)) == [0.0, 1.0, 2.0]
+
+
+def test_the_place_of_an_episode_that_has_ended_is_the_next_ones() -> None:
+    def hear(mix: Mix) -> Hear:
+        def until_the_last_has_ended(number: int, turn: int) -> None:
+            if (number, turn) == (0, 0):
+                assert mix.ended[5].wait(PATIENCE_S)
+
+        return until_the_last_has_ended
+
+    assert rewards(played(6, 2, hear)) == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+
+
+def test_at_no_time_more_episodes_go_on_than_may_have_sessions() -> None:
+    lock, going, most = threading.Lock(), set[int](), [0]
+
+    def hear(_: Mix) -> Hear:
+        def counted(number: int, turn: int) -> None:
+            with lock:
+                going.add(number)
+                most[0] = max(most[0], len(going))
+                if turn == TURNS - 1:
+                    going.discard(number)
+
+        return counted
+
+    played(8, 3, hear)
+    assert most[0] <= 3
+
+
+def test_when_a_tool_answers_does_not_change_what_is_written() -> None:
+    def late(seed: int) -> Callable[[Mix], Hear]:
+        random = Random(seed)
+        return lambda _: lambda *_: time.sleep(random.random() * 0.02)
+
+    first, second = (played(6, 4, late(seed)) for seed in (1, 2))
+    assert [one.conversation.completion_ids for one in first] == [one.conversation.completion_ids for one in second]
+
+
+def test_a_fault_of_xps_own_ends_the_play_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: Episode) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Episode, "settle", broken)
+    before = threading.active_count()
+    with pytest.raises(ZeroDivisionError):
+        played(4, 2, lambda _: lambda *_: None)
+    assert threading.active_count() == before
