@@ -38,8 +38,8 @@ SMALL = (
     "evaluation.before_training=false",
 )
 CHANGES = ("time", "attempt", "run", "training/logprob_gap")
-"""Beginnings of the names of metrics that may differ between two runs of one spec; the gap is rounding, which depends on
-which episodes happened to be computed together."""
+"""Beginnings of the names of metrics that may differ between two runs of one spec; the gap is rounding, which depends
+on the episodes that were computed together."""
 STAGES = ("prepare", "model", "train", "evaluate")
 LIMIT_S = 1200.0
 """Time limit of one attempt, on a machine that has other work."""
