@@ -27,7 +27,7 @@ from tests.tiny import tokenizer_and_model
 from xp.backends.trl.worker.config import TRLSampling
 from xp.backends.trl.worker.conversation import OpenEngine, Opening
 from xp.backends.trl.worker.engine import TransformersEngine
-from xp.backends.trl.worker.episodes import Answered, Play
+from xp.backends.trl.worker.episodes import Answered, EpisodePlay
 from xp.backends.trl.worker.process import quiet_trainer
 from xp.envs.base import Message, Task, ToolResult
 from xp.episode.episode import Episode
@@ -70,7 +70,7 @@ class SlowMix:
     calls_at_once = max_sessions
 
 
-class LockStepPlay(Play):
+class LockStepPlay(EpisodePlay):
     """Every episode of a wave waits for the slowest call of each turn, and a wave for its longest episode."""
 
     def __init__(self, *given: Any) -> None:
@@ -106,7 +106,7 @@ def row(number: int) -> TaskRow:
     return TaskRow(f"slow/train/{number}", "slow", Purpose.TRAIN, "train", number, "h", opening, "[]", 1.0)
 
 
-def seconds(way: type[Play], count: int, places: int, turns: int) -> float:
+def seconds(way: type[EpisodePlay], count: int, places: int, turns: int) -> float:
     """How long a way takes."""
     tokenizer, model = tokenizer_and_model()
     chat = ChatTokens(tokenizer)
@@ -142,7 +142,7 @@ def main(argv: Sequence[str] = ()) -> None:
     for count in options.episodes:
         places = min(options.places, count)
         least = bound(count, places, options.turns)
-        alone = seconds(Play, count, places, options.turns)
+        alone = seconds(EpisodePlay, count, places, options.turns)
         together = seconds(LockStepPlay, count, places, options.turns)
         print(
             f"{count} episodes of {options.turns} turns, {places} at the same time: {count / alone:.2f} episodes/s"

@@ -53,7 +53,7 @@ class Rollout:
 def play_with(
     open_engine: OpenEngine, chat: ChatTokens, numbered: Sequence[tuple[TaskRow, int]], mix: EnvironmentMixture
 ) -> list[Rollout]:
-    """Play one episode for each row; at any time, as many go on as may have sessions open at the same time.
+    """EpisodePlay one episode for each row; at any time, as many go on as may have sessions open at the same time.
 
     Args:
         numbered: each row with the number of its sample.
@@ -61,7 +61,7 @@ def play_with(
     if not numbered:
         return []
     with ThreadPoolExecutor(min(mix.calls_at_once(), len(numbered))) as pool:
-        play = Play(open_engine, chat, numbered, mix, pool)
+        play = EpisodePlay(open_engine, chat, numbered, mix, pool)
         try:
             outcomes = play.run()
         finally:
@@ -99,7 +99,7 @@ class Settled(NamedTuple):
     outcome: Outcome
 
 
-class Play:
+class EpisodePlay:
     """The loop of one `play_with`: this thread has the engine, the pool's threads have the environments.
 
     What happens elsewhere comes in through one queue: turns that an engine of another process has ended, answers of
