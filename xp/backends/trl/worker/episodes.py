@@ -53,7 +53,7 @@ class Rollout:
 def play_with(
     open_engine: OpenEngine, chat: ChatTokens, numbered: Sequence[tuple[TaskRow, int]], mix: EnvironmentMixture
 ) -> list[Rollout]:
-    """EpisodePlay one episode for each row; at any time, as many go on as may have sessions open at the same time.
+    """Play one episode for each row; at any time, as many go on as may have sessions open at the same time.
 
     Args:
         numbered: each row with the number of its sample.
