@@ -117,7 +117,7 @@ test-inspect: setup .venv-inspect/.done  ## Logs of `xp eval` read by inspect_ai
 	touch $@
 
 test-environments: setup .venv-environments/.done  ## Environments of reasoning-gym and verifiers, by the real packages
-	ENVIRONMENTS_PYTHON=.venv-environments/bin/python $(BIN)/python -m pytest tests/environments
+	ENVIRONMENTS_PYTHON=.venv-environments/bin/python $(BIN)/python -m pytest tests/environments tests/integration/test_env_new.py
 
 rehearse-skyrl: setup $(SKYRL_VENV)/.done  ## SkyRL's whole training loop on this machine's CPU (ARGS="seed=2")
 	$(XP) backend=skyrl hardware=cpu backend.runtime.python=$(SKYRL_VENV)/bin/python env=whodunit_mini model=tiny $(ARGS)
