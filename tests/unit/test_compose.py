@@ -33,6 +33,7 @@ def test_hardware_cpu_brings_the_tiny_model_and_the_command_line_still_wins() ->
 FRAMES = {
     "graded": ["env.grader=my_pkg.graders:grade", "env.rows=my_pkg:tasks.jsonl"],
     "openreward": ["env.target=Org/Name"],
+    "verifiers": ["env.target=my-package"],
     "openenv": ["env.target=http://127.0.0.1:8000", "env.rows=my_pkg:tasks.jsonl"],
     **{f"openenv_{name}": ["env.target=http://127.0.0.1:8000"] for name in ("atari", "finrl", "openspiel", "sumo_rl")},
     "hf": ["model.path=Org/Name"],
