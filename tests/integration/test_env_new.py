@@ -25,7 +25,9 @@ def run(*words: str, cwd: Path, interpreter: str = sys.executable) -> subprocess
     return subprocess.run(command, cwd=cwd, env=environ, capture_output=True, text=True, check=False, timeout=280)
 
 
-@pytest.mark.parametrize("kind", sorted(WORDS))
+@pytest.mark.parametrize(
+    "kind", [kind if kind == "graded" else pytest.param(kind, marks=pytest.mark.slow) for kind in sorted(WORDS)]
+)
 def test_a_new_environment_passes_its_test_and_the_check_at_once(kind: str, tmp_path: Path) -> None:
     words = new_environment("counting_up", kind, tmp_path)
     if kind == "verifiers":
