@@ -81,7 +81,7 @@ class Training(Section):
     """The run stops when the engine's log-probabilities of a step's tokens differ from the trainer's by more than this,
     in the mean: the engine then writes with other weights than those that are trained. None: it is only recorded."""
     on_symptom: OnSymptom
-    """What a sign of a training that goes wrong does (xp.diagnosis): nothing, a line in the log, or the run's end."""
+    """Answer to a sign of a training that goes wrong (xp.diagnosis): nothing, a line in the log, or the run's end."""
 
     @model_validator(mode="after")
     def _one_length(self) -> Training:
