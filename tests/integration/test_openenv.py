@@ -139,6 +139,9 @@ def test_mcp_tools_are_the_tools() -> None:
     found.close()
 
 
+CLASSES = {"echo": "OpenEnvEcho", "coding": "Coding"}
+
+
 @functools.cache
 def bundled(name: str) -> OpenEnvProvider:
     """One server for all tests of an environment; it ends with the process."""
@@ -146,7 +149,7 @@ def bundled(name: str) -> OpenEnvProvider:
     return OpenEnvProvider(
         rules(
             provider="openenv",
-            serve=f"xp.builtin.{module}:{name.capitalize()}",
+            serve=f"xp.builtin.{module}:{CLASSES[name]}",
             rows=f"xp.builtin:{name}.jsonl",
         ),
         os.environ,
