@@ -257,7 +257,7 @@ def test_a_time_that_is_none_is_refused(arguments: list[str]) -> None:
         env_command(["check", "env=echo", *arguments])
 
 
-@pytest.mark.parametrize("arguments", [[], ["list"], ["check"], ["check", "--what"], ["check", "env=echo", "tasks=x"]])
+@pytest.mark.parametrize("arguments", [[], ["lists"], ["check"], ["check", "--what"], ["check", "env=echo", "tasks=x"]])
 def test_a_command_line_that_makes_no_sense_is_answered_with_the_usage(arguments: list[str]) -> None:
     with pytest.raises(XpError, match=r"usage: python -m xp env|whole number|invalid choice"):
         env_command(arguments)

@@ -19,7 +19,7 @@ NAMES_OF_RUNS: Final = "name of a run, its beginning, a pattern such as 'sweep-*
 def add_report(parser: argparse.ArgumentParser) -> None:
     """The arguments of `report`."""
     parser.add_argument("runs", nargs="+", metavar="RUN", help=f"{NAMES_OF_RUNS}; several are compared")
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="where to write it (the run's report.html)")
+    parser.add_argument("-o", "--page", type=Path, metavar="FILE", help="where to write it (the run's report.html)")
     parser.add_argument(
         "--episodes",
         choices=["none", "chosen", "all"],
@@ -42,7 +42,7 @@ def report_command(asked: Namespace) -> int:
     from xp.runs.named import named_runs
 
     runs = named_runs(asked.outputs, asked.runs)
-    target = asked.output or _target(asked.outputs, runs)
+    target = asked.page or _target(asked.outputs, runs)
     size = write_page(runs, target, asked.episodes)
     print(f"{target}  ({size / 1e6:.1f} MB; it opens in any browser, without a network)")
     return ExitCode.OK
