@@ -11,6 +11,8 @@ import pytest
 from tests.fake_session import call
 from tests.reliability import proxy as faults
 from tests.reliability.conftest import World
+from xp.diagnosis.history import Facts
+from xp.diagnosis.live import LiveRules
 from xp.episode.metrics import Played, episode_metrics
 from xp.episode.outcome import EpisodeStatus, Outcome
 from xp.errors import ExitCode, XpError
@@ -34,6 +36,7 @@ class Common:
     pass_threshold: float = 1.0
     on_nonfinite: str = "stop"
     max_logprob_gap: float | None = None
+    metrics: str = "metrics.jsonl"
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,7 @@ class Config:
     group_size: int = 2
     updates_per_rollout: int = 1
     common: Common = Common()
+    symptoms: LiveRules = LiveRules("off", Facts(0, 1, 1.0, ("fake",)))
 
 
 @pytest.mark.scorecard(20)
