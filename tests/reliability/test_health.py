@@ -30,6 +30,9 @@ def outcomes(world: World, num: int, num_void: int) -> list[Played]:
     return played
 
 
+NO_RULES = LiveRules("off", Facts(0, 1, 1.0, ("fake",)))
+
+
 @dataclass(frozen=True)
 class Common:
     max_void_fraction: float = 0.2
@@ -45,7 +48,7 @@ class Config:
     group_size: int = 2
     updates_per_rollout: int = 1
     common: Common = Common()
-    symptoms: LiveRules = LiveRules("off", Facts(0, 1, 1.0, ("fake",)))
+    symptoms: LiveRules = NO_RULES
 
 
 @pytest.mark.scorecard(20)
