@@ -64,7 +64,7 @@ def answers(index: str) -> bool:
 
 
 def torch_index(needs_cpu_build: bool, answers: Callable[[str], bool]) -> str | None:
-    """Where torch comes from; None: from where pip is configured to look."""
+    """Index that torch comes from; None: the one that pip is configured with."""
     if not needs_cpu_build:
         return None
     if answers(CPU_INDEX):

@@ -20,6 +20,7 @@ import pytest
 
 from tests.contracts.test_agreement import NO_RETRY, ROW, FakeMix
 from tests.tiny import tokenizer_and_model
+from tests.trainers.slime_play import Kept, play_group
 from tests.trainers.slime_setup import (
     group_of,
     needs_slime,
@@ -28,7 +29,6 @@ from tests.trainers.slime_setup import (
     tiny_directory,
     worker_config,
 )
-from tests.trainers.test_slime_rollout import Kept, play_group
 from xp.security.loopback import HOST, free_port
 
 needs_server = pytest.mark.skipif(find_spec("xgrammar") is None, reason="SGLang's server is not here: make test-sglang")
@@ -136,7 +136,7 @@ def test_slimes_rollout_has_the_weights_that_slimes_engine_took_from_disk(engine
         directory = tmp_path / f"weight_v{version:06d}"
         for made in (other_weights(version), tokenizer_and_model()[0]):
             made.save_pretrained(directory)
-        # As Slime's training loop does between two rollouts.
+        # Weights are sent as Slime's training loop sends them, between two rollouts.
         server.pause_generation()
         server.flush_cache()
         server.update_weights_from_disk(str(directory), weight_version=str(version))

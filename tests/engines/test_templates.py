@@ -17,11 +17,11 @@ from xp.tasks.template_check import PROBE_TOOLS, examine
 vllm = pytest.importorskip("vllm", reason="vLLM is not here: make test-vllm")
 TEMPLATES = sorted((Path(vllm.__file__).parent / "transformers_utils/chat_templates").glob("*.jinja"))
 WITH_ROLES = {"template_chatml", "template_minicpmv45"}
-"""Of these, the ones for models that hold a conversation of text; the others drop roles, or want pictures or sound."""
+"""Templates among them for a conversation of text; the others drop roles, or want pictures or sound."""
 
 
 SHOW_TOOLS = {"template_minicpmv45"}
-"""Of these, the ones that tell the model of its tools."""
+"""Templates among them that tell the model of its tools."""
 
 
 def tokens(template: Path, chat: Chat | None = None) -> ChatTokens:

@@ -23,7 +23,7 @@ def python() -> str:
 
 
 def told(program: str, given: Any) -> Any:
-    """What a program there prints as JSON of `given`, which it reads as JSON."""
+    """Result of a program in that Python: it reads `given` as JSON and prints JSON."""
     done = subprocess.run(
         [python(), "-c", program],
         input=json.dumps(given),

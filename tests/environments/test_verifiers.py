@@ -35,7 +35,7 @@ pytestmark = pytest.mark.timeout(900)
 
 @pytest.fixture(autouse=True, scope="module")
 def _packages() -> Iterator[None]:
-    """Where the packages lie, and uv, which verifiers' own harness starts its programs by."""
+    """Variables that name the packages' Python, and uv, with which verifiers' own harness starts its programs."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(PACKAGES))
         patch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")

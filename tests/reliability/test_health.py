@@ -30,7 +30,7 @@ def outcomes(world: World, num: int, num_void: int) -> list[Played]:
     return played
 
 
-NO_RULES = LiveRules("off", Facts(0, 1, 1.0, ("fake",)))
+NO_RULES = LiveRules("off", Facts(0, 1, 1.0, ("fake",), 1))
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ import pytest
 
 from tests.envs_under_test.taught import ANSWERS
 from tests.tiny import tokenizer_and_model
+from tests.trainers.slime_play import play_group
 from tests.trainers.slime_setup import engine, group_of, needs_slime, slime_arguments, tiny_directory, worker_config
-from tests.trainers.test_slime_rollout import play_group
 from xp.backends.slime.worker.config import WORKER_ATTRIBUTE
 from xp.backends.slime.worker.rollout_process import Worker, read_played, worker
 from xp.backends.stages.episode import episode_config

@@ -12,8 +12,8 @@ import pytest
 from tests.contracts.test_agreement import NO_RETRY, ROW, FakeMix
 from tests.fake_session import call
 from tests.tiny import tokenizer_and_model
+from tests.trainers.slime_play import Kept, args, arguments, converted, play_group
 from tests.trainers.slime_setup import engine, group_of, needs_slime, put_worker, worker_config
-from tests.trainers.test_slime_rollout import Kept, args, arguments, converted, play_group
 
 __all__ = ["args", "arguments"]
 pytestmark = needs_slime

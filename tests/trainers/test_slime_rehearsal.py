@@ -164,8 +164,8 @@ def _check_conversion(dump: Path, root: Path, worker: Path) -> None:
     from slime.utils.types import Sample
 
     from tests.contracts.test_agreement import NO_RETRY, FakeMix
+    from tests.trainers.slime_play import Kept, converted
     from tests.trainers.slime_setup import put_worker, slime_arguments
-    from tests.trainers.test_slime_rollout import Kept, converted
 
     args = slime_arguments(root / "models/tiny")
     # As the run wrote it, but without its environments: nothing is played here.

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
 import random
-import threading
-import time
 from collections.abc import Iterator
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.contracts.test_agreement import NO_RETRY, ROW, SCRIPTS, FakeMix, Played, Script, bare, dialogue
 from tests.fake_session import call
-from tests.task_set import leave_manifest
 from tests.tiny import tokenizer_and_model
+from tests.trainers.slime_play import (
+    Kept,
+    args,
+    arguments,
+    converted,
+    play_group,
+    play_script,
+    says_script,
+    script_named,
+)
 from tests.trainers.slime_setup import (
     LIMITS,
     detective,
@@ -26,8 +30,6 @@ from tests.trainers.slime_setup import (
     group_of,
     needs_slime,
     put_worker,
-    slime_arguments,
-    tiny_directory,
     worker_config,
     written_by_policy,
 )
@@ -35,83 +37,17 @@ from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, EngineLimits
 from xp.backends.slime.worker.rollout_process import read_played
 from xp.backends.stages.episode import episode_config
 from xp.compose import compose
-from xp.envs.base import EnvUnavailable, Task, ToolResult
+from xp.envs.base import EnvUnavailable, Task
 from xp.envs.config import Chat
 from xp.episode.episode import Episode
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import EpisodeStatus
-from xp.episode.trajectory import Trajectory, read_trajectories
-from xp.errors import ExitCode, XpError
+from xp.episode.trajectory import read_trajectories
 from xp.tasks.config import Purpose
 from xp.tasks.row import TaskRow
 
+__all__ = ["args", "arguments"]
 pytestmark = needs_slime
-
-
-class Kept:
-    """A recorder in memory."""
-
-    def __init__(self) -> None:
-        self.records: list[Trajectory] = []
-
-    def write(self, record: Trajectory) -> None:
-        self.records.append(record)
-
-    def close(self) -> None:
-        pass
-
-
-@pytest.fixture(scope="module")
-def arguments(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Slime's arguments; its accelerator and its parsers are imported once."""
-    return slime_arguments(tiny_directory(tmp_path_factory.mktemp("slime")))
-
-
-@pytest.fixture
-def args(arguments: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    from slime.utils import http_utils
-
-    # Slime repeats a failed request sixty times, once a second.
-    monkeypatch.setattr(http_utils.post, "__defaults__", (1, None))
-    own = SimpleNamespace(**vars(arguments))
-    own.xp_root = tmp_path
-    return own
-
-
-def play_group(args: Any, group: list[Any]) -> list[Any]:
-    """Slime's own function for a group, on its own event loop and with its own sampling parameters."""
-    from slime.rollout.sglang_rollout import GenerateState, generate_and_rm_group
-    from slime.utils.async_utils import run as run_on_slimes_loop
-
-    async def run() -> Any:
-        # The state is made once for all tests, and reads the stop texts from the arguments of the first.
-        sampling = {**GenerateState(args).sampling_params, "stop": args.rollout_stop}
-        return await generate_and_rm_group(args, group, sampling)
-
-    return list(run_on_slimes_loop(run()))
-
-
-def says_script(script: Script) -> Any:
-    """The script's turns, one after another; the number of turns so far is read off the context."""
-    tokenizer, _ = tokenizer_and_model()
-
-    def says(ids: list[int]) -> list[int]:
-        text = tokenizer.decode(ids)
-        number = text.count("<|im_start|>assistant") - 1
-        text = script.texts[number]
-        end = [] if script.ends_by_itself(text) else [tokenizer.eos_token_id]
-        return [*tokenizer(text, add_special_tokens=False)["input_ids"], *end]
-
-    return says
-
-
-def play_script(args: Any, script: Script, size: int = 1, **changes: Any) -> tuple[list[Any], FakeMix, Kept]:
-    mix, kept = FakeMix(script.rules), Kept()
-    limits = changes.pop("limits", EngineLimits(400, 200, 2000))
-    put_worker(args, worker_config(args.xp_root, limits, **changes), mix, kept)
-    args.rollout_stop = list(script.stop) or None
-    with engine(args, says_script(script)):
-        return play_group(args, group_of(ROW, size)), mix, kept
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
@@ -126,7 +62,7 @@ def test_slime_agrees_with_the_bare_episode(args: Any, script: Script) -> None:
 
 
 def test_a_stop_text_reaches_sglang_which_is_asked_to_leave_it_in_the_turn(args: Any) -> None:
-    own = script("stops at a text")
+    own = script_named("stops at a text")
     args.rollout_stop = list(own.stop)
     put_worker(args, worker_config(args.xp_root, EngineLimits(400, 200, 2000)), FakeMix(own.rules), Kept())
     with engine(args, says_script(own)) as server:
@@ -302,20 +238,6 @@ def test_a_void_episode_leaves_its_group_and_slimes_training_data(args: Any) -> 
     assert all(math.isfinite(advantage) for advantage in data["rewards"])
 
 
-def converted(args: Any, samples: list[Any]) -> dict[str, Any]:
-    """Slime's `_convert_samples_to_train_data`, of the class behind its Ray actor."""
-    from slime.ray.rollout import RolloutManager
-    from slime.utils.misc import load_function
-
-    plain = RolloutManager.__ray_metadata__.modified_class
-    manager = object.__new__(plain)
-    manager.args = args
-    manager.custom_reward_post_process_func = load_function(args.custom_reward_post_process_path)
-    manager.custom_convert_samples_to_train_data_func = None
-    data: dict[str, Any] = manager._convert_samples_to_train_data(samples)
-    return data
-
-
 def test_an_episode_that_is_void_before_its_first_token_has_one_that_is_not_trained_on(args: Any) -> None:
     class Refusing(FakeMix):
         def episode(self, row: Any) -> Episode:
@@ -329,183 +251,3 @@ def test_an_episode_that_is_void_before_its_first_token_has_one_that_is_not_trai
         (sample,) = play_group(args, group_of(ROW, 1))
     assert read_played(sample.metadata).outcome.status is EpisodeStatus.VOID
     assert (sample.loss_mask, sample.rollout_log_probs) == ([0], [0.0])
-
-
-def test_a_failing_engine_ends_the_run_and_not_the_episode(args: Any) -> None:
-    import httpx
-
-    mix, kept = FakeMix(NO_RETRY), Kept()
-    put_worker(args, worker_config(args.xp_root), mix, kept)
-    with engine(args, lambda _: []) as server:
-        server.faults.append(500)
-        with pytest.raises(httpx.HTTPStatusError):
-            play_group(args, group_of(ROW, 1))
-    assert kept.records == []
-    assert mix.episodes[0].settle().status is EpisodeStatus.TRUNCATED  # settled, so its session is closed
-
-
-def test_a_sampling_parameter_that_sglang_does_not_know_is_refused(args: Any) -> None:
-    import httpx
-    from slime.rollout.sglang_rollout import GenerateState, generate_and_rm
-
-    put_worker(args, worker_config(args.xp_root), FakeMix(NO_RETRY), Kept())
-
-    async def run() -> Any:
-        params = {**GenerateState(args).sampling_params, "include_stop_str_in_output": True}
-        return await generate_and_rm(args, group_of(ROW, 1)[0], params)
-
-    with engine(args, lambda _: []), pytest.raises(httpx.HTTPStatusError, match="400"):
-        asyncio.run(run())
-
-
-def test_an_aborted_episode_is_closed_has_no_reward_and_can_be_played_again(args: Any) -> None:
-    from slime.rollout.sglang_rollout import GenerateState
-    from slime.utils.types import Sample
-
-    mix, kept = FakeMix(NO_RETRY), Kept()
-    put_worker(args, worker_config(args.xp_root), mix, kept)
-    tokenizer, _ = tokenizer_and_model()
-    with engine(args) as server:
-        server.aborted.set()
-        (sample,) = play_group(args, group_of(ROW, 1))
-        assert sample.status is Sample.Status.ABORTED
-        assert sample.reward is None
-        assert kept.records == []
-        server.aborted.clear()
-        GenerateState(args).reset()
-        server.policy._says = lambda _: [*tokenizer(call("win"))["input_ids"], tokenizer.eos_token_id]  # type: ignore[attr-defined]
-        (again,) = play_group(args, [sample])
-    assert (again.status, again.reward) == (Sample.Status.COMPLETED, 1.0)
-    assert len(again.loss_mask) == again.response_length
-
-
-class Slow(FakeMix):
-    """Sessions that block for a while in every call, and count themselves."""
-
-    def __init__(self, sessions: int) -> None:
-        super().__init__(NO_RETRY)
-        self._sessions = sessions
-        self._lock = threading.Lock()
-        self.open = self.most = 0
-
-    def max_sessions(self) -> int:
-        return self._sessions
-
-    def calls_at_once(self) -> int:
-        return self._sessions
-
-    def episode(self, row: Any) -> Episode:
-        return Episode(Task(row.env, row.split, row.index), self._open, NO_RETRY)
-
-    def _open(self) -> Any:
-        with self._lock:
-            self.open += 1
-            self.most = max(self.most, self.open)
-        time.sleep(0.3)
-        mix = self
-
-        class Session:
-            takes_answer = False
-
-            def call(self, name: str, arguments: Any) -> ToolResult:
-                del name, arguments
-                time.sleep(0.3)
-                return ToolResult("won", 1.0, finished=True)
-
-            def close(self) -> None:
-                with mix._lock:
-                    mix.open -= 1
-
-        return Session()
-
-
-def test_slow_environments_never_block_the_event_loop_and_sessions_are_bounded(args: Any) -> None:
-    from slime.rollout.sglang_rollout import GenerateState, generate_and_rm_group
-
-    mix = Slow(sessions=3)
-    put_worker(args, worker_config(args.xp_root), mix, Kept())
-    tokenizer, _ = tokenizer_and_model()
-    said = [*tokenizer(call("win"), add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
-    gaps: list[float] = []
-
-    async def beat() -> None:
-        last = time.monotonic()
-        while True:
-            await asyncio.sleep(0.01)
-            gaps.append(time.monotonic() - last)
-            last = time.monotonic()
-
-    async def run() -> Any:
-        heart = asyncio.create_task(beat())
-        done = await generate_and_rm_group(args, group_of(ROW, 9), GenerateState(args).sampling_params.copy())
-        heart.cancel()
-        return done
-
-    with engine(args, lambda _: said):
-        samples = asyncio.run(run())
-    assert [sample.reward for sample in samples] == [1.0] * 9
-    assert mix.most == 3
-    assert max(gaps) < 0.25
-
-
-def test_a_failing_environment_stops_dynamic_sampling_instead_of_asking_for_ever(args: Any) -> None:
-    from xp.backends.slime.worker.advantages import has_variance
-
-    (outage,) = [script for script in SCRIPTS if script.name == "meets an outage"]
-    group, _, _ = play_script(args, outage, size=4)
-    assert has_variance(args, group).keep is False
-    with engine(args, says_script(outage)):
-        again = play_group(args, group_of(ROW, 4, 1))
-    with pytest.raises(XpError, match="the environment is failing") as caught:
-        has_variance(args, again)
-    assert caught.value.code is ExitCode.UNHEALTHY
-
-
-def script(name: str) -> Script:
-    return next(one for one in SCRIPTS if one.name == name)
-
-
-def test_a_step_with_too_many_void_episodes_stops_the_run_before_it_is_trained_on(args: Any) -> None:
-    from xp.backends.slime.worker.steps import log_rollout
-
-    samples, _, _ = play_script(args, script("meets an outage"), size=4)
-    args.debug_rollout_only = False
-    with pytest.raises(XpError, match="4 of 4 episodes are void") as caught:
-        log_rollout(0, args, samples, None, 1.0)
-    assert caught.value.code is ExitCode.UNHEALTHY
-    assert not list(args.xp_root.rglob("steps/*.json"))
-
-
-def test_the_rollouts_half_of_a_step_is_there_before_training_begins(args: Any) -> None:
-    from xp.backends.slime.worker.steps import log_rollout
-
-    samples, _, _ = play_script(args, script("scores on the way"), size=4)
-    args.debug_rollout_only = False
-    assert log_rollout(1, args, samples, {"rollout/dynamic_filter/drop_void": 2}, 1.5) is True
-    half = json.loads(next(args.xp_root.rglob("steps/1.json")).read_text())
-    assert half["metrics"]["reward/avg_raw_reward"] == pytest.approx(1.2)
-    assert half["metrics"]["environment/turns"] == 4.0
-    assert half["metrics"]["time/rollout_s"] == 1.5
-    assert half["metrics"]["episodes/tokens"] == sum(samples[0].loss_mask)
-
-
-def test_an_evaluation_while_training_is_a_line_of_its_own_and_ends_the_record_after_the_last_step(args: Any) -> None:
-    from xp.backends.slime.worker.steps import log_evaluation, log_rollout
-
-    closed: list[int] = []
-
-    class Closing(Kept):
-        def close(self) -> None:
-            closed.append(len(self.records))
-
-    samples, _, _ = play_script(args, script("wins at once"), size=4)
-    leave_manifest(Path(args.xp_root, "tasks/t"))
-    put_worker(args, worker_config(args.xp_root), FakeMix(NO_RETRY), Closing())
-    args.debug_rollout_only, args.eval_interval = False, 2
-    log_rollout(1, args, samples, None, 1.0)
-    assert closed == []
-    assert log_evaluation(1, args, {"held_out": {"samples": samples}}, None) is True
-    assert closed == [0]
-    (line,) = map(json.loads, (args.xp_root / "runs/r/metrics.jsonl").read_text().splitlines())
-    assert (line["stage"], line["step"]) == ("evaluate_during", 2)
-    assert line["evaluation/during/reward/avg_raw_reward"] == 1.0

@@ -18,7 +18,7 @@ from xp.episode.metrics_file import MetricsFile, read_metrics
 from xp.errors import ExitCode, XpError
 
 RECORDED = Path(__file__).parents[1] / "recorded"
-FACTS = Facts(warmup_updates=2, updates_per_step=2, max_grad_norm=1.0, members=("e",))
+FACTS = Facts(warmup_updates=2, updates_per_step=2, max_grad_norm=1.0, members=("e",), num_updates=72)
 Line = dict[str, Any]
 
 
@@ -99,6 +99,11 @@ def test_a_reward_that_never_varied_is_said_to_teach_nothing() -> None:
 
 def test_a_run_within_its_warm_up_is_told_so() -> None:
     assert found(good(), facts=replace(FACTS, warmup_updates=100)) == {"warm_up": Severity.ALARM}
+
+
+def test_the_first_steps_of_a_run_that_soon_leaves_its_warm_up_are_no_symptom() -> None:
+    facts = replace(FACTS, warmup_updates=20)
+    assert [found(good(number), facts=facts) for number in range(1, 12)] == [{}] * 11
 
 
 def test_what_is_learned_by_heart_shows_in_held_out_evaluations() -> None:

@@ -63,7 +63,7 @@ ENDS = {
 """Template that trl ships (smollm2: above) -> the token that ends a turn of its models."""
 SHOW_TOOLS = {"gemma4", "glm4moe", "gptoss", "lfm2", "llama3_1", "llama3_2", "muse_glimmer", "nemotron_3_nano"}
 SHOW_TOOLS |= {"qwen2_5", "qwen3", "qwen3_5_think", "qwen3_instruct_2507"}
-"""Of these, the ones that tell the model of its tools."""
+"""Templates among them that tell the model of its tools."""
 LOSE_RESULTS = {"gemma4", "glm4moe", "gptoss"}
 """Of these, the ones that render a tool's answer only after a call of their own form, or after another token."""
 

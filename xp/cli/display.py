@@ -173,9 +173,8 @@ def _report_of(run: Path, warn: Callable[[str], None]) -> Path | None:
 
 
 def _symptoms(plan: Plan, run: Path) -> list[str]:
-    """What the metrics say of a training that went wrong, first of all that its rewards never varied."""
-    from xp.backends.stages.diagnosis import facts_of
-    from xp.diagnosis.history import History
+    """Symptoms in the metrics of a training, first of all that its rewards never varied."""
+    from xp.diagnosis.history import Facts, History
     from xp.diagnosis.rules import symptoms
     from xp.diagnosis.symptom import Severity
     from xp.episode.metrics_file import read_metrics
@@ -183,7 +182,8 @@ def _symptoms(plan: Plan, run: Path) -> list[str]:
     file = run / "metrics.jsonl"
     if not file.is_file():
         return []
-    history = History(read_metrics(file, "train"), facts_of(plan.spec), read_metrics(file, "evaluate_during"))
+    facts = Facts.of_spec(plan.spec.model_dump(mode="json"))
+    history = History(read_metrics(file, "train"), facts, read_metrics(file, "evaluate_during"))
     found = [one for one in symptoms(history) if one.severity is not Severity.NOTE]
     lines = [f"symptom       {one.rule}: {one.found}. {one.change}" for one in found]
     return [*lines, f"              python -m xp runs diagnose {plan.run_id}"] if lines else []

@@ -1,4 +1,4 @@
-"""How far a run is, from its metrics: steps, time left, curves, and its last problem, each in a line."""
+"""Progress of a run from its metrics: steps, time left, curves, and its last problem, each in a line."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class RunProgress:
 
 
 def progress_of(run: Path, record: RunRecord) -> RunProgress | None:
-    """What a run's metrics say; None: there is no step yet."""
+    """Reads a run's metrics; None: there is no step yet."""
     file = run / "metrics.jsonl"
     lines = read_metrics(file, "train") if file.is_file() else []
     if not lines:

@@ -1,4 +1,4 @@
-"""What a run left so far, as the rules read it: metrics by step, evaluations, and a few facts of its spec."""
+"""History of a run as the rules read it: metrics by step, evaluations, and a few facts of its spec."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Points = list[tuple[int, float]]
 
 @dataclass(frozen=True)
 class Facts:
-    """What the rules need of a spec; JSON-able."""
+    """Values of a spec that the rules need; JSON-able."""
 
     warmup_updates: int
     updates_per_step: int
@@ -27,15 +27,31 @@ class Facts:
     members: tuple[str, ...]
     """Environments of the mix."""
 
+    num_updates: int | None
+    """Optimizer updates of the whole run; None: its epochs' steps are not known."""
+
+    @staticmethod
+    def of_spec(spec: Mapping[str, Any]) -> Facts:
+        """Facts of a dumped RunSpec; raises KeyError, TypeError or ValueError for what is none."""
+        training = spec["training"]
+        updates_per_step = int(training["updates_per_step"]) * int(training["passes_per_step"])
+        return Facts(
+            warmup_updates=int(training["warmup_updates"]),
+            updates_per_step=updates_per_step,
+            max_grad_norm=float(training["max_grad_norm"]),
+            members=tuple(map(str, spec["env"]["members"])),
+            num_updates=None if training["num_steps"] is None else int(training["num_steps"]) * updates_per_step,
+        )
+
     @staticmethod
     def from_value(value: Mapping[str, Any]) -> Facts:
-        """From what `dataclasses.asdict` made of one."""
+        """Reads what `dataclasses.asdict` made of one."""
         return Facts(**{**value, "members": tuple(value["members"])})
 
 
 @dataclass(frozen=True)
 class ToolUse:
-    """What the trajectories of the training say of tools."""
+    """Use of tools in the trajectories of the training."""
 
     num_episodes: int
     offered: frozenset[str]
@@ -43,11 +59,11 @@ class ToolUse:
     calls: Mapping[str, int]
     """Tool -> how often it was called."""
     waiting_share: float | None
-    """Of the episodes' time, what the environment took; None: not on record."""
+    """Share of the episodes' time that the environment took; None: not on record."""
 
     @property
     def num_calls(self) -> int:
-        """Of all tools."""
+        """Calls of all tools."""
         return sum(self.calls.values())
 
 
@@ -56,10 +72,10 @@ class History:
     """One run."""
 
     lines: Sequence[Mapping[str, Any]]
-    """Of the training, by step."""
+    """Metrics of the training, by step."""
     facts: Facts
     evaluations: Sequence[Mapping[str, Any]] = ()
-    """While training, by step."""
+    """Evaluations while training, by step."""
     tools: ToolUse | None = None
     """None: the trajectories were not read."""
 

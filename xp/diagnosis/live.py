@@ -17,7 +17,7 @@ from xp.errors import ExitCode, XpError
 
 
 class OnSymptom(StrEnum):
-    """What a symptom of a training that goes wrong does to it."""
+    """Answer to a symptom of a training that goes wrong."""
 
     OFF = "off"
     WARN = "warn"
@@ -26,7 +26,7 @@ class OnSymptom(StrEnum):
 
 @dataclass(frozen=True)
 class LiveRules:
-    """Input of a Watch; JSON-able."""
+    """Input of a SymptomWatch; JSON-able."""
 
     action: str
     """A value of OnSymptom."""
@@ -34,7 +34,7 @@ class LiveRules:
 
     @staticmethod
     def from_value(value: Mapping[str, Any]) -> LiveRules:
-        """From what `dataclasses.asdict` made of one."""
+        """Reads what `dataclasses.asdict` made of one."""
         return LiveRules(value["action"], Facts.from_value(value["facts"]))
 
 
@@ -42,7 +42,7 @@ class SymptomWatch:
     """Looks at each line of a training as it is written.
 
     Args:
-        rules: what is looked for.
+        rules: action and facts of the spec.
         metrics: the run's metrics.jsonl, with what earlier attempts wrote.
     """
 
@@ -52,7 +52,7 @@ class SymptomWatch:
         self._told: set[str] = set()
 
     def line(self, step: int, metrics: Mapping[str, float]) -> None:
-        """A step's line was written; raises XpError(SYMPTOM) where the run is to stop. A note stops none."""
+        """Looks at a step's line; raises XpError(SYMPTOM) where the run is to stop. A note stops none."""
         if self._rules.action == OnSymptom.OFF:
             return
         if self._lines is None:

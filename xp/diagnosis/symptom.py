@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Severity(StrEnum):
-    """How much a symptom says."""
+    """Weight of a symptom."""
 
     BROKEN = "broken"
     """Nothing can be learned so."""
@@ -19,18 +19,18 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True)
 class Symptom:
-    """What one rule found."""
+    """Finding of one rule."""
 
     rule: str
     severity: Severity
     step: int
     """The last step that was looked at."""
     found: str
-    """With its figure."""
+    """The finding, with its figure."""
     cause: str
-    """The usual one."""
+    """Usual cause."""
     change: str
-    """Names the fields."""
+    """Remedy; names the fields."""
 
     def text(self) -> str:
         """Two sentences for people."""

@@ -1,4 +1,4 @@
-"""Which interpreter runs an environment's code beside a stage, and what it is handed of this one's modules."""
+"""Choice of the interpreter that runs an environment's code beside a stage, and its module path."""
 
 from __future__ import annotations
 

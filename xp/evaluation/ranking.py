@@ -1,4 +1,4 @@
-"""Whether the best of several runs is told from the next one: over seeds where there are several, else task by task."""
+"""Comparison of the best of several runs with the next one: over seeds where there are several, else task by task."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ComparedSpec:
 
 
 def sentence(outputs: Path, rows: Sequence[RunRow]) -> str | None:
-    """What may be said of runs on one environment; None: fewer than two have a held-out reward.
+    """Compares runs on one environment; None: fewer than two have a held-out reward.
 
     Args:
         outputs: the outputs root.

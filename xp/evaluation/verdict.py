@@ -1,4 +1,4 @@
-"""What became of a training, in a word: by the paired test of held-out before and after, and by its symptoms."""
+"""Verdict on a training: by the paired test of held-out before and after, and by its symptoms."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from xp.runs.record import RunRecord, RunStatus
 
 
 class RunVerdict(StrEnum):
-    """What became of a training."""
+    """Outcome of a training, in a word."""
 
     LEARNED = "learned"
     FLAT = "flat"
@@ -37,12 +37,12 @@ CODES: Final = {
     RunVerdict.INCOMPLETE: ExitCode.INCOMPLETE,
 }
 FATAL: Final = (ExitCode.UNHEALTHY, ExitCode.DIVERGED, ExitCode.SYMPTOM)
-"""Exit codes of a training that ended since it went wrong."""
+"""Exit codes of a training that ended because it went wrong."""
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Of one run."""
+    """Verdict and symptoms of one run."""
 
     run: str
     verdict: RunVerdict

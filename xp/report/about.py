@@ -1,4 +1,4 @@
-"""What was run and what became of it: the facts of a run's record and spec, its plan beside what was measured."""
+"""Facts of a run's record and spec, and its plan beside what was measured."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ LIMITS: Final = (
     ("response tokens", "max_response_tokens", "response"),
     ("turns", "max_turns", "turns"),
 )
-"""What is bounded, the bound's key in `training`, and the name of what was measured."""
+"""Rows of limits: label, key in `training`, and name of the measured value."""
 
 
 def status_of(run: Path, record: RunRecord) -> str:
-    """What the record says, unless it says `running` and no supervisor of this machine or cluster has it."""
+    """Status of the record; `killed` where it says `running` and no supervisor holds the run."""
     is_orphan = record.status is RunStatus.RUNNING and record.attempts[-1].supervisor is not None and not is_held(run)
     return KILLED if is_orphan else record.status.value
 
@@ -37,7 +37,7 @@ def title_of(spec: Mapping[str, Any]) -> str:
 
 
 def facts(record: RunRecord) -> list[tuple[str, str]]:
-    """Who ran it when, on which code."""
+    """Times, attempts, code and packages."""
     if not record.attempts:
         return []
     first, last = record.attempts[0], record.attempts[-1]
@@ -112,7 +112,7 @@ def _planned_steps(training: Mapping[str, Any], record: RunRecord) -> str:
 
 
 def _last(all_stages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Of each stage the last attempt that ran it."""
+    """Last attempt of each stage that ran."""
     found = {stage["stage"]: stage for stage in all_stages if stage["seconds"] is not None}
     return list(found.values())
 

@@ -1,4 +1,4 @@
-"""What a run's spec is shown against: the recipe that gave it its name, or the defaults of the options it chose."""
+"""Base of a run's spec on a page: the recipe that gave it its name, or the defaults of the options it chose."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from xp.evaluation.paired import Paired, compare, holm
 from xp.evaluation.results import NamedResult, named
 from xp.report.base import MISSING, flat
 from xp.report.foreign import page_name
-from xp.report.result import MARGIN, paired
+from xp.report.result import margin, paired
 from xp.runs.differences import INCIDENTAL
 from xp.runs.sweep import spec_digest
 
@@ -20,7 +20,7 @@ UNIMPORTANT: Final = (*INCIDENTAL, "name")
 
 
 def comparison(runs: Sequence[Path], specs: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """What a page says of several runs; None for one."""
+    """Compares several runs for a page; None for one."""
     if len(runs) < 2:
         return None
     own = [flat({key: value for key, value in spec.items() if key not in UNIMPORTANT}) for spec in specs]
@@ -56,7 +56,7 @@ def _pairs(runs: Sequence[Path]) -> tuple[list[Paired], list[str]]:
                 first = result
             else:
                 names = (first.name, result.name)
-                found.append(compare(names, first.rewards, result.rewards, first.pass_threshold, MARGIN))
+                found.append(compare(names, first.rewards, result.rewards, first.pass_threshold, margin()))
         except (XpError, KeyError, TypeError, ValueError) as error:
             reasons.append(page_name(str(error).splitlines()[0]))
             if first is None:

@@ -123,7 +123,7 @@ def report(runs: Sequence[Path], episodes: str | None = None) -> tuple[str, dict
 
 
 def title_of_page(runs: Sequence[Path]) -> str:
-    """For the browser's tab."""
+    """Title of the browser's tab."""
     return page_name(runs[0].name if len(runs) == 1 else f"{len(runs)} runs")
 
 

@@ -1,23 +1,27 @@
-"""What a run came to on the held-out tasks, and what may be said of it: a word, a sentence, the paired test."""
+"""Result of a run on the held-out tasks for a page: word, sentence, symptoms and the paired test."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
+from xp.diagnosis.symptom import Symptom
 from xp.errors import XpError
 from xp.evaluation.paired import Paired
 from xp.evaluation.paired import verdict as said
 from xp.evaluation.results import compare_all
+from xp.evaluation.settings import settings
+from xp.evaluation.verdict import RunVerdict, diagnose
 from xp.report.foreign import page_name
 from xp.runs.held_out import held_out
 from xp.runs.record import RunRecord, RunStatus
 
-MARGIN: Final = 0.05
-"""Difference of mean rewards that does not matter, where none is given."""
-ALPHA: Final = 0.05
+
+def margin() -> float:
+    """Difference of mean rewards that does not matter, as `eval.margin` has it."""
+    return settings({}).eval.margin
 
 
 def results(run: Path) -> dict[str, Any]:
@@ -30,35 +34,36 @@ def results(run: Path) -> dict[str, Any]:
 
 
 def compared(outputs: Path, names: Sequence[str]) -> tuple[list[Paired], str]:
-    """Paired comparisons of runs by name, and why there are none."""
+    """Compares runs by name; beside the comparisons the reason why there are none."""
     try:
-        return compare_all(outputs, names, MARGIN), ""
+        return compare_all(outputs, names, margin()), ""
     except (XpError, KeyError, TypeError, ValueError) as error:
         return [], page_name(error)
 
 
 def verdict(run: Path, record: RunRecord, status: str) -> dict[str, Any]:
-    """A word (learned, worse, flat, incomplete, broken), a sentence and the comparison behind it."""
-    failed = [stage for attempt in record.attempts[-1:] for stage in attempt.stages if stage.status is RunStatus.FAILED]
-    pairs, why = compared(run.parent.parent, [run.name])
-    if failed:
-        code = failed[0].exit_code
-        return {"word": "broken", "sentence": f"stage {page_name(failed[0].name)} failed with exit code {code}"}
-    if status != RunStatus.SUCCEEDED and not pairs:
-        return {"word": "incomplete", "sentence": f"the run is {page_name(status)}"}
+    """The verdict of `runs diagnose` with its symptoms, and the comparison behind it."""
+    try:
+        found = diagnose(run.parent.parent, run, record)
+    except XpError as error:
+        return {"word": RunVerdict.INCOMPLETE, "sentence": page_name(error), "symptoms": []}
+    pairs, _ = compared(run.parent.parent, [run.name])
+    reason = f"the run is {status}" if record.status is RunStatus.RUNNING else found.reason
+    page = {
+        "word": found.verdict,
+        "sentence": page_name(reason),
+        "symptoms": [page_name(_line(one)) for one in found.symptoms],
+    }
     if not pairs:
-        return {"word": "incomplete", "sentence": why}
+        return page
     # Of one run, the two sides are its model before and after training.
     pair = replace(pairs[0], first="before training", second="after training")
     pair = replace(pair, verdict=said(pair))
-    return {"word": word(pair), "sentence": page_name(pair.verdict), "paired": paired(pair)}
+    return page | {"sentence": page_name(pair.verdict), "paired": paired(pair)}
 
 
-def word(pair: Paired) -> str:
-    """A verdict in one word, by the paired test."""
-    if pair.p_holm is None or pair.p_holm >= ALPHA:
-        return "flat"
-    return "learned" if pair.difference > 0 else "worse"
+def _line(symptom: Symptom) -> str:
+    return f"{symptom.rule}: {symptom.text()}"
 
 
 def paired(pair: Paired) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Which episodes a page holds in full: of each step the groups of best, median and worst, and every void."""
+"""Choice of the episodes that a page holds in full: groups of best, median and worst of each step, and every void."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Group = tuple[int, str, int]
 
 
 class Extent(StrEnum):
-    """How many episodes a page holds in full."""
+    """Extent to which a page holds episodes in full."""
 
     NONE = "none"
     CHOSEN = "chosen"

@@ -1,4 +1,4 @@
-"""What a run left, for the rules of xp.diagnosis: metrics, facts of its spec, and how its episodes used tools."""
+"""A run's directory -> its history for the rules of xp.diagnosis: metrics, facts of its spec, and use of tools."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from xp.security.names import is_name
 
 
 def history_of(run: Path, record: RunRecord) -> History:
-    """Everything that is on record of a run's training; raises XpError(RUN_DIR) for a directory that is no run."""
+    """Reads all that is on record of a run's training; raises XpError(RUN_DIR) for a directory that is no run."""
     return replace(metrics_history(run, record), tools=_tool_use(run))
 
 
@@ -28,23 +28,13 @@ def metrics_history(run: Path, record: RunRecord) -> History:
     file = run / "metrics.jsonl"
     lines, during = (read_metrics(file, stage) if file.is_file() else [] for stage in ("train", "evaluate_during"))
     try:
-        return History(lines, _facts(spec_of(run, len(record.attempts))), during)
+        return History(lines, Facts.of_spec(spec_of(run, len(record.attempts))), during)
     except (KeyError, TypeError, ValueError) as error:
         raise XpError(f"{run} cannot be read: {type(error).__name__} {error}", ExitCode.RUN_DIR) from error
 
 
-def _facts(spec: Mapping[str, Any]) -> Facts:
-    training = spec["training"]
-    return Facts(
-        warmup_updates=int(training["warmup_updates"]),
-        updates_per_step=int(training["updates_per_step"]) * int(training["passes_per_step"]),
-        max_grad_norm=float(training["max_grad_norm"]),
-        members=tuple(map(str, spec["env"]["members"])),
-    )
-
-
 def _tool_use(run: Path) -> ToolUse | None:
-    """None: no trajectory is there."""
+    """Counts calls over all trajectories; None: there is none."""
     calls: Counter[str] = Counter()
     offered: set[tuple[Path, str]] = set()
     num_episodes, waited, elapsed = 0, 0.0, 0.0

@@ -1,4 +1,4 @@
-"""Which keys of several specs differ, and each one's value of them."""
+"""Keys in which several specs differ, and each one's values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FOLLOWS: Final = {"algorithm": "algorithm.name", "backend": "backend.name", "mod
 
 
 def differing(specs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """For each spec, the keys in which not all of them agree; one that a spec does not have is None there.
+    """Lists for each spec the keys in which not all of them agree; a key that a spec lacks is None.
 
     Left out are keys that change nothing about a result, those of `NAMED`, and sections whose option differs.
 
@@ -29,7 +29,7 @@ def differing(specs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def words_of(values: Mapping[str, Any]) -> str:
-    """As they would be given on a command line."""
+    """Values as a command line takes them."""
     return " ".join(f"{key}={text(value)}" for key, value in values.items())
 
 
@@ -43,7 +43,7 @@ def text(value: Any) -> str:
 
 
 def swept(specs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """For each point of a sweep, what tells it from the others."""
+    """Names each point of a sweep by the words that tell it from the others."""
     named = [{key: _at(spec, key) for key in NAMED} for spec in specs]
     varied = [key for key in NAMED if any(one[key] != named[0][key] for one in named)]
     return [
@@ -53,7 +53,7 @@ def swept(specs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _option(key: str) -> str:
-    """The word that sets it: `model=tiny` sets model.name."""
+    """Word that sets a key: `model=tiny` sets model.name."""
     return key.removesuffix(".name")
 
 

@@ -1,6 +1,6 @@
-"""The whole run lies within the warm-up of its learning rate.
+"""Nearly the whole run lies within the warm-up of its learning rate.
 
-Source: warm-up raises the rate linearly from 0 over `training.warmup_updates` optimizer updates.
+Source: xp.worker.learning_rate; update k of a warm-up of N has k/N of the rate.
 """
 
 from __future__ import annotations
@@ -10,23 +10,19 @@ from typing import Final
 from xp.diagnosis.history import History
 from xp.diagnosis.symptom import Severity, Symptom
 
-STEPS: Final = 6
 SHARE: Final = 0.8
+"""Share of the run's updates from which on a warm-up is too long."""
 
 
 def find(history: History) -> Symptom | None:
     facts = history.facts
-    if len(history.lines) < STEPS or not facts.warmup_updates:
-        return None
-    step = int(history.lines[-1]["step"])
-    updates = step * facts.updates_per_step
-    if SHARE * updates > facts.warmup_updates:
+    if not history.lines or facts.num_updates is None or facts.warmup_updates < SHARE * facts.num_updates:
         return None
     return Symptom(
         "warm_up",
         Severity.ALARM,
-        step,
-        f"{min(updates, facts.warmup_updates)} of {updates} updates so far belong to the warm-up",
-        "The learning rate is still below training.learning_rate.",
+        int(history.lines[-1]["step"]),
+        f"{min(facts.num_updates, facts.warmup_updates)} of {facts.num_updates} updates of the run are warm-up",
+        "Their learning rate is below training.learning_rate.",
         f"Lower training.warmup_updates ({facts.warmup_updates}), or train longer.",
     )

@@ -59,12 +59,11 @@
 
   const tokenSpan = (one) => h("span", { class: one.trained ? "token trained" : "token", title: `${one.id}` }, one.text);
   const tokens = (run, number) => {
-    if (!XP.isLive && run.episodes.columns.chunk[number] < 0) return null;
     const place = h("div");
     const open = async () => {
       XP.fill(place, h("p", { class: "note" }, "The model's tokenizer is being loaded ..."));
       try {
-        const found = XP.isLive ? await XP.ask("tokens", { run: XP.report.runs.indexOf(run), row: number }) : (await XP.detail(run, number)).token_list;
+        const found = await XP.ask("tokens", { run: XP.report.runs.indexOf(run), row: number });
         XP.fill(place, h("p", { class: "note" }, found.note),
           h("p", { class: "note" }, h("span", { class: "token trained" }, "trained on"), " ", h("span", { class: "token" }, "masked")),
           h("div", { class: "tokens" }, found.tokens.map(tokenSpan)));
@@ -76,7 +75,7 @@
   };
 
   const tokenPart = (run, number, found) => {
-    if (!found || !(XP.isLive || found.token_list)) return null;
+    if (!found || !XP.isLive) return null;
     const { place, open } = tokens(run, number);
     return h("details", { ontoggle: (event) => event.target.open && !place.firstChild && open() }, h("summary", {}, "Tokens and mask"), place);
   };

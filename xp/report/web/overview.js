@@ -41,6 +41,7 @@
     const label = run.held_out.before?.label || run.held_out.after?.label;
     return [
       h("p", { class: "verdict" }, XP.badge(verdict.word), " ", verdict.sentence),
+      verdict.symptoms.map((text) => h("p", { class: "warn" }, text)),
       label && h("p", { class: "warn" }, label),
       run.held_out.problem && h("p", { class: "warn" }, run.held_out.problem),
       h("div", { class: "figures" },

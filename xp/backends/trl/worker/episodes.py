@@ -24,12 +24,12 @@ class Rollout:
 
     row: TaskRow
     sample: int
-    """Which of the episodes of this task, from 0."""
+    """Number among the episodes of this task, from 0."""
     conversation: Conversation
     episode: Episode
     outcome: Outcome
     prompt: str | None
-    """As the model read it, where the run keeps it."""
+    """Prompt as the model read it, where the run keeps prompts."""
 
     def played(self) -> Played:
         return Played(self.row.env, self.row.task_id, self.outcome, sum(self.conversation.mask))
@@ -76,7 +76,7 @@ def play_with(
 
 
 def sample_numbers(task_ids: Sequence[str]) -> list[int]:
-    """How many of the same came before."""
+    """Counts for each task id how often it came before."""
     seen: dict[str, int] = {}
     numbers = []
     for task_id in task_ids:
@@ -128,7 +128,7 @@ class EpisodePlay:
         self.engine = open_engine(opening)
 
     def run(self) -> list[Outcome]:
-        """Until every episode is settled; raises what an environment's thread or the engine raised."""
+        """Plays until every episode is settled; raises what an environment's thread or the engine raised."""
         for _ in range(self._num_places):
             self._begin_next()
         while self.engine.goes_on(self._is_live):
@@ -142,7 +142,7 @@ class EpisodePlay:
         return len(self._outcomes) < len(self.episodes)
 
     def _take_all(self) -> None:
-        """Everything that has happened; waits for something where this thread has nothing else to do."""
+        """Takes in all events; waits for one where this thread has nothing else to do."""
         must_wait = not self.engine.is_writing and self._is_live
         while must_wait or not self._inbox.empty():
             event = self._inbox.get()
@@ -158,7 +158,7 @@ class EpisodePlay:
                 raise event
 
     def _begin_next(self) -> None:
-        """The session opens while the model writes its first turn."""
+        """Begins the next episode; its session opens while the model writes its first turn."""
         number = next(self._waiting, None)
         if number is not None:
             self._starts[number] = self._pool.submit(self.episodes[number].start)
@@ -185,7 +185,7 @@ class EpisodePlay:
         return Settled(number, self.episodes[number].settle())
 
     def _start(self, work: Callable[[Any], Answered | Settled], about: Any) -> None:
-        """In another thread; the queue gets what comes of it."""
+        """Runs work in another thread; its result or exception goes into the queue."""
 
         def ended(future: Future[Answered | Settled]) -> None:
             if not future.cancelled():

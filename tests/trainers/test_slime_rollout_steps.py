@@ -1,0 +1,208 @@
+"""Faults, bounds and the line of a step in Slime's real rollout."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contracts.test_agreement import NO_RETRY, ROW, SCRIPTS, FakeMix
+from tests.fake_session import call
+from tests.task_set import leave_manifest
+from tests.tiny import tokenizer_and_model
+from tests.trainers.slime_play import Kept, args, arguments, play_group, play_script, says_script, script_named
+from tests.trainers.slime_setup import (
+    engine,
+    group_of,
+    needs_slime,
+    put_worker,
+    worker_config,
+)
+from xp.envs.base import Task, ToolResult
+from xp.episode.episode import Episode
+from xp.episode.outcome import EpisodeStatus
+from xp.errors import ExitCode, XpError
+
+__all__ = ["args", "arguments"]
+pytestmark = needs_slime
+
+
+def test_a_failing_engine_ends_the_run_and_not_the_episode(args: Any) -> None:
+    import httpx
+
+    mix, kept = FakeMix(NO_RETRY), Kept()
+    put_worker(args, worker_config(args.xp_root), mix, kept)
+    with engine(args, lambda _: []) as server:
+        server.faults.append(500)
+        with pytest.raises(httpx.HTTPStatusError):
+            play_group(args, group_of(ROW, 1))
+    assert kept.records == []
+    assert mix.episodes[0].settle().status is EpisodeStatus.TRUNCATED  # settled, so its session is closed
+
+
+def test_a_sampling_parameter_that_sglang_does_not_know_is_refused(args: Any) -> None:
+    import httpx
+    from slime.rollout.sglang_rollout import GenerateState, generate_and_rm
+
+    put_worker(args, worker_config(args.xp_root), FakeMix(NO_RETRY), Kept())
+
+    async def run() -> Any:
+        params = {**GenerateState(args).sampling_params, "include_stop_str_in_output": True}
+        return await generate_and_rm(args, group_of(ROW, 1)[0], params)
+
+    with engine(args, lambda _: []), pytest.raises(httpx.HTTPStatusError, match="400"):
+        asyncio.run(run())
+
+
+def test_an_aborted_episode_is_closed_has_no_reward_and_can_be_played_again(args: Any) -> None:
+    from slime.rollout.sglang_rollout import GenerateState
+    from slime.utils.types import Sample
+
+    mix, kept = FakeMix(NO_RETRY), Kept()
+    put_worker(args, worker_config(args.xp_root), mix, kept)
+    tokenizer, _ = tokenizer_and_model()
+    with engine(args) as server:
+        server.aborted.set()
+        (sample,) = play_group(args, group_of(ROW, 1))
+        assert sample.status is Sample.Status.ABORTED
+        assert sample.reward is None
+        assert kept.records == []
+        server.aborted.clear()
+        GenerateState(args).reset()
+        server.policy._says = lambda _: [*tokenizer(call("win"))["input_ids"], tokenizer.eos_token_id]  # type: ignore[attr-defined]
+        (again,) = play_group(args, [sample])
+    assert (again.status, again.reward) == (Sample.Status.COMPLETED, 1.0)
+    assert len(again.loss_mask) == again.response_length
+
+
+class Slow(FakeMix):
+    """Sessions that block for a while in every call, and count themselves."""
+
+    def __init__(self, sessions: int) -> None:
+        super().__init__(NO_RETRY)
+        self._sessions = sessions
+        self._lock = threading.Lock()
+        self.open = self.most = 0
+
+    def max_sessions(self) -> int:
+        return self._sessions
+
+    def calls_at_once(self) -> int:
+        return self._sessions
+
+    def episode(self, row: Any) -> Episode:
+        return Episode(Task(row.env, row.split, row.index), self._open, NO_RETRY)
+
+    def _open(self) -> Any:
+        with self._lock:
+            self.open += 1
+            self.most = max(self.most, self.open)
+        time.sleep(1.0)
+        mix = self
+
+        class Session:
+            takes_answer = False
+
+            def call(self, name: str, arguments: Any) -> ToolResult:
+                del name, arguments
+                time.sleep(1.0)
+                return ToolResult("won", 1.0, finished=True)
+
+            def close(self) -> None:
+                with mix._lock:
+                    mix.open -= 1
+
+        return Session()
+
+
+def test_slow_environments_never_block_the_event_loop_and_sessions_are_bounded(args: Any) -> None:
+    from slime.rollout.sglang_rollout import GenerateState, generate_and_rm_group
+
+    mix = Slow(sessions=3)
+    put_worker(args, worker_config(args.xp_root), mix, Kept())
+    tokenizer, _ = tokenizer_and_model()
+    said = [*tokenizer(call("win"), add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
+    gaps: list[float] = []
+
+    async def beat() -> None:
+        last = time.monotonic()
+        while True:
+            await asyncio.sleep(0.01)
+            gaps.append(time.monotonic() - last)
+            last = time.monotonic()
+
+    async def run() -> Any:
+        heart = asyncio.create_task(beat())
+        done = await generate_and_rm_group(args, group_of(ROW, 9), GenerateState(args).sampling_params.copy())
+        heart.cancel()
+        return done
+
+    with engine(args, lambda _: said):
+        samples = asyncio.run(run())
+    assert [sample.reward for sample in samples] == [1.0] * 9
+    assert mix.most == 3
+    assert max(gaps) < 0.8
+
+
+def test_a_failing_environment_stops_dynamic_sampling_instead_of_asking_for_ever(args: Any) -> None:
+    from xp.backends.slime.worker.advantages import has_variance
+
+    (outage,) = [script for script in SCRIPTS if script.name == "meets an outage"]
+    group, _, _ = play_script(args, outage, size=4)
+    assert has_variance(args, group).keep is False
+    with engine(args, says_script(outage)):
+        again = play_group(args, group_of(ROW, 4, 1))
+    with pytest.raises(XpError, match="the environment is failing") as caught:
+        has_variance(args, again)
+    assert caught.value.code is ExitCode.UNHEALTHY
+
+
+def test_a_step_with_too_many_void_episodes_stops_the_run_before_it_is_trained_on(args: Any) -> None:
+    from xp.backends.slime.worker.steps import log_rollout
+
+    samples, _, _ = play_script(args, script_named("meets an outage"), size=4)
+    args.debug_rollout_only = False
+    with pytest.raises(XpError, match="4 of 4 episodes are void") as caught:
+        log_rollout(0, args, samples, None, 1.0)
+    assert caught.value.code is ExitCode.UNHEALTHY
+    assert not list(args.xp_root.rglob("steps/*.json"))
+
+
+def test_the_rollouts_half_of_a_step_is_there_before_training_begins(args: Any) -> None:
+    from xp.backends.slime.worker.steps import log_rollout
+
+    samples, _, _ = play_script(args, script_named("scores on the way"), size=4)
+    args.debug_rollout_only = False
+    assert log_rollout(1, args, samples, {"rollout/dynamic_filter/drop_void": 2}, 1.5) is True
+    half = json.loads(next(args.xp_root.rglob("steps/1.json")).read_text())
+    assert half["metrics"]["reward/avg_raw_reward"] == pytest.approx(1.2)
+    assert half["metrics"]["environment/turns"] == 4.0
+    assert half["metrics"]["time/rollout_s"] == 1.5
+    assert half["metrics"]["episodes/tokens"] == sum(samples[0].loss_mask)
+
+
+def test_an_evaluation_while_training_is_a_line_of_its_own_and_ends_the_record_after_the_last_step(args: Any) -> None:
+    from xp.backends.slime.worker.steps import log_evaluation, log_rollout
+
+    closed: list[int] = []
+
+    class Closing(Kept):
+        def close(self) -> None:
+            closed.append(len(self.records))
+
+    samples, _, _ = play_script(args, script_named("wins at once"), size=4)
+    leave_manifest(Path(args.xp_root, "tasks/t"))
+    put_worker(args, worker_config(args.xp_root), FakeMix(NO_RETRY), Closing())
+    args.debug_rollout_only, args.eval_interval = False, 2
+    log_rollout(1, args, samples, None, 1.0)
+    assert closed == []
+    assert log_evaluation(1, args, {"held_out": {"samples": samples}}, None) is True
+    assert closed == [0]
+    (line,) = map(json.loads, (args.xp_root / "runs/r/metrics.jsonl").read_text().splitlines())
+    assert (line["stage"], line["step"]) == ("evaluate_during", 2)
+    assert line["evaluation/during/reward/avg_raw_reward"] == 1.0
