@@ -45,5 +45,7 @@ class Watched:
 
     def open(self, url: str) -> Any:
         self.page.goto(url, timeout=PATIENCE_MS)
+        # A chart is drawn when it comes near the sight, which on a phone may be further down.
+        self.page.locator(".chart.large").first.scroll_into_view_if_needed()
         self.page.wait_for_selector(".chart.large canvas")
         return self.page

@@ -4,9 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.trainers.slime_setup import needs_slime
 from tests.trainers.slime_update import arguments
 from xp.worker.learning_rate import learning_rate_factor
 
+pytestmark = needs_slime
 UPDATES = 8
 
 
