@@ -11,8 +11,8 @@ def run(code: str) -> str:
 def test_the_vendors_clients_are_imported_when_they_are_used_and_not_before() -> None:
     assert run(
         "import sys\n"
-        "from xp.envs.light_sdk import VENDORS, import_sdk\n"
-        "import_sdk()\n"
+        "from xp.envs.light_sdk import VENDORS, import_openreward\n"
+        "import_openreward()\n"
         "import openreward\n"
         "print([name for name in VENDORS if name in sys.modules])\n"
         "from openreward.api.rollouts import rollout\n"
@@ -29,8 +29,21 @@ def test_without_the_sdk_nothing_happens() -> None:
     assert run(
         "import sys\n"
         "sys.modules['openreward'] = None\n"
-        "from xp.envs.light_sdk import import_sdk\n"
-        "import_sdk()\n"
+        "from xp.envs.light_sdk import import_openreward\n"
+        "import_openreward()\n"
         "import anthropic\n"
         "print(anthropic.__file__ is not None)\n"
     ).split() == ["True"]
+
+
+def test_openenvs_page_is_imported_when_it_is_used_and_not_before() -> None:
+    assert run(
+        "import sys\n"
+        "from xp.envs.light_sdk import import_openenv\n"
+        "import_openenv()\n"
+        "from openenv.core.env_server import create_web_interface_app\n"
+        "from openenv.core.env_server.http_server import create_fastapi_app\n"
+        "print('gradio' in sys.modules)\n"
+        "import openenv.core.env_server.web_interface as page\n"
+        "print('gradio' in sys.modules, page.__file__ is not None)\n"
+    ).split() == ["False", "True", "True"]

@@ -1,7 +1,8 @@
-"""Imports the openreward SDK without the model vendors' clients, which it needs for annotations alone.
+"""Imports the SDKs of environments without what they need for annotations, or for pages that xp does not serve.
 
 `import openreward` imports anthropic, openai and google-genai, for the upload of transcripts: two thirds of the time in
-which a served environment starts. Here they are imported when a name of theirs is used.
+which a served environment starts. `import openenv` imports gradio, for a page to try an environment by hand: three
+quarters of that time. Here they are imported when a name of theirs is used.
 """
 
 from __future__ import annotations
@@ -16,13 +17,23 @@ from types import ModuleType
 from typing import Any
 
 VENDORS = ("anthropic", "openai", "google.genai")
+OPENENV_PAGE = "openenv.core.env_server.web_interface"
 
 
-def import_sdk() -> None:
+def import_openreward() -> None:
     """Import `openreward`, if it is installed; afterwards every other import finds the vendors' real packages."""
-    absent = [name for name in VENDORS if name not in sys.modules]
+    _import_without("openreward", VENDORS)
+
+
+def import_openenv() -> None:
+    """Import the server of `openenv`, if it is installed; its page is imported where a name of it is used."""
+    _import_without("openenv.core.env_server.http_server", (OPENENV_PAGE,))
+
+
+def _import_without(package: str, parts: Sequence[str]) -> None:
+    absent = [name for name in parts if name not in sys.modules]
     with contextlib.suppress(ModuleNotFoundError), _deferred(absent):
-        importlib.import_module("openreward")
+        importlib.import_module(package)
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from collections.abc import MutableMapping
 from typing import Any
 
 from xp.envs.bounds import bound_memory, die_with
-from xp.envs.light_sdk import import_sdk
+from xp.envs.light_sdk import import_openenv, import_openreward
 from xp.envs.local_keys import PROOF_HEADER, TOKEN_VARIABLE, Keys
 from xp.security.web_origin import App, OwnOrigin, Receive, Scope, Send
 
@@ -67,8 +67,10 @@ def main(kind: str, serve: str, report_fd: int, parent: int, port: int, memory_g
 
 
 def _app(kind: str, serve: str) -> App:
-    if kind != "openenv":
-        import_sdk()
+    if kind == "openenv":
+        import_openenv()
+    else:
+        import_openreward()
     module, _, name = serve.partition(":")
     environment = getattr(importlib.import_module(module), name)
     maker = importlib.import_module("xp.envs.openenv_app" if kind == "openenv" else "xp.envs.ors_app")
