@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Mapping
 
 import pytest
 
 from tests.listeners import off_loopback
+from xp.security import own_ray
 
 PROGRAM = """
 import json, os, socket, sys
@@ -46,3 +49,27 @@ def test_nothing_listens_off_loopback(early: str) -> None:
     assert {"127.0.0.1"} <= {address for _, address, _ in found}
     assert len(found) >= 3
     assert off_loopback(found) == set()
+
+
+CLUSTER = """
+import json, os
+from xp.security import own_ray
+own_ray.close_to_others()
+print(json.dumps(dict(os.environ)))
+"""
+
+
+def environment_of(environ: Mapping[str, str]) -> dict[str, str]:
+    """What a process with these variables tells the cluster that it starts."""
+    done = subprocess.run([sys.executable, "-c", CLUSTER], env=environ, capture_output=True, text=True, check=True)
+    return dict(json.loads(done.stdout))
+
+
+def test_a_process_that_inherits_the_name_of_a_cluster_without_its_token_makes_its_own() -> None:
+    """Ray would take the machine's address otherwise, where no store listens, and the job would wait ten minutes."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    own = environment_of({**inherited, own_ray.DIRECTORY: "/tmp/of-the-parent"})
+    assert own[own_ray.DIRECTORY] != "/tmp/of-the-parent"
+    assert own["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] == "0"
+    child = environment_of(own)
+    assert child[own_ray.DIRECTORY] == own[own_ray.DIRECTORY]

@@ -8,21 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn
 
+from xp.cli.epilogs import EPILOG, EVAL
 from xp.cli.episode import add_episode
 from xp.cli.report import add_report, add_view
 from xp.errors import ExitCode, XpError
-
-EPILOG: Final = """\
-`python -m xp COMMAND --help` shows the arguments of one command.
-
-examples:
-  python -m xp                                            train on small murder mysteries, on this machine's CPU
-  python -m xp seed=2 training.num_steps=30               the same with other values
-  python -m xp -m seed=1,2,3                              a sweep; the same line continues it
-  python -m xp plan training.group_size=16 --files        what would run, with every file
-  python -m xp resume=RUN                                 continue from RUN's last checkpoint
-  python -m xp report RUN                                 its curves and episodes as one HTML file
-"""
 
 Add = Callable[[argparse.ArgumentParser], None]
 
@@ -117,21 +106,6 @@ def _plan(parser: argparse.ArgumentParser) -> None:
     _run(parser)
     parser.add_argument("--files", action="store_true", help="print the files of every stage")
     parser.add_argument("--json", action="store_true", help="the whole plan as JSON")
-
-
-EVAL: Final = """\
-models, one or several (separated by commas, or repeated):
-  model=NAME                an option of the group model, as it is (model=tiny)
-  model=DIR|ORG/NAME        a Hugging Face model, played by transformers on this CPU
-  model=endpoint model.url=URL model.name=NAME [model.key=VARIABLE]
-                            any OpenAI-compatible API; VARIABLE holds its key
-  run=RUN|RUN@STEP|RUN@0    a run's model, a checkpoint, its model before training
-
-environments: env=NAME|URL|Org/Name|package.module:Class, several as well
-tasks: eval.tasks=held_out|train|all evaluation.num_tasks=N
-       evaluation.samples_per_task=K
-
-`python -m xp eval list` shows the evaluations that are there; more: docs/evaluation.md"""
 
 
 def _eval(parser: argparse.ArgumentParser) -> None:

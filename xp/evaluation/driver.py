@@ -13,7 +13,7 @@ from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import EpisodeStatus, Outcome
 from xp.episode.trajectory import Trajectory, TrajectoryWriter
 from xp.errors import ExitCode, XpError
-from xp.evaluation.api import Api, Unavailable
+from xp.evaluation.api import Answer, Api, Unavailable
 from xp.evaluation.local import LocalModel
 from xp.evaluation.play import Dialogue, play, record
 from xp.evaluation.progress import Board
@@ -25,6 +25,8 @@ Todo = Sequence[tuple[TaskRow, int]]
 """Rows with the numbers of their samples, in the order of play."""
 STOPPING_S: Final = 30.0
 """How long episodes in flight may take to end after a fault."""
+MORE: Final = 4
+"""One more episode for so many requests in flight: while some are with their environments, the endpoint stays busy."""
 
 
 @dataclass
@@ -149,7 +151,7 @@ def play_local(stage: EvaluationStage, model: LocalModel, todo: Todo, size: int,
 
 
 class EndpointPlay:
-    """Many episodes at the same time with a model behind an API.
+    """Many episodes at the same time with a model behind an API, of which a bounded number ask it.
 
     Args:
         stage: where.
@@ -172,18 +174,25 @@ class EndpointPlay:
         self._enough: str | None = None
         """The limit that is reached, of cost or of void episodes."""
         self._api = connect(self._pause)
+        self._slots = threading.Semaphore(0)
+        """As many as requests may still be sent."""
         self._lock = threading.Lock()
         self._ended: queue.SimpleQueue[Trajectory | BaseException | None] = queue.SimpleQueue()
 
-    def __call__(self, todo: Todo, concurrency: int) -> str | None:
+    def __call__(self, todo: Todo, concurrency: int, max_episodes: int) -> str | None:
         """Play what is not on record; returns why it stopped early, None where all is played.
+
+        Args:
+            concurrency: requests in flight.
+            max_episodes: what the environments take at the same time.
 
         Raises:
             XpError: the API refuses, or does not answer in all its tries.
         """
         waiting = [one for one in todo if (one[0].task_id, one[1]) not in self._stage.done]
         waiting.reverse()
-        num_threads = min(concurrency, len(waiting))
+        self._slots.release(concurrency)
+        num_threads = min(concurrency + concurrency // MORE, max_episodes, len(waiting))
         for _ in range(num_threads):
             # No process waits for these: a request that hangs does not keep an interrupted command.
             threading.Thread(target=self._work, args=(waiting,), daemon=True).start()
@@ -232,8 +241,14 @@ class EndpointPlay:
         stage = self._stage
         episode = stage.mix.episode(row)
         dialogue = Dialogue(row, stage.rules.members[row.env], self._tools)
-        usage = play(self._api, dialogue, episode, self._temperature)
+        usage = play(self._ask, dialogue, episode)
         return record(episode, row.messages, row.tools, usage, run=stage.run, sample=sample)
+
+    def _ask(self, dialogue: Dialogue) -> Answer:
+        """A pause between two tries holds its slot: a busy endpoint is not asked by others meanwhile."""
+        with self._slots:
+            self._pause(0)
+            return self._api.ask(dialogue.messages, dialogue.schemas, self._temperature)
 
     def _pause(self, seconds: float) -> None:
         if self._halt.wait(seconds):

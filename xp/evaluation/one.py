@@ -128,7 +128,7 @@ class EvaluationRun:
             play = EndpointPlay(
                 stage, self._connect, self._settings.model.tools, self._entry.spec.evaluation.temperature, self._spend
             )
-            return play(todo, concurrency)
+            return play(todo, concurrency, mix.max_sessions())
 
     def _connect(self, pause: Any) -> Api:
         name = self._settings.model.key

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,7 @@ from xp.episode.episode import Episode
 from xp.episode.outcome import Reply
 from xp.episode.tools_prompt import as_user, with_tools
 from xp.episode.trajectory import Tokens, Trajectory, trajectory
-from xp.evaluation.api import Answer, Api, DialogueFails, TooLong
+from xp.evaluation.api import Answer, DialogueFails, TooLong
 from xp.evaluation.settings import ToolCalls
 from xp.tasks.row import TaskRow
 
@@ -126,17 +126,20 @@ class Dialogue:
         return calls[:1] if self.rules.tool_calls_per_turn is ToolCallsPerTurn.FIRST else calls
 
 
-def play(api: Api, dialogue: Dialogue, episode: Episode, temperature: float) -> Usage:
+def play(ask: Callable[[Dialogue], Answer], dialogue: Dialogue, episode: Episode) -> Usage:
     """Play an episode to its end, and settle it.
 
+    Args:
+        ask: asks the API (`Api.ask`).
+
     Raises:
-        XpError: of `Api.ask`. A dialogue that is too long truncates the episode, one that fails makes it void.
+        XpError: of `ask`. A dialogue that is too long truncates the episode, one that fails makes it void.
     """
     usage = Usage()
     try:
         while True:
             try:
-                answer = api.ask(dialogue.messages, dialogue.schemas, temperature)
+                answer = ask(dialogue)
             except TooLong:
                 return usage
             except DialogueFails as fault:

@@ -62,18 +62,20 @@ def close_to_others() -> None:
     Raises:
         RuntimeError: Ray is imported already, and would start a cluster that is open.
     """
-    if DIRECTORY in os.environ:
+    directory = os.environ.get(DIRECTORY)
+    # Inherited whole or not at all: a program that drops RAY_* alone would leave its children an open cluster.
+    if directory is not None and os.environ.get(TOKEN_PATH) == str(token_file(Path(directory))):
         return
     if "ray" in sys.modules:
         raise RuntimeError(
             "ray was imported before xp.security.own_ray.close_to_others(), and reads its settings only then"
         )
-    directory = make_directory()
-    atexit.register(_remove, directory, os.getpid())
-    closed = variables(os.environ, directory)
+    made = make_directory()
+    atexit.register(_remove, made, os.getpid())
+    closed = variables(os.environ, made)
     os.environ.pop(TOKEN, None)
     os.environ.update(closed)
-    os.environ[DIRECTORY] = str(directory)
+    os.environ[DIRECTORY] = str(made)
 
 
 def place() -> dict[str, Any]:
