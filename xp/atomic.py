@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 TEMPORARY: Final = ".tmp"
-"""What a file that is being written ends with; one that a killed process left may be deleted."""
+"""Suffix of a file that is being written. Such a file may be deleted when the process that wrote it is gone."""
 
 
 @contextmanager

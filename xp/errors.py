@@ -8,7 +8,7 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """What a process of xp says with its exit status; stage programs use the same table."""
+    """Exit codes of xp's processes. Stage programs use the same table."""
 
     OK = 0
     INTERNAL = 1

@@ -1,4 +1,4 @@
-"""What a launcher runs: JSON-able values that know no backend and no launcher.
+"""The interface between plans and launchers: JSON-able values, free of any backend and launcher.
 
 Every path in a Job is relative to the outputs root, which is its working directory; no machine's path is in a plan.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Resources:
-    """What a job needs; where it gets it is the launcher's affair."""
+    """Resources that a job needs. The launcher decides where it gets them."""
 
     accelerator: str
     """`cpu` or a name that the launchers translate (`a100-80gb`, `h100`, `h200`)."""
@@ -24,7 +24,7 @@ class Resources:
 
 @dataclass(frozen=True)
 class Runtime:
-    """Which Python the job gets. All None: the interpreter that runs xp."""
+    """The Python of a job. All None: the interpreter that runs xp."""
 
     python: str | None = None
     """Interpreter of a virtual environment."""
@@ -38,7 +38,7 @@ class Runtime:
     packages: tuple[str, ...] = ()
     """Modules that must be importable there, checked before the start."""
     install: str | None = None
-    """What makes such a Python, in words; None: `pip install` of the modules' names does."""
+    """Command that makes such a Python, in words; None: `pip install` with the modules' names."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Job:
     secrets: Mapping[str, str] = field(default_factory=dict)
     """Variable in the job's environment -> variable that holds the value at launch. Names only."""
     stand_ins: tuple[str, ...] = ()
-    """What xp replaces in this job because the machine lacks it: `vLLM: xp's own engine`. Goes on record."""
+    """Parts that xp replaces in this job because the machine lacks them: `vLLM: xp's own engine`. They are recorded."""
 
 
 @dataclass(frozen=True)

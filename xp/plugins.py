@@ -21,7 +21,7 @@ from xp.errors import XpError, nearest
 
 
 class Kind(StrEnum):
-    """What a plugin may bring; the value is the name of its group of entry points."""
+    """Kind of a plugin's contribution. The value is the name of its group of entry points."""
 
     BACKEND = "xp.backends"
     LAUNCHER = "xp.launchers"
@@ -89,7 +89,7 @@ def names(kind: Kind) -> list[str]:
 
 
 def is_own(kind: Kind, name: str) -> bool:
-    """Whether a name is xp's; raises XpError where a plugin takes it too."""
+    """Returns whether a name is xp's. Raises XpError if a plugin has the same name."""
     own = name in OWN.get(kind, {})
     if own and (takers := [plugin for plugin in plugins(kind) if plugin.name == name]):
         raise XpError(

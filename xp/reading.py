@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 from xp.errors import ExitCode, XpError
 
 MAX_BYTES: Final = 64_000_000
-"""Of a JSON file that one command reads whole."""
+"""Largest size of a JSON file that a command reads whole."""
 
 
 Config = TypeVar("Config")
@@ -53,7 +53,7 @@ def json_of(file: Path, code: ExitCode, max_bytes: int = MAX_BYTES) -> Any:
 
 
 def config_of(file: Path, parse: Callable[[str], Config]) -> Config:
-    """What a stage was told, from a file of its directory; raises XpError(RUN_DIR) where it cannot be parsed."""
+    """Configuration of a stage, from a file of its directory. Raises XpError(RUN_DIR) if it cannot be parsed."""
     text = text_of(file, ExitCode.RUN_DIR)
     try:
         return parse(text)

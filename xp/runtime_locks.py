@@ -23,7 +23,7 @@ class RuntimeLock:
     name: str
     directory: Path
     has_flash: bool = True
-    """Whether FlashAttention is wanted, where the folder has it in a file of its own."""
+    """True if FlashAttention is wanted, where the folder has it in a file of its own."""
 
     @property
     def files(self) -> tuple[Path, ...]:

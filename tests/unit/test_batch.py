@@ -58,11 +58,11 @@ def test_there_is_always_a_way_out(backend: str, setting: Setting) -> None:
     ("overrides", "field", "expected"),
     [
         (["training.micro_batch_size=24"], "training.micro_batch_size", "nearest legal: training.micro_batch_size=32"),
-        (["training.updates_per_step=3"], "training.updates_per_step", "the trainer would not refuse"),
+        (["training.updates_per_step=3"], "training.updates_per_step", "the trainer does not check this"),
         (
             ["backend=skyrl", "hardware=a100x4", "training.prompts_per_step=10"],
             "training.micro_batch_size",
-            "10 / 1 x 4 / 4 by 4 (skyrl 0.3.0",
+            "got 10 / 1 x 4 / 4 and 4 (skyrl 0.3.0",
         ),
         (
             ["backend=skyrl", "hardware=a100x4", "backend.engine.tensor_parallel=3"],
@@ -77,7 +77,7 @@ def test_there_is_always_a_way_out(backend: str, setting: Setting) -> None:
         (
             ["backend=slime", "hardware=h200x8", "backend.parallel.strategy=megatron", "backend.parallel.tensor=3"],
             "backend.parallel",
-            "8 by 3 x 1 x 1",
+            "got 8 and 3 x 1 x 1",
         ),
     ],
 )

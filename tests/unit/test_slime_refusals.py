@@ -86,7 +86,7 @@ def test_a_dense_model_has_no_experts_to_spread() -> None:
 
 def test_packed_micro_batches_still_want_whole_shares() -> None:
     overrides = ["training.max_tokens_per_micro_batch=8192", "training.prompts_per_step=3", "training.group_size=3"]
-    assert "divide by the data-parallel size, packed micro-batches or not" in found(*overrides)
+    assert "must be divisible by the data-parallel size, with packed micro-batches too" in found(*overrides)
 
 
 def test_a_stop_text_that_looks_like_a_flag_is_refused() -> None:

@@ -201,8 +201,11 @@ def test_the_batch_arithmetic_says_what_the_spec_meant(data: st.DataObject) -> N
     ("overrides", "expected"),
     [
         (["training.micro_batch_size=24"], "training.micro_batch_size=16"),
-        (["training.updates_per_step=3"], "divides by updates_per_step x processes, and here not: 8 x 8 by 3 x 1"),
-        (["hardware.accelerators_per_node=3"], "divides by updates_per_step x processes, and here not: 8 x 8 by 1 x 3"),
+        (["training.updates_per_step=3"], "must be divisible by updates_per_step x processes; got 8 x 8 and 3 x 1"),
+        (
+            ["hardware.accelerators_per_node=3"],
+            "must be divisible by updates_per_step x processes; got 8 x 8 and 1 x 3",
+        ),
         (["algorithm.kl_estimator=k1", "training.kl_coef=0.1"], "k3 estimator only"),
         (["algorithm=rloo"], "leaves no episode out of the mean of its group; use algorithm=grpo, or backend=skyrl"),
         (["algorithm=reinforce_pp"], "centres on the mean of a group, not of the whole step; use algorithm=grpo"),

@@ -1,4 +1,4 @@
-"""What the planner asks of a backend: what it cannot do, and which stages it makes of a spec."""
+"""The interface between the planner and a backend: what the backend refuses, and the stages that it makes of a spec."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunPaths:
-    """Where things of one attempt lie, relative to the outputs root."""
+    """Paths of one attempt, relative to the outputs root."""
 
     run: str
     """`runs/<run id>`: shared by all attempts."""
@@ -46,7 +46,7 @@ class RunPaths:
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a spec cannot run on a backend."""
+    """A reason why a spec cannot run on a backend."""
 
     field: str
     """Key path as in the spec."""
@@ -58,7 +58,7 @@ class Refusal:
 
 
 class Support(StrEnum):
-    """How well a backend carries a field of the spec."""
+    """Degree to which a backend supports a field of the spec."""
 
     EXACT = "exact"
     EMULATED = "emulated"
@@ -69,7 +69,7 @@ class Support(StrEnum):
 
 @dataclass(frozen=True)
 class Meaning:
-    """What a backend makes of one field of a spec."""
+    """A backend's reading of one field of a spec."""
 
     support: Support
     receives: str
@@ -107,7 +107,10 @@ def _leaves(path: str, value: Any) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """When a trainer holds what on an accelerator; the defaults are one that makes room for its engine."""
+    """Parts of the training state that a trainer keeps on an accelerator, and when.
+
+    The defaults free it for the engine.
+    """
 
     stays: tuple[str, ...] = ()
     """`weights`, `optimizer`, `reference`: what stays while a colocated engine generates."""
@@ -132,10 +135,10 @@ class RenderModule(Protocol):
         """Leaf field of the sections `MEANT` (as a key path) -> what becomes of it: the rows of the parity table."""
 
     def batch_laws(self, spec: RunSpec) -> tuple[Law, ...]:
-        """What its numbers of prompts, episodes, ranks and micro-batches must keep to (xp.backends.batch)."""
+        """Constraints on prompts, episodes, ranks and micro-batches (xp.backends.batch)."""
 
     def memory(self, spec: RunSpec) -> MemoryUse:
-        """When it holds what on an accelerator, for the estimate."""
+        """Memory use over time, for the estimate."""
 
     def open_doors(self, spec: RunSpec) -> Sequence[str]:
         """Servers of a run that other users of its machine or network can reach, a sentence each; for the plan."""
@@ -147,7 +150,7 @@ class RenderModule(Protocol):
         """Play the held-out tasks with each of these models (name -> Hugging Face directory)."""
 
     def evaluations(self, spec: RunSpec, num_steps: int) -> int:
-        """How often the held-out tasks are played while a run of so many rollout steps trains."""
+        """Number of evaluations on the held-out tasks in a training run of `num_steps` rollout steps."""
 
     def checkpoint(self, spec: RunSpec, places: RunPaths, step: int) -> str:
         """Directory of the checkpoint of a rollout step, as a Hugging Face model."""

@@ -37,9 +37,9 @@ class Row:
     note: Text = ""
     """One sentence on what differs; with a note the support is emulated."""
     support: Support | Callable[[RunSpec], Support | None] | None = None
-    """Where it does not follow from `note` and `refuse`."""
+    """Degree of support, where `note` and `refuse` do not decide it."""
     refuse: Callable[[RunSpec], str | None] | None = None
-    """Why this value cannot run, with the way out; None where it can."""
+    """Returns why this value cannot run and how to fix it; None if it can run."""
     native: tuple[str, ...] = ()
     """Native keys of the field that are written elsewhere, or by nobody."""
 
@@ -61,7 +61,7 @@ def owners(rows: Sequence[Row], spec: RunSpec) -> dict[str, str]:
 
 
 def refusals(rows: Sequence[Row], spec: RunSpec) -> list[Refusal]:
-    """What the rows refuse, in their order."""
+    """Refusals of the rows, in the order of the rows."""
     reasons = ((row.field, row.refuse(spec)) for row in rows if row.refuse is not None)
     return [Refusal(path, reason) for path, reason in reasons if reason is not None]
 

@@ -50,12 +50,12 @@ def length_rows(key: str, per_step: Callable[[RunSpec], int] = lambda _: 1) -> t
 
 
 def no_best(spec: RunSpec) -> str | None:
-    """Why there is no best model to keep; None: there is, or none is asked for."""
+    """Returns why no best model can be kept; None if it can, or if none is asked for."""
     return _without_evaluation(spec) if spec.evaluation.keep_best else None
 
 
 def no_patience(spec: RunSpec) -> str | None:
-    """Why training cannot wait for a better evaluation; None: it can, or it is not asked to."""
+    """Returns why training cannot stop early; None if it can, or if early stopping is not asked for."""
     return None if spec.evaluation.patience is None else _without_evaluation(spec)
 
 
@@ -70,7 +70,7 @@ def longest_episode(spec: RunSpec) -> int:
 
 
 def too_long(spec: RunSpec) -> str | None:
-    """Why the longest episode does not fit into the model's context; None where it does."""
+    """Returns why the longest episode does not fit the model's context; None if it fits."""
     if longest_episode(spec) <= spec.model.max_context_tokens:
         return None
     return (
@@ -80,7 +80,7 @@ def too_long(spec: RunSpec) -> str | None:
 
 
 def cut_gap(spec: RunSpec) -> str | None:
-    """Why `max_logprob_gap` says nothing; None where vLLM's log-probabilities are those that the trainer computes."""
+    """Returns why `max_logprob_gap` cannot be checked; None if vLLM's log-probabilities are those of the trainer."""
     training = spec.training
     is_cut = training.top_p < 1 or training.top_k is not None
     if not is_cut or spec.backend.engine.name is not EngineName.VLLM or training.max_logprob_gap is None:

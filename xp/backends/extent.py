@@ -1,4 +1,4 @@
-"""How much a run plays, how much of it is evaluation, and what of that is known before the tasks are fetched."""
+"""Size of a run: its training episodes, its evaluation episodes, and how many are known before tasks are fetched."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from xp.tasks.manifest import read_manifest
 
 @dataclass(frozen=True)
 class NumTasks:
-    """Of the whole mix; None: not known before the tasks are fetched."""
+    """Numbers of tasks of the whole mixture; None: not known before the tasks are fetched."""
 
     train: int | None
     held_out: int | None
@@ -34,7 +34,7 @@ def num_tasks(spec: RunSpec) -> NumTasks:
 
 
 def named_tasks(spec: RunSpec) -> NumTasks:
-    """What the spec alone says: numbers of tasks and lists of them."""
+    """Numbers of tasks that the spec gives by itself, as numbers or as lists."""
     members = spec.env.members.values()
     return NumTasks(_sum(_named(one.train) for one in members), _sum(_held_out(one) for one in members))
 
@@ -49,7 +49,7 @@ def num_steps(spec: RunSpec) -> int | None:
 
 
 def training_line(spec: RunSpec) -> str:
-    """How long the run is."""
+    """Length of the run, in one line."""
     training, steps = spec.training, num_steps(spec)
     episodes = training.prompts_per_step * training.group_size
     updates = training.updates_per_step * training.passes_per_step
@@ -63,7 +63,7 @@ def training_line(spec: RunSpec) -> str:
 
 @dataclass(frozen=True)
 class Evaluated:
-    """How much evaluation a run has."""
+    """Amount of evaluation in a run."""
 
     num_tasks: int
     samples_per_task: int
@@ -75,17 +75,17 @@ class Evaluated:
 
     @property
     def episodes(self) -> int:
-        """Of one evaluation."""
+        """Episodes of one evaluation."""
         return self.num_tasks * self.samples_per_task
 
     @property
     def total(self) -> int | None:
-        """Of all evaluations."""
+        """Episodes of all evaluations."""
         return None if self.during is None else self.episodes * (self.before + self.during + 1)
 
     @property
     def share(self) -> float | None:
-        """Of all episodes of the run."""
+        """Share of the evaluations in all episodes of the run."""
         if self.total is None or self.num_trained is None:
             return None
         return self.total / (self.total + self.num_trained)
@@ -110,7 +110,7 @@ def evaluated(spec: RunSpec) -> Evaluated | None:
 
 
 def evaluation_line(spec: RunSpec) -> str:
-    """What is evaluated, when, and how much of the run that is."""
+    """The evaluations of a run in one line: tasks, times, and their share of all episodes."""
     if not spec.env.is_held_out:
         return "evaluation: none before or after training, since nothing is held out (env.held_out=null)"
     found, every = evaluated(spec), spec.evaluation.every
@@ -131,7 +131,7 @@ def evaluation_line(spec: RunSpec) -> str:
 
 
 def extent_refusals(spec: RunSpec, *, trains: bool) -> Iterator[Refusal]:
-    """What cannot be played, whatever the backend; where nothing is trained, no step wants tasks."""
+    """Refusals that hold on every backend. A run that trains nothing needs no tasks for its steps."""
     wanted, training, known = spec.evaluation.num_tasks, spec.training, num_tasks(spec)
     if wanted is not None and known.held_out is not None and wanted > known.held_out:
         way_out = f"set {known.held_out}, or null for all" if known.held_out else "set it to null"

@@ -13,7 +13,7 @@ WORDS: Final = {"train": ("hello", "world")}
 
 
 class EchoTask(BaseModel):
-    """What is to be said."""
+    """The text that the policy must say."""
 
     target: str
 

@@ -32,7 +32,7 @@ class CodeAction(Action):  # type: ignore[misc]
 
 
 class CodeObservation(Observation):  # type: ignore[misc]
-    """What the program said."""
+    """Output of the program."""
 
     stdout: str = ""
     stderr: str = ""

@@ -22,7 +22,7 @@ class EchoAction(Action):  # type: ignore[misc]
 
 
 class EchoObservation(Observation):  # type: ignore[misc]
-    """What was said."""
+    """The text that was said."""
 
     echoed_message: str = ""
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from xp.builtin.mystery import Game, generate_case
 
 TASKS_VERSION: Final = "1"
-"""Of the splits, the prompts and the tools; raised with any change of them, here or in mystery.py."""
+"""Version of the splits, the prompts and the tools. Raise it with any change of them, here or in mystery.py."""
 NUM_TASKS: Final = {"train": 20_000, "test": 2_000}
 
 
@@ -23,13 +23,13 @@ def _without_titles(schema: dict[str, Any]) -> None:
 
 
 class Arguments(BaseModel):
-    """What a tool takes."""
+    """Arguments of a tool."""
 
     model_config = ConfigDict(json_schema_extra=_without_titles)
 
 
 class TaskSpec(BaseModel):
-    """Which mystery; the case itself never leaves the server."""
+    """Identifies a mystery; the case itself never leaves the server."""
 
     model_config = ConfigDict(extra="forbid")
 

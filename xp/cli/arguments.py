@@ -1,4 +1,4 @@
-"""What each command takes: its flags and words, as argparse subparsers."""
+"""Flags and arguments of each command, as argparse subparsers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Command:
     add: Add
     """Adds its arguments."""
     takes_overrides: bool = True
-    """Whether its words are `group=option` and `key=value`, so that unknown flags may be keys of another program."""
+    """True if its arguments are `group=option` and `key=value`; an unknown flag may then be a key of another tool."""
 
 
 class Parser(argparse.ArgumentParser):

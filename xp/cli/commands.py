@@ -189,7 +189,7 @@ def install(asked: Namespace) -> int:
 
 
 def env(asked: Namespace) -> int:
-    """Environments: check one, or each of a mix; begin one; list them."""
+    """Environments: check one, or each of a mixture; begin one; list them."""
     if asked.action == "new":
         from xp.cli.env_new import new_command
 

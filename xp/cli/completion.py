@@ -8,7 +8,7 @@ from typing import Any
 
 
 def script(shell: str) -> str:
-    """What a shell evaluates so that the tabulator key completes the words after `xp`."""
+    """Shell code that completes the arguments of `xp`."""
     import argcomplete
 
     return str(argcomplete.shellcode(["xp"], shell=shell))

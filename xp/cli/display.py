@@ -1,4 +1,4 @@
-"""What a person sees of a plan and of a finished run, on the terminal."""
+"""Terminal output for plans and finished runs."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def show_plan(plan: Plan, outputs: Path, *, with_files: bool) -> None:
 
 
 def submitted(plan: Plan, outputs: Path) -> Mapping[str, str]:
-    """What the plan's launcher would hand to another program: path -> text; empty where it starts the jobs itself."""
+    """Files that the plan's launcher would submit: path -> text; empty if the launcher starts the jobs itself."""
     from xp.launchers.base import Context, Showing
     from xp.launchers.choice import make_launcher
 
@@ -75,7 +75,10 @@ def submitted(plan: Plan, outputs: Path) -> Mapping[str, str]:
 
 
 def code_of(plan: Plan) -> list[str]:
-    """What a run would import or start beside xp and its trainer: a spec of somebody else's may name any of it."""
+    """Names of the user's code that a run imports or starts, beside xp and the trainer.
+
+    A spec from others may name any code.
+    """
     from xp.backends.stages.episode import user_modules
 
     spec = plan.spec
@@ -91,7 +94,7 @@ def code_of(plan: Plan) -> list[str]:
 
 
 def title(plan: Plan) -> str:
-    """What the run is, on one line."""
+    """The run in one line."""
     spec = plan.spec
     mix = "+".join(spec.env.members)
     return (
@@ -101,7 +104,7 @@ def title(plan: Plan) -> str:
 
 
 def stand_in_lines(plan: Plan) -> list[str]:
-    """What of the trainer is not the real one in this run; no line where all of it is."""
+    """Parts of the trainer that are replaced in this run, one line each; empty if all parts are real."""
     replaced = dict.fromkeys(one for stage in plan.stages for one in stage.job.stand_ins)
     return [f"not the real one: {', '.join(replaced)}"] if replaced else []
 
@@ -198,7 +201,7 @@ def _reward(result: HeldOutResult) -> str:
 
 
 def _interval(result: HeldOutResult) -> str:
-    """Of the mean over all such tasks; empty where all tasks have the same reward, or there is one."""
+    """Confidence interval of the mean over tasks; empty with a single task, or if all rewards are equal."""
     if not result.reward_stderr:
         return ""
     if result.num_tasks is None or result.num_tasks < 2:

@@ -1,4 +1,4 @@
-"""`python -m xp env check`: from the command line to a report for each environment of a mix."""
+"""`python -m xp env check`: from the command line to a report for each environment of a mixture."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def env_command(words: Sequence[str], seconds: int, *, as_json: bool) -> int:
 
 
 def check(spec: RunSpec, num_tasks: int, tokenizer: str | None, seconds: float) -> list[EnvReport]:
-    """A report for each member of the mix, in its order; all together take at most about `seconds`."""
+    """A report for each member of the mixture, in its order; all together take at most about `seconds`."""
     count = token_counter(tokenizer, chat_of(spec)) if tokenizer else None
     ends = time.monotonic() + seconds
     return [_check_member(spec, name, num_tasks, count, Watch(name, ends)) for name in spec.env.members]

@@ -27,7 +27,7 @@ class InstalledEnvironment:
 
     name: str
     providers: Sequence[str]
-    """Of its members."""
+    """Providers of its members."""
     max_turns: int | None
     needs: Sequence[str]
     """Keys, programs, packages and addresses that a run must be given."""
@@ -35,7 +35,7 @@ class InstalledEnvironment:
     """Split -> tasks; None: not opened."""
     tools: Sequence[str] | None = None
     fault: str | None = None
-    """Why it could not be opened."""
+    """Reason why it could not be opened."""
 
 
 def list_command(config_dirs: Sequence[Path], *, is_opened: bool, as_json: bool) -> int:

@@ -14,7 +14,7 @@ from xp.errors import ExitCode, XpError
 NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
 MODULE: Final = "my_environment"
 CLASS: Final = "MyEnvironment"
-"""Of the skeletons, in whose place the author's stand."""
+"""Class name in the skeletons; the author's name replaces it."""
 WORDS: Final = {
     "graded": ("env=graded", "env.grader={module}:{cls}"),
     "ors": ("env=openreward", "env.serve={module}:{cls}"),

@@ -67,7 +67,7 @@ def explain(
 
 
 def fields_of(spec: RunSpec) -> dict[str, Field]:
-    """Every leaf field, by the key that the user types; of a mix of one, without the member's name."""
+    """Every leaf field, by the key that the user types; of a mixture of one, without the member's name."""
     found = {field.path: field for field in _walk(spec, "")}
     if len(spec.env.members) == 1:
         prefix = f"env.members.{next(iter(spec.env.members))}."
@@ -102,7 +102,7 @@ def _walk(section: Section, path: str) -> Iterator[Field]:
 
 
 def _legal(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
-    """What a field takes, from its JSON schema."""
+    """Legal values of a field, from its JSON schema."""
     if "$ref" in schema:
         schema = definitions[schema["$ref"].rpartition("/")[2]]
     if "anyOf" in schema:
@@ -122,7 +122,7 @@ def _legal(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
 
 
 def _places(path: str, overrides: Sequence[str], config_dirs: Sequence[Path]) -> list[str]:
-    """Where the value comes from, then what it went over."""
+    """Origin of the value, then the origins of the values that it replaced."""
     origin: Origin = origin_of(path, overrides, config_dirs)
     found = [f"the command line: {origin.override}"] if origin.override else []
     for mark in reversed(origin.marks):

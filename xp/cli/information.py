@@ -9,7 +9,7 @@ from xp.errors import ExitCode, XpError
 
 
 def parity(asked: Namespace) -> int:
-    """What each backend receives of every key, or of the keys below the given prefixes."""
+    """Prints what each backend receives of every key, or of the keys below the given prefixes."""
     from xp.cli.parity import as_json, below, lines, refused, rows, specs_of
 
     prefixes = [text for text in asked.overrides if _is_key(text)]
@@ -25,7 +25,7 @@ def parity(asked: Namespace) -> int:
 
 
 def _is_key(text: str) -> bool:
-    """Whether a word names a key; anything else is an override, which composing judges."""
+    """Returns whether a word names a key; anything else is an override, which composing judges."""
     return "=" not in text and not text.startswith(("-", "~", "+"))
 
 

@@ -16,11 +16,11 @@ from xp.errors import XpError, nearest
 from xp.spec import BackendName
 
 ALL: Final = "metrics"
-"""What `explain` takes for the list of all metrics."""
+"""Argument of `explain` for the list of all metrics."""
 
 
 def is_metric(word: str) -> bool:
-    """Whether a word that `explain` is given means a metric: keys of the spec have no slash."""
+    """Returns whether an argument of `explain` names a metric: keys of the spec have no slash."""
     return "/" in word or word == ALL or bool(_of_last_part(word))
 
 
@@ -49,7 +49,7 @@ def _of_last_part(word: str) -> list[str]:
 
 
 def source_of(row: Metric, backend: BackendName) -> str:
-    """Where a backend's runs have a metric from; empty: they do not have it."""
+    """Source of a metric on a backend; empty if its runs do not have the metric."""
     if row.is_of_episodes:
         return "xp, from the episodes"
     names = import_module(f"xp.backends.{backend}.worker.metric_names")
@@ -63,16 +63,16 @@ def source_of(row: Metric, backend: BackendName) -> str:
 HEAD: Final = """\
 # Metrics
 
-Made by `make docs` from the table by which the code writes them (`xp/episode/metric_table.py`).
+Made by `make docs` from the table that the code uses (`xp/episode/metric_table.py`).
 `python -m xp explain METRIC` answers for one metric on the command line, `python -m xp explain metrics` lists all.
 
-A run writes them to `metrics.jsonl` ([format](records.md)), one line a rollout step, and mirrors them to the
+A run writes them to `metrics.jsonl` ([format](records.md)), one line per rollout step, and mirrors them to the
 trackers ([tracking](tracking.md)). A metric of an evaluation has `evaluation/before/`, `evaluation/during/` or
-`evaluation/after/` before its name. In a mix each metric of the episodes is there once more for each environment, as
+`evaluation/after/` before its name. In a mixture each metric of the episodes exists for each environment too, as
 `<environment>/<name>`.
 
-The last columns say where a backend's runs have the metric from: its trainer's own name for it, or xp's measurement.
-An empty cell: that backend does not give it."""
+The last columns name the source of the metric on each backend: the trainer's own name for it, or a measurement of xp's.
+An empty cell: the backend does not have the metric."""
 
 
 def metrics_markdown() -> str:

@@ -17,7 +17,7 @@ from xp.errors import XpError, nearest
 from xp.spec import BackendName, RunSpec
 
 REFERENCE = ("env=whodunit", "model=qwen2.5-3b-instruct", "hardware=a100x4")
-"""What docs/parity.md is made of: the public SkyRL example's model and machine."""
+"""Spec behind docs/parity.md: the public SkyRL example's model and machine."""
 ALGORITHMS = (
     ("algorithm=gspo",),
     ("algorithm=cispo",),
@@ -93,7 +93,7 @@ def lines(table: Iterable[ParityRow]) -> Iterator[str]:
 
 
 def refused(specs: Mapping[str, RunSpec]) -> dict[str, list[str]]:
-    """Why a backend would not plan its spec; backends that would are left out."""
+    """Reasons why backends refuse the spec; backends that take it are left out."""
     found = {name: [str(one) for one in render_module(spec).refusals(spec)] for name, spec in specs.items()}
     return {name: reasons for name, reasons in found.items() if reasons}
 

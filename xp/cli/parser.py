@@ -91,7 +91,7 @@ def _outputs_of(words: Sequence[str]) -> tuple[list[str], Path]:
 
 
 def _actions(parser: argparse.ArgumentParser) -> list[argparse.Action]:
-    """Of a parser and of its subcommands."""
+    """Actions of a parser and of its subcommands."""
     found = list(parser._actions)
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
@@ -101,7 +101,7 @@ def _actions(parser: argparse.ArgumentParser) -> list[argparse.Action]:
 
 
 def _is_word(text: str) -> bool:
-    """Whether a first argument was meant as a command: no flag and no override."""
+    """Returns whether a first argument is meant as a command, and not as a flag or an override."""
     return not text.startswith(("-", "~", "+")) and "=" not in text
 
 

@@ -34,11 +34,11 @@ class RunProgress:
     rewards: Points
     held_out: Points
     seconds_left: float | None
-    """Of the training; None: not known."""
+    """Seconds until the training ends; None: not known."""
 
     @property
     def share(self) -> float | None:
-        """Of its rollout steps."""
+        """Share of its rollout steps that is done."""
         return self.step / self.num_steps if self.num_steps else None
 
 

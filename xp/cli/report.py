@@ -83,7 +83,7 @@ def write_page(runs: Sequence[Path], target: Path, episodes: str | None = None) 
 
 
 def _target(outputs: Path, runs: Sequence[Path]) -> Path:
-    """Of one run its own directory; of several a file named by the first and the last."""
+    """Target of a report: a run's own directory; for several runs, a file named by the first and the last."""
     if len(runs) == 1:
         return runs[0] / REPORT
     return outputs / ROOM / f"{runs[0].name}-and-{len(runs) - 1}-more.html"

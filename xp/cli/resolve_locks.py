@@ -28,7 +28,7 @@ def _write(lock: RuntimeLock) -> list[str]:
 
 
 def _check(lock: RuntimeLock) -> list[str]:
-    """Whether the committed lock is a solution of its sources on every Python, and holds nothing else."""
+    """Checks that the committed lock is a solution of its sources on every Python and holds nothing else."""
     found = []
     with tempfile.TemporaryDirectory() as directory:
         for python in PYTHONS:

@@ -39,7 +39,7 @@ KILLED = "killed"
 ASK_S = 3.0
 """Between looks at the record while a log is followed."""
 PATIENCE_S = 30.0
-"""How long the jobs of a cancelled run may take to end before the command says so and leaves."""
+"""Seconds that the jobs of a cancelled run may take to end. After that the command reports them and returns."""
 
 
 def show_all(outputs: Path, *, as_json: bool = False) -> None:
@@ -95,7 +95,10 @@ def show(run: Path, *, as_json: bool = False) -> None:
 
 
 def recipe(run: Path, config_dirs: Sequence[Path]) -> str:
-    """What differs from the defaults in a run's spec, as the text of a recipe; raises XpError where none gives it."""
+    """Differences of a run's spec from the defaults, as the text of a recipe.
+
+    Raises XpError if no recipe gives the spec.
+    """
     from xp.compose import from_container
     from xp.compose.recipe import recipe_of
     from xp.compose.recorded import recorded_spec
@@ -192,7 +195,7 @@ def trust(run: Path) -> str:
 
 
 def status(run: Path, record: RunRecord) -> str:
-    """What the record says, unless it says `running` and nobody runs it any more."""
+    """Status in the record; but `running` is replaced if no process supervises the run any more."""
     if record.status is not RunStatus.RUNNING or is_held(run):
         return record.status.value
     if not is_ours(run):
@@ -201,7 +204,7 @@ def status(run: Path, record: RunRecord) -> str:
 
 
 def _logs(outputs: Path, record: RunRecord) -> list[Path]:
-    """Of all stages that have begun, in order."""
+    """Logs of all stages that have begun, in order."""
     named = [inside(outputs, stage.log) for attempt in record.attempts for stage in attempt.stages if stage.log]
     return [file for file in named if file.exists()]
 

@@ -29,7 +29,7 @@ def sparkline(values: Sequence[float], width: int = WIDTH) -> str:
 
 
 def bar(share: float) -> str:
-    """How much is done, with its percentage."""
+    """Progress bar with its percentage."""
     marks = _marks("█░", "#.")
     done = round(min(1.0, max(0.0, share)) * CELLS)
     return f"{marks[0] * done}{marks[1] * (CELLS - done)} {share:.0%}"

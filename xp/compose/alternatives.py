@@ -9,11 +9,11 @@ from typing import Any
 from xp.compose.origins import last_to_say
 
 ALTERNATIVES = (("training.num_steps", "training.epochs"),)
-"""Of each pair one is null. A spec in which one file, or the command line, sets both is refused by the schema."""
+"""Pairs of keys of which one is null. The schema refuses a spec in which one file, or the command line, sets both."""
 
 
 def settle_files(container: dict[str, Any], chosen: tuple[tuple[str, str], ...], config_dirs: tuple[Path, ...]) -> None:
-    """Of a pair that files set, keep in place what the last of these files says."""
+    """Keeps of each pair the value that the last file in merge order sets."""
     for pair in ALTERNATIVES:
         if all(_value(container, path) is not None for path in pair):
             give_way(container, last_to_say(pair, chosen, config_dirs))

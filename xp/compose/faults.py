@@ -15,11 +15,11 @@ class Fault:
     """Something wrong with one key."""
 
     path: str
-    """Of the key, as the user types it."""
+    """Path of the key, as the user types it."""
     text: str
     value: Any = None
     wants_text: bool = False
-    """Whether the key takes a text, and the value is none."""
+    """True if the key takes a text and the value is not one."""
 
     def __str__(self) -> str:
         return self.text
@@ -104,7 +104,7 @@ def _native(path: str, value: Any) -> str:
 
 
 def _way_out(error: Any, value: Any) -> str:
-    """What the user most likely meant."""
+    """The most likely correction."""
     kind = error["type"]
     if kind == "enum" and isinstance(value, str):
         return nearest(value, [part.strip(" '") for part in error["ctx"]["expected"].replace(" or ", ",").split(",")])
@@ -133,7 +133,7 @@ def _shown(value: Any) -> str:
 
 
 def user_path(loc: Sequence[int | str], *, is_mix: bool = False) -> str:
-    """The key as the user types it: the member of a mix of one is not spelled out."""
+    """The key as the user types it: the member of a mixture of one is not spelled out."""
     parts = [str(part) for part in loc]
     if parts[:2] == ["env", "members"] and len(parts) > 2 and not is_mix:
         parts = ["env", *parts[3:]]

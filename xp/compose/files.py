@@ -17,7 +17,7 @@ import yaml
 
 MAX_BYTES = 200_000
 MAX_NODES = 50_000
-"""Of a file after its aliases are expanded."""
+"""Largest number of nodes of a file, after its aliases are expanded."""
 MAX_DEPTH = 32
 
 INTERPOLATION = re.compile(r"(?<!\\)(?:\\\\)*\$\{")
@@ -31,11 +31,11 @@ _MERGE = "tag:yaml.org,2002:merge"
 
 @dataclass(frozen=True)
 class Mark:
-    """Where a value stands, as the user wrote it."""
+    """Position of a value in a user's file."""
 
     file: Path
     line: int
-    """From 1, as is `column`."""
+    """Line, from 1; `column` too starts at 1."""
     column: int
     raw: str
     """The scalar's own text; empty for a list or a mapping."""
@@ -49,7 +49,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class FileFault:
-    """What is wrong with a file, and where."""
+    """A fault in a file, with its position."""
 
     place: str
     text: str
@@ -90,7 +90,7 @@ def read_file(file: Path) -> UserFile:
 
 
 def interpolation_fault(text: str) -> str | None:
-    """Why a text with `${...}` is not taken: only plain key paths are interpolated; None if it is fine."""
+    """Returns why a text with `${...}` is refused: only plain key paths are interpolated. None if it is legal."""
     for match in INTERPOLATION.finditer(text):
         if not PLAIN_INTERPOLATION.match(text, match.end() - 2):
             if "}" not in text[match.end() :]:

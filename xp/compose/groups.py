@@ -43,7 +43,7 @@ class Composed:
 
     container: dict[str, Any]
     env_name: str
-    """What a single environment is called."""
+    """Name of a single environment."""
     chosen: tuple[tuple[str, str], ...]
     """Group -> option, as asked for and as they exist."""
     faults: tuple[str, ...] = ()
@@ -134,7 +134,7 @@ def _no_option(group: str, name: str, legal: Sequence[str], config_dirs: tuple[P
 
 
 def _stray(group: str, wanted: str, config_dirs: tuple[Path, ...]) -> Iterator[str]:
-    """Where the option may have been meant to be."""
+    """Other places where the option may have been meant to be."""
     for directory in config_dirs:
         if (directory / group / f"{wanted}.yml").exists():
             yield f"; {directory / group / wanted}.yml must end in .yaml"

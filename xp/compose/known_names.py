@@ -37,7 +37,7 @@ ESTIMATOR_KEYS = (
     *("advantage_estimator", "adv_estimator", "algorithm.adv_estimator", "policy_loss_type"),
     *("trainer.algorithm.advantage_estimator", "trainer.algorithm.policy_loss_type", "--advantage-estimator"),
 )
-"""By which trainers choose what is an option of xp's group `algorithm`."""
+"""Keys by which trainers select what is an option of xp's group `algorithm`."""
 ALGORITHMS = {
     "grpo": "grpo",
     "rloo": "rloo",
@@ -79,7 +79,7 @@ SCRIPT_VARIABLES = (
     *("OPENREWARD_UPLOAD_ROLLOUT", "OPENREWARD_RUN_NAME", "MODEL", "NUM_GPUS"),
     *("LOGGER", "RUN_NAME", "ENV_NAME", "MAX_TURNS"),
 )
-"""By which the public scripts are told what a run is."""
+"""Variables that configure a run in the public scripts."""
 SECTIONS = re.compile(r"(env\.members\.[^.]+|env\.held_out|env\.train|env|model|training|evaluation|backend)\.")
 """Under which the words of another program are put, too."""
 NESTED = ("environments", "secrets", "reward_spec", "extra_info")

@@ -9,7 +9,7 @@ from typing import Any
 MIXED = "env"
 """The group of which several options can be chosen."""
 SIGN = "+"
-"""Between the options of a mix, where it is one word."""
+"""Between the options of a mixture, where it is one word."""
 
 
 def members_of(wanted: str) -> list[str]:
@@ -18,12 +18,12 @@ def members_of(wanted: str) -> list[str]:
 
 
 def mix_name(options: Sequence[str]) -> str:
-    """The name of a mix, as a composition has it."""
+    """The name of a mixture, as a composition has it."""
     return SIGN.join(options)
 
 
 def given_twice(options: Sequence[str]) -> str | None:
-    """What is wrong with a mix that names an environment twice."""
+    """Returns the fault of a mixture that names an environment twice; None if there is none."""
     twice = sorted({option for option in options if options.count(option) > 1})
     if not twice:
         return None
@@ -32,7 +32,7 @@ def given_twice(options: Sequence[str]) -> str | None:
 
 
 def mix_in_mix(name: str, env: Any) -> str | None:
-    """What is wrong with a mix that has a mix as a member."""
+    """Returns the fault of a mixture with a mixture as a member; None if there is none."""
     members = env.get("members") if isinstance(env, dict) else None
     if not isinstance(members, dict) or SIGN not in name:
         return None
@@ -44,12 +44,12 @@ def mix_in_mix(name: str, env: Any) -> str | None:
 
 
 def defaults_of(name: str) -> list[Any]:
-    """The defaults list of a mix, as a file of it would have it."""
+    """The defaults list of a mixture, as a file of it would have it."""
     return [*({f"/{MIXED}@members.{member}": member} for member in members_of(name)), "_self_"]
 
 
 def with_mixes_named(defaults: Any) -> Any:
-    """A file's defaults list, with a list of environments as the name of their mix: Hydra would merge their files."""
+    """A file's defaults list, with a list of environments as the mixture's name: Hydra would merge their files."""
     if not isinstance(defaults, list):
         return defaults
     return [_named(item) for item in defaults]

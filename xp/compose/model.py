@@ -1,4 +1,4 @@
-"""What a model's option leaves to the model itself: its name, its network, its context, read from its config.json."""
+"""Fills in what a model's option leaves to the model's config.json: name, network and context."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ _SAMPLES: Mapping[str, Any] = {"bool": True, "int": 1, "float": 1.0, "str": "a",
 
 
 def hint(text: str) -> str | None:
-    """What to write instead of a key from a trainer's own documentation, or None. `text` may carry `=value`."""
+    """Returns the replacement for a key from a trainer's own documentation, or None. `text` may carry `=value`."""
     if known := foreign_hint(text):
         return known
     key = text.partition("=")[0].lstrip("+~")
@@ -72,7 +72,7 @@ def _fields(backend: str) -> dict[str, str]:
 
 @cache
 def _refused(option: str, backend: str, key: str) -> str | None:
-    """Why this backend does not take the key from `backend.overrides`, or None where it does."""
+    """Returns why this backend refuses the key in `backend.overrides`; None if it takes the key."""
     from xp.backends.base import render_module
     from xp.compose import compose
 

@@ -1,4 +1,4 @@
-"""Which file, line and column each value of a composition comes from: Hydra's merge order over YAML's marks."""
+"""File, line and column of each value of a composition: Hydra's merge order, with YAML's positions."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from xp.compose.files import Mark, marks_under, read_file
 from xp.compose.groups import GROUPS, ROOT, compose_groups, merge_order, with_plugins
 
 NULLS = ("", "~", "null", "Null", "NULL")
-"""How YAML writes null."""
+"""Spellings of null in YAML."""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where one value comes from."""
+    """Source of one value."""
 
     override: str | None
     """The override that set it, as it was typed; None: a file did."""
@@ -37,7 +37,7 @@ def file_history(chosen: tuple[tuple[str, str], ...], config_dirs: tuple[Path, .
 def last_to_say(
     paths: Sequence[str], chosen: tuple[tuple[str, str], ...], config_dirs: tuple[Path, ...]
 ) -> tuple[str, ...]:
-    """Those of some keys to which the last file, in merge order, that gives any of them a value gives one."""
+    """The given keys that are set by the last file, in merge order, that sets any of them."""
     found: tuple[str, ...] = ()
     for marks in _marks_in_order(chosen, config_dirs):
         found = tuple(path for path in paths if path in marks and marks[path].raw not in NULLS) or found
@@ -45,7 +45,7 @@ def last_to_say(
 
 
 def _marks_in_order(chosen: tuple[tuple[str, str], ...], config_dirs: tuple[Path, ...]) -> Iterator[Mapping[str, Mark]]:
-    """What each file of a composition says, by key path of the configuration."""
+    """Positions of values in each file of a composition, by key path of the configuration."""
     for config_path, package in merge_order(chosen, config_dirs):
         files = (directory / f"{config_path}.yaml" for directory in (ROOT / "conf", ROOT, *config_dirs))
         if (file := next((file for file in files if file.is_file()), None)) is not None:
@@ -58,7 +58,7 @@ def file_marks(chosen: tuple[tuple[str, str], ...], config_dirs: tuple[Path, ...
 
 
 def origin_of(path: str, overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -> Origin:
-    """Where the value at a key path comes from; the overrides are legal ones of a single run."""
+    """Origin of the value at a key path. The overrides must be legal and of a single run."""
     given = [text.partition("=") for text in overrides]
     groups = tuple((key, option) for key, _, option in given if key in GROUPS)
     directories = with_plugins(config_dirs)

@@ -1,4 +1,4 @@
-"""What one override of the command line says: read, turned into the values of a sweep, and put into a container."""
+"""Overrides of the command line: reads them, expands the values of a sweep, and puts values into a container."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ TRACKING = "tracking"
 LISTS = re.compile(rf"env(\.members\.[^.]+)?\.options\.|{TRACKING}$")
 """Keys for which `a,b` is a list where no sweep is asked for: trackers, and what a provider's package writes so."""
 MAX_POINTS = 1_000
-"""Of a sweep; more is a slip of the finger."""
+"""Largest number of points of a sweep. More is probably a typing mistake."""
 
 
 def parse(overrides: Sequence[str]) -> tuple[list[Override], list[str]]:
-    """What can be read of the overrides, and what is wrong with the others."""
+    """Returns the overrides that can be read, and the faults of the others."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
@@ -56,7 +56,7 @@ def _without_plus(text: str) -> str:
 
 
 def _unread(text: str, reason: str) -> str:
-    """What is wrong with a text that is no override; a value is not repeated where it may be a secret."""
+    """Describes the fault of a text that is no override. A value that may be a secret is not repeated."""
     if known := _elsewhere(text):
         return f"{text.partition('=')[0]}: {known}"
     if text.startswith("--"):
@@ -71,7 +71,7 @@ def _elsewhere(text: str) -> str | None:
 
 
 def _shape_fault(override: Override) -> str | None:
-    """What is wrong with an override whatever its key and value are."""
+    """Returns a fault that does not depend on the override's key and value; None if there is none."""
     key = override.key_or_group
     if (override.is_delete() or override.is_add()) and (known := _elsewhere(override.input_line or key)):
         return known

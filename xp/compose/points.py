@@ -69,7 +69,7 @@ def from_container(container: dict[str, Any], env_name: str = "env") -> RunSpec:
     """Validate plain data; raises XpError that names every fault.
 
     Args:
-        container: the sections as nested dicts; `env` is a mix (`members`), or one environment, a mix of one.
+        container: the sections as nested dicts; `env` is a mixture (`members`), or one environment, a mixture of one.
         env_name: what to call that one.
     """
     found = _validate(container, env_name)
@@ -148,7 +148,7 @@ def _placed(
 
 
 def _yaml_reading(fault: Fault, raw: str | None) -> str:
-    """What YAML made of an unquoted word that was meant as text."""
+    """Describes how YAML reads an unquoted word that was meant as text."""
     if raw is None or not fault.wants_text or raw == str(fault.value):
         return ""
     return f"; YAML reads {raw} as {json.dumps(fault.value)}: quote it, '{raw}'"

@@ -86,7 +86,7 @@ def _choose(wanted: Mapping[str, Any], directories: tuple[Path, ...]) -> dict[st
 
 
 def _section(group: str, chosen: Mapping[str, str], directories: tuple[Path, ...]) -> Any:
-    """A group's own section as these options give it; of one environment as of a mix of one."""
+    """A group's own section as these options give it; of one environment as of a mixture of one."""
     composed = compose_groups(tuple(chosen.items()), directories)
     container = copy.deepcopy(composed.container)
     resolve_values(container)
@@ -127,7 +127,7 @@ def _mixes_or_one(members: Sequence[str], legal: Sequence[str], directories: tup
 
 
 def _open_values(container: Mapping[str, Any], chosen: Mapping[str, str], wanted: Mapping[str, Any]) -> Changes:
-    """What the options leave to the user (`???`), and the path by which a model of no option is found."""
+    """Values that the options leave to the user (`???`), and the path that identifies a model without an option."""
     changes: Changes = {("name",): (container["name"], wanted["name"])}
     if chosen.get("model") == GENERAL:
         changes["model", "path"] = (None, wanted["model"]["path"])

@@ -1,4 +1,4 @@
-"""Hydra's sources of options: xp's own files, mixes that no file holds, and the user's files, read as data first."""
+"""Hydra's sources of options: xp's own files, mixtures that no file holds, and the user's files, read as data first."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _is_mix(config_path: str) -> bool:
 
 
 def _name_mixes(loaded: Any) -> None:
-    """Hydra merges the files of a list into one environment; a list of environments is a mix of them."""
+    """Hydra merges the files of a list into one environment; a list of environments is a mixture of them."""
     from omegaconf import OmegaConf
 
     if "defaults" in loaded.config:

@@ -25,7 +25,7 @@ class Facts:
     """Optimizer updates of a rollout step, all passes together."""
     max_grad_norm: float
     members: tuple[str, ...]
-    """Environments of the mix."""
+    """Environments of the mixture."""
 
     num_updates: int | None
     """Optimizer updates of the whole run; None: its epochs' steps are not known."""

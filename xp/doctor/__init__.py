@@ -41,5 +41,5 @@ def examine(spec: RunSpec) -> Iterator[Finding]:
 
 
 def exit_code(findings: list[Finding]) -> ExitCode:
-    """Of the first fault; OK where there is none."""
+    """Exit code of the first fault; OK if there is none."""
     return next((one.code for one in findings if one.verdict is Verdict.FAULT), ExitCode.OK)

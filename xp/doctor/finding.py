@@ -17,14 +17,14 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """What was looked at, and what was found."""
+    """The result of one check."""
 
     subject: str
     verdict: Verdict
     text: str
     """With the way out, where it is a fault."""
     code: ExitCode = ExitCode.RUNTIME
-    """Of the process, where it is a fault."""
+    """Exit code of the process if this is a fault."""
 
     def __str__(self) -> str:
         return f"{self.verdict:5} {self.subject:12} {self.text}"

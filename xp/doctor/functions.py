@@ -34,7 +34,7 @@ print(json.dumps(found))
 
 
 def functions(spec: RunSpec) -> Iterator[Finding]:
-    """Whether each `env.reward_fn` and `algorithm.advantage_fn` loads, as a stage will load it."""
+    """Checks that each `env.reward_fn` and `algorithm.advantage_fn` loads, in the way a stage loads it."""
     wanted = [("reward_fn", one.fn) for member in spec.env.members.values() for one in member.reward_fn or ()]
     wanted += [("advantage_fn", name) for name in (spec.algorithm.advantage_fn,) if name is not None]
     if not wanted:

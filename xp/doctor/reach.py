@@ -1,4 +1,4 @@
-"""What lies outside of this machine or of xp: secrets, trackers, the launcher, the environments."""
+"""Checks of what is outside this machine or outside xp: secrets, trackers, launcher, environments."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PATIENCE_S = 20.0
 
 
 def secrets(spec: RunSpec, stages: Sequence[Stage]) -> Iterator[Finding]:
-    """Whether each declared secret has a value; its value is neither kept nor shown."""
+    """Checks that each declared secret has a value. The value is neither kept nor shown."""
     names = {source for stage in stages for source in stage.job.secrets.values()}
     try:
         names |= set(episode_secrets(spec).values())
@@ -40,7 +40,7 @@ def secrets(spec: RunSpec, stages: Sequence[Stage]) -> Iterator[Finding]:
 
 
 def trackers(spec: RunSpec) -> Iterator[Finding]:
-    """Whether each tracker is installed and has its key."""
+    """Checks that each tracker is installed and has its key."""
     for name in spec.tracking:
         try:
             check_trackers([name.value])
@@ -62,7 +62,7 @@ def launcher(spec: RunSpec, stages: Sequence[Stage], outputs: Path) -> Iterator[
 
 
 def environments(spec: RunSpec) -> Iterator[Finding]:
-    """Whether each environment answers, and has the splits that the spec names."""
+    """Checks that each environment answers and has the splits that the spec names."""
     for name, member in spec.env.members.items():
         config = env_config(name, member, spec)
         limits = replace(config.limits, create_timeout_s=PATIENCE_S, call_timeout_s=PATIENCE_S, max_attempts=1)

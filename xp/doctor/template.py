@@ -1,4 +1,4 @@
-"""Whether the model's chat template keeps what the policy must read, where its tokenizer is on this machine."""
+"""Checks that the model's chat template keeps what the policy must read, if its tokenizer is on this machine."""
 
 from __future__ import annotations
 

@@ -46,7 +46,10 @@ class Plays:
         return sum(outcome.status is status for outcome in outcomes) / len(outcomes) if outcomes else 0.0
 
     def share_without_variance(self) -> float | None:
-        """Of the groups with two scored episodes or more: nothing can be learned from them. None: there is none."""
+        """Share of groups without variance, among those with two or more scored episodes; such groups teach nothing.
+
+        None: there are no such groups.
+        """
         scored = [[o.reward for o in group if o.reward is not None] for group in self.groups]
         scored = [group for group in scored if len(group) > 1]
         return sum(min(group) == max(group) for group in scored) / len(scored) if scored else None
@@ -54,7 +57,7 @@ class Plays:
 
 @dataclass
 class Measured:
-    """What was found of one environment."""
+    """Measurements of one environment."""
 
     version: str = ""
     counts: dict[str, int] = field(default_factory=dict)
@@ -64,20 +67,20 @@ class Measured:
     seconds: dict[str, list[float]] = field(default_factory=dict)
     """Question (open, tools, call, close) -> how long each took."""
     faults: list[str] = field(default_factory=list)
-    """Of opening sessions: what failed, once for each failure."""
+    """Failures while sessions were opened, one for each failure."""
     num_opened: int = 0
     tools: tuple[ToolSpec, ...] = ()
     tool_faults: tuple[str, ...] = ()
     takes_answer: bool = False
     is_prompt_stable: bool = True
-    """Whether a second session on a task begins with the same messages."""
+    """True if a second session on a task begins with the same messages."""
     prompts: list[list[Message]] = field(default_factory=list)
     is_repeatable: bool | None = None
-    """Whether the scripted policy, played twice on a task, is answered alike; None: it could not be played."""
+    """True if two runs of the scripted policy on a task get the same answers; None: it could not be played."""
     random: Plays = Plays((), 0)
     scripted: Plays = Plays((), 0)
     stopped: str | None = None
-    """What was being done when the time was over; None: all was measured."""
+    """The measurement that was running when the time limit was reached; None: all measurements are complete."""
 
     def until_now(self) -> Measured:
         """A copy that no other thread changes."""

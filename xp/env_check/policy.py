@@ -132,7 +132,7 @@ def _resolved(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def faults_of(tool: ToolSpec) -> Iterator[str]:
-    """What of a tool's declaration breaks chat templates or trainers."""
+    """Parts of a tool's declaration that break chat templates or trainers."""
     if not tool.name.replace("_", "").replace("-", "").isalnum() or not tool.name.isascii():
         yield f"tool {tool.name!r}: a name of other than letters, digits, _ and -"
     if tool.parameters.get("type", "object") != "object":

@@ -1,4 +1,4 @@
-"""What was measured, in words: facts, and what is wrong or worth a thought."""
+"""Report of the measurements in words: facts, faults and remarks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOUD = 0.5
 
 @dataclass(frozen=True)
 class EnvReport:
-    """What a person, or a program (`as_dict`), reads."""
+    """A report for a person, or for a program (`as_dict`)."""
 
     name: str
     facts: dict[str, str]
@@ -28,7 +28,7 @@ class EnvReport:
     """It cannot be trained on as it is."""
     warnings: tuple[str, ...]
     stopped: str | None = None
-    """Why not all was measured; None: all was."""
+    """Reason why some measurements are missing; None: all are complete."""
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)

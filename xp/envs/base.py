@@ -1,4 +1,4 @@
-"""What an environment is to the rest of xp: a Provider of tasks and sessions, and the ways in which it can fail.
+"""The interface of an environment to the rest of xp: a Provider of tasks and sessions, and the types of its failures.
 
 A provider never sees a backend or a launcher. `provider: openreward` in the spec names the module `xp.envs.openreward`;
 `provider: my_pkg.envs:MyProvider` names exactly that class.
@@ -36,7 +36,7 @@ class Task:
     """One problem of an environment, named so that any process can open it again."""
 
     env: str
-    """Name of the member of the mix that it belongs to."""
+    """Name of the member of the mixture that it belongs to."""
     split: str
     index: int
     """Position within the split, from 0."""
@@ -50,7 +50,7 @@ class Task:
 
 @dataclass(frozen=True)
 class ToolResult:
-    """What a tool call gave back."""
+    """Result of a tool call."""
 
     text: str
     reward: float | None = None
@@ -72,7 +72,7 @@ class Session(Protocol):
 
     @property
     def takes_answer(self) -> bool:
-        """Whether a plain message is to be handed in by `answer`: the final one, or each one of a conversation."""
+        """Returns whether a plain message is passed to `answer`: the final one, or each one of a conversation."""
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult: ...
 
@@ -86,7 +86,7 @@ class Provider(Protocol):
     """An environment that can be asked for tasks and sessions. Safe under threads; constructed once a process."""
 
     def version(self) -> str:
-        """Whatever identifies the environment's content: a version, a digest of its source, or an empty string."""
+        """Identifier of the environment's content: a version, a digest of its source, or an empty string."""
 
     def splits(self) -> tuple[str, ...]: ...
 
@@ -125,7 +125,7 @@ class EnvFault(Exception):
     """Infrastructure failed: not the model's doing, so an episode that meets one is void, never scored 0."""
 
     retry_after_s: float | None = None
-    """How long the server asked to be left alone; None: it did not say."""
+    """Seconds that the server asks the client to wait; None: it did not say."""
 
 
 class EnvUnavailable(EnvFault):

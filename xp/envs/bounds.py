@@ -1,4 +1,4 @@
-"""How much memory a process that runs somebody's environment or grader may have, and how it ends with its parent."""
+"""Limits on a process that runs a user's environment or grader: its memory, and its end with the parent's."""
 
 from __future__ import annotations
 

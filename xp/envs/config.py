@@ -1,4 +1,4 @@
-"""What an episode needs to know, in one frozen value: written as `episode.json` above the wall, read below it."""
+"""Configuration of an episode, as one frozen value: written as `episode.json` above the wall, read below it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final
 
 
 class Reduction(StrEnum):
-    """How the rewards of an episode's steps become one number."""
+    """Reduction of the rewards of an episode's steps to one number."""
 
     SUM = "sum"
     MEAN = "mean"
@@ -20,28 +20,28 @@ class Reduction(StrEnum):
 
 
 class OnNoToolCall(StrEnum):
-    """What a turn without a tool call does."""
+    """Effect of a turn without a tool call."""
 
     STOP = "stop"
     NUDGE = "nudge"
 
 
 class OnMalformedCall(StrEnum):
-    """What a turn whose tool call cannot be read does."""
+    """Effect of a turn whose tool call cannot be read."""
 
     TELL = "tell"
     STOP = "stop"
 
 
 class ToolCallsPerTurn(StrEnum):
-    """Which tool calls of one turn are executed."""
+    """Tool calls of one turn that are executed."""
 
     FIRST = "first"
     ALL = "all"
 
 
 class Dialect(StrEnum):
-    """How the model writes a tool call (xp.episode.dialects has a reader for each)."""
+    """Format in which the model writes a tool call (xp.episode.dialects has a reader for each)."""
 
     HERMES = "hermes"
     """`<tool_call>{json}</tool_call>`: Qwen2.5, Qwen3, Hermes."""
@@ -67,7 +67,7 @@ def dialect_of(text: str) -> Dialect | str:
 
 
 class ToolsPrompt(StrEnum):
-    """Who tells the model of its tools, and of what they answer."""
+    """Place of the tools' description: the chat template or the system prompt; and the role of their results."""
 
     TEMPLATE = "template"
     """The model's chat template, which is given the tools and messages of the role `tool`."""
@@ -77,19 +77,19 @@ class ToolsPrompt(StrEnum):
 
 @dataclass(frozen=True)
 class Chat:
-    """How a dialogue becomes what the model reads."""
+    """Rendering of a dialogue for the model."""
 
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    """Of the chat template, such as enable_thinking."""
+    """Arguments of the chat template, such as enable_thinking."""
     tools_prompt: ToolsPrompt = ToolsPrompt.TEMPLATE
     dialect: Dialect | str = Dialect.HERMES
     """In which xp writes the tools; `module:attribute` of a plugin's."""
     keep_prompts: bool = False
-    """Whether trajectories keep the prompt as the model read it."""
+    """True if trajectories keep the prompt as the model read it."""
 
     @staticmethod
     def from_value(value: Mapping[str, Any]) -> Chat:
-        """From what `dataclasses.asdict` made of one."""
+        """Reads the result of `dataclasses.asdict`."""
         enums = {"tools_prompt": ToolsPrompt(value["tools_prompt"]), "dialect": dialect_of(value["dialect"])}
         return Chat(**{**value, **enums})
 
@@ -102,7 +102,7 @@ LOCAL_CALLS: Final = 8
 
 @dataclass(frozen=True)
 class RewardRule:
-    """From step rewards to the episode's reward; see xp.episode.rewards."""
+    """Rule that makes an episode's reward of the rewards of its steps; see xp.episode.rewards."""
 
     reduction: Reduction
     nonterminal: float | None
@@ -137,12 +137,12 @@ class Limits:
     retries_per_episode: int
     """Whole-episode retries on a fresh session before an episode is void."""
     memory_gb: float | None
-    """Of each process that is started here for the environment: its server, or its grader; None: no bound."""
+    """Memory limit in GB of each process that xp starts for the environment: its server or grader. None: no limit."""
 
 
 @dataclass(frozen=True)
 class EnvConfig:
-    """One member of the mix, with everything that its provider and its episodes need. Holds no secret value."""
+    """One member of the mixture, with everything that its provider and its episodes need. Holds no secret value."""
 
     name: str
     provider: str
@@ -152,7 +152,7 @@ class EnvConfig:
     serve: str | None
     """`module:Class` of an environment that xp serves itself on 127.0.0.1."""
     variant: str | None
-    """Which environment of the server; None: the only one, or the name's last part."""
+    """Name of the environment on its server; None: the only one, or the last part of the target's name."""
     max_turns: int
     reward: RewardRule
     on_no_tool_call: OnNoToolCall
@@ -166,7 +166,7 @@ class EnvConfig:
     allowed_origins: tuple[str, ...]
     """Origins (scheme://host[:port]) beside the catalog's own that may receive the API key and the secrets."""
     reward_fn: tuple[WeightedFn, ...] | None = None
-    """From the settled Outcome to its reward; None: the rule's reward stands."""
+    """Functions from the settled Outcome to its reward; None: the rule's reward is used."""
     image: str | None = None
     """Docker image of a server that the provider starts."""
     python: str | None = None
@@ -185,7 +185,7 @@ class EnvConfig:
 
 @dataclass(frozen=True)
 class EpisodeConfig:
-    """The mix: every environment that episodes of this job may open."""
+    """The mixture: every environment that episodes of this job may open."""
 
     members: Mapping[str, EnvConfig]
 

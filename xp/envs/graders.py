@@ -52,7 +52,7 @@ def rows_of(grader: Any) -> Callable[[], Any] | None:
 
 
 def conversations_of(config: EnvConfig) -> Begin:
-    """What begins a conversation on a row; raises XpError as `grader_of`."""
+    """Function that begins a conversation on a row; raises XpError as `grader_of`."""
     grader = grader_of(config)
     if grader is None:
         return _stepped(lambda row: _registered(config, row))

@@ -19,7 +19,10 @@ POLL_S: Final = 0.5
 REMOVE_S: Final = 60.0
 LOG_LINES: Final = 20
 REMOVE: Final = 'trap "" TERM INT HUP; read -r _; docker rm --force "$1" >/dev/null 2>&1'
-"""What outlives this process, however it ends: its standard input is a pipe that nobody else holds open."""
+"""Shell script that outlives this process and removes the container.
+
+Its standard input is a pipe that only this process holds open.
+"""
 
 
 class ImageServer:
@@ -107,7 +110,7 @@ class ImageServer:
             raise XpError(ended, ExitCode.ENVIRONMENT)
 
     def _ended(self) -> str | None:
-        """What became of a container that nobody has stopped; None: it runs."""
+        """Returns how a container that nobody stopped has ended; None while it runs."""
         assert self._id is not None
         state, code = _docker("inspect", "--format", "{{.State.Status}} {{.State.ExitCode}}", self._id).split()
         if state not in ("exited", "dead"):
@@ -124,7 +127,7 @@ class ImageServer:
 
 
 def _docker(*arguments: str, with_errors: bool = False) -> str:
-    """What docker prints.
+    """Runs docker and returns its output.
 
     Raises:
         XpError: RUNTIME where there is no docker or no daemon, ENVIRONMENT where it could not do it.

@@ -1,4 +1,4 @@
-"""From the provider's name in the spec to the provider."""
+"""Finds the provider that the spec names."""
 
 from __future__ import annotations
 

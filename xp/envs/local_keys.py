@@ -12,7 +12,10 @@ PROOF_HEADER = "X-XP-Proof"
 
 @dataclass(frozen=True)
 class Keys:
-    """Whoever takes over the port of a dead server sees the client's key, and cannot make the proof from it."""
+    """Keys of a local server.
+
+    A process that takes over a dead server's port sees the client's key, but cannot make the proof.
+    """
 
     client: str = field(repr=False)
     server: str = field(repr=False)

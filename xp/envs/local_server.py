@@ -77,7 +77,7 @@ class LocalServer:
         self._start(0)
 
     def watch(self, limit_s: float, ping_s: float | None = None) -> None:
-        """From now on replace the child where it has ended, or has answered nothing for so long."""
+        """Starts to watch the child: replaces it when it has ended, or has answered nothing for `limit_s` seconds."""
         self._watch = OwnServerWatch(self, {"X-API-Key": self.keys.client}, limit_s, ping_s)
         self._watch.start()
 
@@ -146,7 +146,7 @@ class LocalServer:
         self.stop()
 
     def _start_by(self, python: str, port: int) -> dict[str, object]:
-        """What the child of this interpreter reports; it runs on only if that is a port."""
+        """Starts a child with this interpreter. Returns its report. The child is stopped unless it reports a port."""
         # The kernel's death signal follows the thread that forked, so the fork happens on one that never ends.
         try:
             reading = call_on_loop(lambda: self._spawn(python, port))
@@ -189,7 +189,7 @@ def _opened(log: Path | None) -> IO[bytes]:
 
 
 def _first_line(fd: int) -> dict[str, object]:
-    """What the child reports, or nothing when it ends or takes too long."""
+    """The child's first line of output; empty if it ends or takes too long."""
     line = b""
     while not line.endswith(b"\n"):
         ready, _, _ = select.select([fd], [], [], START_S)

@@ -38,7 +38,10 @@ class LoopThread:
 
 
 _threads: dict[int, LoopThread] = {}
-"""By process id; a forked child keeps its parent's entry, so that nothing of it is ever finalised there."""
+"""Threads by process id.
+
+A forked child keeps its parent's entry, so that nothing of the parent is finalised in the child.
+"""
 
 
 def _after_fork_in_child() -> None:

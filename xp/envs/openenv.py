@@ -37,13 +37,13 @@ T = TypeVar("T")
 OBSERVATION: Final = "{observation}"
 """In a row's prompt: what the environment showed at the reset."""
 RESET: Final = "reset"
-"""Of a row: arguments of the reset, beside its seed."""
+"""Column of a row with the arguments of the reset, beside its seed."""
 LOG_VARIABLE: Final = "XP_SERVE_LOG"
 SLACK_S: Final = 30.0
 
 
 class ServerHandle(Protocol):
-    """What a provider has started and must stop."""
+    """A server that a provider has started and must stop."""
 
     def stop(self) -> None: ...
 

@@ -7,7 +7,7 @@ import typing
 from typing import Any, Final
 
 MAX_SESSIONS: Final = 1024
-"""Of a class that says it can; the client's own limit (env.limits.max_sessions) is what counts."""
+"""Largest number of sessions of a class that supports several. The client's own limit is env.limits.max_sessions."""
 
 
 def app_of(found: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What of an OpenEnv provider belongs to one process: its connections, the server's schema, and how a call is made."""
+"""State of an OpenEnv provider in one process: its connections, the server's schema, and the calls."""
 
 from __future__ import annotations
 

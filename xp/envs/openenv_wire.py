@@ -1,4 +1,4 @@
-"""What an OpenEnv server answers, checked strictly: its schema as tools, its observations as text and score."""
+"""Strict reader of an OpenEnv server's answers: its schema as tools, its observations as text and score."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def observed(reply: Mapping[str, Any], what: str) -> ToolResult:
 
 
 def text_of(observation: Mapping[str, Any]) -> str:
-    """What the model reads: the only text as it is, the blocks of an MCP result, else the fields as JSON."""
+    """Text for the model: the only text as it is, the blocks of an MCP result, or else the fields as JSON."""
     fields = {name: value for name, value in observation.items() if name != "metadata" and value is not None}
     if fields.keys() >= {"tool_name", "result"}:
         return _mcp_text(fields["result"])

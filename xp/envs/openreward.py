@@ -34,7 +34,7 @@ T = TypeVar("T")
 LOG_VARIABLE: Final = "XP_SERVE_LOG"
 """File to which the output of servers that a provider starts is appended; unset: it is dropped."""
 SLACK_S: Final = 30.0
-"""How much longer than a request's own deadline its caller waits: only a loop that no longer turns needs it."""
+"""Seconds that a caller waits beyond a request's own deadline. Only a stopped event loop needs them."""
 
 
 class OpenRewardProvider:
@@ -144,7 +144,7 @@ class OpenRewardProvider:
 
 
 class _Core:
-    """What of a provider belongs to one process."""
+    """State of a provider in one process."""
 
     def __init__(self, target: Target, config: EnvConfig) -> None:
         self.pid = os.getpid()

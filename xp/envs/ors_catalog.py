@@ -1,4 +1,4 @@
-"""What an ORS server says of an environment as such: its name, splits and tasks."""
+"""An ORS server's description of an environment: its name, splits and tasks."""
 
 from __future__ import annotations
 

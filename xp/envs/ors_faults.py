@@ -1,4 +1,4 @@
-"""What went wrong on the wire, as the types that retries and episodes decide by: translated here and nowhere else."""
+"""Translates failures of requests to the types by which retries and episodes decide. No other module does so."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ async def raise_for_status(response: aiohttp.ClientResponse, what: str, has_sess
 
 
 def _elsewhere(url: str, goal: str) -> str | None:
-    """Where a redirect leads, if not to the same origin."""
+    """Target of a redirect if it is another origin, else None."""
     try:
         place = origin(urljoin(url, goal))
     except (ValueError, XpError):  # another scheme, no host, no legal port

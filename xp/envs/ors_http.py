@@ -26,7 +26,7 @@ from xp.envs.retry import Refused, RetryRule, Unreachable
 from xp.envs.target import Target, origin
 
 MAX_LISTING_BYTES: Final = 64 * 1024 * 1024
-"""Of a list of tasks."""
+"""Largest size of a list of tasks."""
 IDLE_CONNECTION_S: Final = 4.0
 """Shorter than any server's own limit (uvicorn's is 5 s), so that a call never meets a connection just being closed."""
 SAID_AFTER: Final = 4
@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 
 class Repeat(Enum):
-    """When a request is sent again."""
+    """Cases in which a request is sent again."""
 
     QUESTION = "question"
     """Executing it twice is the same as once; a few tries say whether the server is there."""
@@ -146,7 +146,7 @@ class Transport:
                     await self.pause(repeat, fault, attempt, deadline)
 
     async def location(self, path: str, deadline: float) -> str | None:
-        """Where the server would redirect a bare path to; the redirect is read, not followed."""
+        """Target of the server's redirect for a bare path. The redirect is read, not followed."""
         async with _until(deadline, path):
             with translated(path):
                 async with self._open("GET", path, None, None, False) as response:

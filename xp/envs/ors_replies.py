@@ -12,7 +12,7 @@ from xp.envs.base import NotOffered, ProtocolError, ResponseLost, ToolCrashed
 from xp.envs.sse import EventReader
 
 MAX_REPLY_BYTES: Final = 16 * 1024 * 1024
-"""Of an answer about one session or one environment: a prompt, tools, a tool's result."""
+"""Largest size of an answer about one session or one environment: a prompt, tools, a tool's result."""
 SILENCE_S: Final = 25.0
 """A server sends a comment every 10 s; after this much silence a call that can be resumed is resumed."""
 DRAIN_S: Final = 0.2

@@ -30,7 +30,7 @@ class Live:
     sid: str
     env: str
     touched: float
-    """When the server last heard of it, on the loop's clock."""
+    """Time of the session's last request, on the loop's clock."""
     abandoned: tuple[str, ...] = ()
     """Sessions whose creation was not answered: it may have gone on after they were ended, so they are ended again."""
     prompt: list[Message] = field(default_factory=list)

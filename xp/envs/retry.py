@@ -1,4 +1,4 @@
-"""When a request is tried again and how long to wait: decided by the type of the fault, never by its text."""
+"""Retry of requests: the fault's type, never its text, decides whether and after how long."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Unreachable(Refused):
 
 @dataclass(frozen=True)
 class RetryRule:
-    """Which faults are worth another try.
+    """Faults that are retried.
 
     tenacity would do, but its bookkeeping costs more CPU per call than the request's own overhead may (1 ms).
     """
@@ -45,7 +45,7 @@ class RetryRule:
     max_attempts: int
     retried: tuple[type[EnvFault], ...] = (Refused,)
     waited_out: tuple[type[EnvFault], ...] = ()
-    """Those of them that are tried again until the deadline, however often that is."""
+    """Faults among them that are retried until the deadline, without a limit on the number of tries."""
 
     def wait_s(
         self, fault: EnvFault, attempt: int, left_s: float, jitter: Callable[[], float] = random.random

@@ -39,7 +39,7 @@ def load_rows(name: str) -> Rows:
 
 
 def attribute(name: str) -> Any:
-    """What `module:name` names; raises XpError if there is nothing."""
+    """The object that `module:name` names. Raises XpError if there is none."""
     module, _, what = name.partition(":")
     try:
         return getattr(importlib.import_module(module), what)

@@ -1,4 +1,4 @@
-"""Where an environment is served and what may be sent there: the API key and the secrets go to allowed origins only."""
+"""Address of an environment and the secrets that it may get: the API key and secrets go to allowed origins only."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from xp.errors import ExitCode, XpError
 DEFAULT_URL = "https://openreward.ai"
 API_KEY = "OPENREWARD_API_KEY"
 HOST_TOKEN = "HF_TOKEN"
-"""Of a private Hugging Face space."""
+"""Variable with the token of a private Hugging Face space."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Target:
     secrets: Mapping[str, str] = field(repr=False)
     """Sent when a session is created."""
     proof: str | None = field(default=None, repr=False)
-    """What the server's answers must carry; None: it is not our own server."""
+    """Proof that the server's answers must carry; None: it is not a server of xp."""
 
     @property
     def is_loopback(self) -> bool:

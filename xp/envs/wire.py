@@ -1,4 +1,4 @@
-"""What an ORS server may answer, checked strictly: a reply that is anything else is a ProtocolError, never a score."""
+"""Strict reader of an ORS server's answers: any unexpected reply is a ProtocolError, never a score."""
 
 from __future__ import annotations
 

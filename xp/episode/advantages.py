@@ -1,4 +1,4 @@
-"""From the rewards of a rollout step to its advantages, for the estimators that a trainer has not, or not rightly."""
+"""Advantages of a rollout step's rewards, for the estimators that a trainer lacks or computes differently."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def load_advantage_fn(name: str) -> AdvantageFn:
 
 
 def _fault(error: Exception) -> str:
-    """What was raised, and where."""
+    """Type, text and position of an exception."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__}: {error} ({Path(last.filename).name}, line {last.lineno})"
 

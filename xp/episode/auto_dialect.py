@@ -55,7 +55,7 @@ def detect(tokenizer: Any, arguments: Mapping[str, Any]) -> Dialect:
 
 
 def resolve(stage: Path, chat: ChatTokens) -> None:
-    """Write a stage's `dialect.json` where a member of its mix has `auto`; raises XpError as `detect` does."""
+    """Write a stage's `dialect.json` where a member of its mixture has `auto`; raises XpError as `detect` does."""
     config = config_of(stage / "episode.json", EpisodeConfig.from_json)
     if any(member.dialect is Dialect.AUTO for member in config.members.values()):
         found = detect(chat.tokenizer, chat.chat.arguments)
@@ -64,7 +64,7 @@ def resolve(stage: Path, chat: ChatTokens) -> None:
 
 
 def resolved(config: EpisodeConfig, stage: Path) -> EpisodeConfig:
-    """The mix with what `resolve` found; raises XpError where it was not called."""
+    """The mixture with what `resolve` found; raises XpError where it was not called."""
     if all(member.dialect is not Dialect.AUTO for member in config.members.values()):
         return config
     try:

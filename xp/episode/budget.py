@@ -1,4 +1,4 @@
-"""Whether a text is far too long for a token budget, found out from its beginning: tokenizing 15 MB takes gigabytes."""
+"""Early check that a text is far too long for a token budget, from its beginning: tokenizing 15 MB takes gigabytes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def beginnings(total: int, room: int) -> list[int]:
 
 
 def is_far_over(num_tokens: int, room: int) -> bool:
-    """Whether a text cannot fit when a beginning of it has so many tokens.
+    """Returns whether a text cannot fit, given the number of tokens of its beginning.
 
     A cut adds tokens only where it is: a word in pieces, a mark at the end. That is far less than the margin here.
     """
@@ -31,7 +31,7 @@ def is_far_over(num_tokens: int, room: int) -> bool:
 
 
 def num_characters(messages: Sequence[Message]) -> int:
-    """Of all contents together."""
+    """Characters of all contents together."""
     return sum(len(message["content"]) for message in messages)
 
 

@@ -1,4 +1,4 @@
-"""How a model's turn is read as calls, and a call written: one reader, writer and form for each dialect."""
+"""Tool-call dialects: one reader, one writer and one description for each."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class Syntax:
     """One dialect."""
 
     form: str
-    """How a call is written, for the message that tells the model."""
+    """Description of a call's format, for the message that tells the model."""
     read: Callable[[str, Tools], tuple[ParsedCall, ...]]
     """One turn's calls; raises nothing but what `Tools` raises, whatever the text."""
     write: Callable[[str, Mapping[str, Any]], str]
     """A call of a tool, as the model writes it, without the token that ends the turn."""
     plain: Callable[[str], str] = without_thinking
-    """What a turn without a call says."""
+    """Text of a turn without a call."""
 
 
 def _without_tools(read: Callable[[str], tuple[ParsedCall, ...]]) -> Callable[[str, Tools], tuple[ParsedCall, ...]]:

@@ -30,7 +30,7 @@ class Turn:
     calls: tuple[ParsedCall, ...]
     results: tuple[ToolResult, ...]
     messages: tuple[Message, ...]
-    """What the environment said back, also when the episode ended with it."""
+    """The environment's messages, also if the episode ended with them."""
     elapsed_s: float
     """Seconds that the environment took."""
 
@@ -219,7 +219,7 @@ class Episode:
         return outcome
 
     def _about(self) -> dict[str, Any]:
-        """What a reward function may ask for beside the outcome."""
+        """Arguments that a reward function may ask for, beside the outcome."""
         messages = list(self._opening)
         calls: list[dict[str, Any]] = []
         for turn in self._turns:

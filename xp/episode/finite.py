@@ -15,7 +15,7 @@ MOST_IN_A_ROW: Final = 3
 
 
 class OnNonfinite(StrEnum):
-    """What an update with a loss or gradient that is infinite or not a number does."""
+    """Action on an update whose loss or gradient is infinite or not a number."""
 
     STOP = "stop"
     SKIP = "skip"
@@ -34,7 +34,7 @@ class FiniteUpdates:
         self._in_a_row = 0
 
     def are_finite(self, step: int, values: Mapping[str, float | None]) -> bool:
-        """Whether an update's numbers all are; one that is absent counts as finite.
+        """Returns whether all numbers of an update are finite; an absent one counts as finite.
 
         Args:
             step: rollout step, from 1.

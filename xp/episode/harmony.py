@@ -23,7 +23,7 @@ def parse_harmony(text: str) -> tuple[ParsedCall, ...]:
 
 
 def plain_harmony(text: str) -> str:
-    """What the turn says to the user: the text of the channel `final`, or all of it where there are no channels."""
+    """Text of the turn for the user: that of the channel `final`, or all of it if there are no channels."""
     if MESSAGE not in text:
         return text
     said = [body for header, body in _messages(text) if _channel(header) == "final"]

@@ -1,4 +1,4 @@
-"""Look-up of a metric's name in the table: families, evaluations and the environments of a mix have their row."""
+"""Look-up of a metric's name in the table: families, evaluations and the environments of a mixture have their row."""
 
 from __future__ import annotations
 

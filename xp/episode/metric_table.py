@@ -16,11 +16,11 @@ class Metric:
     unit: str
     meaning: str
     reading: str
-    """What a user learns from it."""
+    """Explanation for a user."""
 
     @property
     def is_of_episodes(self) -> bool:
-        """Whether xp computes it from the episodes' outcomes, the same on every backend."""
+        """Returns whether xp computes it from the episodes' outcomes, in the same way on every backend."""
         return self.name.partition("/")[0] in OF_EPISODES and self.name != LEFT_OUT
 
 
@@ -283,4 +283,4 @@ METRICS: Final = (
     ),
 )
 """In the order of the docs. A name of an evaluation is `evaluation/<before, during or after>/` and one of these; of one
-environment in a mix, `<environment>/` and one of these."""
+environment in a mixture, `<environment>/` and one of these."""

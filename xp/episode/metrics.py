@@ -26,7 +26,7 @@ class Played:
 
 
 def episode_metrics(played: Sequence[Played], group_size: int, pass_threshold: float) -> dict[str, float]:
-    """The seeds' metrics over one step's episodes, and the same per environment of a mix.
+    """The seeds' metrics over one step's episodes, and the same per environment of a mixture.
 
     Args:
         played: all episodes of the step; those of one task belong to one group.

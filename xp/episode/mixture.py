@@ -17,7 +17,7 @@ from xp.reading import config_of
 
 
 class TaskName(Protocol):
-    """What names a task in any process; a row of the task set does."""
+    """Identity of a task in any process. A row of the task set has it."""
 
     @property
     def env(self) -> str: ...
@@ -33,7 +33,7 @@ class EnvironmentMixture:
     """Providers by member name; use it as a context manager, so that local servers stop.
 
     Args:
-        config: the mix.
+        config: the mixture.
         environ: where the secrets' values are; read, never kept in a repr.
     """
 

@@ -10,7 +10,7 @@ from xp.envs.base import Message
 
 
 class EpisodeStatus(StrEnum):
-    """Where an episode stands."""
+    """Stage of an episode's life."""
 
     ONGOING = "ongoing"
     FINISHED = "finished"
@@ -25,7 +25,7 @@ class EpisodeStatus(StrEnum):
 
 @dataclass(frozen=True)
 class Reply:
-    """What comes after one assistant turn: messages to append, or the end."""
+    """Reply to one assistant turn: messages to append, or the end."""
 
     messages: tuple[Message, ...]
     status: EpisodeStatus
@@ -39,7 +39,7 @@ class Reply:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How an episode ended. `reward is None` if and only if `status is EpisodeStatus.VOID`."""
+    """Result of an episode. `reward is None` if and only if `status is EpisodeStatus.VOID`."""
 
     status: EpisodeStatus
     reward: float | None
@@ -49,4 +49,4 @@ class Outcome:
     num_malformed: int
     void_reason: str | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """What the user's reward function gave beside the reward."""
+    """Metrics that the user's reward function returned beside the reward."""

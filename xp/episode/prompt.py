@@ -25,7 +25,7 @@ def tool_schemas(tools: Sequence[ToolSpec]) -> list[dict[str, Any]]:
 
 
 def opening_messages(template: str | None, prompt: Sequence[Message], tools: Sequence[ToolSpec]) -> list[Message]:
-    """What the model reads first.
+    """Messages that the model reads first.
 
     Args:
         template: system prompt; `{tools}` in it becomes the tools' schemas as JSON lines, `{tool_names}` their names.

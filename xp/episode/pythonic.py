@@ -45,7 +45,7 @@ class _Scanner:
         self._text, self._at = text, 0
 
     def accepts(self, mark: str) -> bool:
-        """Whether the mark stands here; it is then behind us."""
+        """Returns whether the mark is next in the text, and if so moves behind it."""
         space = _SPACE.match(self._text, self._at)
         assert space is not None  # it matches the empty text
         self._at = space.end()

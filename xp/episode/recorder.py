@@ -1,4 +1,4 @@
-"""Where a stage's trajectories go: always its own file, and OpenReward where the run asks for it."""
+"""Recorder of a stage's trajectories: always to the stage's own file, and to OpenReward if the run asks for it."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class Shape:
     """Factor of what it gives in the episode's reward."""
 
     def wants(self, name: str) -> bool:
-        """Whether the function asks for this keyword of ABOUT."""
+        """Returns whether the function has a parameter of this name, one of ABOUT."""
         return self.wanted is not None and name in self.wanted
 
 
@@ -73,7 +73,7 @@ def _under(function: str, given: float, entries: Mapping[str, float]) -> dict[st
 
 
 ABOUT: Final = ("outcome", "env", "split", "index", "task", "messages", "tool_calls")
-"""What a function may ask for, by the names of its parameters."""
+"""Arguments that a function may ask for, by the names of its parameters."""
 
 
 def _wanted(name: str, function: Any) -> tuple[str, ...] | None:

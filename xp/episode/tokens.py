@@ -61,7 +61,7 @@ class ChatTokens:
         return self.ends.ids[0]
 
     def digest(self) -> str:
-        """Of everything that decides how a prompt becomes tokens: tokenizer, chat template and its arguments."""
+        """Digest of everything that decides how a prompt becomes tokens: tokenizer, chat template and its arguments."""
         content = f"{self._tokenizer.backend_tokenizer.to_str()}\n{self._tokenizer.chat_template}"
         if self._arguments:
             content += json.dumps(self._arguments, sort_keys=True)
@@ -91,7 +91,7 @@ class ChatTokens:
         return str(self._apply(messages, tools, tokenize=False))
 
     def reads(self, argument: str) -> bool:
-        """Whether the chat template knows an argument; it would pass over another in silence."""
+        """Returns whether the chat template uses an argument. It would ignore others without a message."""
         return re.search(rf"\b{re.escape(argument)}\b", str(self._tokenizer.chat_template)) is not None
 
     def _apply(self, messages: Sequence[Message], tools: str, **how: Any) -> Any:
@@ -107,13 +107,13 @@ class ChatTokens:
         )
 
     def text(self, ids: Sequence[int]) -> str:
-        """What the policy wrote, without the token that ends its turn."""
+        """Text of the policy's turn, without the token that ends the turn."""
         own = ids[:-1] if ids and ids[-1] in self.end_ids else ids
         text: str = self._tokenizer.decode(own, skip_special_tokens=False)
         return text
 
     def is_cut(self, ids: Sequence[int]) -> bool:
-        """Whether a turn does not end by itself."""
+        """Returns whether a turn lacks a token that ends it."""
         return not ids or ids[-1] not in self.end_ids
 
     def reply(self, messages: Sequence[Message], *, last_id: int | None, tools: Sequence[str] = ()) -> list[int]:
@@ -161,11 +161,11 @@ class ChatTokens:
         return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def said(self, messages: Sequence[Message]) -> list[Message]:
-        """What the environment said, in the roles in which the model reads it."""
+        """The environment's messages, in roles that the model's template supports."""
         return as_user(messages) if self._is_ours else list(messages)
 
     def holds_one_of(self, texts: Sequence[str]) -> Callable[[Sequence[int]], bool]:
-        """Whether the end of what a policy has written, token by token, holds one of these texts."""
+        """Returns a function that takes the tokens one by one and tells whether one of these texts ends them."""
         longest = max((len(text.encode()) for text in texts), default=0)
 
         def is_there(ids: Sequence[int]) -> bool:
@@ -176,7 +176,7 @@ class ChatTokens:
         return is_there
 
     def rendered_reply(self, messages: Sequence[Message], tools: Sequence[str] = ()) -> str:
-        """What stands between two turns of the assistant, from the token that ends the first; raises ValueError.
+        """Text between two turns of the assistant, from the token that ends the first. Raises ValueError.
 
         Where the template takes tool calls, the assistant's turn is one: gpt-oss' takes no result without.
         """

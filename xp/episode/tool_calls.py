@@ -1,4 +1,4 @@
-"""What a model wrote, read as tool calls: one function per dialect, none of which raises, whatever the text."""
+"""Tool calls in a model's text: one reading function per dialect. None of them raises, whatever the text."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def parse_hermes(text: str) -> tuple[ParsedCall, ...]:
 
 
 def bodies(text: str, bare: str | None = None) -> Iterator[str]:
-    """What stands between `<tool_call>` and `</tool_call>`, call by call; what stands in `<think>` is not a call.
+    """Text between `<tool_call>` and `</tool_call>`, call by call. Text inside `<think>` is not a call.
 
     The closing tag may be missing at the end: it was the stop string, or the turn ended with the call.
 
@@ -143,7 +143,10 @@ def checked_call(name: str, arguments: Mapping[str, Any]) -> ParsedCall:
 
 
 def _is_encodable(name: str, arguments: Mapping[str, Any]) -> bool:
-    """Whether the call can travel as UTF-8 JSON: `\\ud800` and `1e999` are legal to write and impossible to send."""
+    """Returns whether the call can be sent as UTF-8 JSON.
+
+    `\ud800` and `1e999` are legal to write and impossible to send.
+    """
     try:
         json.dumps([name, arguments], ensure_ascii=False, allow_nan=False).encode()
     except (ValueError, RecursionError):

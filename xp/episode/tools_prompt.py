@@ -37,7 +37,7 @@ def with_tools(
 
 
 def as_user(messages: Sequence[Message]) -> list[Message]:
-    """What the environment said as one user message: some templates know no role `tool`, and no two in a row."""
+    """The environment's messages as one user message. Some templates have no role `tool`, or refuse two in a row."""
     parts = [
         f"<tool_response>\n{message['content']}\n</tool_response>" if message["role"] == "tool" else message["content"]
         for message in messages

@@ -31,7 +31,7 @@ PROMPTS: Final = "prompts"
 
 @dataclass(frozen=True)
 class Tokens:
-    """What the adapter counted; the Episode knows no tokens."""
+    """Token counts of the adapter; the Episode has none."""
 
     prompt: int
     """Tokens of the opening messages."""
@@ -51,11 +51,11 @@ class Trajectory:
     step: int
     """Rollout step of the trainer, from 0."""
     env: str
-    """Member of the mix."""
+    """Member of the mixture."""
     split: str
     index: int
     sample: int
-    """Which of the episodes of this task in this step, from 0."""
+    """Index of the episode among those of its task in this step, from 0."""
     messages: Sequence[Message]
     tool_calls: Sequence[Mapping[str, Any]]
     """Each with its `turn`, the index of the `message` that answered it, and either `malformed` or name, arguments and
@@ -64,18 +64,18 @@ class Trajectory:
     started_at: float
     """Seconds since the epoch."""
     elapsed_s: float
-    """From the start to the end of the episode, the model's own time included."""
+    """Seconds from the start to the end of the episode, with the model's own time."""
     open_s: float
     """Opening the session."""
     env_s: Sequence[float]
-    """What the environment took in each turn."""
+    """Seconds that the environment took in each turn."""
     tokens: Tokens | None
     tools: str
     """JSON list of the tools' schemas, as the chat template took them; a line holds the digest alone."""
     prompt: str | None = None
     """The opening as the model read it, special tokens included; a line holds the digest alone. None: not kept."""
     extra: Mapping[str, Any] = field(default_factory=dict)
-    """Whatever else an adapter wants to keep; JSON-able."""
+    """Further data of an adapter; JSON-able."""
 
     def to_line(self) -> bytes:
         digests = {TOOLS: tools_digest(self.tools), PROMPT: None if self.prompt is None else text_digest(self.prompt)}
@@ -203,7 +203,7 @@ class TrajectoryWriter:
 
 @dataclass(frozen=True)
 class Trajectories:
-    """What a file of trajectories holds."""
+    """Content of a file of trajectories."""
 
     records: tuple[Mapping[str, Any], ...]
     num_torn: int

@@ -1,4 +1,4 @@
-"""Which tokens end a turn, as the model's own chat template renders one: not always the end-of-text token."""
+"""Tokens that end a turn, as the model's own chat template renders one: not always the end-of-text token."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class TurnEnds:
     texts: frozenset[str]
     """All special tokens that may stand after a turn."""
     opening_texts: frozenset[str]
-    """Those that also open the next message: GLM's turn ends with `<|user|>` or `<|observation|>`."""
+    """Texts that end a turn and also open the next message: GLM's turn ends with `<|user|>` or `<|observation|>`."""
 
     def first(self, tail: str) -> str:
         """The one that comes first in what follows a turn; empty where none does."""

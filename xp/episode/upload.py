@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Uploaded:
-    """How many trajectories arrived and how many were lost."""
+    """Numbers of trajectories that arrived and that were lost."""
 
     sent: int
     lost: int
@@ -44,7 +44,7 @@ class Uploader:
     Args:
         api: the OpenReward API (xp.envs.target.api_target).
         run_name: under which the rollouts are shown.
-        environments: member of the mix -> its name in the catalog.
+        environments: member of the mixture -> its name in the catalog.
     """
 
     def __init__(self, api: Target, run_name: str, environments: Mapping[str, str]) -> None:

@@ -23,7 +23,7 @@ MAX_REPLY_BYTES: Final = 16 * 1024 * 1024
 MOST_WAIT_S: Final = 300.0
 """A longer pause is not waited for: the evaluation stops, and goes on when it is called again."""
 TAKEN: Final = (200, 400, 422)
-"""What an API that lives says of a small request."""
+"""Status codes of a running API's answer to a small request."""
 SHOWN: Final = 300
 """Characters of an API's own message in one of xp's."""
 
@@ -42,7 +42,7 @@ class Unavailable(XpError):
 
 @dataclass(frozen=True)
 class Answer:
-    """What a model wrote in one turn."""
+    """The model's output of one turn."""
 
     message: Mapping[str, Any]
     prompt_tokens: int | None
@@ -130,7 +130,7 @@ class Api:
         raise Unavailable(f"{self.url} {told}", ExitCode.ENVIRONMENT)
 
     def _answers_another(self) -> bool:
-        """Whether a dialogue of one word is taken, or refused for what it says: the API lives."""
+        """Returns whether the API answers a dialogue of one word, or refuses only its content. Then it is running."""
         body = {"model": self.name, "messages": [{"role": "user", "content": "Hello"}], self._endpoint.limit_name: 1}
         try:
             status, _, _ = self._send(json.dumps(body).encode())

@@ -24,14 +24,14 @@ from xp.tasks.row import TaskRow
 Todo = Sequence[tuple[TaskRow, int]]
 """Rows with the numbers of their samples, in the order of play."""
 STOPPING_S: Final = 30.0
-"""How long episodes in flight may take to end after a fault."""
+"""Seconds that episodes in flight may take to end after a fault."""
 MORE: Final = 4
-"""One more episode for so many requests in flight: while some are with their environments, the endpoint stays busy."""
+"""One more episode for this many requests in flight: the endpoint stays busy while some wait for their environments."""
 
 
 @dataclass
 class Allowance:
-    """What the episodes of a command may cost together.
+    """Limit on the cost of all episodes of a command.
 
     Args:
         budget_usd: None: anything.
@@ -55,7 +55,7 @@ class Allowance:
             self.cost_usd += (read * price_in + written * price_out) / 1e6
 
     def spent(self) -> str | None:
-        """Which limit is reached; None: none is."""
+        """The limit that is reached; None: none is."""
         if self.budget_usd is not None and self.cost_usd >= self.budget_usd:
             return f"--budget-usd {self.budget_usd:g} is spent ({self.cost_usd:.4f})"
         if self.max_tokens is not None and self.tokens >= self.max_tokens:
@@ -65,7 +65,7 @@ class Allowance:
 
 @dataclass
 class Health:
-    """How many void episodes an evaluation bears.
+    """Limit on the void episodes of an evaluation.
 
     Args:
         most: share of all its episodes.
@@ -91,7 +91,7 @@ class Health:
 
 @dataclass(frozen=True)
 class EvaluationStage:
-    """Where the episodes of one evaluation are played and written."""
+    """Context of the episodes of one evaluation: environments, rules, output file and counts."""
 
     run: str
     """Name of the evaluation."""
@@ -123,7 +123,7 @@ Spend = Callable[[Mapping[str, Any]], str | None]
 
 
 def usage_of(one: Trajectory) -> Mapping[str, Any]:
-    """What an episode read and wrote, by the endpoint's count or the tokenizer's."""
+    """Tokens that an episode read and wrote, by the endpoint's count or the tokenizer's."""
     if "usage" in one.extra or one.tokens is None:
         usage: Mapping[str, Any] = one.extra.get("usage", {})
         return usage

@@ -1,4 +1,4 @@
-"""From the command line to what is evaluated: each model on each environment, with the spec that says how."""
+"""Makes the list of evaluations of a command line: each model on each environment, with its spec."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _OF_A_RUN: Final = (
     "training.max_",
     "training.stop",
 )
-"""What an evaluation of a run may set; the rest of its spec is the run's."""
+"""Keys that an evaluation of a run may set. The rest of its spec is the run's."""
 WEIGHTS: Final = ("config.json", "*.safetensors", "adapter_config.json")
 BEST: Final = "best"
 _START: Final = "training.initial_checkpoint"
@@ -35,10 +35,10 @@ _START: Final = "training.initial_checkpoint"
 
 @dataclass(frozen=True)
 class Entry:
-    """One model on one environment or mix."""
+    """One model on one environment or mixture."""
 
     name: str
-    """Of the model, in tables and directories."""
+    """Name of the model, in tables and directories."""
     env: str
     spec: RunSpec
     model: Mapping[str, Any]
@@ -134,7 +134,7 @@ def _set(container: dict[str, Any], key: str, value: Any) -> str | None:
 
 
 def _in_mix(key: str, env: Mapping[str, Any]) -> str:
-    """A key of the only environment by its path in the mix that every record holds."""
+    """A key of the only environment by its path in the mixture that every record holds."""
     members = list(env.get("members", ()))
     if key.startswith("env.") and not key.startswith("env.members.") and len(members) == 1:
         return f"env.members.{members[0]}.{key.removeprefix('env.')}"
@@ -151,7 +151,7 @@ def _run_directory(run: str, overrides: Sequence[str]) -> Path:
 
 
 def _steps(directory: Path) -> str:
-    """Which checkpoints there are, for a message."""
+    """Existing checkpoints, for a message."""
     found = sorted(path.name for path in (directory / "checkpoints").glob("*") if path.is_dir())
     return f"; its checkpoints: {', '.join(found)}" if found else "; did the run get that far?"
 
@@ -184,7 +184,7 @@ def _local(outputs: Path, where: str) -> str:
 
 
 def _identity(name: str, where: str, directory: str) -> dict[str, Any]:
-    """What tells this model from another one of its name.
+    """Identity of this model, which tells it from another of the same name.
 
     Args:
         where: a hub's id, or the place below the outputs root.

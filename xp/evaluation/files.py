@@ -1,4 +1,4 @@
-"""What an evaluation leaves beside eval.json: its episodes as Parquet, its table as Markdown and LaTeX."""
+"""Files beside eval.json: episodes as Parquet, the table as Markdown and LaTeX."""
 
 from __future__ import annotations
 

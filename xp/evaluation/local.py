@@ -53,7 +53,7 @@ class LocalModel:
         return self._sampling.max_prompt_tokens
 
     def dialect(self) -> Dialect:
-        """That of the model's chat template, where the spec leaves it to that."""
+        """Dialect of the spec, or of the model's chat template if the spec leaves it open."""
         from xp.episode.auto_dialect import detect
 
         return detect(self.chat.tokenizer, self.chat.chat.arguments)

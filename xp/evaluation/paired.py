@@ -111,7 +111,7 @@ def holm(comparisons: Sequence[Paired]) -> list[Paired]:
 
 
 def verdict(found: Paired) -> str:
-    """What was found, in a sentence: better, worse, equivalent within the margin, or not enough tasks."""
+    """Result in a sentence: better, worse, equivalent within the margin, or not enough tasks."""
     size = f"by {abs(found.difference):.3f} (p {p_text(found.p_holm)})"
     if found.low is not None and found.high is not None:
         size = f"by {abs(found.difference):.3f} (95 % interval {found.low:+.3f} to {found.high:+.3f}"

@@ -21,7 +21,7 @@ from xp.tasks.row import TaskRow
 
 @dataclass
 class Usage:
-    """What an episode cost."""
+    """Tokens and cost of an episode."""
 
     prompt_tokens: int = 0
     """Read, over all requests: what a provider bills."""
@@ -81,7 +81,7 @@ class Dialogue:
         self.messages = [dict(message) for message in opening]
 
     def written(self, message: Mapping[str, Any]) -> str:
-        """What the model wrote, as the Episode reads it: text, and native calls in the dialect of the rules."""
+        """The model's message as the Episode reads it: text, with native calls in the dialect of the rules."""
         text = message.get("content")
         parts = [_plain(text)] if isinstance(text, str) and text else []
         for call in self._calls(message):

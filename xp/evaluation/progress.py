@@ -1,4 +1,4 @@
-"""How far an evaluation is: a bar on a terminal, a line now and then in a log, with the running mean and the cost."""
+"""Progress of an evaluation with running mean and cost: a bar on a terminal, a line from time to time in a log."""
 
 from __future__ import annotations
 

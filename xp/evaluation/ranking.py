@@ -102,7 +102,7 @@ def _welch(first: ComparedSpec, second: ComparedSpec) -> tuple[tuple[float, floa
 
 
 def _by_errors(one: RunRow, other: RunRow) -> tuple[tuple[float, float] | None, str]:
-    """Where the tasks are not the same ones, or not on record: by the two standard errors."""
+    """Comparison by the two standard errors, for different tasks or tasks that are not on record."""
     if one.stderr is None or other.stderr is None or one.after is None or other.after is None:
         return None, "the evaluations have no standard error"
     reach = NORMAL * (one.stderr**2 + other.stderr**2) ** 0.5

@@ -31,10 +31,10 @@ Number = tuple[str, int]
 
 @dataclass(frozen=True)
 class Requested:
-    """What one evaluation is of: its digest is the evaluation's identity. Holds no secret and no path of a machine."""
+    """Identity of one evaluation, through its digest. Holds no secret and no path of a machine."""
 
     env: str
-    """Name of the environment or mix."""
+    """Name of the environment or mixture."""
     model: Mapping[str, Any]
     """Kind, name, and what tells its weights or its endpoint from others."""
     run: str | None
@@ -44,7 +44,7 @@ class Requested:
     rules: str
     """sha256 of the episodes' rules."""
     playing: Mapping[str, Any]
-    """Which tasks, how many samples, temperature, limits, seed."""
+    """Tasks, number of samples, temperature, limits and seed."""
 
     def digest(self) -> str:
         return digest_of(asdict(self))[:8]

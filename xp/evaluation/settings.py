@@ -1,4 +1,4 @@
-"""What `xp eval` is told beside the spec: how an endpoint is asked, which tasks are played (defaults: eval.yaml)."""
+"""Settings of `xp eval` beside the spec: requests to an endpoint, and the tasks to play (defaults: eval.yaml)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from xp.spec.section import Count, EnvVarName, Seconds, Section, check_plain_url
 
 
 class ToolCalls(StrEnum):
-    """Who writes and reads tool calls of an endpoint's model."""
+    """Writer and reader of the tool calls of an endpoint's model."""
 
     NATIVE = "native"
     TEXT = "text"
@@ -31,7 +31,7 @@ class LimitName(StrEnum):
 
 
 class Tasks(StrEnum):
-    """Which tasks of the prepared set are played."""
+    """Tasks of the prepared set that are played."""
 
     HELD_OUT = "held_out"
     TRAIN = "train"
@@ -114,7 +114,7 @@ def settings(given: Mapping[str, Any]) -> Settings:
 
 
 def _line(path: str, fault: Any) -> str:
-    """What is wrong with one value, which is not repeated where it may be a key."""
+    """Describes the fault of one value. The value is not repeated if it may be a key."""
     if path == "model.key":
         return "model.key: the name of the variable that holds the API key is expected, never the key itself"
     if path == "model.url":

@@ -1,4 +1,4 @@
-"""From the rewards of an evaluation to figures with intervals; the tasks are the sample, not the episodes."""
+"""Figures with intervals, from the rewards of an evaluation. The sample is the tasks, not the episodes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Bounds:
-    """How far void episodes could move the mean reward."""
+    """Lowest and highest mean reward that the void episodes could lead to."""
 
     low: float
     high: float
@@ -48,7 +48,7 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Summary:
-    """One model on one environment, or on a mix of several."""
+    """One model on one environment, or on a mixture of several."""
 
     num_tasks: int
     num_episodes: int
@@ -56,7 +56,7 @@ class Summary:
     reward: Estimate | None
     """None: every episode is void."""
     bootstrap: tuple[float, float] | None
-    """Of the mean reward, by resampling tasks (BCa); None: it has none."""
+    """Bootstrap interval of the mean reward, by resampling tasks (BCa); None: it has none."""
     passes: Estimate | None
     """Share of episodes with a reward of at least `pass_threshold`."""
     pass_threshold: float
@@ -71,7 +71,7 @@ class Summary:
 
     @property
     def bootstrap_differs(self) -> bool:
-        """Whether the bootstrap tells something else than Student's interval."""
+        """Returns whether the bootstrap interval differs from Student's."""
         if self.reward is None or self.bootstrap is None or self.reward.low is None or self.reward.high is None:
             return False
         low, high = self.reward.low, self.reward.high

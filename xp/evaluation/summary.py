@@ -1,4 +1,4 @@
-"""From the episodes on record to eval.json: figures of each environment and of the mix, and every reward."""
+"""Makes eval.json of the recorded episodes: figures of each environment and of the mixture, and every reward."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from xp.spec import RunSpec
 from xp.tasks.row import TaskRow
 
 MIX: Final = "mix"
-"""Name of the figures over all environments of a mix; no member of a mix is called so twice."""
+"""Name of the figures over all environments of a mixture; no member of a mixture is called so twice."""
 
 
 def summary_of(

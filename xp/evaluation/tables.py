@@ -19,7 +19,7 @@ _LATEX: Final = {
 
 
 def rows(results: Sequence[Result]) -> list[tuple[str, ...]]:
-    """One line for each environment of each evaluation, and one for a mix as a whole."""
+    """One line for each environment of each evaluation, and one for a mixture as a whole."""
     return [row for one in results for row in _rows(one)]
 
 
@@ -38,7 +38,7 @@ def latex(results: Sequence[Result]) -> str:
 
 
 def notes(result: Result) -> Iterator[str]:
-    """What is to be said beside the figures of one evaluation."""
+    """Remarks on the figures of one evaluation."""
     name = f"{result['env']} / {result['model']['name']}"
     if result["status"] != "finished":
         yield f"{name}: {result['num_played']} of {result['num_asked']} episodes: {result['stopped']}"

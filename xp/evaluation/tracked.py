@@ -26,7 +26,7 @@ PLAIN: Final = (
     "tokens_mean",
 )
 WHOLE: Final = "all"
-"""Stands for the environment's name in the figures over a mix."""
+"""Stands for the environment's name in the figures over a mixture."""
 
 
 def track(place: Path, result: Mapping[str, Any], spec: RunSpec, keys: Mapping[str, str]) -> None:

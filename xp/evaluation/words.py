@@ -25,7 +25,7 @@ class Asked:
     envs: tuple[str, ...]
     """Values of `env=`; empty: the default's, or of each run its own."""
     overrides: tuple[str, ...]
-    """Of the spec."""
+    """Overrides of the spec."""
     settings: Settings
     endpoint_names: tuple[str, ...]
     config_dirs: tuple[Path, ...]
@@ -66,7 +66,7 @@ def read(words: Sequence[str], config_dirs: Sequence[Path] = ()) -> Asked:
 
 
 def is_option(model: str) -> bool:
-    """Whether `model=` names an option of the group rather than a model of Hugging Face's."""
+    """Returns whether `model=` names an option of the group, and not a model on Hugging Face."""
     return model in options("model")
 
 

@@ -1,4 +1,4 @@
-"""What every launcher can do: run a stage's job somewhere, follow it, and stop it."""
+"""The interface of a launcher: runs a stage's job somewhere, follows it, and stops it."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Echo = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Context:
-    """Where a stage belongs; the same for all launchers."""
+    """The run and attempt of a stage; the same for all launchers."""
 
     run_id: str
     attempt: int
     outputs: Path
     """Absolute; the job's working directory."""
     directory: str
-    """Of the attempt, relative to the outputs root."""
+    """Directory of the attempt, relative to the outputs root."""
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Variable in the job's environment -> value, for this stage alone."""
     withheld: frozenset[str] = frozenset()
@@ -73,7 +73,7 @@ class Launcher(Protocol):
 
     @property
     def is_here(self) -> bool:
-        """Whether this machine sees what the jobs see: interpreters, and the outputs root with what they write."""
+        """Returns whether this machine sees the jobs' files: interpreters, and the outputs root with their results."""
 
     def check(self, stages: Sequence[Stage], context: Context) -> None:
         """Raise XpError(RUNTIME) for what these jobs need and this place has not; nothing of the run is created."""
@@ -92,7 +92,7 @@ class Launcher(Protocol):
 
 
 class LauncherModule(Protocol):
-    """What the module of a launcher holds. A plugin's has `Options` too: a pydantic model of `launcher.options`."""
+    """Content of a launcher's module. A plugin's module also has `Options`: a pydantic model of `launcher.options`."""
 
     def make_launcher(self, spec: LauncherSpec, outputs: Path) -> Launcher:
         """The launcher for runs below this outputs root."""
@@ -112,7 +112,7 @@ class Detachable(Launcher, Protocol):
         """The exit code; None while the job is queued or runs."""
 
     def fetch(self, launch: Launch) -> None:
-        """Where `is_here` is false: bring what the job has written so far of its log and its small results."""
+        """Copies the current log and small results of the job here, if `is_here` is false."""
 
 
 @runtime_checkable
@@ -120,7 +120,7 @@ class Showing(Launcher, Protocol):
     """A launcher that hands a text to another program."""
 
     def preview(self, stages: Sequence[tuple[Stage, Context]]) -> Mapping[str, str]:
-        """What would be submitted (path relative to the outputs root -> text); nothing is written or asked."""
+        """Files that would be submitted (path relative to the outputs root -> text). Writes nothing and asks nobody."""
 
 
 @runtime_checkable

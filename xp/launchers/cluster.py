@@ -1,4 +1,4 @@
-"""What launchers that hand jobs to a cluster have in common: the order, its secrets, and no second submission."""
+"""Common parts of launchers that submit jobs to a cluster: the job spec, its secrets, and no second submission."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SUBMITTED = "submitted.json"
 
 
 def place_order(stage: Stage, context: Context, spec: LauncherSpec, *, extra: Mapping[str, str], prints: bool) -> Path:
-    """Write a stage's files, its secrets and its order; returns the order.
+    """Writes a stage's files, its secrets and its job spec; returns the path of the job spec.
 
     Args:
         stage: to be run.
@@ -57,7 +57,7 @@ def place_order(stage: Stage, context: Context, spec: LauncherSpec, *, extra: Ma
 
 
 def read_launches(directory: Path) -> list[Launch] | None:
-    """What was handed in from a directory; None: nothing, as far as anybody knows."""
+    """Submissions recorded in a directory; None: none is known."""
     file = directory / SUBMITTED
     if not file.exists():
         return None
@@ -84,7 +84,7 @@ def identity(stage: Stage, context: Context) -> str:
 
 
 def inherited(context: Context, *more: str) -> tuple[dict[str, str], dict[str, str]]:
-    """What passes of this process's environment: what a cluster may keep a record of, and what it may not.
+    """Variables of this process that a job gets: those that a cluster may record, and those that it may not.
 
     Args:
         context: its withheld names and the values of its secrets do not pass here.

@@ -1,4 +1,4 @@
-"""What a run takes with it: the job's files, and the package as it was when the run began."""
+"""Files that a run ships: those of the job, and a copy of the package from the beginning of the run."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def copy_package(target: Path, package: Path = PACKAGE) -> None:
 
 
 def locate_modules(names: Sequence[str]) -> tuple[Path, ...]:
-    """Where the user's own top-level modules lie, and those of plugins; what else is installed stays where it is.
+    """Directories of the user's own top-level modules, and of plugins. Other installed packages are not copied.
 
     Raises:
         XpError: CONFIG for one that is not found; RESOURCE for a directory that is more than code.
@@ -69,7 +69,7 @@ def copy_modules(places: Sequence[Path], target: Path) -> None:
 
 
 def _origin(name: str) -> Path | None:
-    """Where a module of the user's lies; None for one that is installed, or is xp's."""
+    """Directory of the user's module; None for a module that is installed or belongs to xp."""
     spec = find_spec(name)
     if spec is None or (spec.origin is None and not spec.submodule_search_locations):
         raise XpError(f"{name}: no such module; xp looks on PYTHONPATH and in the current directory", ExitCode.CONFIG)

@@ -19,7 +19,7 @@ LOOK_S = 0.3
 ASK_S = 3.0
 """Between questions to the cluster."""
 PATIENCE_S = 10.0
-"""How long a result may take to be seen after the cluster called the job over (network filesystems)."""
+"""Seconds until a result becomes visible after the cluster reported the end of the job (network filesystems)."""
 STOPPED_S = 2.0
 """The same, of a job that was stopped and leaves none."""
 
@@ -33,7 +33,7 @@ class Tail:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def read(self) -> str:
-        """What is new; empty where the file is not there yet."""
+        """New text of the file; empty if the file does not exist yet."""
         try:
             with os.fdopen(os.open(self._file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
                 if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):

@@ -31,5 +31,5 @@ def needs_one_node(stage: Stage, has: str) -> str | None:
 
 
 def asks_itself(job: Job) -> bool:
-    """Whether a job's program takes its accelerators from Ray by itself."""
+    """Returns whether a job's program requests its accelerators from Ray itself."""
     return "ray" in job.runtime.packages

@@ -28,7 +28,7 @@ from xp.spec.place import LauncherSpec
 GUARD = Path(__file__).parent / "node" / "guard.py"
 TREE_LOCK = ".tree.lock"
 TREE_PATIENCE_S = 10.0
-"""How much longer than its grace an earlier attempt's tree may take to end."""
+"""Seconds beyond its grace period that the process tree of an earlier attempt may take to end."""
 
 
 def make_launcher(spec: LauncherSpec, outputs: Path) -> LocalLauncher:

@@ -39,7 +39,7 @@ SUBMIT_S = 3600.0
 """The first submission builds the image."""
 ASK_S = 10.0
 QUIET_S = 15.0
-"""How long the last lines of a log may take after the result is there."""
+"""Seconds that the last lines of a log may take after the result is there."""
 
 
 def make_launcher(spec: LauncherSpec, outputs: Path) -> ModalLauncher:
@@ -211,7 +211,7 @@ class ModalLauncher:
         return launches
 
     def _place(self, stage: Stage, context: Context) -> None:
-        """Write what the app takes into the image: the order, and the lock's files."""
+        """Write what the app takes into the image: the job spec, and the lock's files."""
         write_files(stage.job.files, context.outputs)  # the run's directory is complete here too
         order = make_order(
             stage,
@@ -266,7 +266,7 @@ class ModalLauncher:
         return []
 
     def _names(self, directory: str, kinds: Sequence[str] = ("file",)) -> list[str]:
-        """What a directory of the volume holds of these kinds."""
+        """Names in a directory of the volume, of these kinds."""
         with suppress(XpError, ValueError, AttributeError):
             found = json.loads(
                 ask([*_modal(), "volume", "ls", "--json", str(self._spec.volume), directory], timeout_s=ANSWER_S)

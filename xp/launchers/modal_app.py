@@ -14,9 +14,9 @@ from xp.spec.place import LauncherSpec
 
 APP_FILE = "modal_app.py"
 LOCKS = "environment"
-"""Beside the order: copies of the lock's files."""
+"""Beside the job spec: copies of the lock's files."""
 MOUNT = "/outputs"
-"""Where a container sees the volume: its outputs root."""
+"""Path of the volume in a container: its outputs root."""
 CODE = "/xp/code"
 ORDERS = "/xp/orders"
 COMMIT_S = 30
@@ -50,7 +50,7 @@ outputs = modal.Volume.from_name({volume}, create_if_missing=True)
 
 
 def carry_out(stage: str) -> int:
-    """Run a stage's order; how it ended is in result.json beside its log on the volume."""
+    """Runs a stage's job spec; the result is in result.json beside its log on the volume."""
     job = app.app_id or "local"  # of all calls of this app, so that one that is made again goes on
     if not modal.is_local():
         outputs.reload()
@@ -170,7 +170,7 @@ def check_job(stage: str, job: Job, spec: LauncherSpec) -> None:
     is_in_image = job.runtime.image is not None and job.runtime.project in (None, *job.runtime.image_checkouts)
     if job.runtime.python is not None or (job.runtime.project is not None and not is_in_image):
         raise XpError(
-            f"stage {stage}: backend.runtime.python and project_env name places of this machine; for launcher=modal"
+            f"stage {stage}: backend.runtime.python and project_env name paths of this machine; for launcher=modal"
             " name an image that holds the trainer, and where it has the checkout: backend.runtime.image=..."
             " backend.runtime.image_checkouts.NAME=/its/place",
             ExitCode.PLAN,

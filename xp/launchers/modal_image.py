@@ -10,14 +10,14 @@ from xp.runtime_locks import AFTER_LOCK, RuntimeLock, added_to_image, lock_with,
 from xp.spec.place import LauncherSpec
 
 PYTHON = "3.12"
-"""Of images that are made from a lock."""
+"""Python version of images that are made from a lock."""
 LOCKED = "--require-hashes --no-deps"
 BY_ADDRESS = "--no-deps"
 """A wheel's address ends in its hash."""
 
 
 def lock_of(job: Job) -> RuntimeLock | None:
-    """What the stage's Python is made from; None where an image of the spec's holds it.
+    """Lock that the stage's Python is made from; None if the spec names an image that holds it.
 
     Raises:
         XpError: PLAN where no lock holds what the job imports.

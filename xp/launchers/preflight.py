@@ -1,4 +1,4 @@
-"""Whether this machine can run a job: found out before anything is created, with what to do if not."""
+"""Checks that this machine can run a job, before anything is created, with the way to repair it."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ from xp.reading import config_of
 from xp.spec.place import LauncherSpec
 
 HERE = "http://127.0.0.1:8265"
-"""Where Ray's dashboard listens unless told otherwise."""
+"""Default address of Ray's dashboard."""
 LOST_S = 300.0
 """A cluster that has not answered for so long is gone, and its jobs with it."""
 
@@ -95,7 +95,7 @@ class RayLauncher:
         return self._submit([(stage, context)])[0]
 
     def submit_all(self, stages: Sequence[tuple[Stage, Context]]) -> list[Launch]:
-        """One job that runs the stages one after the other: Ray has no order among jobs."""
+        """One job that runs the stages one after the other: Ray does not order jobs."""
         return self._submit(stages) if stages else []
 
     def wait(self, launch: Launch, echo: Echo) -> int:
@@ -191,7 +191,7 @@ class RayLauncher:
     def _request(
         self, native_id: str, jobs: Sequence[Job], orders: Sequence[Path], secrets_file: str | None, context: Context
     ) -> dict[str, Any]:
-        """What Ray's client is told."""
+        """Request to Ray's client."""
         python = sys.executable if is_loopback(self._address) else "python"
         variables = {
             **(dict(jobs[0].env) if len(jobs) == 1 else {}),
@@ -208,7 +208,7 @@ class RayLauncher:
         }
 
     def _reservation(self, jobs: Sequence[Job]) -> dict[str, Any]:
-        """What Ray sets aside for the program of these jobs."""
+        """Resources that Ray reserves for the program of these jobs."""
         needs = [job.resources for job in jobs if not asks_itself(job)]
         gpus = max((one.num_accelerators for one in needs if one.accelerator != "cpu"), default=0)
         memory_gb = 0.0 if self._spec.start_head else max((one.memory_gb for one in needs), default=0.0)
@@ -219,7 +219,7 @@ class RayLauncher:
         }
 
     def _is_taken(self, client: Any, native_id: str) -> bool:
-        """Whether a submission that failed was accepted all the same."""
+        """Returns whether a submission was accepted although it reported a failure."""
         for turn in range(5):
             with suppress(Exception):
                 return _info(client, native_id) is not None
@@ -289,7 +289,7 @@ class RayLauncher:
 
 
 def _info(client: Any, native_id: str) -> Any | None:
-    """What Ray knows of a job; None: nothing."""
+    """Ray's information on a job; None: it has none."""
     try:
         return client.get_job_info(native_id)
     except RuntimeError as error:

@@ -113,7 +113,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether a URL is of this machine."""
+    """Returns whether a URL is of this machine."""
     from urllib.parse import urlsplit
 
     host = urlsplit(address).hostname or ""

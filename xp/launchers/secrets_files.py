@@ -17,7 +17,7 @@ _FILE = re.compile(r"[0-9]+\..+\.(json|part)")
 
 
 def directory() -> Path:
-    """Where the files lie; on a cluster, its nodes see the same home."""
+    """Directory of the secrets files; on a cluster, its nodes share the home directory."""
     return Path.home() / ".xp" / "secrets"
 
 

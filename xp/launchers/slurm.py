@@ -32,9 +32,9 @@ from xp.spec.place import LauncherSpec
 SCRIPT = "job.sh"
 ANSWER_S = 60.0
 LOOKUPS = 5
-"""How often a job is looked for by its name after a submission that nobody confirmed."""
+"""Number of times that a job is looked up by its name after a submission without confirmation."""
 WARNING_S = 60
-"""How long before the time limit a job that may be requeued is told."""
+"""Seconds before the time limit at which a job that may be requeued gets its signal."""
 
 ASSUMED = {
     "CANCELLED": 128 + 2,
@@ -205,7 +205,7 @@ class SlurmLauncher:
 
 
 def batch_script(context: Context, stage: Stage, order: Path, argv: Sequence[str]) -> str:
-    """What Slurm runs; every value that is not xp's own is quoted."""
+    """The batch script for Slurm. Every value that is not xp's own is quoted."""
     return BATCH.format(
         key=context.key(stage.name),
         submitted=json.dumps(shlex.join(argv)),
@@ -217,7 +217,7 @@ def batch_script(context: Context, stage: Stage, order: Path, argv: Sequence[str
 
 
 def assumed_code(native_id: str) -> int | None:
-    """What Slurm says of a job that left no result: None while it is queued or runs, or while nobody answers."""
+    """Exit code by Slurm's record of a job without a result. None while it is queued or runs, or without an answer."""
     try:
         text = ask(["scontrol", "--oneliner", "show", "job", native_id], timeout_s=ANSWER_S)
     except XpError as error:
@@ -247,5 +247,5 @@ def _find(name: str, times: int = 1) -> str | None:
 
 
 def _said(directory: Path) -> str:
-    """What Slurm itself wrote about a stage's jobs."""
+    """Slurm's own output about a stage's jobs."""
     return "".join(file.read_text(errors="replace") for file in sorted(directory.glob("slurm-*.out")))

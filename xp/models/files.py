@@ -1,4 +1,4 @@
-"""Where a model's files are, as far as this machine knows: a directory, Hugging Face's cache, or the hub itself."""
+"""Location of a model's files, as known on this machine: a directory, Hugging Face's cache, or the hub itself."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, Final
 HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 HUB_TIMEOUT_S: Final = 3.0
 MAX_BYTES: Final = 1_000_000
-"""Of a config.json; a longer answer is something else."""
+"""Largest size of a config.json; a longer answer is something else."""
 
 
 def local_directory(name: str, outputs: Path, file: str = "config.json") -> Path | None:

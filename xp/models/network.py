@@ -87,7 +87,7 @@ def mismatches(architecture: Mapping[str, Any], config: Mapping[str, Any]) -> li
 
 
 def not_causal(config: Mapping[str, Any]) -> str | None:
-    """Why the model writes no text turn by turn, if it does not."""
+    """Returns why the model does not generate text turn by turn; None if it does."""
     names = config.get("architectures") or []
     if config.get("is_encoder_decoder"):
         return f"{config.get('model_type')} is an encoder and a decoder"

@@ -21,7 +21,7 @@ from xp.spec import RunSpec
 
 @dataclass(frozen=True)
 class Plan:
-    """What would run, in order; holds nothing of a launcher and no path of a machine."""
+    """The stages that would run, in order. Holds nothing of a launcher and no path of a machine."""
 
     run_id: str
     attempt: int

@@ -1,4 +1,4 @@
-"""What is known of an environment's splits before a run: by its own cached set, or another of that environment."""
+"""Knowledge of an environment's splits before a run: from its own cached set, or another set of that environment."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def split_refusals(spec: RunSpec) -> Iterator[Refusal]:
 
 
 def _trains_nothing(member: EnvMember, found: HeldOutRecord | None) -> bool:
-    """Whether the spec says so, or the environment has been seen to have only splits to evaluate on."""
+    """Returns whether nothing is trained: by the spec, or because the environment has only splits to evaluate on."""
     if found is None or member.train.split != ("train",):
         return not member.train.split
     return bool(found.sizes) and not found.train_splits
@@ -69,7 +69,7 @@ def _is_share(wanted: HeldOutSpec, found: HeldOutRecord) -> bool:
 
 
 def _record_of(outputs: Path, request: Mapping[str, Any]) -> HeldOutRecord | None:
-    """What any set of the same environment has on record."""
+    """Held-out record of any set of the same environment."""
     for file in sorted((outputs / STORE).glob(f"*/{MANIFEST}")):
         try:
             manifest = read_manifest(file.parent)

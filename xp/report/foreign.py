@@ -8,11 +8,11 @@ from typing import Final
 from xp.security.terminal import shown
 
 MAX_CHARACTERS: Final = 20_000
-"""Of one message in a page; a longer one is shown by its beginning and its end."""
+"""Largest number of characters of one message in a page. A longer one is shown by its beginning and its end."""
 END_SHARE: Final = 0.25
-"""Of the shown characters, those from the end."""
+"""Share of the shown characters that are from the end."""
 MAX_NAME: Final = 300
-"""Of a name, a figure or a reason."""
+"""Largest number of characters of a name, a figure or a reason."""
 
 
 @dataclass(frozen=True)

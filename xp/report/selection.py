@@ -70,7 +70,7 @@ def _pairs(rows: Sequence[EpisodeRow]) -> list[int]:
 
 
 def _by_task(rows: Sequence[EpisodeRow], phase: str) -> Mapping[str, list[int]]:
-    """Of the last attempt that played it."""
+    """Rows by task, each of the last attempt that played it."""
     last = max((row.attempt for row in rows if row.phase == phase), default=0)
     found: dict[str, list[int]] = {}
     for number, row in enumerate(rows):

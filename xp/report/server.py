@@ -38,7 +38,7 @@ MAX_FOUND: Final = 5_000
 
 
 class View:
-    """What the server knows: the runs, and the token that its visitors must have.
+    """State of the server: the runs, and the token that its visitors must have.
 
     Args:
         runs: directories.

@@ -127,7 +127,7 @@ def detachable(run: Path, record: RunRecord) -> Detachable | None:
 
 
 def context_of(run: Path, record: RunRecord) -> Context:
-    """Where the last attempt belongs; without secrets."""
+    """Context of the last attempt, without secrets."""
     number = record.attempts[-1].number
     return Context(record.run_id, number, run.parent.parent.absolute(), f"runs/{record.run_id}/attempt_{number}")
 

@@ -1,4 +1,4 @@
-"""What a run reached on the held-out tasks, as its evaluations wrote it."""
+"""Results of a run on the held-out tasks, as its evaluations wrote them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class HeldOutResult:
     num_tasks: int | None = None
     """None: of an earlier version."""
     label: str = ""
-    """What is to be said of every figure: that tasks are trained on as well; empty: they are not."""
+    """Remark on every figure: tasks are trained on as well; empty if they are not."""
 
 
 def read_held_out(file: Path) -> dict[str, HeldOutResult]:
@@ -55,7 +55,7 @@ def _label(records: Mapping[str, Any]) -> str:
 
 
 def held_out(run: Path) -> dict[str, HeldOutResult]:
-    """Of a run's attempts, the newest result of each model; raises XpError(RUN_DIR) as `read_held_out` does."""
+    """The newest result of each model, over a run's attempts. Raises XpError(RUN_DIR) as `read_held_out` does."""
     found: dict[str, HeldOutResult] = {}
     for file in evaluation_files(run):
         found |= read_held_out(file)

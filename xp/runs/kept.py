@@ -44,7 +44,7 @@ def kept(plan: Plan, record: RunRecord, outputs: Path, *, is_here: bool = True) 
 
 
 def finished(plan: Plan, outputs: Path) -> str | None:
-    """Why a run need not be resumed, and how it can be gone on with; None: there is something to do."""
+    """Returns why a run need not be resumed, and how to continue it all the same; None if there is work left."""
     if plan.attempt == 1:
         return None
     run = outputs / "runs" / plan.run_id
@@ -90,7 +90,7 @@ def _standing(stage: Stage, plan: Plan, record: RunRecord, outputs: Path, is_her
 
 
 def _promised(recorded: Mapping[str, Any] | None) -> list[str]:
-    """What a recorded stage promised; an unreadable one may have written anything."""
+    """Outputs that a recorded stage promised. An unreadable stage may have written any file."""
     return [""] if recorded is None else list(recorded["job"]["outputs"])
 
 

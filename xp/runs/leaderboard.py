@@ -35,12 +35,12 @@ class RunRow:
     """Held-out reward of the untrained model; None: not evaluated."""
     after: float | None
     stderr: float | None
-    """Of `after`."""
+    """Standard error of `after`."""
     minutes: float
-    """From the first attempt's start to the last one's end, pauses between attempts left out."""
+    """Minutes from the first attempt's start to the last one's end, without the pauses between attempts."""
     status: str
     note: str
-    """What is to be said of `before` and `after`: that their tasks are trained on as well; empty: they are not."""
+    """Remark on `before` and `after`: their tasks are trained on as well; empty if they are not."""
     differs: Mapping[str, Any]
     """Keys in which not all of these runs on this environment have the same value -> this one's."""
 

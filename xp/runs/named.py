@@ -1,4 +1,4 @@
-"""Which runs a command line means: a name, its beginning, a pattern, or a directory."""
+"""Runs that a command line names: by a name, its beginning, a pattern, or a directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a run was begun here, by this user: only then are its jobs asked for, its record closed, its model loaded.
+"""Check that this user began a run here. Only then are its jobs queried, its record closed, and its model loaded.
 
 A run directory is also a thing that people send each other, and its record names jobs, files and modules. A mark in the
 directory, made with a key that only this user can read, tells the two apart. It holds for one directory: a copy of it
@@ -32,7 +32,7 @@ def mark(run: Path) -> None:
 
 
 def is_ours(run: Path) -> bool:
-    """Whether this user began the run, or trusts it."""
+    """Returns whether this user began the run, or trusts it."""
     with suppress(OSError, UnicodeDecodeError):
         if (run / FILE).is_symlink() or (run / FILE).stat().st_size > 200:
             return False

@@ -1,4 +1,4 @@
-"""Which code and which libraries a run is made of."""
+"""Provenance of a run: its code and its libraries."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Ready:
-    """What preflight found."""
+    """Result of the preflight."""
 
     secrets: Mapping[str, str] = field(repr=False)
     """Variable that held it -> value, of all stages."""
@@ -37,7 +37,7 @@ class Ready:
 
 
 def make_ready(plan: Plan, launcher: Launcher, outputs: Path, modules: Sequence[str]) -> Ready:
-    """Check names, paths, places, secrets, trackers, modules and the machine; raises XpError for the first fault."""
+    """Checks names, paths, secrets, trackers, modules and the machine; raises XpError for the first fault."""
     for name in (plan.run_id, *(stage.name for stage in plan.stages)):
         if not is_name(name):
             raise XpError(
@@ -66,7 +66,7 @@ def make_ready(plan: Plan, launcher: Launcher, outputs: Path, modules: Sequence[
 
 
 def context_of(plan: Plan, outputs: Path, ready: Ready) -> Context:
-    """Where the stages of an attempt belong; without any stage's secrets."""
+    """Context of an attempt's stages, without any stage's secrets."""
     names = {name for stage in plan.stages for pair in stage.job.secrets.items() for name in pair}
     if "wandb" in plan.spec.tracking:
         names.add(WANDB_KEY)

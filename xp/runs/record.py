@@ -1,4 +1,4 @@
-"""What became of a run: one frozen RunRecord, rewritten atomically as `run.json` at each change.
+"""Record of a run: one frozen RunRecord, rewritten atomically as `run.json` at each change.
 
 `python -m xp.runs.record <dir>` prints it.
 """
@@ -29,7 +29,7 @@ FORMAT = 1
 
 
 class RunStatus(StrEnum):
-    """Of a run, an attempt or a stage."""
+    """Status of a run, an attempt or a stage."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -42,14 +42,14 @@ class RunStatus(StrEnum):
 
 @dataclass(frozen=True)
 class Provenance:
-    """Which code ran."""
+    """The code that ran."""
 
     xp: str
     python: str
     commit: str | None
-    """Of the checkout that xp was imported from; None: not a checkout."""
+    """Commit of the checkout that xp was imported from; None: not a checkout."""
     is_dirty: bool | None
-    """Whether tracked files of that checkout were changed."""
+    """True if tracked files of that checkout were changed."""
     versions: Mapping[str, str | None]
     """Pinned packages -> what the job's interpreter has; None: not installed."""
 
@@ -69,9 +69,9 @@ class StageRecord:
     """Relative to the outputs root."""
     launcher: str | None = None
     native_id: str | None = None
-    """What the launcher calls it: a process id, a job id."""
+    """Identifier of the job at its launcher: a process id, a job id."""
     stand_ins: tuple[str, ...] = ()
-    """What xp replaced in its job (`xp.job.Job.stand_ins`)."""
+    """Parts that xp replaced in its job (`xp.job.Job.stand_ins`)."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def write_record(directory: Path, record: RunRecord) -> None:
 
 
 def directory_of(outputs: Path, run_id: str) -> Path:
-    """Where a run lies below the outputs root; raises XpError(RUN_DIR) for what is no run's id."""
+    """Directory of a run below the outputs root. Raises XpError(RUN_DIR) for a text that is no run's id."""
     if not is_name(run_id):
         raise XpError(f"{run_id!r} is not the id of a run; python -m xp runs list names the runs", ExitCode.RUN_DIR)
     return outputs / "runs" / run_id
@@ -168,7 +168,10 @@ def read_record(directory: Path) -> RunRecord:
 
 
 def is_held(directory: Path) -> bool:
-    """Whether a supervisor has the run now; a record that says `running` without one is of a run that was killed."""
+    """Returns whether a supervisor has the run now.
+
+    A record that says `running` without a supervisor is of a killed run.
+    """
     from filelock import FileLock, Timeout
 
     if not (directory / LOCK).exists():

@@ -54,7 +54,7 @@ def _attempt(value: Any, run_id: str, number: int) -> AttemptRecord:
 
 
 def length_of(value: Any) -> Mapping[str, int | None]:
-    """How long a training is, as its stage left it; raises ValueError for what is no such thing."""
+    """Length of a training, as its stage wrote it. Raises ValueError for a value of another form."""
     known = _mapping(value, "training")
     _keys(known, {"epochs", "num_steps", "num_tasks"}, "training")
     counts = {

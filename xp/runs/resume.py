@@ -29,7 +29,7 @@ CHANGEABLE = (
     "preparation.",
     "tracking",
 )
-"""What a resumed run may change; anything else would be another experiment under the same name."""
+"""Keys that a resumed run may change. A change of another key would be another experiment under the same name."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Resumed:
     """The new one."""
     spec: RunSpec
     stages: frozenset[str]
-    """Of all attempts so far: whether it is a training, an evaluation or a preparation."""
+    """Stages of all attempts so far. They tell whether the run is a training, an evaluation or a preparation."""
 
 
 def split_off(words: Sequence[str], overrides: Sequence[str]) -> tuple[dict[str, str], list[str]]:

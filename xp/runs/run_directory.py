@@ -41,7 +41,7 @@ def check_run_directory(run: Path, attempt: int) -> None:
 
 
 def is_unborn(run: Path) -> bool:
-    """Whether a supervisor was killed after it made this directory and before its first record: nothing has run."""
+    """Returns whether a supervisor was killed between making this directory and its first record: nothing has run."""
     if run.is_symlink() or not run.is_dir():
         return False
     return all(path.name in (LOCK, ORIGIN, SPEC, RESERVE) or path.name.endswith(TEMPORARY) for path in run.iterdir())
@@ -121,7 +121,7 @@ def cancel(run: Path) -> int:
 
 
 def _has_open(process: int, file: Path) -> bool:
-    """Whether a process has a file open: the record's word alone is not enough to send it a signal."""
+    """Returns whether a process has a file open: the record's word alone is not enough to send it a signal."""
     import psutil
 
     try:

@@ -192,7 +192,7 @@ class _Attempt:
         return replace(self._context, secrets=secrets)
 
     def _is_cached(self, stage: Stage) -> bool:
-        """Whether the stage's result is there, from an earlier attempt or by its content; puts it on record."""
+        """Returns whether the stage's result exists, from an earlier attempt or by its content, and records it."""
         if (attempt := self._kept.get(stage.name)) is not None:
             where = f"done in attempt_{attempt}"
         elif stage.done is not None and self._launcher.is_here and self._is_whole(stage, stage.done):
@@ -204,7 +204,7 @@ class _Attempt:
         return True
 
     def _is_whole(self, stage: Stage, manifest: str) -> bool:
-        """Whether a content-addressed result is there; one that is damaged, its stage makes again."""
+        """Returns whether a content-addressed result is there; one that is damaged, its stage makes again."""
         if not all(states(self._outputs, _promised(stage)).values()):
             return False
         if (fault := damaged(self._outputs, manifest)) is not None:
@@ -241,7 +241,7 @@ class _Attempt:
 
 
 def _earlier(run: Path, plan: Plan) -> RunRecord:
-    """What is on record before this attempt; raises XpError(RUN_DIR) where a cluster still has the last one's jobs."""
+    """Record before this attempt. Raises XpError(RUN_DIR) if a cluster still has jobs of the last one."""
     if plan.attempt == 1:
         return RunRecord(plan.run_id, RunStatus.PENDING, ())
     record = read_record(run)
@@ -275,7 +275,7 @@ def _on_record(launch: Launch) -> dict[str, Any]:
 
 
 def _trainer_runtime(plan: Plan) -> Runtime:
-    """Of the stage that needs most."""
+    """Runtime of the stage with the largest needs."""
     return max(
         (stage.job.runtime for stage in plan.stages), key=lambda runtime: len(runtime.packages), default=Runtime()
     )

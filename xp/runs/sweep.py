@@ -23,7 +23,7 @@ from xp.spec import RunSpec
 
 
 class Standing(StrEnum):
-    """Of a spec that was started."""
+    """State of a spec that was started."""
 
     CUT = "cut"
     """Stopped, killed or failed: the next attempt goes on from its checkpoint."""
@@ -51,7 +51,7 @@ class OpenPoint:
 
 
 def spec_digest(spec: Mapping[str, Any]) -> str:
-    """Of everything that decides a run's result.
+    """Digest of everything that decides a run's result.
 
     Args:
         spec: a dumped RunSpec, as in a run's `spec.yaml`.
@@ -75,7 +75,7 @@ def ledger(outputs: Path) -> dict[str, SweepEntry]:
 
 
 def open_points(specs: Sequence[RunSpec], *, again: bool) -> tuple[list[OpenPoint], list[SweepEntry]]:
-    """What a sweep has still to run, and what it leaves alone because it is done or running.
+    """Points of a sweep that must still run, and those that are left alone because they are done or running.
 
     Args:
         specs: all points.
@@ -97,7 +97,7 @@ def open_points(specs: Sequence[RunSpec], *, again: bool) -> tuple[list[OpenPoin
 
 
 def held_out_reward(spec: RunSpec) -> float:
-    """Of a spec's finished run, after training; raises XpError where there is none."""
+    """Held-out reward of a spec's finished run, after training. Raises XpError if there is none."""
     outputs = Path(spec.outputs)
     entry = ledger(outputs).get(spec_digest(spec.model_dump(mode="json")))
     if entry is None or entry.standing is not Standing.DONE:

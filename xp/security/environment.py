@@ -1,4 +1,4 @@
-"""What jobs and served environments get of the variables of whoever starts xp: a list, beside which nothing passes.
+"""Variables that jobs and served environments get of the user's: those of a list, and no others.
 
 Secrets are declared and travel by name. `XP_PASS_ENV=NAME,OTHER_*` passes more: the user's own word for it.
 """
@@ -38,7 +38,7 @@ _PREFIXES: Final = _words("""
 
 
 def inherited(environ: Mapping[str, str], more: tuple[str, ...] = ()) -> tuple[dict[str, str], dict[str, str]]:
-    """What passes: what anybody may see, and what is secret by its look (named by the user, or in `more`).
+    """Variables that pass: public ones, and secret ones by their look (named by the user, or in `more`).
 
     Args:
         environ: of whoever starts it.

@@ -24,7 +24,7 @@ RENDEZVOUS = "torch.distributed.rendezvous"
 
 
 def variables() -> dict[str, str]:
-    """What libraries read: the interface of gloo's and NCCL's sockets, the address of vLLM's and of Slime's servers."""
+    """Variables that libraries read: the interface of gloo and NCCL, the address of vLLM's and of Slime's servers."""
     interface = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), "lo")
     return {
         "GLOO_SOCKET_IFNAME": interface,

@@ -23,32 +23,32 @@ _NATIVE_IDS: Final = {
 }
 """Launcher -> how it calls a job."""
 _PLUGINS_ID: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]|\.(?!\.)){0,399}")
-"""How a plugin's launcher may call a job."""
+"""Legal job ids of a plugin's launcher."""
 
 
 def is_name(text: object) -> bool:
-    """Whether a text can name a run or a stage, and so a directory: letters, digits, `_`, `-` and single dots."""
+    """Returns whether a text can name a run or a stage, and so a directory: letters, digits, `_`, `-`, single dots."""
     return isinstance(text, str) and _RUN_ID.fullmatch(text) is not None
 
 
 def is_variable(text: object) -> bool:
-    """Whether a text can name an environment variable."""
+    """Returns whether a text can name an environment variable."""
     return isinstance(text, str) and _VARIABLE.fullmatch(text) is not None
 
 
 def is_launcher(text: object) -> bool:
-    """Whether a text names a launcher."""
+    """Returns whether a text names a launcher."""
     return isinstance(text, str) and text in names(Kind.LAUNCHER)
 
 
 def is_native_id(launcher: object, text: object) -> bool:
-    """Whether a launcher would call a job so; such a word begins with no dash and holds no space."""
+    """Returns whether a launcher would call a job so; such a word begins with no dash and holds no space."""
     form = _NATIVE_IDS.get(launcher, _PLUGINS_ID) if isinstance(launcher, str) and is_launcher(launcher) else None
     return form is not None and isinstance(text, str) and form.fullmatch(text) is not None
 
 
 def is_inner_path(text: object) -> bool:
-    """Whether a text is a relative path that stays below where it starts."""
+    """Returns whether a text is a relative path that stays below where it starts."""
     if not isinstance(text, str) or not 0 < len(text) <= MAX_PATH or not text.isprintable():
         return False
     parts = PurePosixPath(text).parts

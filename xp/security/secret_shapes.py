@@ -1,4 +1,4 @@
-"""What looks like a secret: by the words of a variable's name, and by the shape of a value whatever it is called."""
+"""Detection of secrets: by words in a variable's name, and by a value's shape whatever its name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WORDS: Final = re.compile(
     r"TOKEN|SECRETS?|PASSWORD|PASSWD|PASSPHRASE|PASS|PWD|KEYS?|PAT|CREDENTIALS?|AUTH|AUTHORIZATION|JWT|COOKIE|BEARER|DSN"
     r"|SALT|[A-Z0-9]+(?:TOKEN|SECRET|PASSWORD|PASSWD|APIKEY|ACCESSKEY|SECRETKEY|CREDENTIALS)"
 )
-"""Of a name, between its underscores."""
+"""Words of a name that tell of a secret, between its underscores."""
 _PLACES: Final = re.compile(r"FILE|PATH|DIR|DIRECTORY|HOME|SOCK|SOCKET|MODE|TIMEOUT|TYPE|METHOD")
 """Last words of names whose value is no secret, whatever the others say (`SSH_AUTH_SOCK`, `RAY_AUTH_MODE`)."""
 _NAMES: Final = frozenset({"PWD", "OLDPWD", "XP_PASS_ENV"})
@@ -37,7 +37,7 @@ _KEY_BLOCK: Final = "PRIVATE KEY-----"
 
 
 def is_telling_name(name: str) -> bool:
-    """Whether a variable's name says that its value is secret."""
+    """Returns whether a variable's name says that its value is secret."""
     words = [word for word in re.split(r"[^A-Z0-9]+", name.upper()) if word]
     if name.upper() in _NAMES or not words or _PLACES.fullmatch(words[-1]):
         return False
@@ -45,7 +45,7 @@ def is_telling_name(name: str) -> bool:
 
 
 def is_telling_value(value: str) -> bool:
-    """Whether a value is secret by its shape alone."""
+    """Returns whether a value is secret by its shape alone."""
     return bool(SHAPE.search(value) or URL_PASSWORD.search(value)) or _KEY_BLOCK in value
 
 
@@ -55,7 +55,7 @@ def telling(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def parts_of(value: str) -> tuple[str, ...]:
-    """What of a secret value is to be masked: the whole, and the password of a URL on its own."""
+    """Parts of a secret value that are masked: the whole, and the password of a URL on its own."""
     passwords = [match.group().partition(":")[2] for match in URL_PASSWORD.finditer(value)]
     return (value, *passwords)
 
@@ -69,6 +69,6 @@ def _is_telling(name: str, value: str) -> bool:
 
 
 def _is_place(value: str) -> bool:
-    """Whether a value is a path: a base64 text may begin with a slash too, but below no directory that is there."""
+    """Returns whether a value is a path. A base64 text may begin with a slash too, but below no existing directory."""
     top = value.split("/", 2)[1] if value.startswith("/") else ""
     return value.startswith("~/") or bool(top and os.path.isdir(f"/{top}"))

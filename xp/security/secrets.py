@@ -67,7 +67,7 @@ class Redactor:
         return URL_PASSWORD.sub(MASK, SHAPE.sub(MASK, known))
 
     def safe_length(self, text: str) -> int:
-        """How much of an unfinished text can be shown: the rest may be the beginning of a secret."""
+        """Length of the part of an unfinished text that can be shown. The rest may be the beginning of a secret."""
         longest = len(self._forms[0]) if self._forms else 1
         for start in range(max(0, len(text) - longest + 1), len(text)):
             tail = text[start:]

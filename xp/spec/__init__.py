@@ -132,9 +132,9 @@ class RunSpec(Section):
     tracking: Trackers
     """Trackers that get the metrics too: one name, or a list."""
     upload_rollouts: bool
-    """Whether trajectories are sent to OpenReward, under the run's id."""
+    """Sends trajectories to OpenReward, under the run's id."""
     record_prompts: bool
-    """Whether trajectories keep each episode's prompt as the model read it, special tokens included."""
+    """Keeps each episode's prompt in its trajectory as the model read it, special tokens included."""
     env: Environments
     model: Model
     algorithm: Algorithm

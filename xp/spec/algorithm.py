@@ -112,9 +112,9 @@ class Algorithm(Section):
     importance_cap: Annotated[float, Field(gt=0)]
     """Largest weight of the importance correction."""
     mask_truncated: bool
-    """Whether truncated episodes are left out of the loss."""
+    """Leaves truncated episodes out of the loss."""
     dynamic_sampling: bool
-    """Whether groups without variance are replaced (DAPO, arXiv:2503.14476)."""
+    """Replaces groups without variance by new ones (DAPO, arXiv:2503.14476)."""
 
     @model_validator(mode="after")
     def _scale_is_the_estimators(self) -> Algorithm:

@@ -101,7 +101,7 @@ class EngineSpec(Section):
     eager: bool
     """Without CUDA graphs: starts sooner, decodes slower."""
     prefix_caching: bool
-    """Whether the KV cache of a shared prefix (the turns before) is kept."""
+    """Keeps the KV cache of a shared prefix (the turns before)."""
 
     @model_validator(mode="after")
     def _accelerators_where_separate(self) -> EngineSpec:
@@ -120,7 +120,7 @@ class Backend(Section):
     """Variable that names a checkout of sources -> the commit that xp's rendering was proven against."""
     runtime: RuntimeSpec
     convert_model: bool
-    """Whether the model becomes the trainer's own checkpoint once, kept for all runs, instead of at every start."""
+    """Converts the model to the trainer's own checkpoint once, kept for all runs, instead of at every start."""
     attention: Attention
     parallel: Parallel
     engine: EngineSpec

@@ -88,7 +88,7 @@ class SecretSource(Section):
 
 
 class EnvMember(Section):
-    """One environment of the mix."""
+    """One environment of the mixture."""
 
     provider: str
     """One of xp's own (docs/environments.md), a plugin's, or `package.module:Class` of your own provider."""
@@ -116,7 +116,7 @@ class EnvMember(Section):
     held_out: HeldOutSpec | None
     """None: nothing is held out, and nothing is evaluated here."""
     weight: Annotated[float, Field(gt=0)]
-    """Share in the mix, relative to the other members."""
+    """Share in the mixture, relative to the other members."""
     max_turns: Count
     """Assistant messages per episode."""
     reward: Reward
@@ -178,11 +178,11 @@ class EnvMember(Section):
 
 
 class Environments(Section):
-    """The mix; a single environment is a mix of one."""
+    """The mixture; a single environment is a mixture of one."""
 
     members: Annotated[dict[Name, EnvMember], Field(min_length=1)]
 
     @property
     def is_held_out(self) -> bool:
-        """Whether any member keeps tasks back to evaluate on."""
+        """Returns whether any member keeps tasks back to evaluate on."""
         return any(member.held_out is not None for member in self.members.values())

@@ -69,10 +69,10 @@ class Architecture(Section):
     """Stretching of the rotary embedding: `llama3 x FACTOR` with Llama 3's own bands, or another's name; None: none."""
     norm_eps: Annotated[float, Field(gt=0)]
     tied_embeddings: bool
-    """Whether input and output embedding are one matrix."""
+    """Uses one matrix for input and output embedding."""
     qkv_bias: bool
     qk_norm: bool
-    """Whether queries and keys are normalized per head."""
+    """Normalizes queries and keys per head."""
     num_experts: Count | None
     """None: dense."""
     experts_per_token: Count | None

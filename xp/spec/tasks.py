@@ -12,7 +12,7 @@ from xp.spec.section import Count, Section
 
 
 class Overlap(StrEnum):
-    """Whether a held-out task may be trained on as well."""
+    """Permission to train on held-out tasks as well."""
 
     FORBIDDEN = "forbidden"
     ALLOWED = "allowed"
@@ -46,7 +46,7 @@ class SelectionSpec(Section):
     indices: Indices
     """Exactly these positions within the one split; excludes num_tasks."""
     shuffle: bool
-    """Whether num_tasks are drawn at random (by `seed`) instead of from the front."""
+    """Draws num_tasks at random (by `seed`) instead of from the front."""
     seed: int
 
     @model_validator(mode="after")
@@ -74,7 +74,7 @@ class HeldOutSpec(Section):
     indices: Indices
     """Exactly these positions within `split`; excludes num_tasks."""
     shuffle: bool
-    """Whether num_tasks of an own split are drawn at random (by `seed`) instead of from the front."""
+    """Draws num_tasks of an own split at random (by `seed`) instead of from the front."""
     seed: int
     """Seed of that draw and of the hash: another one gives another share. The run's seed has no part in it."""
     overlap: Overlap

@@ -71,7 +71,7 @@ class Training(Section):
     keep_checkpoints: Count
     gradient_checkpointing: bool
     shuffle: bool
-    """Whether tasks are drawn in a random order (by `seed`)."""
+    """Draws tasks in a random order (by `seed`)."""
     max_void_fraction: Fraction
     """The run stops when more episodes of a step, or of an evaluation, are void than this."""
     on_nonfinite: OnNonfinite
@@ -104,7 +104,7 @@ class Evaluation(Section):
     every: Count | None
     """Rollout steps between evaluations while training; None: none but before and after."""
     keep_best: bool
-    """Whether the model of the best evaluation while training is kept as `checkpoints/best`."""
+    """Keeps the model of the best evaluation while training as `checkpoints/best`."""
     patience: Count | None
     """Training stops after so many evaluations in a row that are not better than the best; None: it does not."""
     batch_size: Count

@@ -1,4 +1,4 @@
-"""From shards to a published set: merges, counts, judges completeness, and commits with one rename."""
+"""Makes a published set of shards: merges, counts, checks completeness, and commits with one rename."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class _Tally:
     prompt_characters: int = 0
     prompts: set[bytes] = field(default_factory=set)
     hashes: Counter[str] = field(default_factory=Counter)
-    """Of the tasks that are in the set."""
+    """Hashes of the tasks that are in the set."""
 
     def count(self, failed: int) -> Count:
         return Count(

@@ -1,4 +1,4 @@
-"""What the prepare stage is asked for, in one frozen value: made by the control plane, read by the stage's program."""
+"""Configuration of the prepare stage, as one frozen value: made by the control plane, read by the stage's program."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from xp.envs.config import Chat, EnvConfig, EpisodeConfig
 
 
 class Purpose(StrEnum):
-    """What a task is for."""
+    """Purpose of a task."""
 
     TRAIN = "train"
     HELD_OUT = "held_out"
@@ -20,42 +20,42 @@ class Purpose(StrEnum):
 
 @dataclass(frozen=True)
 class Selection:
-    """Which tasks are trained on."""
+    """Tasks that are trained on."""
 
     splits: tuple[str, ...]
     """The environment's own; several are one set."""
     num_tasks: int | None = None
-    """How many; None: all that is not held out."""
+    """Number of tasks; None: all that are not held out."""
     indices: tuple[int, ...] | None = None
     """Exactly these positions within the one split, in this order; excludes num_tasks."""
     shuffle: bool = False
-    """Whether num_tasks are drawn at random (by `seed`) instead of from the front."""
+    """True if num_tasks are drawn at random (by `seed`) instead of from the front."""
     seed: int = 0
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Which tasks are evaluated on."""
+    """Tasks that are evaluated on."""
 
     split: str | None = None
     """None: the environment's own split for it, else a share of the training splits; so is the name of one of them."""
     fraction: float = 1.0
-    """Of that share; 1: not bounded by it."""
+    """Fraction of that share; 1: all of it."""
     num_tasks: int | None = None
     """At most so many of a share, or exactly so many of an own split; None: all."""
     indices: tuple[int, ...] | None = None
     """Exactly these positions within the split, in this order; excludes num_tasks."""
     shuffle: bool = False
-    """Whether num_tasks of an own split are drawn at random (by `seed`) instead of from the front."""
+    """True if num_tasks of an own split are drawn at random (by `seed`) instead of from the front."""
     seed: int = 0
-    """Of that draw, and of the share's hash."""
+    """Seed of that draw, and of the share's hash."""
     may_overlap: bool = False
-    """Whether training leaves held-out tasks in."""
+    """True if held-out tasks stay among the training tasks."""
 
 
 @dataclass(frozen=True)
 class MemberConfig:
-    """One environment of the mix and the tasks that are wanted from it."""
+    """One environment of the mixture and the tasks that are wanted from it."""
 
     env: EnvConfig
     train: Selection
@@ -69,7 +69,7 @@ class MemberConfig:
 
 @dataclass(frozen=True)
 class Reader:
-    """Who will read the prompts: no part of the set, only of what is said about it."""
+    """Model that will read the prompts. It is no part of the set, only of the report on it."""
 
     model: str
     """Hugging Face id, directory, or the built model's place in the outputs."""
@@ -98,7 +98,7 @@ class PrepareConfig:
     store: str = "tasks"
     """The store, relative to the outputs root."""
     trains: bool = False
-    """Whether a training follows: a set without a task to train on is then refused."""
+    """True if a training follows: a set without a task to train on is then refused."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=2, sort_keys=True, ensure_ascii=False) + "\n"

@@ -1,4 +1,4 @@
-"""What an evaluation says of its tasks, beside the rewards: which rule held them out, what of them is trained on."""
+"""An evaluation's remarks on its tasks, beside the rewards: the rule that held them out, and those trained on."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from enum import StrEnum
 
 
 class FaultPoint(StrEnum):
-    """Where a fault can strike, in the order in which a run passes the points."""
+    """Point at which a fault can be injected, in the order in which a run passes the points."""
 
     START = "start"
     LOCKED = "locked"

@@ -34,7 +34,7 @@ GIVE_UP_AFTER = 64
 
 
 class Watcher(Protocol):
-    """Who is told how far it is."""
+    """Receiver of progress."""
 
     def known(self, num_tasks: int) -> None:
         """A finished shard of an earlier run holds them."""
@@ -51,7 +51,7 @@ class _OpenBlock:
     block: Block
     entries: dict[int, ShardEntry]
     wanted: list[tuple[Task, str]]
-    """What no shard holds, with its hash."""
+    """Tasks that no shard holds, each with its hash."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Fetcher:
         return tuple(failed[task_id] for task_id in order if task_id in failed)
 
     def _keep_finished(self) -> None:
-        """What had been fetched when the run was stopped goes into its shards, as far as the disk takes it."""
+        """Writes the tasks that were fetched before a stop to their shards, as far as the disk has room."""
         wait(self._flying, timeout=STOP_GRACE_S)
         with suppress(OSError):
             for opened in self._flying.values():
@@ -159,7 +159,7 @@ class Fetcher:
             hashes[task_hash] = hashes.get(task_hash, 0) + 1
 
     def _overlaps(self, block: Block, task_hash: str) -> bool:
-        """Where all held-out tasks are one and the same, there is nothing else to train on: kept, and said."""
+        """Returns whether the task is held out and must not be trained on."""
         hashes = self._held_out.get(self._identities[block.env], {})
         is_uniform = len(hashes) == 1 and sum(hashes.values()) > 1
         return block.purpose is Purpose.TRAIN and task_hash in hashes and not is_uniform
@@ -177,7 +177,7 @@ class Fetcher:
             self.work.write(opened.block, opened.entries)
 
     def _show(self) -> None:
-        """What the loop has counted; shown here, so that a terminal that stands still holds up no session."""
+        """Shows the loop's counts. Runs here, so that a terminal that blocks delays no session."""
         num_fetched, num_failed = self._num_fetched, len(self.failures)
         self.watcher.fetched(num_fetched - self._num_shown)
         self.watcher.failed(num_failed - self._num_failures_shown)

@@ -1,4 +1,4 @@
-"""Which rule decided what is held out, and what it came to: on record in the manifest, told in one line."""
+"""Rule that decided the held-out tasks, and its result: recorded in the manifest, shown in one line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ OWN_SPLITS: Final = ("test", "validation", "eval", "dev")
 
 
 class Rule(StrEnum):
-    """Where the held-out tasks of an environment come from."""
+    """Source of an environment's held-out tasks."""
 
     SPLIT = "split"
     """A split of the environment's own."""
@@ -22,7 +22,7 @@ class Rule(StrEnum):
 
 
 class Identity(StrEnum):
-    """What of a task the hash is of."""
+    """Part of a task that is hashed."""
 
     CONTENT = "content"
     """The environment's own description of it: the environment lists its tasks."""
@@ -32,11 +32,11 @@ class Identity(StrEnum):
 
 @dataclass(frozen=True)
 class HeldOutRecord:
-    """What is held out of one environment."""
+    """Held-out tasks of one environment."""
 
     rule: Rule
     splits: tuple[str, ...] = ()
-    """Where the held-out tasks come from."""
+    """Splits of the held-out tasks."""
     train_splits: tuple[str, ...] = ()
     """Empty: the environment has only splits to evaluate on."""
     sizes: Mapping[str, int] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class HeldOutRecord:
     num_held_out: int = 0
     num_train: int = 0
     identity: Identity | None = None
-    """Of a share."""
+    """Identity that a share is hashed by."""
     num_trained_on: int = 0
     """Held-out tasks that are trained on as well."""
 
@@ -95,7 +95,7 @@ def named(splits: tuple[str, ...]) -> str:
 
 
 def evaluation_only(record: HeldOutRecord | None) -> str:
-    """Why no training starts with an environment that has nothing to train on, with the ways out.
+    """Message on why no training starts with an environment that has nothing to train on, with the ways out.
 
     Args:
         record: of any task set of it; None: nobody has asked it yet.

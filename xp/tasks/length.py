@@ -1,4 +1,4 @@
-"""How long a training is: rollout steps, or epochs, which become steps once the number of tasks is known."""
+"""Length of a training: rollout steps, or epochs, which become steps once the number of tasks is known."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FILE = "length.json"
 
 @dataclass(frozen=True)
 class Length:
-    """Of a training, the same on every backend."""
+    """Length of a training, the same on every backend."""
 
     num_steps: int | None
     """Rollout steps; None: not known yet."""
@@ -46,7 +46,7 @@ class Length:
 
 
 def too_few(num_tasks: int, prompts_per_step: int) -> str:
-    """Why there is no epoch, and the way out."""
+    """Message on why there is no epoch, with the way out."""
     return (
         f"a step takes {prompts_per_step} tasks and there are {num_tasks}; set"
         f" training.prompts_per_step={num_tasks} at most, or training.num_steps in the place of training.epochs"

@@ -1,4 +1,4 @@
-"""How long prompts are for the run's model, for the table of the prepare stage: where its tokenizer is at hand."""
+"""Lengths of prompts for the run's model, for the prepare stage's table, if its tokenizer is available."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Lengths:
 
     counted: int
     mean: float
-    """Where some prompts were not counted to their end, of the others."""
+    """Mean length. If some prompts were not counted to their end, that of the others."""
     longest: str
     """A number of tokens, or "over N" where some were not counted to their end."""
     too_long: float

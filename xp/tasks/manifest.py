@@ -18,7 +18,7 @@ SCHEMA_VERSION = 1
 
 @dataclass(frozen=True)
 class Count:
-    """What became of the tasks of one environment and purpose."""
+    """Numbers of tasks of one environment and purpose, by their fate."""
 
     tasks: int = 0
     failed: int = 0

@@ -1,4 +1,4 @@
-"""What preparation asks of an environment, and what it says of one that does not answer."""
+"""Preparation's requests to an environment, and the messages on one that does not answer."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def reason(error: Exception) -> str:
 
 
 def hash_task(task: Task) -> str:
-    """Of the environment's own description; a task without one is told apart by its place."""
+    """Hash of the environment's own description. A task without one is identified by its index."""
     return digest_of(task.spec or {"split": task.split, "index": task.index})
 
 
@@ -96,7 +96,7 @@ def described(provider: Provider, task: Task) -> tuple[list[Message], tuple[Tool
 def entry_of(
     task: Task, task_hash: str, prompt: Sequence[Message], tools: tuple[ToolSpec, ...], member: MemberConfig
 ) -> ShardEntry:
-    """What is kept of a task; raises ValueError if it has no prompt."""
+    """Stored form of a task. Raises ValueError if it has no prompt."""
     messages = opening_messages(member.system_prompt, prompt, tools)
     if not messages:
         raise ValueError("the environment has no prompt for this task")

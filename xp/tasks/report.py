@@ -1,4 +1,4 @@
-"""What the prepare stage shows: a bar on a terminal, a line now and then in a log, a table at the end."""
+"""Output of the prepare stage: a bar on a terminal, a line from time to time in a log, a table at the end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LINE_EVERY_S = 10.0
 
 
 class Progress:
-    """How many tasks are there, how fast, how much longer."""
+    """Number of tasks that are there, their rate, and the time left."""
 
     def __init__(self, total: int) -> None:
         self._total, self._done, self._known, self._failed = total, 0, 0, 0

@@ -24,14 +24,14 @@ FORMAT = 1
 """Raised with every change of the rows' schema or of how prompts are rendered: older sets are then not recognised."""
 
 VERSION_NAME = "TASKS_VERSION"
-"""By which a module says that its tasks are what they were, whatever else of its package changes."""
+"""Name by which a module declares the version of its tasks, independent of other changes of its package."""
 
 WHOLE_FILE_BYTES = 1 << 20
 """Data files beside an environment's code count by content up to this size, by size above it."""
 
 
 def canonical_request(config: PrepareConfig) -> dict[str, Any]:
-    """What determines the content of a set, and nothing else, as JSON-able values."""
+    """Everything that determines the content of a set, and nothing else, as JSON-able values."""
     members = {name: _canonical_member(member) for name, member in sorted(config.members.items())}
     return {"format": FORMAT, "members": members}
 
@@ -110,7 +110,7 @@ def identities(config: PrepareConfig) -> dict[str, str]:
 
 
 def differing_fields(wanted: Mapping[str, Any], found: Mapping[str, Any], at: str = "") -> list[str]:
-    """Which fields of two requests differ, one `field: found -> wanted` each."""
+    """Fields in which two requests differ, one `field: found -> wanted` each."""
     lines = []
     for key in sorted({*wanted, *found}):
         mine, theirs = wanted.get(key), found.get(key)
@@ -157,7 +157,7 @@ def source_digest(env: EnvConfig, path: Sequence[str] | None = None) -> str | No
 
 
 def is_found(name: str, path: Sequence[str] | None = None) -> bool:
-    """Whether this interpreter finds the module of `module:name`; another one (`python`) may have it for itself."""
+    """Returns whether this interpreter finds the module of `module:name`. Another one (`python`) may have it."""
     return _find_module(name.partition(":")[0], path) is not None
 
 
@@ -178,7 +178,7 @@ def _module_digest(module: str, path: Sequence[str] | None) -> str:
 
 
 def _declared_version(origin: Path) -> str | None:
-    """What a module's top level says of its tasks' version, read and not run."""
+    """Version of the tasks that a module's top level declares. The module is read and not run."""
     try:
         statements = ast.parse(origin.read_bytes()).body
     except (OSError, SyntaxError, ValueError):

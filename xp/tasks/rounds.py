@@ -1,4 +1,4 @@
-"""Which held-out tasks an evaluation plays and how often: decided once, the same on every backend."""
+"""Held-out tasks of an evaluation, and the number of samples of each. Decided once, the same on every backend."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ class TaskRow:
     task_id: str
     """`member/split/index`"""
     env: str
-    """Name of the member of the mix."""
+    """Name of the member of the mixture."""
     purpose: Purpose
     split: str
     index: int
@@ -32,7 +32,7 @@ class TaskRow:
     tools: str
     """JSON list of function schemas, as chat templates take them."""
     weight: float
-    """The environment's share in the mix, relative to the other members."""
+    """The environment's share in the mixture, relative to the other members."""
 
 
 def schema() -> Any:

@@ -1,4 +1,4 @@
-"""Which task comes when: the order of training, decided once so that every backend trains on the same sequence."""
+"""Order of training tasks, decided once so that every backend trains on the same sequence."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 
 
 class Weighted(Protocol):
-    """What the order depends on; a row of the task set does."""
+    """Fields that decide the order; a row of the task set has them."""
 
     @property
     def env(self) -> str: ...
@@ -22,7 +22,7 @@ Row = TypeVar("Row", bound=Weighted)
 def schedule(rows: Sequence[Row], num_prompts: int, *, seed: int, shuffle: bool) -> list[Row]:
     """The first `num_prompts` tasks of an endless training order.
 
-    Members of a mix take turns by weight (the member furthest behind its share comes next); within a member, every
+    Members of a mixture take turns by weight (the member furthest behind its share comes next); within a member, every
     task comes once an epoch, each epoch in an order of its own.
 
     Args:

@@ -18,7 +18,7 @@ SHARD_TASKS = 64
 
 
 class Splits(Protocol):
-    """What the choice depends on, asked of the environment as far as it is needed."""
+    """Facts that decide the selection. The environment is asked for them when they are needed."""
 
     def names(self) -> Sequence[str]: ...
 
@@ -201,7 +201,7 @@ def _ways_out(fewer: str) -> str:
 
 
 def _rank(seed: int, what: str) -> float:
-    """From 0 up to 1."""
+    """Number from 0 up to 1, excluded."""
     return int.from_bytes(hashlib.sha256(f"{seed}/{what}".encode()).digest()[:8]) / 2**64
 
 
@@ -213,7 +213,7 @@ def _refuse_too_many(where: str, count: int, key: str) -> None:
 
 
 def _take(where: str, wanted: Selection | HeldOut, available: Places, whole: Places | None = None) -> list[Place]:
-    """Of the available places those that are wanted; indices count within the whole split."""
+    """The wanted ones of the available places. Indices count within the whole split."""
     if wanted.indices == ():
         raise XpError(f"{where} no task at all: its indices are an empty list")
     whole = available if whole is None else whole

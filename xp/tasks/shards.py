@@ -21,7 +21,7 @@ from xp.tasks.selection import Block
 
 @dataclass(frozen=True)
 class ShardEntry:
-    """What is known of one selected task. No messages: it was left out of training, being held out under another id."""
+    """Entry of one selected task. No messages: it was left out of training, because it is held out under another id."""
 
     index: int
     task_hash: str
@@ -34,7 +34,7 @@ class ShardEntry:
 
     @property
     def prompt_digest(self) -> bytes:
-        """Of what a model sees: the same for the same messages and tools. Lengths keep the parts apart."""
+        """Digest of the model's input: equal for equal messages and tools. Lengths separate the parts."""
         parts = [text for message in self.messages or () for text in (message["role"], message["content"])]
         content = hashlib.sha256(repr([len(part) for part in parts]).encode())
         for part in (*parts, self.tools):
@@ -147,7 +147,7 @@ def builder_lock(path: Path, on_wait: Any = None) -> Iterator[None]:
 
 @contextmanager
 def try_lock(path: Path) -> Iterator[bool]:
-    """Whether nobody else builds; held for the block if so."""
+    """Tries to take the build lock without waiting. Yields whether it is held for the block."""
     from filelock import FileLock, Timeout
 
     lock = FileLock(path)

@@ -113,7 +113,7 @@ def _refusal(message: str) -> XpError:
 
 
 def _nearest(path: Path, expected: PrepareConfig | None) -> str:
-    """Which set of the store comes closest, and where it differs."""
+    """The most similar set of the store, and its differences."""
     if expected is None or not path.parent.is_dir():
         return ""
     wanted = canonical_request(expected)

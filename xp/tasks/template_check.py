@@ -1,4 +1,4 @@
-"""Whether the policy would read everything that it needs: a probe is rendered with the model's own chat template.
+"""Check that the policy would read everything that it needs: renders a probe with the model's own chat template.
 
 Runs below the wall, and in the trainer's Python as a program that prints a TemplateReport as JSON.
 
@@ -56,16 +56,16 @@ _RESULT = Message(role="tool", content="A table, and a key on it, says xp.")
 
 @dataclass(frozen=True)
 class TemplateReport:
-    """What a chat template makes of a dialogue with tools."""
+    """Rendering of a dialogue with tools by a chat template."""
 
     faults: tuple[str, ...]
-    """Why no episode can be played with it, each with the way out."""
+    """Reasons why no episode can be played with it, each with the way out."""
     only_appends: bool = False
-    """Whether the longer dialogue is rendered as the shorter one and more."""
+    """True if the rendering of a longer dialogue begins with that of the shorter one."""
     keeps_thoughts: bool = False
-    """Whether the thinking of earlier turns is rendered; the policy reads its own turns as it wrote them either way."""
+    """True if the thinking of earlier turns is rendered. The policy reads its own turns as it wrote them either way."""
     keeps_calls: bool = False
-    """Whether a tool call in an earlier turn's text is rendered; as above."""
+    """True if a tool call in an earlier turn's text is rendered; else as above."""
 
     def on_record(self) -> str:
         """One line on what the model reads, for the stage's log and for the doctor."""

@@ -1,4 +1,4 @@
-"""How long each prompt is for one model: counted once for a task set and a tokenizer, kept beside the set.
+"""Lengths of prompts for one model: counted once for a task set and a tokenizer, kept beside the set.
 
 The set is the same for every model, so the counts are no part of it: they lie in `<set>.tokens/<tokenizer>.json`.
 """
@@ -39,7 +39,7 @@ def count_tokens(
 
 
 def place_of(task_set: Path) -> Path:
-    """Where the counts of a set lie, one file a tokenizer."""
+    """Directory of a set's counts, one file per tokenizer."""
     return task_set.with_name(f"{task_set.name}{SUFFIX}")
 
 

@@ -1,4 +1,4 @@
-"""What a tracker is, and which of them a run's spec asks for."""
+"""The interface of a tracker, and the trackers that a run's spec asks for."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Tracker(Protocol):
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """What a tracker is told about a run: names, never a secret's value."""
+    """Description of a run for a tracker: names, never a secret's value."""
 
     run_id: str
     attempt: int
@@ -34,7 +34,7 @@ class TrackedRun:
     config: Mapping[str, Any]
     """The resolved spec."""
     directory: Path
-    """Of the run."""
+    """Directory of the run."""
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
@@ -57,7 +57,7 @@ def check_trackers(names: Sequence[str]) -> dict[str, str]:
 
 
 def _is_logged_in() -> bool:
-    """Whether `wandb login` left a key in ~/.netrc."""
+    """Returns whether `wandb login` left a key in ~/.netrc."""
     import netrc
     from urllib.parse import urlsplit
 

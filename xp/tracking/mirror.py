@@ -15,7 +15,7 @@ from xp.tracking.base import Opener, TrackedRun, Tracker
 
 POLL_S = 0.5
 CLOSE_TIMEOUT_S = 60.0
-"""How long trackers may take to flush at the end."""
+"""Seconds that trackers may take to flush at the end."""
 ABOUT = frozenset({"step", "time", "attempt", "stage"})
 """Keys of a line that are no metrics."""
 

@@ -1,4 +1,4 @@
-"""From a tracker's name to the tracker; its package is imported only when it is opened."""
+"""Opens trackers by their names. A tracker's package is imported only when it is opened."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from xp.tracking.base import Opener, TrackedRun, Tracker
 
 
 def openers(names: Sequence[str]) -> dict[str, Opener]:
-    """How to open each tracker; nothing is imported until it is called."""
+    """Functions that open each tracker. Nothing is imported before such a call."""
     return {name: _OPENERS[name] for name in names}
 
 

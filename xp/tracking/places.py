@@ -1,4 +1,4 @@
-"""Where trackers left a run's metrics on this machine, and how to see or send them."""
+"""Location of a run's metrics on this machine, by tracker, and commands that show or send them."""
 
 from __future__ import annotations
 

@@ -24,13 +24,13 @@ METRIC: Final = "evaluation/during/reward/avg_raw_reward"
 
 @dataclass(frozen=True)
 class BestRule:
-    """What evaluations while training decide. Paths are relative to the outputs root."""
+    """Rule on the evaluations while training. Paths are relative to the outputs root."""
 
     checkpoints: str
     metrics: str
     """The run's metrics.jsonl."""
     keeps_model: bool
-    """Whether the best model is kept, or only its step and reward."""
+    """True if the best model is kept, and not only its step and reward."""
     patience: int | None
     """Evaluations in a row without a better one, after which training stops; None: it does not."""
 
@@ -64,10 +64,10 @@ class BestKeeper:
         self._place = root / rule.checkpoints / NAME
         self._former = self._place.with_name(f".{NAME}.former")
         self.staged = self._place.with_name(f".{NAME}.part")
-        """Where the files of a new best model go before `finish`."""
+        """Directory of a new best model's files before `finish`."""
 
     def best(self) -> BestEvaluation | None:
-        """What is on record; None: nothing yet."""
+        """The recorded best evaluation; None: there is none yet."""
         if self._former.exists() and not self._place.exists():
             self._former.rename(self._place)  # a process was killed within `finish`
         try:
@@ -77,7 +77,7 @@ class BestKeeper:
             return None
 
     def is_better(self, reward: float) -> bool:
-        """Whether an evaluation with this reward is the best so far."""
+        """Returns whether an evaluation with this reward is the best so far."""
         best = self.best()
         return best is None or reward > best.reward
 
@@ -97,7 +97,7 @@ class BestKeeper:
         shutil.rmtree(self._former, ignore_errors=True)
 
     def stop(self, step: int) -> EarlyStop | None:
-        """Why training ends after this step, whose evaluation is in metrics.jsonl; None: it goes on."""
+        """Returns why training ends after this step, whose evaluation is in metrics.jsonl; None: it goes on."""
         best, patience = self.best(), self.rule.patience
         if best is None or patience is None or not self._metrics.is_file():
             return None

@@ -27,7 +27,7 @@ BACKEND = "gloo"
 
 @dataclass
 class Meeting(WeightTransferInitInfo):  # type: ignore[misc]
-    """Where sender and receivers meet; the sender is rank 0."""
+    """Address at which sender and receivers connect; the sender is rank 0."""
 
     host: str
     port: int

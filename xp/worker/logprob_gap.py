@@ -1,4 +1,4 @@
-"""Whether an engine writes with the weights that are trained: the check of `training.max_logprob_gap`."""
+"""Check that an engine generates with the weights that are trained (`training.max_logprob_gap`)."""
 
 from __future__ import annotations
 

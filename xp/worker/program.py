@@ -55,12 +55,15 @@ def _ended(program: Callable[[Sequence[str]], None], argv: Sequence[str]) -> int
 
 
 def _said_full(error: Exception) -> bool:
-    """Whether safetensors failed for want of room: its one error has the system's number in its text alone."""
+    """Returns whether safetensors failed for lack of disk space.
+
+    Its one error has the system's number in its text only.
+    """
     return type(error).__name__ == "SafetensorError" and any(f"(os error {number})" in str(error) for number in FULL)
 
 
 def _is_full(directory: Path) -> bool:
-    """Whether nothing can be written any more: torch reports a full disk as an error of its own, without a number."""
+    """Returns whether the disk is full. torch reports a full disk as an error of its own, without a number."""
     try:
         with tempfile.TemporaryFile(dir=directory) as probe:
             probe.write(bytes(PROBE_BYTES))
@@ -87,6 +90,6 @@ def _tell(message: str, code: ExitCode) -> int:
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 PROBE_BYTES = 1 << 20
-"""What torch leaves of a checkpoint that did not fit fills the disk to less than this."""
+"""Bytes of a probe file. The partial checkpoint that torch leaves behind fills a full disk to less than this."""
 _RESOURCE_ERRNOS = (1, 13, 27, 28, 30, 122)
 """EPERM, EACCES, EFBIG, ENOSPC, EROFS, EDQUOT."""

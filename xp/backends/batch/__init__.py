@@ -1,4 +1,4 @@
-"""The batch algebra: what divides what on each backend, which settings are legal, and which legal ones are near."""
+"""Batch shapes: the constraints of each backend, a check of a spec, and the nearest legal shapes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What must hold of a setting on each backend, with the formula, where the backend says so, and what it does if not.
+"""Constraints on the batch shape for each backend: formula, source, and effect of a violation.
 
-A law whose `silent` is empty is refused by the trainer itself. The others are the dangerous ones: the trainer goes on
-and does something else than what was asked for; `silent` says what.
+If `silent` is empty, the trainer itself refuses a violation. Otherwise it continues and does something else than the
+spec says; `silent` says what.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from xp.spec import EngineName, RunSpec, Strategy
 
 
 class Tier(IntEnum):
-    """Laws of a later tier mean nothing while one of an earlier tier is broken."""
+    """Order of checks: constraints of a later tier have no meaning while one of an earlier tier is violated."""
 
     PLACEMENT = 0
     BATCH = 1
@@ -24,15 +24,15 @@ class Tier(IntEnum):
 
 @dataclass(frozen=True)
 class Law:
-    """One condition."""
+    """A constraint on the batch shape."""
 
     tier: Tier
     field: str
-    """Key of the spec that is named when it is broken."""
+    """Key of the spec that the message names."""
     formula: str
     holds: Callable[[Setting], bool]
     numbers: Callable[[Setting], str]
-    """The formula's two sides for a setting."""
+    """Values in the formula for a batch shape."""
     source: str
     silent: str = ""
 
@@ -52,30 +52,30 @@ SLIME_ARGUMENTS = "slime 0.3.1, slime/utils/arguments.py slime_validate_args"
 
 
 def _placement(source: str) -> tuple[Law, ...]:
-    """How accelerators are shared out; the same on every backend."""
+    """Constraints on how accelerators are shared; the same on every backend."""
     return (
         Law(
             Tier.PLACEMENT,
             "backend.engine.accelerators",
-            "engine.accelerators < accelerators_per_node x num_nodes",
+            "engine.accelerators must be less than accelerators_per_node x num_nodes",
             lambda s: s.training > 0,
-            lambda s: f"{s.engine_accelerators} < {s.per_node} x {s.num_nodes}",
+            lambda s: f"{s.engine_accelerators} and {s.per_node} x {s.num_nodes}",
             source,
         ),
         Law(
             Tier.PLACEMENT,
             "backend.engine.tensor_parallel",
-            "the engines' accelerators divide by engine.tensor_parallel",
+            "the engines' accelerators must be divisible by engine.tensor_parallel",
             lambda s: divides(s.engine_tensor, s.generating),
-            lambda s: f"{s.generating} by {s.engine_tensor}",
+            lambda s: f"{s.generating} and {s.engine_tensor}",
             source,
         ),
         Law(
             Tier.PLACEMENT,
             "backend.parallel",
-            "the accelerators that train divide by tensor x pipeline x context",
+            "the accelerators that train must be divisible by tensor x pipeline x context",
             lambda s: s.training > 0 and divides(s.model_parallel, s.training),
-            lambda s: f"{s.training} by {s.tensor} x {s.pipeline} x {s.context}",
+            lambda s: f"{s.training} and {s.tensor} x {s.pipeline} x {s.context}",
             source,
         ),
     )
@@ -85,9 +85,9 @@ HEADS = (
     Law(
         Tier.PLACEMENT,
         "backend.engine.tensor_parallel",
-        "the model's attention heads divide by engine.tensor_parallel",
+        "the model's attention heads must be divisible by engine.tensor_parallel",
         lambda s: s.num_heads is None or divides(s.engine_tensor, s.num_heads),
-        lambda s: f"{s.num_heads} by {s.engine_tensor}",
+        lambda s: f"{s.num_heads} and {s.engine_tensor}",
         "vLLM and SGLang, column-parallel attention",
     ),
 )
@@ -96,28 +96,28 @@ MEGATRON = (
     Law(
         Tier.PLACEMENT,
         "backend.parallel.tensor",
-        "the model's attention heads divide by tensor, and its key-value heads are a multiple or a divisor of it",
+        "the model's attention heads must be divisible by tensor, its key-value heads a multiple or a divisor of it",
         lambda s: s.num_heads is None or (divides(s.tensor, s.num_heads) and _fits(s.tensor, s.num_kv_heads or 1)),
-        lambda s: f"{s.num_heads} and {s.num_kv_heads} by {s.tensor}",
+        lambda s: f"{s.num_heads} and {s.num_kv_heads} heads, tensor {s.tensor}",
         "Megatron-Core, TransformerConfig.__post_init__",
     ),
     Law(
         Tier.PLACEMENT,
         "backend.parallel.pipeline",
-        "the model's layers divide by pipeline",
+        "the model's layers must be divisible by pipeline",
         lambda s: s.num_layers is None or divides(s.pipeline, s.num_layers),
-        lambda s: f"{s.num_layers} by {s.pipeline}",
+        lambda s: f"{s.num_layers} and {s.pipeline}",
         "Megatron-Core, TransformerConfig.__post_init__",
     ),
     Law(
         Tier.PLACEMENT,
         "backend.parallel.expert",
-        "the accelerators that train divide by expert x pipeline, and the model's experts by expert",
+        "the accelerators that train must be divisible by expert x pipeline, and the model's experts by expert",
         lambda s: (
             divides(s.expert * s.pipeline, s.training)
             and (s.num_heads is None or divides(s.expert, s.num_experts or 1))
         ),
-        lambda s: f"{s.training} by {s.expert} x {s.pipeline}, {s.num_experts or 'no'} experts by {s.expert}",
+        lambda s: f"{s.training} and {s.expert} x {s.pipeline}, {s.num_experts or 'no'} experts and {s.expert}",
         "Megatron-Core, parallel_state.initialize_model_parallel",
     ),
 )
@@ -126,9 +126,9 @@ NOT_MEGATRON = (
     Law(
         Tier.PLACEMENT,
         "backend.parallel.strategy",
-        "tensor, pipeline and expert parallelism want strategy=megatron",
+        "tensor, pipeline and expert parallelism need strategy=megatron; with another one all must be 1",
         lambda s: s.tensor == s.pipeline == s.expert == 1,
-        lambda s: f"tensor {s.tensor}, pipeline {s.pipeline}, expert {s.expert}: all 1",
+        lambda s: f"tensor {s.tensor}, pipeline {s.pipeline}, expert {s.expert}",
         "ddp and fsdp2 shard or copy whole layers",
     ),
 )
@@ -136,47 +136,47 @@ NOT_MEGATRON = (
 WHOLE_UPDATES = (Tier.BATCH, "training.updates_per_step")
 
 TRL = (
-    *_placement("one process an accelerator (accelerate)"),
+    *_placement("one process per accelerator (accelerate)"),
     Law(
         Tier.PLACEMENT,
         "backend.parallel.tensor",
-        "each process holds whole layers and all experts",
+        "tensor, pipeline and expert must be 1: each process holds whole layers and all experts",
         lambda s: s.tensor == s.pipeline == s.expert == 1,
-        lambda s: f"tensor {s.tensor}, pipeline {s.pipeline}, expert {s.expert}: all 1",
+        lambda s: f"tensor {s.tensor}, pipeline {s.pipeline}, expert {s.expert}",
         "trl 1.16.0, GRPOTrainer under accelerate",
     ),
     Law(
         Tier.PLACEMENT,
         "backend.parallel.context",
-        "a sequence is not shared by processes",
+        "context must be 1: a sequence is not split over processes",
         lambda s: s.context == 1,
-        lambda s: f"context {s.context} = 1",
+        lambda s: f"{s.context}",
         TRL_CONFIG,
     ),
     Law(
         *WHOLE_UPDATES,
-        "prompts_per_step x group_size divides by updates_per_step x processes",
+        "prompts_per_step x group_size must be divisible by updates_per_step x processes",
         lambda s: divides(s.updates * s.ranks, s.episodes),
-        lambda s: f"{s.prompts} x {s.group} by {s.updates} x {s.ranks}",
+        lambda s: f"{s.prompts} x {s.group} and {s.updates} x {s.ranks}",
         "trl 1.16.0, GRPOTrainer: updates = episodes / (processes x micro-batch x accumulation)",
-        "the accumulation is rounded, so that a step has more or fewer updates than asked for, of another size",
+        "the accumulation is rounded, so the number and the size of a step's updates differ from the spec",
     ),
     Law(
         Tier.MICRO,
         "training.micro_batch_size",
-        "prompts_per_step x group_size divides by micro_batch_size x processes",
+        "prompts_per_step x group_size must be divisible by micro_batch_size x processes",
         lambda s: divides(s.micro * s.ranks, s.episodes),
-        lambda s: f"{s.prompts} x {s.group} by {s.micro} x {s.ranks}",
+        lambda s: f"{s.prompts} x {s.group} and {s.micro} x {s.ranks}",
         TRL_CONFIG,
     ),
     Law(
         Tier.MICRO,
         "training.micro_batch_size",
-        "an update's episodes of one process divide by micro_batch_size",
+        "an update's episodes of one process must be divisible by micro_batch_size",
         lambda s: divides(s.micro * s.updates * s.ranks, s.episodes),
-        lambda s: f"{s.episodes} / ({s.updates} x {s.ranks}) by {s.micro}",
+        lambda s: f"{s.episodes} / ({s.updates} x {s.ranks}) and {s.micro}",
         "trl 1.16.0, GRPOTrainer: updates = episodes / (processes x micro-batch x accumulation)",
-        "the accumulation is rounded, so that a step has more or fewer updates than asked for, of another size",
+        "the accumulation is rounded, so the number and the size of a step's updates differ from the spec",
     ),
 )
 
@@ -185,57 +185,57 @@ SKYRL = (
     Law(
         Tier.PLACEMENT,
         "backend.engine.accelerators",
-        "the engines take whole nodes, or as many accelerators of each node",
+        "the engines must take whole nodes, or the same number of accelerators of each node",
         lambda s: divides(s.num_nodes, s.engine_accelerators or 0) or divides(s.per_node, s.engine_accelerators or 0),
         lambda s: f"{s.engine_accelerators} of {s.num_nodes} x {s.per_node}",
         "skyrl 0.3.0, placement counts are nodes x accelerators per node",
     ),
     Law(
         *WHOLE_UPDATES,
-        "prompts_per_step divides by the prompts of an update",
+        "prompts_per_step must be divisible by the prompts of an update",
         lambda s: divides(s.prompts // s.updates, s.prompts),
-        lambda s: f"{s.prompts} by {s.prompts} // {s.updates} = {s.prompts // s.updates}",
+        lambda s: f"{s.prompts} and {s.prompts} // {s.updates} = {s.prompts // s.updates}",
         SKYRL_BATCHES,
     ),
     Law(
         *WHOLE_UPDATES,
-        "prompts_per_step divides by updates_per_step (an update is whole prompts)",
+        "prompts_per_step must be divisible by updates_per_step (an update is whole prompts)",
         lambda s: divides(s.updates, s.prompts),
-        lambda s: f"{s.prompts} by {s.updates}",
+        lambda s: f"{s.prompts} and {s.updates}",
         SKYRL_BATCHES,
-        "the prompts of an update are rounded down, so that a step has more updates than asked for",
+        "the prompts of an update are rounded down, so a step has more updates than the spec says",
     ),
     Law(
         Tier.BATCH,
         "training.prompts_per_step",
-        "an update has at least one episode for each data-parallel rank",
+        "an update must have at least one episode for each data-parallel rank",
         lambda s: s.prompts // s.updates * s.group >= s.ranks,
-        lambda s: f"{s.prompts} / {s.updates} x {s.group} >= {s.ranks}",
+        lambda s: f"{s.prompts} / {s.updates} x {s.group} episodes and {s.ranks} ranks",
         SKYRL_BATCHES,
     ),
     Law(
         Tier.BATCH,
         "training.prompts_per_step",
-        "a rank's share of a step divides by its share of an update",
+        "a rank's share of a step must be divisible by its share of an update",
         lambda s: divides(s.prompts // s.updates * s.group // s.ranks, s.episodes // s.ranks),
-        lambda s: f"{s.episodes} // {s.ranks} by {s.prompts // s.updates * s.group} // {s.ranks}",
+        lambda s: f"{s.episodes} // {s.ranks} and {s.prompts // s.updates * s.group} // {s.ranks}",
         SKYRL_BATCHES,
     ),
     Law(
         Tier.BATCH,
         "training.prompts_per_step",
-        "prompts_per_step / updates_per_step x group_size divides by the data-parallel size",
+        "prompts_per_step / updates_per_step x group_size must be divisible by the data-parallel size",
         lambda s: divides(s.ranks, s.prompts // s.updates * s.group),
-        lambda s: f"{s.prompts} / {s.updates} x {s.group} by {s.ranks}",
+        lambda s: f"{s.prompts} / {s.updates} x {s.group} and {s.ranks}",
         SKYRL_BATCHES,
-        "a rank's share is rounded down, and the check of the micro-batch is made against the rounded number",
+        "a rank's share is rounded down, and the micro-batch is checked against the rounded number",
     ),
     Law(
         Tier.MICRO,
         "training.micro_batch_size",
-        "an update's episodes of one rank divide by micro_batch_size",
+        "an update's episodes of one rank must be divisible by micro_batch_size",
         lambda s: s.is_packed or divides(s.micro, s.prompts // s.updates * s.group // s.ranks),
-        lambda s: f"{s.prompts} / {s.updates} x {s.group} / {s.ranks} by {s.micro}",
+        lambda s: f"{s.prompts} / {s.updates} x {s.group} / {s.ranks} and {s.micro}",
         SKYRL_BATCHES,
     ),
 )
@@ -245,44 +245,44 @@ SLIME = (
     Law(
         Tier.PLACEMENT,
         "backend.engine.accelerators",
-        "the accelerators that train are whole nodes, or part of one",
+        "the accelerators that train must be whole nodes, or part of one",
         lambda s: s.training <= s.per_node or divides(s.per_node, s.training),
         lambda s: f"{s.training} of {s.num_nodes} x {s.per_node}",
         "slime 0.3.1, --actor-num-nodes x --actor-num-gpus-per-node",
     ),
     Law(
         *WHOLE_UPDATES,
-        "prompts_per_step x group_size divides by updates_per_step",
+        "prompts_per_step x group_size must be divisible by updates_per_step",
         lambda s: divides(s.updates, s.episodes),
-        lambda s: f"{s.prompts} x {s.group} by {s.updates}",
+        lambda s: f"{s.prompts} x {s.group} and {s.updates}",
         SLIME_ARGUMENTS,
-        "the batch of an update is rounded down, and the episodes that are left over are dropped",
+        "the batch of an update is rounded down, and the remaining episodes are dropped",
     ),
     Law(
         Tier.BATCH,
         "training.prompts_per_step",
-        "an update's episodes divide by the data-parallel size, packed micro-batches or not",
+        "an update's episodes must be divisible by the data-parallel size, with packed micro-batches too",
         lambda s: s.episodes >= s.updates and divides(s.ranks, s.episodes // s.updates),
-        lambda s: f"{s.episodes} / {s.updates} by {s.ranks}",
+        lambda s: f"{s.episodes} / {s.updates} and {s.ranks}",
         MEGATRON_MICRO_BATCHES,
     ),
     Law(
         Tier.MICRO,
         "training.micro_batch_size",
-        "an update's episodes of one rank divide by micro_batch_size",
+        "an update's episodes of one rank must be divisible by micro_batch_size",
         lambda s: s.is_packed or divides(s.micro, s.episodes // s.updates // s.ranks),
-        lambda s: f"{s.episodes} / {s.updates} / {s.ranks} by {s.micro}",
+        lambda s: f"{s.episodes} / {s.updates} / {s.ranks} and {s.micro}",
         MEGATRON_MICRO_BATCHES,
     ),
 )
 
 
 def with_shared_laws(own: tuple[Law, ...], spec: RunSpec, otherwise: tuple[Law, ...] = ()) -> tuple[Law, ...]:
-    """A trainer's own laws, with those of an engine, which splits attention by heads, and of Megatron.
+    """A trainer's own constraints, with those of an engine, which splits attention by heads, and of Megatron.
 
     Args:
-        own: of the trainer.
-        spec: decides which of the others count.
+        own: constraints of the trainer.
+        spec: decides which of the others apply.
         otherwise: in the place of Megatron's, where the policy is spread in another way.
     """
     is_megatron = spec.backend.parallel.strategy is Strategy.MEGATRON
@@ -291,6 +291,6 @@ def with_shared_laws(own: tuple[Law, ...], spec: RunSpec, otherwise: tuple[Law, 
 
 
 def broken(setting: Setting, laws: tuple[Law, ...]) -> list[Law]:
-    """The laws that a setting breaks, of the first tier that has any."""
+    """The violated constraints of the first tier that has any."""
     found = [law for law in laws if not law.holds(setting)]
     return [law for law in found if law.tier == min(one.tier for one in found)]

@@ -1,4 +1,4 @@
-"""What a person is told: why a setting is illegal and which are near, and the arithmetic of a legal one."""
+"""Messages about batch shapes: why one is illegal, which legal ones are near, and the arithmetic of a legal one."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from xp.spec import RunSpec
 
 
 def spec_laws(spec: RunSpec) -> tuple[Law, ...]:
-    """The laws that a spec is under, as its backend has them."""
+    """The constraints of the spec's backend."""
     return render_module(spec).batch_laws(spec)
 
 
 def batch_refusals(spec: RunSpec) -> list[Refusal]:
-    """Every broken law, with its formula, the numbers, the source, and the nearest legal settings."""
+    """Every violated constraint, with its formula, the numbers, the source, and the nearest legal batch shapes."""
     laws, setting = spec_laws(spec), setting_of(spec)
     found = broken(setting, laws)
     if not found:
         return []
     near = nearest_legal(setting, laws)
-    way_out = f"nearest legal: {', or '.join(map(str, near))}" if near else "no setting near this one is legal"
+    way_out = f"nearest legal: {', or '.join(map(str, near))}" if near else "no similar batch shape is legal"
     by_field = {law.field: law for law in reversed(found)}
     return [Refusal(law.field, f"{_what(law, setting)}; {way_out}") for law in by_field.values()]
 
 
 def arithmetic(spec: RunSpec) -> list[str]:
-    """How a step's episodes are spread, in words; for a legal spec."""
+    """Distribution of a step's episodes over ranks, in words, for a legal spec."""
     setting = setting_of(spec)
     per_update = setting.episodes // setting.updates
     share = per_update // setting.ranks
@@ -53,5 +53,5 @@ def arithmetic(spec: RunSpec) -> list[str]:
 
 
 def _what(law: Law, setting: Setting) -> str:
-    silent = f"; the trainer would not refuse: {law.silent}" if law.silent else ""
-    return f"{law.formula}, and here not: {law.numbers(setting)} ({law.source}){silent}"
+    silent = f"; the trainer does not check this: {law.silent}" if law.silent else ""
+    return f"{law.formula}; got {law.numbers(setting)} ({law.source}){silent}"

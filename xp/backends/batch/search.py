@@ -1,4 +1,4 @@
-"""Legal settings near an illegal one, the ones that change least first."""
+"""Legal batch shapes near an illegal one, those with the smallest change first."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ WEIGHTS: Mapping[str, float] = {
     "prompts": 4.0,
     "group": 6.0,
 }
-"""What it costs to double or halve a number; a quarter of it is what it costs to touch it at all."""
+"""Cost of doubling or halving a number. Changing the number at all costs a quarter of it in addition."""
 SCHEDULE = ("updates", "prompts", "group")
 PLACEMENT = ("tensor", "pipeline", "context", "expert", "engine_tensor", "engine_accelerators")
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """A legal setting, as overrides."""
+    """A legal batch shape, as overrides."""
 
     changes: dict[str, int]
     """Key of the spec -> value."""
@@ -42,7 +42,7 @@ class Proposal:
 
 
 def nearest_legal(setting: Setting, laws: tuple[Law, ...], limit: int = 3) -> list[Proposal]:
-    """Settings that break no law, one number changed or two; none that changes more than another one of them.
+    """Legal batch shapes with one or two changed numbers. Leaves out a shape whose changes include those of another.
 
     The cost is the sum of weight x (1/4 + |log2(new / old)|) over the numbers that change.
     """

@@ -10,7 +10,7 @@ from xp.spec import RunSpec
 
 @dataclass(frozen=True)
 class Setting:
-    """How many of what; the fields that a user can change are named in `FIELDS`."""
+    """A batch shape: numbers of prompts, episodes, ranks, accelerators. `FIELDS` names those that a user can change."""
 
     prompts: int
     """Tasks per rollout step."""
@@ -34,7 +34,7 @@ class Setting:
     is_packed: bool
     """Micro-batches are filled by tokens; `micro` is not used."""
     num_heads: int | None
-    """Of the model, where the spec knows its architecture; so the next four."""
+    """Attention heads of the model; None if the spec does not know the architecture. The same for the next four."""
     num_kv_heads: int | None
     num_layers: int | None
     num_experts: int | None
@@ -60,7 +60,7 @@ class Setting:
 
     @property
     def ranks(self) -> int:
-        """Data-parallel size; at least 1, so that a formula can be written down for a setting that has none."""
+        """Data-parallel size; at least 1, so that formulas have a value for every shape."""
         return max(1, self.training // self.model_parallel)
 
     @property
@@ -69,7 +69,7 @@ class Setting:
 
     @property
     def episodes(self) -> int:
-        """Of a rollout step."""
+        """Episodes of a rollout step."""
         return self.prompts * self.group
 
 

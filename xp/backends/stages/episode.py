@@ -1,4 +1,4 @@
-"""RunSpec -> what episodes need below the wall: the mix as an EpisodeConfig, and the names of its secrets."""
+"""RunSpec -> what episodes need below the wall: the mixture as an EpisodeConfig, and the names of its secrets."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ CATALOG_KEY = "OPENREWARD_API_KEY"
 
 
 def episode_config(spec: RunSpec) -> EpisodeConfig:
-    """The mix, as every stage that opens sessions reads it."""
+    """The mixture, as every stage that opens sessions reads it."""
     return EpisodeConfig({name: env_config(name, member, spec) for name, member in spec.env.members.items()})
 
 
 def env_config(name: str, member: EnvMember, spec: RunSpec) -> EnvConfig:
-    """One member of the mix."""
+    """One member of the mixture."""
     return EnvConfig(
         name=name,
         provider=in_job(Kind.PROVIDER, member.provider),
@@ -48,7 +48,7 @@ def env_config(name: str, member: EnvMember, spec: RunSpec) -> EnvConfig:
 
 
 def chat_of(spec: RunSpec) -> Chat:
-    """How dialogues become what the model reads, in every stage that generates."""
+    """Rendering of dialogues for the model, in every stage that generates."""
     arguments = {name: value for name, value in spec.model.chat_template.items() if value is not None}
     dialect = dialect_of(in_job(Kind.DIALECT, spec.model.dialect))
     return Chat(arguments, spec.model.tools_prompt, dialect, spec.record_prompts)
@@ -105,5 +105,5 @@ def used_plugins(spec: RunSpec) -> Iterator[tuple[Kind, str]]:
 
 
 def needs_catalog_key(member: EnvMember) -> bool:
-    """Whether the environment is in the OpenReward catalog, which wants an account."""
+    """Returns whether the environment is in the OpenReward catalog, which wants an account."""
     return member.provider == "openreward" and member.target is not None and "://" not in member.target

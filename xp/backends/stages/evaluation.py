@@ -9,12 +9,12 @@ from xp.worker.best import BestRule
 
 
 def rounds(spec: RunSpec) -> Rounds:
-    """Of one evaluation, as the stages' programs read it."""
+    """Rounds of one evaluation, as the stages' programs read them."""
     return Rounds(spec.evaluation.num_tasks, spec.evaluation.samples_per_task)
 
 
 def best_rule(spec: RunSpec, places: RunPaths) -> BestRule | None:
-    """What the evaluations while training decide; None: nothing."""
+    """Rule on the evaluations while training; None: there is none."""
     evaluation = spec.evaluation
     if not evaluation.keep_best and evaluation.patience is None:
         return None

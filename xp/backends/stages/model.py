@@ -17,7 +17,7 @@ PACKAGES = ("torch", "transformers", "trl", "tokenizers")
 
 
 def model_place(model: Model) -> str:
-    """Where the untrained policy is: a Hugging Face id, a directory, or the built model's place in the outputs."""
+    """Location of the untrained policy: a Hugging Face id, a directory, or the built model's path in the outputs."""
     if model.path is not None:
         return model.path
     return f"models/{model.name}-{made_from(model)[:16]}"
@@ -45,7 +45,7 @@ def model_config(model: Model, target: str, num_threads: int | None) -> str:
 
 
 def start_place(spec: RunSpec) -> str:
-    """Where the weights are that training starts from, with their tokenizer."""
+    """Location of the weights that training starts from, with their tokenizer."""
     return spec.training.initial_checkpoint or model_place(spec.model)
 
 
@@ -66,7 +66,7 @@ def model_stage(spec: RunSpec, places: RunPaths) -> Stage:
 
 @cache
 def _maker_digest() -> str:
-    """Of the code that makes the model, so that a change of it is a new model."""
+    """Digest of the code that makes the model. A change of the code makes a new model."""
     package = Path(__file__).resolve().parents[2] / "builtin"
     files = [*sorted(package.glob("model/*.py")), package / "mystery.py"]
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()

@@ -20,7 +20,7 @@ QUIET = {
 
 
 def cpu_environment(num_threads: int) -> dict[str, str]:
-    """How a process that computes on the CPU shares it.
+    """Variables that limit the threads of a process that computes on the CPU.
 
     OpenMP's threads spin while they wait for each other; when anything else runs on the cores, a step then takes
     several times as long (docs/results.md).
@@ -29,7 +29,7 @@ def cpu_environment(num_threads: int) -> dict[str, str]:
 
 
 def cpu_engine(spec: RunSpec) -> dict[str, str]:
-    """What vLLM reads on a CPU: no compiler is asked for, and no core is taken for itself."""
+    """Variables for vLLM on a CPU: needs no compiler, reserves no core."""
     is_here = spec.hardware.accelerator == "cpu" and spec.backend.engine.name is EngineName.VLLM
     return {"TORCH_COMPILE_DISABLE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"} if is_here else {}
 

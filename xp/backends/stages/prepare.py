@@ -16,7 +16,7 @@ PACKAGES = ("pyarrow", "filelock", "aiohttp")
 
 
 def prepare_config(spec: RunSpec, *, trains: bool = False) -> PrepareConfig:
-    """What the stage's program reads.
+    """Configuration of the stage's program.
 
     Args:
         spec: the run.

@@ -35,5 +35,5 @@ RULES: Final[tuple[Rule, ...]] = (
 
 
 def symptoms(history: History) -> list[Symptom]:
-    """What the rules find in a run, finished or not."""
+    """Symptoms that the rules find in a run, finished or not."""
     return [found for rule in RULES if (found := rule(history)) is not None]

@@ -13,7 +13,7 @@ from xp.diagnosis.symptom import Severity, Symptom
 RISE: Final = 0.15
 FLAT: Final = 0.02
 PASSED: Final = 0.9
-"""Where nearly all tasks pass already, their share cannot rise."""
+"""Share of passed tasks above which it can hardly rise."""
 
 
 def find(history: History) -> Symptom | None:

@@ -16,7 +16,7 @@ EQUAL: Final = 0.8
 
 
 def is_saturated(history: History) -> bool:
-    """Whether tasks pass, all episodes alike."""
+    """Returns whether tasks pass and all episodes of a task have equal rewards."""
     passes, equal = latest(history.passes(), STEPS), latest(history.series("reward/groups_without_variance"), STEPS)
     return passes is not None and equal is not None and passes >= FULL and equal >= EQUAL
 

@@ -1,4 +1,4 @@
-"""From the name of a package, as its users write it, to the module that it is."""
+"""Finds the module of a package by the name that its users write."""
 
 from __future__ import annotations
 

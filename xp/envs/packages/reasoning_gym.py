@@ -10,11 +10,11 @@ from pydantic import BaseModel, BeforeValidator, Field, model_validator
 from xp.envs.packages.hosted import HostedProvider
 
 MOST_TASKS: Final = 500_000_000
-"""Of a split, and the largest seed: training tasks and test tasks are drawn with seeds a billion apart."""
+"""Largest number of tasks of a split, and largest seed: the seeds of training and test tasks are a billion apart."""
 
 
 class AnswerPlace(StrEnum):
-    """Which part of the model's message is the answer."""
+    """Part of the model's message that is the answer."""
 
     TAGGED = "tagged"
     """Between the last `<answer>` and `</answer>`, by the package's own `extract_answer`; without them no answer."""
@@ -32,7 +32,7 @@ class Options(BaseModel):
     dataset: Annotated[list[str], BeforeValidator(_as_list), Field(min_length=1)]
     """Names of datasets; several are mixed by the package's own composite."""
     weights: dict[str, Annotated[float, Field(gt=0)]]
-    """Share of each dataset in the mix, relative to the others; 1 for one that is not named."""
+    """Share of each dataset in the mixture, relative to the others; 1 for one that is not named."""
     level: Annotated[int, Field(ge=0)] | None
     """Difficulty, on every attribute of each dataset's own curriculum; None: the datasets' defaults."""
     config: dict[str, dict[str, Any]]
@@ -40,9 +40,9 @@ class Options(BaseModel):
     num_train: Annotated[int, Field(ge=1, le=MOST_TASKS)]
     num_test: Annotated[int, Field(ge=1, le=MOST_TASKS)]
     seed: Annotated[int, Field(ge=0, le=MOST_TASKS)]
-    """Of the training tasks; those of the split `test` have seeds that no training task has."""
+    """Seed of the training tasks. No training task has a seed of a task of the split `test`."""
     prompt: str | None
-    """Which of the package's own system prompts (`default`, `simple`, `direct`, ...); None: the question alone."""
+    """Name of the package's own system prompt (`default`, `simple`, `direct`, ...); None: the question alone."""
     answer: AnswerPlace
 
     @model_validator(mode="after")

@@ -20,7 +20,7 @@ from xp.envs.config import EnvConfig
 from xp.errors import ExitCode, XpError, nearest
 
 TEST_OFFSET: Final = 1_000_000_000
-"""From the seeds of training tasks to those of test tasks; a task's seed is its dataset's plus its index."""
+"""Difference between the seeds of test and training tasks. A task's seed is its dataset's plus its index."""
 NO_TOOLS: Final = "Error: there are no tools here; write the answer itself."
 
 
@@ -126,7 +126,7 @@ def _check(env: str, options: Mapping[str, Any]) -> None:
 
 
 def _composite(config: EnvConfig, seed: int, size: int) -> Any:
-    """The package's mix of the datasets, also of a single one; raises XpError for what a dataset refuses."""
+    """The package's mixture of the datasets, also of a single one; raises XpError for what a dataset refuses."""
     options = config.options
     members = [
         DatasetSpec(name, options["weights"].get(name, 1.0), _fields(options, name)) for name in options["dataset"]
@@ -149,7 +149,7 @@ def _fields(options: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _spec(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """What of an entry identifies the task; the rest of its metadata need not be JSON."""
+    """The part of an entry that identifies the task. The rest of its metadata need not be JSON."""
     return {
         "dataset": entry["metadata"]["source_dataset"],
         "question": entry["question"],

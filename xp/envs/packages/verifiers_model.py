@@ -17,7 +17,7 @@ from aiohttp import web
 KEY_VARIABLE: Final = "XP_VERIFIERS_KEY"
 """In this process alone: where verifiers' client reads the endpoint's key."""
 ROLLOUT_HEADER: Final = "X-Session-ID"
-"""By which verifiers' client says which rollout asks: the id of its trace."""
+"""Header in which verifiers' client names the rollout of a request: the id of its trace."""
 MOST_BYTES: Final = 64 << 20
 
 

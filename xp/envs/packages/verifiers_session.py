@@ -123,7 +123,7 @@ class VerifiersSession:
         return self._episode.result()
 
     def _reward(self, episode: Any) -> float:
-        """Of the model's seat: the weighted sum of its rewards. Raises EnvFault where anything failed."""
+        """Reward of the model's seat: the weighted sum of its rewards. Raises EnvFault if anything failed."""
         errors = [*episode.errors, *(error for trace in episode.traces for error in trace.errors)]
         if not episode.ok:
             reasons = "; ".join(f"{error.type}: {error.message}" for error in errors) or "it was not completed"

@@ -110,7 +110,7 @@ def _environment(config: EnvConfig) -> tuple[Any, str]:
 
 
 def _talks(target: str, declared: Any) -> bool:
-    """Whether a seat only converses; a package may bring a program of its own to play a seat with."""
+    """Returns whether a seat only converses. A package may bring a program of its own that plays a seat."""
     own = default_harness_id(target) if declared.harness is None else declared.harness.id
     return own in TALKING
 

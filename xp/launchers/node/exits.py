@@ -1,4 +1,4 @@
-"""What a stage's exit code means: for the message, for xp's own exit code, and for whether another attempt may help."""
+"""Meaning of a stage's exit code: for the message, for xp's own exit code, and for a restart."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _OWN_CODES = frozenset({ExitCode.OK, ExitCode.INTERNAL, ExitCode.INTERRUPTED, Ex
 
 
 def is_restartable(code: int) -> bool:
-    """Whether the infrastructure failed, not the user's program."""
+    """Returns whether the infrastructure failed, and not the user's program."""
     return code in _RESTARTED or code - 128 in _RESTARTED_SIGNALS
 
 
 def reason(code: int, missing: Sequence[str]) -> str:
-    """Why a stage failed, in a few words."""
+    """Reason of a stage's failure, in a few words."""
     if missing:
         return f"it exited 0 without writing {', '.join(missing)}"
     if code > 128:
@@ -35,7 +35,7 @@ def reason(code: int, missing: Sequence[str]) -> str:
 
 
 def exit_code(code: int, missing: Sequence[str]) -> ExitCode:
-    """What xp exits with when a stage exited with `code`, or with 0 and without its outputs."""
+    """Exit code of xp for a stage that exited with `code`, or with 0 and without its outputs."""
     if missing:
         return ExitCode.MISSING_OUTPUT
     return ExitCode(code) if code in set(ExitCode) - _OWN_CODES else ExitCode.STAGE_FAILED

@@ -1,4 +1,4 @@
-"""Which GPUs of this machine a run gets: a user's runs share them by assignment, and a dead run's are free at once."""
+"""Assignment of this machine's GPUs to a user's runs. GPUs of a dead run are free at once."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ PR_SET_CHILD_SUBREAPER = 36
 CANNOT_START = 11
 NEVER = float("inf")
 KILL_PATIENCE_S = 5.0
-"""How long KILL may take; a process that hangs in the kernel is left to it."""
+"""Seconds that KILL may take. A process that hangs in the kernel is left to it."""
 
 
 def main(argv: Sequence[str]) -> int:

@@ -1,4 +1,4 @@
-"""What a node is told to run: one JSON file beside the stage's log, read by xp.launchers.node.on_node."""
+"""Job spec of a node: one JSON file beside the stage's log, read by xp.launchers.node.on_node."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from xp.reading import json_of
 
 ORDER = "order.json"
 CLAIM = "claim.json"
-"""Says which job of the cluster runs the order; a second one leaves it alone."""
+"""Says which job of the cluster runs the job spec; a second one leaves it alone."""
 RESULT = "result.json"
 
 
@@ -49,7 +49,7 @@ class Order:
     """Nobody waits for the end of the run: the node removes the secrets file when the stage is over."""
     grace_s: float
     prints: bool
-    """Whether the log goes to standard output too."""
+    """True if the log goes to standard output too."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n"
@@ -65,7 +65,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Result:
-    """How a stage ended; written last."""
+    """Result of a stage; written last."""
 
     code: int
     """128 + n: killed by signal n."""
@@ -76,7 +76,7 @@ class Result:
 
     @property
     def exit_code(self) -> int:
-        """Of the stage as a whole."""
+        """Exit code of the stage as a whole."""
         return self.code or (ExitCode.MISSING_OUTPUT if self.missing else ExitCode.OK)
 
 
@@ -91,7 +91,7 @@ def make_order(
     prints: bool = False,
     brings_files: bool = False,
 ) -> Order:
-    """The order for a stage."""
+    """The job spec of a stage."""
     job = stage.job
     names = {
         "XP_RUN_ID": context.run_id,
@@ -133,7 +133,7 @@ def read_result(directory: Path) -> Result | None:
 
 
 def claim(file: Path, job: str, before: Mapping[str, State]) -> Mapping[str, State]:
-    """Take an order for a job of the cluster; returns what lay at its outputs when it was first taken.
+    """Claims a job spec for a job of the cluster; returns the state of its outputs at the first claim.
 
     Raises:
         XpError: RUN_DIR where another job has it.

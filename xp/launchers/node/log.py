@@ -15,7 +15,7 @@ from xp.security.secrets import Redactor
 from xp.security.terminal import CONTROLS
 
 PROGRESS_EVERY_S = 30.0
-"""How often the state of a progress bar goes to the file; the screen has each."""
+"""Seconds between two states of a progress bar in the file; the screen gets every state."""
 MAX_LINE = 256 * 1024
 """A longer line is cut into several."""
 RESTORE = "\x1b[0m\x1b[?25h"
@@ -45,7 +45,7 @@ def write_to_screen(text: str) -> None:
 
 
 def is_screen() -> bool:
-    """Whether a person watches: colours and redrawn lines are for them."""
+    """Returns whether a person watches: only then are colours and redrawn lines used."""
     return sys.stdout.isatty()
 
 
@@ -89,12 +89,12 @@ class LogStream:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._pending = ""
         self._shown = 0
-        """How much of the pending text the screen has."""
+        """Characters of the pending text that the screen has already shown."""
         self._progress = ""
         """State of a line that is still being redrawn."""
         self._next_progress = 0.0
         self._drew = False
-        """Whether it ever sent terminal control."""
+        """True if it has ever sent a terminal control sequence."""
 
     def feed(self, data: bytes) -> None:
         """Take what the job wrote."""

@@ -1,12 +1,12 @@
-"""Runs orders on a node of a cluster, one after the other: what launcher=local does itself, for the others.
+"""Runs job specs on a node of a cluster, one after the other, as launcher=local does by itself.
 
-    python -m xp.launchers.node.on_node JOB ORDER...
+    python -m xp.launchers.node.on_node JOB JOB_SPEC...
 
-JOB is what the cluster calls this job. An order that another job has claimed is left alone, so that a submission that
-arrives twice runs once; the same job claims it again when it was requeued. TERM and USR1 end the program, after its
-grace by KILL, and no result is written, for the cluster may run the job again; USR1 asks it to, by the exit code
-REQUEUE. Otherwise the exit code is that of the last order run. Only the standard library and parts of xp that need no
-more are imported: this runs in whatever Python the node has.
+JOB is the cluster's id of this job. A job spec that another job has claimed is left alone, so a submission that arrives
+twice runs once; a requeued job claims its own job spec again. TERM and USR1 end the program, with KILL after its grace
+period. No result is then written, because the cluster may run the job again; after USR1 the exit code REQUEUE asks it
+to. Otherwise the exit code is that of the last job spec. The module imports only the standard library and parts of xp
+that need no more, because it runs in the node's own Python.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from xp.security.environment import STAGE_TOKENS, inherited
 from xp.security.secrets import Redactor, telling_values
 
 REQUEUE = 85
-"""Exit code: the order is not over; run this job again."""
+"""Exit code: the job spec is not finished; run this job again."""
 PR_SET_PDEATHSIG = 1
 
 
@@ -59,10 +59,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def carry_out(order: Order, job: str, ending: Ending) -> int:
-    """Run one order and write its result; returns its exit code, or REQUEUE.
+    """Runs one job spec and writes its result; returns its exit code, or REQUEUE.
 
     Raises:
-        XpError: RUNTIME where the outputs root is not to be seen here; RUN_DIR where another job runs the order.
+        XpError: RUNTIME where the outputs root is not to be seen here; RUN_DIR where another job runs it.
     """
     root = Path(order.root)
     if not root.is_dir():
@@ -102,7 +102,7 @@ class Ending:
             signal.signal(number, self._handle)
 
     def of(self, process: subprocess.Popen[bytes], grace_s: float) -> None:
-        """From now on this is the program to end."""
+        """Names the program that must be ended from now on."""
         self._process, self._grace_s = process, grace_s
         if self.is_asked:
             self._end()
@@ -155,7 +155,7 @@ def _run(order: Order, root: Path, file: BinaryIO, ending: Ending) -> int:
 
 
 def _passed(order: Order, held: Mapping[str, str]) -> dict[str, str]:
-    """What the program gets of the node's own variables; a cluster's may hold more than is meant for it."""
+    """Variables of the node that the program gets. A cluster's nodes may have variables that are not meant for it."""
     plain, hidden = inherited(held, (*STAGE_TOKENS, *order.secrets, *([order.runtime.project or ""])))
     return {**plain, **hidden}
 

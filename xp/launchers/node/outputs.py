@@ -1,4 +1,4 @@
-"""Whether a stage wrote what it promised: what lay there before it began does not count."""
+"""Check that a stage wrote its promised outputs. Files from before its beginning do not count."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ State = tuple[int, int, int] | None
 
 
 def states(root: Path, names: Sequence[str]) -> dict[str, State]:
-    """What is there now."""
+    """Present state of the files."""
     return {name: _state(root / name) for name in names}
 
 
@@ -40,7 +40,7 @@ def missing(root: Path, names: Sequence[str], before: Mapping[str, State], run: 
 
 
 def damaged(root: Path, manifest: str) -> str | None:
-    """What is wrong with the files of a content-addressed result; None: they are what its manifest says.
+    """Returns what is wrong with the files of a content-addressed result; None if they match its manifest.
 
     Their digests are taken once: a record beside the manifest says which files (size, time of change) had them.
 

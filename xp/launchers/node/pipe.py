@@ -1,4 +1,4 @@
-"""From a process's output to its log, until the process ends."""
+"""Copies a process's output to its log, until the process ends."""
 
 from __future__ import annotations
 

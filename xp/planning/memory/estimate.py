@@ -32,7 +32,7 @@ class MemoryEstimate:
     training: Mapping[str, float]
     generation: Mapping[str, float]
     kv_room: float
-    """What an engine has for its KV cache, on all its accelerators; less than 0: its weights do not fit its share."""
+    """Memory of an engine for its KV cache, on all its accelerators. Negative: its weights exceed its share."""
     kv_episode: float
     """KV cache of the longest episode."""
     episodes_per_engine: int
@@ -47,7 +47,7 @@ class MemoryEstimate:
 
     @property
     def episodes_at_once(self) -> int:
-        """How many of an engine's episodes fit its KV cache when all are as long as can be."""
+        """Number of an engine's episodes that fit its KV cache when all have the maximal length."""
         return max(0, min(self.episodes_per_engine, int(self.kv_room / self.kv_episode)))
 
 
@@ -141,7 +141,7 @@ def _expert_ways(spec: RunSpec, setting: Setting) -> int:
 
 
 def _in_training(spec: RunSpec, states: Mapping[str, float]) -> dict[str, float]:
-    """What of the states is on the accelerator at the peak of a forward-backward."""
+    """States that are on the accelerator at the peak of a forward-backward."""
     parallel = spec.backend.parallel
     # A state that is offloaded while the engine generates is fetched back for the whole of training.
     away = {"optimizer"} if _use(spec).is_optimizer_on_host else set()

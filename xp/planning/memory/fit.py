@@ -1,4 +1,4 @@
-"""Whether a spec fits its accelerators, and the cheapest change that makes it fit."""
+"""Check that a spec fits its accelerators, and the cheapest change that makes it fit."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class MemoryFit:
     capacity: float
     """Bytes of one accelerator."""
     levers: tuple[Lever, ...]
-    """Where it does not fit: the cheapest changes that mend it, alone or together; empty if none does."""
+    """The cheapest changes that make a spec fit, alone or together; empty if it fits, or if none does."""
 
     @property
     def headroom(self) -> float:

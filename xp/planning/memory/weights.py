@@ -1,4 +1,4 @@
-"""How many parameters a model has, and where they lie: counted from its architecture."""
+"""Number and placement of a model's parameters, counted from its architecture."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def weights_of(shape: Architecture | BuildSpec) -> Weights:
 
 
 def lora_parameters(shape: Architecture | BuildSpec, lora: LoraSpec) -> int:
-    """Of the adapters: rank x (inputs + outputs) of every linear layer but the head, whatever is targeted."""
+    """Parameters of the adapters, as if every linear layer but the head had one: rank x (inputs + outputs)."""
     hidden, heads, kv = shape.hidden_size, shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
     ends = 2 * (hidden + heads) + 2 * (hidden + kv) + 3 * (hidden + shape.intermediate_size)
     return shape.num_layers * lora.rank * ends

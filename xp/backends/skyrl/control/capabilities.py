@@ -1,4 +1,4 @@
-"""What SkyRL makes of a spec, derived from its rows (one row per field)."""
+"""SkyRL's capabilities for a spec, derived from its rows (one row per field)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""How SkyRL counts what xp says: machines and processes that train, engines, prompts of an update.
+"""Conversion of xp's numbers to SkyRL's: machines, training processes, engines, prompts of an update.
+
+The constraints are in xp.backends.batch, with their sources.
 
 What must divide what is in xp.backends.batch, with the sources.
 """
@@ -13,7 +15,7 @@ from xp.spec import Placement, RunSpec, Strategy
 
 @dataclass(frozen=True)
 class SkyRLBatchShape:
-    """What SkyRL counts in, for one legal spec."""
+    """The batch shape of one legal spec, in SkyRL's units."""
 
     num_nodes: int
     """Machines that train."""
@@ -31,7 +33,7 @@ class SkyRLBatchShape:
 
 
 def geometry(spec: RunSpec) -> SkyRLBatchShape:
-    """Solve for SkyRL's numbers; of a spec that breaks a law they mean nothing."""
+    """Computes SkyRL's numbers. They have no meaning for a spec that violates a constraint."""
     setting = setting_of(spec)
     taken = setting.engine_accelerators or 0
     # Engines of their own take whole machines where they can, else as much of each.
@@ -47,10 +49,10 @@ def geometry(spec: RunSpec) -> SkyRLBatchShape:
 
 
 def is_colocated(spec: RunSpec) -> bool:
-    """Whether training and generation take turns on the same accelerators."""
+    """Returns whether training and generation take turns on the same accelerators."""
     return spec.backend.engine.placement is Placement.COLOCATED
 
 
 def is_megatron(spec: RunSpec) -> bool:
-    """Whether Megatron trains; else FSDP2 does."""
+    """Returns whether Megatron trains; else FSDP2 does."""
     return spec.backend.parallel.strategy is Strategy.MEGATRON

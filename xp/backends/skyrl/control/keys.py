@@ -14,16 +14,16 @@ ALGORITHM = "trainer.algorithm"
 ENGINE = "generator.inference_engine"
 MEGATRON = ("trainer.policy.megatron_config", "trainer.ref.megatron_config")
 OWN_ESTIMATORS = (Estimator.REINFORCE_PP, Estimator.GAE, Estimator.CUSTOM)
-"""Whose advantages xp.backends.skyrl.worker.advantages computes, under a name of its own."""
+"""Estimators whose advantages xp.backends.skyrl.worker.advantages computes. SkyRL has them under names of xp's."""
 
 
 def is_rehearsal(spec: RunSpec) -> bool:
-    """Whether SkyRL's loop runs on the CPU, with a stand-in for vLLM."""
+    """Returns whether SkyRL's loop runs on the CPU, with a stand-in for vLLM."""
     return spec.hardware.accelerator == "cpu"
 
 
 def is_own(spec: RunSpec) -> bool:
-    """Whether xp computes the advantages."""
+    """Returns whether xp computes the advantages."""
     return spec.algorithm.estimator in OWN_ESTIMATORS
 
 
@@ -64,5 +64,5 @@ def fsdp(spec: RunSpec, of: tuple[str, ...], values: Mapping[str, Any]) -> Keys:
 
 
 def not_on_cpu(way_out: str) -> str:
-    """Why the rehearsal refuses a value."""
+    """Returns why the rehearsal refuses a value."""
     return f"not on hardware=cpu; {way_out}, or choose hardware with accelerators"

@@ -81,17 +81,17 @@ def catalog(name: str) -> Mapping[str, Any]:
 
 
 def _overlap(one: str, other: str) -> bool:
-    """Whether they are one key, or one holds the other."""
+    """Returns whether they are one key, or one holds the other."""
     return one == other or one.startswith(f"{other}.") or other.startswith(f"{one}.")
 
 
 def _is_mapping(kind: str) -> bool:
-    """Which SkyRL hands on as it is, whatever its keys."""
+    """Returns whether the key's type is a mapping, which SkyRL passes on without checking its keys."""
     return "dict" in _kinds(kind)
 
 
 def is_of_kind(value: Any, kind: str) -> bool:
-    """Whether a value is of a type as the catalog writes it."""
+    """Returns whether a value is of a type as the catalog writes it."""
     return any(_is_a(value, name) for name in _kinds(kind))
 
 

@@ -32,7 +32,7 @@ __all__ = [
 
 PACKAGES = ("skyrl", "skyrl_gym", "ray", "torch", "transformers", "openreward")
 STAND_INS = ("vLLM: xp's own engine", "transfer of weights: a file", "CUDA: the CPU", "NCCL: gloo")
-"""Of the rehearsal."""
+"""Parts that the rehearsal replaces."""
 
 LORA = "trainer.policy.model.lora."
 POLICY_PATH, CRITIC_PATH = "trainer.policy.model.path", "trainer.critic.model.path"
@@ -68,7 +68,10 @@ def memory(spec: RunSpec) -> MemoryUse:
 
 
 def open_doors(spec: RunSpec) -> tuple[str, ...]:
-    """Those of several machines; on one, engines and router want the key of the run's own Ray."""
+    """Open servers of a run on several machines.
+
+    On one machine, engines and router require the key of the run's own Ray.
+    """
     if spec.hardware.num_nodes == 1:
         return ()
     return ("vLLM and its router want no key on a cluster's network: whoever reaches them can run code as you",)
@@ -153,7 +156,7 @@ def _train_job(spec: RunSpec, places: RunPaths) -> Job:
 
 
 def _exports(places: RunPaths) -> str:
-    """Where SkyRL writes Hugging Face models, one for each checkpoint."""
+    """Directory of SkyRL's Hugging Face models, one for each checkpoint."""
     return f"{places.checkpoints}/huggingface"
 
 

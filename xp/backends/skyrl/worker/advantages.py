@@ -91,8 +91,10 @@ def _whitened(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 
 
 def critic_weights(trained: torch.Tensor, updates: Sequence[tuple[int, int]]) -> torch.Tensor:
-    """What each token weighs in the critic's loss, such that the mean over an update's rows of their weighted sums is
-    the mean over its episodes with trained tokens of their token means.
+    """Weights of the tokens in the critic's loss.
+
+    The mean over an update's rows of their weighted sums equals the mean over its episodes (with trained tokens) of the
+    token means.
 
     Args:
         trained: (episodes, tokens), 1 where the policy wrote.

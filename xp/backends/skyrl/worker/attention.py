@@ -19,7 +19,7 @@ IMPORTER = "skyrl.backends.skyrl_train.workers.model_wrapper"
 
 
 def do_without() -> None:
-    """Where the package is absent, let `IMPORTER` be imported all the same; call it before SkyRL is imported."""
+    """Makes `IMPORTER` importable without FlashAttention. Call it before SkyRL is imported."""
     if find_spec("flash_attn") is None and not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
 

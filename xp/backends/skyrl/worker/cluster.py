@@ -29,7 +29,10 @@ UPSTREAM_SECRETS = (
     "MODAL_TOKEN_ID",
     "MODAL_TOKEN_SECRET",
 )
-"""What SkyRL would copy into Ray's runtime environment, which Ray keeps in plain text; its processes inherit them."""
+"""Secrets that SkyRL would copy into Ray's runtime environment, which Ray keeps in plain text.
+
+Its processes inherit them instead.
+"""
 TOLD = ("PYTHONPATH", VARIABLE)
 PREPARE = "xp.backends.skyrl.worker.process.prepare_process"
 REHEARSE = "xp.backends.skyrl.worker.rehearsal.stand_ins.prepare_process"
@@ -71,7 +74,7 @@ def run_in_ray(cfg: Any, task: Callable[..., Any], arguments: tuple[Any, ...], *
 
 
 def _result(running: Any, is_asked: threading.Event) -> Any:
-    """What the task gives back; where the job is to end first, None, after the task has closed its sessions."""
+    """Result of the task; None if the job is asked to end first, after the task has closed its sessions."""
     import ray
 
     try:
@@ -117,7 +120,7 @@ def _pretended(num_workers: int | None) -> dict[str, int]:
 
 
 def without_secrets(variables: Mapping[str, str]) -> dict[str, str]:
-    """What may stand in Ray's records."""
+    """The variables that may be in Ray's records."""
     return {name: value for name, value in variables.items() if name not in UPSTREAM_SECRETS}
 
 

@@ -1,4 +1,4 @@
-"""What SkyRL's stage programs read: frozen values written by render above the wall, standard library only."""
+"""Configuration of SkyRL's stage programs: frozen values, written by render above the wall. Standard library only."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OWN_ESTIMATOR = "xp"
 
 @dataclass(frozen=True)
 class SkyRLSampling:
-    """How the policy writes."""
+    """Sampling parameters of the policy."""
 
     temperature: float
     """0: greedy."""
@@ -37,7 +37,7 @@ class SkyRLSampling:
 
 @dataclass(frozen=True)
 class SkyRLStageConfig:
-    """What training and evaluation share. Paths are relative to the outputs root, the working directory."""
+    """Configuration that training and evaluation share. Paths are relative to the working directory (the outputs)."""
 
     attempt: int
     run: str
@@ -57,7 +57,7 @@ class SkyRLStageConfig:
     on_nonfinite: str
     """A value of xp.episode.finite.OnNonfinite."""
     max_logprob_gap: float | None
-    """Of a step (xp.worker.logprob_gap)."""
+    """Largest allowed gap of a step (xp.worker.logprob_gap)."""
     upload_as: str | None
     """Run name under which trajectories are uploaded to OpenReward; None: they are not."""
     rehearsal: bool
@@ -94,7 +94,7 @@ class SkyRLTrainStageConfig:
     initial_checkpoint: str | None
     """Directory whose weights and tokenizer training starts from; None: those of `base_model`."""
     model_dir: str
-    """Where the trained model goes, as a Hugging Face directory."""
+    """Directory of the trained model, in Hugging Face's format."""
     train_data: str
     """Parquet that the stage writes for SkyRL: steps x `prompts_per_step` rows in the order of training, which
     is one epoch of SkyRL's; also in common.paths."""
@@ -106,21 +106,21 @@ class SkyRLTrainStageConfig:
     updates_per_rollout: int
     """Optimizer updates per rollout step, all passes together."""
     shuffle: bool
-    """Whether xp's order of tasks is a random one; SkyRL's own loader must not shuffle on top."""
+    """True if xp's order of tasks is random. SkyRL's own loader must not shuffle in addition."""
     mask_truncated: bool
     during: Rounds | None
-    """Of an evaluation while training; None: there is none."""
+    """Rounds of an evaluation while training; None: there is none."""
     estimator: str
     """In xp's words: whose advantages are wanted."""
     advantage_fn: str | None
     """`package.module:function` of the user's own."""
     best: BestRule | None
-    """Of the evaluations while training."""
+    """Rule on the evaluations while training."""
     symptoms: LiveRules
 
     @property
     def start_model(self) -> str:
-        """What training starts from."""
+        """Model that training starts from."""
         return self.initial_checkpoint or self.base_model
 
     @property
@@ -129,7 +129,7 @@ class SkyRLTrainStageConfig:
         return self.length.steps
 
     def with_length(self, length: Length) -> SkyRLTrainStageConfig:
-        """Of so many rollout steps."""
+        """Returns a copy with this number of rollout steps."""
         others = (text for text in self.common.overrides if not text.startswith(f"{STEPS_KEY}="))
         common = replace(self.common, overrides=(*others, f"{STEPS_KEY}={length.steps}"))
         return replace(self, length=length, common=common)

@@ -60,7 +60,7 @@ def register_environment() -> None:
 
 
 class XpExperiment(BasePPOExp):  # type: ignore[misc]
-    """What training and evaluation share.
+    """Base class of the training and the evaluation experiment.
 
     Args:
         cfg: SkyRLTrainConfig.
@@ -133,7 +133,10 @@ class XpTraining(XpExperiment):
 
 
 def own_rule(config: SkyRLTrainStageConfig) -> AdvantageFn | None:
-    """How xp makes advantages of rewards; None where SkyRL or a critic does. Raises XpError: it cannot be loaded."""
+    """Returns the function that makes advantages of rewards; None if SkyRL or a critic does.
+
+    Raises XpError if it cannot be loaded.
+    """
     if config.advantage_fn is not None:
         return load_advantage_fn(config.advantage_fn)
     return reinforce_pp if config.estimator == "reinforce_pp" else None

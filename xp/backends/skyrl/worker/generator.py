@@ -76,7 +76,7 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
             yield self.plays(wanted)
 
     def plays(self, input_batch: Any) -> list[Play]:
-        """Of the last batch, in its order."""
+        """Episodes of the last batch, in its order."""
         return [self._plays[one.instance_id, one.repetition_id] for one in input_batch["trajectory_ids"]]
 
     async def agent_loop(
@@ -95,7 +95,10 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
                 await self._run_in_executor_if_available(play.episode.settle)
 
     def get_obs_ids_from_obs(self, new_obs: Any, is_done: bool) -> list[int]:
-        """What the environment said, by the model's own template; SkyRL's own way knows no cut turn and no tools."""
+        """Token ids of the environment's reply, by the model's own template.
+
+        SkyRL's own function supports no cut turns and no tools.
+        """
         del new_obs
         play = CURRENT.get()
         assert play is not None  # called by agent_loop alone

@@ -29,4 +29,4 @@ NATIVE: Final[Mapping[str, str]] = {
 }
 """SkyRL's name -> xp's."""
 MEASURED: Final[Mapping[str, str]] = {"training/tokens": "", "time/rollout_s": ""}
-"""What xp measures itself -> a remark."""
+"""Metrics that xp measures itself -> a remark."""

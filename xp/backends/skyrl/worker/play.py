@@ -39,7 +39,7 @@ class Play:
 
     row: ViewRow
     sample: int
-    """Which of the episodes of this task in this step, from 0."""
+    """Index of the episode among those of its task in this step, from 0."""
     episode: Episode
     prompt_ids: list[int]
     room: int
@@ -49,7 +49,7 @@ class Play:
     generated: int = 0
     observed: int = 0
     reply_ids: list[int] = field(default_factory=list)
-    """What the next turn begins with."""
+    """Token ids that the next turn begins with."""
     _last_id: int | None = None
 
     def wrote(self, ids: Sequence[int]) -> None:
@@ -70,7 +70,7 @@ class Play:
 
     @property
     def num_tokens(self) -> int:
-        """Of the whole conversation."""
+        """Number of tokens of the whole conversation."""
         return len(self.prompt_ids) + self.generated + self.observed
 
     def played(self) -> Played:

@@ -1,4 +1,4 @@
-"""What every Python process of a SkyRL job needs before it imports SkyRL."""
+"""Set-up of every Python process of a SkyRL job, before it imports SkyRL."""
 
 from __future__ import annotations
 

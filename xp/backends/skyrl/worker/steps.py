@@ -22,7 +22,7 @@ from xp.worker.logprob_gap import check_gap
 
 
 class SkyRLStepLog:
-    """What SkyRL takes for its tracker.
+    """The tracker that SkyRL's trainer is given.
 
     Args:
         config: of the run.
@@ -37,9 +37,9 @@ class SkyRLStepLog:
         self._played: list[Played] = []
         self._rollout_s = 0.0
         self._tokens = 0
-        """Of this step's episodes, read or written."""
+        """Tokens of this step's episodes, read or written."""
         self._tokens_before: float | None = None
-        """Of all steps before."""
+        """Tokens of all steps before."""
         self._bar = tqdm(total=config.num_steps, desc="train", unit="step", mininterval=1.0, dynamic_ncols=True)
 
     def episodes(self, plays: Sequence[Play], step: int, rollout_s: float) -> None:
@@ -107,7 +107,7 @@ class SkyRLStepLog:
 
 
 def _tokens_until(metrics: Path, step: int) -> float:
-    """What earlier attempts had counted before this step."""
+    """Number of tokens that earlier attempts had counted before this step."""
     lines = read_metrics(metrics, "train") if metrics.exists() else []
     counted = [line["training/tokens"] for line in lines if line["step"] < step and "training/tokens" in line]
     return float(counted[-1]) if counted else 0.0

@@ -1,4 +1,4 @@
-"""Runs SkyRL's training on the mix of environments: `python -m xp.backends.skyrl.worker.train <config.json>`."""
+"""Runs SkyRL's training on the mixture of environments: `python -m xp.backends.skyrl.worker.train <config.json>`."""
 
 from __future__ import annotations
 

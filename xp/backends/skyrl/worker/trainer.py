@@ -116,7 +116,10 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         return found
 
     def compute_advantages_and_returns(self, data: Any) -> Any:
-        """By the rule or the critic where there is one, else by SkyRL's estimator; void episodes have none."""
+        """Computes advantages by the rule or the critic if there is one, else by SkyRL's estimator.
+
+        Void episodes have none.
+        """
         if self.has_critic:
             settings = self.cfg.trainer.algorithm
             data["advantages"], data["returns"] = gae(

@@ -1,4 +1,4 @@
-"""What Slime makes of a spec, derived from its rows (one row per field)."""
+"""Slime's capabilities for a spec, derived from its rows (one row per field)."""
 
 from __future__ import annotations
 

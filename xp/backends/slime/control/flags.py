@@ -23,7 +23,7 @@ PARSERS: Mapping[str, Callable[[str], object]] = {"int": int, "float": float, "l
 
 @dataclass(frozen=True)
 class Flag:
-    """What a parser of the pinned version says of one flag."""
+    """A flag as a parser of the pinned version declares it."""
 
     origin: str
     """slime, megatron or sglang."""
@@ -82,7 +82,7 @@ def flags_of(keys: Mapping[str, Any]) -> Flags:
 
 
 def fault(name: str, values: tuple[str, ...] | None) -> str | None:
-    """What the pinned version would not take, or would ignore, of one flag."""
+    """Returns why the pinned version would reject or ignore the flag; None if it takes it."""
     if name not in (flags := catalog().flags):
         known = nearest(name.removeprefix("--"), [known.removeprefix("--") for known in flags])
         return f"Slime ({catalog().slime[:8]}) knows no such flag and would ignore it{known}"

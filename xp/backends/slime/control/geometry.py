@@ -1,4 +1,4 @@
-"""The layout of Slime's accelerators and what it counts in; what must hold of the numbers is in xp.backends.batch.laws.
+"""The layout of Slime's accelerators, and the units in which it counts; its constraints are in xp.backends.batch.
 
 Source at the pinned commit: slime/utils/arguments.py `slime_validate_args`, slime/ray/placement_group.py.
 """
@@ -12,7 +12,7 @@ from xp.spec import Placement, RunSpec
 
 @dataclass(frozen=True)
 class SlimeBatchShape:
-    """What Slime counts in, for one spec."""
+    """The batch shape of one spec, in Slime's units."""
 
     train_nodes: int
     train_per_node: int

@@ -82,7 +82,7 @@ def _flags(origin: str, parser: argparse.ArgumentParser) -> dict[str, dict[str, 
 
 
 def _flag(origin: str, option: str, action: argparse.Action) -> dict[str, Any]:
-    """What is None, and a dest that follows from the name, is left out."""
+    """Describes one flag. Leaves out values that are None, and a dest that follows from the name."""
     flag = {
         "origin": origin,
         "dest": None if action.dest == option[2:].replace("-", "_") else action.dest,

@@ -107,11 +107,11 @@ def plain(episodes: Sequence[Valid]) -> list[float]:
 
 BASELINES: Mapping[str, Baseline] = {"grpo": centred, "rloo": left_out}
 ESTIMATES: Mapping[str, AdvantageFn] = {"reinforce_pp": reinforce_pp, "gae": plain}
-"""Of the whole step."""
+"""Estimators that need the whole step."""
 
 
 def num_trained_tokens(sample: Any) -> int:
-    """How many tokens of a sample the loss sees; none where it is left out as truncated."""
+    """Number of tokens of a sample that the loss uses; 0 if the sample is left out as truncated."""
     return 0 if sample.remove_sample else sum(sample.loss_mask)
 
 

@@ -1,4 +1,4 @@
-"""Which of a run's checkpoints are whole, which one a restart goes on from, and which are removed.
+"""Checkpoints of a run: which are whole, which one a restart loads, and which are removed.
 
 A step's checkpoint is three things that Slime writes one after another: Megatron's `iter_<rollout id>`, then the
 Hugging Face export, then the position in the task view; only with the last one can a restart go on without repeating

@@ -1,4 +1,4 @@
-"""What Slime's stage programs read: frozen values written by render above the wall, standard library only."""
+"""Configuration of Slime's stage programs: frozen values, written by render above the wall. Standard library only."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class SlimeCommand:
     model_flags: tuple[str, ...]
     """Flags whose value is a Hugging Face id or directory: the trainer needs a local directory."""
     environment: Mapping[str, str]
-    """Of the trainer's processes, in Ray's runtime environment; no secret."""
+    """Variables of the trainer's processes, in Ray's runtime environment. Holds no secret."""
     slime_path_variable: str
     """Variable that holds the path of Slime's checkout."""
     megatron_path_variable: str
@@ -47,7 +47,7 @@ class SlimeCommand:
 
 @dataclass(frozen=True)
 class SlimeStageConfig:
-    """What training and evaluation share. Paths are relative to the outputs root, the working directory."""
+    """Configuration that training and evaluation share. Paths are relative to the working directory (the outputs)."""
 
     attempt: int
     run: str
@@ -59,14 +59,14 @@ class SlimeStageConfig:
     chat: Chat
     limits: EngineLimits
     seed: int
-    """Of the order of tasks."""
+    """Seed of the order of tasks."""
     max_void_fraction: float
     pass_threshold: float
     """Smallest reward that is a pass."""
     on_nonfinite: str
     """A value of xp.episode.finite.OnNonfinite."""
     max_logprob_gap: float | None
-    """Of a step (xp.worker.logprob_gap)."""
+    """Largest allowed gap of a step (xp.worker.logprob_gap)."""
     upload_as: str | None
     """Run name under which trajectories are uploaded to OpenReward; None: they are not."""
 
@@ -78,7 +78,7 @@ class CriticConfig:
     roles: str
     """Value of --megatron-config-path: the program writes there what is the critic's alone."""
     checkpoints: str
-    """Where the critic is saved; Slime would write it over the policy's."""
+    """Directory of the critic's checkpoints. By default Slime would write them over the policy's."""
     learning_rate: float
 
 
@@ -99,13 +99,13 @@ class SlimeTrainConfig:
     held_out: str | None
     """Value of --eval-prompt-data, one line an episode; None: no evaluation while training."""
     rounds: Rounds
-    """Of one evaluation."""
+    """Rounds of one evaluation."""
     checkpoints: str
     """Value of --save and --load."""
     exports: str
     """Directory of the Hugging Face exports, `<exports>/<rollout id>`; the rollout id of step n is n - 1."""
     model_dir: str
-    """Where the trained model goes, as a Hugging Face directory."""
+    """Directory of the trained model, in Hugging Face's format."""
     length: Length
     prompts_per_step: int
     group_size: int
@@ -114,20 +114,20 @@ class SlimeTrainConfig:
     keep_checkpoints: int
     """Slime deletes none: older ones, with their exports, are removed once a newer one is whole."""
     best: BestRule | None
-    """Of the evaluations while training."""
+    """Rule on the evaluations while training."""
     symptoms: LiveRules
     shuffle: bool
     mask_truncated: bool
     estimator: str
     """A spec's `algorithm.estimator`."""
     advantage_fn: str | None
-    """Where it is `custom`."""
+    """Function of the estimator `custom`; None for the others."""
     critic: CriticConfig | None
-    """Where it is `gae`."""
+    """Critic of the estimator `gae`; None for the others."""
 
     @property
     def start_model(self) -> str:
-        """What training starts from."""
+        """Model that training starts from."""
         return self.initial_checkpoint or self.base_model
 
     @property
@@ -136,7 +136,7 @@ class SlimeTrainConfig:
         return self.length.steps
 
     def with_length(self, length: Length) -> SlimeTrainConfig:
-        """Of so many rollout steps."""
+        """Returns a copy with this number of rollout steps."""
         words = list(self.command.flags)
         if STEPS_FLAG in words:
             at = words.index(STEPS_FLAG)
@@ -171,7 +171,7 @@ class ConvertConfig:
 
     stage_dir: str
     command: SlimeCommand
-    """Of tools/convert_hf_to_torch_dist.py."""
+    """Command that runs tools/convert_hf_to_torch_dist.py."""
     num_processes: int
     """One an accelerator (torchrun); the tool spreads the layers over them."""
     base_model: str
@@ -218,7 +218,7 @@ class SlimeEvaluateConfig:
 
 @dataclass(frozen=True)
 class WorkerConfig:
-    """What the functions that Slime loads by name need; written by the stage programs, read in Slime's processes."""
+    """Configuration of the functions that Slime loads by name. Stage programs write it, Slime's processes read it."""
 
     root: str
     """The outputs root, absolute: Slime's processes run elsewhere."""
@@ -231,13 +231,13 @@ class WorkerConfig:
     updates_per_step: int
     mask_truncated: bool
     checkpoints: str | None
-    """Where older checkpoints are removed; None: nowhere."""
+    """Directory in which older checkpoints are removed; None: they are kept."""
     critic_checkpoints: str | None
-    """Where the critic's are, if there is one."""
+    """Directory of the critic's checkpoints, if there is a critic."""
     exports: str | None
     keep_checkpoints: int
     best: BestRule | None
-    """Of the evaluations while training."""
+    """Rule on the evaluations while training."""
     symptoms: LiveRules | None
     """None: nothing is trained."""
     estimator: str
@@ -260,7 +260,7 @@ def warm_up_start(learning_rate: float, warmup_updates: int) -> float:
 
 
 def warm_up_too_long(updates: int) -> str:
-    """Why so many updates of warm-up are not taken; found when planning, or once the epochs' steps are known."""
+    """Returns why so long a warm-up is refused. Called while planning, or once the steps of the epochs are known."""
     return f"Megatron takes no warm-up that is longer than the run of {updates} updates; set {updates} at most"
 
 

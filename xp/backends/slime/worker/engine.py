@@ -9,11 +9,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class EngineTurn:
-    """What the policy wrote in one turn."""
+    """The policy's output of one turn."""
 
     ids: list[int]
     logprobs: list[float]
-    """Of each token, under the sampling temperature."""
+    """Log-probability of each token, under the sampling temperature."""
     text: str
     meta: Mapping[str, Any]
     """SGLang's `meta_info`, for Slime's own bookkeeping."""

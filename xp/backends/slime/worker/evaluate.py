@@ -68,7 +68,7 @@ def _play(config: SlimeEvaluateConfig, name: str, model: Path, stage: Path, root
 
 
 def worker_config(config: SlimeEvaluateConfig, name: str, root: Path, num_episodes: int) -> WorkerConfig:
-    """What Slime's processes read of it."""
+    """The part of the configuration that Slime's processes read."""
     return WorkerConfig(
         root=str(root.absolute()),
         common=config.common,

@@ -16,5 +16,5 @@ LOG_ROLLOUT = "xp.backends.slime.worker.steps.log_rollout"
 LOG_EVALUATION = "xp.backends.slime.worker.steps.log_evaluation"
 """--custom-eval-rollout-log-function-path: `(rollout_id, args, data, extra_metrics) -> bool`."""
 ENTER_TRAINING = "xp.backends.slime.worker.training.enter"
-"""--custom-megatron-init-path: `(args) -> None` lets xp overhear what the training process logs, at once and to the
+"""--custom-megatron-init-path: `(args) -> None` lets xp capture what the training process logs, at once and to the
 last step; Slime's event files come late and are never closed. Gives the critic the advantage function of the policy."""

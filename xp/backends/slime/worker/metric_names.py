@@ -27,4 +27,4 @@ MEASURED: Final[Mapping[str, str]] = {
     "time/rollout_s": "",
     "time/step_s": "",
 }
-"""What xp measures itself -> a remark."""
+"""Metrics that xp measures itself -> a remark."""

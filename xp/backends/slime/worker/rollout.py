@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class SlimeTaskName:
-    """What of a sample's metadata names its task."""
+    """The part of a sample's metadata that names its task."""
 
     env: str
     split: str
@@ -151,7 +151,7 @@ def _record(
 
 
 def _forget(sample: Any) -> None:
-    """What an aborted try left: its session is gone, so the episode begins again."""
+    """Removes the data of an aborted try. Its session is gone, so the episode begins again."""
     if sample.response_length or sample.tokens:
         fresh = type(sample)()
         for name in ("tokens", "response", "response_length", "loss_mask", "rollout_log_probs", "weight_versions"):
@@ -161,7 +161,7 @@ def _forget(sample: Any) -> None:
 
 
 def _is_stopping(args: Any) -> bool:
-    """Whether Slime has all the episodes that it wants."""
+    """Returns whether Slime has as many episodes as it needs."""
     from slime.rollout.sglang_rollout import GenerateState
 
     return bool(GenerateState(args).aborted)

@@ -1,4 +1,4 @@
-"""What of xp lives in Slime's rollout process: the environments, the record of episodes, and how each one ended."""
+"""State of xp in Slime's rollout process: environments, records of episodes, and how each episode ended."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Worker:
     def __init__(self, config: WorkerConfig, mix: EnvironmentMixture, recorder: Recorder) -> None:
         self.config, self.mix = config, mix
         self.pool = ThreadPoolExecutor(mix.calls_at_once(), thread_name_prefix="xp-episode")
-        """Where an Episode's blocking calls run, so that the event loop never waits for an environment."""
+        """Pool for an Episode's blocking calls, so that the event loop never waits for an environment."""
         self.slots = asyncio.Semaphore(mix.max_sessions())
         """Episodes in flight; each holds a session."""
         self._chat: ChatTokens | None = None
@@ -114,7 +114,7 @@ def write_played(metadata: dict[str, Any], played: Played) -> None:
 
 
 def read_played(metadata: dict[str, Any]) -> Played:
-    """What `write_played` kept."""
+    """Reads the data that `write_played` stored."""
     return played_from(metadata[PLAYED])
 
 

@@ -1,4 +1,4 @@
-"""Ending on request: Ray kills its processes on the spot, so they are asked to close their sessions first."""
+"""Shutdown on request: Ray kills its processes at once, so they are asked to close their sessions first."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ OPEN: Final = "open"
 STOP: Final = "stop"
 CLOSED: Final = "closed"
 PATIENCE_S: Final = 5.0
-"""How long the program waits; a launcher's own grace is longer."""
+"""Seconds that the program waits; a launcher's own grace period is longer."""
 POLL_S: Final = 0.2
 
 
 def close_when_asked(folder: Path, close: Callable[[], None]) -> None:
-    """In Ray's process: watch for the request, in a thread of its own; what an earlier try left is forgotten."""
+    """In Ray's process: watches for the request in a thread, after removing the files of an earlier try."""
     for name in (STOP, CLOSED):
         (folder / name).unlink(missing_ok=True)
     (folder / OPEN).touch()
@@ -29,11 +29,11 @@ def close_when_asked(folder: Path, close: Callable[[], None]) -> None:
         close()
         (folder / CLOSED).touch()
 
-    threading.Thread(target=watch, name="xp-farewell", daemon=True).start()
+    threading.Thread(target=watch, name="xp-shutdown", daemon=True).start()
 
 
 def ask_to_close(folder: Path, patience_s: float = PATIENCE_S) -> bool:
-    """In the program: ask, and wait for an answer; whether everything is closed."""
+    """In the program: asks, waits for the answer, and returns whether everything is closed."""
     if not (folder / OPEN).exists():
         return True
     (folder / STOP).touch()

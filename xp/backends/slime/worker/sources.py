@@ -44,7 +44,7 @@ def open_sources(command: SlimeCommand) -> Sources:
 
 
 def _checkout(variable: str, package: str, mark: str, origin: str) -> Path:
-    """Where the variable points, else where the package is imported from (as in Slime's own image)."""
+    """Directory that the variable names. Without the variable: that of the imported package (Slime's own image)."""
     value = os.environ.get(variable)
     found = Path(value).absolute() if value else _imported(package)
     if found is None or not (found / mark).exists():

@@ -101,7 +101,7 @@ def _is_last(config: WorkerConfig, rollout_id: int) -> bool:
 
 
 def _is_evaluated(args: Any, rollout_id: int) -> bool:
-    """Whether Slime plays the held-out tasks after this step."""
+    """Returns whether Slime plays the held-out tasks after this step."""
     return args.eval_interval is not None and (rollout_id + 1) % args.eval_interval == 0
 
 
@@ -112,12 +112,12 @@ def _write_played(own: Worker, played: Sequence[Played]) -> None:
 
 
 def played_file(config: WorkerConfig) -> Path:
-    """Where an evaluation's episodes are handed to the stage's program."""
+    """File that hands an evaluation's episodes to the stage's program."""
     return Path(config.root, config.common.stage_dir, "played", f"{config.phase.rpartition('/')[2]}.json")
 
 
 def half_of(config: WorkerConfig, rollout_id: int) -> Path:
-    """Where the rollout's half of a step waits for the other one."""
+    """File in which the rollout's half of a step waits for the training's half."""
     return Path(config.root, config.common.stage_dir, "steps", f"{rollout_id}.json")
 
 

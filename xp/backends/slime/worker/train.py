@@ -1,4 +1,4 @@
-"""Runs Slime's train.py on the mix of environments: `python -m xp.backends.slime.worker.train <config.json>`."""
+"""Runs Slime's train.py on the mixture of environments: `python -m xp.backends.slime.worker.train <config.json>`."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def write_views(config: SlimeTrainConfig, stage: Path, model: Path, rows: Sequen
 
 
 def critic_role(critic: CriticConfig, root: Path, warmup_updates: int, *, is_resumed: bool) -> Mapping[str, Any]:
-    """What --megatron-config-path says of Slime's critic; the rest is as the command line has it for the policy.
+    """Entry of Slime's critic for --megatron-config-path; everything else is as on the command line of the policy.
 
     A critic that is not resumed starts where the policy does, with an output layer of its own.
     """
@@ -114,7 +114,7 @@ def critic_role(critic: CriticConfig, root: Path, warmup_updates: int, *, is_res
 
 
 def worker_config(config: SlimeTrainConfig, root: Path) -> WorkerConfig:
-    """What Slime's processes read of it."""
+    """The part of the configuration that Slime's processes read."""
     return WorkerConfig(
         root=str(root.absolute()),
         common=config.common,

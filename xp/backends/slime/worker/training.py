@@ -1,4 +1,4 @@
-"""What of xp runs in Slime's training processes: they are overheard, and the critic's get the policy's advantages."""
+"""The part of xp in Slime's training processes: captures metrics, and gives the policy's advantages to the critic."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from xp.reading import config_of
 from xp.worker.logprob_gap import check_gap
 
 WATCHED = ("loss", "grad_norm", "value_loss", "critic_grad_norm")
-"""What of an update must be finite, by our names."""
+"""Values of an update that must be finite, by xp's names."""
 
 
 def enter(args: Any) -> None:
@@ -39,7 +39,7 @@ def enter(args: Any) -> None:
 
 
 class Watched:
-    """Slime's log function, overheard."""
+    """Slime's log function, wrapped to capture its values."""
 
     def __init__(self, native: Callable[..., None], config: WorkerConfig) -> None:
         self._native, self._config = native, config

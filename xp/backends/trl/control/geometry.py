@@ -13,7 +13,7 @@ from xp.spec import EngineName, Placement, RunSpec
 
 @dataclass(frozen=True)
 class TRLBatchShape:
-    """What GRPOConfig counts in, for one spec."""
+    """The batch shape of one spec, in GRPOConfig's units."""
 
     generation_batch_size: int
     """Episodes per rollout step over all ranks."""
@@ -21,7 +21,7 @@ class TRLBatchShape:
     updates_per_rollout: int
     """Optimizer updates per rollout step, all passes together."""
     episodes_per_process: int
-    """Of one rollout step."""
+    """Episodes of one rollout step on one process."""
 
 
 def world_size(spec: RunSpec) -> int:
@@ -46,6 +46,6 @@ def geometry(spec: RunSpec) -> TRLBatchShape:
 
 
 def is_colocated(spec: RunSpec) -> bool:
-    """Whether vLLM lives inside the training processes."""
+    """Returns whether vLLM runs inside the training processes."""
     engine = spec.backend.engine
     return engine.name is EngineName.VLLM and engine.placement is Placement.COLOCATED

@@ -10,7 +10,9 @@ SLIDING = "sliding_attention"
 
 
 def masks(config: Any, positions: torch.Tensor, width: int) -> Any:
-    """Which columns each new token sees: those up to its own position, in layers with a window the last of them.
+    """Attention masks: the columns that each new token sees.
+
+    These are the columns up to its own position; in layers with a window, only the last of them.
 
     Args:
         config: of the model.

@@ -40,7 +40,7 @@ def latest_checkpoint(directory: Path) -> Path | None:
 
 
 def broken(checkpoint: Path) -> str | None:
-    """What is wrong with a checkpoint; None where every file is as it was sealed."""
+    """Returns what is wrong with a checkpoint; None if every file is as it was sealed."""
     try:
         files: dict[str, dict[str, Any]] = json.loads((checkpoint / SEAL).read_text())
         for name, sealed in files.items():

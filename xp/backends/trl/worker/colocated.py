@@ -93,7 +93,7 @@ class ColocatedWriter:
         )
 
     def _gathered(self, value: Any) -> list[Any]:
-        """What every rank of the group says, in their order."""
+        """Values of all ranks of the group, in their order."""
         if self._group is None:
             return [value]
         import torch.distributed

@@ -15,7 +15,7 @@ from xp.backends.trl.worker.writing import Done, GeneratedTurn, GenerationReques
 from xp.errors import ExitCode, XpError
 
 MODEL = "policy"
-"""What the server calls the model (`--served-model-name`)."""
+"""Name of the model on the server (`--served-model-name`)."""
 MAX_REQUESTS = 256
 """In flight from one process; the server batches what it has room for."""
 TIMEOUT_S = 1800.0

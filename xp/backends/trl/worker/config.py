@@ -1,4 +1,4 @@
-"""What TRL's stage programs read: frozen values written by render above the wall, standard library only."""
+"""Configuration of TRL's stage programs: frozen values, written by render above the wall. Standard library only."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from xp.worker.best import BestRule
 
 @dataclass(frozen=True)
 class TRLSampling:
-    """How the policy writes."""
+    """Sampling parameters of the policy."""
 
     temperature: float
     """0: greedy."""
@@ -32,7 +32,7 @@ class TRLSampling:
 
     @staticmethod
     def from_value(value: Mapping[str, Any]) -> TRLSampling:
-        """From what `dataclasses.asdict` made of one."""
+        """Reads the result of `dataclasses.asdict`."""
         return TRLSampling(**{**value, "stop": tuple(value["stop"])})
 
 
@@ -41,13 +41,13 @@ class VLLMServer:
     """A vLLM server that a stage starts for itself, and stops."""
 
     arguments: tuple[str, ...]
-    """Of `vllm serve`, after the model, without address and port."""
+    """Arguments of `vllm serve` after the model, without address and port."""
     num_accelerators: int
     """The last so many of the stage's are the server's."""
     start_timeout_s: float
-    """From its start to its first answer: loading the weights, compiling."""
+    """Seconds from the server's start to its first answer: it loads weights and compiles."""
     patience_s: float
-    """How long its health check may stay without an answer while it is used."""
+    """Seconds that its health check may stay without an answer while it is used."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Lora:
 
 @dataclass(frozen=True)
 class TRLStageConfig:
-    """What training and evaluation share. Paths are relative to the outputs root, the working directory."""
+    """Configuration that training and evaluation share. Paths are relative to the working directory (the outputs)."""
 
     attempt: int
     run: str
@@ -73,7 +73,7 @@ class TRLStageConfig:
     metrics: str
     """The run's metrics.jsonl."""
     num_threads: int
-    """Of one process."""
+    """Threads of one process."""
     dtype: str
     """Computed in."""
     chat: Chat
@@ -84,11 +84,11 @@ class TRLStageConfig:
     on_nonfinite: str
     """A value of xp.episode.finite.OnNonfinite."""
     max_logprob_gap: float | None
-    """Of a step (xp.worker.logprob_gap)."""
+    """Largest allowed gap of a step (xp.worker.logprob_gap)."""
     upload_as: str | None
     """Run name under which trajectories are uploaded to OpenReward; None: they are not."""
     server: VLLMServer | None
-    """What generates; None: the training processes themselves, or the evaluation's own."""
+    """Server that generates; None: the training processes, or the evaluation itself."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class TRLTrainConfig:
     initial_checkpoint: str | None
     """Directory whose weights and tokenizer training starts from; None: those of `base_model`."""
     model_dir: str
-    """Where the trained model goes, as a Hugging Face directory."""
+    """Directory of the trained model, in Hugging Face's format."""
     num_processes: int
     length: Length
     prompts_per_step: int
@@ -135,7 +135,7 @@ class TRLTrainConfig:
 
     @property
     def start_model(self) -> str:
-        """What training starts from."""
+        """Model that training starts from."""
         return self.initial_checkpoint or self.base_model
 
     @property
@@ -144,7 +144,7 @@ class TRLTrainConfig:
         return self.length.steps
 
     def with_length(self, length: Length) -> TRLTrainConfig:
-        """Of so many rollout steps."""
+        """Returns a copy with this number of rollout steps."""
         return replace(self, length=length, grpo={**self.grpo, "max_steps": length.steps * self.updates_per_rollout})
 
     def to_json(self) -> str:

@@ -1,4 +1,4 @@
-"""What every engine hands to the rollout: conversations that grow turn by turn, as token ids, each at its own pace."""
+"""Interface of an engine to the rollout: conversations as token ids that grow turn by turn, each at its own pace."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Conversation:
     prompt_ids: list[int]
     completion_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
-    """Of each completion token under the sampling temperature; 0 where the environment wrote it."""
+    """Log-probability of each completion token under the sampling temperature; 0 for the environment's tokens."""
     mask: list[int] = field(default_factory=list)
     """1 where the policy wrote the token, 0 where the environment did."""
     num_turns: int = 0
@@ -35,13 +35,13 @@ class Conversation:
 
 @dataclass(frozen=True)
 class RolloutTurn:
-    """What the policy wrote in one turn."""
+    """The policy's output of one turn."""
 
     number: int
-    """Which conversation."""
+    """Number of the conversation."""
     ids: list[int]
     is_cut: bool
-    """Whether a token limit or a stop text ended it instead of a token that ends turns."""
+    """True if a token limit or a stop text ended the turn, and not a token that ends turns."""
 
     @property
     def last_id(self) -> int | None:
@@ -54,12 +54,12 @@ Deliver = Callable[[RolloutTurn | BaseException], None]
 
 @dataclass(frozen=True)
 class Opening:
-    """What an engine is told of the episodes that it will play."""
+    """Description of the episodes that an engine will play."""
 
     prompts: Sequence[Sequence[int]]
     """Token ids, one list an episode; an episode's number is its place here."""
     names: Sequence[str]
-    """Of each episode: its task and which sample of it. The episode's randomness comes from it."""
+    """Name of each episode: its task and the index of its sample. It seeds the episode's randomness."""
     places: int
     """Episodes that go on at the same time, at most."""
     deliver: Deliver
@@ -70,11 +70,11 @@ class EpisodeEngine(Protocol):
 
     @property
     def conversations(self) -> Sequence[Conversation]:
-        """By the episodes' numbers."""
+        """Conversations, indexed by the episodes' numbers."""
 
     @property
     def is_writing(self) -> bool:
-        """Whether `step()` is to be called again before anything else has happened."""
+        """Returns whether `step()` must be called again before anything else happens."""
 
     def begin(self, number: int) -> None:
         """Let the policy write the first turn of a conversation."""
@@ -96,7 +96,7 @@ class EpisodeEngine(Protocol):
         """
 
     def goes_on(self, is_live: bool) -> bool:
-        """Whether to go on: for an episode of this process, or of one that the engine is shared with."""
+        """Returns whether to continue: for an episode of this process, or of a process that shares the engine."""
 
     def close(self) -> None:
         """Give back what the engine holds."""

@@ -35,7 +35,7 @@ class Writing:
     slot: int
     limit: int
     random: Random
-    """Of this turn alone: what is written does not depend on who writes beside it."""
+    """Random numbers of this turn alone: its text does not depend on the other conversations of the batch."""
     ids: list[int] = field(default_factory=list)
 
 

@@ -1,4 +1,4 @@
-"""Which engine plays a training run's episodes: vLLM's server, vLLM inside the process, or the policy itself."""
+"""Choice of the engine for a training run: vLLM's server, vLLM inside the process, or the policy itself."""
 
 from __future__ import annotations
 

@@ -27,9 +27,9 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
     def __init__(self, log: TRLStepLog, **parts: Any) -> None:
         self._xp_log = log
         self._xp_logps: torch.Tensor | None = None
-        """Of the last forward."""
+        """Log-probabilities of the last forward."""
         self._xp_gap = [0.0, 0.0]
-        """Of the micro-batches of an update that is the first one of its rollout: the sum, and the number of tokens."""
+        """Sum of gaps and number of tokens, over micro-batches of an update that is the first one of its rollout."""
         super().__init__(**parts)
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
@@ -81,7 +81,7 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
             self._xp_log.gap(self.state.global_step, total / count)
 
     def _loss(self) -> float:
-        """Of this update, over all ranks: not a number where one of them has none."""
+        """Loss of this update over all ranks; not a number if one rank has none."""
         own = self._tr_loss.detach().float().reshape(1)
         everybody = self.accelerator.gather(own) if self.accelerator.num_processes > 1 else own
         return float(everybody.mean()) if bool(torch.isfinite(everybody).all()) else math.nan

@@ -51,11 +51,11 @@ class HeldOutEvaluation:
 
     @property
     def patience_s(self) -> int:
-        """How long another rank may take at most, beside its training episodes."""
+        """Seconds that another rank may take at most, in addition to its training episodes."""
         return self._share.seconds(self._during)
 
     def is_due(self, step: int) -> bool:
-        """Whether the policy that has learned for so many rollout steps is to be evaluated."""
+        """Returns whether the policy is evaluated after this rollout step."""
         return step > 0 and step % self._during.every == 0
 
     def play(self, engine: Callable[[TRLSampling], OpenEngine], step: int, trainer: Any) -> None:
@@ -106,7 +106,7 @@ class HeldOutEvaluation:
 
 @dataclass(frozen=True)
 class Share:
-    """What one rank plays of an evaluation."""
+    """One rank's part of an evaluation."""
 
     numbered: Sequence[tuple[TaskRow, int]]
     """Each row with the number of its sample."""
@@ -114,12 +114,12 @@ class Share:
     """The first so many count. The rest are played and thrown away: ranks may share an engine, and all play as many."""
 
     def seconds(self, during: During) -> int:
-        """How long it may take at most."""
+        """Seconds that an evaluation may take at most."""
         return math.ceil(len(self.numbered) / during.wave_size) * during.wave_s
 
 
 def _decided(keeper: BestKeeper, step: int, reward: float) -> tuple[bool, str | None]:
-    """Whether an evaluation is the best so far, and why training stops."""
+    """Returns whether an evaluation is the best so far, and why training stops (None: it goes on)."""
     if keeper.is_better(reward):
         return True, None
     stop = keeper.stop(step)

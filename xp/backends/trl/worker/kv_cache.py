@@ -17,7 +17,7 @@ class Kept(NamedTuple):
 
 
 class Window:
-    """Which slots the next forward is about, and how far each is filled; all layers read it.
+    """The cache slots of the next forward, and the number of tokens in each; all layers read it.
 
     Args:
         slots: how many there are.
@@ -30,7 +30,7 @@ class Window:
         """Slots of this forward; None: the first `count` ones, of which the buffers are read in place."""
         self.count = 0
         self.columns = torch.zeros(0, 0, dtype=torch.long)
-        """Where each new token goes, [rows, new tokens]."""
+        """Column of each new token, [rows, new tokens]."""
         self.width = 0
         """Columns that attention looks at."""
 

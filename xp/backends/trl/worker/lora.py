@@ -1,4 +1,4 @@
-"""From a directory of adapters to a whole model, for engines that take nothing else."""
+"""Merges a directory of adapters into a whole model, for engines that take nothing else."""
 
 from __future__ import annotations
 

@@ -22,4 +22,4 @@ MEASURED: Final[Mapping[str, str]] = {
     "time/rollout_s": "",
     "time/step_s": "from the end of the step before",
 }
-"""What xp measures itself -> a remark."""
+"""Metrics that xp measures itself -> a remark."""

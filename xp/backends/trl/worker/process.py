@@ -1,4 +1,4 @@
-"""How a stage's process behaves: its threads, and which of its libraries' own output reaches the log."""
+"""Set-up of a stage's process: its threads, and the output of libraries that reaches the log."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def quiet_trainer(num_threads: int) -> None:
 
 
 def quiet_rank() -> None:
-    """What every rank would print, the first one prints; errors come from all."""
+    """Silences output on every rank but the first; errors are printed by all."""
     sys.stdout = open(os.devnull, "w")  # noqa: SIM115
 
 

@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class Ranks:
-    """Which of the training processes this one is; without torchrun, the only one."""
+    """Rank of this training process and number of all; without torchrun, the only one."""
 
     def __init__(self) -> None:
         self.number = int(os.environ.get("RANK", "0"))
@@ -21,7 +21,7 @@ class Ranks:
         return self.number == 0
 
     def gather(self, own: Sequence[T]) -> list[list[T]]:
-        """What every rank has, in their order; all ranks must call it."""
+        """Values of all ranks, in their order; all ranks must call it."""
         if self.count == 1:
             return [list(own)]
         import torch.distributed

@@ -19,7 +19,7 @@ from xp.errors import ExitCode
 
 POLL_S = 1.0
 LAST_S = 1800.0
-"""From the end of a server to that of its stage, which may be inside a broadcast that never returns."""
+"""Seconds from the end of a server to the end of its stage, which may be inside a broadcast that never returns."""
 
 
 class ServerWatch:
@@ -45,7 +45,7 @@ class ServerWatch:
         self._is_over.set()
 
     def fault(self) -> str:
-        """What became of the server, in words; empty: it lives."""
+        """The server's failure in words; empty while it runs."""
         code = self._process.poll()
         return self._fault or ("" if code is None else f"ended with {code}")
 
@@ -66,7 +66,7 @@ class ServerWatch:
 
 
 def is_healthy(url: str, timeout_s: float) -> bool:
-    """Whether the server says that it can write."""
+    """Returns whether the server reports that it can generate."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with suppress(OSError), opener.open(f"{url}/health", timeout=timeout_s) as response:
         return bool(response.status == 200)

@@ -19,7 +19,7 @@ from xp.episode.metrics_file import MetricsFile
 from xp.worker.logprob_gap import check_gap
 
 OF_AN_UPDATE = ("loss", "grad_norm")
-"""What one that was left out has none of."""
+"""Metrics that an update that was left out does not have."""
 
 
 class TRLStepLog:
@@ -58,7 +58,7 @@ class TRLStepLog:
         self._episodes = {**metrics, "time/rollout_s": rollout_s}
 
     def is_applied(self, global_step: int, loss: float, grad_norm: float | None) -> bool:
-        """Whether an update is to be made; raises XpError(DIVERGED) where the run is to stop."""
+        """Returns whether an update is applied. Raises XpError(DIVERGED) if the run must stop."""
         step = global_step // self._config.updates_per_rollout + 1
         is_finite = self._finite.are_finite(step, {"loss": loss, "gradient norm": grad_norm})
         self._is_left_out = not is_finite
@@ -66,7 +66,7 @@ class TRLStepLog:
         return is_finite
 
     def is_first(self, global_step: int) -> bool:
-        """Whether the next update is the first one of its rollout: its episodes were written with its weights."""
+        """Returns whether the next update is its rollout's first, with the weights that generated the episodes."""
         return global_step % self._config.updates_per_rollout == 0
 
     def gap(self, global_step: int, gap: float) -> None:

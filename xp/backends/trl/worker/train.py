@@ -1,4 +1,4 @@
-"""Runs TRL's GRPOTrainer on the mix of environments: `python -m xp.backends.trl.worker.train <config.json>`.
+"""Runs TRL's GRPOTrainer on the mixture of environments: `python -m xp.backends.trl.worker.train <config.json>`.
 
 Under torchrun every rank runs this program; the first one writes the run's metrics and the trained model.
 """
@@ -137,7 +137,7 @@ def make_trainer(
 
 
 def prepare_engine(config: TRLTrainConfig, environ: Mapping[str, str]) -> None:
-    """What TRL's part of vLLM does not know by itself, before the trainer makes it."""
+    """Sets what TRL does not pass to vLLM itself, before the trainer starts the engine."""
     if not config.grpo["use_vllm"]:
         return
     if SERVER_URL in environ:
@@ -198,7 +198,7 @@ def settled_reward(settled: list[float | None], **_: Any) -> list[float | None]:
 
 
 def _server(environ: Mapping[str, str]) -> dict[str, Any]:
-    """Where xp.backends.trl.worker.launch started a vLLM server, if it did."""
+    """TRL's arguments for the vLLM server that xp.backends.trl.worker.launch has started; empty if there is none."""
     if SERVER_URL not in environ:
         return {}
     return {"vllm_server_base_url": environ[SERVER_URL], "vllm_group_port": int(environ[GROUP_PORT])}

@@ -18,16 +18,16 @@ class GenerationRequest:
     ids: Sequence[int]
     max_tokens: int
     seed: int
-    """Of this request alone, so that what is written depends on no other request."""
+    """Seed of this request alone: its text does not depend on other requests."""
 
 
 @dataclass(frozen=True)
 class GeneratedTurn:
-    """What the policy wrote, its end-of-turn token included where it wrote one."""
+    """The policy's output of one turn, with its end-of-turn token if it has one."""
 
     ids: Sequence[int]
     logprobs: Sequence[float]
-    """Of each token, under the sampling temperature."""
+    """Log-probability of each token, under the sampling temperature."""
 
 
 Done = Callable[[GeneratedTurn | BaseException], None]
@@ -39,7 +39,7 @@ class Writer(Protocol):
 
     @property
     def is_writing(self) -> bool:
-        """Whether `step()` is to be called again, be it for the sake of other processes."""
+        """Returns whether `step()` must be called again, also if only another process needs it."""
 
     def submit(self, request: GenerationRequest, done: Done) -> None:
         """Write an answer, beside whatever is being written already."""
@@ -48,7 +48,7 @@ class Writer(Protocol):
         """Write a token of every answer, where the engine is one of this process."""
 
     def goes_on(self, is_live: bool) -> bool:
-        """Whether this process is to go on, be it for the sake of others."""
+        """Returns whether this process must continue, also if only another process needs it."""
 
     def close(self) -> None:
         """No request follows."""
@@ -121,5 +121,5 @@ class WritingEngine:
 
 
 def turn_seed(seed: str, name: str, turn: int) -> str:
-    """Where the randomness of one turn comes from, on every engine."""
+    """Seed of one turn, the same on every engine."""
     return f"{seed}/{name}/{turn}"

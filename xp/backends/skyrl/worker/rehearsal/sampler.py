@@ -107,7 +107,7 @@ class Sampler:
         return written
 
     def _holds(self, ids: Sequence[int], texts: Sequence[str]) -> bool:
-        """Whether the end of what was written holds one of these texts."""
+        """Returns whether the end of what was written holds one of these texts."""
         longest = max((len(text.encode()) for text in texts), default=0)
         return bool(texts) and any(text in self._tokenizer.decode(ids[-longest - 1 :]) for text in texts)
 

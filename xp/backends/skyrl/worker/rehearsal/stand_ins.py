@@ -19,7 +19,7 @@ SILENT = (
 
 
 def prepare_process() -> None:
-    """What process.prepare_process does, and the stand-ins; importable by name for Ray's workers."""
+    """Does the work of process.prepare_process and installs the stand-ins. Ray's workers import it by name."""
     process.prepare_process()
     import torch
 

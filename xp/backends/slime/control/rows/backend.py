@@ -1,4 +1,4 @@
-"""Parallelism, engine, machines and places."""
+"""Parallelism, engine, machines and paths."""
 
 from __future__ import annotations
 

@@ -50,7 +50,10 @@ def _packing(spec: RunSpec) -> dict[str, Any]:
 
 
 def _warmup(spec: RunSpec) -> str | None:
-    """Of epochs whose steps nobody knows yet, the train stage asks again."""
+    """Returns why the warm-up is too long.
+
+    For epochs whose number of steps is not known yet, the train stage checks again.
+    """
     training = spec.training
     if not training.warmup_updates or (steps := num_steps(spec)) is None:
         return None
@@ -219,7 +222,7 @@ PROGRESS = (
 
 
 def _without_export(spec: RunSpec) -> str | None:
-    """Why the step of an evaluation may have no model: Slime exports one with each checkpoint."""
+    """Returns why the step of an evaluation may have no model: Slime exports one with each checkpoint."""
     every, checkpoint = spec.evaluation.every, spec.training.checkpoint_every
     if every is None or every % checkpoint == 0:
         return None

@@ -30,7 +30,7 @@ OTHER_ESTIMATORS = {
     Estimator.GAE: "has no critic",
     Estimator.CUSTOM: "makes the advantages itself, and takes none from a function",
 }
-"""What TRL's GRPOTrainer has instead."""
+"""Difference of TRL's GRPOTrainer from each of these estimators."""
 TOKENS_OF_A_STEP = (
     "With several updates a step, token_mean divides each by the step's tokens over their number, not by its own."
 )
@@ -39,7 +39,7 @@ NO_CRITIC = "GRPOTrainer has no critic."
 
 
 def _is_cispo(spec: RunSpec) -> bool:
-    """Whether the loss is the one that TRL averages over tokens whatever it is told."""
+    """Returns whether the loss is CISPO's, which TRL always averages over tokens."""
     return spec.algorithm.policy_loss is PolicyLoss.CISPO
 
 
@@ -48,7 +48,7 @@ def _is_corrected(spec: RunSpec) -> bool:
 
 
 def _other(spec: RunSpec) -> str | None:
-    """What GRPOTrainer has instead of the spec's estimator; None for its own."""
+    """Returns how GRPOTrainer differs from the spec's estimator; None if it has the estimator."""
     return OTHER_ESTIMATORS.get(spec.algorithm.estimator)
 
 

@@ -1,4 +1,4 @@
-"""Processes, engine, machine and places."""
+"""Processes, engine, machine and paths."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from xp.spec import Attention, EngineName, Placement, RunSpec, Strategy
 
 VLLM_MODE = {Placement.COLOCATED: "colocate", Placement.SEPARATE: "server"}
 COLLECTIVE_S = 1800
-"""What a rank waits for the others beside their episodes: TRL's own default of `ddp_timeout`."""
+"""Seconds that a rank waits for the others, without the time of their episodes: TRL's own default of `ddp_timeout`."""
 CANNOT_BE_TOLD = "TRL's colocated engine cannot be told"
 
 
@@ -92,7 +92,7 @@ PARALLEL = (
 
 
 def _served(flag: str, colocated: str = "") -> Callable[[RunSpec], str]:
-    """What carries a field of the engine: a flag of `vllm serve`, or what colocated engines have."""
+    """Native name of a field of the engine: a flag of `vllm serve`, or the argument of colocated engines."""
 
     def receives(spec: RunSpec) -> str:
         if spec.backend.engine.name is EngineName.TRANSFORMERS:
