@@ -147,7 +147,7 @@ def test_training_changed_the_weights(outputs: Path) -> None:
 
 
 @pytest.mark.timeout(1500)
-def test_a_run_killed_in_its_evaluation_ends_when_it_is_resumed_is_finished_then_and_can_go_on(outputs: Path) -> None:
+def test_a_run_killed_in_its_evaluation_ends_when_it_is_resumed_and_is_finished_then(outputs: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "xp", "name=cut", *SMALL, "evaluation.samples_per_task=4"],
         cwd=outputs, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -173,10 +173,6 @@ def test_a_run_killed_in_its_evaluation_ends_when_it_is_resumed_is_finished_then
         assert f"{run.name} is finished (2 of 2 steps); to go on: resume={run.name} training.num_steps=N" in done.stdout
     assert (run / "run.json").read_bytes() == before
     assert not (run / "attempt_3").exists()
-    done = xp(outputs, f"resume={run.name}", "training.num_steps=3", "evaluation.samples_per_task=1")
-    assert done.returncode == 0, done.stderr
-    assert [(line["step"], line["attempt"]) for line in metrics(run, "train")] == [(1, 1), (2, 1), (3, 3)]
-    assert len(list(run.glob("model.attempt-*"))) == 1
 
 
 def test_a_checkpoint_can_be_evaluated_by_itself(outputs: Path) -> None:
@@ -187,6 +183,7 @@ def test_a_checkpoint_can_be_evaluated_by_itself(outputs: Path) -> None:
     assert xp(outputs, "evaluate", f"run={run.name}", "checkpoint=77").returncode == 5
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_the_whole_tree_and_the_run_can_go_on(outputs: Path) -> None:
     import psutil
 
@@ -209,6 +206,7 @@ def test_ctrl_c_ends_the_whole_tree_and_the_run_can_go_on(outputs: Path) -> None
     assert json.loads((the_run(outputs, "stopped") / "run.json").read_text())["status"] == "interrupted"
 
 
+@pytest.mark.slow
 def test_training_refuses_a_task_set_that_was_damaged_behind_its_back(outputs: Path) -> None:
     done = xp(outputs, "prepare", "name=prepared", *SMALL, "env.train.num_tasks=15")
     assert done.returncode == 0, done.stderr
@@ -242,3 +240,13 @@ def test_an_environment_that_cannot_be_reached_stops_the_run_with_its_own_code(o
     assert done.returncode == 7, done.stderr
     assert "Traceback" not in done.stderr
     assert outputs.is_dir()
+
+
+@pytest.mark.slow
+def test_a_finished_run_goes_on_with_more_steps(outputs: Path) -> None:
+    assert xp(outputs, "name=more", *SMALL).returncode == 0
+    run = the_run(outputs, "more")
+    done = xp(outputs, f"resume={run.name}", "training.num_steps=3", "evaluation.samples_per_task=1")
+    assert done.returncode == 0, done.stderr
+    assert [(line["step"], line["attempt"]) for line in metrics(run, "train")] == [(1, 1), (2, 1), (3, 2)]
+    assert len(list(run.glob("model.attempt-*"))) == 1

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cases import few
 from tests.launching import Supervisor
 from xp.errors import ExitCode
 from xp.runs.record import read_record
@@ -46,7 +47,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(disk)], check=True)
 
 
-@pytest.mark.parametrize("kind", ["torch", "safetensors"])
+@pytest.mark.parametrize("kind", few(["torch", "safetensors"], 1))
 def test_a_checkpoint_that_does_not_fit_ends_with_74_and_a_closed_record(small_disk: Path, kind: str) -> None:
     ended, output = Supervisor(small_disk, [CHECKPOINT.replace("KIND", kind)]).end(120)
     assert ended == ExitCode.RESOURCE, output

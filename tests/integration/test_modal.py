@@ -69,6 +69,7 @@ class TestModalLauncher(InTheCloud, LauncherContract):
         return self.make_context(tmp_path)
 
 
+@pytest.mark.slow
 class TestDetachedModal(InTheCloud, DetachingContract):
     """`launcher=modal launcher.detach=true`."""
 

@@ -26,7 +26,7 @@ from xp.episode.outcome import EpisodeStatus
 
 
 @pytest.mark.scorecard(23)
-@pytest.mark.parametrize("rollouts", [120, pytest.param(500, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rollouts", [40, pytest.param(500, marks=pytest.mark.slow)])
 def test_23_rollouts_with_faults_leave_nothing_behind(world: World, rollouts: int) -> None:
     """Twice as many: once until every pool and arena has its size, once measured."""
     provider = world.provider(retries_per_episode=1)

@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.cases import few
 from xp.backends.base import RunPaths
 from xp.backends.trl.control.render import stages
 from xp.backends.trl.worker.config import TRLTrainConfig
@@ -41,7 +42,7 @@ def launched(directory: Path, *overrides: str, base_model: str = "none") -> subp
     )
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
+@pytest.mark.parametrize("strategy", few(["fsdp2", "ddp"], 1))
 def test_a_fault_of_the_ranks_is_the_stages_and_has_no_traceback(strategy: str, tmp_path: Path) -> None:
     two = ("hardware.accelerators_per_node=2", "training.micro_batch_size=32", f"backend.parallel.strategy={strategy}")
     process = launched(tmp_path, *two)

@@ -19,7 +19,7 @@ from xp.backends.trl.control.render import stages
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.compose import compose
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 SPEC = (
     *("training.num_steps=4", "training.prompts_per_step=2", "training.group_size=4", "training.passes_per_step=2"),
@@ -76,7 +76,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return run(tmp_path_factory.mktemp("alone"), 0, "fsdp2")
 
 
-@pytest.fixture(scope="module", params=["ddp", pytest.param("fsdp2", marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=["ddp", "fsdp2"])
 def together(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return run(tmp_path_factory.mktemp(request.param), 2, request.param)
 

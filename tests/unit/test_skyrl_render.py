@@ -153,6 +153,9 @@ def legal(draw: st.DrawFn) -> tuple[RunSpec, int]:
     # The fewest prompts whose episodes divide over micro-batches and replicas, and multiples of it.
     unit = replicas * micro // math.gcd(replicas * micro, group)
     mini = unit * draw(st.integers(1, 3))
+    steps, passes = draw(st.integers(1, 50)), draw(st.integers(1, 3))
+    # Megatron's first update of a warm-up has rate 0, so that a warm-up over the only update is refused.
+    is_only_update = is_megatron and updates * passes * steps == 1
     schedule = "constant" if is_megatron else draw(st.sampled_from(["constant", "linear", "cosine"]))
     spec = compose(
         [
@@ -164,14 +167,14 @@ def legal(draw: st.DrawFn) -> tuple[RunSpec, int]:
             f"backend.engine.tensor_parallel={engine}",
             f"training.prompts_per_step={mini * updates}",
             f"training.updates_per_step={updates}",
-            f"training.passes_per_step={draw(st.integers(1, 3))}",
+            f"training.passes_per_step={passes}",
             f"training.micro_batch_size={micro}",
             f"training.group_size={group}",
-            f"training.num_steps={draw(st.integers(1, 50))}",
+            f"training.num_steps={steps}",
             f"training.kl_coef={draw(st.sampled_from([0.0, 1e-6, 0.01]))}",
             f"training.learning_rate={draw(st.sampled_from([1e-6, 3e-5, 0.0005]))}",
             f"training.lr_schedule={schedule}",
-            f"training.warmup_updates={draw(st.integers(0, 5))}",
+            f"training.warmup_updates={0 if is_only_update else draw(st.integers(0, 5))}",
             f"training.max_prompt_tokens={draw(st.integers(1, 4096))}",
             f"training.max_response_tokens={draw(st.integers(1, 8192))}",
             f"algorithm.clip_low={draw(st.sampled_from([0.1, 0.2]))}",
@@ -183,7 +186,7 @@ def legal(draw: st.DrawFn) -> tuple[RunSpec, int]:
     return spec, replicas
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=20)
 @given(legal())
 def test_the_strings_read_back_as_the_experiment_that_the_spec_meant(drawn: tuple[RunSpec, int]) -> None:
     spec, replicas = drawn

@@ -151,6 +151,7 @@ def test_every_legal_call_is_read_back_as_it_was(name: str, arguments: dict[str,
         assert parse_hermes(f"<tool_call>{body}</tool_call>") == (ToolCall(name, arguments),)
 
 
+@pytest.mark.slow
 @pytest.mark.reliability
 @pytest.mark.scorecard(21)
 @settings(max_examples=10_000, deadline=None)

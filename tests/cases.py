@@ -1,0 +1,15 @@
+"""Cases of one test of which the ordinary tests take some, and `make test-slow` the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+
+def few(values: Iterable[Any], number: int) -> list[Any]:
+    """All values as cases; those after the first `number` are marked slow."""
+    return [
+        value if place < number else pytest.param(value, marks=pytest.mark.slow) for place, value in enumerate(values)
+    ]
