@@ -93,6 +93,7 @@ def _sweep(parser: argparse.ArgumentParser) -> None:
 def _run(parser: argparse.ArgumentParser) -> None:
     _sweep(parser)
     parser.add_argument("--again", action="store_true", help="with -m: also run points that are finished")
+    parser.add_argument("--lines", action="store_true", help="on a terminal: every line of the stages, no panel")
     _configuration(parser)
 
 

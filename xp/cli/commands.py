@@ -33,12 +33,12 @@ def run(asked: Namespace) -> int:
     if asked.cfg:
         return show_config(asked)
     if not asked.multirun:
-        return run_plans(_plans(asked))
+        return run_plans(_plans(asked), has_panel=not asked.lines)
     from xp.cli.compare import compare_existing
 
     plans, left = _sweep(_specs(asked), again=asked.again)
     try:
-        return run_plans(plans)
+        return run_plans(plans, has_panel=not asked.lines)
     finally:
         compare_existing(outputs_of(asked.overrides), [*left, *(plan.run_id for plan in plans)])
 

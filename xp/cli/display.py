@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from xp.cli.curve import picture_of
 from xp.episode.metrics import FULL_REWARD
 from xp.evaluation.statistics import interval
+from xp.launchers.node.log import harmless
 from xp.runs.held_out import HeldOutResult, read_held_out
 from xp.tracking.places import tracked_places
 
@@ -24,6 +26,27 @@ def console(*, stderr: bool = False) -> Console:
     from rich.console import Console
 
     return Console(stderr=stderr, highlight=False, soft_wrap=True)
+
+
+def live_console() -> Console:
+    """The terminal for what is drawn again and again: moves of the cursor go through, which `console` writes out."""
+    from rich.console import Console
+
+    return Console(file=_Redrawn(), highlight=False)  # type: ignore[arg-type]
+
+
+class _Redrawn:
+    """Standard output, with colours and moves of the cursor and no other control."""
+
+    def __init__(self) -> None:
+        self._stream = getattr(sys.stdout, "stream", sys.stdout)
+
+    def write(self, text: str) -> int:
+        self._stream.write(harmless(text))
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def show_plan(plan: Plan, outputs: Path, *, with_files: bool) -> None:

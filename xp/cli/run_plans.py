@@ -12,7 +12,7 @@ from xp.runs.record import RunStatus
 from xp.tracking.places import tracked_places
 
 
-def run_plans(plans: Sequence[Plan], *, is_whole: bool = True) -> int:
+def run_plans(plans: Sequence[Plan], *, is_whole: bool = True, has_panel: bool = True) -> int:
     """Run the plans in order. A sweep goes on after a failure and returns the first one's exit code."""
     from rich.markup import escape
 
@@ -25,7 +25,7 @@ def run_plans(plans: Sequence[Plan], *, is_whole: bool = True) -> int:
         if len(plans) > 1:
             console().rule(escape(f"{number}/{len(plans)}  {one.run_id}  {point}".rstrip()))
         try:
-            run_plan(one, is_whole=is_whole)
+            run_plan(one, is_whole=is_whole, has_panel=has_panel)
         except XpError as error:
             if len(plans) == 1 or error.code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):
                 raise
@@ -34,7 +34,14 @@ def run_plans(plans: Sequence[Plan], *, is_whole: bool = True) -> int:
     return code
 
 
-def run_plan(one: Plan, *, is_whole: bool, again: bool = False, replan: Callable[[int], Plan] | None = None) -> None:
+def run_plan(
+    one: Plan,
+    *,
+    is_whole: bool,
+    again: bool = False,
+    replan: Callable[[int], Plan] | None = None,
+    has_panel: bool = True,
+) -> None:
     """Run one plan, unless its run is finished.
 
     Args:
@@ -42,8 +49,10 @@ def run_plan(one: Plan, *, is_whole: bool, again: bool = False, replan: Callable
         is_whole: whether it ends with an evaluation, which is shown.
         again: run also what succeeded in an earlier attempt.
         replan: makes the same plan for another attempt; None: `xp.planning.plan.build_plan`.
+        has_panel: whether a terminal shows a panel in the place of the stages' output.
     """
     from xp.cli.display import console, show_summary, stand_in_lines, title
+    from xp.cli.panel import screen
     from xp.launchers.choice import make_launcher
     from xp.runs.kept import attempt_of, finished
     from xp.runs.supervise import dispatch
@@ -57,7 +66,10 @@ def run_plan(one: Plan, *, is_whole: bool, again: bool = False, replan: Callable
         console().print(line, markup=False)
     launcher = make_launcher(one.spec.launcher, outputs)
     try:
-        record = dispatch(one, launcher, outputs, modules=user_modules(one.spec), replan=replan, again=again)
+        with screen(outputs / "runs" / one.run_id, has_panel=has_panel and not one.spec.launcher.detach) as echo:
+            record = dispatch(
+                one, launcher, outputs, echo=echo, modules=user_modules(one.spec), replan=replan, again=again
+            )
     except XpError:
         for line in tracked_places(one.spec.tracking, outputs / "runs" / one.run_id):
             console(stderr=True).print(f"xp: {line}", markup=False, soft_wrap=True)

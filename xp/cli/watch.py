@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from xp.cli.display import console
+from xp.cli.display import live_console
 from xp.cli.progress import RunProgress, progress_of
 from xp.cli.runs import status
 from xp.cli.sparkline import bar, sparkline
@@ -37,13 +37,13 @@ def watch(outputs: Path, names: Sequence[str], look_s: float = LOOK_S) -> None:
     if not chosen:
         print(f"no run goes on below {outputs / 'runs'}")
         return
-    out = console()
+    out = live_console()
     if not out.is_terminal:
         _lines(chosen, look_s)
         return
     from rich.live import Live
 
-    with Live(_table(chosen), console=out, auto_refresh=False) as live:
+    with Live(_table(chosen), console=out, auto_refresh=False, redirect_stdout=False, redirect_stderr=False) as live:
         while any(_row(run)[1] == RunStatus.RUNNING.value for run in chosen):
             live.update(_table(chosen), refresh=True)
             time.sleep(look_s)
