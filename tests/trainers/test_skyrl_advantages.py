@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +14,6 @@ pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its ow
 
 from tests.trainers.skyrl_parts import train_config
 from tests.trainers.test_skyrl_trainer import SMALL, trainer
-from xp.errors import ExitCode, XpError
 
 PROMPT = [10, 11]
 LONGEST = 6
@@ -245,76 +242,6 @@ def test_the_policys_mean_over_episodes_is_without_void_ones(tmp_path: Path) -> 
     shares = [(update["advantages"] * update["loss_mask"]).sum(-1).tolist() for update in made.dispatch.updates]
     assert shares[0] == pytest.approx([1 / 3, 0.0, 1 / 3, 1 / 3])
     assert shares[1] == pytest.approx([1 / 4] * 4)
-
-
-MODULE = """
-def first_come(episodes):
-    return [reward.reward * 2 - place for place, reward in enumerate(episodes)]
-
-def seen(episodes):
-    SEEN.extend(episodes)
-    return [0.0] * len(episodes)
-
-SEEN = []
-
-def short(episodes):
-    return [0.0]
-
-def broken(episodes):
-    raise ZeroDivisionError("division by zero")
-"""
-
-
-@pytest.fixture
-def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A module of a user's own, importable."""
-    (tmp_path / "my_advantages.py").write_text(MODULE)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(sys.modules, "my_advantages", raising=False)
-    return "my_advantages"
-
-
-def test_a_users_function_gets_the_valid_episodes_and_its_numbers_reach_their_trained_tokens(
-    tmp_path: Path, own_module: str
-) -> None:
-    made = made_trainer(tmp_path, CUSTOM, f"algorithm.advantage_fn={own_module}:first_come")
-    found, _ = computed(made, WITH_TOOLS)
-    valid = [row for row, one in enumerate(WITH_TOOLS) if one.reward is not None]
-    expected = np.zeros(len(WITH_TOOLS))
-    for place, row in enumerate(valid):
-        expected[row] = (WITH_TOOLS[row].reward or 0.0) * 2 - place
-    assert found == pytest.approx(expected[:, None] * trained_mask(WITH_TOOLS))
-
-
-def test_a_users_function_sees_rewards_groups_and_trained_tokens(tmp_path: Path, own_module: str) -> None:
-    made = made_trainer(tmp_path, CUSTOM, f"algorithm.advantage_fn={own_module}:seen")
-    computed(made, WITH_TOOLS)
-    seen = importlib.import_module(own_module).SEEN
-    assert [one.reward for one in seen] == [one.reward for one in WITH_TOOLS if one.reward is not None]
-    assert [one.num_tokens for one in seen] == [sum(one.mask) for one in WITH_TOOLS if one.reward is not None]
-    assert [one.group for one in seen] == ["0"] * 3 + ["1"] * 4
-
-
-def test_a_step_in_which_everything_is_void_asks_nobody(tmp_path: Path, own_module: str) -> None:
-    made = made_trainer(tmp_path, CUSTOM, f"algorithm.advantage_fn={own_module}:broken")
-    found, _ = computed(made, [Played(one.mask, None) for one in WITH_TOOLS])
-    assert not found.any()
-
-
-@pytest.mark.parametrize(
-    ("function", "code", "said"),
-    [
-        ("absent", ExitCode.CONFIG, "cannot be loaded"),
-        ("short", ExitCode.STAGE_FAILED, "for 7 episodes"),
-        ("broken", ExitCode.STAGE_FAILED, "division by zero"),
-    ],
-)
-def test_a_users_function_that_fails_stops_the_run(
-    tmp_path: Path, own_module: str, function: str, code: ExitCode, said: str
-) -> None:
-    with pytest.raises(XpError, match=said) as caught:
-        computed(made_trainer(tmp_path, CUSTOM, f"algorithm.advantage_fn={own_module}:{function}"), WITH_TOOLS)
-    assert caught.value.code is code
 
 
 def test_skyrls_own_trainer_fails_on_what_xp_computes(tmp_path: Path) -> None:

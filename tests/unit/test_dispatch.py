@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -233,96 +231,6 @@ def test_outputs_of_an_earlier_attempt_are_not_those_of_this_one(tmp_path: Path)
 def test_a_result_that_runs_share_may_have_been_there(tmp_path: Path) -> None:
     (tmp_path / "tasks").write_text("of another run")
     assert go(plan(stage("prepare", "", outputs=("tasks",))), tmp_path).status is RunStatus.SUCCEEDED
-
-
-def test_a_run_directory_that_exists_is_never_used_again(tmp_path: Path) -> None:
-    go(plan(stage("a", "")), tmp_path)
-    before = (tmp_path / "runs/run/run.json").read_bytes()
-    error = failing(plan(stage("a", "")), tmp_path)
-    assert error.code == ExitCode.RUN_DIR
-    assert "resume=run" in str(error)
-    assert (tmp_path / "runs/run/run.json").read_bytes() == before
-
-
-def test_resume_makes_a_second_attempt_and_overwrites_nothing(tmp_path: Path) -> None:
-    failing(plan(stage("a", ""), stage("b", "")), tmp_path, FakeLauncher([0, 9]))
-    first = {path: path.read_bytes() for path in (tmp_path / "runs/run/attempt_1").rglob("*") if path.is_file()}
-    spec = (tmp_path / "runs/run/spec.yaml").read_bytes()
-    record = go(plan(stage("a", ""), stage("b", "")).at(2), tmp_path)
-    assert [attempt.status for attempt in record.attempts] == [RunStatus.FAILED, RunStatus.SUCCEEDED]
-    assert record.status is RunStatus.SUCCEEDED
-    assert {path: path.read_bytes() for path in first} == first
-    assert (tmp_path / "runs/run/spec.yaml").read_bytes() == spec
-    assert (tmp_path / "runs/run/attempt_2/plan.json").is_file()
-
-
-@pytest.mark.parametrize("attempt", [2, 3])
-def test_resume_of_a_run_that_is_not_there_creates_nothing(tmp_path: Path, attempt: int) -> None:
-    assert failing(plan(stage("a", "")).at(attempt), tmp_path).code == ExitCode.RUN_DIR
-    assert os.listdir(tmp_path) == []
-
-
-def test_an_attempt_that_is_not_the_next_one_is_refused(tmp_path: Path) -> None:
-    go(plan(stage("a", "")), tmp_path)
-    assert failing(plan(stage("a", "")).at(3), tmp_path).code == ExitCode.RUN_DIR
-
-
-@pytest.mark.parametrize(
-    "name", ["", ".", "..", "../evil", "/abs", "a/b", "a\0b", "a\nb", "-rf", "a..b", "x" * 300, "ü", "a b", ".hidden"]
-)
-@pytest.mark.scorecard(27)
-def test_names_that_could_lead_elsewhere_are_refused(tmp_path: Path, name: str) -> None:
-    outputs = tmp_path / "outputs"
-    assert failing(replace(plan(stage("a", "")), run_id=name), outputs).code == ExitCode.RUN_DIR
-    assert failing(plan(stage(name, "")), outputs).code == ExitCode.RUN_DIR
-    assert os.listdir(tmp_path) == []
-
-
-@pytest.mark.parametrize("job", [{"files": {"../x": ""}}, {"outputs": ("/etc/passwd",)}, {"done": "a/../../b"}])
-@pytest.mark.scorecard(27)
-def test_paths_of_a_job_that_lead_out_of_the_outputs_are_refused(tmp_path: Path, job: dict[str, Any]) -> None:
-    outputs = tmp_path / "outputs"
-    assert failing(plan(stage("a", "", **job)), outputs).code == ExitCode.RUN_DIR
-    assert os.listdir(tmp_path) == []
-
-
-def test_a_secret_that_does_not_resolve_stops_the_run_before_anything_is_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("MY_KEY", raising=False)
-    error = failing(plan(stage("a", ""), stage("b", "", secrets={"KEY": "MY_KEY"})), tmp_path / "outputs")
-    assert error.code == ExitCode.SECRET
-    assert "MY_KEY" in str(error)
-    assert os.listdir(tmp_path) == []
-
-
-def test_what_the_launcher_refuses_is_refused_before_anything_is_made(tmp_path: Path) -> None:
-    launcher = FakeLauncher(refusal=XpError("no GPU here", ExitCode.RUNTIME))
-    assert failing(plan(stage("a", "")), tmp_path / "outputs", launcher).code == ExitCode.RUNTIME
-    assert os.listdir(tmp_path) == []
-
-
-@pytest.mark.scorecard(7)
-def test_outputs_that_are_a_file_are_refused_by_name(tmp_path: Path) -> None:
-    (tmp_path / "outputs").write_text("")
-    error = failing(plan(stage("a", "")), tmp_path / "outputs")
-    assert error.code == ExitCode.RESOURCE
-    assert str(tmp_path / "outputs") in str(error)
-
-
-@pytest.mark.scorecard(28)
-def test_each_stage_gets_its_own_secrets_and_the_record_only_their_names(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MY_KEY", "XPCANARY_1")
-    monkeypatch.setenv("YOUR_KEY", "XPCANARY_2")
-    stages = (stage("a", "", secrets={"KEY": "MY_KEY"}), stage("b", "", secrets={"KEY": "YOUR_KEY"}), stage("c", ""))
-    launcher = FakeLauncher()
-    record = go(plan(*stages), tmp_path, launcher)
-    assert launcher.secrets == {"a": {"KEY": "XPCANARY_1"}, "b": {"KEY": "XPCANARY_2"}, "c": {}}
-    assert record.secrets == ("MY_KEY", "YOUR_KEY")
-    assert not [path for path in tmp_path.rglob("*") if path.is_file() and b"XPCANARY" in path.read_bytes()]
 
 
 def test_an_infrastructure_failure_makes_a_new_attempt(tmp_path: Path) -> None:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import math
-import threading
-import time
 from dataclasses import replace
 
 import pytest
 
-from tests.fake_session import RULES, TASK, FakeSession, Sessions, call, steady, with_limits
-from xp.envs.base import ResponseLost, SessionLost, ToolResult, UnsafeOrigin
+from tests.fake_session import RULES, TASK, FakeSession, Sessions, call, steady
+from xp.envs.base import ToolResult
 from xp.envs.config import EnvConfig, OnMalformedCall, OnNoToolCall, Reduction, RewardRule, ToolCallsPerTurn
 from xp.episode.episode import NUDGE, Episode
 from xp.episode.outcome import EpisodeStatus
-from xp.episode.shaping import Shape
 
 
 def episode_of(session: FakeSession, rules: EnvConfig = RULES) -> Episode:
@@ -181,130 +177,3 @@ def test_the_nonterminal_reward_is_added_unless_the_environment_ended_it() -> No
     stopped.step(call("move"))
     won.step(call("win"))
     assert (stopped.settle().reward, won.settle().reward) == (-1.0, 1.0)
-
-
-@pytest.mark.parametrize("reward", [1e30, -1e30, 1e6 + 1, math.inf, -math.inf, math.nan])
-def test_a_reward_beyond_the_bound_voids_with_the_reason_and_is_not_asked_for_again(reward: float) -> None:
-    session = FakeSession(lambda name, done: ToolResult("paid", reward) if done else steady(name, done))
-    episode = episode_of(session)
-    episode.step(call("move"))
-    assert episode.step(call("move")).status is EpisodeStatus.VOID
-    outcome = episode.settle()
-    assert (outcome.reward, outcome.step_rewards) == (None, (0.5,))
-    reason = f"RewardOutOfBounds: the reward of move is {reward:g}; env.reward.bound is 1e+06"
-    assert outcome.void_reason == reason
-    assert len(session.calls) == 2
-
-
-def test_a_sum_beyond_the_bound_voids_and_one_within_it_counts() -> None:
-    rules = replace(RULES, reward=replace(RULES.reward, bound=1.0))
-    one, two = episode_of(FakeSession(steady), rules), episode_of(FakeSession(steady), rules)
-    for episode, moves in ((one, 2), (two, 3)):
-        for _ in range(moves):
-            episode.step(call("move"))
-    assert one.settle().reward == 1.0
-    assert (two.settle().status, two.settle().reward) == (EpisodeStatus.VOID, None)
-    assert "the reward of the episode is 1.5" in (two.settle().void_reason or "")
-
-
-def test_a_reward_function_beyond_the_bound_voids() -> None:
-    huge = Shape("my_rewards:huge", lambda _: 1e30, None)
-    episode = Episode(TASK, Sessions(FakeSession(steady)), RULES, [huge])
-    episode.step(call("win"))
-    assert (episode.settle().status, episode.settle().reward) == (EpisodeStatus.VOID, None)
-
-
-def test_a_fault_without_retries_voids_and_never_scores() -> None:
-    session = FakeSession(lambda name, done: ResponseLost("gone") if done else steady(name, done))
-    episode = episode_of(session, with_limits(RULES, retries_per_episode=0))
-    episode.step(call("move"))
-    assert episode.step(call("move")).status is EpisodeStatus.VOID
-    outcome = episode.settle()
-    assert (outcome.reward, outcome.void_reason) == (None, "ResponseLost: gone")
-    assert session.num_closed == 1
-    assert len(session.calls) == 2
-
-
-def test_a_lost_session_is_replaced_by_a_fresh_one_brought_to_the_same_state() -> None:
-    broken = FakeSession(lambda name, done: SessionLost("restart") if done == 2 else steady(name, done))
-    fresh = FakeSession(steady)
-    episode = Episode(TASK, Sessions(broken, fresh), RULES)
-    for name in ("move", "move", "move", "win"):
-        reply = episode.step(call(name))
-    assert reply.status is EpisodeStatus.FINISHED
-    assert episode.settle().reward == 2.5
-    assert [name for name, _ in fresh.calls] == ["move", "move", "move", "win"]
-    assert (broken.num_closed, fresh.num_closed) == (1, 1)
-
-
-def test_a_fresh_session_that_answers_differently_voids() -> None:
-    broken = FakeSession(lambda name, done: SessionLost("restart") if done else steady(name, done))
-    other = FakeSession(lambda *_: ToolResult("another world", 0.5))
-    episode = Episode(TASK, Sessions(broken, other), RULES)
-    episode.step(call("move"))
-    assert episode.step(call("win")).status is EpisodeStatus.VOID
-    outcome = episode.settle()
-    assert outcome.reward is None
-    assert outcome.void_reason is not None
-    assert outcome.void_reason.startswith("Diverged")
-    assert other.num_closed == 1
-
-
-def test_retries_are_counted_over_the_whole_episode() -> None:
-    sessions = Sessions(SessionLost("no"), FakeSession(lambda *_: SessionLost("again")), FakeSession(steady))
-    episode = Episode(TASK, sessions, RULES)
-    assert episode.step(call("move")).status is EpisodeStatus.VOID
-    assert len(sessions.script) == 1
-
-
-def test_a_secret_that_would_leave_is_not_tried_again() -> None:
-    sessions = Sessions(UnsafeOrigin("redirect"), FakeSession(steady))
-    episode = Episode(TASK, sessions, RULES)
-    assert episode.step(call("move")).status is EpisodeStatus.VOID
-    assert len(sessions.script) == 1
-
-
-def test_a_fault_of_opening_is_held_until_it_is_asked_for() -> None:
-    episode = Episode(TASK, Sessions(SessionLost("no"), SessionLost("no")), RULES)
-    episode.start()
-    assert episode.settle().status is EpisodeStatus.VOID
-
-
-def test_a_session_opened_ahead_in_another_thread_is_the_one_that_is_used() -> None:
-    session = FakeSession(steady)
-
-    def slowly() -> FakeSession:
-        time.sleep(0.05)
-        return session
-
-    episode = Episode(TASK, slowly, RULES)
-    thread = threading.Thread(target=episode.start)
-    thread.start()
-    episode.step(call("win"))
-    thread.join()
-    assert episode.settle().reward == 1.0
-    assert episode.open_s >= 0.05
-
-
-def test_an_episode_over_its_time_is_void() -> None:
-    episode = episode_of(FakeSession(steady), with_limits(RULES, episode_timeout_s=0.05))
-    episode.step(call("move"))
-    time.sleep(0.06)
-    assert episode.step(call("win")).status is EpisodeStatus.VOID
-    reason = episode.settle().void_reason
-    assert reason is not None
-    assert reason.startswith("DeadlineExceeded")
-
-
-def test_an_exception_of_a_foreign_provider_voids_instead_of_reaching_the_trainer() -> None:
-    episode = episode_of(FakeSession(lambda *_: KeyError("bug")), with_limits(RULES, retries_per_episode=0))
-    assert episode.step(call("move")).status is EpisodeStatus.VOID
-    assert episode.settle().void_reason == "EnvFault: the environment's client raised KeyError: 'bug'"
-
-
-def test_rewards_whose_sum_overflows_are_void() -> None:
-    episode = episode_of(FakeSession(lambda *_: ToolResult("", 1e308)))
-    for _ in range(4):
-        episode.step(call("move"))
-    outcome = episode.settle()
-    assert (outcome.status, outcome.reward) == (EpisodeStatus.VOID, None)

@@ -23,6 +23,13 @@ def test_every_part_of_the_page_names_a_test() -> None:
             assert "`T tests/" in part, title
 
 
+def test_every_statement_of_a_list_or_table_names_a_test_or_says_that_it_is_not_tested() -> None:
+    blocks = re.split(r"\n(?=\* |\| |\n)", PAGE)
+    stated = [one for one in blocks if one.startswith(("* ", "| ")) and not one.startswith(("| it can", "| they can"))]
+    assert len(stated) > 40
+    assert [one for one in stated if "`T tests/" not in one and "(not tested" not in one] == []
+
+
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_a_command_of_the_page_runs_tests_that_are_there(words: list[str]) -> None:
     files = [ROOT / word for word in words if word.startswith("tests/")]

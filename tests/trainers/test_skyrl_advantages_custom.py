@@ -1,0 +1,84 @@
+"""A user's own advantage function in SkyRL's trainer."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
+
+from tests.trainers.test_skyrl_advantages import CUSTOM, WITH_TOOLS, Played, computed, made_trainer, trained_mask
+from xp.errors import ExitCode, XpError
+
+MODULE = """
+def first_come(episodes):
+    return [reward.reward * 2 - place for place, reward in enumerate(episodes)]
+
+def seen(episodes):
+    SEEN.extend(episodes)
+    return [0.0] * len(episodes)
+
+SEEN = []
+
+def short(episodes):
+    return [0.0]
+
+def broken(episodes):
+    raise ZeroDivisionError("division by zero")
+"""
+
+
+@pytest.fixture
+def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A module of a user's own, importable."""
+    (tmp_path / "my_advantages.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "my_advantages", raising=False)
+    return "my_advantages"
+
+
+def test_a_users_function_gets_the_valid_episodes_and_its_numbers_reach_their_trained_tokens(
+    tmp_path: Path, own_module: str
+) -> None:
+    made = made_trainer(tmp_path, CUSTOM, f"algorithm.advantage_fn={own_module}:first_come")
+    found, _ = computed(made, WITH_TOOLS)
+    valid = [row for row, one in enumerate(WITH_TOOLS) if one.reward is not None]
+    expected = np.zeros(len(WITH_TOOLS))
+    for place, row in enumerate(valid):
+        expected[row] = (WITH_TOOLS[row].reward or 0.0) * 2 - place
+    assert found == pytest.approx(expected[:, None] * trained_mask(WITH_TOOLS))
+
+
+def test_a_users_function_sees_rewards_groups_and_trained_tokens(tmp_path: Path, own_module: str) -> None:
+    made = made_trainer(tmp_path, CUSTOM, f"algorithm.advantage_fn={own_module}:seen")
+    computed(made, WITH_TOOLS)
+    seen = importlib.import_module(own_module).SEEN
+    assert [one.reward for one in seen] == [one.reward for one in WITH_TOOLS if one.reward is not None]
+    assert [one.num_tokens for one in seen] == [sum(one.mask) for one in WITH_TOOLS if one.reward is not None]
+    assert [one.group for one in seen] == ["0"] * 3 + ["1"] * 4
+
+
+def test_a_step_in_which_everything_is_void_asks_nobody(tmp_path: Path, own_module: str) -> None:
+    made = made_trainer(tmp_path, CUSTOM, f"algorithm.advantage_fn={own_module}:broken")
+    found, _ = computed(made, [Played(one.mask, None) for one in WITH_TOOLS])
+    assert not found.any()
+
+
+@pytest.mark.parametrize(
+    ("function", "code", "said"),
+    [
+        ("absent", ExitCode.CONFIG, "cannot be loaded"),
+        ("short", ExitCode.STAGE_FAILED, "for 7 episodes"),
+        ("broken", ExitCode.STAGE_FAILED, "division by zero"),
+    ],
+)
+def test_a_users_function_that_fails_stops_the_run(
+    tmp_path: Path, own_module: str, function: str, code: ExitCode, said: str
+) -> None:
+    with pytest.raises(XpError, match=said) as caught:
+        computed(made_trainer(tmp_path, CUSTOM, f"algorithm.advantage_fn={own_module}:{function}"), WITH_TOOLS)
+    assert caught.value.code is code

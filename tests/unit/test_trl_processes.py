@@ -1,0 +1,154 @@
+"""Processes, engines and batches of a TRL job: what is launched, on which accelerators, with which arithmetic."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.test_trl_render import GPUS, LORA, PLACES, SEPARATE, jobs, train_config
+from xp.backends.batch import arithmetic, batch_refusals
+from xp.backends.trl.control.geometry import geometry, world_size
+from xp.backends.trl.control.render import checkpoint, grpo_config, stages
+from xp.backends.trl.worker.config import TRLEvaluateConfig, TRLTrainConfig
+from xp.compose import compose
+from xp.spec import RunSpec
+
+
+def legal(draw: st.DrawFn) -> RunSpec:
+    processes = draw(st.integers(1, 4))
+    micro, accumulation, updates = draw(st.integers(1, 8)), draw(st.integers(1, 4)), draw(st.integers(1, 4))
+    group = draw(st.integers(2, 8))
+    episodes = micro * accumulation * updates * processes
+    # The smallest multiple of all that is a whole number of groups.
+    prompts = episodes if episodes % group else episodes // group
+    return compose(
+        [
+            f"hardware.accelerators_per_node={processes}",
+            f"training.micro_batch_size={micro}",
+            f"training.updates_per_step={updates}",
+            f"training.group_size={group}",
+            f"training.prompts_per_step={prompts}",
+            f"training.passes_per_step={draw(st.integers(1, 3))}",
+            f"training.num_steps={draw(st.integers(1, 50))}",
+            f"training.checkpoint_every={draw(st.integers(1, 20))}",
+        ]
+    )
+
+
+@given(st.data())
+def test_the_batch_arithmetic_says_what_the_spec_meant(data: st.DataObject) -> None:
+    spec = data.draw(st.composite(legal)())
+    assert batch_refusals(spec) == []
+    rendered, training = grpo_config(spec, PLACES), spec.training
+    episodes = training.prompts_per_step * training.group_size
+    assert rendered["generation_batch_size"] == episodes
+    assert rendered["generation_batch_size"] // rendered["num_generations"] == training.prompts_per_step
+    at_once = rendered["per_device_train_batch_size"] * world_size(spec)
+    assert episodes % at_once == 0
+    assert episodes // (at_once * rendered["gradient_accumulation_steps"]) == training.updates_per_step
+    assert rendered["max_steps"] == training.num_steps * training.updates_per_step * training.passes_per_step
+    assert rendered["save_steps"] == training.checkpoint_every * geometry(spec).updates_per_rollout
+    last = checkpoint(spec, PLACES, training.num_steps)
+    assert last == f"runs/r/checkpoints/checkpoint-{rendered['max_steps']}"
+
+
+def test_vllm_on_a_cpu_does_not_sleep_and_asks_for_no_compiler() -> None:
+    spec = compose(["backend.engine.name=vllm"])
+    rendered = grpo_config(spec, PLACES)
+    assert (rendered["use_vllm"], rendered["vllm_mode"]) == (True, "colocate")
+    assert (rendered["vllm_enable_sleep_mode"], rendered["use_cpu"]) == (False, True)
+    train, evaluate = (stage.job for stage in stages(spec, PLACES) if stage.name in ("train", "evaluate"))
+    assert train.env["TORCH_COMPILE_DISABLE"] == evaluate.env["TORCH_COMPILE_DISABLE"] == "1"
+    assert "vllm" in train.runtime.packages
+
+
+def test_a_server_on_a_cpu_is_one_process_beside_training_and_takes_weights_over_gloo() -> None:
+    spec = compose(["backend.engine.name=vllm", "backend.engine.placement=separate", "backend.engine.accelerators=1"])
+    train = next(stage.job for stage in stages(spec, PLACES) if stage.name == "train")
+    config = next(text for path, text in train.files.items() if path.endswith("config.json"))
+    server = TRLTrainConfig.from_json(config).common.server
+    assert server is not None
+    assert server.num_accelerators == 0
+    words = " ".join(server.arguments)
+    assert "--data-parallel-size 1 " in words
+    assert '--weight-transfer-config {"backend": "gloo"} --worker-extension-cls xp.worker.gloo_transfer.Ext' in words
+    assert arithmetic(spec)[0].endswith("over 1 data-parallel rank, 1 micro-batch of 64 each")
+
+
+def test_one_process_on_a_cpu_is_trls_own_program() -> None:
+    job = jobs()["train"]
+    assert job.argv == ("python", "-m", "xp.backends.trl.worker.train", "runs/r/attempt_1/train/config.json")
+    assert not [path for path in job.files if path.endswith("accelerate.yaml")]
+    assert job.resources.num_accelerators == 0
+
+
+@pytest.mark.parametrize(
+    ("strategy", "kind"), [("ddp", "MULTI_GPU"), ("fsdp2", "FSDP")], ids=["whole copies", "sharded"]
+)
+def test_several_processes_are_launched_by_accelerate_with_a_file_of_their_own(strategy: str, kind: str) -> None:
+    job = jobs(*GPUS, f"backend.parallel.strategy={strategy}")["train"]
+    here = "runs/r/attempt_1/train"
+    assert job.argv == (
+        "python",
+        "-m",
+        "xp.backends.trl.worker.launch",
+        f"{here}/config.json",
+        f"{here}/accelerate.yaml",
+    )
+    config = yaml.safe_load(job.files[f"{here}/accelerate.yaml"])
+    assert (config["distributed_type"], config["num_processes"], config["mixed_precision"]) == (kind, 4, "bf16")
+    assert ("fsdp_config" in config) == (strategy == "fsdp2")
+
+
+def test_offloading_reaches_accelerates_file() -> None:
+    job = jobs(*GPUS, "backend.parallel.offload_parameters=true")["train"]
+    config = yaml.safe_load(job.files["runs/r/attempt_1/train/accelerate.yaml"])
+    assert config["fsdp_config"]["fsdp_offload_params"] is True
+    assert config["fsdp_config"]["fsdp_version"] == 2
+
+
+def test_engines_of_their_own_leave_the_rest_of_the_accelerators_to_training() -> None:
+    config = train_config(*SEPARATE, "backend.engine.tensor_parallel=2")
+    assert config.num_processes == 2
+    assert config.grpo["vllm_mode"] == "server"
+    server = config.common.server
+    assert server is not None
+    assert server.num_accelerators == 2
+    words = " ".join(server.arguments)
+    for part in (
+        "--tensor-parallel-size 2 --data-parallel-size 1",
+        "--gpu-memory-utilization 0.5",
+        f"--max-model-len {2048 + 8192}",
+        '--weight-transfer-config {"backend": "nccl"}',
+        "--logprobs-mode processed_logprobs",
+    ):
+        assert part in words
+
+
+def test_evaluation_plays_on_all_accelerators_and_takes_no_weights() -> None:
+    text = jobs(*SEPARATE)["evaluate"].files["runs/r/attempt_1/evaluate/config.json"]
+    server = TRLEvaluateConfig.from_json(text).common.server
+    assert server is not None
+    assert server.num_accelerators == 4
+    assert "--data-parallel-size 4" in " ".join(server.arguments)
+    assert "--weight-transfer-config" not in server.arguments
+
+
+def test_a_rank_waits_as_long_as_anothers_episodes_may_take() -> None:
+    overrides = (*GPUS, "env.limits.episode_timeout_s=100.0", "env.limits.max_sessions=8")
+    # Sixteen episodes a process, eight at a time.
+    assert grpo_config(compose(overrides), PLACES)["ddp_timeout"] == 1800 + 2 * 100
+
+
+def test_what_the_job_needs_is_checked_before_the_start() -> None:
+    assert jobs()["train"].runtime.packages == ("torch", "transformers", "trl", "openreward")
+    assert jobs("hardware=a100x1", "model=qwen3-4b", LORA)["train"].runtime.packages[-2:] == ("vllm", "peft")
+
+
+def test_the_programs_read_what_was_written() -> None:
+    config = train_config("hardware=a100x1", "model=qwen3-4b", LORA.replace("null", "[q_proj, v_proj]"))
+    assert config.lora is not None
+    assert config.lora.target_modules == ("q_proj", "v_proj")
+    assert TRLTrainConfig.from_json(config.to_json()) == config
