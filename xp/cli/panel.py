@@ -20,7 +20,7 @@ from xp.launchers.node.log import plain, write_to_screen
 from xp.runs.record import FILE, RunRecord, RunStatus, read_record
 
 LINES: Final = 6
-"""Of the stages' output."""
+"""Lines of the stages' output that are shown."""
 LOOKS_PER_S: Final = 2
 MARKS: Final = {
     RunStatus.PENDING: "dim",
@@ -62,7 +62,7 @@ def screen(run: Path, *, has_panel: bool) -> Iterator[Echo]:
 
 
 class Panel:
-    """What is known of a run now; `echo` is called by the supervisor, `view` by the screen's thread."""
+    """Current state of a run. The supervisor calls `echo`, the thread of the screen calls `view`."""
 
     def __init__(self, run: Path) -> None:
         self._run = run
