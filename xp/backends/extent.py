@@ -8,7 +8,7 @@ from pathlib import Path
 
 from xp.backends.base import Refusal
 from xp.backends.stages.evaluation import rounds
-from xp.backends.stages.prepare import task_set_place
+from xp.backends.stages.prepare import profiles, task_set_place
 from xp.spec import EnvMember, HeldOutSpec, Overlap, RunSpec, SelectionSpec
 from xp.tasks.config import Purpose
 from xp.tasks.length import too_few
@@ -35,8 +35,13 @@ def num_tasks(spec: RunSpec) -> NumTasks:
 
 def named_tasks(spec: RunSpec) -> NumTasks:
     """Numbers of tasks that the spec gives by itself, as numbers or as lists."""
-    members = spec.env.members.values()
-    return NumTasks(_sum(_named(one.train) for one in members), _sum(_held_out(one) for one in members))
+    members = spec.env.members
+    by_profile = {
+        name: len(profile.within(members[name].train.pass_rate, easy_first=False)[: members[name].train.num_tasks])
+        for name, profile in profiles(spec).items()
+    }
+    train = _sum(by_profile.get(name, _named(one.train)) for name, one in members.items())
+    return NumTasks(train, _sum(_held_out(one) for one in members.values()))
 
 
 def num_steps(spec: RunSpec) -> int | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn
 
-from xp.cli.epilogs import EPILOG, EVAL
+from xp.cli.epilogs import EPILOG, EVAL, PROFILE
 from xp.cli.episode import add_episode
 from xp.cli.report import add_report, add_view
 from xp.errors import ExitCode, XpError
@@ -177,13 +177,20 @@ def _tasks(parser: argparse.ArgumentParser) -> None:
     show.add_argument("-n", "--num-tasks", type=_count, default=1, metavar="N", help="how many (1)")
     show.add_argument("--purpose", choices=["train", "held_out"])
     show.add_argument("--task", help="exactly this one: member/split/index")
+    text = "pass rate of each training task over several tries of a model"
+    profile = commands.add_parser("profile", help=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+    _spec(profile)
+    profile.epilog = PROFILE
+    profile.add_argument("--tries", type=_count, default=8, metavar="N", help="episodes of each task (8)")
+    profile.add_argument("--json", action="store_true", help="the rates as JSON")
     verify = commands.add_parser("verify", help="check every hash; exit code 6 if one is wrong")
     verify.add_argument("keys", nargs="*", help="keys, or their beginnings; none: all sets")
     prune = commands.add_parser("prune", help="remove sets, leftovers and what was set aside")
     prune.add_argument("--keep", nargs="*", default=[], metavar="KEY", help="sets that stay")
     prune.add_argument("--yes", action="store_true", help="do it; without this, only say what would be removed")
     for one in commands.choices.values():
-        _outputs(one)
+        if one is not profile:
+            _outputs(one)
 
 
 def _runs(parser: argparse.ArgumentParser) -> None:
@@ -261,7 +268,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
         _env,
         takes_overrides=False,
     ),
-    "tasks": Command("look at the task store: list, show, verify, prune", _tasks, takes_overrides=False),
+    "tasks": Command("look at the task store: list, show, profile, verify, prune", _tasks, takes_overrides=False),
     "runs": Command(
         "look at runs: list, show, watch, diagnose, logs, recipe, fetch, cancel, resume, trust, episode, compare",
         _runs,

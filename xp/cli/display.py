@@ -53,7 +53,7 @@ def show_plan(plan: Plan, outputs: Path, *, with_files: bool) -> None:
     """Everything that would run, and nothing of it run."""
     from xp.backends.base import render_module
     from xp.planning.memory import memory_lines
-    from xp.planning.splits import held_out_lines
+    from xp.planning.splits import held_out_lines, profile_lines
 
     out = console()
     out.print(f"[bold]{title(plan)}[/bold]")
@@ -61,7 +61,7 @@ def show_plan(plan: Plan, outputs: Path, *, with_files: bool) -> None:
         out.print(f"  {line}")
     for line in stand_in_lines(plan):
         out.print(f"  {line}", markup=False)
-    for line in held_out_lines(plan.spec, outputs):
+    for line in (*held_out_lines(plan.spec, outputs), *profile_lines(plan.spec)):
         out.print(f"  {line}", markup=False)
     for stage in plan.stages:
         there = " (there already)" if stage.done is not None and (outputs / stage.done).exists() else ""

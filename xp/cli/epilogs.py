@@ -32,3 +32,12 @@ tasks: eval.tasks=held_out|train|all evaluation.num_tasks=N
 
 `python -m xp eval list` shows the evaluations that are there.
 More: docs/evaluation.md"""
+
+PROFILE: Final = """\
+for example:
+  python -m xp tasks profile env=whodunit_mini model=tiny --tries 8
+  python -m xp env.train.profile=NAME env.train.pass_rate=[0.1,0.9]
+
+env=NAME and model=..., run=RUN or model=endpoint as `python -m xp eval` takes
+them. A profile is an evaluation of the training tasks: one that was stopped is
+continued by the same command, and `python -m xp eval list` shows it."""

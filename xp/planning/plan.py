@@ -8,14 +8,14 @@ from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 
-from xp.backends.base import RunPaths, render_module
+from xp.backends.base import Refusal, RunPaths, render_module
 from xp.backends.extent import extent_refusals
 from xp.backends.stages.model import model_stage, start_place
 from xp.backends.stages.prepare import prepare_stage, task_set_place
 from xp.errors import ExitCode, XpError
 from xp.job import Stage
 from xp.launchers.limits import check_limits
-from xp.planning.splits import split_refusals
+from xp.planning.splits import profile_refusals, split_refusals
 from xp.spec import RunSpec
 
 
@@ -48,12 +48,16 @@ def new_run_id(spec: RunSpec) -> str:
 def build_plan(spec: RunSpec, run_id: str, attempt: int = 1) -> Plan:
     """Refuse what the backend cannot do, then lay out the stages; raises XpError(PLAN) with every reason."""
     backend = render_module(spec)
-    if refusals := [*backend.refusals(spec), *extent_refusals(spec, trains=True), *split_refusals(spec)]:
+    if refusals := [*backend.refusals(spec), *extent_refusals(spec, trains=True), *_task_refusals(spec)]:
         raise XpError("\n".join(str(refusal) for refusal in refusals), ExitCode.PLAN)
     places = RunPaths(run=f"runs/{run_id}", attempt=attempt, tasks=task_set_place(spec))
     stages = (prepare_stage(spec, places, trains=True), *backend.stages(spec, places))
     check_limits(spec.launcher, stages)
     return Plan(run_id, attempt, spec, stages)
+
+
+def _task_refusals(spec: RunSpec) -> list[Refusal]:
+    return [*profile_refusals(spec), *split_refusals(spec)]
 
 
 def build_again(spec: RunSpec, run_id: str, attempt: int, stages: Collection[str]) -> Plan:

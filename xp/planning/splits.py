@@ -7,14 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from xp.backends.base import Refusal
-from xp.backends.stages.prepare import STORE, prepare_config, task_set_place
+from xp.backends.stages.prepare import STORE, prepare_config, profiles, task_set_place
 from xp.spec import EnvMember, HeldOutSpec, Overlap, RunSpec
 from xp.tasks.held_out import OWN_SPLITS, HeldOutRecord, Rule, evaluation_only, named
 from xp.tasks.manifest import MANIFEST, read_manifest
-from xp.tasks.request import canonical_request
-
-IDENTITY = ("provider", "target", "serve", "variant", "source")
-"""Fields of a request that say which environment it is of."""
+from xp.tasks.request import IDENTITY, canonical_request
 
 
 def held_out_lines(spec: RunSpec, outputs: Path) -> list[str]:
@@ -28,6 +25,40 @@ def held_out_lines(spec: RunSpec, outputs: Path) -> list[str]:
         f"held out{f' of {name}' if is_mix else ''}: {known[name].line() if name in known else _rule(member.held_out)}"
         for name, member in spec.env.members.items()
     ]
+
+
+def profile_lines(spec: RunSpec) -> list[str]:
+    """One line for each environment whose training tasks are selected by their pass rates."""
+    lines = []
+    for name, profile in profiles(spec).items():
+        train = spec.env.members[name].train
+        low, high = train.pass_rate or (0.0, 1.0)
+        below, within, above = profile.counts((low, high))
+        left = within if train.num_tasks is None else min(within, train.num_tasks)
+        order = ", those that passed most often first" if train.easy_first else ""
+        what = f"{within} with a pass rate of {low:g} to {high:g}, {below} below, {above} above{order}"
+        of = f"{left} of {len(profile.rates)} profiled ({profile.model}, {profile.num_tries} tries)"
+        lines.append(f"training tasks of {name}: {of}: {what}")
+    return lines
+
+
+def profile_refusals(spec: RunSpec) -> Iterator[Refusal]:
+    """No task within the bounds, and an order that training would not keep."""
+    for name, profile in profiles(spec).items():
+        train = spec.env.members[name].train
+        key = "env" if len(spec.env.members) == 1 else f"env.members.{name}"
+        if not profile.within(train.pass_rate, easy_first=False):
+            low, high = train.pass_rate or (0.0, 1.0)
+            below, _, above = profile.counts((low, high))
+            yield Refusal(
+                f"{key}.train.pass_rate",
+                f"no task has a pass rate of {low:g} to {high:g}: of {len(profile.rates)}, {below} are below and"
+                f" {above} above; set other bounds, or {key}.train.pass_rate=null",
+            )
+        if train.easy_first and spec.training.shuffle:
+            yield Refusal(
+                f"{key}.train.easy_first", "training.shuffle=true would mix the tasks; set training.shuffle=false"
+            )
 
 
 def split_refusals(spec: RunSpec) -> Iterator[Refusal]:

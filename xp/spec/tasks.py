@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 from pydantic_core import PydanticCustomError
 
-from xp.spec.section import Count, Section
+from xp.spec.section import Count, LocalPath, Section
 
 
 class Overlap(StrEnum):
@@ -32,6 +32,8 @@ def _as_written(names: tuple[str, ...]) -> Any:
 
 
 SplitNames = Annotated[tuple[str, ...], BeforeValidator(_as_names), PlainSerializer(_as_written)]
+Share = Annotated[float, Field(ge=0, le=1)]
+PassRate = tuple[Share, Share] | None
 Indices = tuple[Annotated[int, Field(ge=0)], ...] | None
 
 
@@ -48,15 +50,37 @@ class SelectionSpec(Section):
     shuffle: bool
     """Draws num_tasks at random (by `seed`) instead of from the front."""
     seed: int
+    profile: LocalPath | None
+    """Evaluation of the training tasks (its directory, or its name): `python -m xp tasks profile`."""
+    pass_rate: PassRate
+    """Trains only on tasks whose share of passed tries in `profile` lies within these bounds, both included."""
+    easy_first: bool
+    """Orders the tasks by their pass rate in `profile`, from the highest to the lowest."""
 
     @model_validator(mode="after")
     def _one_way_to_select(self) -> SelectionSpec:
         _refuse_both(self.num_tasks, self.indices)
+        self._check_profile()
         if self.indices is not None and len(self.split) > 1:
             raise ValueError("indices are positions within one split, and there are several: use num_tasks")
         if len(set(self.split)) < len(self.split):
             raise ValueError("split names one split twice")
         return self
+
+    def _check_profile(self) -> None:
+        if self.profile is None:
+            if self.pass_rate is not None or self.easy_first:
+                raise ValueError(
+                    "pass_rate and easy_first need profile, an evaluation of the training tasks:"
+                    " python -m xp tasks profile makes one"
+                )
+            return
+        if self.pass_rate is not None and self.pass_rate[0] > self.pass_rate[1]:
+            raise ValueError("pass_rate is [lowest, highest], two shares from 0 to 1")
+        if self.indices is not None or self.shuffle:
+            raise ValueError("profile selects tasks by their pass rate: set indices to null and shuffle to false")
+        if len(self.split) != 1:
+            raise ValueError("profile is of one training split: name one in split")
 
 
 class HeldOutSpec(Section):

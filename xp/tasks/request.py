@@ -23,6 +23,12 @@ from xp.tasks.config import HeldOut, MemberConfig, PrepareConfig, Selection
 FORMAT = 1
 """Raised with every change of the rows' schema or of how prompts are rendered: older sets are then not recognised."""
 
+IDENTITY = (
+    *("provider", "target", "serve", "image", "variant", "source"),
+    *("grader", "env_class", "rows", "num_seeds", "options"),
+)
+"""Fields of a member's canonical request that say which environment it is; what a member does not have is absent."""
+
 VERSION_NAME = "TASKS_VERSION"
 """Name by which a module declares the version of its tasks, independent of other changes of its package."""
 

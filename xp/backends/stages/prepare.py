@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 from xp.backends.base import RunPaths
 from xp.backends.stages.episode import chat_of, env_config, episode_secrets
 from xp.backends.stages.model import start_place
@@ -9,7 +12,8 @@ from xp.backends.stages.needs import QUIET, host_resources
 from xp.job import Job, Runtime, Stage
 from xp.spec import HeldOutSpec, Overlap, RunSpec, SelectionSpec
 from xp.tasks.config import HeldOut, MemberConfig, PrepareConfig, Reader, Selection
-from xp.tasks.request import request_key, with_sources
+from xp.tasks.profile import Profile, read_profile
+from xp.tasks.request import canonical_request, request_key, with_sources
 
 STORE = "tasks"
 PACKAGES = ("pyarrow", "filelock", "aiohttp")
@@ -22,6 +26,21 @@ def prepare_config(spec: RunSpec, *, trains: bool = False) -> PrepareConfig:
         spec: the run.
         trains: whether a training follows, so that a set without training tasks is refused.
     """
+    config = replace(_plain_config(spec), trains=trains)
+    found = profiles(spec)
+    return replace(
+        config,
+        members={
+            name: replace(member, train=_by_profile(member.train, spec.env.members[name].train, found[name]))
+            if name in found
+            else member
+            for name, member in config.members.items()
+        },
+    )
+
+
+def _plain_config(spec: RunSpec) -> PrepareConfig:
+    """The configuration before profiles select tasks."""
     members = {
         name: MemberConfig(
             env=env_config(name, member, spec),
@@ -33,10 +52,25 @@ def prepare_config(spec: RunSpec, *, trains: bool = False) -> PrepareConfig:
         for name, member in spec.env.members.items()
     }
     preparation = spec.preparation
-    config = PrepareConfig(
-        members, preparation.allow_missing_fraction, preparation.concurrency, store=STORE, trains=trains
+    return with_sources(
+        PrepareConfig(members, preparation.allow_missing_fraction, preparation.concurrency, store=STORE)
     )
-    return with_sources(config)
+
+
+def profiles(spec: RunSpec) -> dict[str, Profile]:
+    """Profile of each environment whose training tasks are selected by one.
+
+    Raises:
+        XpError: CONFIG for an evaluation that is absent, not finished, or of another environment or split.
+    """
+    if all(member.train.profile is None for member in spec.env.members.values()):
+        return {}
+    requests = canonical_request(_plain_config(spec))["members"]
+    return {
+        name: read_profile(Path(spec.outputs), member.train.profile, member.train.split[0], requests[name])
+        for name, member in spec.env.members.items()
+        if member.train.profile is not None
+    }
 
 
 def task_set_place(spec: RunSpec) -> str:
@@ -65,6 +99,11 @@ def prepare_stage(spec: RunSpec, places: RunPaths, *, trains: bool) -> Stage:
 
 def _selection(wanted: SelectionSpec) -> Selection:
     return Selection(wanted.split, wanted.num_tasks, wanted.indices, wanted.shuffle, wanted.seed)
+
+
+def _by_profile(selection: Selection, wanted: SelectionSpec, profile: Profile) -> Selection:
+    indices = profile.within(wanted.pass_rate, easy_first=wanted.easy_first)
+    return replace(selection, num_tasks=None, indices=indices[: wanted.num_tasks])
 
 
 def _held_out(wanted: HeldOutSpec) -> HeldOut:

@@ -1,0 +1,83 @@
+"""`python -m xp tasks profile`: the pass rate of each training task, as an evaluation of these tasks measures it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import Namespace
+from collections.abc import Mapping
+from contextlib import redirect_stdout
+from itertools import pairwise
+from typing import Any, Final
+
+from xp.cli.sparkline import bar
+from xp.errors import ExitCode, XpError
+from xp.evaluation.driver import Allowance
+from xp.evaluation.entries import entries
+from xp.evaluation.one import EvaluationRun
+from xp.evaluation.words import read
+from xp.security.terminal import shown
+
+BINS: Final = 4
+"""Ranges of rates between never and always."""
+
+
+def profile_command(asked: Namespace) -> int:
+    """Play every training task several times, or go on with it; print how many tasks have which rate.
+
+    Raises:
+        XpError: of an evaluation, and for more than one model or environment.
+    """
+    own = ("eval.tasks=train", f"evaluation.samples_per_task={asked.tries}", f"outputs={asked.outputs}")
+    if taken := [word for word in asked.overrides if word.startswith(("eval.tasks=", "evaluation.samples_per_task="))]:
+        raise XpError(f"{taken[0]}: a profile plays the training tasks; --tries N says how often")
+    words = read([*asked.overrides, *own], asked.config_dir)
+    found = entries(words)
+    if len(found) != 1:
+        raise XpError(f"a profile is of one model and one environment or mixture; got {len(found)} pairs")
+    with redirect_stdout(sys.stderr):
+        result = EvaluationRun(found[0], words.settings, Allowance(None, None)).run(again=False)
+    rates = rates_of(result)
+    if asked.json:
+        print(json.dumps({"id": result["id"], "model": result["model"]["name"], "rates": rates}, indent=2))
+    else:
+        _show(result, rates)
+    return ExitCode.OK if result["status"] == "finished" else ExitCode.UNHEALTHY
+
+
+def rates_of(result: Mapping[str, Any]) -> dict[str, float | None]:
+    """Task -> share of its tries that passed; None: every try was void."""
+    threshold = result["playing"]["pass_threshold"]
+    found: dict[str, float | None] = {}
+    for task, one in result["tasks"].items():
+        rewards = [reward for reward in one["rewards"] if reward is not None]
+        found[task] = sum(reward >= threshold for reward in rewards) / len(rewards) if rewards else None
+    return found
+
+
+def _show(result: Mapping[str, Any], rates: Mapping[str, float | None]) -> None:
+    known = [rate for rate in rates.values() if rate is not None]
+    tries, threshold = result["playing"]["samples_per_task"], result["playing"]["pass_threshold"]
+    print(
+        shown(
+            f"{len(rates)} training tasks of {result['env']}, {tries} tries each by {result['model']['name']};"
+            f" passed from a reward of {threshold:g} on"
+        )
+    )
+    for label, number in _histogram(known):
+        print(f"  {label:<22}{number:>6}  {bar(number / max(1, len(known)))}")
+    if void := len(rates) - len(known):
+        print(f"  {'every try was void':<22}{void:>6}  left out of a training by pass rate")
+    print(
+        f"train on what is neither always nor never passed:\n  env.train.profile={result['id']} env.train.pass_rate=[",
+        end="",
+    )
+    print(f"{1 / tries / 2:g},{1 - 1 / tries / 2:g}]")
+
+
+def _histogram(rates: list[float]) -> list[tuple[str, int]]:
+    """Label and number of tasks: never, ranges between, always."""
+    between = [rate for rate in rates if 0 < rate < 1]
+    edges = [number / BINS for number in range(BINS + 1)]
+    ranges = [(f"{low:g} to {high:g}", sum(low <= rate < high for rate in between)) for low, high in pairwise(edges)]
+    return [("never", rates.count(0.0)), *ranges, ("always", rates.count(1.0))]

@@ -1,0 +1,117 @@
+"""Pass rates of training tasks, as an evaluation of them measured: which tasks a model can learn from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from xp.errors import ExitCode, XpError
+from xp.reading import json_of
+from xp.tasks.manifest import read_manifest
+from xp.tasks.request import IDENTITY
+
+ROOM: Final = "evaluations"
+SUMMARY: Final = "eval.json"
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Share of passed tries of the tasks of one split."""
+
+    model: str
+    threshold: float
+    """Reward from which on a try is passed (`evaluation.pass_threshold`)."""
+    num_tries: int
+    """Most tries of any task."""
+    rates: Mapping[int, float]
+    """Index of a task in its split -> share, from 0 to 1; a task whose every try was void has none."""
+
+    def within(self, bounds: tuple[float, float] | None, *, easy_first: bool) -> tuple[int, ...]:
+        """Indices of the tasks whose rate lies within the bounds, both included; None: all."""
+        low, high = bounds or (0.0, 1.0)
+        found = [index for index, rate in sorted(self.rates.items()) if low <= rate <= high]
+        return tuple(sorted(found, key=lambda index: -self.rates[index]) if easy_first else found)
+
+    def counts(self, bounds: tuple[float, float]) -> tuple[int, int, int]:
+        """Numbers of tasks below, within and above the bounds."""
+        below, above = (
+            sum(sign * rate < sign * bound for rate in self.rates.values())
+            for sign, bound in zip((1, -1), bounds, strict=True)
+        )
+        return below, len(self.rates) - below - above, above
+
+
+def read_profile(outputs: Path, name: str, split: str, request: Mapping[str, Any]) -> Profile:
+    """The pass rates of one environment's split.
+
+    Args:
+        outputs: the outputs root.
+        name: of the evaluation, or its directory.
+        split: the training split.
+        request: the environment's part of a canonical request (`xp.tasks.request.canonical_request`).
+
+    Raises:
+        XpError: there is no such evaluation, it is no whole one, or it is of another environment or split.
+    """
+    place = Path(name) if "/" in name else outputs / ROOM / name
+    if not (place / SUMMARY).is_file():
+        raise XpError(
+            f"env.train.profile: there is no evaluation {name} in {place.parent}: python -m xp tasks profile makes one,"
+            " python -m xp eval list shows those that are there",
+            ExitCode.CONFIG,
+        )
+    value = json_of(place / SUMMARY, ExitCode.CONFIG)
+    try:
+        if value["status"] != "finished":
+            raise XpError(f"{place} is not finished; the same `tasks profile` goes on with it", ExitCode.CONFIG)
+        member = _member(outputs, str(value["task_set"]), request, place)
+        threshold = float(value["playing"]["pass_threshold"])
+        prefix = f"{member}/{split}/"
+        tries = {
+            int(task.removeprefix(prefix)): [float(reward) for reward in one["rewards"] if reward is not None]
+            for task, one in value["tasks"].items()
+            if task.startswith(prefix)
+        }
+        model = str(value["model"]["name"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise XpError(f"{place / SUMMARY} is no summary of an evaluation: {error!r}", ExitCode.CONFIG) from None
+    rates = {index: _share(rewards, threshold) for index, rewards in tries.items() if rewards}
+    if not rates:
+        raise XpError(
+            f"{place} has no tasks of split {split}: profile the split that is trained on"
+            " (python -m xp tasks profile env=... model=...)",
+            ExitCode.CONFIG,
+        )
+    return Profile(model, threshold, max(map(len, tries.values())), rates)
+
+
+def _member(outputs: Path, key: str, request: Mapping[str, Any], place: Path) -> str:
+    """Name under which the evaluation played this environment."""
+    try:
+        members = read_manifest(outputs / "tasks" / Path(key).name).request["members"]
+    except (OSError, ValueError):
+        raise XpError(
+            f"{place} was played on task set {key}, which is not in {outputs / 'tasks'}: profile the tasks again",
+            ExitCode.CONFIG,
+        ) from None
+    for name, other in members.items():
+        if all(other.get(field) == request.get(field) for field in IDENTITY):
+            return str(name)
+    wanted, *found = (_words(one) for one in (request, *members.values()))
+    if wanted in found:
+        raise XpError(
+            f"{place} was played before the code of the environment ({wanted}) changed: profile the tasks again",
+            ExitCode.CONFIG,
+        )
+    raise XpError(f"{place} is of another environment: expected {wanted}; got {' and '.join(found)}", ExitCode.CONFIG)
+
+
+def _words(request: Mapping[str, Any]) -> str:
+    """An environment in a message: what names it, without the digest of its code."""
+    return ", ".join(f"{field} {request[field]}" for field in IDENTITY if field != "source" and request.get(field))
+
+
+def _share(rewards: Sequence[float], threshold: float) -> float:
+    return sum(reward >= threshold for reward in rewards) / len(rewards)
