@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
@@ -102,10 +103,12 @@ def compare(names: tuple[str, str], first: Rewards, second: Rewards, pass_thresh
 
 def holm(comparisons: Sequence[Paired]) -> list[Paired]:
     """The same comparisons with p values adjusted for their number, and verdicts that go by these."""
+    tested = [one.p_value for one in comparisons if one.p_value is not None]
+    if len(tested) < 2:  # alone it stays what it is
+        return list(comparisons)
     from statsmodels.stats.multitest import multipletests
 
-    tested = [one.p_value for one in comparisons if one.p_value is not None]
-    adjusted = iter(multipletests(tested, method="holm")[1] if tested else ())
+    adjusted = iter(multipletests(tested, method="holm")[1])
     found = [replace(one, p_holm=None if one.p_value is None else float(next(adjusted))) for one in comparisons]
     return [replace(one, verdict=verdict(one)) for one in found]
 
@@ -167,24 +170,23 @@ def _interval(differences: Sequence[float]) -> tuple[float | None, float | None,
         return None, None, None
     if max(differences) == min(differences):
         return None, None, 1.0 if differences[0] == 0 else 0.5 ** (len(differences) - 1)
-    from scipy.stats import ttest_1samp
+    from scipy.special import stdtr, stdtrit
 
-    test = ttest_1samp(differences, 0.0)
-    interval = test.confidence_interval(CONFIDENCE)
-    return float(interval.low), float(interval.high), float(test.pvalue)
+    center, error, degrees = fmean(differences), stdev(differences) / len(differences) ** 0.5, len(differences) - 1
+    reach = float(stdtrit(degrees, (1 + CONFIDENCE) / 2)) * error
+    return center - reach, center + reach, 2 * float(stdtr(degrees, -abs(center) / error))
 
 
 def _passes(pairs: Sequence[tuple[Sequence[float], Sequence[float]]], threshold: float) -> Passes:
-    from statsmodels.stats.contingency_tables import mcnemar
+    from scipy.special import bdtr
 
     counts: Mapping[tuple[bool, bool], int] = {
         key: sum((one[0] >= threshold, other[0] >= threshold) == key for one, other in pairs)
         for key in ((True, True), (True, False), (False, True), (False, False))
     }
     both, only_first, only_second, neither = counts.values()
-    test = mcnemar([[both, only_first], [only_second, neither]], exact=True)
-    # Without a task on which they differ there is nothing to test, and statsmodels has no number for it.
-    p_value = float(test.pvalue) if only_first + only_second else 1.0
+    # McNemar's exact test: of the tasks on which they differ, either side has half by chance.
+    p_value = min(1.0, 2 * float(bdtr(min(only_first, only_second), only_first + only_second, 0.5)))
     return Passes(both, only_first, only_second, neither, p_value)
 
 
@@ -198,9 +200,10 @@ def _equivalence(differences: Sequence[float], margin: float, reach: float) -> f
         return None
     if max(differences) == min(differences):
         return 1.0 if abs(differences[0]) >= margin else max(0.0, 1 - margin / reach) ** len(differences)
-    from statsmodels.stats.weightstats import DescrStatsW
+    from scipy.special import stdtr
 
-    return float(DescrStatsW(differences).ttost_mean(-margin, margin)[0])
+    center, error, degrees = fmean(differences), stdev(differences) / len(differences) ** 0.5, len(differences) - 1
+    return max(float(stdtr(degrees, -(center + margin) / error)), float(stdtr(degrees, (center - margin) / error)))
 
 
 def _reach(pairs: Sequence[tuple[Sequence[float], Sequence[float]]]) -> float:
@@ -214,18 +217,24 @@ def _smallest(num_tasks: int, spread: float) -> float | None:
         return None
     if spread == 0:
         return 0.0
-    from statsmodels.stats.power import TTestPower
+    from scipy.special import nctdtrinc, stdtrit
 
-    return float(TTestPower().solve_power(nobs=num_tasks, alpha=1 - CONFIDENCE, power=POWER)) * spread
+    degrees = num_tasks - 1
+    limit = float(stdtrit(degrees, (1 + CONFIDENCE) / 2))
+    shift = float(nctdtrinc(degrees, 1 - POWER, limit))
+    return float(shift / math.sqrt(num_tasks) * spread)
 
 
 def _enough_tasks(spread: float, margin: float) -> int | None:
     if spread == 0:
         return None
-    from statsmodels.stats.power import TTestPower
-
-    needed = TTestPower().solve_power(effect_size=margin / spread, alpha=1 - CONFIDENCE, power=POWER)
-    return int(float(needed)) + 1
+    few, many = 2, 4
+    while (shown := _smallest(many, spread)) is not None and shown > margin:
+        few, many = many, 2 * many
+    while many - few > 1:
+        middle = (few + many) // 2
+        few, many = (middle, many) if (_smallest(middle, spread) or 0.0) > margin else (few, middle)
+    return many
 
 
 def p_text(value: float | None) -> str:
