@@ -13,7 +13,7 @@ import pytest
 from xp.__main__ import main
 from xp.cli.arguments import COMMANDS
 from xp.cli.parser import parse
-from xp.cli.table import Column, fitted, plain
+from xp.cli.table import Column, fitted, plain, wrapped
 from xp.errors import XpError
 
 RUNS = (Column("run", 0), Column("status", 1), Column("reward", 2), Column("note", 3))
@@ -94,6 +94,25 @@ def test_a_table_fits_the_terminal_and_keeps_names_whole(width: int) -> None:
     assert all(row["run"] in text for row, text in zip(ROWS, lines[1:], strict=False))
     assert max(map(len, lines[:3])) <= width
     assert lines[-1].startswith("not shown: ") == (width < 110)
+
+
+def test_a_long_line_is_broken_on_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    line = f"  means  {'a word ' * 20}end"
+    assert wrapped(line) == line
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    broken = wrapped(line).splitlines()
+    assert max(map(len, broken)) <= 40
+    assert all(text.startswith(" " * 9) for text in broken[1:])
+    assert " ".join(wrapped(line).split()) == " ".join(line.split())
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_help_fits_80_columns(words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        main([words, "--help"])
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
 
 
 def test_a_pipe_gets_one_plain_line_a_row() -> None:

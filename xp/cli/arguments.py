@@ -6,7 +6,9 @@ import argparse
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NoReturn
+from shutil import get_terminal_size
+from textwrap import fill
+from typing import Any, Final, NoReturn
 
 from xp.cli.epilogs import EPILOG, EVAL, PROFILE
 from xp.cli.episode import add_episode
@@ -32,6 +34,8 @@ class Parser(argparse.ArgumentParser):
     """Raises XpError instead of ending the process; a command that takes overrides lists the groups in its help."""
 
     def format_help(self) -> str:
+        if self.description:
+            self.description = fill(self.description, **_indents(0, 0))
         if any(action.dest == "overrides" and action.nargs == "*" for action in self._actions) and not self.epilog:
             self.epilog = _groups()  # read from the files only when somebody asks
         elif self.epilog == EPILOG:
@@ -40,6 +44,13 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise XpError(f"{message}\n{self.format_usage().strip()}", ExitCode.CONFIG)
+
+
+def _indents(first: int, others: int) -> dict[str, Any]:
+    """Arguments of `fill` for the width of the terminal; names are not broken."""
+    width = max(60, get_terminal_size().columns - 2)
+    hole = {"break_long_words": False, "break_on_hyphens": False}
+    return {"width": width, "initial_indent": " " * first, "subsequent_indent": " " * others, **hole}
 
 
 def _directory(text: str) -> Path:
@@ -68,20 +79,26 @@ def _amount(text: str) -> float:
 
 
 def _spec(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("overrides", nargs="*", metavar="group=option|key=value", help="what differs from the defaults")
+    parser.add_argument("overrides", nargs="*", metavar="group=option|key=value", help="differences from the defaults")
     _config_dir(parser)
 
 
 def _config_dir(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--config-dir", action="append", default=[], type=_directory, metavar="DIR", help="options of your own"
+        "--config-dir",
+        action="append",
+        default=[],
+        type=_directory,
+        metavar="DIR",
+        help="directory of your own options",
     )
 
 
 def _groups() -> str:
     from xp.compose import GROUPS, options
 
-    groups = "\n".join(f"  {group:10} {', '.join(options(group))}" for group in GROUPS)
+    lines = (fill(f"{group:10} {', '.join(options(group))}", **_indents(2, 13)) for group in GROUPS)
+    groups = "\n".join(lines)
     return f"groups:\n{groups}\n\nkeys: python -m xp --cfg job; exit codes: docs/exit-codes.md"
 
 
@@ -115,8 +132,8 @@ def _eval(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--budget-usd", type=_amount, metavar="X", help="begin no episode after this cost (needs model.price_in, _out)"
     )
-    parser.add_argument("--max-tokens-total", type=_count, metavar="N", help="begin no episode after so many tokens")
-    parser.add_argument("--again", action="store_true", help="play anew what is finished")
+    parser.add_argument("--max-tokens-total", type=_count, metavar="N", help="begin no episode after this many tokens")
+    parser.add_argument("--again", action="store_true", help="play finished evaluations again")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="all figures as JSON")
     form.add_argument("--markdown", action="store_true", help="the table as Markdown")
@@ -132,7 +149,7 @@ def _search(parser: argparse.ArgumentParser) -> None:
 def _install(parser: argparse.ArgumentParser) -> None:
     _spec(parser)
     parser.add_argument("--python", metavar="PATH", help="the interpreter to build on")
-    parser.add_argument("--for-run", action="store_true", help="install nothing where the run would be refused")
+    parser.add_argument("--for-run", action="store_true", help="install nothing if the run would be refused")
 
 
 def _parity(parser: argparse.ArgumentParser) -> None:
@@ -157,26 +174,31 @@ def _env(parser: argparse.ArgumentParser) -> None:
     )
     check.add_argument("--seconds", type=_count, default=120, metavar="N", help="time limit of the check (120)")
     check.add_argument("--json", action="store_true", help="the report as JSON")
-    new = commands.add_parser("new", help="write an environment that works, with its test, for you to change")
-    new.add_argument("name", metavar="NAME", help="of the module: small letters, digits and _")
+    new = commands.add_parser("new", help="write a working environment with its test, as a beginning of your own")
+    new.add_argument("name", metavar="NAME", help="name of the module: small letters, digits and _")
     new.add_argument("--kind", choices=["ors", "graded", "openenv", "verifiers"], default="graded", help="(graded)")
-    listing = commands.add_parser("list", help="every environment that is installed, and what it needs")
-    listing.add_argument("--open", action="store_true", help="ask those that need nothing for splits and tools")
+    listing = commands.add_parser("list", help="every installed environment, with its requirements")
+    listing.add_argument("--open", action="store_true", help="show splits and tools of those without requirements")
     listing.add_argument(
-        "--config-dir", action="append", default=[], type=_directory, metavar="DIR", help="of your options"
+        "--config-dir",
+        action="append",
+        default=[],
+        type=_directory,
+        metavar="DIR",
+        help="directory of your own options",
     )
     listing.add_argument("--json", action="store_true", help="as JSON")
 
 
 def _tasks(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(dest="action", required=True, metavar="ACTION", parser_class=Parser)
-    listing = commands.add_parser("list", help="every set in the store")
+    listing = commands.add_parser("list", help="every task set in the store")
     listing.add_argument("--json", action="store_true", help="as JSON")
     show = commands.add_parser("show", help="tasks as the model will see them")
     show.add_argument("key", help="key of the set, or its beginning")
-    show.add_argument("-n", "--num-tasks", type=_count, default=1, metavar="N", help="how many (1)")
+    show.add_argument("-n", "--num-tasks", type=_count, default=1, metavar="N", help="number of tasks (1)")
     show.add_argument("--purpose", choices=["train", "held_out"])
-    show.add_argument("--task", help="exactly this one: member/split/index")
+    show.add_argument("--task", help="this task only: member/split/index")
     text = "pass rate of each training task over several tries of a model"
     profile = commands.add_parser("profile", help=text, formatter_class=argparse.RawDescriptionHelpFormatter)
     _spec(profile)
@@ -184,10 +206,10 @@ def _tasks(parser: argparse.ArgumentParser) -> None:
     profile.add_argument("--tries", type=_count, default=8, metavar="N", help="episodes of each task (8)")
     profile.add_argument("--json", action="store_true", help="the rates as JSON")
     verify = commands.add_parser("verify", help="check every hash; exit code 6 if one is wrong")
-    verify.add_argument("keys", nargs="*", help="keys, or their beginnings; none: all sets")
-    prune = commands.add_parser("prune", help="remove sets, leftovers and what was set aside")
-    prune.add_argument("--keep", nargs="*", default=[], metavar="KEY", help="sets that stay")
-    prune.add_argument("--yes", action="store_true", help="do it; without this, only say what would be removed")
+    verify.add_argument("keys", nargs="*", help="keys or their beginnings; without one: all sets")
+    prune = commands.add_parser("prune", help="remove sets, leftovers and damaged sets")
+    prune.add_argument("--keep", nargs="*", default=[], metavar="KEY", help="sets to keep")
+    prune.add_argument("--yes", action="store_true", help="remove them; without this, only list them")
     for one in commands.choices.values():
         if one is not profile:
             _outputs(one)
@@ -201,12 +223,12 @@ def _runs(parser: argparse.ArgumentParser) -> None:
     _outputs(listing)
     for name, text in (
         ("show", "one run: its stages with exit codes and times"),
-        ("diagnose", "what became of a run: a verdict with its exit code, and the symptoms that were found"),
-        ("logs", "the log of the stage that ran last, followed while the run continues"),
-        ("fetch", "bring the model and the trajectories of a run from where its launcher keeps them"),
-        ("recipe", "print what differs from the defaults, as a recipe: xp runs recipe RUN > recipes/mine.yaml"),
+        ("diagnose", "verdict on a run, with its exit code and symptoms"),
+        ("logs", "log of the last stage, followed while the run continues"),
+        ("fetch", "copy the model and the trajectories of a run from its launcher's storage"),
+        ("recipe", "print a run's differences from the defaults as a recipe"),
         ("cancel", "stop a run"),
-        ("trust", "accept a run that was started elsewhere as yours"),
+        ("trust", "mark a run from elsewhere as your own"),
         ("resume", "continue from the last checkpoint"),
     ):
         one = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
@@ -219,25 +241,25 @@ def _runs(parser: argparse.ArgumentParser) -> None:
         if name == "recipe":
             _config_dir(one)
         if name == "resume":
-            one.add_argument(
-                "overrides", nargs="*", metavar="key=value", help="what to change, e.g. training.num_steps=60"
-            )
+            one.add_argument("overrides", nargs="*", metavar="key=value", help="changes, e.g. training.num_steps=60")
         _outputs(one)
     episode = commands.add_parser("episode", help="the text of one episode")
     add_episode(episode)
     _outputs(episode)
-    watch = commands.add_parser("watch", help="runs in a table that follows them until they end")
-    watch.add_argument("names", nargs="*", metavar="RUN", help="names, beginnings, patterns; none: those that go on")
+    watch = commands.add_parser("watch", help="a table of runs, updated until they end")
+    watch.add_argument("names", nargs="*", metavar="RUN", help="names, beginnings, patterns; without one: running ones")
     _outputs(watch)
-    compare = commands.add_parser("compare", help="runs by their held-out reward, best first")
-    compare.add_argument("names", nargs="*", metavar="RUN", help="names, beginnings of names, or patterns; none: all")
+    compare = commands.add_parser("compare", help="runs by held-out reward, best first")
+    compare.add_argument(
+        "names", nargs="*", metavar="RUN", help="names, beginnings of names, or patterns; without one: all"
+    )
     form = compare.add_mutually_exclusive_group()
     for name in ("csv", "markdown", "json"):
         form.add_argument(
             f"--{name}", action="store_true", help=f"as {name.upper() if name != 'markdown' else 'Markdown'}"
         )
     compare.add_argument(
-        "--paired", action="store_true", help="RUN or evaluation against the others, task by task, with tests"
+        "--paired", action="store_true", help="the first RUN or evaluation against the others, task by task, with tests"
     )
     compare.add_argument("--margin", type=_amount, metavar="X", help="with --paired: a difference that does not matter")
     _outputs(compare)
@@ -254,23 +276,23 @@ def _completion(parser: argparse.ArgumentParser) -> None:
 
 COMMANDS: Final[Mapping[str, Command]] = {
     "run": Command("prepare tasks, train, evaluate (the default command)", _run),
-    "plan": Command("show everything that would run, and run nothing", _plan),
+    "plan": Command("show everything that would run; run nothing", _plan),
     "prepare": Command("run task preparation alone", _sweep),
     "evaluate": Command("play the held-out tasks with a run's model: run=RUN [checkpoint=STEP]", _sweep),
     "eval": Command("play any model on any environment, with statistics", _eval),
-    "search": Command("let Optuna choose within ranges: training.learning_rate='interval(1e-4,1e-3)'", _search),
+    "search": Command("search values with Optuna: training.learning_rate='interval(1e-4,1e-3)'", _search),
     "install": Command("make the Python that the trainer needs, from its lock", _install),
     "parity": Command("show what each backend receives of every key", _parity),
-    "explain": Command("explain a key (value, origin, meaning, what each backend makes of it) or a metric", _explain),
+    "explain": Command("explain a key (value, origin, meaning, each backend's rendering) or a metric", _explain),
     "doctor": Command("check this machine against a plan", _spec),
     "env": Command(
         "environments: check one without a model, begin one of your own, list all",
         _env,
         takes_overrides=False,
     ),
-    "tasks": Command("look at the task store: list, show, profile, verify, prune", _tasks, takes_overrides=False),
+    "tasks": Command("the task store: list, show, profile, verify, prune", _tasks, takes_overrides=False),
     "runs": Command(
-        "look at runs: list, show, watch, diagnose, logs, recipe, fetch, cancel, resume, trust, episode, compare",
+        "runs: list, show, watch, diagnose, logs, recipe, fetch, cancel, resume, trust, episode, compare",
         _runs,
         takes_overrides=False,
     ),
@@ -282,4 +304,4 @@ COMMANDS: Final[Mapping[str, Command]] = {
     ),
     "completion": Command("print a script that completes words after `xp`", _completion, takes_overrides=False),
 }
-"""Command -> what it takes; in the order in which `--help` lists them."""
+"""Commands, in the order of `--help`."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xp.cli.curve import picture_of
+from xp.cli.table import wrapped
 from xp.episode.metrics import FULL_REWARD
 from xp.evaluation.statistics import interval
 from xp.launchers.node.log import harmless
@@ -58,7 +59,7 @@ def show_plan(plan: Plan, outputs: Path, *, with_files: bool) -> None:
     out = console()
     out.print(f"[bold]{title(plan)}[/bold]")
     for line in (*arithmetic(plan), *memory_lines(plan.spec)):
-        out.print(f"  {line}")
+        out.print(wrapped(f"  {line}"))
     for line in stand_in_lines(plan):
         out.print(f"  {line}", markup=False)
     for line in (*held_out_lines(plan.spec, outputs), *profile_lines(plan.spec)):
@@ -73,7 +74,7 @@ def show_plan(plan: Plan, outputs: Path, *, with_files: bool) -> None:
     for name, source in secrets.items():
         out.print(f"  secret {name}: from the variable {source}")
     for line in (*code_of(plan), *(f"open: {door}" for door in render_module(plan.spec).open_doors(plan.spec))):
-        out.print(f"  {line}", markup=False)
+        out.print(wrapped(f"  {line}"), markup=False)
     if with_files:
         for stage in plan.stages:
             for path, text in stage.job.files.items():

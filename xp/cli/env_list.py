@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from xp.backends.stages.episode import CATALOG_KEY, env_config, needs_catalog_key
+from xp.cli.table import Column, show_table
 from xp.compose import compose, options
 from xp.envs.base import EnvFault
 from xp.envs.load import load_provider
 from xp.errors import ExitCode, XpError
 from xp.spec import EnvMember, RunSpec
 
+COLUMNS: Final = (
+    Column("env", 0),
+    Column("provider", 4),
+    Column("turns", 3),
+    Column("needs", 1),
+    Column("splits, tools", 2),
+)
 HOSTED_NEEDS: Final = {"reasoning_gym": "package reasoning-gym", "verifiers": "package verifiers"}
 """Provider -> what a Python of the run must have for it."""
 
@@ -44,8 +53,7 @@ def list_command(config_dirs: Sequence[Path], *, is_opened: bool, as_json: bool)
     if as_json:
         print(json.dumps([asdict(one) for one in found], indent=2))
     else:
-        for line in _table(found):
-            print(line)
+        show_table(COLUMNS, [_row(one) for one in found])
     return ExitCode.OK
 
 
@@ -69,20 +77,25 @@ def listed(config_dirs: Sequence[Path], *, is_opened: bool) -> Iterator[Installe
         yield _opened(found, spec) if is_opened and not needs and len(members) == 1 else found
 
 
-def _table(found: Iterator[InstalledEnvironment]) -> Iterator[str]:
-    """Lines for a person."""
-    yield f"{'env':24} {'provider':14} {'turns':>5}  {'needs':34} splits, tools"
-    for one in found:
-        splits = ", ".join(f"{split} {size:,}" for split, size in (one.splits or {}).items())
-        tools = "" if one.tools is None else f"; tools: {', '.join(one.tools) or 'none'}"
-        needs, providers = ", ".join(one.needs) or "nothing", "+".join(one.providers) or "-"
-        said = one.fault or splits + tools
-        yield f"{one.name:24} {providers:14} {one.max_turns or '-':>5}  {needs:34} {said}".rstrip()
+def _row(one: InstalledEnvironment) -> Mapping[str, Any]:
+    """Cells for a person: needs without the explanations in brackets, which --json has."""
+    splits = ", ".join(f"{split} {size:,}" for split, size in (one.splits or {}).items())
+    tools = "" if one.tools is None else f"; tools: {', '.join(one.tools) or 'none'}"
+    return {
+        "env": one.name,
+        "provider": "+".join(one.providers),
+        "turns": one.max_turns,
+        "needs": re.sub(r" \([^)]*\)", "", ", ".join(one.needs)) or "nothing",
+        "splits, tools": one.fault or splits + tools,
+    }
 
 
 def _what_is_missing(error: str) -> str:
     """The last clause of a fault, which says what to give."""
-    return error.splitlines()[0].rpartition("give exactly one of ")[2].rpartition(": ")[2]
+    text = error.splitlines()[0]
+    if "give exactly one of " in text:
+        return text.rpartition("give exactly one of ")[2].replace(" and ", " or ")
+    return text.rpartition(": ")[2]
 
 
 def _needs(member: EnvMember) -> Iterator[str]:

@@ -8,17 +8,17 @@ EPILOG: Final = """\
 `python -m xp COMMAND --help` shows the arguments of one command.
 
 examples:
-  python -m xp                                            train on small murder mysteries, on this machine's CPU
-  python -m xp seed=2 training.num_steps=30               the same with other values
-  python -m xp -m seed=1,2,3                              a sweep; the same line continues it
-  python -m xp plan training.group_size=16 --files        what would run, with every file
-  python -m xp resume=RUN                                 continue from RUN's last checkpoint
-  python -m xp report RUN                                 its curves and episodes as one HTML file
+  python -m xp                               train the default on this CPU
+  python -m xp seed=2 training.num_steps=30  the same with other values
+  python -m xp -m seed=1,2,3                 a sweep; repeat it to continue
+  python -m xp plan --files                  show every stage and file
+  python -m xp resume=RUN                    continue from the last checkpoint
+  python -m xp report RUN                    curves and episodes as one page
 """
 
 EVAL: Final = """\
 models, one or several (separated by commas, or repeated):
-  model=NAME              an option of the group model, as it is (model=tiny)
+  model=NAME              an option of the group model (model=tiny)
   model=DIR|ORG/NAME      a Hugging Face model, played on this machine
   model=endpoint model.url=URL model.name=NAME [model.key=VARIABLE]
                           any OpenAI-compatible API; VARIABLE holds its key
@@ -30,7 +30,7 @@ environments: env=NAME|URL|Org/Name|package.module:Class, several as well
 tasks: eval.tasks=held_out|train|all evaluation.num_tasks=N
        evaluation.samples_per_task=K
 
-`python -m xp eval list` shows the evaluations that are there.
+`python -m xp eval list` shows all evaluations.
 More: docs/evaluation.md"""
 
 PROFILE: Final = """\

@@ -21,11 +21,11 @@ def add_episode(parser: argparse.ArgumentParser) -> None:
     """The arguments of `runs episode`."""
     parser.add_argument("run", metavar="RUN", help="name of the run, its beginning, or its directory")
     parser.add_argument(
-        "--phase", metavar="NAME", help="train, evaluate/before, evaluate/after (train, where there is one)"
+        "--phase", metavar="NAME", help="train, evaluate/before, evaluate/after (default: train, if there is one)"
     )
     parser.add_argument("--step", type=int, metavar="N", help="rollout step as metrics.jsonl counts it (the last one)")
     parser.add_argument("--index", type=int, metavar="N", help="index of the task in its split")
-    parser.add_argument("--sample", type=int, metavar="N", help="which of the task's episodes in that step, from 0")
+    parser.add_argument("--sample", type=int, metavar="N", help="index among the task's episodes in that step, from 0")
     rank = parser.add_mutually_exclusive_group()
     for name in ("best", "median", "worst", "void"):
         rank.add_argument(f"--{name}", dest="rank", action="store_const", const=name, help=f"the {name} one of them")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 
+from xp.cli.table import wrapped
 from xp.compose import compose, to_yaml
 from xp.errors import ExitCode, XpError
 
@@ -18,9 +19,9 @@ def parity(asked: Namespace) -> int:
     if asked.json:
         print(as_json(table))
         return ExitCode.OK
-    print("\n".join(lines(table)))
+    print("\n".join(map(wrapped, lines(table))))
     for name, reasons in refused(specs).items():
-        print(f"{name} refuses this spec: {'; '.join(reasons)}")
+        print(wrapped(f"{name} refuses this spec: {'; '.join(reasons)}"))
     return ExitCode.OK
 
 
@@ -40,24 +41,24 @@ def explain(asked: Namespace) -> int:
     if not keys:
         raise XpError("explain takes a key or a metric: python -m xp explain algorithm.kl_estimator [overrides]")
     for metric in filter(is_metric, keys):
-        print("\n".join(explain_metric(metric)))
+        print("\n".join(map(wrapped, explain_metric(metric))))
     keys = [key for key in keys if not is_metric(key)]
     if not keys:
         return ExitCode.OK
     spec = compose(overrides, asked.config_dir)
     specs = specs_of(overrides, asked.config_dir)
     for key in keys:
-        print("\n".join(explained(key, spec, specs, overrides, asked.config_dir)))
+        print("\n".join(map(wrapped, explained(key, spec, specs, overrides, asked.config_dir))))
     return ExitCode.OK
 
 
 def doctor(asked: Namespace) -> int:
-    """Hold this machine against the plan; the exit code is that of the first fault."""
+    """Checks this machine against the plan; the exit code is that of the first fault."""
     from xp.doctor import examine, exit_code
 
     findings = []
     for finding in examine(compose(asked.overrides, asked.config_dir)):
-        print(finding, flush=True)
+        print(wrapped(str(finding)), flush=True)
         findings.append(finding)
     return exit_code(findings)
 

@@ -19,13 +19,14 @@ NAMES_OF_RUNS: Final = "name of a run, its beginning, a pattern such as 'sweep-*
 def add_report(parser: argparse.ArgumentParser) -> None:
     """The arguments of `report`."""
     parser.add_argument("runs", nargs="+", metavar="RUN", help=f"{NAMES_OF_RUNS}; several are compared")
-    parser.add_argument("-o", "--page", type=Path, metavar="FILE", help="where to write it (the run's report.html)")
+    parser.add_argument(
+        "-o", "--page", type=Path, metavar="FILE", help="file of the page (default: the run's report.html)"
+    )
     parser.add_argument(
         "--episodes",
         choices=["none", "chosen", "all"],
-        help="whose text is in the page: of each step the best, the median and the worst with their groups, and"
-        " every void episode (chosen), or every episode; figures of all are there with both (chosen; none for over"
-        " 6 runs)",
+        help="episodes whose text is in the page: chosen (the best, median and worst of each step with their groups,"
+        " and void ones), all, or none (default: chosen, and none for more than 6 runs); figures cover all episodes",
     )
     parser.epilog = "outputs=DIR: another directory than ./outputs; more: docs/report.md"
 
@@ -34,7 +35,7 @@ def add_view(parser: argparse.ArgumentParser) -> None:
     """The arguments of `view`."""
     parser.add_argument("runs", nargs="+", metavar="RUN", help=f"{NAMES_OF_RUNS}; several are compared")
     parser.add_argument("--port", type=int, default=0, metavar="N", help="port on 127.0.0.1 (0: any free one)")
-    parser.epilog = "outputs=DIR: another directory than ./outputs; Ctrl-C ends it; more: docs/report.md"
+    parser.epilog = "outputs=DIR: another directory than ./outputs; Ctrl-C ends it\nmore: docs/report.md"
 
 
 def report_command(asked: Namespace) -> int:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -42,6 +44,17 @@ def show_table(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], *, 
         print(fitted(columns, rows, shutil.get_terminal_size().columns), end="")
     else:
         print(plain(columns, rows), end="")
+
+
+def wrapped(line: str) -> str:
+    """The line; on a terminal broken between words, with further lines below the text that follows its labels."""
+    width = shutil.get_terminal_size().columns
+    if not sys.stdout.isatty() or len(line) <= width:
+        return line
+    labels = re.match(r"\s*(?:\S+ {2,}){0,2}", line)
+    indent = len(labels[0]) if labels and labels[0].strip() else len(line) - len(line.lstrip()) + 4
+    hanging = " " * min(indent, width // 2)
+    return textwrap.fill(line, width, subsequent_indent=hanging, break_long_words=False, break_on_hyphens=False)
 
 
 def plain(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> str:
