@@ -6,11 +6,9 @@ import argparse
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from shutil import get_terminal_size
-from textwrap import fill
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
-from xp.cli.epilogs import EPILOG, EVAL, PROFILE
+from xp.cli.epilogs import EPILOG, EVAL, PROFILE, folded, groups
 from xp.cli.episode import add_episode
 from xp.cli.report import add_report, add_view
 from xp.errors import ExitCode, XpError
@@ -35,22 +33,15 @@ class Parser(argparse.ArgumentParser):
 
     def format_help(self) -> str:
         if self.description:
-            self.description = fill(self.description, **_indents(0, 0))
+            self.description = folded(self.description)
         if any(action.dest == "overrides" and action.nargs == "*" for action in self._actions) and not self.epilog:
-            self.epilog = _groups()  # read from the files only when somebody asks
+            self.epilog = groups()  # read from the files only when somebody asks
         elif self.epilog == EPILOG:
-            self.epilog = f"{EPILOG}\n{_groups()}"
+            self.epilog = f"{EPILOG}\n{groups()}"
         return super().format_help()
 
     def error(self, message: str) -> NoReturn:
         raise XpError(f"{message}\n{self.format_usage().strip()}", ExitCode.CONFIG)
-
-
-def _indents(first: int, others: int) -> dict[str, Any]:
-    """Arguments of `fill` for the width of the terminal; names are not broken."""
-    width = max(60, get_terminal_size().columns - 2)
-    hole = {"break_long_words": False, "break_on_hyphens": False}
-    return {"width": width, "initial_indent": " " * first, "subsequent_indent": " " * others, **hole}
 
 
 def _directory(text: str) -> Path:
@@ -92,14 +83,6 @@ def _config_dir(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="directory of your own options",
     )
-
-
-def _groups() -> str:
-    from xp.compose import GROUPS, options
-
-    lines = (fill(f"{group:10} {', '.join(options(group))}", **_indents(2, 13)) for group in GROUPS)
-    groups = "\n".join(lines)
-    return f"groups:\n{groups}\n\nkeys: python -m xp --cfg job; exit codes: docs/exit-codes.md"
 
 
 def _sweep(parser: argparse.ArgumentParser) -> None:

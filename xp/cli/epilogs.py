@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from shutil import get_terminal_size
+from textwrap import fill
 from typing import Final
 
 EPILOG: Final = """\
@@ -41,3 +43,17 @@ for example:
 env=NAME and model=..., run=RUN or model=endpoint as `python -m xp eval` takes
 them. A profile is an evaluation of the training tasks: one that was stopped is
 continued by the same command, and `python -m xp eval list` shows it."""
+
+
+def groups() -> str:
+    """The groups with their options."""
+    from xp.compose import GROUPS, options
+
+    lines = "\n".join(folded(f"  {group:10} {', '.join(options(group))}", 13) for group in GROUPS)
+    return f"groups:\n{lines}\n\nkeys: python -m xp --cfg job; exit codes: docs/exit-codes.md"
+
+
+def folded(text: str, indent: int = 0) -> str:
+    """Text as lines for the terminal, further ones indented; no name is broken."""
+    width = max(60, get_terminal_size().columns - 2)
+    return fill(text, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
