@@ -1,0 +1,86 @@
+"""A real vLLM server as TRL uses it: where turns end, with and without its prefix cache, and when it is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.engines import needs_vllm
+from tests.engines.test_trl import configured
+from tests.tiny import tokenizer_and_model
+from xp.backends.trl.worker.completions import ServerWriter
+from xp.backends.trl.worker.config import TRLSampling, TRLTrainConfig
+from xp.backends.trl.worker.server import Served, running
+from xp.backends.trl.worker.writing import GenerationRequest
+from xp.errors import ExitCode, XpError
+
+pytestmark = [needs_vllm, pytest.mark.slow, pytest.mark.timeout(1500)]
+LENGTH = 24
+
+
+def written(served: Served, log: Path, prompt: Sequence[int], max_tokens: int, *stop: str) -> list[int]:
+    """What the model writes most probably, with a log-probability for each token."""
+    sampling = TRLSampling(0.0, 1.0, None, 600, LENGTH, 300, seed=1, stop=stop)
+    writer = ServerWriter(served.url, sampling, [], str(log), key=served.key)
+    turn = writer.answer(GenerationRequest(prompt, max_tokens, seed=1))
+    assert len(turn.logprobs) == len(turn.ids)
+    return list(turn.ids)
+
+
+def check_ends(served: Served, log: Path) -> None:
+    tokenizer, _ = tokenizer_and_model()
+    prompt = tokenizer("Where is the key? The butler was in the library with the candlestick.")["input_ids"]
+    whole = written(served, log, prompt, LENGTH)
+    assert len(whole) == LENGTH
+    # The same again, which a prefix cache answers from what it has kept.
+    assert written(served, log, prompt, LENGTH) == whole
+    # Cut by the limit, wherever that is.
+    assert written(served, log, prompt, 7) == whole[:7]
+    # Cut by a text: its last token is the last one, and nothing follows it.
+    stop = tokenizer.decode(whole[8:11])
+    ids = written(served, log, prompt, LENGTH, stop)
+    assert whole[: len(ids)] == ids
+    assert stop in tokenizer.decode(ids)
+    assert stop not in tokenizer.decode(ids[:-1])
+
+
+@pytest.mark.parametrize(
+    ("caching", "sent", "told"),
+    [
+        ("true", signal.SIGKILL, "the vLLM server ended with -9"),
+        ("false", signal.SIGSTOP, "did not answer for 30 s and was stopped"),
+    ],
+    ids=["with a prefix cache, and it dies", "without one, and it hangs"],
+)
+def test_turns_end_where_they_should_and_a_lost_server_is_told(
+    caching: str, sent: signal.Signals, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environ = configured(
+        tmp_path,
+        1,
+        "backend.engine.placement=separate",
+        "backend.engine.accelerators=1",
+        f"backend.engine.prefix_caching={caching}",
+    )
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    config = TRLTrainConfig.from_json((tmp_path / "config.json").read_text())
+    assert config.common.server is not None
+    server, log = replace(config.common.server, patience_s=30.0), tmp_path / "vllm.log"
+
+    def play() -> None:
+        with running(server, config.base_model, "", log) as served:
+            check_ends(served, log)
+            (leader,) = (one for one in psutil.Process().children() if config.base_model in one.cmdline())
+            os.killpg(leader.pid, sent)
+            written(served, log, [1, 2, 3], LENGTH)
+
+    with pytest.raises(XpError, match=told) as caught:
+        play()
+    assert caught.value.code is ExitCode.ENGINE
