@@ -267,6 +267,19 @@ def test_the_rehearsal_has_a_worker_for_each_process_of_the_cpu_and_no_flash_att
     assert train_config("backend=skyrl", "hardware=cpu").common.rehearsal is True
 
 
+def test_a_rehearsal_runs_with_the_real_servers_or_says_what_stands_in_for_them() -> None:
+    cpu = ("backend=skyrl", "hardware=cpu")
+    (said,) = {stage.job.stand_ins for stage in stages(compose([*cpu]), PLACES) if stage.name != "model"}
+    assert "vLLM: xp's own engine" in said
+    real = compose([*cpu, "backend.engine.name=vllm"])
+    (said,) = {stage.job.stand_ins for stage in stages(real, PLACES) if stage.name != "model"}
+    assert said == ("CUDA: the CPU", "NCCL and CUDA IPC: gloo")
+    assert native(real)["generator.inference_engine.distributed_executor_backend"] == "mp"
+    assert not train_config(*cpu, "backend.engine.name=vllm").common.stand_in
+    for job in (stage.job for stage in stages(compose(SKYRL), PLACES)):
+        assert job.stand_ins == ()
+
+
 def test_a_mix_gives_skyrl_the_longest_of_its_members_turns() -> None:
     assert native(compose(["recipes=whodunit-ctf-skyrl"]))["generator.max_turns"] == 20
 

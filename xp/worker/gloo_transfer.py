@@ -32,6 +32,8 @@ class Meeting(WeightTransferInitInfo):  # type: ignore[misc]
     host: str
     port: int
     world_size: int
+    offset: int = 1
+    """Rank of the first worker of an engine."""
 
 
 @dataclass
@@ -52,7 +54,7 @@ class GlooTransfer(WeightTransferEngine):  # type: ignore[misc]
 
     def init_transfer_engine(self, init_info: Meeting) -> None:
         parallel = self.parallel_config
-        rank = 1 + parallel.data_parallel_index * parallel.world_size + parallel.rank
+        rank = init_info.offset + parallel.data_parallel_index * parallel.world_size + parallel.rank
         self._group = join(init_info, rank)
 
     def start_weight_update(self) -> None:

@@ -6,20 +6,38 @@ from collections.abc import Mapping
 from typing import Any
 
 from xp.backends.skyrl.control.geometry import is_megatron
-from xp.spec import Estimator, RunSpec
+from xp.spec import EngineName, Estimator, RunSpec
 
 Keys = dict[str, Any]
 
 ALGORITHM = "trainer.algorithm"
 ENGINE = "generator.inference_engine"
+EXTENSION = "xp.backends.skyrl.worker.rehearsal.extension.SkyRLExtension"
+"""Class of vLLM's workers in a rehearsal with the real vLLM."""
 MEGATRON = ("trainer.policy.megatron_config", "trainer.ref.megatron_config")
 OWN_ESTIMATORS = (Estimator.REINFORCE_PP, Estimator.GAE, Estimator.CUSTOM)
 """Estimators whose advantages xp.backends.skyrl.worker.advantages computes. SkyRL has them under names of xp's."""
 
 
 def is_rehearsal(spec: RunSpec) -> bool:
-    """Returns whether SkyRL's loop runs on the CPU, with a stand-in for vLLM."""
+    """Returns whether SkyRL's loop runs on the CPU."""
     return spec.hardware.accelerator == "cpu"
+
+
+def has_stand_in(spec: RunSpec) -> bool:
+    """Returns whether xp's own engine answers in vLLM's place."""
+    return is_rehearsal(spec) and spec.backend.engine.name is EngineName.TRANSFORMERS
+
+
+def cpu_servers(spec: RunSpec) -> Keys:
+    """Keys of vLLM's servers on a CPU: no Ray executor, no sleep, weights over gloo. Empty where there are none."""
+    if not is_rehearsal(spec) or has_stand_in(spec):
+        return {}
+    return {
+        f"{ENGINE}.distributed_executor_backend": "mp",
+        f"{ENGINE}.engine_init_kwargs.enable_sleep_mode": False,
+        f"{ENGINE}.engine_init_kwargs.worker_extension_cls": EXTENSION,
+    }
 
 
 def is_own(spec: RunSpec) -> bool:

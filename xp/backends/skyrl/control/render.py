@@ -11,7 +11,7 @@ from xp.backends.base import MemoryUse, RunPaths
 from xp.backends.batch.laws import NOT_MEGATRON, SKYRL, Law, with_shared_laws
 from xp.backends.skyrl.control.capabilities import meanings, owners, refusals
 from xp.backends.skyrl.control.geometry import geometry, is_megatron
-from xp.backends.skyrl.control.keys import has_critic, is_rehearsal
+from xp.backends.skyrl.control.keys import has_critic, has_stand_in, is_rehearsal
 from xp.backends.skyrl.control.overrides import assignment, flat
 from xp.backends.skyrl.control.rows import ROWS
 from xp.backends.skyrl.worker.config import SkyRLEvaluateConfig, SkyRLSampling, SkyRLStageConfig, SkyRLTrainStageConfig
@@ -19,7 +19,7 @@ from xp.backends.stages.diagnosis import live_rules
 from xp.backends.stages.episode import chat_of, episode_config, episode_secrets
 from xp.backends.stages.evaluation import best_rule, rounds
 from xp.backends.stages.model import model_place, model_stage, start_place
-from xp.backends.stages.needs import QUIET, cpu_environment, trainer_resources, trainer_runtime
+from xp.backends.stages.needs import QUIET, cpu_engine, cpu_environment, trainer_resources, trainer_runtime
 from xp.backends.stages.prepare import prepare_config
 from xp.job import Job, Stage
 from xp.spec import Attention, RunSpec, Strategy
@@ -31,8 +31,6 @@ __all__ = [
 ]  # fmt: skip
 
 PACKAGES = ("skyrl", "skyrl_gym", "ray", "torch", "transformers", "openreward")
-STAND_INS = ("vLLM: xp's own engine", "transfer of weights: a file", "CUDA: the CPU", "NCCL: gloo")
-"""Parts that the rehearsal replaces."""
 
 LORA = "trainer.policy.model.lora."
 POLICY_PATH, CRITIC_PATH = "trainer.policy.model.path", "trainer.critic.model.path"
@@ -40,6 +38,8 @@ POLICY_PATH, CRITIC_PATH = "trainer.policy.model.path", "trainer.critic.model.pa
 
 def _install(spec: RunSpec) -> str | None:
     """SkyRL's pins are not those of xp's own environment, nor of its tests."""
+    if is_rehearsal(spec) and not has_stand_in(spec):
+        return "make .venv-vllm/.done and backend.runtime.python=.venv-vllm/bin/python"
     if is_rehearsal(spec):
         return "make .venv-skyrl/.done and backend.runtime.python=.venv-skyrl/bin/python (make rehearse-skyrl is both)"
     extra = "megatron" if is_megatron(spec) else "fsdp"
@@ -190,6 +190,7 @@ def _common(
         max_logprob_gap=training.max_logprob_gap,
         upload_as=places.run.removeprefix("runs/") if spec.upload_rollouts else None,
         rehearsal=is_rehearsal(spec),
+        stand_in=has_stand_in(spec),
         overrides=tuple(assignment(key, value) for key, value in sorted(keys.items())),
         paths=paths,
         model_keys=model_keys,
@@ -198,7 +199,7 @@ def _common(
 
 def _job(spec: RunSpec, here: str, module: str, config: str, outputs: tuple[str, ...]) -> Job:
     packages = [*PACKAGES]
-    packages += [] if is_rehearsal(spec) else ["vllm"]
+    packages += [] if has_stand_in(spec) else ["vllm"]
     packages += ["flash_attn"] if spec.backend.attention is Attention.FLASH else []
     return Job(
         argv=("python", "-m", module, f"{here}/config.json"),
@@ -210,7 +211,19 @@ def _job(spec: RunSpec, here: str, module: str, config: str, outputs: tuple[str,
         outputs=outputs,
         resources=trainer_resources(spec),
         runtime=trainer_runtime(spec, packages, _install(spec)),
-        env={**(cpu_environment(spec.backend.num_threads) if is_rehearsal(spec) else {}), **QUIET},
+        env={
+            **(cpu_environment(spec.backend.num_threads) if is_rehearsal(spec) else {}),
+            **cpu_engine(spec),
+            **QUIET,
+        },
         secrets=episode_secrets(spec),
-        stand_ins=STAND_INS if is_rehearsal(spec) else (),
+        stand_ins=_stand_ins(spec),
     )
+
+
+def _stand_ins(spec: RunSpec) -> tuple[str, ...]:
+    if not is_rehearsal(spec):
+        return ()
+    if has_stand_in(spec):
+        return "vLLM: xp's own engine", "transfer of weights: a file", "CUDA: the CPU", "NCCL: gloo"
+    return "CUDA: the CPU", "NCCL and CUDA IPC: gloo"

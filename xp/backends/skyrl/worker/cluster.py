@@ -109,14 +109,18 @@ def _start(cfg: Any, num_workers: int | None) -> None:
     else:
         for name in ("RAY_ADDRESS", "RAY_JOB_CONFIG_JSON_ENV_VAR"):
             os.environ.pop(name, None)
-        place = own_ray.place() | _pretended(num_workers)
+        place = own_ray.place() | _pretended(cfg, num_workers)
     hook = PREPARE if num_workers is None else REHEARSE
     ray.init(runtime_env={"env_vars": variables, "worker_process_setup_hook": hook}, **place)
     sync_registries()
 
 
-def _pretended(num_workers: int | None) -> dict[str, int]:
-    return {} if num_workers is None else {"num_gpus": num_workers, "num_cpus": REHEARSAL_CPUS + num_workers}
+def _pretended(cfg: Any, num_workers: int | None) -> dict[str, int]:
+    if num_workers is None:
+        return {}
+    engine, is_shared = cfg.generator.inference_engine, cfg.trainer.placement.colocate_all
+    accelerators = num_workers + (0 if is_shared else engine.num_engines * engine.tensor_parallel_size)
+    return {"num_gpus": accelerators, "num_cpus": REHEARSAL_CPUS + accelerators}
 
 
 def without_secrets(variables: Mapping[str, str]) -> dict[str, str]:

@@ -61,7 +61,9 @@ class SkyRLStageConfig:
     upload_as: str | None
     """Run name under which trajectories are uploaded to OpenReward; None: they are not."""
     rehearsal: bool
-    """No accelerator: SkyRL's own loop on the CPU, with a stand-in for vLLM."""
+    """No accelerator: SkyRL's own loop on the CPU."""
+    stand_in: bool
+    """xp's own engine answers in vLLM's place."""
     overrides: tuple[str, ...]
     """Native `key.path=value`, for SkyRLTrainConfig.from_cli_overrides: all but the paths; see `native`."""
     paths: Mapping[str, str]

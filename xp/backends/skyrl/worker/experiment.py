@@ -92,10 +92,14 @@ class XpExperiment(BasePPOExp):  # type: ignore[misc]
         return PromptDataset(files, self.tokenizer, self.cfg.trainer.max_prompt_length, 1)
 
     def get_inference_client(self) -> Any:
-        if not self._common.rehearsal:
+        if not self._common.stand_in:
             from xp.backends.skyrl.worker import guarded
 
             guarded.use(self.cfg)
+            if self._common.rehearsal:
+                from xp.backends.skyrl.worker.rehearsal import servers
+
+                servers.use()
             return super().get_inference_client()
         from xp.backends.skyrl.worker.rehearsal.engine import CpuEngine
 

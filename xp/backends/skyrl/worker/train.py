@@ -49,6 +49,7 @@ def prepare(common: SkyRLStageConfig) -> None:
     if common.rehearsal:
         from xp.backends.skyrl.worker.rehearsal import stand_ins
 
+        os.environ[stand_ins.REAL_ENGINE] = "" if common.stand_in else "vllm"
         stand_ins.prepare_process()
 
 

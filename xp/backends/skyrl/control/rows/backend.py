@@ -7,8 +7,10 @@ from xp.backends.skyrl.control.geometry import geometry, is_colocated, is_megatr
 from xp.backends.skyrl.control.keys import (
     ENGINE,
     Keys,
+    cpu_servers,
     fsdp,
     has_critic,
+    has_stand_in,
     is_rehearsal,
     megatron,
     not_on_cpu,
@@ -149,18 +151,19 @@ PARALLEL = (
 
 
 def _engine_name(spec: RunSpec) -> str | None:
-    wanted = EngineName.TRANSFORMERS if is_rehearsal(spec) else EngineName.VLLM
-    if spec.backend.engine.name is wanted:
+    name = spec.backend.engine.name
+    if name is EngineName.VLLM or has_stand_in(spec):
         return None
-    where = "the rehearsal on a CPU generates with xp's own engine" if is_rehearsal(spec) else "SkyRL has vLLM alone"
-    return f"{where}; set it to {wanted}"
+    if is_rehearsal(spec):
+        return "SkyRL has vLLM alone; set vllm, or transformers for xp's stand-in on the CPU"
+    return "SkyRL has vLLM alone; set it to vllm"
 
 
 def _placement(spec: RunSpec) -> str | None:
     if is_colocated(spec):
         return None
-    if is_rehearsal(spec):
-        return not_on_cpu("set colocated")
+    if has_stand_in(spec):
+        return not_on_cpu("set colocated, or backend.engine.name=vllm")
     if not has_critic(spec):
         return None
     return (
@@ -176,14 +179,15 @@ def _no_eager(spec: RunSpec) -> str | None:
 
 
 def _unused(spec: RunSpec) -> str:
-    return "xp's stand-in for vLLM has no use for it." if is_rehearsal(spec) else ""
+    return "xp's stand-in for vLLM has no use for it." if has_stand_in(spec) else ""
 
 
 OF_ENGINE = (
     Row(
         "backend.engine.name",
+        cpu_servers,
         carried_by="SkyRL's inference interface",
-        note=lambda s: "xp's stand-in answers in vLLM's place." if is_rehearsal(s) else "",
+        note=lambda s: "xp's stand-in answers in vLLM's place." if has_stand_in(s) else "",
         refuse=_engine_name,
     ),
     Row(

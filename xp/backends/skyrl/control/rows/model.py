@@ -33,7 +33,7 @@ def _no_lora(spec: RunSpec) -> str | None:
     if spec.model.lora is None:
         return None
     if is_rehearsal(spec):
-        return "SkyRL's adapters need vLLM; set it to null on hardware=cpu"
+        return "SkyRL's adapters are not part of the rehearsal; set it to null on hardware=cpu"
     if has_critic(spec):
         return "SkyRL would train the critic's adapters on a head of random numbers that stays as it is; set it to null"
     return None

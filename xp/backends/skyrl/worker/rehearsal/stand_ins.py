@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
 from xp.backends.skyrl.worker import process
 
+REAL_ENGINE = "XP_SKYRL_ENGINE"
+"""Variable: not empty where SkyRL's own servers of vLLM write, and no stand-in."""
 SILENT = (
     "empty_cache",
     "synchronize",
@@ -76,9 +79,18 @@ def _distributed(torch: Any) -> None:
 def _weight_transfer() -> None:
     import skyrl.backends.skyrl_train.weight_sync as weight_sync
 
-    from xp.backends.skyrl.worker.rehearsal.weights import FileTransfer
+    if not os.environ.get(REAL_ENGINE):
+        from xp.backends.skyrl.worker.rehearsal.weights import FileTransfer
 
-    weight_sync.get_transfer_strategy_cls = lambda **_: FileTransfer
+        weight_sync.get_transfer_strategy_cls = lambda **_: FileTransfer
+        return
+    from skyrl.backends.skyrl_train.inference_servers import utils
+
+    from xp.backends.skyrl.worker.rehearsal.gloo import GlooTransferStrategy
+
+    weight_sync.get_transfer_strategy_cls = lambda **_: GlooTransferStrategy
+    # As xp.worker.gloo_transfer registers it with vLLM, which nobody else here imports.
+    utils.get_transfer_strategy = lambda *_: "gloo"
 
 
 def _peers() -> None:

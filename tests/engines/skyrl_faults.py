@@ -1,0 +1,90 @@
+"""Faults between SkyRL's trainer and its engine, for tests/engines/test_skyrl.py: put in by Ray's set-up hook.
+
+python -m tests.engines.skyrl_faults STAGE_MODULE CONFIG {"4": "stale", "6": "layer"} | "untied"
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import nullcontext
+from importlib import import_module
+from importlib.abc import MetaPathFinder
+from importlib.machinery import PathFinder
+from typing import Any
+
+from xp.backends.skyrl.worker.rehearsal import stand_ins
+from xp.worker.program import run_stage
+
+FAULTS = "XP_TEST_FAULTS"
+"""Variable: what is broken, as JSON."""
+LEFT_OUT = "layers.1."
+UNTIED = "untied"
+WORKERS = "xp.backends.skyrl.worker.workers"
+
+
+def prepare_process() -> None:
+    """What Ray calls in each of its workers, and the faults."""
+    stand_ins.prepare_process()
+    faults = json.loads(os.environ[FAULTS])
+    if faults == UNTIED:
+        sys.meta_path.insert(0, Untying())
+    elif faults:
+        _break_transfers(faults)
+
+
+class Untying(MetaPathFinder):
+    """Unties when the policy's worker imports its module: in Ray's set-up hook that import ends SkyRL's registries."""
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+        del target
+        if name != WORKERS:
+            return None
+        spec: Any = PathFinder.find_spec(name, path)
+        execute = spec.loader.exec_module
+
+        def untied(module: Any) -> None:
+            execute(module)
+            module._tying = nullcontext
+
+        spec.loader.exec_module = untied
+        return spec
+
+
+def _break_transfers(faults: dict[str, str]) -> None:
+    from xp.backends.skyrl.worker.rehearsal.gloo import GlooSender
+
+    send, number = GlooSender.send_chunks, 0
+
+    async def broken(self: GlooSender, chunks: Any, weight_metadata: Any = None) -> None:
+        nonlocal number
+        number += 1  # the first transfer is before the first step
+        fault = faults.get(str(number))
+        if fault == "stale":
+            list(chunks)
+        else:
+            await send(self, _without_a_layer(chunks) if fault == "layer" else chunks, weight_metadata)
+
+    GlooSender.send_chunks = broken  # type: ignore[method-assign]
+
+
+def _without_a_layer(chunks: Any) -> Iterator[Any]:
+    for chunk in chunks:
+        kept = [(name, tensor) for name, tensor in zip(chunk.names, chunk.tensors, strict=True) if LEFT_OUT not in name]
+        chunk.names, chunk.tensors = [name for name, _ in kept], [tensor for _, tensor in kept]
+        yield chunk
+
+
+def main(module: str, config: str, faults: str) -> int:
+    """Run a stage with these faults; returns its exit code."""
+    from xp.backends.skyrl.worker import cluster
+
+    os.environ[FAULTS] = faults
+    cluster.REHEARSE = f"{__spec__.name}.{prepare_process.__name__}"  # type: ignore[misc]
+    return run_stage(import_module(module).main, [config])
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

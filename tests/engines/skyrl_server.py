@@ -1,0 +1,21 @@
+"""SkyRL's own vLLM server without Ray, by its own entry point, as its actor serves in a rehearsal.
+
+python -m tests.engines.skyrl_server --model DIR --port N ...
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from xp.backends.skyrl.worker.rehearsal import stand_ins
+
+if __name__ == "__main__":
+    os.environ[stand_ins.REAL_ENGINE] = "vllm"
+    stand_ins.prepare_process()
+    from skyrl.backends.skyrl_train.inference_servers.vllm_server_actor import main
+
+    from xp.backends.skyrl.worker.rehearsal import servers
+
+    assert servers.CpuServerActor.__mro__[1].__module__ == main.__module__
+    main(sys.argv[1:])

@@ -1,0 +1,134 @@
+"""backend=skyrl with its real servers of vLLM, router, client and transfer on this machine's CPU (make test-vllm)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.engines import needs_vllm
+
+pytest.importorskip("skyrl", reason="SkyRL with its real engine: make test-vllm")
+
+from tests.tiny import tokenizer_and_model
+from xp.backends.skyrl.control.keys import EXTENSION
+from xp.backends.stages.model import model_place
+from xp.backends.stages.prepare import prepare_config
+from xp.compose import compose
+from xp.episode.metrics_file import read_metrics
+from xp.errors import ExitCode
+from xp.planning.plan import build_plan
+from xp.tasks.prepare import prepare
+
+pytestmark = [needs_vllm, pytest.mark.slow, pytest.mark.timeout(1500)]
+BAR = 1e-4
+"""Largest gap between engine and trainer of one set of weights in float32."""
+REPOSITORY = Path(__file__).parents[2]
+SMALL = (
+    *("backend=skyrl", "hardware=cpu", "backend.engine.name=vllm", "backend.engine.memory_fraction=0.1"),
+    *("env.train.num_tasks=5", "env.held_out.num_tasks=4", "training.prompts_per_step=2", "training.group_size=2"),
+    *("training.micro_batch_size=2", "training.warmup_updates=0", "training.learning_rate=0.01"),
+    # An untrained model earns nothing: the entropy bonus alone moves its weights.
+    "training.entropy_coef=0.5",
+)
+
+
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An outputs root with the task set and an untrained model in place of the warmed-up one."""
+    root = tmp_path_factory.mktemp("outputs")
+    spec = compose(SMALL)
+    prepare(prepare_config(spec), os.environ, root)
+    tokenizer, model = tokenizer_and_model()
+    for made in (tokenizer, model):
+        made.save_pretrained(root / model_place(spec.model))
+    return root
+
+
+def run(
+    outputs: Path,
+    name: str,
+    *overrides: str,
+    faults: Any = None,
+    change: tuple[str, str] = ("", ""),
+    stage: str = "train",
+) -> subprocess.CompletedProcess[str]:
+    """One stage in a run of this name.
+
+    Args:
+        faults: of tests/engines/skyrl_faults.py.
+        change: what of the stage's config.json is replaced by what.
+    """
+    plan = build_plan(compose([*SMALL, *overrides]), name, 1)
+    job = next(one for one in plan.stages if one.name == stage).job
+    for path, text in job.files.items():
+        (outputs / path).parent.mkdir(parents=True, exist_ok=True)
+        (outputs / path).write_text(text)
+    *_, module, config = job.argv
+    if change[0]:
+        text = (outputs / config).read_text()
+        assert change[0] in text
+        (outputs / config).write_text(text.replace(*change))
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
+    argv = [sys.executable, "-m", "tests.engines.skyrl_faults", module, config, json.dumps(faults)]
+    environ = {**inherited, **job.env, "XP_ONE_MACHINE": "1", "PYTHONPATH": str(REPOSITORY)}
+    return subprocess.run(argv, cwd=outputs, env=environ, capture_output=True, text=True, timeout=1200)
+
+
+def gaps(outputs: Path, name: str) -> list[float]:
+    lines = read_metrics(outputs / f"runs/{name}/metrics.jsonl", "train")
+    assert all(line["training/grad_norm"] > 0 for line in lines)
+    return [line["training/logprob_gap"] for line in lines]
+
+
+def test_servers_agree_after_every_update_and_each_broken_transfer_shows(outputs: Path) -> None:
+    done = run(
+        outputs,
+        "faults",
+        "training.num_steps=7",
+        "training.max_logprob_gap=null",
+        faults={"4": "stale", "6": "layer"},
+    )
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
+    found = gaps(outputs, "faults")
+    print([f"{gap:.1e}" for gap in found])
+    assert max(found[step - 1] for step in (1, 2, 3, 5, 7)) < BAR
+    assert min(found[step - 1] for step in (4, 6)) > BAR
+
+
+def test_servers_beside_training_agree_too(outputs: Path) -> None:
+    apart = (
+        *("backend.engine.placement=separate", "backend.engine.accelerators=1"),
+        "backend.parallel.offload_optimizer=false",
+    )
+    done = run(outputs, "apart", "training.num_steps=3", "training.max_logprob_gap=1e-4", *apart)
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
+    found = gaps(outputs, "apart")
+    print([f"{gap:.1e}" for gap in found])
+    assert len(found) == 3
+    assert max(found) < BAR
+
+
+@pytest.mark.parametrize(
+    ("fault", "change", "step"),
+    [
+        ("untied", ("", ""), 2),
+        (None, ("inference_engine.model_dtype=float32", "inference_engine.model_dtype=bfloat16"), 1),
+        (None, (EXTENSION, "tests.engines.packed_weights.SkyRLExtension"), 2),
+    ],
+    ids=["embeddings untied", "another type", "packed weights left behind"],
+)
+def test_the_run_stops_where_the_servers_have_other_weights(
+    fault: Any, change: tuple[str, str], step: int, outputs: Path, request: pytest.FixtureRequest
+) -> None:
+    name = request.node.callspec.id.replace(" ", "-")
+    done = run(outputs, name, "training.num_steps=3", "training.max_logprob_gap=1e-4", faults=fault, change=change)
+    assert done.returncode == ExitCode.DIVERGED, done.stdout[-3000:] + done.stderr[-3000:]
+    told = next(line for line in (done.stdout + done.stderr).splitlines() if "the engine's log-probabilities" in line)
+    print(told)
+    assert f"rollout step {step}:" in told

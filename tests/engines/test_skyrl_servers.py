@@ -1,0 +1,74 @@
+"""SkyRL's own vLLM server, router, client and transfer of weights, as xp uses them on a CPU (make test-vllm)."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.engines import needs_vllm
+
+pytest.importorskip("skyrl", reason="SkyRL with its real engine: make test-vllm")
+
+from tests.tiny import tokenizer_and_model
+from xp.backends.skyrl.control.keys import EXTENSION
+from xp.backends.stages.needs import cpu_environment
+from xp.security.loopback import HOST, ONE_MACHINE, free_port
+
+pytestmark = [needs_vllm, pytest.mark.slow, pytest.mark.timeout(1500)]
+BAR = 1e-4
+ARGUMENTS = (
+    *("--host", HOST, "--dtype", "float32", "--worker-extension-cls", EXTENSION, "--enforce-eager"),
+    *("--weight-transfer-config", json.dumps({"backend": "gloo"}), "--logprobs-mode", "processed_logprobs"),
+    *("--distributed-executor-backend", "mp", "--gpu-memory-utilization", "0.1", "--max-num-seqs", "8"),
+    *("--generation-config", "vllm", "--seed", "1"),
+)
+
+
+def test_two_updates_reach_the_server_and_one_that_is_not_sent_shows(tmp_path: Path) -> None:
+    base = tmp_path / "base"
+    for made in tokenizer_and_model():
+        made.save_pretrained(base)
+    port, log = free_port(), tmp_path / "server.log"
+    environ = {
+        **os.environ,
+        **cpu_environment(1),
+        ONE_MACHINE: "1",
+        "PYTHONPATH": os.getcwd(),
+        "TORCH_COMPILE_DISABLE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    }
+    command = [sys.executable, "-m", "tests.engines.skyrl_server", "--model", str(base), "--port", str(port)]
+    with log.open("wb") as file:
+        server = subprocess.Popen(
+            [*command, *ARGUMENTS], env=environ, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    try:
+        while not _answers(port):
+            assert server.poll() is None, log.read_text()[-4000:]
+            time.sleep(1)
+        words = ["-m", "tests.engines.skyrl_client", str(base), f"http://{HOST}:{port}", str(tmp_path)]
+        done = subprocess.run([sys.executable, *words], env=environ, capture_output=True, text=True, check=False)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    found = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("RESULT"))[6:])
+    print({name: [f"{one:.1e}" for one in gaps] for name, gaps in found.items()})
+    assert max(found["sent"]) < BAR
+    assert min(found["stale"]) > BAR
+
+
+def _answers(port: int) -> bool:
+    with suppress(OSError), urllib.request.urlopen(f"http://{HOST}:{port}/health", timeout=5) as response:
+        return bool(response.status == 200)
+    return False

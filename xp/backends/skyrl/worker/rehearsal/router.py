@@ -1,0 +1,19 @@
+"""SkyRL's router process: Python starts it anew (`spawn`), so that it is prepared like Ray's workers are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+forked: Callable[..., None] | None = None
+"""SkyRL's own function, in a process that was forked from the one that replaced it."""
+
+
+def run_router(router_args: Any, log_file: str | None) -> None:
+    """SkyRL's own, in a place that imports nothing of SkyRL."""
+    from xp.backends.skyrl.worker import process
+
+    process.prepare_process()
+    from skyrl.backends.skyrl_train.inference_servers import vllm_router
+
+    (forked or vllm_router._run_router_with_logging)(router_args, log_file)

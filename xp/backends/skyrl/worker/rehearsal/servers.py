@@ -1,0 +1,23 @@
+"""SkyRL's own vLLM servers on a CPU: what its actor and its worker extension (0.3.0) do not say to vLLM 0.28."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from skyrl.backends.skyrl_train.inference_servers import vllm_router, vllm_server_actor
+from skyrl.backends.skyrl_train.inference_servers.vllm_server_actor import VLLMServerActor
+
+from xp.backends.skyrl.worker.rehearsal import router
+
+# An argument without a default since vLLM 0.24; SkyRL 0.3.0 is made for 0.23.
+vllm_server_actor.create_server_socket = partial(vllm_server_actor.create_server_socket, reuse_port=False)
+
+
+class CpuServerActor(VLLMServerActor):  # type: ignore[misc]
+    """SkyRL's actor; importing its module in Ray's process is what counts."""
+
+
+def use() -> None:
+    """Let SkyRL start its servers with this actor, and its router in a process that can import it."""
+    router.forked, vllm_router._run_router_with_logging = vllm_router._run_router_with_logging, router.run_router
+    vllm_server_actor.VLLMServerActor = CpuServerActor
