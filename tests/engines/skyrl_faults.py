@@ -1,6 +1,6 @@
 """Faults between SkyRL's trainer and its engine, for tests/engines/test_skyrl.py: put in by Ray's set-up hook.
 
-python -m tests.engines.skyrl_faults STAGE_MODULE CONFIG {"4": "stale", "6": "layer"} | "untied"
+python -m tests.engines.skyrl_faults STAGE_MODULE CONFIG {"4": "stale", "6": "layer"}
 """
 
 from __future__ import annotations
@@ -9,10 +9,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import nullcontext
 from importlib import import_module
-from importlib.abc import MetaPathFinder
-from importlib.machinery import PathFinder
 from typing import Any
 
 from xp.backends.skyrl.worker.rehearsal import stand_ins
@@ -21,36 +18,13 @@ from xp.worker.program import run_stage
 FAULTS = "XP_TEST_FAULTS"
 """Variable: what is broken, as JSON."""
 LEFT_OUT = "layers.1."
-UNTIED = "untied"
-WORKERS = "xp.backends.skyrl.worker.workers"
 
 
 def prepare_process() -> None:
     """What Ray calls in each of its workers, and the faults."""
     stand_ins.prepare_process()
-    faults = json.loads(os.environ[FAULTS])
-    if faults == UNTIED:
-        sys.meta_path.insert(0, Untying())
-    elif faults:
+    if faults := json.loads(os.environ[FAULTS]):
         _break_transfers(faults)
-
-
-class Untying(MetaPathFinder):
-    """Unties when the policy's worker imports its module: in Ray's set-up hook that import ends SkyRL's registries."""
-
-    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
-        del target
-        if name != WORKERS:
-            return None
-        spec: Any = PathFinder.find_spec(name, path)
-        execute = spec.loader.exec_module
-
-        def untied(module: Any) -> None:
-            execute(module)
-            module._tying = nullcontext
-
-        spec.loader.exec_module = untied
-        return spec
 
 
 def _break_transfers(faults: dict[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""Loaded by vLLM in each worker of SkyRL's servers, before the model: SkyRL's extension and the transfer over gloo."""
+"""Extension of vLLM's workers in SkyRL's servers: SkyRL's own, and the transfer over gloo; loaded before the model."""
 
 from __future__ import annotations
 
@@ -15,4 +15,4 @@ __all__ = ["SkyRLExtension", "gloo_transfer"]
 
 
 class SkyRLExtension(NewInferenceWorkerWrap):  # type: ignore[misc]
-    """SkyRL's own."""
+    """SkyRL's own extension, in a process that was prepared for it."""

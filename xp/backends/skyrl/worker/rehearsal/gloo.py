@@ -19,7 +19,7 @@ from xp.security.loopback import HOST, free_port
 
 @dataclass
 class GlooInfo(WeightSyncInitInfo):  # type: ignore[misc]
-    """Where the first policy worker and the workers of all engines meet."""
+    """Address at which the first policy worker and the workers of all engines meet."""
 
     port: int
     world_size: int
@@ -27,14 +27,14 @@ class GlooInfo(WeightSyncInitInfo):  # type: ignore[misc]
     """Rank of an engine's first worker."""
 
     def for_servers(self, world_size_per_server: int, num_servers: int, dp_size: int = 1) -> list[GlooInfo]:
-        """SkyRL asks for one of each server."""
+        """Returns one for each server; SkyRL calls it."""
         return [
             replace(self, offset=self.offset + number // dp_size * world_size_per_server)
             for number in range(num_servers)
         ]
 
     def to_api_payload(self) -> dict[str, Any]:
-        """What the server's half takes (xp.worker.gloo_transfer.Meeting)."""
+        """Returns what the server's half takes (xp.worker.gloo_transfer.Meeting)."""
         return {"host": HOST, "port": self.port, "world_size": self.world_size, "offset": self.offset}
 
 

@@ -1,4 +1,4 @@
-"""SkyRL's router process: Python starts it anew (`spawn`), so that it is prepared like Ray's workers are."""
+"""SkyRL's router process: Python starts it with `spawn`, so it must be prepared as Ray's workers are."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ forked: Callable[..., None] | None = None
 
 
 def run_router(router_args: Any, log_file: str | None) -> None:
-    """SkyRL's own, in a place that imports nothing of SkyRL."""
+    """Prepares the process, then runs SkyRL's own function."""
     from xp.backends.skyrl.worker import process
 
     process.prepare_process()

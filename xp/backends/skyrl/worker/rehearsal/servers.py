@@ -1,4 +1,4 @@
-"""SkyRL's own vLLM servers on a CPU: what its actor and its worker extension (0.3.0) do not say to vLLM 0.28."""
+"""SkyRL's own vLLM servers on a CPU: an argument that SkyRL 0.3.0 does not give to vLLM 0.28; the router's process."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ vllm_server_actor.create_server_socket = partial(vllm_server_actor.create_server
 
 
 class CpuServerActor(VLLMServerActor):  # type: ignore[misc]
-    """SkyRL's actor; importing its module in Ray's process is what counts."""
+    """SkyRL's actor. Ray imports this module with it, which changes the function above in the actor's process."""
 
 
 def use() -> None:
-    """Let SkyRL start its servers with this actor, and its router in a process that can import it."""
+    """Makes SkyRL start its servers with this actor, and its router in a process that can import SkyRL."""
     router.forked, vllm_router._run_router_with_logging = vllm_router._run_router_with_logging, router.run_router
     vllm_server_actor.VLLMServerActor = CpuServerActor
