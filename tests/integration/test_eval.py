@@ -105,13 +105,17 @@ def test_an_endpoint_is_evaluated_with_figures_files_and_a_table_of_80_columns(
 
 
 def test_many_models_make_one_table(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with serving(ChatServer(write=knows_some)) as server:
+    with serving(ChatServer(write=knows_some, latency_s=0.02)) as server:
         command = words(server, outputs, "model.name=one,two", "evaluation.num_tasks=5", "--markdown")
         command.remove("model.name=stub")
         assert main(command) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split("|")[2].strip() for line in lines] == ["model", "---", "one", "two"]
     assert {one["model"] for one in server.requests} == {"one", "two"}
+    results = [json.loads(file.read_text()) for file in (outputs / "evaluations").glob("*/eval.json")]
+    assert (
+        min(one["summary"]["seconds_mean"] for one in results) >= 0.02
+    )  # the model's own time is part of an episode's
 
 
 def test_no_more_episodes_are_in_flight_than_asked_for_and_all_of_them_are(outputs: Path) -> None:

@@ -70,3 +70,16 @@ def test_the_checkpoint_that_a_training_would_start_from_is_what_is_played(
     endpoint = ["model=endpoint", "model.url=http://127.0.0.1:9/v1", "model.name=x"]
     assert main(["eval", *endpoint, "env=multiply", start]) == ExitCode.CONFIG
     assert "an endpoint has the weights that it serves" in capsys.readouterr().err
+
+
+def test_an_engine_that_its_python_has_not_is_named_before_anything_is_played(
+    outputs: Path, directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["eval", "env=multiply", *TASKS, f"model={directory}", f"outputs={outputs}", "evaluation.num_tasks=3"]
+    words += [*PLAY, "eval.engine=vllm", "eval.python=/nowhere/python"]
+    assert main(words) == ExitCode.RUNTIME
+    assert "/nowhere/python has no vLLM; give eval.python=PATH" in capsys.readouterr().err
+    (request,) = (
+        place for place in (outputs / "evaluations").glob("*/request.json") if '"engine": "vllm"' in place.read_text()
+    )
+    assert not (request.parent / EPISODES).exists()

@@ -211,6 +211,8 @@ def test_whatever_an_endpoint_sends_is_read_as_data(message: dict[str, Any], wri
         (["model=tiny", "--bogus"], "not understood"),
         (["model=tiny", "bogus"], "not understood"),
         (["model=tiny", "eval.tasks=some"], "eval.tasks"),
+        (["model=tiny", "backend.engine.name=vllm"], "an evaluation has eval.engine"),
+        (["model=endpoint", "model.url=http://h/v1", "model.name=a", "eval.engine=vllm"], "models of this machine"),
     ],
 )
 def test_a_command_line_that_is_not_understood_is_refused_with_the_way_out(words: list[str], told: str) -> None:

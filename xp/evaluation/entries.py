@@ -18,6 +18,7 @@ from xp.spec import RunSpec
 
 _CLASS: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _OF_A_RUN: Final = (
+    "backend.engine.memory_fraction",
     "env.",
     "evaluation.",
     "preparation.",
@@ -121,7 +122,7 @@ def _spec_of_run(directory: Path, asked: Asked, env: str | None) -> RunSpec:
 
 def _set(container: dict[str, Any], key: str, value: Any) -> str | None:
     if not key.startswith(_OF_A_RUN):
-        own = "env, evaluation, preparation, seed, tracking and token limits"
+        own = "env, evaluation, preparation, seed, tracking, token limits and backend.engine.memory_fraction"
         return f"{key}: the run's own; an evaluation of a run sets {own}"
     node: Any = container
     *parents, last = key.split(".")

@@ -1,4 +1,4 @@
-"""A Hugging Face model played by transformers in this process, on the engine that TRL's `evaluate` stage plays with."""
+"""A Hugging Face model played on this machine, on the engines that TRL's `evaluate` stage plays with."""
 
 from __future__ import annotations
 
@@ -6,51 +6,65 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from xp.backends.base import RunPaths
 from xp.backends.stages.episode import chat_of
 from xp.backends.stages.model import MAKER, model_place, model_stage
+from xp.backends.trl.control.processes import evaluation_server
 from xp.backends.trl.control.render import sampling_of
+from xp.backends.trl.worker.config import TRLSampling
+from xp.backends.trl.worker.conversation import OpenEngine
 from xp.envs.config import Dialect
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.tokens import ChatTokens
 from xp.episode.trajectory import Trajectory
 from xp.errors import ExitCode, XpError
 from xp.evaluation.entries import Entry
+from xp.evaluation.settings import Engine, Eval
 from xp.spec import RunSpec
 from xp.tasks.row import TaskRow
+
+
+@contextmanager
+def local_model(entry: Entry, how: Eval, place: Path) -> Iterator[LocalModel]:
+    """Load a model, or serve it, for as long as the block lasts.
+
+    Args:
+        entry: names the directory or the hub's id.
+        how: which engine.
+        place: of the evaluation; adapters are merged into a whole model there.
+    """
+    from transformers import AutoTokenizer
+
+    from xp.backends.trl.worker.lora import whole_model
+    from xp.backends.trl.worker.process import quiet_trainer
+
+    assert entry.directory is not None
+    quiet_trainer(entry.spec.backend.num_threads)
+    ensure_made(entry.spec, entry.directory)
+    directory = whole_model(entry.directory, place / "model")
+    chat = ChatTokens(AutoTokenizer.from_pretrained(directory), chat_of(entry.spec))
+    sampling = sampling_of(entry.spec, entry.spec.evaluation.temperature)
+    engine = _vllm if how.engine is Engine.VLLM else _transformers
+    with engine(directory, entry.spec, chat, sampling, how.python, place) as open_engine:
+        yield LocalModel(chat, sampling.max_prompt_tokens, open_engine)
 
 
 class LocalModel:
     """A model with its tokenizer.
 
     Args:
-        entry: names the directory or the hub's id.
-        place: of the evaluation; adapters are merged into a whole model there.
+        chat: its tokenizer.
+        max_prompt_tokens: of the evaluation.
+        open_engine: plays it.
     """
 
-    def __init__(self, entry: Entry, place: Path) -> None:
-        import torch
-        from transformers import AutoModelForCausalLM, AutoTokenizer
-
-        from xp.backends.trl.worker.lora import whole_model
-        from xp.backends.trl.worker.process import quiet_trainer
-
-        assert entry.directory is not None
-        quiet_trainer(entry.spec.backend.num_threads)
-        ensure_made(entry.spec, entry.directory)
-        directory = whole_model(entry.directory, place / "model")
-        self.chat = ChatTokens(AutoTokenizer.from_pretrained(directory), chat_of(entry.spec))
-        dtype = getattr(torch, entry.spec.model.dtype.value)
-        self._model: Any = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype).eval()
-        self._sampling = sampling_of(entry.spec, entry.spec.evaluation.temperature)
-
-    @property
-    def max_prompt_tokens(self) -> int:
-        return self._sampling.max_prompt_tokens
+    def __init__(self, chat: ChatTokens, max_prompt_tokens: int, open_engine: OpenEngine) -> None:
+        self.chat, self.max_prompt_tokens, self._open_engine = chat, max_prompt_tokens, open_engine
 
     def dialect(self) -> Dialect:
         """Dialect of the spec, or of the model's chat template if the spec leaves it open."""
@@ -64,17 +78,60 @@ class LocalModel:
         Args:
             batch: rows with the numbers of their samples.
         """
-        from xp.backends.trl.worker.engine import TransformersEngine
         from xp.backends.trl.worker.episodes import play_with
 
-        is_stop, seed = self.chat.holds_one_of(self._sampling.stop), f"{self._sampling.seed}/eval"
-        rollouts = play_with(
-            lambda opening: TransformersEngine(self._model, opening, self.chat.end_ids, self._sampling, seed, is_stop),
-            self.chat,
-            batch,
-            mix,
-        )
+        rollouts = play_with(self._open_engine, self.chat, batch, mix)
         return [rollout.trajectory(run, "eval", 0) for rollout in rollouts]
+
+
+@contextmanager
+def _transformers(
+    directory: str, spec: RunSpec, chat: ChatTokens, sampling: TRLSampling, *_: object
+) -> Iterator[OpenEngine]:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from xp.backends.trl.worker.engine import TransformersEngine
+
+    model: Any = AutoModelForCausalLM.from_pretrained(directory, dtype=getattr(torch, spec.model.dtype.value)).eval()
+    is_stop, seed = chat.holds_one_of(sampling.stop), _seed(sampling)
+    yield lambda opening: TransformersEngine(model, opening, chat.end_ids, sampling, seed, is_stop)
+
+
+@contextmanager
+def _vllm(
+    directory: str, spec: RunSpec, chat: ChatTokens, sampling: TRLSampling, python: str | None, place: Path
+) -> Iterator[OpenEngine]:
+    from xp.backends.trl.worker.completions import ServerWriter
+    from xp.backends.trl.worker.server import running, split_devices
+    from xp.backends.trl.worker.writing import WritingEngine
+
+    server, log = evaluation_server(spec), place / "vllm.log"
+    devices, _ = split_devices(server.num_accelerators, 0)
+    program = sys.executable if python is None else str(Path(python).expanduser().absolute())
+    if not is_installed("vllm", program):
+        raise XpError(
+            f"eval.engine=vllm: {program} has no vLLM; give eval.python=PATH of a Python that has it", ExitCode.RUNTIME
+        )
+    with running(server, directory, devices, log, program) as served:
+
+        def writer() -> ServerWriter:
+            return ServerWriter(served.url, sampling, chat.end_ids, str(log), key=served.key)
+
+        yield lambda opening: WritingEngine(writer(), opening, chat.end_ids, sampling, _seed(sampling))
+
+
+def _seed(sampling: TRLSampling) -> str:
+    return f"{sampling.seed}/eval"
+
+
+def is_installed(package: str, python: str) -> bool:
+    """Whether another interpreter finds a package."""
+    asked = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({package!r}) is None)"
+    try:
+        return subprocess.run([python, "-c", asked], cwd="/", check=False).returncode == 0
+    except OSError:
+        return False
 
 
 def ensure_made(spec: RunSpec, directory: str) -> None:

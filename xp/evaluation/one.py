@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -23,10 +24,10 @@ from xp.evaluation.api import Api
 from xp.evaluation.driver import Allowance, EndpointPlay, EvaluationStage, Health, Todo, play_local, usage_of_record
 from xp.evaluation.entries import Entry
 from xp.evaluation.files import write_files
-from xp.evaluation.local import LocalModel
+from xp.evaluation.local import LocalModel, local_model
 from xp.evaluation.progress import Board
 from xp.evaluation.records import Requested
-from xp.evaluation.settings import Settings, Tasks
+from xp.evaluation.settings import Engine, Settings, Tasks
 from xp.evaluation.summary import summary_of
 from xp.evaluation.tracked import track
 from xp.security.secrets import resolve
@@ -70,8 +71,7 @@ class EvaluationRun:
         summary = place / records.SUMMARY
         if summary.exists() and (done := dict(records.read_summary(summary)))["status"] == "finished":
             return done
-        with records.held(place, self.requested):
-            model = None if self._entry.directory is None else LocalModel(self._entry, place)
+        with records.held(place, self.requested), self._model(place) as model:
             todo, rules = self._todo(model), self._rules(model)
             stopped = self._play(place, model, rules, todo)
             found = records.played(place)
@@ -81,6 +81,11 @@ class EvaluationRun:
             write_atomically(summary, json.dumps(result, indent=2) + "\n")
             track(place, result, self._entry.spec, self._tracker_keys)
         return result
+
+    def _model(self, place: Path) -> AbstractContextManager[LocalModel | None]:
+        if self._entry.directory is None:
+            return nullcontext()
+        return local_model(self._entry, self._settings.eval, place)
 
     def _todo(self, model: LocalModel | None) -> Todo:
         """Every episode of the evaluation: each task once, then each again."""
@@ -158,6 +163,8 @@ class EvaluationRun:
             limits = ("top_p", "top_k", "max_prompt_tokens", "max_tokens_per_turn", "max_response_tokens", "stop")
             playing |= {name: getattr(training, name) for name in limits} | {"seed": spec.seed}
             playing["stop"] = list(training.stop)
+            if (engine := self._settings.eval.engine) is not Engine.TRANSFORMERS:
+                playing["engine"] = engine.value
         rules = digest_of(asdict(episode_config(spec)))
         return Requested(self._entry.env, self._entry.model, self._entry.run, self._task_set.key, rules, playing)
 

@@ -136,6 +136,7 @@ def play(ask: Callable[[Dialogue], Answer], dialogue: Dialogue, episode: Episode
         XpError: of `ask`. A dialogue that is too long truncates the episode, one that fails makes it void.
     """
     usage = Usage()
+    episode.start()
     try:
         while True:
             try:

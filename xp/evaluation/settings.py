@@ -38,6 +38,15 @@ class Tasks(StrEnum):
     ALL = "all"
 
 
+class Engine(StrEnum):
+    """What plays a model of this machine."""
+
+    TRANSFORMERS = "transformers"
+    """On the CPU, in this process."""
+    VLLM = "vllm"
+    """A server that xp starts and stops."""
+
+
 Price = Annotated[float, Field(ge=0)] | None
 
 
@@ -80,6 +89,9 @@ class Eval(Section):
 
     tasks: Tasks
     concurrency: Count
+    engine: Engine
+    python: str | None
+    """Interpreter that has the engine; None: this one."""
     margin: Annotated[float, Field(gt=0)]
     """Largest difference of the mean reward that does not matter."""
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from xp.compose import options, parse_assignments
 from xp.errors import XpError
-from xp.evaluation.settings import Settings, defaults, settings
+from xp.evaluation.settings import Engine, Settings, defaults, settings
 
 ENDPOINT: Final = "endpoint"
 
@@ -54,6 +54,12 @@ def read(words: Sequence[str], config_dirs: Sequence[Path] = ()) -> Asked:
         )
     if not picked["model"] and not picked["run"]:
         raise XpError("which model? give model=... or run=...; see python -m xp eval --help")
+    if found.eval.engine is Engine.VLLM and not picked["run"] and set(picked["model"]) == {ENDPOINT}:
+        raise XpError(
+            "eval.engine=vllm plays models of this machine; an endpoint has an engine of its own: leave it out"
+        )
+    if strange := [word for word in overrides if word.startswith("backend.engine.name=")]:
+        raise XpError(f"{strange[0]}: the engine of a trainer; an evaluation has eval.engine=transformers or vllm")
     return Asked(
         models=tuple(dict.fromkeys(picked["model"])),
         runs=tuple(dict.fromkeys(picked["run"])),
@@ -76,7 +82,7 @@ def _own_settings(words: Sequence[str], is_endpoint: bool) -> tuple[dict[str, An
     if not is_endpoint:
         paths = {path for path in paths if not path.startswith("model.")}
     own = [word for word in words if word.partition("=")[0] in paths]
-    texts = ("model.url", "model.name", "model.key")
+    texts = ("model.url", "model.name", "model.key", "eval.python")
     # An address or a name is no value of the configuration's language: it stays as it was typed.
     typed = {word.partition("=")[0]: word.partition("=")[2] for word in own if word.startswith(texts)}
     parsed = parse_assignments([word for word in own if word.partition("=")[0] not in typed])

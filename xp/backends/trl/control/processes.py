@@ -79,3 +79,9 @@ def server(spec: RunSpec, num_accelerators: int, *, takes_weights: bool) -> VLLM
         arguments += ["--weight-transfer-config", json.dumps({"backend": "gloo" if is_on_cpu else "nccl"})]
         arguments += ["--worker-extension-cls", GLOO] if is_on_cpu else []
     return VLLMServer(tuple(arguments), 0 if is_on_cpu else num_accelerators, START_TIMEOUT_S, PATIENCE_S)
+
+
+def evaluation_server(spec: RunSpec) -> VLLMServer:
+    """A server that only plays, on all accelerators of the machine."""
+    num_accelerators = 0 if spec.hardware.accelerator == "cpu" else spec.hardware.accelerators_per_node
+    return server(spec, num_accelerators, takes_weights=False)

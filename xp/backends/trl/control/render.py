@@ -17,7 +17,7 @@ from xp.backends.stages.needs import QUIET, cpu_engine, cpu_environment, trainer
 from xp.backends.stages.prepare import prepare_config
 from xp.backends.trl.control.capabilities import meanings, owners, refusals
 from xp.backends.trl.control.geometry import geometry, world_size
-from xp.backends.trl.control.processes import accelerate_config, server
+from xp.backends.trl.control.processes import accelerate_config, evaluation_server, server
 from xp.backends.trl.control.rows import ROWS
 from xp.backends.trl.worker.config import (
     During,
@@ -136,8 +136,7 @@ def _train_job(spec: RunSpec, places: RunPaths) -> Job:
 def _evaluation_server(spec: RunSpec) -> VLLMServer | None:
     if spec.backend.engine.name is EngineName.TRANSFORMERS:
         return None
-    num_accelerators = 0 if spec.hardware.accelerator == "cpu" else spec.hardware.accelerators_per_node
-    return server(spec, num_accelerators, takes_weights=False)
+    return evaluation_server(spec)
 
 
 def _common(

@@ -17,6 +17,7 @@ from xp.backends.trl.worker import guarded
 from xp.backends.trl.worker.completions import MODEL
 from xp.backends.trl.worker.config import VLLMServer
 from xp.backends.trl.worker.server_watch import ServerWatch, is_healthy
+from xp.envs.pythons import path_for
 from xp.errors import ExitCode, XpError
 from xp.security.loopback import HOST, free_port
 
@@ -33,7 +34,7 @@ class Served(NamedTuple):
 
 
 @contextmanager
-def running(server: VLLMServer, model: str, devices: str, log: Path) -> Iterator[Served]:
+def running(server: VLLMServer, model: str, devices: str, log: Path, python: str = sys.executable) -> Iterator[Served]:
     """Serve a model for as long as the block lasts, to whoever has the key.
 
     Args:
@@ -41,6 +42,7 @@ def running(server: VLLMServer, model: str, devices: str, log: Path) -> Iterator
         model: Hugging Face id or directory.
         devices: the server's CUDA_VISIBLE_DEVICES.
         log: where its output goes.
+        python: the interpreter that has vLLM; another one gets xp by PYTHONPATH.
 
     Raises:
         XpError: (RUNTIME) it did not come up in time; (ENGINE) the block failed because it ended, or hung and was
@@ -52,13 +54,14 @@ def running(server: VLLMServer, model: str, devices: str, log: Path) -> Iterator
     with log.open("ab") as file:
         process = subprocess.Popen(
             [
-                *(sys.executable, "-m", guarded.__name__, "serve", model),
+                *(python, "-m", guarded.__name__, "serve", model),
                 *("--served-model-name", MODEL, "--host", HOST, "--port", str(port)),
                 *("--middleware", f"{guarded.__name__}.{guarded.WithKey.__name__}"),
                 *server.arguments,
             ],
             env={
                 **os.environ,
+                **({} if python == sys.executable else {"PYTHONPATH": path_for(python)}),
                 "CUDA_VISIBLE_DEVICES": devices,
                 guarded.KEY: key,
                 # Where the trainer's weights come in.
