@@ -154,8 +154,9 @@ $(VLLM_VENV)/.done: requirements-vllm.txt
 		"$$($(VLLM_VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
 	touch $@
 
-test-vllm: $(VLLM_VENV)/.done  ## TRL and SkyRL with the real vLLM on this machine's CPU, in .venv-vllm
+test-vllm: setup $(VLLM_VENV)/.done  ## TRL, SkyRL and `xp eval` with the real vLLM on this machine's CPU, in .venv-vllm
 	$(VLLM_VENV)/bin/python -m pytest -s tests/engines
+	VLLM_PYTHON=$(VLLM_VENV)/bin/python $(BIN)/python -m pytest -s -m slow tests/integration/test_eval_served.py
 
 test-gpu: setup  ## The smallest run of each trainer on this machine's GPUs; each test says what it shows, and skips with a reason
 	$(BIN)/python -m pytest -m gpu tests/gpu -rs

@@ -130,5 +130,7 @@ def _line(path: str, fault: Any) -> str:
     if path == "model.key":
         return "model.key: the name of the variable that holds the API key is expected, never the key itself"
     if path == "model.url":
+        if fault["type"] == "string_pattern_mismatch":
+            return "model.url: an address is expected, such as http://127.0.0.1:8000/v1 or https://api.example.com/v1"
         return f"model.url: {fault['msg']}"
     return f"{path}: {fault['msg']}; got {fault['input']!r}"
