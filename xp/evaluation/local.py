@@ -126,7 +126,7 @@ def _seed(sampling: TRLSampling) -> str:
 
 
 def is_installed(package: str, python: str) -> bool:
-    """Whether another interpreter finds a package."""
+    """True if another interpreter finds a package."""
     asked = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({package!r}) is None)"
     try:
         return subprocess.run([python, "-c", asked], cwd="/", check=False).returncode == 0

@@ -39,7 +39,7 @@ class Tasks(StrEnum):
 
 
 class Engine(StrEnum):
-    """What plays a model of this machine."""
+    """Inference engine of a model of this machine."""
 
     TRANSFORMERS = "transformers"
     """On the CPU, in this process."""
