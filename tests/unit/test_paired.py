@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from xp.evaluation.paired import _enough_tasks, _equivalence, _interval, _passes, _smallest
+from xp.evaluation.ranking import ComparedSpec, _over_seeds, _welch
 
 
 @pytest.mark.parametrize("number", [2, 3, 10, 100, 5000])
@@ -39,3 +40,13 @@ def test_the_exact_test_of_passes_is_mcnemars(first: int, second: int) -> None:
 
 def test_without_a_task_on_which_they_differ_nothing_is_shown() -> None:
     assert _passes([((1.0,), (1.0,))] * 4, 1.0).p_value == 1.0
+
+
+def test_intervals_over_seeds_are_students_and_welchs() -> None:
+    from scipy.stats import ttest_1samp, ttest_ind
+
+    first, second = (ComparedSpec(name, (), rewards) for name, rewards in (("a", (0.3, 0.5, 0.45)), ("b", (0.1, 0.2))))
+    welch = ttest_ind(first.rewards, second.rewards, equal_var=False).confidence_interval(0.95)
+    assert _welch(first, second)[0] == pytest.approx((welch.low, welch.high))
+    own = ttest_1samp(first.rewards, 0.0).confidence_interval(0.95)
+    assert _over_seeds(first) == f"95 % {own.low:.3f} to {own.high:.3f} over seeds"

@@ -67,7 +67,7 @@ def _row(run: Path) -> dict[str, Any]:
         record = detached.current(run)
     except XpError as error:
         return {"run": run.name, "status": f"unreadable: {error}"}
-    return {"run": record.run_id, "status": status(run, record), **_progress(run, record), **_held_out(run)}
+    return {"run": record.run_id, "status": status(run, record), **_progress(run, record), **_held_out(run, record)}
 
 
 def show(run: Path, *, as_json: bool = False) -> None:
@@ -225,9 +225,9 @@ def _show_curve(run: Path, evaluation: Path) -> None:
         out.print(f"reward curve: {picture}", markup=False)
 
 
-def _held_out(run: Path) -> dict[str, Any]:
+def _held_out(run: Path, record: RunRecord) -> dict[str, Any]:
     try:
-        results = held_out(run)
+        results = held_out(run, record)
     except XpError as error:
         return {"note": str(error)}
     reached = {name: results[name].reward_mean for name in NAMES if name in results}

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev, variance
 from typing import Final
 
 from xp.errors import XpError
 from xp.evaluation.results import compare_all
 from xp.evaluation.settings import settings
-from xp.evaluation.statistics import CONFIDENCE
+from xp.evaluation.statistics import interval, student
 from xp.runs.differences import words_of
 from xp.runs.leaderboard import RunRow
 
@@ -69,12 +70,11 @@ def _points(rows: Sequence[RunRow]) -> list[ComparedSpec]:
 
 
 def _over_seeds(point: ComparedSpec) -> str:
-    from scipy.stats import ttest_1samp
-
     if len(set(point.rewards)) == 1:
         return "the same for each"
-    found = ttest_1samp(point.rewards, 0.0).confidence_interval(CONFIDENCE)
-    return f"95 % {float(found.low):.3f} to {float(found.high):.3f} over seeds"
+    number = len(point.rewards)
+    low, high = interval(fmean(point.rewards), stdev(point.rewards) / math.sqrt(number), number)
+    return f"95 % {low:.3f} to {high:.3f} over seeds"
 
 
 def _interval(outputs: Path, first: ComparedSpec, second: ComparedSpec) -> tuple[tuple[float, float] | None, str]:
@@ -93,12 +93,14 @@ def _interval(outputs: Path, first: ComparedSpec, second: ComparedSpec) -> tuple
 
 
 def _welch(first: ComparedSpec, second: ComparedSpec) -> tuple[tuple[float, float] | None, str]:
-    from scipy.stats import ttest_ind
-
     if len(set(first.rewards)) == 1 == len(set(second.rewards)):
         return None, "the seeds do not vary"
-    found = ttest_ind(first.rewards, second.rewards, equal_var=False).confidence_interval(CONFIDENCE)
-    return (float(found.low), float(found.high)), f"over {len(first.rewards)} and {len(second.rewards)} seeds"
+    one, other = (variance(point.rewards) / len(point.rewards) for point in (first, second))
+    # Welch's test: degrees of freedom by Satterthwaite.
+    freedom = (one + other) ** 2 / (one**2 / (len(first.rewards) - 1) + other**2 / (len(second.rewards) - 1))
+    reach = student(freedom) * math.sqrt(one + other)
+    difference = fmean(first.rewards) - fmean(second.rewards)
+    return (difference - reach, difference + reach), f"over {len(first.rewards)} and {len(second.rewards)} seeds"
 
 
 def _by_errors(one: RunRow, other: RunRow) -> tuple[tuple[float, float] | None, str]:

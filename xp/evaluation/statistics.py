@@ -121,7 +121,7 @@ def mean(tasks: Sequence[Sequence[float]], confidence: float = CONFIDENCE) -> Es
 
 def interval(value: float, stderr: float, num_tasks: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
     """Student's interval of a mean whose standard error is clustered by task."""
-    reach = stderr * _quantile(num_tasks - 1, confidence)
+    reach = stderr * student(num_tasks - 1, confidence)
     return value - reach, value + reach
 
 
@@ -134,10 +134,13 @@ def share(tasks: Sequence[Sequence[float]], confidence: float = CONFIDENCE) -> E
     if found is None or found.num_tasks < 2:
         return found
     if found.stderr == 0 and found.value in (0.0, 1.0):
-        from scipy.stats import binomtest
+        from scipy.special import betaincinv
 
-        exact = binomtest(round(found.value * found.num_tasks), found.num_tasks).proportion_ci(confidence)
-        return Estimate(found.value, 0.0, float(exact.low), float(exact.high), EXACT, found.num_tasks)
+        # Clopper and Pearson's, of none or of all: the other bound is the value itself.
+        tail, number = (1 - confidence) / 2, found.num_tasks
+        if found.value == 0.0:
+            return Estimate(0.0, 0.0, 0.0, float(betaincinv(1, number, 1 - tail)), EXACT, number)
+        return Estimate(1.0, 0.0, float(betaincinv(number, 1, tail)), 1.0, EXACT, number)
     low = None if found.low is None else max(0.0, found.low)
     high = None if found.high is None else min(1.0, found.high)
     return Estimate(found.value, found.stderr, low, high, STUDENT, found.num_tasks)
@@ -193,7 +196,7 @@ def mix_of(parts: Sequence[Estimate], weights: Sequence[float], confidence: floa
     if variance == 0:
         return Estimate(value, 0.0, None, None, STUDENT, num_tasks)
     freedom = variance**2 / sum(one**2 / (part.num_tasks - 1) for one, part in zip(variances, parts, strict=True))
-    reach = math.sqrt(variance) * _quantile(freedom, confidence)
+    reach = math.sqrt(variance) * student(freedom, confidence)
     return Estimate(value, math.sqrt(variance), value - reach, value + reach, STUDENT, num_tasks)
 
 
@@ -223,7 +226,8 @@ def _void_bounds(rewards: Rewards, limits: tuple[float | None, float | None]) ->
     return Bounds((total + num_void * lowest) / count, (total + num_void * highest) / count, of)
 
 
-def _quantile(freedom: float, confidence: float) -> float:
+def student(freedom: float, confidence: float = CONFIDENCE) -> float:
+    """Quantile of Student's t that bounds the middle `confidence` of it."""
     from scipy.special import stdtrit
 
     return float(stdtrit(freedom, 0.5 + confidence / 2))

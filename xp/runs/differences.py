@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 INCIDENTAL: Final = ("outputs", "project", "tracking", "upload_rollouts", "record_prompts", "preparation", "launcher")
@@ -21,11 +21,9 @@ def differing(specs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     Args:
         specs: dumped RunSpecs.
     """
-    flat = [dict(_flat("", spec)) for spec in specs]
-    keys = list(dict.fromkeys(key for one in flat for key in one))
-    varied = [key for key in keys if any(one.get(key) != flat[0].get(key) for one in flat)]
-    wanted = [key for key in varied if not _is_left_out(key, varied)]
-    return [{key: one.get(key) for key in wanted} for one in flat]
+    varied = {".".join(path): path for path in _varied((), specs)}
+    wanted = {key: path for key, path in varied.items() if not _is_left_out(key, varied)}
+    return [{key: _at(spec, path) for key, path in wanted.items()} for spec in specs]
 
 
 def words_of(values: Mapping[str, Any]) -> str:
@@ -44,7 +42,7 @@ def text(value: Any) -> str:
 
 def swept(specs: Sequence[Mapping[str, Any]]) -> list[str]:
     """Names each point of a sweep by the words that tell it from the others."""
-    named = [{key: _at(spec, key) for key in NAMED} for spec in specs]
+    named = [{key: _at(spec, key.split(".")) for key in NAMED} for spec in specs]
     varied = [key for key in NAMED if any(one[key] != named[0][key] for one in named)]
     return [
         words_of({**{_option(key): own[key] for key in varied}, **others})
@@ -57,19 +55,24 @@ def _option(key: str) -> str:
     return key.removesuffix(".name")
 
 
-def _at(spec: Mapping[str, Any], key: str) -> Any:
-    value: Any = spec
-    for part in key.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return value
+def _at(spec: Any, path: Sequence[str]) -> Any:
+    for part in path:
+        spec = spec.get(part) if isinstance(spec, dict) else None
+    return spec
 
 
-def _flat(prefix: str, value: Any) -> list[tuple[str, Any]]:
-    if isinstance(value, Mapping) and value:
-        return [pair for key, one in value.items() for pair in _flat(f"{prefix}.{key}" if prefix else key, one)]
-    return [(prefix, value)]
+def _varied(path: tuple[str, ...], values: Sequence[Any]) -> list[tuple[str, ...]]:
+    """Paths of the values that are not all alike; sections that are alike are compared whole."""
+    first = values[0] if values else None
+    if all(value == first for value in values):
+        return []
+    sections = [value for value in values if isinstance(value, dict) and value]
+    keys = dict.fromkeys(key for section in sections for key in section)
+    found = [one for key in keys for one in _varied((*path, key), [_at(value, (key,)) for value in values])]
+    is_section = all(value is None or isinstance(value, dict) for value in values)
+    return found if sections and is_section else [path, *found]
 
 
-def _is_left_out(key: str, varied: Sequence[str]) -> bool:
+def _is_left_out(key: str, varied: Collection[str]) -> bool:
     section = key.partition(".")[0]
     return key in NAMED or section in INCIDENTAL or FOLLOWS.get(section) in varied

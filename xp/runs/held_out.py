@@ -10,7 +10,7 @@ from typing import Any
 
 from xp.errors import ExitCode, XpError
 from xp.reading import json_of
-from xp.runs.record import read_record
+from xp.runs.record import RunRecord, read_record
 from xp.tasks.held_out import overlap_label
 
 NAMES = ("before", "after")
@@ -54,21 +54,26 @@ def _label(records: Mapping[str, Any]) -> str:
     return overlap_label(num_trained_on, num_held_out) if num_trained_on else ""
 
 
-def held_out(run: Path) -> dict[str, HeldOutResult]:
-    """The newest result of each model, over a run's attempts. Raises XpError(RUN_DIR) as `read_held_out` does."""
+def held_out(run: Path, record: RunRecord | None = None) -> dict[str, HeldOutResult]:
+    """The newest result of each model, over a run's attempts. Raises XpError(RUN_DIR) as `read_held_out` does.
+
+    Args:
+        run: its directory.
+        record: of the run; None: it is read.
+    """
     found: dict[str, HeldOutResult] = {}
-    for file in evaluation_files(run):
+    for file in evaluation_files(run, record):
         found |= read_held_out(file)
     return found
 
 
-def evaluation_files(run: Path) -> list[Path]:
+def evaluation_files(run: Path, record: RunRecord | None = None) -> list[Path]:
     """Every evaluation.json of a run; those of attempts that trained come last, so that they are the run's result.
 
     An attempt that only evaluated (`evaluate run=RUN`) may have played other tasks, or an earlier checkpoint.
     """
     try:
-        record = read_record(run)
+        record = record or read_record(run)
     except XpError:
         trained: set[str] = set()
     else:

@@ -127,7 +127,7 @@ def _read(directory: Path) -> tuple[str, Path, RunRecord, Any]:
 
 def _line(directory: Path, record: RunRecord, spec: Any, differs: Mapping[str, Any]) -> RunRow:
     try:
-        results = held_out(directory)
+        results = held_out(directory, record)
         before, after = results.get("before"), results.get("after")
         return RunRow(
             run=record.run_id,

@@ -1,0 +1,67 @@
+"""How long lists of a large outputs directory take: 2,000 runs of ten steps and 200 task sets, by whole commands."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import yaml
+
+from tests.report_run import make_run
+from xp.backends.stages.prepare import prepare_config
+from xp.compose import compose
+from xp.runs.record import read_record, write_record
+from xp.tasks.prepare import prepare
+
+NUM_RUNS = 2000
+NUM_SETS = 200
+COMMANDS = (("runs", "list"), ("runs", "compare"), ("tasks", "list"))
+RATES = (0.0007, 0.0003, 0.0001, 0.00003)
+
+
+def main() -> None:
+    """Print seconds, CPU seconds and memory of each command."""
+    with tempfile.TemporaryDirectory() as directory:
+        outputs = Path(directory)
+        _fill_runs(outputs)
+        with contextlib.redirect_stdout(io.StringIO()):
+            for number in range(NUM_SETS):
+                words = ("env=multiply", f"env.train.num_tasks={number + 1}", "env.held_out.num_tasks=1")
+                prepare(prepare_config(compose(words)), os.environ, outputs)
+        for command in COMMANDS:
+            before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+            words = [sys.executable, "-m", "xp", *command, f"outputs={outputs}"]
+            done = subprocess.run(words, check=True, capture_output=True, text=True)
+            after, seconds = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic() - began
+            used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+            print(
+                f"{' '.join(command)}: {seconds:.2f} s, {used:.2f} s CPU, {len(done.stdout.splitlines()):,} lines,"
+                f" load {os.getloadavg()[0]:.1f} (bar: 2 s)"
+            )
+
+
+def _fill_runs(outputs: Path) -> None:
+    """Runs of four learning rates and five hundred seeds."""
+    first = make_run(outputs, "run-0000", num_steps=10)
+    spec, record = yaml.safe_load((first / "spec.yaml").read_text()), read_record(first)
+    for number in range(1, NUM_RUNS):
+        run = first.with_name(f"run-{number:04}")
+        shutil.copytree(first, run)
+        rate, seed = RATES[number % len(RATES)], number // len(RATES)
+        own = {**spec, "seed": seed, "training": {**spec["training"], "learning_rate": rate}}
+        # What listings read of a run that has been started; spec.yaml is the same for all here.
+        (run / "attempt_1/plan.json").write_text(json.dumps({"spec": own}))
+        write_record(run, type(record)(**{**vars(record), "run_id": run.name}))
+
+
+if __name__ == "__main__":
+    main()
