@@ -186,9 +186,20 @@ def test_the_smallest_difference_is_found_with_a_chance_of_80_percent() -> None:
 def test_models_that_agree_on_a_few_tasks_are_not_called_equivalent_for_it() -> None:
     same = {f"t{number}": [1.0] for number in range(5)}
     found = compare(("a", "b"), same, same, 1.0, 0.03)
-    assert found.verdict.startswith("No difference between b and a was shown")
+    same_reward = "all 5 tasks have the same reward in both, and 99 such tasks would show equivalence within 0.03"
+    assert found.verdict == f"No difference between b and a was shown: {same_reward}."
+    assert found.smallest is None
     many = {f"t{number}": [float(number % 2)] for number in range(200)}
     assert "equivalent" in compare(("a", "b"), many, many, 1.0, 0.03).verdict
+
+
+def test_so_many_tasks_as_are_said_to_be_enough_are_and_one_less_is_not() -> None:
+    for number, is_shown in ((98, False), (99, True)):
+        same = {f"t{at}": [float(at % 2)] for at in range(number)}
+        assert ("are equivalent" in compare(("a", "b"), same, same, 1.0, 0.03).verdict) is is_shown
+    for number, told in ((5, "all 5 tasks differ alike, and 6 such tasks would show it"), (6, "b is better than a")):
+        first, second = ({f"t{at}": [reward] for at in range(number)} for reward in (0.0, 0.5))
+        assert told in compare(("a", "b"), first, second, 1.0, 0.03).verdict
 
 
 def test_other_tasks_are_refused_with_their_names() -> None:

@@ -52,13 +52,16 @@ class Paired:
     """The same, adjusted by Holm for all comparisons of the command."""
     passes: Passes
     smallest: float | None
-    """Smallest difference that so many tasks show with a chance of 80 %, at this spread."""
+    """Smallest difference that so many tasks show with a chance of 80 %, at this spread; None: there is no spread."""
     margin: float
     """Differences up to this count as none."""
     p_equivalent: float | None
     """Two one-sided tests: the larger p value; below 0.05 the models are equivalent within the margin."""
     enough_tasks: int | None
-    """Tasks with which a difference of the size of the margin is shown with a chance of 80 %; None: cannot be said."""
+    """Tasks with which a difference of the size of the margin is shown with a chance of 80 %.
+
+    Where all tasks differ alike, those with which this would be shown: a difference, or equivalence within the margin.
+    """
     verdict: str
     """One sentence."""
 
@@ -95,7 +98,7 @@ def compare(names: tuple[str, str], first: Rewards, second: Rewards, pass_thresh
         smallest=_smallest(len(differences), spread),
         margin=margin,
         p_equivalent=_equivalence(differences, margin, _reach(list(pairs.values()))),
-        enough_tasks=_enough_tasks(spread, margin),
+        enough_tasks=_enough(differences, margin, _reach(list(pairs.values()))),
         verdict="",
     )
     return replace(found, verdict=verdict(found))
@@ -137,11 +140,14 @@ def verdict(found: Paired) -> str:
 
 
 def _missing(found: Paired) -> str:
-    if found.smallest is None:
+    if found.num_tasks < 2:
         return f"{found.num_tasks} task says nothing about others"
+    if found.smallest is None:
+        alike = "have the same reward in both" if found.difference == 0 else "differ alike"
+        shows = f"equivalence within {found.margin:g}" if found.difference == 0 else "it"
+        return f"all {found.num_tasks} tasks {alike}, and {found.enough_tasks} such tasks would show {shows}"
     text = f"{found.num_tasks} tasks show differences from {found.smallest:.3f} on"
-    if found.enough_tasks is None:
-        return text
+    assert found.enough_tasks is not None  # there is a spread
     return f"{text}; about {max(found.enough_tasks, found.num_tasks + 1):,} tasks would show one of {found.margin:g}"
 
 
@@ -213,10 +219,8 @@ def _reach(pairs: Sequence[tuple[Sequence[float], Sequence[float]]]) -> float:
 
 
 def _smallest(num_tasks: int, spread: float) -> float | None:
-    if num_tasks < 2:
+    if num_tasks < 2 or spread == 0:
         return None
-    if spread == 0:
-        return 0.0
     from scipy.special import nctdtrinc, stdtrit
 
     degrees = num_tasks - 1
@@ -225,9 +229,15 @@ def _smallest(num_tasks: int, spread: float) -> float | None:
     return float(shift / math.sqrt(num_tasks) * spread)
 
 
-def _enough_tasks(spread: float, margin: float) -> int | None:
-    if spread == 0:
+def _enough(differences: Sequence[float], margin: float, reach: float) -> int | None:
+    if len(differences) < 2:
         return None
+    if max(differences) == min(differences):
+        return _enough_alike(differences[0], margin, reach)
+    return _enough_tasks(stdev(differences), margin)
+
+
+def _enough_tasks(spread: float, margin: float) -> int:
     few, many = 2, 4
     while (shown := _smallest(many, spread)) is not None and shown > margin:
         few, many = many, 2 * many
@@ -235,6 +245,14 @@ def _enough_tasks(spread: float, margin: float) -> int | None:
         middle = (few + many) // 2
         few, many = (middle, many) if (_smallest(middle, spread) or 0.0) > margin else (few, middle)
     return many
+
+
+def _enough_alike(difference: float, margin: float, reach: float) -> int:
+    """Number of tasks that all differ alike with which the sign test, or the test of equivalence, shows it."""
+    limit = math.log(1 - CONFIDENCE)
+    if difference != 0:
+        return 1 + math.ceil(limit / math.log(0.5))
+    return max(2, math.ceil(limit / math.log(1 - margin / reach))) if margin < reach else 2
 
 
 def p_text(value: float | None) -> str:
