@@ -155,8 +155,8 @@ def test_25_a_real_process_opens_no_socket_writes_no_file_and_imports_nothing(na
         (["-m", "seed=interval(0,1)"], "a sweep lists its values"),
         (["-m", "seed=1,1"], "seed=1,1: 1 is given twice"),
         (["-m", "seed=choice()"], "empty choice"),
-        (["-m", "seed=range(0,1000000000)"], "more than 1,000 points"),
-        (["-m", "seed=range(0,100)", "training.num_steps=range(1,100)"], "more than 1,000 points"),
+        (["-m", "seed=range(0,1000000000)"], "more than 10,000 points"),
+        (["-m", "seed=range(0,100)", "training.num_steps=range(1,200)"], "more than 10,000 points"),
         (["-m", "env=echo,nosuch"], "env=nosuch: no such option"),
         (["-m", "seed=1,x", "training.group_size=1,2"], "training.group_size=1: should be greater"),
         (["model=[tiny,qwen3-4b]"], "one option is chosen; -m model=a,b sweeps"),
@@ -191,8 +191,8 @@ def test_25_a_bad_command_line_is_refused(
 def test_every_illegal_point_of_a_sweep_gives_its_reason(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "-m", "training.micro_batch_size=7,64,48"]) == 3
     message = capsys.readouterr().err
-    assert "8 x 8 by 7 x 1" in message
-    assert "8 x 8 by 48 x 1" in message
+    assert "got 8 x 8 and 7 x 1" in message
+    assert "got 8 x 8 and 48 x 1" in message
 
 
 SCRAPS = [

@@ -17,6 +17,7 @@ from xp.compose.known_names import unread_variables
 from xp.errors import ExitCode, XpError
 from xp.planning.plan import (
     Plan,
+    SweepPlans,
     build_again,
     build_evaluation,
     build_model_evaluation,
@@ -40,7 +41,7 @@ def run(asked: Namespace) -> int:
     try:
         return run_plans(plans, has_panel=not asked.lines)
     finally:
-        compare_existing(outputs_of(asked.overrides), [*left, *(plan.run_id for plan in plans)])
+        compare_existing(outputs_of(asked.overrides), [*left, *plans.run_ids])
 
 
 def prepare(asked: Namespace) -> int:
@@ -249,7 +250,7 @@ HANDLERS: Mapping[str, Callable[[Namespace], int]] = {
 """Command -> what it does with its arguments; returns the exit code."""
 
 
-def _plans(asked: Namespace) -> list[Plan]:
+def _plans(asked: Namespace) -> Sequence[Plan]:
     for line in unread_variables(os.environ):
         print(f"xp: note: {line}", file=sys.stderr)
     given, overrides = split_off(("resume",), asked.overrides)
@@ -275,7 +276,7 @@ def _specs(asked: Namespace) -> list[RunSpec]:
     return [compose(asked.overrides, asked.config_dir)]
 
 
-def _sweep(specs: Sequence[RunSpec], *, again: bool) -> tuple[list[Plan], list[str]]:
+def _sweep(specs: Sequence[RunSpec], *, again: bool) -> tuple[SweepPlans, list[str]]:
     """Plans of the points that are still to be run, and the runs of the others.
 
     All are planned before the first one runs, so that illegal ones refuse the sweep, each with its reason.
@@ -286,13 +287,14 @@ def _sweep(specs: Sequence[RunSpec], *, again: bool) -> tuple[list[Plan], list[s
     todo, left = open_points(specs, again=again)
     for entry in left:
         console().print(f"{entry.run_id}  is {entry.standing.value}, left alone (--again runs it anew)")
-    plans: list[Plan] = []
+    points: list[tuple[RunSpec, str, int]] = []
     faults: dict[str, ExitCode] = {}
     for point in todo:
+        points.append((point.spec, point.run_id or new_run_id(point.spec), point.attempt))
         try:
-            plans.append(build_plan(point.spec, point.run_id or new_run_id(point.spec), point.attempt))
+            build_plan(*points[-1])
         except XpError as error:
             faults |= dict.fromkeys(str(error).splitlines(), error.code)
     if faults:
         raise XpError("\n".join(faults), next(iter(faults.values())))
-    return plans, [entry.run_id for entry in left]
+    return SweepPlans(points), [entry.run_id for entry in left]

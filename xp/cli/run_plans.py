@@ -7,7 +7,7 @@ from pathlib import Path
 
 from xp.backends.stages.episode import user_modules
 from xp.errors import ExitCode, XpError
-from xp.planning.plan import Plan
+from xp.planning.plan import Plan, SweepPlans
 from xp.runs.record import RunStatus
 from xp.tracking.places import tracked_places
 
@@ -17,10 +17,11 @@ def run_plans(plans: Sequence[Plan], *, is_whole: bool = True, has_panel: bool =
     from rich.markup import escape
 
     from xp.cli.display import console
-    from xp.runs.differences import swept
+    from xp.runs.differences import dumped, swept
 
     code: int = ExitCode.OK
-    points = swept([one.spec.model_dump(mode="json") for one in plans])
+    specs = plans.specs if isinstance(plans, SweepPlans) else [one.spec for one in plans]
+    points = swept(dumped(specs))
     for number, (one, point) in enumerate(zip(plans, points, strict=True), start=1):
         if len(plans) > 1:
             console().rule(escape(f"{number}/{len(plans)}  {one.run_id}  {point}".rstrip()))

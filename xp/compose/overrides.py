@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ TRACKING = "tracking"
 """The key of the trackers. They decide no result, so that runs which differ in them alone are no sweep."""
 LISTS = re.compile(rf"env(\.members\.[^.]+)?\.options\.|{TRACKING}$")
 """Keys for which `a,b` is a list where no sweep is asked for: trackers, and what a provider's package writes so."""
-MAX_POINTS = 1_000
+MAX_POINTS = 10_000
 """Largest number of points of a sweep. More is probably a typing mistake."""
 
 
@@ -120,7 +121,8 @@ def choices_of(parsed: list[Override], *, is_sweep: bool) -> tuple[list[list[Ove
             reason = str(error).splitlines()[0]
             faults.append(f"{line}: a sweep lists its values, as a,b,c or range(1,4) or choice(a,b) ({reason})")
             continue
-        twice = sorted({text for text in texts if texts.count(text) > 1}) if len(texts) <= MAX_POINTS else []
+        counts = Counter(texts) if len(texts) <= MAX_POINTS else Counter()
+        twice = sorted(text for text, count in counts.items() if count > 1)
         if twice or not texts:
             faults.append(f"{line}: {f'{twice[0]} is given twice' if twice else 'holds no value'}")
         else:

@@ -102,11 +102,18 @@ def _points(overrides: Sequence[str], config_dirs: Sequence[Path], *, is_sweep: 
     for chosen in itertools.product(*choices):
         found = _point(chosen, with_plugins(config_dirs))
         if isinstance(found, Point):
-            points.append(found)
+            points.append(_sharing(found, points[-1].spec) if points else found)
         else:
             faults += [fault for fault in found if fault not in faults]
     _raise(faults)
     return points
+
+
+def _sharing(point: Point, before: RunSpec) -> Point:
+    """The same point; a section that equals the one of the point before is held once, since sweeps may be long."""
+    own, other = dict(point.spec), dict(before)
+    same = {name: other[name] for name, section in own.items() if section == other[name]}
+    return Point(point.overrides, point.spec.model_copy(update=same))
 
 
 def _point(chosen: Sequence[Override], config_dirs: tuple[Path, ...]) -> Point | list[str]:

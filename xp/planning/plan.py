@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from typing import overload
 
 from xp.backends.base import Refusal, RunPaths, render_module
 from xp.backends.extent import extent_refusals
@@ -54,6 +55,37 @@ def build_plan(spec: RunSpec, run_id: str, attempt: int = 1) -> Plan:
     stages = (prepare_stage(spec, places, trains=True), *backend.stages(spec, places))
     check_limits(spec.launcher, stages)
     return Plan(run_id, attempt, spec, stages)
+
+
+class SweepPlans(Sequence[Plan]):
+    """Plans of a sweep's points. Each is built when it is asked for and held by nobody, since there may be thousands.
+
+    Args:
+        points: spec, run id and attempt of each; all of them were planned once, so that none is refused later.
+    """
+
+    def __init__(self, points: Sequence[tuple[RunSpec, str, int]]) -> None:
+        self._points = points
+
+    @property
+    def specs(self) -> list[RunSpec]:
+        return [spec for spec, _, _ in self._points]
+
+    @property
+    def run_ids(self) -> list[str]:
+        return [run_id for _, run_id, _ in self._points]
+
+    def __len__(self) -> int:
+        return len(self._points)
+
+    @overload
+    def __getitem__(self, at: int) -> Plan: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> SweepPlans: ...
+
+    def __getitem__(self, at: int | slice) -> Plan | SweepPlans:
+        return SweepPlans(self._points[at]) if isinstance(at, slice) else build_plan(*self._points[at])
 
 
 def _task_refusals(spec: RunSpec) -> list[Refusal]:

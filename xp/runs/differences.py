@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from xp.spec import RunSpec
 
 INCIDENTAL: Final = ("outputs", "project", "tracking", "upload_rollouts", "record_prompts", "preparation", "launcher")
 """Sections of a spec that change nothing about its result."""
@@ -24,6 +27,16 @@ def differing(specs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     varied = {".".join(path): path for path in _varied((), specs)}
     wanted = {key: path for key, path in varied.items() if not _is_left_out(key, varied)}
     return [{key: _at(spec, path) for key, path in wanted.items()} for spec in specs]
+
+
+def dumped(specs: Sequence[RunSpec]) -> list[dict[str, Any]]:
+    """The specs as JSON-able values; a section that equals the one of the spec before is held once."""
+    found: list[dict[str, Any]] = []
+    for spec in specs:
+        own = spec.model_dump(mode="json")
+        before = found[-1] if found else {}
+        found.append({name: before[name] if before.get(name) == value else value for name, value in own.items()})
+    return found
 
 
 def words_of(values: Mapping[str, Any]) -> str:

@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any
@@ -186,8 +187,17 @@ def _module_digest(module: str, path: Sequence[str] | None) -> str:
 def _declared_version(origin: Path) -> str | None:
     """Version of the tasks that a module's top level declares. The module is read and not run."""
     try:
-        statements = ast.parse(origin.read_bytes()).body
-    except (OSError, SyntaxError, ValueError):
+        return _version_in(origin.read_bytes())
+    except OSError:
+        return None
+
+
+@lru_cache(maxsize=64)
+def _version_in(code: bytes) -> str | None:
+    """The version in a module's text; a sweep asks for the same one at each point."""
+    try:
+        statements = ast.parse(code).body
+    except (SyntaxError, ValueError):
         return None
     for statement in statements:
         target = statement.targets[0] if isinstance(statement, ast.Assign) else getattr(statement, "target", None)
