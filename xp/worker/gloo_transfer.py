@@ -20,6 +20,7 @@ from vllm.distributed.weight_transfer.base import (
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 
 from xp.worker.plain_weights import keep_plain_weights
+from xp.worker.seeded_draws import take_back_draws
 
 BACKEND = "gloo"
 """The name of this way in `--weight-transfer-config`."""
@@ -92,5 +93,6 @@ class Extension:
 
 
 keep_plain_weights()
+take_back_draws()
 if BACKEND not in WeightTransferEngineFactory._registry:
     WeightTransferEngineFactory.register_engine(BACKEND, GlooTransfer)

@@ -77,7 +77,8 @@ def server(spec: RunSpec, num_accelerators: int, *, takes_weights: bool) -> VLLM
     ]
     if takes_weights:
         arguments += ["--weight-transfer-config", json.dumps({"backend": "gloo" if is_on_cpu else "nccl"})]
-        arguments += ["--worker-extension-cls", GLOO] if is_on_cpu else []
+    # What vLLM on a CPU lacks, and the way weights come in.
+    arguments += ["--worker-extension-cls", GLOO] if is_on_cpu else []
     return VLLMServer(tuple(arguments), 0 if is_on_cpu else num_accelerators, START_TIMEOUT_S, PATIENCE_S)
 
 

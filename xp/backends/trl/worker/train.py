@@ -32,6 +32,7 @@ from xp.tasks.schedule import schedule
 from xp.worker.best import EarlyStop
 from xp.worker.plain_weights import keep_plain_weights
 from xp.worker.program import run_stage
+from xp.worker.seeded_draws import take_back_draws
 
 if TYPE_CHECKING:
     from xp.backends.trl.worker.rollout import Rollouts
@@ -149,6 +150,7 @@ def prepare_engine(config: TRLTrainConfig, environ: Mapping[str, str]) -> None:
     colocated.let_trl_say(config.common.dtype)
     if config.grpo["use_cpu"]:
         keep_plain_weights()
+        take_back_draws()
 
 
 def loaded_dtype(config: TRLTrainConfig) -> Any:
