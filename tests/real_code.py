@@ -22,7 +22,9 @@ PARTS: Mapping[str, Part] = {
     "TRL": Part("trl", ("tests/trainers/test_trl", "tests/engines/test_trl"), "make test"),
     "SkyRL": Part("skyrl", ("tests/trainers/test_skyrl", "tests/engines/test_skyrl"), "make test-skyrl"),
     "Slime": Part("slime", ("tests/trainers/test_slime", "tests/engines/test_slime"), f"make test-slime {CHECKOUTS}"),
-    "vLLM": Part("vllm", tuple(f"tests/engines/test_{name}" for name in ("trl", "skyrl", "server")), "make test-vllm"),
+    "vLLM": Part(
+        "vllm", tuple(f"tests/engines/test_{name}" for name in ("trl", "skyrl", "server", "seeds")), "make test-vllm"
+    ),
     "SGLang": Part("sglang", ("tests/engines/test_slime",), f"make test-sglang {CHECKOUTS}"),
     "Slurm": Part(None, ("tests/integration/test_slurm",), "make slurm"),
     "GPUs": Part(None, ("tests/gpu/",), "make test-gpu"),
