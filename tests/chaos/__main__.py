@@ -1,7 +1,7 @@
-"""`make chaos`: breaks the embedded default by `faults`, resumes it, and compares it with an undisturbed run.
+"""`make chaos`: breaks the embedded default, several times a run, resumes it, and compares it with an undisturbed run.
 
-`python -m tests.chaos [--kills 100] [--others 30] [--seed 0] [--minutes M] [--kinds kill,disk] [--parallel 2]`; the
-directory (`--directory DIR`, else a temporary one) keeps the runs that ended in a refusal or wrongly.
+`python -m tests.chaos [--faults 100] [--seed 0] [--minutes M] [--kinds kill,disk] [--parallel 2]`; the directory
+(`--directory DIR`, else a temporary one) keeps the runs that ended in a refusal or wrongly.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.faults import FAULTS, KILLS, WEIGHTS, Wall, is_root
-from tests.chaos.place import STAGES, Place, ended
+from tests.chaos.faults import BUILDS, FAULTS, PER_RUN, Work, is_root
+from tests.chaos.place import BUILT, POLL_S, SMALL, STAGES, Place, cpu_s, ended
 
 SAME, REFUSED, LATE, WRONG = "same result", "clear refusal", "too late", "WRONG"
 MAX_ATTEMPTS = 4
@@ -33,7 +34,7 @@ class Undisturbed:
     """The run to which the others are compared."""
 
     result: dict[str, Any]
-    wall: Wall
+    work: Work
 
 
 @dataclass(frozen=True)
@@ -47,22 +48,23 @@ class Verdict:
     why: str
 
 
-def undisturbed(root: Path) -> Undisturbed:
-    """Run it once; raises AssertionError where it fails."""
-    place = Place(root)
-    assert ended(place.begin()) == 0, place.screen()[-3000:]
-    run = place.run()
-    assert run is not None
-    began = [(run / "attempt_1" / name / "log.txt").stat() for name in STAGES]
-    ends = [info.st_mtime for info in began]
-    first = (run / "spec.yaml").stat().st_mtime
-    starts = [first, *ends[:-1]]
-    return Undisturbed(place.result(), {name: max(1.0, b - a) for name, a, b in zip(STAGES, starts, ends, strict=True)})
+def undisturbed(root: Path, spec: Sequence[str] = SMALL) -> Undisturbed:
+    """Run it once and measure it; raises AssertionError where it fails."""
+    place = Place(root, spec)
+    process, used = place.begin(), 0.0
+    began: dict[str, float] = {}
+    while process.poll() is None:
+        used = max(used, cpu_s(process))
+        began |= {name: used for name in STAGES if name not in began and place.stage_began(name)}
+        time.sleep(POLL_S)
+    assert ended(process) == 0, place.screen()[-3000:]
+    ends = [*[began[name] for name in STAGES[1:]], used]
+    return Undisturbed(place.result(), {name: end - began[name] for name, end in zip(STAGES, ends, strict=True)})
 
 
-def disturbed(kind: str, seed: int, root: Path, whole: Undisturbed) -> Verdict:
-    """Play one fault and resume until the run ends, or refuses twice in the same words."""
-    place, what = FAULTS[kind](random.Random(f"{kind} {seed}"), root, whole.wall)
+def disturbed(kind: str, seed: int, root: Path, whole: Undisturbed, number: int) -> Verdict:
+    """Play so many faults of a kind over one run and resume it until it ends, or goes on refusing."""
+    place, what = FAULTS[kind](random.Random(f"{kind} {seed}"), root, whole.work, number)
     try:
         end, why, attempts = _resumed(place, whole)
     finally:
@@ -100,42 +102,44 @@ def _status(place: Place) -> int:
     return int(json.loads((run / "run.json").read_text())["status"] != "succeeded")
 
 
-def kinds_of(kills: int, others: int, seed: int, only: Sequence[str] = ()) -> list[str]:
-    """Which faults: one of each kind first, then the rest of the kills among others drawn by weight."""
+def kinds_of(seed: int, only: Sequence[str] = ()) -> Iterator[str]:
+    """Kinds of runs without end: all of them in a row, kills twice, and again."""
     known = [kind for kind in FAULTS if (not only or kind in only) and (kind != "disk" or is_root())]
-    rest = [kind for kind in known if kind not in KILLS]
     draw = random.Random(seed)
-    drawn = draw.choices(rest, [WEIGHTS[kind] for kind in rest], k=max(0, others - len(rest))) if rest else []
-    killing = [kind for kind in known if kind in KILLS]
-    drawn += [killing[number % len(killing)] for number in range(kills - len(killing))] if killing else []
-    draw.shuffle(drawn)
-    return [*known, *drawn]
+    while True:
+        yield from draw.sample([*known, *(kind for kind in known if kind == "kill")], k=len(known) + ("kill" in known))
 
 
 def main(argv: Sequence[str]) -> int:
-    """Play the faults, print each verdict and the table; returns the number of wrong ends, at most 1."""
+    """Play runs until enough faults have hit, print each verdict and the table; returns 1 where a run ended wrongly."""
     options = _parser().parse_args(argv)
     root = options.directory or Path(tempfile.mkdtemp(prefix="xp-chaos-"))
     until = time.monotonic() + 60 * options.minutes
-    whole = undisturbed(root / "undisturbed")
-    print(f"undisturbed: { ({name: round(wall, 1) for name, wall in whole.wall.items()}) } s, in {root}", flush=True)
-    kinds = kinds_of(options.kills, options.others, options.seed, options.kinds.split(",") if options.kinds else ())
+    with ThreadPoolExecutor(2) as pool:
+        shipped, built = pool.map(undisturbed, (root / "shipped", root / "built"), (SMALL, BUILT))
+    for name, whole in (("shipped", shipped), ("built", built)):
+        work = ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in whole.work.items())
+        print(f"undisturbed, model {name}: {work} s of processor time, in {root}", flush=True)
+    endless = kinds_of(options.seed, options.kinds.split(",") if options.kinds else ())
+    kinds = iter(list(enumerate(islice(endless, 10_000))))  # Unlike a generator, an iterator that threads may share.
+    verdicts: list[Verdict] = []
 
-    def play(number: int) -> Verdict | None:
-        return _played(kinds[number], number, options.seed, root, whole) if time.monotonic() < until else None
+    def play(_: int) -> None:
+        while time.monotonic() < until and sum(one.hits for one in verdicts) < options.faults:
+            number, kind = next(kinds)
+            verdicts.append(_played(kind, number, options.seed, root, built if kind in BUILDS else shipped))
 
     with ThreadPoolExecutor(options.parallel) as pool:
-        verdicts = [verdict for verdict in pool.map(play, range(len(kinds))) if verdict is not None]
+        list(pool.map(play, range(options.parallel)))
     print(table(verdicts))
-    return min(1, sum(verdict.end == WRONG for verdict in verdicts))
+    return int(any(verdict.end == WRONG for verdict in verdicts))
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kills", type=int, default=100, help="runs that are killed once or more")
-    parser.add_argument("--others", type=int, default=30, help="faults of the other kinds together")
+    parser.add_argument("--faults", type=int, default=100, help="no run begins after so many have hit")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--minutes", type=float, default=600.0, help="no fault begins after so many")
+    parser.add_argument("--minutes", type=float, default=600.0, help="no run begins after so many")
     parser.add_argument("--kinds", default="", help="only these, by comma")
     parser.add_argument("--parallel", type=int, default=1, help="runs at one time")
     parser.add_argument("--directory", type=Path)
@@ -143,10 +147,11 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _played(kind: str, number: int, seed: int, root: Path, whole: Undisturbed) -> Verdict:
-    """Plays one fault, prints the verdict, and keeps the run only where something is to be looked at."""
+    """Plays one run, prints the verdict, and keeps the run only where something is to be looked at."""
     place = root / f"{number:03d}"
-    verdict = disturbed(kind, seed * 1000 + number, place, whole)
-    print(f"{number:3d} {verdict.end}, {verdict.attempts} attempts: {verdict.what} {verdict.why}", flush=True)
+    verdict = disturbed(kind, seed * 1000 + number, place, whole, PER_RUN[kind])
+    print(f"{number:3d} {kind}: {verdict.end}, {verdict.hits} faults, {verdict.attempts} attempts: ", end="")
+    print(verdict.what, verdict.why, flush=True)
     if verdict.end in (SAME, LATE):
         subprocess.run(["umount", str(place)], stderr=subprocess.DEVNULL, check=False)
         shutil.rmtree(place, ignore_errors=True)
@@ -157,7 +162,7 @@ def table(verdicts: Sequence[Verdict]) -> str:
     """The table of docs/results.md."""
     counts = Counter((verdict.kind, verdict.end) for verdict in verdicts)
     lines = [
-        "| fault | runs | faults in them | same result | clear refusal | after the run's end | wrong |",
+        "| fault | runs | faults | same result | clear refusal | after the run's end | wrong |",
         "|---|---|---|---|---|---|---|",
     ]
     for kind in FAULTS:

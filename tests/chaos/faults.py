@@ -1,4 +1,4 @@
-"""Faults that reach a run from outside; each plays out over a first attempt and says what it did."""
+"""Faults that reach a run from outside: each kind plays several of them over one run, and says what it did."""
 
 from __future__ import annotations
 
@@ -8,141 +8,161 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
 
-from tests.chaos.place import STAGES, Place, ended
+from tests.chaos.place import BUILT, POLL_S, SMALL, STAGES, Place, ended
 from tests.reliability import proxy as network
-from tests.reliability.proxy import Fault, FaultProxy
+from tests.reliability.proxy import Exchange, Fault, FaultProxy
 from xp.envs.local_server import LocalServer
 
 SERVE = "xp.builtin.whodunit_mini:WhodunitMini"
-Wall = dict[str, float]
-"""Stage -> seconds that it took in the undisturbed run."""
-Play = Callable[[random.Random, Path, Wall], tuple[Place, str]]
+Work = dict[str, float]
+"""Stage -> seconds of processor time in the undisturbed run."""
+Play = Callable[[random.Random, Path, Work, int], tuple[Place, str]]
+"""Draw, directory, the undisturbed run's work, number of faults; returns the run's place, and what was done."""
+Act = Callable[[Place, psutil.Popen], str]
+"""One fault; returns what it did, nothing where it met nobody."""
+WITH_EPISODES = ("prepare", "train", "evaluate")
+"""Stages that use the environment."""
 
 CLOCK = """
 import os, time
-_at, _by = map(float, os.environ["XP_CHAOS_CLOCK"].split())
 _time, _time_ns = time.time, time.time_ns
-time.time = lambda: _time() + (_by if _time() > _at else 0.0)
-time.time_ns = lambda: _time_ns() + (int(_by * 1e9) if _time() > _at else 0)
+def _jumped():
+    try:
+        with open(os.environ["XP_CHAOS_CLOCK"]) as file:
+            return float(file.read() or 0)
+    except OSError:
+        return 0.0
+time.time = lambda: _time() + _jumped()
+time.time_ns = lambda: _time_ns() + int(_jumped() * 1e9)
 """
-"""A `sitecustomize` by which the wall clock of every Python process jumps at one moment."""
+"""A `sitecustomize` by which the wall clock of every Python process jumps when a file says so."""
 
 
-def _wait_until(place: Place, process: psutil.Popen, stage: str, delay_s: float, attempt: int = 1) -> bool:
-    """Wait until a stage has begun and then as long as is said; False where the attempt ended before."""
-    while not place.stage_began(stage, attempt):
-        if process.poll() is not None:
-            return False
-        time.sleep(0.05)
-    with suppress(psutil.TimeoutExpired):
-        process.wait(delay_s)
-    return process.poll() is None
+def _moments(draw: random.Random, work: Work, number: int, stages: Sequence[str] = STAGES) -> list[tuple[str, float]]:
+    """Moments in their order, each stage as often as the others: a stage, and processor time since it began."""
+    drawn = [draw.choice(stages) for _ in range(number)]
+    return sorted(
+        ((stage, draw.uniform(0, work[stage])) for stage in drawn), key=lambda one: (STAGES.index(one[0]), one[1])
+    )
 
 
-def _moment(draw: random.Random, wall: Wall) -> tuple[str, float]:
-    """A stage, each as often as the others, and a moment of it."""
-    stage = draw.choice(STAGES)
-    return stage, draw.uniform(0, wall[stage])
+def _reached(place: Place, process: psutil.Popen, moment: tuple[str, float]) -> bool:
+    """Wait for a moment of the attempt that was started last; False where the attempt ended before."""
+    stage, delay = moment
+    while process.poll() is None:
+        used = place.work_s(process, stage)
+        if used is not None and used >= delay:
+            return True
+        time.sleep(POLL_S)
+    return False
 
 
-def kill(draw: random.Random, root: Path, wall: Wall) -> tuple[Place, str]:
+def _play(place: Place, moments: Sequence[tuple[str, float]], act: Act, **environ: str) -> str:
+    """Act at each of the moments, resuming the run in between; ends with the run, or with a failure nobody caused."""
+    done: list[str] = []
+    process, is_struck = place.begin(**environ), False
+    for moment in moments:
+        while not _reached(place, process, moment):
+            if ended(process) == 0 or not is_struck or not place.quiet():
+                return "; ".join(done)
+            process, is_struck = place.go_on(**environ), False
+        what = act(place, process)
+        if what:
+            place.num_hits, is_struck = place.num_hits + 1, True
+            done.append(f"{what} {moment[1]:.1f} s into {moment[0]}")
+    _to_the_end(place, process, environ)
+    return "; ".join(done)
+
+
+def _to_the_end(place: Place, process: psutil.Popen, environ: Mapping[str, str], num_attempts: int = 3) -> None:
+    """Resume until the run has succeeded: what it needs, such as a server, may be gone later."""
+    while ended(process) != 0 and num_attempts > 0 and place.quiet():
+        process, num_attempts = place.go_on(**environ), num_attempts - 1
+
+
+def kill(draw: random.Random, root: Path, work: Work, number: int) -> tuple[Place, str]:
     """SIGKILL for the supervisor, for one process of its tree, or for all; the environment is served by the run."""
-    place, (stage, delay) = Place(root), _moment(draw, wall)
-    process = place.begin()
-    who = _strike(draw, place, process) if _wait_until(place, process, stage, delay) else "nobody"
-    ended(process)
-    return place, f"SIGKILL of {who}, {delay:.1f} s into {stage}"
+    place = Place(root, BUILT)
+
+    def strike(place: Place, process: psutil.Popen) -> str:
+        who = draw.choice(("supervisor", "one", "all"))
+        tree = sorted(place.processes(), key=lambda one: one.pid)
+        meant = {"supervisor": [psutil.Process(process.pid)], "one": draw.sample(tree, min(1, len(tree))), "all": tree}
+        return f"{who} killed" if _killed(meant[who]) else ""
+
+    return place, _play(place, _moments(draw, work, number), strike)
 
 
-def kills(draw: random.Random, root: Path, wall: Wall) -> tuple[Place, str]:
-    """The same, two to four times: for the first attempt and for those that resume it; the environment is at a URL."""
-    said = []
-    with _remote(root) as (place, _):
-        for _ in range(draw.randint(2, 4)):
-            stage = draw.choice(place.stages_left())
-            delay = draw.uniform(0, wall[stage])
-            process, attempt = place.go_on(), place.next_attempt
-            if _wait_until(place, process, stage, delay, attempt):
-                said.append(f"{_strike(draw, place, process)} {delay:.1f} s into {stage}")
-            if ended(process) == 0 or not place.quiet():
-                return place, f"SIGKILL of {', then of '.join(said) or 'nobody'}"
-        _to_the_end(place, place.go_on())
-    return place, f"SIGKILL of {', then of '.join(said) or 'nobody'}"
-
-
-def _strike(draw: random.Random, place: Place, supervisor: psutil.Popen) -> str:
-    """Kills by SIGKILL; returns who was meant."""
-    who, number = draw.choice(("supervisor", "one", "all")), draw.random()
-    tree = sorted(place.processes(), key=lambda one: one.pid)
-    meant: dict[str, list[psutil.Process]] = {
-        "supervisor": [psutil.Process(supervisor.pid)],
-        "one": tree[int(number * len(tree)) :][:1],
-        "all": tree,
-    }
-    is_hit = False
-    for one in meant[who]:
+def _killed(processes: Sequence[psutil.Process]) -> int:
+    number = 0
+    for one in processes:
         with suppress(psutil.Error):
             one.send_signal(signal.SIGKILL)
-            is_hit = True
-    place.num_hits += is_hit
-    return who
+            number += 1
+    return number
 
 
-def clock(draw: random.Random, root: Path, wall: Wall) -> tuple[Place, str]:
-    """The wall clock jumps by up to a month, either way; then the supervisor is killed."""
-    stage, delay = _moment(draw, wall)
-    by = draw.choice((-1, 1)) * draw.choice((3_600, 86_400, 30 * 86_400))
-    (root / "clock").mkdir(parents=True)
+def clock(draw: random.Random, root: Path, work: Work, number: int) -> tuple[Place, str]:
+    """The wall clock jumps by up to a month, either way, while the run goes on; every second time it is killed too."""
+    place, jump = Place(root, BUILT), root / "clock/jump"
+    jump.parent.mkdir()
+    jump.write_text("0")
     (root / "clock/sitecustomize.py").write_text(CLOCK)
-    at = time.time() + draw.uniform(0.1, 0.7) * sum(wall.values())
-    place = Place(root)
-    process = place.begin(PYTHONPATH=str(root / "clock"), XP_CHAOS_CLOCK=f"{at} {by}")
-    if _wait_until(place, process, stage, delay):
-        process.send_signal(signal.SIGKILL)
-        place.num_hits += 1
-    ended(process)
-    return place, f"clock {by:+d} s; SIGKILL of supervisor, {delay:.1f} s into {stage}"
+
+    def strike(place: Place, process: psutil.Popen) -> str:
+        del place
+        by = draw.choice((-1, 1)) * draw.choice((3_600, 86_400, 30 * 86_400))
+        jump.with_suffix(".new").write_text(str(by))
+        jump.with_suffix(".new").rename(jump)
+        is_killed = draw.random() < 0.5
+        if is_killed:
+            process.send_signal(signal.SIGKILL)
+        return f"clock {by:+d} s{' and SIGKILL' if is_killed else ''}"
+
+    moments = _moments(draw, work, number)
+    return place, _play(place, moments, strike, PYTHONPATH=str(jump.parent), XP_CHAOS_CLOCK=str(jump))
 
 
-def disk(draw: random.Random, root: Path, wall: Wall) -> tuple[Place, str]:
-    """A file system that is full at some moment, and has room again when the run is resumed."""
-    del wall
+def disk(draw: random.Random, root: Path, work: Work, number: int) -> tuple[Place, str]:
+    """A file system that is full at some moment, has more room when the run is resumed, and is full again."""
+    del work
     root.mkdir(parents=True)
-    size = draw.uniform(0.05, 0.95) * OUTPUT_MB
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size * 1024:.0f}k", "tmpfs", str(root)], check=True)
-    place = Place(root)
-    code = ended(place.begin())
-    place.num_hits += code != 0
-    subprocess.run(["mount", "-o", f"remount,size={8 * OUTPUT_MB}m", str(root)], check=True)
-    return place, f"disk of {size:.1f} MB, exit {code}"
+    sizes = sorted(draw.uniform(0.02, 0.95) * OUTPUT_MB for _ in range(number))
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={sizes[0] * 1024:.0f}k", "tmpfs", str(root)], check=True)
+    place, said = Place(root, BUILT), []
+    for size in [*sizes, 8 * OUTPUT_MB]:
+        subprocess.run(["mount", "-o", f"remount,size={size * 1024:.0f}k", str(root)], check=True)
+        code = ended(place.go_on())
+        if code == 0 or size > OUTPUT_MB:
+            break
+        place.num_hits += 1
+        said.append(f"{size:.1f} MB, exit {code}")
+    return place, f"disk of {'; '.join(said)}"
 
 
 OUTPUT_MB = 24
 """About what the small run writes."""
 
 
-def server_killed(draw: random.Random, root: Path, wall: Wall) -> tuple[Place, str]:
+def server_killed(draw: random.Random, root: Path, work: Work, number: int) -> tuple[Place, str]:
     """The run's own environment server dies."""
-    stage = draw.choice(("prepare", "train", "evaluate"))
-    delay = draw.uniform(0.3, 1) * wall[stage]
     place = Place(root)
-    process = place.begin()
-    num_killed = 0
-    if _wait_until(place, process, stage, delay):
+
+    def strike(place: Place, process: psutil.Popen) -> str:
+        del process
+        servers = []
         for one in place.processes():
             with suppress(psutil.Error):
-                if "xp.envs.serve" in one.cmdline():
-                    one.kill()
-                    num_killed += 1
-    code = ended(process)
-    place.num_hits += num_killed > 0
-    return place, f"{num_killed} environment servers killed {delay:.1f} s into {stage}, exit {code}"
+                servers += [one] if "xp.envs.serve" in one.cmdline() else []
+        return "environment server killed" if _killed(servers) else ""
+
+    return place, _play(place, _moments(draw, work, number, WITH_EPISODES), strike)
 
 
 _SERVERS: dict[str, LocalServer] = {}
@@ -165,54 +185,73 @@ def _remote(root: Path) -> Iterator[tuple[Place, FaultProxy]]:
     root.mkdir(parents=True)
     with FaultProxy(_server("first")) as proxy:
         address = (f"env.target={proxy.url}", "env.serve=null", f"env.allowed_origins=[{proxy.url}]")
-        limits = ("env.limits.call_timeout_s=5", "env.limits.create_timeout_s=20")
-        yield Place(root, (*address, *limits), {"OPENREWARD_API_KEY": "any"}), proxy
+        yield Place(root, (*SMALL, *address), {"OPENREWARD_API_KEY": "any"}), proxy
 
 
-def restart(draw: random.Random, root: Path, wall: Wall) -> tuple[Place, str]:
+def restart(draw: random.Random, root: Path, work: Work, number: int) -> tuple[Place, str]:
     """The server at the run's URL is replaced by one that knows no session; connections are refused meanwhile."""
-    stage, delay = draw.choice(("prepare", "train", "evaluate")), draw.uniform(0.3, 1)
     with _remote(root) as (place, proxy):
-        process = place.begin()
-        if _wait_until(place, process, stage, delay * wall[stage]):
+
+        def strike(place: Place, process: psutil.Popen) -> str:
+            del place, process
             proxy.refuse_for(1.5)
-            proxy.upstream = _server("second")
-            place.num_hits += 1
-        code = _to_the_end(place, process)
-    return place, f"server restarted {delay:.0%} into {stage}, exit {code}"
+            proxy.upstream = _server("second" if proxy.upstream is _server("first") else "first")
+            return "server replaced"
+
+        return place, _play(place, _moments(draw, work, number, WITH_EPISODES), strike)
 
 
-def half_open(draw: random.Random, root: Path, wall: Wall) -> tuple[Place, str]:
+async def _stalled(exchange: Exchange) -> None:
+    """The beginning of an answer, and then nothing on a connection that stays open."""
+    await network.stalled(network.HEAD)(exchange)
+
+
+async def _forgotten(exchange: Exchange) -> None:
+    """The real server forgets the session, as one does that is too old, and answers the call."""
+    for path in ("/delete", "/delete_session"):
+        ending = Exchange("POST", path, exchange.headers, exchange.body, exchange.writer, exchange.upstream)
+        await (await ending.execute()).read()
+        assert ending.to_upstream is not None
+        ending.to_upstream.close()
+    await network.passed_on(exchange)
+
+
+def half_open(draw: random.Random, root: Path, work: Work, number: int) -> tuple[Place, str]:
     """Connections that are there and on which nothing comes any more."""
-    return _broken(draw, root, wall, "half-open TCP", network.stalled(network.HEAD), ("/call", "/create", "/messages"))
+    del work
+    return _broken(draw, root, "half-open TCP", _stalled, number)
 
 
-def expired(draw: random.Random, root: Path, wall: Wall) -> tuple[Place, str]:
-    """Sessions that the server says it no longer knows."""
-    return _broken(draw, root, wall, "session expired", network.status(404), ("/call",))
+def expired(draw: random.Random, root: Path, work: Work, number: int) -> tuple[Place, str]:
+    """Sessions that the server no longer knows when the next call of their episode comes."""
+    del work
+    return _broken(draw, root, "session expired", _forgotten, number, ("/call",))
+
+
+REQUESTS = {"/call": 45, "/create": 16, "/messages": 16}
+"""Path -> about how many requests the small run makes."""
 
 
 def _broken(
-    draw: random.Random, root: Path, wall: Wall, what: str, fault: Fault, paths: tuple[str, ...]
+    draw: random.Random, root: Path, what: str, fault: Fault, number: int, paths: Sequence[str] = tuple(REQUESTS)
 ) -> tuple[Place, str]:
-    path, times = draw.choice(paths), draw.choice((1, 1, 2, 40))
-    skip = draw.randrange(4 if path == "/call" else 12)  # An untrained model calls few tools.
-    del wall
+    """Faults of single exchanges, at random places among all that the run makes."""
+    said: list[str] = []
+
+    def counted(path: str) -> Fault:
+        async def once(exchange: Exchange) -> None:
+            place.num_hits += 1
+            said.append(path)
+            await fault(exchange)
+
+        return once
+
     with _remote(root) as (place, proxy):
-        proxy.inject(path, fault, times=times, skip=skip)
-        code = _to_the_end(place, place.begin())
-        place.num_hits += len(proxy.requests(path)) > skip
-    return place, f"{what}: {times} x {path} after {skip}, exit {code}"
-
-
-def _to_the_end(place: Place, process: psutil.Popen) -> int | None:
-    """The first attempt's exit code; the attempts after it need the same server, so they are played here."""
-    code = first = ended(process)
-    for _ in range(3):
-        if code == 0:
-            break
-        code = ended(place.go_on())
-    return first
+        for _ in range(number):
+            path = draw.choice(paths)
+            proxy.inject(path, counted(path), skip=draw.randrange(REQUESTS[path]))
+        _to_the_end(place, place.begin(), {}, 2 + number)
+    return place, f"{what}: {', '.join(said) or 'nothing'}"
 
 
 def is_root() -> bool:
@@ -221,7 +260,6 @@ def is_root() -> bool:
 
 FAULTS: dict[str, Play] = {
     "kill": kill,
-    "kills": kills,
     "disk": disk,
     "server killed": server_killed,
     "server restarted": restart,
@@ -229,13 +267,15 @@ FAULTS: dict[str, Play] = {
     "half-open TCP": half_open,
     "session expired": expired,
 }
-KILLS = ("kill", "kills")
-WEIGHTS = {
-    "disk": 2,
-    "server killed": 2,
-    "server restarted": 2,
-    "clock": 2,
-    "half-open TCP": 1,
-    "session expired": 1,
+PER_RUN = {
+    "kill": 10,
+    "disk": 5,
+    "server killed": 5,
+    "server restarted": 6,
+    "clock": 5,
+    "half-open TCP": 8,
+    "session expired": 10,
 }
-"""How often, beside the kills."""
+"""Faults of one run; those that cost no attempt are more."""
+BUILDS = ("kill", "clock", "disk")
+"""Kinds whose runs build their model (BUILT)."""

@@ -20,29 +20,35 @@ import psutil
 REWARDS = """
 def by_length(outcome, messages):
     words = [len(message["content"] or "") for message in messages if message["role"] == "assistant"]
-    return 0.1 * outcome.num_malformed + 0.001 * sum(words)
+    return sum(outcome.step_rewards) + 0.1 * outcome.num_malformed + 0.001 * sum(words)
 """
-"""An untrained model wins nothing, and equal rewards teach nothing: this one tells its episodes apart."""
+"""Equal rewards teach nothing: this one tells the few episodes of a small run apart."""
 SMALL = (
     "name=chaos",
     "seed=1",
     "env.reward_fn=my_rewards:by_length",
-    "env.train.num_tasks=8",
-    "env.held_out.num_tasks=4",
-    "model.build.warmup_steps=2",
+    "env.train.num_tasks=6",
+    "env.held_out.num_tasks=2",
     "training.prompts_per_step=2",
-    "training.group_size=4",
-    "training.micro_batch_size=8",
+    "training.group_size=2",
+    "training.micro_batch_size=4",
     "training.num_steps=3",
     "training.checkpoint_every=1",
     "evaluation.before_training=false",
+    "env.limits.create_timeout_s=60",
+    "env.limits.call_timeout_s=60",
+    "env.limits.episode_timeout_s=3000",
 )
+"""With the model that xp ships, which calls tools."""
+BUILT = (*SMALL, "model.build.warmup_steps=2")
+"""With a model that the run builds first; hardly warmed up, it calls none."""
 CHANGES = ("time", "attempt", "run", "training/logprob_gap")
 """Beginnings of the names of metrics that may differ between two runs of one spec; the gap is rounding, which depends
 on the episodes that were computed together."""
 STAGES = ("prepare", "model", "train", "evaluate")
-LIMIT_S = 1200.0
+LIMIT_S = 3600.0
 """Time limit of one attempt, on a machine that has other work."""
+POLL_S = 0.2
 
 
 @dataclass
@@ -51,17 +57,19 @@ class Place:
 
     Args:
         root: is made.
-        more: overrides beside SMALL.
+        spec: overrides of the run, SMALL or BUILT first.
         environ: variables beside this process's.
     """
 
     root: Path
-    more: Sequence[str] = ()
+    spec: Sequence[str] = SMALL
     environ: Mapping[str, str] = field(default_factory=dict)
     num_hits: int = 0
     """Faults that came before the run's end."""
     next_attempt: int = 1
     """Number of the attempt that was started last."""
+    began_s: dict[tuple[int, str], float] = field(default_factory=dict)
+    """Attempt and stage -> processor time of the attempt when the stage was first seen."""
 
     def __post_init__(self) -> None:
         self.root.mkdir(parents=True, exist_ok=True)
@@ -82,13 +90,15 @@ class Place:
 
     def begin(self, **environ: str) -> psutil.Popen:
         """The first attempt."""
-        return self.start(*SMALL, *self.more, **environ)
+        return self.start(*self.spec, **environ)
 
-    def go_on(self) -> psutil.Popen:
+    def go_on(self, **environ: str) -> psutil.Popen:
         """The next attempt; the first one again where nothing is on record."""
         run, record = self.run(), self.record()
         self.next_attempt = 1 + len((record or {}).get("attempts", []))
-        return self.begin() if run is None or record is None else self.start(f"resume={run.name}")
+        if run is None or record is None:
+            return self.begin(**environ)
+        return self.start(f"resume={run.name}", **environ)
 
     def record(self) -> dict[str, Any] | None:
         """`run.json` of the newest run."""
@@ -99,13 +109,6 @@ class Place:
     def num_attempts(self) -> int:
         return len((self.record() or {}).get("attempts", []))
 
-    def stages_left(self) -> list[str]:
-        """Stages that no attempt has finished; the last where all are done."""
-        attempts = (self.record() or {}).get("attempts", [])
-        stages = [stage for attempt in attempts for stage in attempt["stages"]]
-        done = {stage["name"] for stage in stages if stage["status"] in ("succeeded", "skipped")}
-        return [name for name in STAGES if name not in done] or [STAGES[-1]]
-
     def run(self) -> Path | None:
         """The newest run."""
         return max((self.root / "outputs/runs").glob("chaos-*"), key=lambda path: path.name, default=None)
@@ -114,6 +117,13 @@ class Place:
         """Whether a stage has written its first line."""
         run = self.run()
         return run is not None and (run / f"attempt_{attempt}" / name / "log.txt").is_file()
+
+    def work_s(self, process: psutil.Popen, stage: str) -> float | None:
+        """Processor time since a stage of the attempt that was started last began; None where it has not."""
+        used, key = cpu_s(process), (self.next_attempt, stage)
+        if key not in self.began_s and not self.stage_began(stage, self.next_attempt):
+            return None
+        return used - self.began_s.setdefault(key, used)
 
     def processes(self) -> list[psutil.Process]:
         """Everything that runs in the directory, whoever its parent is."""
@@ -124,7 +134,7 @@ class Place:
                     found.append(process)
         return found
 
-    def quiet(self, limit_s: float = 60.0) -> bool:
+    def quiet(self, limit_s: float = 600.0) -> bool:
         """Whether nothing runs here, at the latest when the time is over."""
         deadline = time.monotonic() + limit_s
         while self.processes():
@@ -166,3 +176,14 @@ def ended(process: psutil.Popen, limit_s: float = LIMIT_S) -> int | None:
         return int(process.wait(limit_s))
     except psutil.TimeoutExpired:
         return None
+
+
+def cpu_s(process: psutil.Popen) -> float:
+    """Processor time that a process and those below it have used: a clock that other work does not change."""
+    used = 0.0
+    with suppress(psutil.Error):
+        for one in (process, *process.children(recursive=True)):
+            with suppress(psutil.Error):
+                times = one.cpu_times()
+                used += times.user + times.system + times.children_user + times.children_system
+    return used
