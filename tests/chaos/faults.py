@@ -228,7 +228,7 @@ def expired(draw: random.Random, root: Path, work: Work, number: int) -> tuple[P
     return _broken(draw, root, "session expired", _forgotten, number, ("/call",))
 
 
-REQUESTS = {"/call": 45, "/create": 16, "/messages": 16}
+REQUESTS = {"/call": 28, "/create": 20, "/messages": 20}
 """Path -> about how many requests the small run makes."""
 
 
