@@ -170,11 +170,11 @@ chromium:  ## The browser that tests/integration/test_report_page.py looks with 
 	apt-get update -qq
 	apt-get install -y -qq --no-install-recommends chromium >/dev/null
 
-chaos: setup  ## Break the embedded default N times, resume, compare (ARGS="--kills 20 --minutes 30 --kinds kill,disk")
+chaos: setup  ## Break the embedded default 100 times, resume, compare (ARGS="--faults 20 --minutes 30 --kinds kill,disk")
 	$(BIN)/python -m tests.chaos $(ARGS)
 
-scorecard: setup  ## The reliability scorecard, n of 41
-	$(BIN)/python -m tests.scorecard
+scorecard: setup  ## The reliability scorecard: how many of its items are proven (ARGS='-m "not slow"')
+	$(BIN)/python -m tests.scorecard $(ARGS)
 
 check: setup  ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff check .

@@ -1,6 +1,7 @@
-"""Prints how many of the 41 items of the reliability scorecard are proven: `python -m tests.scorecard [pytest args]`.
+"""Prints how many items of the reliability scorecard are proven: `python -m tests.scorecard [pytest args]`.
 
-A test proves an item by `@pytest.mark.scorecard(12)`; an item is proven when it has tests and all of them pass.
+A test proves an item by `@pytest.mark.scorecard(12)`; an item is proven when it has tests and all of them that ran
+passed. `-m "not slow"` leaves the slow tests out, and says for which items.
 """
 
 from __future__ import annotations
@@ -53,6 +54,26 @@ ITEMS: Final = {
     39: "a reply or a prompt far over its token budget",
     40: "a grader that hangs, eats memory or ends its process",
     41: "faults at random points of the whole embedded default",
+    42: "a run directory of somebody else, which names jobs, processes and files",
+    43: "ten thousand damaged files of every kind that is read back",
+    44: "resume after a failed evaluation, and of a finished run",
+    45: "outages while sessions open",
+    46: "web pages, and names that resolve to loopback",
+    47: "keys and loopback ports, keys in URLs",
+    48: "secrets that nobody declared",
+    49: "servers of a run: loopback, and nobody without the key",
+    50: "rewards, losses and gradients that are not finite",
+    51: "a split of 10^30 tasks",
+    52: "a cached result that was changed",
+    53: "control characters in foreign text",
+    54: "a recipe and a run directory from elsewhere are planned without running them",
+    55: "a disk that fills up within a checkpoint",
+    56: "a task store that cannot be written",
+    57: "a torn last line of the metrics",
+    58: "one task store for every command",
+    59: "a check of a slow environment",
+    60: "dependencies from a lock with hashes",
+    61: "signals to a run in the background",
 }
 
 
@@ -61,16 +82,23 @@ class Card:
 
     def __init__(self) -> None:
         self._items: dict[str, set[int]] = {}
+        self._slow: dict[int, set[str]] = defaultdict(set)
+        self._ran: set[str] = set()
         self.passed: dict[int, int] = defaultdict(int)
         self.failed: dict[int, list[str]] = defaultdict(list)
 
+    @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         unmarked = [item for item in items if not any(item.iter_markers("scorecard"))]
         config.hook.pytest_deselected(items=unmarked)
         items[:] = [item for item in items if any(item.iter_markers("scorecard"))]
         self._items = {item.nodeid: {mark.args[0] for mark in item.iter_markers("scorecard")} for item in items}
+        for item in items:
+            for number in self._items[item.nodeid] if item.get_closest_marker("slow") else ():
+                self._slow[number].add(item.nodeid)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._ran.add(report.nodeid)
         for number in self._items.get(report.nodeid, ()):
             if report.when == "call" and report.passed:
                 self.passed[number] += 1
@@ -81,9 +109,13 @@ class Card:
         proven = [number for number in ITEMS if self.passed[number] and not self.failed[number]]
         lines = [f"{len(proven)}/{len(ITEMS)}"]
         for number, name in ITEMS.items():
+            num_left_out = len(self._slow[number] - self._ran)
+            left_out = f"{num_left_out} slow tests left out" if num_left_out else ""
             if number not in proven:
-                why = "; ".join(self.failed[number][:3]) or "no test"
+                why = "; ".join(self.failed[number][:3]) or left_out or "no test"
                 lines.append(f"  open {number:2d} {name}: {why}")
+            elif left_out:
+                lines.append(f"  part {number:2d} {name}: {left_out}")
         return lines
 
 

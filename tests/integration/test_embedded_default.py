@@ -147,6 +147,7 @@ def test_training_changed_the_weights(outputs: Path) -> None:
 
 
 @pytest.mark.timeout(1500)
+@pytest.mark.scorecard(44)
 def test_a_run_killed_in_its_evaluation_ends_when_it_is_resumed_and_is_finished_then(outputs: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "xp", "name=cut", *SMALL, "evaluation.samples_per_task=4"],

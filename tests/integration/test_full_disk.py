@@ -14,7 +14,7 @@ from tests.launching import Supervisor
 from xp.errors import ExitCode
 from xp.runs.record import read_record
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.scorecard(55)]
 
 CHECKPOINT = """
 import sys

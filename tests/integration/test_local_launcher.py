@@ -66,6 +66,7 @@ open("made/manifest.json", "w").write(json.dumps({"files": {"weights": digest}})
 """
 
 
+@pytest.mark.scorecard(52)
 def test_a_damaged_result_is_made_again_with_one_warning_and_a_whole_one_is_read_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

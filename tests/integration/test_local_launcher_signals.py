@@ -55,6 +55,7 @@ def test_a_signal_ends_the_whole_tree_after_the_grace(tmp_path: Path, number: in
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, ExitCode.INTERRUPTED), (signal.SIGTERM, ExitCode.TERMINATED)]
 )
+@pytest.mark.scorecard(61)
 def test_a_run_in_the_background_ends_by_a_signal_and_not_with_its_terminal(
     tmp_path: Path, number: int, code: ExitCode
 ) -> None:
@@ -71,6 +72,7 @@ def test_a_run_in_the_background_ends_by_a_signal_and_not_with_its_terminal(
     assert statuses(tmp_path) == {"s0": "interrupted"}
 
 
+@pytest.mark.scorecard(61)
 def test_a_run_in_the_background_can_be_cancelled(tmp_path: Path) -> None:
     supervisor = Supervisor(tmp_path, [POLITE], preexec_fn=_ignore)
     eventually(lambda: (tmp_path / "up").exists(), 20)

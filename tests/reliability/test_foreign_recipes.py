@@ -13,6 +13,8 @@ from tests.foreign import leave_run, record
 from xp.compose import compose
 from xp.errors import ExitCode
 
+pytestmark = pytest.mark.scorecard(54)
+
 TRAP = "import pathlib\npathlib.Path(__file__).with_name('ran').touch()\nclass Env: ...\ndef one(*_): ...\n"
 
 

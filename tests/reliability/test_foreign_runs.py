@@ -22,6 +22,8 @@ from xp.runs.origin import is_ours, mark
 from xp.runs.record import read_record
 from xp.runs.run_directory import cancel, hold
 
+pytestmark = pytest.mark.scorecard(42)
+
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -34,6 +34,8 @@ from xp.tasks.config import PrepareConfig
 from xp.tasks.inspect import list_sets, verify_set
 from xp.tasks.manifest import Count, Manifest
 
+pytestmark = pytest.mark.scorecard(43)
+
 NASTY: tuple[Any, ...] = (
     None, True, -1, 0, 2**70, 1e308, float("nan"), float("inf"), "", "..", "../../x", "/etc/passwd", "a\0b", "\x1b[2J",
     "--help", "-rf", "x" * 5000, [], {}, [[]], {"": {}}, ["../x"], {"..": 1}, "\ud800", "2026-13-01", "${oc.env:HOME}",

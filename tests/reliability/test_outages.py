@@ -25,6 +25,8 @@ from xp.envs.openenv import OpenEnvProvider
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeStatus, Outcome
 
+pytestmark = pytest.mark.scorecard(45)
+
 PATIENT = {"create_timeout_s": 90.0, "call_timeout_s": 90.0, "episode_timeout_s": 180.0}
 
 

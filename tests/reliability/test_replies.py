@@ -78,6 +78,7 @@ def test_18_a_malformed_reply_is_a_protocol_error_and_voids(world: World, name: 
 
 @pytest.mark.scorecard(18)
 @pytest.mark.parametrize("reward", [1e30, -1e7, 3e38])
+@pytest.mark.scorecard(50)
 def test_18_a_reward_that_no_trainer_can_use_voids_with_the_reason(world: World, reward: float) -> None:
     world.proxy.inject("/call", output(reward=reward))
     episode = world.episode(retries_per_episode=1)

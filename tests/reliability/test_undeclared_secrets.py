@@ -17,6 +17,8 @@ from xp.launchers.node.log import LogStream
 from xp.security.environment import inherited
 from xp.security.secrets import MASK, Redactor, telling_values
 
+pytestmark = pytest.mark.scorecard(48)
+
 SAMPLES = {
     "AWS_SECRET_ACCESS_KEY": "/wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
     "AWS_SESSION_TOKEN": "IQoJb3JpZ2luX2VjEXAMPLE",

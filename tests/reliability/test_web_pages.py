@@ -14,7 +14,7 @@ from tests.ors_server import COUNTER
 from xp.envs.local_server import LocalServer
 from xp.security.web_origin import OwnOrigin
 
-pytestmark = pytest.mark.reliability
+pytestmark = [pytest.mark.reliability, pytest.mark.scorecard(46)]
 OPENENV = "tests.envs_under_test.openenv_counter:Counter"
 PATHS = {"openreward": "/list_environments", "openenv": "/schema"}
 HANDSHAKE = {

@@ -20,6 +20,8 @@ from xp.envs.base import EnvFault, ProtocolError, UnsafeOrigin
 from xp.envs.openreward import OpenRewardProvider
 from xp.errors import ExitCode, XpError
 
+pytestmark = pytest.mark.scorecard(47)
+
 KEY = {"OPENREWARD_API_KEY": "XPCANARY0123456789"}
 
 

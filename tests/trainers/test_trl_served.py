@@ -71,6 +71,7 @@ def test_a_server_that_is_lost_ends_whoever_waits_for_it(
     assert not lost[0].is_running() or lost[0].status() == psutil.STATUS_ZOMBIE
 
 
+@pytest.mark.scorecard(49)
 def test_a_client_without_the_key_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     log = tmp_path / "vllm.log"
     with served(monkeypatch, "some/model", log) as (url, key):
@@ -127,6 +128,7 @@ def test_trls_own_client_says_the_key_from_its_first_request_on(monkeypatch: pyt
         ("/update_weights", "Bearer the-key", "rebound.example:9", 421),
     ],
 )
+@pytest.mark.scorecard(49)
 def test_every_path_of_the_server_wants_the_key_and_no_web_page(
     path: str, said: str | None, host: str, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

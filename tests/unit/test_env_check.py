@@ -226,6 +226,7 @@ class Slow(Silent):
         return super().open(task)
 
 
+@pytest.mark.scorecard(59)
 def test_a_check_of_a_slow_environment_ends_in_its_time_and_tells_what_it_measured_till_then(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,6 +9,8 @@ import pytest
 from xp.episode.finite import FiniteUpdates, OnNonfinite, finite_means
 from xp.errors import ExitCode, XpError
 
+pytestmark = pytest.mark.scorecard(50)
+
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_stop_ends_the_run_at_the_first(value: float) -> None:

@@ -37,6 +37,7 @@ print(json.dumps(sorted(found)))
 
 
 @pytest.mark.parametrize("early", ["import torch.distributed", ""], ids=["torch is there", "torch comes later"])
+@pytest.mark.scorecard(49)
 def test_nothing_listens_off_loopback(early: str) -> None:
     from xp.launchers.ray_head import free_ports
 

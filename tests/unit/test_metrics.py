@@ -66,6 +66,7 @@ def test_a_step_of_nothing_but_void_has_no_reward() -> None:
     assert "reward/avg_raw_reward" not in episode_metrics([played("t", None)], 1, 1.0)
 
 
+@pytest.mark.scorecard(57)
 def test_a_line_after_a_torn_one_begins_afresh(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step": 1, "stage": "train"}\n{"step": 2, "sta')

@@ -97,6 +97,7 @@ def test_counts_that_are_none_are_made_again(tmp_path: Path, text: str) -> None:
     assert count_tokens(tmp_path / "set", [row(0)], "t", lambda _: 5) == {"a/train/0": 5}
 
 
+@pytest.mark.scorecard(56)
 def test_a_store_that_cannot_be_written_costs_the_counting_and_nothing_else(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

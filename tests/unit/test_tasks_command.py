@@ -96,6 +96,7 @@ def test_a_wrong_command_is_one_clear_message(tmp_path: Path, task_set: TaskSet,
         main(argv, tmp_path)
 
 
+@pytest.mark.scorecard(58)
 def test_token_counts_beside_a_set_are_known_to_every_command(
     tmp_path: Path, task_set: TaskSet, capsys: pytest.CaptureFixture[str]
 ) -> None:

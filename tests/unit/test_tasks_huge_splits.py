@@ -20,6 +20,8 @@ from xp.tasks.held_out import Identity
 from xp.tasks.places import LARGE, Places, drawn
 from xp.tasks.selection import Selected
 
+pytestmark = pytest.mark.scorecard(51)
+
 HUGE = 10**9
 MOST_BYTES = 4_000_000
 EIGHT = Selection(("train",), 8)

@@ -122,6 +122,7 @@ def test_the_same_build_gives_the_same_bytes_and_the_manifest_names_them(tmp_pat
 MINE = '{"files": {}, "of": "mine"}'
 
 
+@pytest.mark.scorecard(52)
 def test_a_finished_model_is_left_alone_and_a_torn_one_is_replaced(tmp_path: Path) -> None:
     mine, target = tmp_path / "mine", tmp_path / "target"
     mine.mkdir()
