@@ -155,14 +155,22 @@ def server_killed(draw: random.Random, root: Path, work: Work, number: int) -> t
     place = Place(root)
 
     def strike(place: Place, process: psutil.Popen) -> str:
-        del process
-        servers = []
-        for one in place.processes():
-            with suppress(psutil.Error):
-                servers += [one] if "xp.envs.serve" in one.cmdline() else []
-        return "environment server killed" if _killed(servers) else ""
+        while process.poll() is None:  # A stage's server is there for a part of the stage.
+            if _killed(_servers(place)):
+                return "environment server killed"
+            time.sleep(POLL_S)
+        return ""
 
     return place, _play(place, _moments(draw, work, number, WITH_EPISODES), strike)
+
+
+def _servers(place: Place) -> list[psutil.Process]:
+    """Environment servers of the run's own."""
+    found = []
+    for one in place.processes():
+        with suppress(psutil.Error):
+            found += [one] if "xp.envs.serve" in one.cmdline() else []
+    return found
 
 
 _SERVERS: dict[str, LocalServer] = {}
