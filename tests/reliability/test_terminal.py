@@ -19,6 +19,7 @@ from tests.foreign import leave_run, record
 from tests.reliability import proxy as faults
 from tests.reliability.conftest import World
 from xp.__main__ import main
+from xp.cli.arguments import COMMANDS
 from xp.launchers.node.log import RESTORE, LogStream, harmless, plain
 from xp.runs.origin import mark
 from xp.security.secrets import Redactor
@@ -135,6 +136,9 @@ def test_env_check_shows_what_a_server_says_without_its_controls(
     assert_harmless(said.out, said.err)
 
 
+RUNS = ("show", "diagnose", "logs", "fetch", "recipe", "cancel", "trust", "resume", "watch", "compare", "episode")
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -149,8 +153,12 @@ def test_env_check_shows_what_a_server_says_without_its_controls(
         ["plan", f"resume={ACTS}"],
         ["--config-dir", ACTS],
         ["-m", f"seed={ACTS}"],
+        *([name, ACTS] for name in COMMANDS),
+        *(["runs", name, ACTS] for name in RUNS),
+        *([*words, ACTS] for words in (["tasks", "show"], ["tasks", "verify"], ["env", "check"], ["env", "new"])),
+        ["-m", ACTS],
     ],
-    ids=lambda words: words[0],
+    ids=lambda words: "-".join(word for word in words if ACTS not in word),
 )
 def test_errors_repeat_what_was_given_without_its_controls(
     words: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

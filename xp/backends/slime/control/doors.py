@@ -6,7 +6,7 @@ from xp.spec import RunSpec
 
 
 def open_doors(spec: RunSpec) -> tuple[str, ...]:
-    """Slime hands its engines' address to its own functions without a key, so that SGLang can be given none."""
+    """Slime's own requests to its engines and router say no key, so that these can be given none (docs/security.md)."""
     where = (
         "on 127.0.0.1: other users of the machine" if spec.hardware.num_nodes == 1 else "on a cluster's network: others"
     )
