@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import pytest
@@ -62,3 +63,17 @@ def test_a_faulty_search_starts_no_run_and_leaves_no_file(tmp_path: Path, overri
     with pytest.raises(XpError, match=message):
         search(overrides, [], tmp_path / "search", 3, objective)
     assert not (tmp_path / "search").exists()
+
+
+def test_a_search_leaves_the_warnings_of_xp_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Hydra may silence every logger that is there."""
+    logger, level = logging.getLogger("xp.envs.server_watch"), logging.getLogger().level
+
+    def objective(_: RunSpec) -> float:
+        logger.warning("the server has ended")
+        return 0.0
+
+    search(RANGES, [], tmp_path, 1, objective)
+    assert "the server has ended" in caplog.text
+    assert not logger.disabled
+    assert logging.getLogger().level == level

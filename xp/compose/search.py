@@ -79,8 +79,9 @@ def search(
         f"hydra.sweep.dir='{directory.absolute()}'",
         "hydra.sweep.subdir=.",
         "hydra.output_subdir=null",
-        "hydra/job_logging=disabled",
-        "hydra/hydra_logging=disabled",
+        # Hydra's `disabled` would also silence the warnings of everybody else in this process.
+        "hydra/job_logging=none",
+        "hydra/hydra_logging=none",
     ]
     entry: Any = hydra.main(version_base="1.3", config_path=str(ROOT / "conf"), config_name="config")(trial)
     with _command_line(["xp", "-m", *overrides, *settings]):
