@@ -36,7 +36,7 @@ def test_a_kill_at_a_random_moment_corrupts_nothing_and_leaves_nothing_running(t
     time.sleep(delay)
     first.send(signal.SIGKILL)
     first.process.wait()
-    eventually(lambda: not _of(tmp_path), 10)
+    eventually(lambda: not _of(tmp_path))
 
     attempt = 1
     if (tmp_path / "runs/run/run.json").exists():
