@@ -119,12 +119,14 @@ def test_what_a_run_does_not_have_is_refused_with_what_it_has(
     assert told in capsys.readouterr().err
 
 
-def test_the_older_command_names_the_one_that_plays_other_tasks(
+def test_the_older_command_names_the_one_that_plays_other_tasks_or_the_untrained_model(
     outputs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = f"outputs={outputs}"
     assert main(["evaluate", "run=R", "checkpoint=5", "env.held_out.seed=7", root]) == ExitCode.CONFIG
     assert "python -m xp eval run=R@5 env.held_out.seed=7" in capsys.readouterr().err
+    assert main(["evaluate", "run=R", "checkpoint=0", root]) == ExitCode.CONFIG
+    assert "for the model before training, python -m xp eval run=R@0" in capsys.readouterr().err
 
 
 def test_a_run_is_compared_with_its_own_beginning_task_by_task(

@@ -65,6 +65,8 @@ def evaluate(asked: Namespace) -> int:
         return run_plans([build_model_evaluation(spec, new_run_id(spec)) for spec in specs])
     if step is not None and not step.isdigit():
         raise XpError(f"checkpoint={step}: a rollout step is a whole number")
+    if step is not None and int(step) == 0:
+        raise XpError(f"checkpoint=0: for the model before training, python -m xp eval run={given['run']}@0")
     if moved := [word for word in overrides if word.startswith("env")]:
         raise XpError(
             f"{moved[0]}: `evaluate` plays the run's own held-out tasks; other tasks or another environment:\n"
