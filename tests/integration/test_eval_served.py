@@ -1,0 +1,139 @@
+"""Models on vLLM on this machine's CPU, evaluated by `xp eval`.
+
+    VLLM_PYTHON=.venv-vllm/bin/python .venv/bin/python -m pytest -s -m slow tests/integration/test_eval_served.py
+
+`make test-vllm` does that: xp stays in its own Python, the server in its own, as users have them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.smollm2 import smollm2
+from xp.__main__ import main
+from xp.backends.stages.model import model_place
+from xp.compose import compose
+from xp.errors import ExitCode
+from xp.evaluation.local import ensure_made
+from xp.security.loopback import HOST, free_port
+
+pytestmark = [pytest.mark.slow, pytest.mark.integration, pytest.mark.timeout(3600)]
+
+VARIABLE = "VLLM_PYTHON"
+START_S = 1200.0
+PLAY = ("eval.tasks=all", "evaluation.num_tasks=8", "evaluation.samples_per_task=2", "eval.concurrency=4")
+
+
+def vllm(model: Path, port: int) -> list[str]:
+    """The command of `vllm serve`, which reads tool calls out of what a model writes."""
+    python = os.environ.get(VARIABLE)
+    if python is None:
+        pytest.skip(f"needs {VARIABLE}=a Python with vLLM: make test-vllm")
+    size = ("--max-model-len", "1024", "--max-num-seqs", "4", "--gpu-memory-utilization", "0.1", "--enforce-eager")
+    calls = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--generation-config", "vllm")
+    program = str(Path(python).absolute().with_name("vllm"))
+    return [
+        program,
+        "serve",
+        str(model),
+        "--served-model-name",
+        "served",
+        "--host",
+        HOST,
+        "--port",
+        str(port),
+        *size,
+        *calls,
+    ]
+
+
+@contextmanager
+def served(model: Path, log: Path) -> Iterator[str]:
+    """A vLLM server of this model on a free port of 127.0.0.1; yields its URL."""
+    port = free_port()
+    command = vllm(model, port)
+    with log.open("wb") as output:
+        environ = {**os.environ, "HF_HUB_OFFLINE": "1"}
+        process = subprocess.Popen(command, stdout=output, stderr=output, env=environ, start_new_session=True)
+        try:
+            _wait(f"http://{HOST}:{port}/health", process, log)
+            yield f"http://{HOST}:{port}/v1"
+        finally:
+            process.send_signal(signal.SIGINT)
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+def _wait(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    until = time.monotonic() + START_S
+    while time.monotonic() < until:
+        assert process.poll() is None, log.read_text()[-3000:]
+        try:
+            with urllib.request.urlopen(url, timeout=10):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.5)
+    raise AssertionError(log.read_text()[-3000:])
+
+
+def results_in(outputs: Path) -> dict[tuple[str, str], Any]:
+    """Content of eval.json by what played (`vllm`, `transformers`, `endpoint`) and environment."""
+    values = [json.loads(file.read_text()) for file in (outputs / "evaluations").glob("*/eval.json")]
+    return {(one["playing"].get("engine", one["model"]["kind"]), one["env"]): one for one in values}
+
+
+def test_the_model_of_the_default_earns_the_same_behind_vllm_served_by_xp_and_in_this_process(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    spec = compose([f"outputs={tmp_path}"])
+    model = tmp_path / model_place(spec.model)
+    ensure_made(spec, str(model))
+    asked = (*PLAY, "evaluation.temperature=0", f"outputs={tmp_path}")
+    with served(model, tmp_path / "serve.txt") as url:
+        words = ["model=endpoint", f"model.url={url}", "model.name=served", "model.max_tokens=96"]
+        assert main(["eval", "env=whodunit_mini,multiply", *words, *asked]) == ExitCode.OK
+    own = ["eval", "env=whodunit_mini", "model=tiny", *asked]
+    size = ("backend.engine.eager=true", "backend.engine.memory_fraction=0.1")
+    assert main([*own, *size, "eval.engine=vllm", f"eval.python={os.environ[VARIABLE]}"]) == ExitCode.OK
+    assert main(own) == ExitCode.OK
+    print(capfd.readouterr().out)
+    found = results_in(tmp_path)
+    here = found["transformers", "whodunit_mini"]
+    for name in ("endpoint", "vllm"):
+        one = found[name, "whodunit_mini"]
+        assert (one["num_played"], one["summary"]["num_void"]) == (16, 0)
+        assert one["summary"]["tool_calls_mean"] >= 1
+        # Greedy play of the same weights; two engines may round a tie differently.
+        same = [one["tasks"][task]["rewards"] == other["rewards"] for task, other in here["tasks"].items()]
+        assert sum(same) >= 7, (one["tasks"], here["tasks"])
+    assert found["endpoint", "multiply"]["status"] == "finished"
+
+
+def test_a_pretrained_model_behind_vllm_is_evaluated_on_two_environments(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    model = smollm2(tmp_path)
+    with served(model, tmp_path / "serve.txt") as url:
+        own = ["model=endpoint", f"model.url={url}", "model.name=served", "model.tools=text", "model.max_tokens=64"]
+        assert main(["eval", "env=echo,multiply", *own, *PLAY, f"outputs={tmp_path}"]) == ExitCode.OK
+    print(capfd.readouterr().out)
+    for one in results_in(tmp_path).values():
+        assert one["status"] == "finished"
+        assert one["num_played"] == one["num_asked"] > 0
+        assert one["summary"]["num_void"] == 0
+        assert sum(one["summary"]["statuses"].values()) == one["num_asked"]
