@@ -44,19 +44,8 @@ def vllm(model: Path, port: int) -> list[str]:
     size = ("--max-model-len", "1024", "--max-num-seqs", "4", "--gpu-memory-utilization", "0.1", "--enforce-eager")
     calls = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--generation-config", "vllm")
     program = str(Path(python).absolute().with_name("vllm"))
-    return [
-        program,
-        "serve",
-        str(model),
-        "--served-model-name",
-        "served",
-        "--host",
-        HOST,
-        "--port",
-        str(port),
-        *size,
-        *calls,
-    ]
+    place = ("--served-model-name", "served", "--host", HOST, "--port", str(port))
+    return [program, "serve", str(model), *place, *size, *calls]
 
 
 @contextmanager
