@@ -33,7 +33,7 @@ def text_of(file: Path, code: ExitCode, max_bytes: int = MAX_BYTES) -> str:
         with os.fdopen(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as opened:
             status = os.fstat(opened.fileno())
             if not stat.S_ISREG(status.st_mode):
-                raise XpError(f"{file} is no regular file", code)
+                raise XpError(f"{file} is not a regular file", code)
             if status.st_size > max_bytes:
                 raise XpError(f"{file} has {status.st_size:,} bytes; expected at most {max_bytes:,}", code)
             return opened.read(max_bytes).decode("utf-8")

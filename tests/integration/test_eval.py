@@ -180,7 +180,7 @@ def test_an_endpoint_that_dies_leaves_what_was_played_and_no_reward_of_zero(
     with serving(server):
         server.before = lambda number: (500, {}, {"error": "down"}) if number > 7 else None
         assert main(words(server, outputs, *more)) == ExitCode.ENVIRONMENT
-        assert "the same command goes on" in capsys.readouterr().err
+        assert "the same command continues" in capsys.readouterr().err
         first = episodes_in(outputs)
         server.before = lambda _: None
         assert main(words(server, outputs, *more)) == 0

@@ -106,7 +106,7 @@ def test_other_tasks_of_the_runs_environment_and_another_environment_are_a_word_
     [
         (["run=NONE"], ExitCode.RUN_DIR, "no run at"),
         (["run=R@7"], ExitCode.RUN_DIR, "its checkpoints: checkpoint-"),
-        (["run=R@last"], ExitCode.CONFIG, "after @ stands a rollout step"),
+        (["run=R@last"], ExitCode.CONFIG, "after @ write a rollout step"),
         (["run=R", "training.learning_rate=1.0"], ExitCode.CONFIG, "an evaluation of a run sets"),
         (["run=R", "env.held_out.sed=7"], ExitCode.CONFIG, "unknown key"),
         (["run=../x"], ExitCode.RUN_DIR, "no run at"),

@@ -134,7 +134,7 @@ def test_an_evaluation_that_was_changed_or_cut_is_refused(
     whole = json.loads((outputs / "evaluations" / place.name / "eval.json").read_text())
     for change, says in (
         ({"status": "stopped"}, "is not finished"),
-        ({"tasks": {"multiply/train/x": {"rewards": [1.0]}}}, "is no summary of an evaluation"),
+        ({"tasks": {"multiply/train/x": {"rewards": [1.0]}}}, "is not a summary of an evaluation"),
         ({"task_set": "../../etc"}, "not in"),
     ):
         (place / "eval.json").write_text(json.dumps(whole | change))

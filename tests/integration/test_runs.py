@@ -100,7 +100,7 @@ def test_a_run_whose_cluster_is_gone_can_be_closed_and_resumed(tmp_path: Path, m
     monkeypatch.setattr(runs, "PATIENCE_S", 0.5)
     one = plan(stage("a", "pass")).by(launcher_spec("slurm", detach=True))
     dispatch(one, silent, tmp_path, echo=lambda _: None)  # type: ignore[arg-type]
-    assert "nobody confirms it" in runs.cancel(tmp_path / "runs/run")
+    assert "this was not confirmed" in runs.cancel(tmp_path / "runs/run")
     assert read_record(tmp_path / "runs/run").status is RunStatus.INTERRUPTED
     dispatch(one.at(2), silent, tmp_path, echo=lambda _: None)  # type: ignore[arg-type]
     assert read_record(tmp_path / "runs/run").status is RunStatus.RUNNING

@@ -89,7 +89,7 @@ def test_a_url_that_holds_a_secret_is_refused_and_not_repeated(
     for command in ("plan", "run"):
         assert main([command, *arguments]) == ExitCode.CONFIG
     shown = capsys.readouterr()
-    assert "takes no user, password or query" in shown.err
+    assert "must have no user, password or query" in shown.err
     assert "XPCANARY" not in shown.err + shown.out
     assert not (tmp_path / "outputs").exists()
 

@@ -134,7 +134,7 @@ def test_numpys_numbers_are_numbers_and_come_back_as_pythons(module: str) -> Non
     [
         ("nowhere:f", "advantage_fn nowhere:f cannot be loaded: No module named 'nowhere'"),
         ("my_advantages:gone", "advantage_fn my_advantages:gone cannot be loaded: .* no attribute 'gone'"),
-        ("my_advantages:NUMBER", "advantage_fn my_advantages:NUMBER cannot be loaded: it is no function but 7"),
+        ("my_advantages:NUMBER", "advantage_fn my_advantages:NUMBER cannot be loaded: it is not a function but 7"),
         ("my_broken:f", "advantage_fn my_broken:f cannot be loaded: No module named 'nowhere_to_be_found'"),
         (
             "my_failing:f",

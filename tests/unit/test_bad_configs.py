@@ -85,9 +85,9 @@ def nested(target: Path) -> None:
     ("make", "expected"),
     [
         (big, "mine.yaml: is 10.3 MB; a configuration is at most 200 kB"),
-        (pipe, "mine.yaml: is no regular file"),
+        (pipe, "mine.yaml: is not a regular file"),
         (latin_1, "mine.yaml:2: is not UTF-8"),
-        (Path.mkdir, "mine.yaml: is no regular file"),
+        (Path.mkdir, "mine.yaml: is not a regular file"),
         (dangling, "mine.yaml: cannot be read: No such file"),
         (in_a_circle, "mine.yaml: cannot be read"),
         (nested, "is nested more than 32 deep"),

@@ -95,7 +95,7 @@ def test_the_number_of_tasks_that_only_the_environment_knows_is_said_to_be_open_
 def test_a_warm_up_longer_than_slimes_epochs_is_refused_once_their_steps_are_known() -> None:
     config = config_of("slime", "training.warmup_updates=10", "env.train.num_tasks=null")
     check_warm_up(config.with_length(Length(10, 3)))
-    with pytest.raises(XpError, match="Megatron takes no warm-up that is longer than the run of 9"):
+    with pytest.raises(XpError, match="Megatron refuses a warm-up that is longer than the run of 9"):
         check_warm_up(config.with_length(Length(9, 3)))
 
 

@@ -144,7 +144,7 @@ def test_an_environment_of_ones_own_needs_its_directory(tmp_path: Path) -> None:
     (tmp_path / "env").mkdir()
     (tmp_path / "env/mine.yaml").write_text("defaults: [_base, _self_]\nserve: my_pkg:Mine\nmax_turns: 3\n")
     spec = compose(["env=mine", "env.max_turns=4"], [tmp_path])
-    with pytest.raises(XpError, match="env=mine is no option here; give the directory that has it: --config-dir DIR"):
+    with pytest.raises(XpError, match="env=mine is not an option here; give the directory that has it: --config-dir"):
         recipe_of(spec, "x")
     text = recipe_of(spec, "x", [tmp_path])
     assert "max_turns: 4" in text

@@ -1,4 +1,4 @@
-"""docs/security.md names tests that exist, and a plan says which servers of a run want no key."""
+"""docs/security.md names tests that exist, and a plan says which servers of a run need no key."""
 
 from __future__ import annotations
 
@@ -55,4 +55,4 @@ def test_a_plan_says_which_servers_of_a_run_want_no_key(
     show_plan(build_plan(compose([*words]), "shown"), Path("outputs"), with_files=False)
     doors = [line for line in capsys.readouterr().out.splitlines() if line.strip().startswith("open: ")]
     assert len(doors) == is_open
-    assert all("want no key" in line for line in doors)
+    assert all("need no key" in line for line in doors)

@@ -130,7 +130,7 @@ def test_what_is_no_finite_number_makes_the_episode_void(given: Any) -> None:
 
 
 def test_a_parameter_that_nothing_fills_is_refused_when_the_function_is_loaded() -> None:
-    with pytest.raises(XpError, match="wants weather; it may want outcome, env, split"):
+    with pytest.raises(XpError, match="has unknown parameters weather; legal ones are outcome, env, split"):
         load_shape("tests.unit.test_shaping:impossible")
 
 

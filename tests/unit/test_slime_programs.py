@@ -86,7 +86,7 @@ def test_a_missing_checkout_is_named_with_the_way_out(tmp_path: Path, monkeypatc
         sources.open_sources(command())
     assert caught.value.code is ExitCode.RUNTIME
     monkeypatch.setenv("XP_TEST_SLIME", str(tmp_path))
-    with pytest.raises(XpError, match=r"is no checkout with train.py"):
+    with pytest.raises(XpError, match=r"is not a checkout with train.py"):
         sources.open_sources(command())
 
 

@@ -101,7 +101,7 @@ def test_training_takes_equally_many_accelerators_of_each_node() -> None:
 @pytest.mark.parametrize(
     ("override", "expected"),
     [
-        ("gradient-checkpointing=true", "knows no such flag and would ignore it"),
+        ("gradient-checkpointing=true", "has no such flag and would ignore it"),
         ("eps-clip-highh=0.3", "did you mean eps-clip-high?"),
         ("sglang-log-levl=info", "did you mean sglang-log-level?"),
         ("eps-clip-high=0.3", "set algorithm.clip_high"),

@@ -108,7 +108,7 @@ def test_tools_written_by_xp_reach_the_model_on_every_family(template: str) -> N
 def test_a_model_that_takes_no_system_message_is_refused() -> None:
     for chat, way_out in ((Chat(), "env.system_prompt=null"), (BY_XP, "choose another model")):
         (fault,) = examine(tokens("gemma", chat)).faults
-        assert "takes no system message (TemplateError: System role not supported)" in fault
+        assert "supports no system message (TemplateError: System role not supported)" in fault
         assert way_out in fault
     assert examine(tokens("gemma"), [], has_system=False).faults == ()
 

@@ -39,8 +39,8 @@ def hub() -> Mapping[str, Sequence[Row]]:
         return {split: [_row(each) for each in load_dataset(DATASET, "main", split=split)] for split in NUM_MADE}
     except Exception as error:
         raise XpError(
-            f"{DATASET} could not be had from the hub ({type(error).__name__}: {str(error)[:200]})\n"
-            "take env=gsm8k_mini, a small made set, or fetch it where there is a network: HF_HOME says where it lies",
+            f"{DATASET} could not be loaded from the hub ({type(error).__name__}: {str(error)[:200]})\n"
+            "use env=gsm8k_mini, a small generated set, or download it with a network connection (to HF_HOME)",
             ExitCode.ENVIRONMENT,
         ) from error
 

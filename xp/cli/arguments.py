@@ -282,9 +282,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "report": Command(
         "write one offline page of runs: curves, episodes, comparison", add_report, takes_overrides=False
     ),
-    "view": Command(
-        "serve that page from 127.0.0.1, with every episode, while a run goes on", add_view, takes_overrides=False
-    ),
+    "view": Command("serve that page on 127.0.0.1, with every episode, during a run", add_view, takes_overrides=False),
     "completion": Command("print a script that completes words after `xp`", _completion, takes_overrides=False),
 }
 """Commands, in the order of `--help`."""

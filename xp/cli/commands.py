@@ -258,7 +258,7 @@ def _plans(asked: Namespace) -> Sequence[Plan]:
     given, overrides = split_off(("resume",), asked.overrides)
     if "resume" in given:
         if asked.multirun:
-            raise XpError("resume=RUN goes on with one run; it is no sweep")
+            raise XpError("resume=RUN continues one run and cannot be combined with a sweep")
         resumed = spec_to_resume(given["resume"], overrides)
         return [_again(resumed)]
     specs = _specs(asked)
@@ -288,7 +288,7 @@ def _sweep(specs: Sequence[RunSpec], *, again: bool) -> tuple[SweepPlans, list[s
 
     todo, left = open_points(specs, again=again)
     for entry in left:
-        console().print(f"{entry.run_id}  is {entry.standing.value}, left alone (--again runs it anew)")
+        console().print(f"{entry.run_id}  is {entry.standing.value}, skipped (--again runs it again)")
     points: list[tuple[RunSpec, str, int]] = []
     faults: dict[str, ExitCode] = {}
     for point in todo:

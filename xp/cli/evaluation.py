@@ -43,7 +43,7 @@ def eval_command(asked: Namespace) -> int:
     except (XpError, KeyboardInterrupt):
         if results:
             _show(asked, results, Path(found[0].spec.outputs))
-        print("xp: what was played is on record; the same command goes on from there", file=sys.stderr)
+        print("xp: the played episodes are on record; the same command continues from there", file=sys.stderr)
         raise
     _show(asked, results, Path(found[0].spec.outputs))
     return _judge([entry.spec for entry in found], results)
@@ -77,7 +77,9 @@ def paired_lines(one: Paired) -> list[str]:
         f" neither {passes.neither} (first episode of each task; McNemar p {p_text(passes.p_value)})",
     ]
     if one.smallest:
-        found.append(f"  so many tasks show differences from {one.smallest:.3f} on (with a chance of 80 %)")
+        found.append(
+            f"  this number of tasks shows differences from {one.smallest:.3f} on (with a probability of 80 %)"
+        )
     return [*found, f"  {one.verdict}"]
 
 
@@ -131,7 +133,7 @@ def _judge(specs: Sequence[RunSpec], results: Sequence[dict[str, Any]]) -> int:
             void, total = found["num_void"], found["num_episodes"]
             raise XpError(
                 f"{one['env']} / {one['model']['name']}: {void} of {total} episodes are void, more than"
-                f" training.max_void_fraction={most}: environment or endpoint is failing; --again plays them anew",
+                f" training.max_void_fraction={most}: environment or endpoint is failing; --again plays them again",
                 ExitCode.UNHEALTHY,
             )
     return ExitCode.OK

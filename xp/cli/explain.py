@@ -58,7 +58,7 @@ def explain(
     yield f"{path} = {shown(field.value)}"
     other = other_of(path) if field.value is None else None
     if other is not None:
-        yield f"  null   since {other} = {shown(fields[other].value)}, in the place of:"
+        yield f"  null   because {other} = {shown(fields[other].value)}, in the place of:"
     for number, text in enumerate(_places(path, overrides, config_dirs)):
         yield f"  {'from' if number == 0 and other is None else 'over':6} {text}"
     yield f"  means  {field.meaning or comment_of(origin_of(path, overrides, config_dirs))}"

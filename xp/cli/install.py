@@ -111,7 +111,7 @@ def _run(command: list[str], way_out: str = "") -> None:
     except (OSError, subprocess.CalledProcessError):
         raise XpError(
             f"install stopped at: {shlex.join(command)}\n"
-            "uv says why above; the same command again begins anew, and what was downloaded is kept in uv's cache"
+            "the reason is above; the same command starts again, and downloaded packages are kept in uv's cache"
             + way_out,
             ExitCode.RUNTIME,
         ) from None

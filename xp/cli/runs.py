@@ -160,7 +160,7 @@ def cancel(run: Path) -> str:
     if detached.current(run).status is not RunStatus.RUNNING:
         return f"{asked}: {read_record(run).status}"
     detached.abandon(run)
-    return f"{asked}; nobody confirms it, so look there before you resume: {read_record(run).status}"
+    return f"{asked}; this was not confirmed, so check there before you resume: {read_record(run).status}"
 
 
 def fetch(run: Path, *, with_checkpoints: bool) -> str:

@@ -35,7 +35,7 @@ def watch(outputs: Path, names: Sequence[str], look_s: float = LOOK_S) -> None:
     if not names:
         chosen = [run for run in chosen if _row(run)[1] == RunStatus.RUNNING.value]
     if not chosen:
-        print(f"no run goes on below {outputs / 'runs'}")
+        print(f"no run is in progress below {outputs / 'runs'}")
         return
     out = live_console()
     if not out.is_terminal:

@@ -106,7 +106,7 @@ def _text(file: Path, found: UserFile) -> str | None:
     try:
         status = file.stat()
         if not stat.S_ISREG(status.st_mode):
-            found.faults.append(FileFault(str(file), "is no regular file"))
+            found.faults.append(FileFault(str(file), "is not a regular file"))
             return None
         if status.st_size > MAX_BYTES:
             size = f"{status.st_size / 1e6:.1f} MB" if status.st_size > 1e6 else f"{status.st_size / 1e3:.0f} kB"
@@ -214,7 +214,7 @@ class _Walk:
             below = f"{path}.{key.value}" if path else key.value
             if key.value in seen:
                 first = seen[key.value].start_mark.line + 1
-                self._fault(key, f"{below}: the key stands twice; first in line {first}")
+                self._fault(key, f"{below}: duplicate key; first in line {first}")
             seen[key.value] = key
             if _INSTANTIATED.fullmatch(key.value):
                 reason = "nothing is instantiated from a configuration; name a class with provider"

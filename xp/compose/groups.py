@@ -141,7 +141,7 @@ def _stray(group: str, wanted: str, config_dirs: tuple[Path, ...]) -> Iterator[s
         for found in sorted(directory.glob(f"*/{wanted}.yaml")):
             if found.parent.name not in (*GROUPS, group):
                 guess = nearest(found.parent.name, GROUPS)
-                yield f"; {found} lies in {found.parent.name}/, which is no group{guess}"
+                yield f"; {found} is in {found.parent.name}/, which is not a group{guess}"
         if (directory / f"{wanted}.yaml").exists():
             yield f"; {directory / wanted}.yaml belongs into {directory / group}/"
 

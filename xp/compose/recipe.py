@@ -116,7 +116,7 @@ def _candidates(group: str, wanted: Mapping[str, Any], directories: tuple[Path, 
 
 def _mixes_or_one(members: Sequence[str], legal: Sequence[str], directories: tuple[Path, ...]) -> Iterator[str]:
     if missing := [member for member in members if member not in legal]:
-        raise XpError(f"env={missing[0]} is no option here; give the directory that has it: --config-dir DIR")
+        raise XpError(f"env={missing[0]} is not an option here; give the directory that has it: --config-dir DIR")
     places = [ROOT / "conf/env", *(directory / "env" for directory in directories)]
     for option in legal if len(members) > 1 else ():
         if any((file := place / f"{option}.yaml").is_file() and "members" in file.read_text() for place in places):

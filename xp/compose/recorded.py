@@ -28,7 +28,7 @@ def recorded_spec(file: Path) -> dict[str, Any]:
     if fault is None and not (isinstance(value, dict) and all(isinstance(key, str) for key in value)):
         fault = "holds no sections"
     if fault is not None:
-        raise XpError(f"{file} is no spec: {fault}", ExitCode.RUN_DIR)
+        raise XpError(f"{file} is not a spec: {fault}", ExitCode.RUN_DIR)
     found: dict[str, Any] = value  # type: ignore[assignment]
     return found
 

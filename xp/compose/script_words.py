@@ -84,10 +84,10 @@ RENAMED: Mapping[str, str] = {
 """Their word -> the field of xp's that takes the same value."""
 
 HARDWARE = "hardware=a100x4 chooses accelerators and their number, hardware.accelerators_per_node the number alone"
-EXPORT = "export it; xp hands each variable to the stages that need it, and takes no secret on a command line"
-RESUMED = "resume=RUN goes on with a run; training.initial_checkpoint=DIR starts one from a Hugging Face directory"
+EXPORT = "export it; xp hands each variable to the stages that need it, and accepts no secret on a command line"
+RESUMED = "resume=RUN continues a run; training.initial_checkpoint=DIR starts one from a Hugging Face directory"
 MODEL = "model=NAME; model=hf model.path=ORG/NAME for one without an option"
-PREPARED = "preparation makes the files of tasks; outputs=DIR is where they lie"
+PREPARED = "preparation makes the files of tasks, below outputs=DIR"
 ROWS = (
     "env=graded env.rows=package.module:function gives rows of your own, env.grader=package.module:function grades them"
 )
@@ -102,7 +102,7 @@ SAID: Mapping[str, str] = {
     "trainer.critic.model.path": "algorithm=ppo; its critic starts from the policy's own weights",
     "trainer.policy.model.path": "model=NAME chooses it; model=hf model.path=ORG/NAME for one of your own",
     "trainer.logger": "tracking=[wandb]; the console always gets its log",
-    "trainer.resume_mode": "resume=RUN goes on with a run; a new run starts afresh",
+    "trainer.resume_mode": "resume=RUN continues a run; a new run starts from the beginning",
     "trainer.resume_path": RESUMED,
     "trainer.placement.colocate_all": "backend.engine.placement=colocated or separate",
     "trainer.placement.policy_num_gpus_per_node": HARDWARE,
@@ -118,7 +118,7 @@ SAID: Mapping[str, str] = {
     "extra_info": ROWS,
     "prompt": ROWS,
     # SkyRL before 0.3
-    "trainer.use_sample_packing": "nothing to set: padding is left out where there are accelerators",
+    "trainer.use_sample_packing": "nothing to set: on accelerators padding is left out",
     "generator.backend": "nothing to set: SkyRL generates with vLLM alone (backend.engine.name)",
     "generator.num_inference_engines": f"{HARDWARE}; each engine has backend.engine.tensor_parallel of them",
     "generator.weight_sync_backend": "nothing to set: weights go to the engines by nccl",
@@ -130,7 +130,7 @@ SAID: Mapping[str, str] = {
     "--model-args": "model=NAME; Megatron's flags are made from model.architecture",
     "--megatron-path": "export MEGATRON_PATH=DIR",
     "--slime-path": "export SLIME_PATH=DIR",
-    "--save": "outputs=DIR; checkpoints lie in the run's directory",
+    "--save": "outputs=DIR; checkpoints are in the run's directory",
     "--load": RESUMED,
     "--num-gpus": HARDWARE,
     "--actor-gpus": f"{HARDWARE}; backend.engine.accelerators are the engines' own",
@@ -185,8 +185,8 @@ SAID: Mapping[str, str] = {
     "OPENREWARD_SESSION_URL": "env.target=URL; a variable of that name is read too where it is exported",
     "TRL_EXPERIMENTAL_SILENCE": "nothing to set: it only hides a warning of TRL's",
     "DATA_DIR": PREPARED,
-    "CKPT_DIR": "outputs=DIR; checkpoints lie in the run's directory",
-    "EXPORT_DIR": "outputs=DIR; exported models lie in the run's directory",
+    "CKPT_DIR": "outputs=DIR; checkpoints are in the run's directory",
+    "EXPORT_DIR": "outputs=DIR; exported models are in the run's directory",
     "recipe": "recipes=NAME",
     # an earlier key of xp's own
     "evaluation.num_episodes": "evaluation.num_tasks (of the held-out tasks) and evaluation.samples_per_task",

@@ -64,11 +64,13 @@ def _checkouts(spec: RunSpec) -> Iterator[Finding]:
                 "checkout", f"{variable} is not set: in the backend's image nothing is missing, else export it"
             )
         elif not Path(place).is_dir():
-            yield fault("checkout", f"{variable}={place} is no directory; clone it there, at {pin[:9]}")
+            yield fault("checkout", f"{variable}={place} is not a directory; clone it there, at {pin[:9]}")
         elif variable in wrong:
             yield fault("checkout", wrong[variable])
         elif commit_of(Path(place)) is None:
-            yield unknown("checkout", f"{variable}: {place} is no git checkout: it cannot be compared with {pin[:9]}")
+            yield unknown(
+                "checkout", f"{variable}: {place} is not a git checkout: it cannot be compared with {pin[:9]}"
+            )
         else:
             yield ok("checkout", f"{variable}: {place} is at {pin[:9]}, as pinned")
 

@@ -82,7 +82,7 @@ async def raise_for_status(response: aiohttp.ClientResponse, what: str, has_sess
     if status in (404, 410) and has_session:
         raise SessionLost(f"{where} {detail}")
     if status in (401, 403):
-        raise EnvUnavailable(f"{where}: the server wants another API key, or none was sent to it")
+        raise EnvUnavailable(f"{where}: the server requires another API key, or none was sent")
     if status in GATEWAY:
         fault = ResponseLost(f"{where} {detail}")
         fault.retry_after_s = wait

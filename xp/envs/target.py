@@ -86,7 +86,9 @@ def openenv_target(config: EnvConfig, environ: Mapping[str, str]) -> Target:
     url = (config.target or "").rstrip("/")
     values = _secret_values(config, environ)
     if strange := sorted(set(values) - {HOST_TOKEN}):
-        raise XpError(f"environment {config.name}: an OpenEnv server takes no secrets but {HOST_TOKEN}, not {strange}")
+        raise XpError(
+            f"environment {config.name}: an OpenEnv server accepts no secrets except {HOST_TOKEN}, not {strange}"
+        )
     is_allowed = origin(url) in {origin(allowed) for allowed in config.allowed_origins}
     if values and not (is_allowed and (url.startswith("https://") or is_loopback(url))):
         raise XpError(
@@ -124,7 +126,7 @@ def origin(url: str) -> str:
     try:
         parts = urlsplit(url)
     except ValueError:
-        raise XpError("a URL of an environment cannot be read: its host is no name and no address") from None
+        raise XpError("a URL of an environment cannot be read: its host is neither a name nor an address") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise XpError(f"{_shown(url)} is not an http(s) URL")
     try:
@@ -150,7 +152,7 @@ def _shown(url: str) -> str:
 def _header(value: str, name: str) -> str:
     """A secret as a header's value; raises XpError(SECRET), without it, where it cannot be one."""
     if not value.isprintable():
-        raise XpError(f"{name} holds a line break or another control character; set it anew", ExitCode.SECRET)
+        raise XpError(f"{name} holds a line break or another control character; set it again", ExitCode.SECRET)
     return value
 
 

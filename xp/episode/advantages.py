@@ -58,7 +58,7 @@ def load_advantage_fn(name: str) -> AdvantageFn:
     except Exception as error:
         raise XpError(f"advantage_fn {name} cannot be loaded: {_fault(error)}") from error
     if not callable(found):
-        raise XpError(f"advantage_fn {name} cannot be loaded: it is no function but {found!r:.100}")
+        raise XpError(f"advantage_fn {name} cannot be loaded: it is not a function but {found!r:.100}")
 
     def checked(episodes: Sequence[Valid]) -> list[float]:
         """Raises XpError: it raised, or did not give one finite number an episode. That stops the run."""

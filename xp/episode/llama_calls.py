@@ -85,6 +85,6 @@ def _json_call(value: Any) -> ParsedCall:
 def _limited(calls: Iterator[ParsedCall]) -> Iterator[ParsedCall]:
     for number, call in enumerate(calls):
         if number == MAX_CALLS:
-            yield Malformed(f"more than {MAX_CALLS} tool calls stand in one message")
+            yield Malformed(f"more than {MAX_CALLS} tool calls in one message")
             return
         yield call

@@ -87,7 +87,9 @@ def _wanted(name: str, function: Any) -> tuple[str, ...] | None:
     if len(parameters) == 1 and needed and needed[0] not in ABOUT[1:]:
         return None
     if unknown := [one for one in needed if one not in ABOUT]:
-        raise XpError(f"reward_fn {name} wants {', '.join(unknown)}; it may want {', '.join(ABOUT)}")
+        raise XpError(
+            f"reward_fn {name} has unknown parameters {', '.join(unknown)}; legal ones are {', '.join(ABOUT)}"
+        )
     return tuple(one.name for one in parameters if one.name in ABOUT)
 
 

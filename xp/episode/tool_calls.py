@@ -77,7 +77,7 @@ def with_calls(found: Iterable[str], read: Callable[[str], ParsedCall]) -> tuple
     calls: list[ParsedCall] = []
     for body in found:
         if len(calls) == MAX_CALLS:
-            return (*calls, Malformed(f"more than {MAX_CALLS} tool calls stand in one message"))
+            return (*calls, Malformed(f"more than {MAX_CALLS} tool calls in one message"))
         calls.append(read(body) if len(body) <= MAX_CALL_CHARS else TOO_LONG)
     return tuple(calls)
 

@@ -91,7 +91,7 @@ def _of_run(asked: Asked, name: str, env: str | None) -> Entry:
     elif step.isdigit():
         where = render_module(spec).checkpoint(spec, places, int(step)) if int(step) else start_place(spec)
     else:
-        raise XpError(f"run={name}: after @ stands a rollout step, 0 for the model before training, or {BEST}")
+        raise XpError(f"run={name}: after @ write a rollout step, 0 for the model before training, or {BEST}")
     place = _local(outputs, where)
     if where.startswith(f"{places.run}/") and not any(
         (Path(place) / file).is_file() for file in ("config.json", WEIGHTS[2])

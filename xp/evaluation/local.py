@@ -150,4 +150,4 @@ def ensure_made(spec: RunSpec, directory: str) -> None:
         command = [sys.executable, "-m", MAKER, str(file)]
         done = subprocess.run(command, cwd=outputs, env={**os.environ, **job.env}, stdout=sys.stderr, check=False)
     if done.returncode:
-        raise XpError(f"the model {spec.model.name} could not be made; its messages stand above", ExitCode.STAGE_FAILED)
+        raise XpError(f"the model {spec.model.name} could not be made; the messages are above", ExitCode.STAGE_FAILED)

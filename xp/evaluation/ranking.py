@@ -51,7 +51,7 @@ def sentence(outputs: Path, rows: Sequence[RunRow]) -> str | None:
     difference = first.mean - second.mean
     bounds, basis = _interval(outputs, first, second)
     if bounds is None:
-        return f"{own}: {difference:+.3f}, of which nothing more can be said: {basis}"
+        return f"{own}: {difference:+.3f}, without further statistics: {basis}"
     low, high = bounds
     told = "a difference is shown" if low > 0 else "not distinguishable; more seeds or episodes"
     return f"{own}: {difference:+.3f} (95 % {low:+.3f} to {high:+.3f}, {basis}): {told}"

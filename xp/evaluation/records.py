@@ -94,7 +94,7 @@ def played(place: Path) -> dict[Number, Mapping[str, Any]]:
             task = f"{record['env']}/{record['split']}/{record['index']}"
             found.setdefault((task, int(record["sample"])), record)
     except (KeyError, TypeError, ValueError) as error:
-        raise XpError(f"{file} is no record of episodes: {error}", ExitCode.RUN_DIR) from None
+        raise XpError(f"{file} is not a record of episodes: {error}", ExitCode.RUN_DIR) from None
     return found
 
 
@@ -126,7 +126,7 @@ def summaries(outputs: Path) -> list[tuple[Path, Mapping[str, Any] | None]]:
 def line_of(place: Path, summary: Mapping[str, Any] | None) -> str:
     """One evaluation in a list."""
     if summary is None:
-        return f"{place.name}  not finished: the same command goes on"
+        return f"{place.name}  not finished: the same command continues it"
     reward = summary["summary"]["reward"]
     text = "no reward" if reward is None else f"{reward['value']:.3f}"
     if reward is not None and reward["low"] is not None:
@@ -139,7 +139,7 @@ def read_summary(file: Path) -> Mapping[str, Any]:
     """The content of an eval.json; raises XpError(RUN_DIR) for what is none."""
     value = json_of(file, ExitCode.RUN_DIR)
     if not isinstance(value, dict) or value.get("schema_version") != SCHEMA_VERSION or "tasks" not in value:
-        raise XpError(f"{file} is no summary of an evaluation (schema {SCHEMA_VERSION})", ExitCode.RUN_DIR)
+        raise XpError(f"{file} is not a summary of an evaluation (schema {SCHEMA_VERSION})", ExitCode.RUN_DIR)
     return value
 
 

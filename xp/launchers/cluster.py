@@ -64,7 +64,7 @@ def read_launches(directory: Path) -> list[Launch] | None:
     try:
         launches = [Launch(**one) for one in json_of(file, ExitCode.RUN_DIR)]
     except TypeError as error:
-        raise XpError(f"{file} is no list of jobs: {error}", ExitCode.RUN_DIR) from None
+        raise XpError(f"{file} is not a list of jobs: {error}", ExitCode.RUN_DIR) from None
     for launch in launches:
         is_typed = isinstance(launch.key, str) and isinstance(launch.started, str)
         if not (is_typed and is_native_id(launch.launcher, launch.native_id) and is_inner_path(launch.log)):

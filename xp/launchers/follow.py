@@ -37,7 +37,7 @@ class Tail:
         try:
             with os.fdopen(os.open(self._file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
                 if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                    raise XpError(f"{self._file} is no regular file", ExitCode.RUN_DIR)
+                    raise XpError(f"{self._file} is not a regular file", ExitCode.RUN_DIR)
                 file.seek(self._position)
                 data = file.read()
         except FileNotFoundError:

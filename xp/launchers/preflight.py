@@ -58,7 +58,7 @@ def interpreter(runtime: Runtime) -> str:
         path = shutil.which(os.path.expanduser(runtime.python))
         if path is None:
             raise XpError(
-                f"backend.runtime.python: {runtime.python} is no executable on this machine", ExitCode.RUNTIME
+                f"backend.runtime.python: {runtime.python} is not an executable on this machine", ExitCode.RUNTIME
             )
         return os.path.abspath(path)
     checkout = project(runtime)
@@ -74,7 +74,7 @@ def project(runtime: Runtime) -> Path | None:
         return None
     value = os.environ.get(runtime.project, "")
     if not value or not Path(value).is_dir():
-        state = f"is {value!r}, which is no directory" if value else "is not set"
+        state = f"is {value!r}, which is not a directory" if value else "is not set"
         raise XpError(
             f"backend.runtime needs a checkout and {runtime.project} {state};"
             f" set it with `export {runtime.project}=/path/to/checkout`",

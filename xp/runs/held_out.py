@@ -44,7 +44,7 @@ def read_held_out(file: Path) -> dict[str, HeldOutResult]:
         label = _label(value.get("held_out", {}))
         return {name: replace(_result(results[name]), label=label) for name in NAMES if name in results}
     except (KeyError, TypeError, ValueError) as error:
-        raise XpError(f"{file} is no evaluation: {type(error).__name__} {error}", ExitCode.RUN_DIR) from None
+        raise XpError(f"{file} is not an evaluation: {type(error).__name__} {error}", ExitCode.RUN_DIR) from None
 
 
 def _label(records: Mapping[str, Any]) -> str:
@@ -89,7 +89,7 @@ def _result(value: Mapping[str, Any]) -> HeldOutResult:
         raise ValueError("reward_mean is null")
     counts = [value.get(name) for name in ("num_scored", "num_void", "num_tasks")]
     if any(count is not None and (not isinstance(count, int) or isinstance(count, bool)) for count in counts):
-        raise ValueError("a number of episodes is no whole number")
+        raise ValueError("a number of episodes is not a whole number")
     stderr, share = _number(value.get("reward_stderr")), _number(value.get("perfect_share"))
     passes, threshold = _number(value.get("pass_share")), _number(value.get("pass_threshold"))
     return HeldOutResult(mean, stderr, share, counts[0], counts[1], passes, threshold, counts[2])
@@ -99,5 +99,5 @@ def _number(value: Any) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError("a reward is no finite number")
+        raise ValueError("a reward is not a finite number")
     return float(value)

@@ -88,5 +88,5 @@ def _read_key(file: Path) -> bytes:
     finally:
         os.close(descriptor)
     if len(key) != KEY_BYTES:
-        raise PermissionError(f"{file} is no key of xp's; remove it")
+        raise PermissionError(f"{file} is not a key of xp's; remove it")
     return key

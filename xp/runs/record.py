@@ -156,12 +156,12 @@ def read_record(directory: Path) -> RunRecord:
 
     file = directory / FILE
     if not file.exists():
-        raise XpError(f"{file} does not exist: {directory} is no run directory", ExitCode.RUN_DIR)
+        raise XpError(f"{file} does not exist: {directory} is not a run directory", ExitCode.RUN_DIR)
     value = json_of(file, ExitCode.RUN_DIR)
     try:
         record = record_of(value)
     except (ValueError, RecursionError) as error:
-        raise XpError(f"{file} is no run record: {error}", ExitCode.RUN_DIR) from None
+        raise XpError(f"{file} is not a run record: {error}", ExitCode.RUN_DIR) from None
     if record.run_id != (name := Path(os.path.abspath(directory)).name):
         raise XpError(f"{file} is the record of {record.run_id}, and its directory is named {name}", ExitCode.RUN_DIR)
     return record
@@ -255,7 +255,9 @@ def _print(place: str) -> int:
         record = read_record(directory)
         print(table(record))
         if record.status is RunStatus.RUNNING and not is_held(directory):
-            print(f"nothing runs it any more: its supervisor was killed; python -m xp resume={directory} goes on")
+            print(
+                f"no process runs it any more: its supervisor was killed; continue with python -m xp resume={directory}"
+            )
     except XpError as error:
         print(f"xp: {error}", file=sys.stderr)
         return error.code

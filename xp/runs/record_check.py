@@ -122,7 +122,7 @@ def _keys(value: Mapping[str, Any], names: set[str], what: str, optional: set[st
 
 def _status(value: Any, what: str) -> RunStatus:
     if not isinstance(value, str) or value not in set(RunStatus):
-        raise ValueError(f"{what}: {_short(value)} is no status; there are {', '.join(RunStatus)}")
+        raise ValueError(f"{what}: {_short(value)} is not a status; legal ones are {', '.join(RunStatus)}")
     return RunStatus(value)
 
 

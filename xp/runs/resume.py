@@ -68,7 +68,7 @@ def spec_to_resume(run: str, overrides: Sequence[str]) -> Resumed:
     values = parse_assignments(overrides)
     for word, text in (("resume", run), ("outputs", str(values.get("outputs", "")))):
         if ADDRESS.match(text):
-            raise XpError(f"{word}={text}: an address; a run lies in a directory of this machine", ExitCode.RUN_DIR)
+            raise XpError(f"{word}={text}: an address; a run must be in a directory of this machine", ExitCode.RUN_DIR)
     directory = Path(run) if "/" in run else Path(values.pop("outputs", "outputs")) / "runs" / run
     if not is_name(directory.name) or Path(os.path.abspath(directory)).parent.name != "runs":
         raise XpError(f"resume={run}: not the id of a run, nor a directory OUTPUTS/runs/RUN", ExitCode.RUN_DIR)

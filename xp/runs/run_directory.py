@@ -51,7 +51,7 @@ def check_writable(outputs: Path) -> None:
     place = next(path for path in (outputs, *outputs.parents) if path.exists())
     if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
         raise XpError(
-            f"{outputs} cannot be written: {place} is no writable directory; outputs=DIR names another",
+            f"{outputs} cannot be written: {place} is not a writable directory; outputs=DIR names another",
             ExitCode.RESOURCE,
         )
 

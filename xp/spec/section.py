@@ -56,7 +56,9 @@ def check_plain_url(url: str) -> str:
     except ValueError:
         raise ValueError("the URL cannot be read: its host or its port is not legal") from None
     if not is_plain or not url.isprintable():
-        raise ValueError("a URL is stored with the run, so it takes no user, password or query; name a secret instead")
+        raise ValueError(
+            "a URL is stored with the run, so it must have no user, password or query; name a secret instead"
+        )
     return url
 
 

@@ -108,7 +108,7 @@ def _check_types(manifest: Manifest) -> None:
     if not all(isinstance(text, str) for text in texts) or not isinstance(manifest.request, Mapping):
         raise TypeError("a text is of another type")
     if not all(isinstance(number, int) and number >= 0 for number in numbers):
-        raise TypeError("a count is no number of tasks")
+        raise TypeError("a count is not a number of tasks")
 
 
 def missing_fractions(counts: Mapping[str, Mapping[str, Count]]) -> dict[str, float]:

@@ -203,7 +203,7 @@ def main(argv: list[str]) -> int:
         _say(f"error: {error}")
         return error.code
     except Stopped as stopped:
-        _say("prepare: stopped; finished shards are kept, and the same command goes on from them")
+        _say("prepare: stopped; finished shards are kept, and the same command continues from them")
         return stopped.code
     except Exception:
         traceback.print_exc()

@@ -65,7 +65,7 @@ def read_profile(outputs: Path, name: str, split: str, request: Mapping[str, Any
     value = json_of(place / SUMMARY, ExitCode.CONFIG)
     try:
         if value["status"] != "finished":
-            raise XpError(f"{place} is not finished; the same `tasks profile` goes on with it", ExitCode.CONFIG)
+            raise XpError(f"{place} is not finished; the same `tasks profile` continues it", ExitCode.CONFIG)
         member = _member(outputs, str(value["task_set"]), request, place)
         threshold = float(value["playing"]["pass_threshold"])
         prefix = f"{member}/{split}/"
@@ -76,7 +76,7 @@ def read_profile(outputs: Path, name: str, split: str, request: Mapping[str, Any
         }
         model = str(value["model"]["name"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise XpError(f"{place / SUMMARY} is no summary of an evaluation: {error!r}", ExitCode.CONFIG) from None
+        raise XpError(f"{place / SUMMARY} is not a summary of an evaluation: {error!r}", ExitCode.CONFIG) from None
     rates = {index: _share(rewards, threshold) for index, rewards in tries.items() if rewards}
     if not rates:
         raise XpError(

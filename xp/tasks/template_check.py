@@ -150,7 +150,7 @@ def _prompt_faults(chat: ChatTokens, tools: Sequence[Mapping[str, Any]], *, has_
         text = _try(chat, [_SYSTEM, _QUESTION], [])
         takes_system = _SYSTEM["content"] in text
         if not takes_system:
-            yield f"the chat template takes no system message{_reason(text)}; {_without_system(is_ours)}"
+            yield f"the chat template supports no system message{_reason(text)}; {_without_system(is_ours)}"
     if not tools or not takes_system:
         return
     bare, told = _try(chat, opening, []), _try(chat, opening, tools)

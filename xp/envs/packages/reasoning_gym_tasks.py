@@ -114,7 +114,7 @@ def _check(env: str, options: Mapping[str, Any]) -> None:
         if name not in DATASETS or name == "composite":
             known = sorted(set(DATASETS) - {"composite"})
             raise XpError(
-                f"env {env}: options.dataset: {name!r} is no dataset of reasoning-gym {version('reasoning-gym')}"
+                f"env {env}: options.dataset: {name!r} is not a dataset of reasoning-gym {version('reasoning-gym')}"
                 f"{nearest(name, known)}; there are: {', '.join(known)}",
                 ExitCode.CONFIG,
             )

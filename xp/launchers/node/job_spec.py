@@ -128,7 +128,7 @@ def read_result(directory: Path) -> Result | None:
         result = Result(int(value["code"]), tuple(map(str, value["missing"])), str(value["ended"]))
         datetime.fromisoformat(result.ended)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise XpError(f"{file} is no result: {type(error).__name__} {error}", ExitCode.RUN_DIR) from None
+        raise XpError(f"{file} is not a result: {type(error).__name__} {error}", ExitCode.RUN_DIR) from None
     return result
 
 

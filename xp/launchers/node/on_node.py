@@ -66,7 +66,9 @@ def carry_out(order: Order, job: str, ending: Ending) -> int:
     """
     root = Path(order.root)
     if not root.is_dir():
-        raise XpError(f"{root} is not on this node: outputs=DIR must lie where every node sees it", ExitCode.RUNTIME)
+        raise XpError(
+            f"{root} is not on this node: outputs=DIR must be a directory that every node sees", ExitCode.RUNTIME
+        )
     directory = root / order.directory
     directory.mkdir(parents=True, exist_ok=True)
     before = claim(directory / CLAIM, job, states(root, order.outputs))

@@ -63,7 +63,7 @@ def _faults(spec: RunSpec, key: str, value: Any, owners: Mapping[str, str]) -> I
         yield f"xp renders {rendered} itself; {f'set {field}' if field else 'it is the same for every run'}"
     elif key in fields:
         if not is_of_kind(value, fields[key]["type"]):
-            yield f"SkyRL means a {fields[key]['type']} there and takes {value!r} without a word; write one"
+            yield f"SkyRL expects a {fields[key]['type']} but silently accepts {value!r}; write a value of this type"
     elif not any(_is_mapping(fields[own]["type"]) and key.startswith(f"{own}.") for own in fields):
         yield f"SkyRL {catalog_name(spec)} has no such key{nearest(key, fields)}"
 

@@ -74,7 +74,7 @@ def open_doors(spec: RunSpec) -> tuple[str, ...]:
     """
     if spec.hardware.num_nodes == 1:
         return ()
-    return ("vLLM and its router want no key on a cluster's network: whoever reaches them can run code as you",)
+    return ("vLLM and its router need no key on a cluster's network: anyone who can reach them can run code as you",)
 
 
 def stages(spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:

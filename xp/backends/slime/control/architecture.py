@@ -107,7 +107,7 @@ def architecture_refusals(spec: RunSpec) -> Iterator[Refusal]:
     if shape.rope_scaling not in (None, LLAMA3):
         yield Refusal(
             "model.architecture.rope_scaling",
-            f"Slime's network knows {LLAMA3} alone and would train {shape.rope_scaling} as another network;"
+            f"Slime's network supports only {LLAMA3} and would train {shape.rope_scaling} as another network;"
             " use backend=skyrl or trl",
         )
     file = Path(model.path or "", "config.json")

@@ -21,7 +21,7 @@ def refusals(spec: RunSpec) -> list[Refusal]:
         return [
             Refusal(
                 "hardware",
-                "Slime trains on GPUs only: choose hardware=h100x8 or the like; `make rehearse-slime` plays its"
+                "Slime trains on GPUs only: choose for example hardware=h100x8; `make rehearse-slime` plays its"
                 " rollouts on a CPU, where checkouts of Slime and Megatron-LM are given",
             )
         ]

@@ -10,4 +10,4 @@ def open_doors(spec: RunSpec) -> tuple[str, ...]:
     where = (
         "on 127.0.0.1: other users of the machine" if spec.hardware.num_nodes == 1 else "on a cluster's network: others"
     )
-    return (f"SGLang and its router want no key {where} can replace the weights and read what is written",)
+    return (f"SGLang and its router need no key {where} can replace the weights and read the generated text",)

@@ -85,7 +85,7 @@ def fault(name: str, values: tuple[str, ...] | None) -> str | None:
     """Returns why the pinned version would reject or ignore the flag; None if it takes it."""
     if name not in (flags := catalog().flags):
         known = nearest(name.removeprefix("--"), [known.removeprefix("--") for known in flags])
-        return f"Slime ({catalog().slime[:8]}) knows no such flag and would ignore it{known}"
+        return f"Slime ({catalog().slime[:8]}) has no such flag and would ignore it{known}"
     flag = flags[name]
     if values is None:
         return "a flag is there or not: leave it out, or use its opposite where it has one"

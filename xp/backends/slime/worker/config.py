@@ -261,7 +261,7 @@ def warm_up_start(learning_rate: float, warmup_updates: int) -> float:
 
 def warm_up_too_long(updates: int) -> str:
     """Returns why so long a warm-up is refused. Called while planning, or once the steps of the epochs are known."""
-    return f"Megatron takes no warm-up that is longer than the run of {updates} updates; set {updates} at most"
+    return f"Megatron refuses a warm-up that is longer than the run of {updates} updates; set at most {updates}"
 
 
 WORKER_ATTRIBUTE = "xp_worker"

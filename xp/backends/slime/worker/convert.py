@@ -53,7 +53,7 @@ def _convert(config: ConvertConfig, root: Path, staged: Path) -> None:
         [sys.executable, *launcher, str(program), *flags], env={**os.environ, **config.command.environment}, check=False
     ).returncode
     if code:
-        raise XpError(f"{PROGRAM} ended with {code}; its reason stands above", ExitCode.STAGE_FAILED)
+        raise XpError(f"{PROGRAM} ended with {code}; the reason is above", ExitCode.STAGE_FAILED)
 
 
 def _take_name(staged: Path, target: Path) -> None:

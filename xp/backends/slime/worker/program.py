@@ -57,9 +57,7 @@ def run_file(program: Path, flags: Sequence[str]) -> None:
         runpy.run_path(str(program), run_name="__main__")
     except SystemExit as end:
         if end.code:
-            raise XpError(
-                f"{program.name} ended with {end.code}; its reason stands above", ExitCode.STAGE_FAILED
-            ) from None
+            raise XpError(f"{program.name} ended with {end.code}; the reason is above", ExitCode.STAGE_FAILED) from None
     except Exception as error:
         fault = _own_fault(error)
         if fault is None:

@@ -48,7 +48,7 @@ def _checkout(variable: str, package: str, mark: str, origin: str) -> Path:
     value = os.environ.get(variable)
     found = Path(value).absolute() if value else _imported(package)
     if found is None or not (found / mark).exists():
-        state = f"{variable}={value} is no checkout with {mark}" if value else f"{variable} is not set"
+        state = f"{variable}={value} is not a checkout with {mark}" if value else f"{variable} is not set"
         raise XpError(
             f"backend=slime needs a checkout of {origin} and {state}; clone it at the commit in conf/backend/slime.yaml"
             f" and `export {variable}=/path/to/checkout`",

@@ -24,7 +24,7 @@ from xp.spec import Attention, EngineName, RunSpec, Strategy
 
 def _attention(spec: RunSpec) -> str | None:
     if spec.backend.attention is Attention.FLASH:
-        return "FlashAttention wants a GPU; set sdpa on hardware=cpu" if is_rehearsal(spec) else None
+        return "FlashAttention needs a GPU; set sdpa on hardware=cpu" if is_rehearsal(spec) else None
     if is_megatron(spec):
         return "SkyRL's Megatron has flash or TransformerEngine's own; set flash"
     if spec.backend.parallel.context > 1:
@@ -179,7 +179,7 @@ def _no_eager(spec: RunSpec) -> str | None:
 
 
 def _unused(spec: RunSpec) -> str:
-    return "xp's stand-in for vLLM has no use for it." if has_stand_in(spec) else ""
+    return "xp's replacement for vLLM does not use it." if has_stand_in(spec) else ""
 
 
 OF_ENGINE = (
@@ -187,7 +187,7 @@ OF_ENGINE = (
         "backend.engine.name",
         cpu_servers,
         carried_by="SkyRL's inference interface",
-        note=lambda s: "xp's stand-in answers in vLLM's place." if has_stand_in(s) else "",
+        note=lambda s: "xp's replacement for vLLM is used." if has_stand_in(s) else "",
         refuse=_engine_name,
     ),
     Row(

@@ -24,7 +24,7 @@ def _only_bfloat16(spec: RunSpec) -> str | None:
     if is_rehearsal(spec) or spec.model.dtype is DType.BFLOAT16:
         return None
     return (
-        f"SkyRL computes in bfloat16 on accelerators, whatever it is told, not in {spec.model.dtype.value};"
+        f"SkyRL always computes in bfloat16 on accelerators, not in {spec.model.dtype.value};"
         " set bfloat16 (its FSDP keeps float32 master weights)"
     )
 

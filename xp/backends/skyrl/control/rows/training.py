@@ -70,7 +70,7 @@ def _other_eps(spec: RunSpec) -> str | None:
 def _kl_note(spec: RunSpec) -> str:
     if spec.training.kl_coef == 0 or spec.algorithm.loss_aggregation is LossAggregation.SEQUENCE_MEAN:
         return ""
-    return "The penalty is a mean over episodes of their token means, whatever the loss averages over."
+    return "The penalty is a mean over episodes of their token means, independent of the aggregation of the loss."
 
 
 def _is_packed(spec: RunSpec) -> bool:
@@ -150,7 +150,7 @@ RATES = (
             f"{ALGORITHM}.entropy_loss_coef": s.training.entropy_coef,
         },
         note=lambda s: (
-            "The bonus is a token mean per micro-batch, whatever the loss averages over."
+            "The bonus is a token mean per micro-batch, independent of the aggregation of the loss."
             if s.training.entropy_coef
             else ""
         ),

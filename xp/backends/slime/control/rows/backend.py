@@ -43,7 +43,7 @@ PARALLEL = (
         refuse=lambda s: (
             None
             if s.backend.attention is Attention.FLASH
-            else "Megatron's other choices are proven by nobody here; set flash"
+            else "Megatron's other implementations are not tested with xp; set flash"
         ),
     ),
     Row("backend.parallel.strategy", carried_by="--train-backend megatron", refuse=_strategy),
@@ -68,7 +68,7 @@ PARALLEL = (
     Row(
         "backend.parallel.offload_parameters",
         support=Support.UNSUPPORTED,
-        note="Megatron has no such thing.",
+        note="Megatron has no equivalent.",
         refuse=lambda s: (
             "Megatron keeps what it trains on the accelerator; set it to false, and where memory is short"
             " backend.parallel.offload_optimizer=true, or backend.parallel.tensor higher"
@@ -81,9 +81,7 @@ PARALLEL = (
         "backend.parallel.offload_reference",
         carried_by="the weights that Slime swaps in for its forward",
         note=lambda s: (
-            ""
-            if s.backend.parallel.offload_reference
-            else "Slime keeps the reference in the host's memory whatever this says."
+            "" if s.backend.parallel.offload_reference else "Slime always keeps the reference in the host's memory."
         ),
     ),
 )

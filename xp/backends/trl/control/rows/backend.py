@@ -14,7 +14,7 @@ from xp.spec import Attention, EngineName, Placement, RunSpec, Strategy
 VLLM_MODE = {Placement.COLOCATED: "colocate", Placement.SEPARATE: "server"}
 COLLECTIVE_S = 1800
 """Seconds that a rank waits for the others, without the time of their episodes: TRL's own default of `ddp_timeout`."""
-CANNOT_BE_TOLD = "TRL's colocated engine cannot be told"
+CANNOT_BE_TOLD = "TRL has no argument for this on a colocated engine"
 
 
 def _is_sharded(spec: RunSpec) -> bool:

@@ -62,7 +62,7 @@ TRAINING = (
     Row(
         "training.entropy_coef",
         "entropy_coef",
-        note="The bonus is a token mean per micro-batch, whatever the loss averages over.",
+        note="The bonus is a token mean per micro-batch, independent of the aggregation of the loss.",
     ),
     Row("training.temperature", "temperature"),
     Row("training.top_p", "top_p", note=AFTER_THE_CUT),
