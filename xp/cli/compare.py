@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-from xp.cli.table import Column, show_table
+from xp.cli.table import Column, show_table, wrapped
 from xp.evaluation.ranking import sentence
 from xp.runs.differences import text
 from xp.runs.leaderboard import PLAIN, RunRow, as_csv, as_markdown, leaderboard
@@ -69,6 +69,6 @@ def show(outputs: Path, lines: Sequence[RunRow]) -> None:
         rows = [{**asdict(line), **{key: text(value) for key, value in line.differs.items()}} for line in own]
         show_table(columns, rows)
         if (told := sentence(outputs, own)) is not None:
-            print(told)
+            print(wrapped(told))
         if env != envs[-1]:
             print()

@@ -13,6 +13,7 @@ from typing import Any
 
 from xp.cli.display import console
 from xp.cli.parser import outputs_of
+from xp.cli.table import wrapped
 from xp.errors import ExitCode, XpError
 from xp.evaluation import records, tables
 from xp.evaluation.driver import Allowance
@@ -61,7 +62,7 @@ def show_paired(asked: Namespace) -> int:
     out = console()
     for one in found:
         for line in paired_lines(one):
-            out.print(line, markup=False)
+            out.print(wrapped(line), markup=False)
     return ExitCode.OK
 
 
@@ -78,7 +79,7 @@ def paired_lines(one: Paired) -> list[str]:
     ]
     if one.smallest:
         found.append(
-            f"  this number of tasks shows differences from {one.smallest:.3f} on (with a probability of 80 %)"
+            f"  smallest difference that {one.num_tasks} tasks show with a probability of 80 %: {one.smallest:.3f}"
         )
     return [*found, f"  {one.verdict}"]
 
@@ -86,7 +87,7 @@ def paired_lines(one: Paired) -> list[str]:
 def show_list(outputs: Path, words: Sequence[str]) -> int:
     """Every evaluation below the outputs root, oldest first."""
     if strange := [word for word in words if not word.startswith("outputs=")]:
-        raise XpError(f"{strange[0]}: eval list takes outputs=DIR alone")
+        raise XpError(f"{strange[0]}: eval list takes only outputs=DIR")
     out = console()
     found = records.summaries(outputs)
     for place, summary in found:

@@ -80,7 +80,8 @@ def fitted(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], width: 
         for line in lines
     )
     left_out = [column.name for column in columns if column not in kept]
-    return text + (f"not shown: {', '.join(left_out)} (--json has everything)\n" if left_out else "")
+    rest = f"not shown: {', '.join(left_out)} (--json has everything)"
+    return text + (f"{wrapped(rest)}\n" if left_out else "")
 
 
 def _width(columns: Sequence[Column], widths: Mapping[str, int]) -> int:

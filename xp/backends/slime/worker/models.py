@@ -33,8 +33,8 @@ def local_model(name: str, root: Path) -> Path:
         return Path(snapshot_download(name))
     except Exception as error:
         raise XpError(
-            f"the model {name} cannot be loaded from Hugging Face ({type(error).__name__}); download it on"
-            " a machine with a network connection and set model.path to its directory, or HF_HOME to a cache that has it",
+            f"the model {name} cannot be loaded from Hugging Face ({type(error).__name__}); download it"
+            " with a network connection and set model.path to its directory, or HF_HOME to a cache that has it",
             ExitCode.RUNTIME,
         ) from error
 
