@@ -116,4 +116,4 @@ def wait_for(capsys: pytest.CaptureFixture[str], text: str, told: list[str]) -> 
 def test_nothing_goes_on_where_every_run_has_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     progressing(tmp_path)
     assert main(["runs", "watch", f"outputs={tmp_path}"]) == 0
-    assert "no run goes on" in capsys.readouterr().out
+    assert "no run is in progress" in capsys.readouterr().out

@@ -96,7 +96,7 @@ def test_what_is_no_record_is_refused_by_name(tmp_path: Path, text: str) -> None
 
 
 def test_a_directory_without_a_record_is_no_run(tmp_path: Path) -> None:
-    with pytest.raises(XpError, match="no run directory"):
+    with pytest.raises(XpError, match="not a run directory"):
         read_record(tmp_path / "nowhere")
 
 

@@ -62,7 +62,7 @@ def test_what_slime_cannot_do_is_refused_with_the_way_out(override: str, field: 
         ("algorithm.policy_loss=cispo", "algorithm.policy_loss", "set clip"),
         ("backend.overrides={release-train: true}", "backend.overrides.release-train", "another algorithm.estimator"),
         ("backend.overrides={gamma: 0.9}", "backend.overrides.gamma", "set algorithm.critic"),
-        ("backend.overrides={critic-save: x}", "backend.overrides.critic-save", "knows no such flag"),
+        ("backend.overrides={critic-save: x}", "backend.overrides.critic-save", "has no such flag"),
     ],
 )
 def test_slimes_critic_is_tied_to_ppos_loss_and_has_no_flags_of_its_own(
