@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from xp.backends.base import RunPaths
-from xp.backends.skyrl.control.overrides import assignment, catalog, is_of_kind
+from xp.backends.skyrl.control.overrides import catalog, is_of_kind
 from xp.backends.skyrl.control.render import checkpoint, native, refusals, stages
 from xp.backends.skyrl.control.rows import ROWS
 from xp.backends.skyrl.worker.config import SkyRLEvaluateConfig, SkyRLTrainStageConfig
 from xp.compose import compose, options
 from xp.planning.plan import build_plan
-from xp.spec import RunSpec
 
 PLACES = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
 SKYRL = ["env=whodunit", "backend=skyrl", "hardware=a100x4"]
@@ -138,103 +134,6 @@ def test_changing_a_field_changes_the_job() -> None:
         "seed=9",
     ):
         assert files(override) != base, override
-
-
-@st.composite
-def legal(draw: st.DrawFn) -> tuple[RunSpec, int]:
-    """A spec that is legal by construction, and its number of data-parallel processes."""
-    gpus = draw(st.sampled_from([1, 2, 4]))
-    is_megatron = draw(st.booleans())
-    share = draw(st.sampled_from([n for n in (1, 2, 4) if gpus % n == 0]))
-    engine = draw(st.sampled_from([n for n in (1, 2, 4) if gpus % n == 0]))
-    replicas = gpus // share
-    updates, micro = draw(st.integers(1, 4)), draw(st.integers(1, 4))
-    group = draw(st.integers(2, 6))
-    # The fewest prompts whose episodes divide over micro-batches and replicas, and multiples of it.
-    unit = replicas * micro // math.gcd(replicas * micro, group)
-    mini = unit * draw(st.integers(1, 3))
-    steps, passes = draw(st.integers(1, 50)), draw(st.integers(1, 3))
-    # Megatron's first update of a warm-up has rate 0, so that a warm-up over the only update is refused.
-    is_only_update = is_megatron and updates * passes * steps == 1
-    schedule = "constant" if is_megatron else draw(st.sampled_from(["constant", "linear", "cosine"]))
-    spec = compose(
-        [
-            "env=whodunit",
-            "backend=skyrl",
-            f"hardware=a100x{gpus}",
-            f"backend.parallel.strategy={'megatron' if is_megatron else 'fsdp2'}",
-            f"backend.parallel.{'tensor' if is_megatron else 'context'}={share}",
-            f"backend.engine.tensor_parallel={engine}",
-            f"training.prompts_per_step={mini * updates}",
-            f"training.updates_per_step={updates}",
-            f"training.passes_per_step={passes}",
-            f"training.micro_batch_size={micro}",
-            f"training.group_size={group}",
-            f"training.num_steps={steps}",
-            f"training.kl_coef={draw(st.sampled_from([0.0, 1e-6, 0.01]))}",
-            f"training.learning_rate={draw(st.sampled_from([1e-6, 3e-5, 0.0005]))}",
-            f"training.lr_schedule={schedule}",
-            f"training.warmup_updates={0 if is_only_update else draw(st.integers(0, 5))}",
-            f"training.max_prompt_tokens={draw(st.integers(1, 4096))}",
-            f"training.max_response_tokens={draw(st.integers(1, 8192))}",
-            f"algorithm.clip_low={draw(st.sampled_from([0.1, 0.2]))}",
-            f"algorithm.clip_high={draw(st.sampled_from([0.2, 0.28]))}",
-            f"algorithm.loss_aggregation={draw(st.sampled_from(['token_mean', 'sequence_mean', 'constant']))}",
-            f"env.max_turns={draw(st.integers(1, 20))}",
-        ]
-    )
-    return spec, replicas
-
-
-@settings(deadline=None, max_examples=20)
-@given(legal())
-def test_the_strings_read_back_as_the_experiment_that_the_spec_meant(drawn: tuple[RunSpec, int]) -> None:
-    spec, replicas = drawn
-    assert list(refusals(spec)) == []
-    found = parsed([assignment(key, value) for key, value in native(spec).items()])
-    training = spec.training
-
-    # SkyRL's own arithmetic (validate_batch_sizes), over the values that it would read.
-    workers = found["trainer.placement.policy_num_nodes"] * found["trainer.placement.policy_num_gpus_per_node"]
-    megatron = "trainer.policy.megatron_config"
-    split = found["trainer.policy.sequence_parallel_size"] * math.prod(
-        found.get(f"{megatron}.{name}_parallel_size", 1) for name in ("tensor_model", "pipeline_model", "context")
-    )
-    assert workers / split == replicas
-    batch, mini = found["trainer.train_batch_size"], found["trainer.policy_mini_batch_size"]
-    group = found["generator.n_samples_per_prompt"]
-    assert (batch, group) == (training.prompts_per_step, training.group_size)
-    assert batch / mini == training.updates_per_step
-    assert found["trainer.update_epochs_per_batch"] == training.passes_per_step
-    # What SkyRL divides with its remainder dropped has none.
-    assert mini * group % replicas == 0
-    assert mini * group // replicas % found["trainer.micro_train_batch_size_per_gpu"] == 0
-    engine = "generator.inference_engine"
-    assert found[f"{engine}.num_engines"] * found[f"{engine}.tensor_parallel_size"] == workers
-
-    algorithm = "trainer.algorithm"
-    assert found[f"{algorithm}.use_kl_loss"] is (training.kl_coef > 0)
-    assert found[f"{algorithm}.kl_loss_coef"] == training.kl_coef
-    assert (found[f"{algorithm}.eps_clip_low"], found[f"{algorithm}.eps_clip_high"]) == (
-        spec.algorithm.clip_low,
-        spec.algorithm.clip_high,
-    )
-    is_constant = found[f"{algorithm}.loss_reduction"] == "seq_mean_token_sum_norm"
-    assert is_constant == (spec.algorithm.loss_aggregation == "constant")
-    assert found[f"{algorithm}.max_seq_len"] == (training.max_response_tokens if is_constant else None)
-
-    optimizer = "trainer.policy.optimizer_config"
-    assert found[f"{optimizer}.lr"] == training.learning_rate
-    assert found[f"{optimizer}.scheduler"].removesuffix("_with_warmup") == training.lr_schedule.value
-    assert found[f"{optimizer}.num_warmup_steps"] == training.warmup_updates
-    # Steps until the schedule ends: the view has one epoch of num_steps batches.
-    assert found["trainer.max_training_steps"] * found["trainer.epochs"] == training.num_steps
-
-    # `validate_generator_cfg`: equal for one turn, at least as long for more; a longest episode fits the engine.
-    assert found["generator.max_turns"] == spec.env.members["whodunit"].max_turns
-    assert found["trainer.max_prompt_length"] == found["generator.max_input_length"]
-    longest = training.max_prompt_tokens + training.max_response_tokens
-    assert found["generator.max_input_length"] == found[f"{engine}.engine_init_kwargs.max_model_len"] == longest
 
 
 def test_evaluation_sampling_is_rendered_whole() -> None:

@@ -108,10 +108,6 @@ def _counted(number: int, what: str) -> str:
 
 def tasks(asked: Namespace) -> int:
     """The task store: list, show, profile, verify, prune."""
-    if asked.action == "profile":
-        from xp.cli.profile import profile_command
-
-        return profile_command(asked)
     from xp.cli.tasks import tasks_command
 
     return tasks_command(asked)

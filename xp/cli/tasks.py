@@ -31,6 +31,10 @@ COLUMNS: Final = (
 def tasks_command(asked: Namespace) -> int:
     """Run one command on the store below the outputs root; raises XpError."""
     store = asked.outputs / STORE
+    if asked.action == "profile":
+        from xp.cli.profile import profile_command
+
+        return profile_command(asked)
     if asked.action == "list":
         _print_list(list_sets(store), f"task sets in {store}", as_json=asked.json)
     elif asked.action == "show":
