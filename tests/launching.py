@@ -8,8 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,17 +18,18 @@ import psutil
 
 from xp.compose import compose
 from xp.errors import XpError
-from xp.job import Job, Resources, Runtime, Stage
+from xp.job import Runtime, Stage
 from xp.launchers.local import LocalLauncher
 from xp.runs.record import RunRecord, read_record
 from xp.runs.supervise import dispatch
 from xp.spec import LauncherSpec
+from xp.testing.jobs import CPU as CPU
+from xp.testing.jobs import PATIENCE_S as PATIENCE_S
+from xp.testing.jobs import eventually as eventually
+from xp.testing.jobs import stage as stage
 
 ROOT = Path(__file__).resolve().parent.parent
-CPU = Resources("cpu", 0, 1, 1, 1.0)
 
-PATIENCE_S = 120.0
-"""How long a busy machine may take for what takes a second; what must not end by itself lives longer."""
 STUBBORN_TREE = """
 import os, signal, subprocess, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -102,12 +102,6 @@ class FakePlan:
     def by(self, launcher: LauncherSpec) -> FakePlan:
         """The same, with a real launcher's section."""
         return replace(self, spec=replace(self.spec, launcher=launcher))
-
-
-def stage(name: str, code: str, *arguments: str, done: str | None = None, **job: Any) -> Stage:
-    """A stage that runs Python code."""
-    made = Job(("python", "-c", code, *arguments), job.pop("files", {}), job.pop("outputs", ()), CPU, **job)
-    return Stage(name, made, done=done)
 
 
 def plan(*stages: Stage, run_id: str = "run", max_restarts: int = 0, tracking: tuple[str, ...] = ()) -> FakePlan:
@@ -187,14 +181,6 @@ def is_alive(pid: int) -> bool:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
-
-
-def eventually(claim: Callable[[], object], timeout_s: float = PATIENCE_S) -> None:
-    """Wait until the claim holds."""
-    end = time.monotonic() + timeout_s
-    while not claim():
-        assert time.monotonic() < end, f"not within {timeout_s:g} s"
-        time.sleep(0.02)
 
 
 def _main(request: dict[str, Any]) -> int:

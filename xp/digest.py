@@ -1,17 +1,34 @@
-"""Digests of JSON-able values: equal values have equal digests, on every machine and in every release."""
+"""Digests: equal values have equal digests, on every machine and in every release. All are hexadecimal sha256."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from pathlib import Path
 from typing import Any
 
 _canonical = json.JSONEncoder(sort_keys=True, ensure_ascii=True, separators=(",", ":"), default=str).encode
 
 
 def digest_of(value: Any) -> str:
-    """Hexadecimal sha256 of the canonical JSON of a value."""
-    return hashlib.sha256(canonical_json(value).encode()).hexdigest()
+    """Digest of the canonical JSON of a value."""
+    return text_digest(canonical_json(value))
+
+
+def text_digest(text: str) -> str:
+    """Digest of a text as UTF-8; a lone surrogate, which a model can write, counts as its JSON escape."""
+    return bytes_digest(text.encode("utf-8", "backslashreplace"))
+
+
+def bytes_digest(content: bytes) -> str:
+    """Digest of bytes."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def file_digest(path: Path) -> str:
+    """Digest of a file of any size; raises OSError."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def canonical_json(value: Any) -> str:

@@ -10,7 +10,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
-from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from operator import attrgetter
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from xp.errors import XpError, nearest
+from xp.load import load_object
 
 
 class Kind(StrEnum):
@@ -146,13 +146,6 @@ def load(kind: Kind, name: str, needs: Collection[str] = ()) -> Any:
             " docs/extending.md says what it must have"
         )
     return loaded
-
-
-def load_object(text: str) -> Any:
-    """The module or the object that `module` or `module:attribute` names; raises ImportError or AttributeError."""
-    module, _, attribute = text.partition(":")
-    loaded = import_module(module)
-    return attrgetter(attribute)(loaded) if attribute else loaded
 
 
 def shipped(kind: Kind, name: str) -> str | None:

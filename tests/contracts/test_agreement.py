@@ -248,7 +248,7 @@ def test_a_trajectory_keeps_the_prompt_that_the_engine_was_given_where_the_run_k
     model: Any = ScriptedModel(_conversation(script), len(tokenizer))
     sampling = TRLSampling(0.0, 1.0, None, 400, max_tokens_per_turn=200, max_response_tokens=2000, seed=1)
     rollout = under_trls_engine(model, chat, mix, sampling)
-    found = rollout.trajectory("r", "train", 0).prompt
+    found = rollout.record.trajectory("r", "train", 0).prompt
     assert found == (chat.rendered(ROW.messages, ROW.tools) if keep else None)
 
 

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from tests.contracts.provider_suite import ProviderSuite, lent
 from tests.ors_server import COUNTER, QUIZ, rules, running
 from tests.unit.test_envs_graded import graded
 from xp.envs.base import Provider
 from xp.envs.load import load_provider
 from xp.errors import XpError
+from xp.testing.provider import ProviderSuite, lent
 
 
 class TestServed(ProviderSuite):

@@ -13,7 +13,6 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from tests.contracts.provider_suite import ProviderSuite, lent
 from tests.environments.python import python, told
 from tests.ors_server import rules
 from xp.__main__ import main
@@ -22,6 +21,7 @@ from xp.envs.config import EnvConfig
 from xp.envs.load import load_provider
 from xp.episode.episode import Episode
 from xp.errors import XpError
+from xp.testing.provider import ProviderSuite, lent
 
 OPTIONS: dict[str, Any] = {
     "dataset": ["chain_sum", "leg_counting"],

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from tests.contracts.provider_suite import ProviderSuite, lent
 from tests.environments.python import ROOT, python, told
 from tests.ors_server import rules
 from tests.stubs.chat_server import ChatServer, serving
@@ -22,6 +21,7 @@ from xp.envs.load import load_provider
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeStatus
 from xp.errors import XpError
+from xp.testing.provider import ProviderSuite, lent
 
 PACKAGES = ROOT / "tests/environments/packages"
 OWN = (ROOT / "tests/environments/own_rollouts.py").read_text()

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from tests.contracts.test_launcher import LauncherContract
 from tests.launching import ROOT, launcher_spec, plan, stage
 from xp.errors import ExitCode, XpError
 from xp.job import Resources, Stage
@@ -25,6 +24,7 @@ from xp.launchers.ray import RayLauncher
 from xp.launchers.ray_head import free_ports
 from xp.launchers.slurm import SlurmLauncher, batch_script
 from xp.runs.supervise import dispatch
+from xp.testing.launcher import LauncherSuite
 
 pytestmark = [pytest.mark.integration, pytest.mark.scorecard(32)]
 
@@ -87,7 +87,7 @@ def test_a_job_that_slurm_took_without_saying_so_is_found_by_its_name_and_not_su
     squeue = 'test -f $here/submitted && case "$*" in *--name=xp-run-1-a-*) echo 4711;; esac; exit 0'
     place = programs(tmp_path, monkeypatch, sbatch=accepts, squeue=squeue, scontrol="exit 1", scancel="exit 0")
     monkeypatch.setattr(slurm, "ANSWER_S", 1.0)
-    context = LauncherContract.make_context(tmp_path)
+    context = LauncherSuite.make_context(tmp_path)
     launcher = SlurmLauncher(launcher_spec("slurm"), context.outputs)
     launch = launcher.submit(stage("a", "pass"), context)
     assert launch.native_id == "4711"
@@ -101,7 +101,7 @@ def test_a_supervisor_killed_after_slurm_took_the_job_leaves_one_job(
 ) -> None:
     sbatch = f"{TESTS_ONLY}\necho x >> $here/submitted; echo 4711"
     place = programs(tmp_path, monkeypatch, sbatch=sbatch, squeue="test -f $here/submitted && echo 4711; exit 0")
-    context = LauncherContract.make_context(tmp_path)
+    context = LauncherSuite.make_context(tmp_path)
     first = SlurmLauncher(launcher_spec("slurm"), context.outputs).submit(stage("a", "pass"), context)
     (context.outputs / "runs/run/attempt_1/a/submitted.json").unlink()  # it came no further
     again = SlurmLauncher(launcher_spec("slurm"), context.outputs).submit(stage("a", "pass"), context)
@@ -131,7 +131,7 @@ def test_a_further_option_of_sbatch_reaches_it_and_processes_on_a_cpu_are_no_gpu
 
 @pytest.mark.scorecard(30)
 def test_the_batch_script_is_shell_whatever_is_in_a_path(tmp_path: Path) -> None:
-    context = LauncherContract.make_context(tmp_path / AWKWARD)
+    context = LauncherSuite.make_context(tmp_path / AWKWARD)
     order = context.outputs / "runs/run/attempt_1/a/order.json"
     order.parent.mkdir(parents=True)
     text = batch_script(context, stage("a", "pass"), order, ["sbatch", f"--chdir={AWKWARD}"])
@@ -160,7 +160,7 @@ def test_an_app_that_modal_took_without_saying_so_is_found_and_not_submitted_aga
 ) -> None:
     cloud = with_modal(tmp_path, monkeypatch, "accepts")
     monkeypatch.setattr(modal, "SUBMIT_S", 3.0)
-    context = LauncherContract.make_context(tmp_path)
+    context = LauncherSuite.make_context(tmp_path)
     once = stage("once", "open('count', 'a').write('x')")
     launcher = ModalLauncher(launcher_spec("modal"), context.outputs)
     launch = launcher.submit(once, context)

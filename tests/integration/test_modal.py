@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from tests.contracts.test_launcher import LauncherContract
 from tests.detaching import DetachingContract
 from tests.launching import ROOT, launcher_spec, plan, stage
 from xp.cli import runs
@@ -18,6 +17,7 @@ from xp.launchers import modal
 from xp.launchers.base import Context, Launcher
 from xp.launchers.modal import ModalLauncher
 from xp.runs.record import RunStatus
+from xp.testing.launcher import LauncherSuite
 
 pytestmark = pytest.mark.integration
 
@@ -54,7 +54,7 @@ class InTheCloud:
         (self.cloud / "secrets.json").write_text(json.dumps(secrets))
 
 
-class TestModalLauncher(InTheCloud, LauncherContract):
+class TestModalLauncher(InTheCloud, LauncherSuite):
     """`launcher=modal`."""
 
     start_s = 30.0

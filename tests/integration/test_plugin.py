@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -98,6 +99,15 @@ def test_a_wrong_option_or_name_is_refused_with_what_there_is(
 ) -> None:
     refused = xp("plan", *words(model), changed, path=site, cwd=tmp_path)
     assert (refused.returncode, said in refused.stderr) == (2, True), refused.stderr
+
+
+def test_what_the_plugin_brings_keeps_the_contracts(site: Path, tmp_path: Path) -> None:
+    environ = {**os.environ, "PYTHONPATH": f"{site}{os.pathsep}{SAMPLE.parents[1]}"}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path / "contracts.py")]
+    shutil.copy(SAMPLE / "contracts.py", tmp_path)
+    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    assert " passed" in done.stdout
 
 
 def test_a_plan_that_does_not_use_a_plugin_imports_nothing_of_it(site: Path, tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.contracts.test_launcher import LauncherContract
 from tests.detaching import DetachingContract
 from tests.launching import eventually, forms, is_alive, launcher_spec, plan, stage
 from xp.errors import XpError
@@ -22,6 +21,7 @@ from xp.launchers.base import Context, Launcher
 from xp.launchers.ray import RayLauncher
 from xp.launchers.ray_head import RayHead
 from xp.runs.supervise import dispatch
+from xp.testing.launcher import LauncherSuite
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -44,7 +44,7 @@ def at_home(tmp_path: Path, cluster: RayHead, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("RAY_AUTH_TOKEN", cluster.token)
 
 
-class TestRayLauncher(LauncherContract):
+class TestRayLauncher(LauncherSuite):
     """`launcher=ray`, with a cluster that is there."""
 
     start_s = 30.0

@@ -14,7 +14,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.contracts.test_launcher import LauncherContract
 from tests.detaching import DetachingContract
 from tests.launching import eventually, forms, launcher_spec, plan, stage
 from xp.errors import ExitCode, XpError
@@ -22,6 +21,7 @@ from xp.job import Resources, Stage
 from xp.launchers.base import Context, Launcher
 from xp.launchers.slurm import SlurmLauncher, assumed_code
 from xp.runs.supervise import dispatch
+from xp.testing.launcher import LauncherSuite
 
 SETUP = Path(__file__).parent.parent / "slurm" / "setup.sh"
 
@@ -50,7 +50,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return made
 
 
-class TestSlurmLauncher(LauncherContract):
+class TestSlurmLauncher(LauncherSuite):
     """`launcher=slurm`."""
 
     start_s = 20.0
@@ -115,7 +115,7 @@ while not os.path.exists("checkpoint"): time.sleep(0.05)
 print("goes on")
 """
     launcher = SlurmLauncher(launcher_spec("slurm", grace_s=1.0, time_limit_s=60), tmp_path / "outputs")
-    context = LauncherContract.make_context(tmp_path)
+    context = LauncherSuite.make_context(tmp_path)
     launch = launcher.submit(stage("train", code), context)
     assert launcher.wait(launch, lambda _: None) == 0
     assert "goes on" in (context.outputs / launch.log).read_text()
@@ -135,7 +135,7 @@ def test_what_no_node_could_ever_run_is_refused_before_anything_is_made(tmp_path
 
 def test_a_stage_has_the_gpus_of_its_hardware(tmp_path: Path) -> None:
     launcher = SlurmLauncher(launcher_spec("slurm"), tmp_path / "outputs")
-    context = LauncherContract.make_context(tmp_path)
+    context = LauncherSuite.make_context(tmp_path)
     job = replace(
         stage("gpus", "import os; print(os.environ['SLURM_GPUS_ON_NODE'])").job,
         resources=Resources("h100", 4, 1, 2, 1.0),
@@ -146,7 +146,7 @@ def test_a_stage_has_the_gpus_of_its_hardware(tmp_path: Path) -> None:
 
 
 def test_a_second_submission_that_slipped_through_leaves_the_stage_alone(tmp_path: Path) -> None:
-    context = LauncherContract.make_context(tmp_path)
+    context = LauncherSuite.make_context(tmp_path)
     once = stage("once", "open('count', 'a').write('x'); import time; time.sleep(1)")
     launcher = SlurmLauncher(launcher_spec("slurm"), context.outputs)
     first = launcher.submit(once, context)

@@ -10,19 +10,19 @@ from xp.envs.config import Chat
 
 def worker_config(root: Path, updates_per_step: int) -> WorkerConfig:
     common = SlimeStageConfig(
-        1,
-        "runs/r",
-        "runs/r/attempt_1/train",
-        "tasks/t",
-        "metrics.jsonl",
-        Chat(),
-        EngineLimits(1, 1, 1),
-        1,
-        0.2,
-        1.0,
-        "stop",
-        0.1,
-        None,
+        attempt=1,
+        run="runs/r",
+        stage_dir="runs/r/attempt_1/train",
+        tasks="tasks/t",
+        metrics="metrics.jsonl",
+        chat=Chat(),
+        max_void_fraction=0.2,
+        pass_threshold=1.0,
+        on_nonfinite="stop",
+        max_logprob_gap=0.1,
+        upload_as=None,
+        limits=EngineLimits(1, 1, 1),
+        seed=1,
     )
     return WorkerConfig(
         root=str(root),

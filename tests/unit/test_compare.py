@@ -12,7 +12,7 @@ from tests.unit.test_sweep import leave_run, spec
 from xp.__main__ import main
 from xp.errors import ExitCode
 from xp.runs.differences import differing, swept
-from xp.runs.naming import run_names
+from xp.runs.named import named_runs
 from xp.runs.record import RunStatus
 
 RATE = "training.learning_rate"
@@ -66,10 +66,10 @@ def test_environments_are_ranked_apart(tmp_path: Path, capsys: pytest.CaptureFix
 def test_runs_are_named_by_a_beginning_or_a_pattern(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for run in ("sweep-1", "sweep-2", "other", "sweep"):
         leave(tmp_path, run, 0.5)
-    assert run_names(tmp_path, ["sweep-"]) == ["sweep-1", "sweep-2"]
-    assert run_names(tmp_path, ["*-2", "other"]) == ["sweep-2", "other"]
-    assert run_names(tmp_path, ["sweep"]) == ["sweep"]
-    assert run_names(tmp_path, []) == ["other", "sweep", "sweep-1", "sweep-2"]
+    every = ("other", "sweep", "sweep-1", "sweep-2")
+    for words, meant in ((["sweep-"], every[2:]), (["*-2", "other"], ("sweep-2", "other")), (["sweep"], every[1:2])):
+        assert [run.name for run in named_runs(tmp_path, words, takes_several=True)] == [*meant]
+    assert [run.name for run in named_runs(tmp_path, [], takes_several=True)] == [*every]
     assert main(["runs", "compare", "swep-1", f"outputs={tmp_path}"]) == ExitCode.RUN_DIR
     assert "did you mean sweep-1?" in capsys.readouterr().err
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from tests.contracts.provider_suite import ProviderSuite, lent
 from tests.unit.test_envs_graded import graded
 from xp.backends.stages.episode import episode_config, user_modules
 from xp.compose import compose
@@ -21,6 +20,7 @@ from xp.envs.packages.hosted import HostedProvider
 from xp.episode.episode import Episode
 from xp.errors import XpError
 from xp.tasks.request import source_digest
+from xp.testing.provider import ProviderSuite, lent
 
 
 class HostedGrader(HostedProvider):

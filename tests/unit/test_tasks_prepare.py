@@ -11,13 +11,14 @@ from tests.fake_provider import FakeWorld
 from xp.errors import ExitCode, XpError
 from xp.tasks.config import HeldOut, PrepareConfig, Selection
 from xp.tasks.prepare import prepare
+from xp.tasks.questions import QUESTION_AGAIN, TASK_AGAIN
 from xp.tasks.store import TaskSet
 
 
 @pytest.fixture(autouse=True)
 def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("fetch", "questions"):
-        monkeypatch.setattr(f"xp.tasks.{module}.FIRST_PAUSE_S", 0.001)
+    for place, rule in (("fetch.TASK_AGAIN", TASK_AGAIN), ("questions.QUESTION_AGAIN", QUESTION_AGAIN)):
+        monkeypatch.setattr(f"xp.tasks.{place}", replace(rule, base_s=0.001))
 
 
 def files_of(task_set: TaskSet) -> dict[str, bytes]:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.tiny import tokenizer_and_model
+from xp.codec import decode
 from xp.compose import compose
 from xp.doctor.finding import Verdict
 from xp.doctor.template import chat_template
@@ -187,7 +188,7 @@ def test_a_text_environment_shows_no_tools() -> None:
 
 def test_a_chat_survives_its_json() -> None:
     chat = Chat({"enable_thinking": False}, ToolsPrompt.SYSTEM, Dialect.ACTION)
-    assert Chat.from_value(json.loads(json.dumps(asdict(chat)))) == chat
+    assert decode(Chat, json.dumps(asdict(chat))) == chat
 
 
 @pytest.mark.integration

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sys
 from argparse import Namespace
@@ -14,6 +13,7 @@ from xp.cli.parser import outputs_of
 from xp.cli.run_plans import run_plan, run_plans
 from xp.compose import compose, compose_sweep
 from xp.compose.known_names import unread_variables
+from xp.digest import text_digest
 from xp.errors import ExitCode, XpError
 from xp.planning.plan import (
     Plan,
@@ -165,7 +165,7 @@ def search(asked: Namespace) -> int:
     from xp.compose.search import search as run_trials
     from xp.runs.sweep import held_out_reward
 
-    digest = hashlib.sha256("\n".join(sorted(asked.overrides)).encode()).hexdigest()[:12]
+    digest = text_digest("\n".join(sorted(asked.overrides)))[:12]
     directory = outputs_of(asked.overrides) / "searches" / digest
 
     def reward(spec: RunSpec) -> float:

@@ -13,7 +13,7 @@ from xp.cli.runs import status
 from xp.cli.sparkline import bar, sparkline
 from xp.errors import XpError
 from xp.runs import detached
-from xp.runs.naming import run_names
+from xp.runs.named import named_runs
 from xp.runs.record import RunStatus
 from xp.security.terminal import shown
 
@@ -31,7 +31,7 @@ def watch(outputs: Path, names: Sequence[str], look_s: float = LOOK_S) -> None:
         names: of the runs, beginnings of them, or patterns; none: those that go on now.
         look_s: between two looks.
     """
-    chosen = [outputs / "runs" / name if "/" not in name else Path(name) for name in run_names(outputs, names)]
+    chosen = named_runs(outputs, names, takes_several=True)
     if not names:
         chosen = [run for run in chosen if _row(run)[1] == RunStatus.RUNNING.value]
     if not chosen:

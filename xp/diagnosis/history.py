@@ -43,11 +43,6 @@ class Facts:
             num_updates=None if training["num_steps"] is None else int(training["num_steps"]) * updates_per_step,
         )
 
-    @staticmethod
-    def from_value(value: Mapping[str, Any]) -> Facts:
-        """Reads what `dataclasses.asdict` made of one."""
-        return Facts(**{**value, "members": tuple(value["members"])})
-
 
 @dataclass(frozen=True)
 class ToolUse:

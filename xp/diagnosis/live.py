@@ -32,11 +32,6 @@ class LiveRules:
     """A value of OnSymptom."""
     facts: Facts
 
-    @staticmethod
-    def from_value(value: Mapping[str, Any]) -> LiveRules:
-        """Reads what `dataclasses.asdict` made of one."""
-        return LiveRules(value["action"], Facts.from_value(value["facts"]))
-
 
 class SymptomWatch:
     """Looks at each line of a training as it is written.

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
+
+from xp.codec import JsonFile
 
 
 class Reduction(StrEnum):
@@ -87,11 +88,8 @@ class Chat:
     keep_prompts: bool = False
     """True if trajectories keep the prompt as the model read it."""
 
-    @staticmethod
-    def from_value(value: Mapping[str, Any]) -> Chat:
-        """Reads the result of `dataclasses.asdict`."""
-        enums = {"tools_prompt": ToolsPrompt(value["tools_prompt"]), "dialect": dialect_of(value["dialect"])}
-        return Chat(**{**value, **enums})
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dialect", dialect_of(self.dialect))
 
 
 LOCAL: Final = ("local", "reasoning_gym", "verifiers")
@@ -182,11 +180,15 @@ class EnvConfig:
     options: Mapping[str, Any] = field(default_factory=dict)
     """Fields of the provider's own schema."""
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dialect", dialect_of(self.dialect))
+
 
 @dataclass(frozen=True)
-class EpisodeConfig:
+class EpisodeConfig(JsonFile):
     """The mixture: every environment that episodes of this job may open."""
 
+    SORTS_KEYS = True
     members: Mapping[str, EnvConfig]
 
     def calls_at_once(self) -> int:
@@ -195,29 +197,3 @@ class EpisodeConfig:
         sessions = min(member.limits.max_sessions for member in members)
         is_local = all(member.serve or member.image or member.provider in LOCAL for member in members)
         return min(LOCAL_CALLS, sessions) if is_local else sessions
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self), indent=2, sort_keys=True) + "\n"
-
-    @staticmethod
-    def from_json(text: str) -> EpisodeConfig:
-        """Read what `to_json` wrote; raises KeyError, TypeError or ValueError on anything else."""
-        members = json.loads(text)["members"]
-        return EpisodeConfig({name: _env_config(value) for name, value in members.items()})
-
-
-def _env_config(value: dict[str, Any]) -> EnvConfig:
-    return EnvConfig(
-        **value
-        | {
-            "reward": RewardRule(**value["reward"] | {"reduction": Reduction(value["reward"]["reduction"])}),
-            "on_no_tool_call": OnNoToolCall(value["on_no_tool_call"]),
-            "on_malformed_call": OnMalformedCall(value["on_malformed_call"]),
-            "tool_calls_per_turn": ToolCallsPerTurn(value["tool_calls_per_turn"]),
-            "dialect": dialect_of(value["dialect"]),
-            "limits": Limits(**value["limits"]),
-            "secrets": tuple(value["secrets"]),
-            "allowed_origins": tuple(value["allowed_origins"]),
-            "reward_fn": value["reward_fn"] and tuple(WeightedFn(**one) for one in value["reward_fn"]),
-        }
-    )

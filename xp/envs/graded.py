@@ -11,9 +11,9 @@ import math
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from hashlib import sha256
 from typing import Any, Final
 
+from xp.digest import text_digest
 from xp.envs.base import (
     EnvFault,
     EnvUnavailable,
@@ -28,6 +28,7 @@ from xp.envs.base import (
 from xp.envs.child_process import ChildProcess
 from xp.envs.config import EnvConfig, Limits
 from xp.envs.graders import grader_of, rows_of
+from xp.envs.indexed import IndexedProvider
 from xp.envs.local_server import source_version
 from xp.envs.rows import Rows, checked, load_rows
 from xp.errors import ExitCode, XpError
@@ -36,7 +37,7 @@ GRADER: Final = "xp.envs.grader_child"
 NO_TOOLS: Final = "Error: there are no tools here; write the answer itself."
 
 
-class GradedProvider:
+class GradedProvider(IndexedProvider):
     """See xp.envs.base.Provider.
 
     Args:
@@ -52,39 +53,20 @@ class GradedProvider:
         self._loaded: Rows | None = None
         self._is_closed = False
 
-    def __repr__(self) -> str:
-        return f"GradedProvider({self._config.name!r})"
-
     def version(self) -> str:
         grader = self._config.grader
         code = source_version(grader) if grader else f"skyrl_gym {self._config.env_class}"
         content = json.dumps({split: list(map(dict, rows)) for split, rows in self._rows().items()}, default=str)
-        return f"{code}, rows {sha256(content.encode()).hexdigest()[:16]}"
+        return f"{code}, rows {text_digest(content)[:16]}"
 
     def splits(self) -> tuple[str, ...]:
         return tuple(self._rows())
 
-    def num_tasks(self, split: str) -> int:
-        return len(self._split(split))
-
-    def tasks(self, split: str, indices: Sequence[int]) -> list[Task]:
-        """Raises ValueError for an index outside of the split."""
-        rows = self._split(split)
-        if wrong := [index for index in indices if not 0 <= index < len(rows)]:
-            raise ValueError(f"split {split!r} has rows 0 to {len(rows) - 1}, not {wrong[:5]}")
-        return [Task(self._config.name, split, index, rows[index]) for index in indices]
-
-    def listed(self, split: str) -> list[Task]:
-        """See xp.envs.base.Lister."""
-        return self.tasks(split, range(self.num_tasks(split)))
-
     def open(self, task: Task) -> GradedSession:
         if self._is_closed:
             raise EnvUnavailable(f"{self!r} is closed")
-        rows = self._split(task.split)
-        if not 0 <= task.index < len(rows):
-            raise ProtocolError(f"task {task.id}: split {task.split!r} has rows 0 to {len(rows) - 1}")
-        return GradedSession(self._process, rows[task.index], self._config.limits)
+        self._check(task)
+        return GradedSession(self._process, self._rows()[task.split][task.index], self._config.limits)
 
     def close(self) -> None:
         self._is_closed = True
@@ -108,11 +90,12 @@ class GradedProvider:
             )
         return checked(own(), f"of {self._config.grader}")
 
-    def _split(self, split: str) -> Sequence[Mapping[str, Any]]:
-        rows = self._rows()
-        if split not in rows:
-            raise ProtocolError(f"{self!r}: there is no split {split!r}, only {', '.join(rows)}")
-        return rows[split]
+    def _size(self, split: str) -> int:
+        return len(self._rows()[split])
+
+    def _specs(self, split: str, indices: Sequence[int]) -> Sequence[Mapping[str, Any]]:
+        rows = self._rows()[split]
+        return [rows[index] for index in indices]
 
 
 class GradedSession:

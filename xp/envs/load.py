@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from xp.envs.base import Provider
 from xp.envs.config import EnvConfig
 from xp.errors import XpError
-from xp.plugins import OWN, Kind, load_object
+from xp.load import load_object
+from xp.plugins import OWN, Kind
 
 
 def load_provider(config: EnvConfig, environ: Mapping[str, str]) -> Provider:

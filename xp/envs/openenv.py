@@ -24,6 +24,7 @@ from xp.envs.base import (
 )
 from xp.envs.config import EnvConfig
 from xp.envs.image_server import ImageServer
+from xp.envs.indexed import IndexedProvider
 from xp.envs.local_server import LocalServer, source_version
 from xp.envs.loop import current_loop, run
 from xp.envs.openenv_core import Core
@@ -48,7 +49,7 @@ class ServerHandle(Protocol):
     def stop(self) -> None: ...
 
 
-class OpenEnvProvider:
+class OpenEnvProvider(IndexedProvider):
     """See xp.envs.base.Provider.
 
     Args:
@@ -69,9 +70,6 @@ class OpenEnvProvider:
         self._is_closed = False
         _providers.add(self)
 
-    def __repr__(self) -> str:
-        return f"OpenEnvProvider({self._config.name!r})"
-
     def version(self) -> str:
         rows = digest_of({split: [dict(row) for row in rows] for split, rows in self._rows.items()})[:16]
         if self._config.serve is not None:
@@ -82,24 +80,8 @@ class OpenEnvProvider:
     def splits(self) -> tuple[str, ...]:
         return tuple(self._rows)
 
-    def num_tasks(self, split: str) -> int:
-        return len(self._split(split)) * self._config.num_seeds
-
-    def tasks(self, split: str, indices: Sequence[int]) -> list[Task]:
-        """Raises ValueError for an index outside of the split."""
-        size = self.num_tasks(split)
-        if wrong := [index for index in indices if not 0 <= index < size]:
-            raise ValueError(f"split {split!r} has tasks 0 to {size - 1}, not {wrong[:5]}")
-        return [Task(self._config.name, split, index, self._spec(split, index)) for index in indices]
-
-    def listed(self, split: str) -> list[Task]:
-        """See xp.envs.base.Lister."""
-        return self.tasks(split, range(self.num_tasks(split)))
-
     def open(self, task: Task) -> OpenEnvSession:
-        size = self.num_tasks(task.split)
-        if not 0 <= task.index < size:
-            raise ProtocolError(f"task {task.id}: split {task.split!r} has tasks 0 to {size - 1}")
+        self._check(task)
         core, limits = self._core(), self._config.limits
         if not core.slots.acquire(timeout=limits.episode_timeout_s):
             raise DeadlineExceeded(f"{self!r}: {limits.max_sessions} sessions are open, and none was closed in time")
@@ -121,15 +103,16 @@ class OpenEnvProvider:
         if server is not None:
             server.stop()
 
-    def _split(self, split: str) -> Sequence[Row]:
-        if split not in self._rows:
-            raise ProtocolError(f"{self!r}: there is no split {split!r}, only {', '.join(self._rows)}")
-        return self._rows[split]
+    def _size(self, split: str) -> int:
+        return len(self._rows[split]) * self._config.num_seeds
+
+    def _specs(self, split: str, indices: Sequence[int]) -> Sequence[Mapping[str, Any]]:
+        return [self._spec(split, index) for index in indices]
 
     def _spec(self, split: str, index: int) -> dict[str, Any]:
         """A task: the row, and the arguments of its reset. All seeds of a row stand together."""
         number, seed = divmod(index, self._config.num_seeds)
-        row = dict(self._split(split)[number])
+        row = dict(self._rows[split][number])
         return {"row": row, RESET: {"seed": seed, **row.get(RESET, {})}}
 
     def _core(self) -> Core:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from typing import Final
+from itertools import count
+from typing import Final, TypeVar
 
 from xp.envs.base import EnvFault, EnvUnavailable
+
+T = TypeVar("T")
 
 BASE_S: Final = 0.25
 CAP_S: Final = 8.0
@@ -43,9 +47,11 @@ class RetryRule:
     """
 
     max_attempts: int
-    retried: tuple[type[EnvFault], ...] = (Refused,)
+    retried: tuple[type[Exception], ...] = (Refused,)
     waited_out: tuple[type[EnvFault], ...] = ()
     """Faults among them that are retried until the deadline, without a limit on the number of tries."""
+    base_s: float = BASE_S
+    """Pause before the second try; doubled with each further one."""
 
     def wait_s(
         self, fault: EnvFault, attempt: int, left_s: float, jitter: Callable[[], float] = random.random
@@ -62,16 +68,34 @@ class RetryRule:
         is_outage = isinstance(fault, self.waited_out)
         if attempt >= self.max_attempts and not (is_outage or (isinstance(fault, Refused) and fault.is_starting)):
             return None
-        backoff, asked = backoff_s(attempt, jitter), fault.retry_after_s
+        backoff, asked = backoff_s(attempt, jitter, self.base_s), fault.retry_after_s
         if asked is not None and is_outage:
             asked = min(asked, MOST_ASKED_S)
         wait = backoff if asked is None else asked + min(backoff, 0.1 * asked + 0.05)
         return wait if wait < left_s else None
 
+    def pause_s(self, fault: Exception, attempt: int) -> float | None:
+        """Seconds to wait where neither a deadline nor a server's wish counts; arguments and result of `wait_s`."""
+        again = isinstance(fault, self.retried) and attempt < self.max_attempts
+        return backoff_s(attempt, base_s=self.base_s) if again else None
 
-def backoff_s(attempt: int, jitter: Callable[[], float] = random.random) -> float:
+
+def retried(act: Callable[[], T], rule: RetryRule) -> T:
+    """Result of an action that is tried as often as the rule says; raises what the last try raised."""
+    for attempt in count(1):
+        try:
+            return act()
+        except rule.retried as fault:
+            pause = rule.pause_s(fault, attempt)
+            if pause is None:
+                raise
+        time.sleep(pause)
+    raise AssertionError
+
+
+def backoff_s(attempt: int, jitter: Callable[[], float] = random.random, base_s: float = BASE_S) -> float:
     """The pause after the given number of tries, from 1: twice as long each time, spread by half of it."""
-    return min(CAP_S, BASE_S * 2.0 ** min(attempt - 1, 16)) * (0.5 + jitter())
+    return min(CAP_S, base_s * 2.0 ** min(attempt - 1, 16)) * (0.5 + jitter())
 
 
 def retry_after_s(header: str | None, now: float) -> float | None:

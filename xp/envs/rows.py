@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,6 +12,7 @@ from typing import Any, Final
 
 from xp.envs.base import Message
 from xp.errors import ExitCode, XpError
+from xp.load import load_object
 
 Row = Mapping[str, Any]
 Rows = Mapping[str, Sequence[Row]]
@@ -40,9 +40,8 @@ def load_rows(name: str) -> Rows:
 
 def attribute(name: str) -> Any:
     """The object that `module:name` names. Raises XpError if there is none."""
-    module, _, what = name.partition(":")
     try:
-        return getattr(importlib.import_module(module), what)
+        return load_object(name)
     except (ImportError, AttributeError) as error:
         raise XpError(f"{name} cannot be loaded by {sys.executable}: {error}", ExitCode.CONFIG) from error
 

@@ -14,6 +14,7 @@ from typing import Any
 from xp.envs.bounds import bound_memory, die_with
 from xp.envs.light_sdk import import_openenv, import_openreward
 from xp.envs.local_keys import PROOF_HEADER, TOKEN_VARIABLE, Keys
+from xp.load import load_object
 from xp.security.web_origin import App, OwnOrigin, Receive, Scope, Send
 
 
@@ -71,8 +72,7 @@ def _app(kind: str, serve: str) -> App:
         import_openenv()
     else:
         import_openreward()
-    module, _, name = serve.partition(":")
-    environment = getattr(importlib.import_module(module), name)
+    environment = load_object(serve)
     maker = importlib.import_module("xp.envs.openenv_app" if kind == "openenv" else "xp.envs.ors_app")
     app: App = maker.app_of(environment)
     return app

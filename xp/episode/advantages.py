@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 import traceback
 from collections.abc import Callable, Sequence
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from xp.errors import ExitCode, XpError
+from xp.load import load_object
 
 EPSILON = 1e-8
 """Added to a variance before its root, as the trainers' own whitening does."""
@@ -50,9 +50,8 @@ def reinforce_pp(episodes: Sequence[Valid]) -> list[float]:
 
 def load_advantage_fn(name: str) -> AdvantageFn:
     """The function `package.module:function`, held to its contract; raises XpError where there is none."""
-    module, _, function = name.partition(":")
     try:
-        found = getattr(importlib.import_module(module), function)
+        found = load_object(name)
     except (ImportError, AttributeError) as error:
         raise XpError(f"advantage_fn {name} cannot be loaded: {error}") from error
     except Exception as error:

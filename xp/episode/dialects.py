@@ -12,7 +12,7 @@ from xp.envs.config import Dialect
 from xp.episode import harmony, llama_calls, tagged_calls, text_action
 from xp.episode.tool_calls import HERMES_FORM, ParsedCall, parse_hermes, without_thinking
 from xp.errors import XpError
-from xp.plugins import load_object
+from xp.load import load_object
 
 Tools = Callable[[], Sequence[ToolSpec]]
 """The session's tools, asked for only where the dialect needs them."""

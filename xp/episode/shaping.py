@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +12,7 @@ from typing import Any, Final
 
 from xp.episode.outcome import EpisodeStatus, Outcome
 from xp.errors import XpError
+from xp.load import load_object
 
 REWARD: Final = "reward"
 """Key of the reward in a dictionary that a function gives back; every other entry is a metric."""
@@ -37,9 +37,8 @@ class Shape:
 
 def load_shape(name: str, weight: float = 1.0) -> Shape:
     """The function `package.module:function`; raises XpError where there is none."""
-    module, _, function = name.partition(":")
     try:
-        found = getattr(importlib.import_module(module), function)
+        found = load_object(name)
     except (ImportError, AttributeError) as error:
         raise XpError(f"reward_fn {name} cannot be loaded: {error}") from error
     return Shape(name, found, _wanted(name, found), weight)

@@ -5,7 +5,6 @@ Every trainer's adapter goes through here, so that one policy reads the same ids
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +12,7 @@ from contextlib import suppress
 from functools import cached_property
 from typing import Any, Final
 
+from xp.digest import text_digest
 from xp.envs.base import Message
 from xp.envs.config import Chat, ToolsPrompt
 from xp.episode.budget import beginnings, cut, is_far_over, num_characters
@@ -67,7 +67,7 @@ class ChatTokens:
             content += json.dumps(self._arguments, sort_keys=True)
         if self._is_ours:
             content += json.dumps(with_tools([], [{}], self.chat.dialect))
-        return hashlib.sha256(content.encode()).hexdigest()[:16]
+        return text_digest(content)[:16]
 
     def prompt(self, messages: Sequence[Message], tools: str) -> list[int]:
         """The prompt as the model reads it: opening messages and tools (a JSON list), and the start of its turn."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import threading
@@ -14,6 +13,7 @@ from types import TracebackType
 from typing import Any, Final
 
 from xp.atomic import write_atomically
+from xp.digest import text_digest
 from xp.envs.base import Message, ToolResult
 from xp.episode.episode import Episode, Turn
 from xp.episode.outcome import Outcome
@@ -89,10 +89,6 @@ class Trajectory:
 def tools_digest(tools: str) -> str:
     """sha256 of what `canonical_tools` makes of a JSON list of schemas."""
     return text_digest(canonical_tools(tools))
-
-
-def text_digest(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()
 
 
 @cache

@@ -81,7 +81,7 @@ class LocalModel:
         from xp.backends.trl.worker.episodes import play_with
 
         rollouts = play_with(self._open_engine, self.chat, batch, mix)
-        return [rollout.trajectory(run, "eval", 0) for rollout in rollouts]
+        return [rollout.record.trajectory(run, "eval", 0) for rollout in rollouts]
 
 
 @contextmanager

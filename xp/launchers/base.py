@@ -66,7 +66,7 @@ def now() -> str:
 
 
 class Launcher(Protocol):
-    """A way to run jobs. Every implementation passes tests/contracts/test_launcher.py."""
+    """A way to run jobs. Every implementation passes xp.testing.launcher.LauncherSuite."""
 
     @property
     def name(self) -> str: ...

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shlex
@@ -12,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from xp.atomic import write_atomically
+from xp.digest import text_digest
 from xp.errors import ExitCode, XpError
 from xp.job import Stage
 from xp.launchers import secrets_files
@@ -79,7 +79,7 @@ def write_launches(directory: Path, launches: Sequence[Launch]) -> None:
 
 def identity(stage: Stage, context: Context) -> str:
     """The name under which a cluster knows a stage: the same for every submission of it, and for no other stage's."""
-    place = hashlib.sha256(str(context.outputs).encode()).hexdigest()[:8]
+    place = text_digest(str(context.outputs))[:8]
     return f"xp-{context.run_id}-{context.attempt}-{stage.name}-{place}"
 
 

@@ -15,8 +15,8 @@ from xp.errors import ExitCode, XpError
 from xp.reading import json_of
 from xp.runs.differences import differing, text
 from xp.runs.held_out import held_out
-from xp.runs.naming import run_names
-from xp.runs.record import RunRecord, directory_of, read_record
+from xp.runs.named import named_runs
+from xp.runs.record import RunRecord, read_record
 
 
 @dataclass(frozen=True)
@@ -50,14 +50,14 @@ PLAIN: Final = tuple(field.name for field in fields(RunRow) if field.name != "di
 
 
 def leaderboard(outputs: Path, names: Sequence[str]) -> list[RunRow]:
-    """Lines of the runs that the names mean (`run_names`), or of all; best first, runs without a result last.
+    """Lines of the runs that the names mean (`named_runs`), or of all; best first, runs without a result last.
 
     Raises:
         XpError: RUN_DIR where a named run does not exist.
     """
     groups: dict[str, list[tuple[Path, RunRecord, Any]]] = {}
-    for name in run_names(outputs, names):
-        env, *one = _read(directory_of(outputs, name))
+    for run in named_runs(outputs, names, takes_several=True):
+        env, *one = _read(run)
         groups.setdefault(env, []).append((one[0], one[1], one[2]))
     lines = []
     for group in groups.values():

@@ -10,28 +10,32 @@ from xp.errors import ExitCode, XpError, nearest
 from xp.runs.record import FILE, directory_of
 
 
-def named_runs(outputs: Path, words: Sequence[str]) -> list[Path]:
+def named_runs(outputs: Path, words: Sequence[str], *, takes_several: bool = False) -> list[Path]:
     """The directories of the runs, each once, in the order of the words.
 
+    Args:
+        outputs: the outputs root.
+        words: names, beginnings of names, patterns, or directories.
+        takes_several: whether a beginning of several names is all of them, and no word is all runs.
+
     Raises:
-        XpError: RUN_DIR where a word names no run, or the beginning of several.
+        XpError: RUN_DIR where a word names no run, or one word the beginning of several.
     """
-    found: dict[Path, None] = {}
-    for word in words:
-        found |= dict.fromkeys(_of_word(outputs, word))
-    return list(found)
+    known = sorted(file.parent.name for file in (outputs / "runs").glob(f"*/{FILE}"))
+    if takes_several and not words:
+        words = known
+    return list(dict.fromkeys(run for word in words for run in _of_word(outputs, word, known, takes_several)))
 
 
-def _of_word(outputs: Path, word: str) -> list[Path]:
+def _of_word(outputs: Path, word: str, names: Sequence[str], takes_several: bool) -> list[Path]:
     place = Path(word)
     if (place / FILE).is_file():
         return [place]
-    names = sorted(file.parent.name for file in (outputs / "runs").glob(f"*/{FILE}"))
     if any(character in word for character in "*?["):
         chosen = [name for name in names if fnmatchcase(name, word)]
     else:
         chosen = [word] if word in names else [name for name in names if name.startswith(word)]
-        if len(chosen) > 1:
+        if len(chosen) > 1 and not takes_several:
             raise XpError(
                 f"{word} is the beginning of {len(chosen)} runs: {', '.join(chosen[:3])}, ...; '{word}*' takes all",
                 ExitCode.RUN_DIR,

@@ -5,7 +5,6 @@ The runs' own records are the ledger; nothing is kept beside them that could dis
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from xp.digest import text_digest
 from xp.errors import ExitCode, XpError
 from xp.runs.detached import current
 from xp.runs.differences import INCIDENTAL
@@ -57,7 +57,7 @@ def spec_digest(spec: Mapping[str, Any]) -> str:
         spec: a dumped RunSpec, as in a run's `spec.yaml`.
     """
     content = {name: value for name, value in spec.items() if name not in INCIDENTAL}
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return text_digest(json.dumps(content, sort_keys=True))
 
 
 def ledger(outputs: Path) -> dict[str, SweepEntry]:

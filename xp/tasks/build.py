@@ -11,10 +11,10 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from xp.atomic import replacing, sync_directory
+from xp.digest import file_digest
 from xp.errors import ExitCode, XpError
 from xp.tasks.config import PrepareConfig, Purpose
 from xp.tasks.faults import FaultPoint, fault_point
-from xp.tasks.files import file_digest
 from xp.tasks.held_out import HeldOutRecord
 from xp.tasks.manifest import MANIFEST, TABLE, Count, Failure, Manifest, missing_fractions
 from xp.tasks.request import canonical_request, identities, request_key

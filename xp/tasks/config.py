@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
-from xp.envs.config import Chat, EnvConfig, EpisodeConfig
+from xp.codec import JsonFile
+from xp.envs.config import Chat, EnvConfig
 
 
 class Purpose(StrEnum):
@@ -68,28 +67,21 @@ class MemberConfig:
 
 
 @dataclass(frozen=True)
-class Reader:
+class Reader(JsonFile):
     """Model that will read the prompts. It is no part of the set, only of the report on it."""
 
+    SORTS_KEYS = True
     model: str
     """Hugging Face id, directory, or the built model's place in the outputs."""
     max_prompt_tokens: int
     chat: Chat
 
-    def to_json(self) -> str:
-        return json.dumps(asdict(self), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
-
-    @staticmethod
-    def from_json(text: str) -> Reader:
-        """Read what `to_json` wrote; raises KeyError, TypeError or ValueError on anything else."""
-        value = json.loads(text)
-        return Reader(**value | {"chat": Chat.from_value(value["chat"])})
-
 
 @dataclass(frozen=True)
-class PrepareConfig:
+class PrepareConfig(JsonFile):
     """Everything that the prepare stage needs to know. Holds no secret value."""
 
+    SORTS_KEYS = True
     members: Mapping[str, MemberConfig]
     allow_missing_fraction: float
     """Share of the selected tasks of any one environment that may be missing from a set."""
@@ -99,32 +91,3 @@ class PrepareConfig:
     """The store, relative to the outputs root."""
     trains: bool = False
     """True if a training follows: a set without a task to train on is then refused."""
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
-
-    @staticmethod
-    def from_json(text: str) -> PrepareConfig:
-        """Read what `to_json` wrote; raises KeyError, TypeError or ValueError on anything else."""
-        value = json.loads(text)
-        environments = EpisodeConfig.from_json(
-            json.dumps({"members": {name: member["env"] for name, member in value["members"].items()}})
-        )
-        members = {name: _member(member, environments.members[name]) for name, member in value["members"].items()}
-        return PrepareConfig(**value | {"members": members})
-
-
-def _member(value: dict[str, Any], env: EnvConfig) -> MemberConfig:
-    held_out = value["held_out"]
-    return MemberConfig(
-        **value
-        | {
-            "env": env,
-            "train": Selection(**value["train"] | _tuples(value["train"], "splits", "indices")),
-            "held_out": None if held_out is None else HeldOut(**held_out | _tuples(held_out, "indices")),
-        }
-    )
-
-
-def _tuples(value: dict[str, Any], *names: str) -> dict[str, tuple[Any, ...] | None]:
-    return {name: None if value[name] is None else tuple(value[name]) for name in names}

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import count, groupby
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
@@ -18,7 +18,7 @@ from xp.errors import XpError
 from xp.tasks.config import MemberConfig, PrepareConfig, Purpose
 from xp.tasks.faults import FaultPoint, fault_point
 from xp.tasks.manifest import Failure
-from xp.tasks.questions import ATTEMPTS, FIRST_PAUSE_S, ask, described, entry_of, hash_task, reason, unreachable
+from xp.tasks.questions import TASK_AGAIN, ask, described, entry_of, hash_task, reason, unreachable
 from xp.tasks.request import identities
 from xp.tasks.selection import Block
 from xp.tasks.shards import ShardEntry, WorkDirectory
@@ -216,27 +216,27 @@ class Fetcher:
     async def _try(self, task: Task, task_hash: str) -> ShardEntry | Failure:
         member, provider = self.config.members[task.env], self.providers[task.env]
         failure = Failure(task.id, "stopped before it was tried")
-        for attempt in range(ATTEMPTS):
-            if attempt:
-                await asyncio.sleep(FIRST_PAUSE_S * 2 ** (attempt - 1))
+        for attempt in count(1):
             if self._stop.is_set():
-                break
+                return failure
             try:
                 async with self._gates[task.env]:
                     prompt, tools = await self._describe(provider, task)
                 return entry_of(task, task_hash, prompt, tools, member)
             except XpError:
                 raise
-            except EnvUnavailable as error:
-                failure = _Unavailable(task.id, reason(error))
             except UnsafeOrigin as error:
                 return Failure(task.id, reason(error))
             except EnvFault as error:
-                failure = Failure(task.id, reason(error))
+                kind = _Unavailable if isinstance(error, EnvUnavailable) else Failure
+                failure, pause = kind(task.id, reason(error)), TASK_AGAIN.pause_s(error, attempt)
+                if pause is None:
+                    return failure
             except Exception as error:
                 # The provider may be a user's own code: a bug in it is one task's failure, told with its type.
                 return Failure(task.id, reason(error))
-        return failure
+            await asyncio.sleep(pause)
+        raise AssertionError
 
     async def _describe(self, provider: Provider, task: Task) -> tuple[list[Message], tuple[ToolSpec, ...]]:
         if isinstance(provider, Describer):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Final
+from typing import Final
 
 OWN_SPLITS: Final = ("test", "validation", "eval", "dev")
 """Splits that are there to be evaluated on, in the order in which they are preferred."""
@@ -47,24 +47,6 @@ class HeldOutRecord:
     """Identity that a share is hashed by."""
     num_trained_on: int = 0
     """Held-out tasks that are trained on as well."""
-
-    @staticmethod
-    def from_json(value: Mapping[str, Any]) -> HeldOutRecord:
-        """Raises TypeError, KeyError or ValueError on what `asdict` of a record is not."""
-        identity, sizes = value["identity"], value["sizes"]
-        names = [*value["splits"], *value["train_splits"], *sizes]
-        numbers = [*sizes.values(), value["num_held_out"], value["num_train"], value["num_trained_on"]]
-        if not all(isinstance(name, str) for name in names) or not all(isinstance(n, int) and n >= 0 for n in numbers):
-            raise TypeError("a record of held-out tasks with values of other types")
-        return HeldOutRecord(
-            **{
-                **value,
-                "rule": Rule(value["rule"]),
-                "splits": tuple(value["splits"]),
-                "train_splits": tuple(value["train_splits"]),
-                "identity": None if identity is None else Identity(identity),
-            }
-        )
 
     def line(self) -> str:
         """The rule and its figures in words."""

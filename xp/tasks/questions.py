@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from xp.digest import digest_of
 from xp.envs.base import EnvFault, EnvUnavailable, Lister, Message, Provider, Task, ToolSpec
 from xp.envs.config import Dialect
+from xp.envs.retry import RetryRule, retried
 from xp.episode.prompt import opening_messages, tool_schemas
 from xp.errors import ExitCode, XpError
 from xp.tasks.config import MemberConfig
@@ -18,24 +19,20 @@ from xp.tasks.shards import ShardEntry
 
 Answer = TypeVar("Answer")
 
-ATTEMPTS = 3
-FIRST_PAUSE_S = 0.25
+TASK_AGAIN: Final = RetryRule(max_attempts=3, retried=(EnvFault,))
+"""One task."""
+QUESTION_AGAIN: Final = replace(TASK_AGAIN, retried=(EnvUnavailable,))
+"""A question without which nothing can be prepared."""
 MOST_LISTED = 20_000
 """Tasks of a split that are listed in order to choose a share of them by content; of more, it is chosen by index."""
 
 
 def ask(member: MemberConfig, question: Callable[[], Answer]) -> Answer:
     """A question without which nothing can be prepared: an environment that does not answer it ends the stage."""
-    for attempt in range(ATTEMPTS):
-        try:
-            return question()
-        except EnvUnavailable as error:
-            if attempt == ATTEMPTS - 1:
-                raise unreachable(member, reason(error)) from error
-            time.sleep(FIRST_PAUSE_S * 2**attempt)
-        except (EnvFault, OSError) as error:
-            raise unreachable(member, reason(error)) from error
-    raise AssertionError
+    try:
+        return retried(question, QUESTION_AGAIN)
+    except (EnvFault, OSError) as error:
+        raise unreachable(member, reason(error)) from error
 
 
 class Census:

@@ -6,7 +6,6 @@ Standard library only, because the control plane computes the key while it plans
 from __future__ import annotations
 
 import ast
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -15,7 +14,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any
 
-from xp.digest import digest_of
+from xp.digest import digest_of, file_digest
 from xp.envs.config import Dialect, EnvConfig
 from xp.envs.packages.names import module_of
 from xp.errors import ExitCode, XpError
@@ -234,4 +233,4 @@ def _file_digest(file: Path) -> str:
     size = file.stat().st_size
     if file.suffix != ".py" and size > WHOLE_FILE_BYTES:
         return f"{size} bytes"
-    return hashlib.sha256(file.read_bytes()).hexdigest()
+    return file_digest(file)

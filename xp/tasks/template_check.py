@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from xp.codec import decode
 from xp.envs.base import Message
 from xp.envs.config import Chat, Dialect, ToolsPrompt
 from xp.episode.auto_dialect import detect
@@ -226,7 +227,7 @@ def main(arguments: list[str]) -> int:
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(arguments[0], local_files_only=True)
-    chat = ChatTokens(tokenizer, Chat.from_value(json.loads(arguments[1])))
+    chat = ChatTokens(tokenizer, decode(Chat, arguments[1]))
     if len(arguments) > 2:
         from xp.tasks.row import read_rows
 

@@ -22,14 +22,15 @@ class Options(BaseModel):
 class SampleLauncher(LocalLauncher):
     name = "sample"
 
-    def __init__(self, grace_s: float, nice: int) -> None:
-        super().__init__(grace_s)
+    def __init__(self, grace_s: float, nice: int, *, on_screen: bool = True) -> None:
+        super().__init__(grace_s, on_screen=on_screen)
         self._nice = nice
 
     def submit(self, stage: Stage, context: Context) -> Launch:
-        assert stage.job.argv[0] == "python"
-        argv = ("nice", "-n", str(self._nice), interpreter(stage.job.runtime), *stage.job.argv[1:])
-        return super().submit(replace(stage, job=replace(stage.job, argv=argv)), context)
+        if stage.job.argv[0] == "python":
+            argv = ("nice", "-n", str(self._nice), interpreter(stage.job.runtime), *stage.job.argv[1:])
+            stage = replace(stage, job=replace(stage.job, argv=argv))
+        return super().submit(stage, context)
 
 
 def make_launcher(spec: LauncherSpec, outputs: Path) -> SampleLauncher:

@@ -20,7 +20,7 @@ class SumsProvider:
 
     def __init__(self, config: EnvConfig, environ: Mapping[str, str]) -> None:
         del environ
-        self._name, self._largest = config.name, config.options["largest"]
+        self._name, self._largest, self._is_open = config.name, config.options["largest"], True
 
     def version(self) -> str:
         return "1"
@@ -39,12 +39,14 @@ class SumsProvider:
         return [Task(self._name, split, index) for index in indices]
 
     def open(self, task: Task) -> SumsSession:
+        if not self._is_open:
+            raise SessionLost("closed")
         if not 0 <= task.index < self.num_tasks(task.split):
             raise ProtocolError("no such task")
         return SumsSession(task.index, self._largest)
 
     def close(self) -> None:
-        """Nothing is held."""
+        self._is_open = False
 
 
 class SumsSession:

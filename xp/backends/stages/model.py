@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from functools import cache
 from pathlib import Path
 
 from xp.backends.base import RunPaths
 from xp.backends.stages.needs import QUIET, cpu_environment, host_resources
+from xp.digest import bytes_digest, text_digest
 from xp.job import Job, Runtime, Stage
 from xp.spec import Model, RunSpec
 
@@ -27,7 +27,7 @@ def made_from(model: Model) -> str:
     """Digest of everything that a built model is made from: its `build` object, its context, and xp's code for it."""
     assert model.build is not None  # Model's validator: exactly one of path and build
     content = json.dumps([model.build.model_dump(mode="json"), model.max_context_tokens, _maker_digest()])
-    return hashlib.sha256(content.encode()).hexdigest()
+    return text_digest(content)
 
 
 def model_config(model: Model, target: str, num_threads: int | None) -> str:
@@ -69,4 +69,4 @@ def _maker_digest() -> str:
     """Digest of the code that makes the model. A change of the code makes a new model."""
     package = Path(__file__).resolve().parents[2] / "builtin"
     files = [*sorted(package.glob("model/*.py")), package / "mystery.py"]
-    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+    return bytes_digest(b"".join(file.read_bytes() for file in files))

@@ -9,7 +9,7 @@ from typing import Any
 from xp.envs.base import Provider, Session, SessionLost, Task, ToolResult
 from xp.envs.config import EnvConfig
 from xp.envs.desk import serve
-from xp.plugins import load_object
+from xp.load import load_object
 
 
 class HostClerk:

@@ -21,6 +21,7 @@ from xp.envs.base import (
 )
 from xp.envs.child_process import Child, ChildProcess
 from xp.envs.config import EnvConfig, Limits
+from xp.envs.indexed import IndexedProvider
 from xp.envs.pythons import candidates
 from xp.errors import ExitCode, XpError
 
@@ -31,7 +32,7 @@ GRACE_S: Final = 10.0
 """Beyond the deadline of a call, which the other side keeps by itself where it can."""
 
 
-class HostedProvider:
+class HostedProvider(IndexedProvider):
     """See xp.envs.base.Provider. Subclasses name what runs in the other process.
 
     Args:
@@ -50,9 +51,6 @@ class HostedProvider:
         self._sizes: dict[str, int] | None = None
         self._is_closed = False
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._config.name!r})"
-
     def version(self) -> str:
         version: str = self._ask("version", None)
         return version
@@ -62,30 +60,10 @@ class HostedProvider:
             self._sizes = self._ask("sizes", None)
         return tuple(self._sizes)
 
-    def num_tasks(self, split: str) -> int:
-        if split not in self.splits():
-            raise ProtocolError(f"{self!r}: there is no split {split!r}, only {', '.join(self.splits())}")
-        assert self._sizes is not None
-        return self._sizes[split]
-
-    def tasks(self, split: str, indices: Sequence[int]) -> list[Task]:
-        """Raises ValueError for an index outside of the split."""
-        size = self.num_tasks(split)
-        if wrong := [index for index in indices if not 0 <= index < size]:
-            raise ValueError(f"split {split!r} has tasks 0 to {size - 1}, not {wrong[:5]}")
-        specs = self._ask("specs", (split, list(indices)))
-        return [Task(self._config.name, split, index, spec) for index, spec in zip(indices, specs, strict=True)]
-
-    def listed(self, split: str) -> list[Task]:
-        """See xp.envs.base.Lister."""
-        return self.tasks(split, range(self.num_tasks(split)))
-
     def open(self, task: Task) -> HostedSession:
         if self._is_closed:
             raise EnvUnavailable(f"{self!r} is closed")
-        size = self.num_tasks(task.split)
-        if not 0 <= task.index < size:
-            raise ProtocolError(f"task {task.id}: split {task.split!r} has tasks 0 to {size - 1}")
+        self._check(task)
         child, number = self._host.child(), self._host.number()
         limit_s = self._config.limits.create_timeout_s
         opened = child.ask("open", number, (task.split, task.index), limit_s, f"opening {task.id}")
@@ -94,6 +72,14 @@ class HostedProvider:
     def close(self) -> None:
         self._is_closed = True
         self._host.close()
+
+    def _size(self, split: str) -> int:
+        assert self._sizes is not None  # `splits` is asked first
+        return self._sizes[split]
+
+    def _specs(self, split: str, indices: Sequence[int]) -> Sequence[Mapping[str, Any]]:
+        specs: list[Mapping[str, Any]] = self._ask("specs", (split, list(indices)))
+        return specs
 
     def _ask(self, verb: str, argument: Any) -> Any:
         if self._is_closed:

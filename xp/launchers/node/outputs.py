@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from xp.atomic import write_atomically
+from xp.digest import bytes_digest, file_digest
 
 VERIFIED = ".verified.json"
 
@@ -55,15 +55,14 @@ def damaged(root: Path, manifest: str) -> str | None:
         found = {name: _size_and_time(directory / name) for name in files}
     except (OSError, ValueError, AttributeError) as error:
         return str(error)
-    seen = {"manifest": hashlib.sha256(content).hexdigest(), "files": found}
+    seen = {"manifest": bytes_digest(content), "files": found}
     record = directory / VERIFIED
     with suppress(OSError, ValueError):
         if json.loads(record.read_text(encoding="utf-8")) == seen:
             return None
     for name, digest in files.items():
-        with (directory / name).open("rb") as file:
-            if hashlib.file_digest(file, "sha256").hexdigest() != digest:
-                return f"{name} does not match its sha256"
+        if file_digest(directory / name) != digest:
+            return f"{name} does not match its sha256"
     with suppress(OSError):  # a store that cannot be written is verified each time
         write_atomically(record, json.dumps(seen) + "\n")
     return None

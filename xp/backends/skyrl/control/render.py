@@ -14,16 +14,15 @@ from xp.backends.skyrl.control.geometry import geometry, is_megatron
 from xp.backends.skyrl.control.keys import has_critic, has_stand_in, is_rehearsal
 from xp.backends.skyrl.control.overrides import assignment, flat
 from xp.backends.skyrl.control.rows import ROWS
-from xp.backends.skyrl.worker.config import SkyRLEvaluateConfig, SkyRLSampling, SkyRLStageConfig, SkyRLTrainStageConfig
-from xp.backends.stages.diagnosis import live_rules
-from xp.backends.stages.episode import chat_of, episode_config, episode_secrets
+from xp.backends.skyrl.worker.config import SkyRLEvaluateConfig, SkyRLStageConfig, SkyRLTrainStageConfig
+from xp.backends.stages.config import episode_files, sampling_fields, stage_fields, train_and_evaluate, train_fields
+from xp.backends.stages.episode import episode_secrets
 from xp.backends.stages.evaluation import best_rule, rounds
-from xp.backends.stages.model import model_place, model_stage, start_place
+from xp.backends.stages.model import model_stage
 from xp.backends.stages.needs import QUIET, cpu_engine, cpu_environment, trainer_resources, trainer_runtime
-from xp.backends.stages.prepare import prepare_config
 from xp.job import Job, Stage
 from xp.spec import Attention, RunSpec, Strategy
-from xp.tasks.length import Length
+from xp.worker.stage import Sampling
 
 __all__ = [
     "batch_laws", "checkpoint", "evaluation", "evaluations", "meanings",
@@ -80,12 +79,7 @@ def open_doors(spec: RunSpec) -> tuple[str, ...]:
 def stages(spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
     """model (where it is built) -> train -> evaluate (where tasks are held out)."""
     built = () if spec.model.build is None else (model_stage(spec, places),)
-    needs = ("prepare", *(stage.name for stage in built))
-    train = Stage("train", _train_job(spec, places), needs=needs)
-    before = {"before": start_place(spec)} if spec.evaluation.before_training else {}
-    if not spec.env.is_held_out:
-        return (*built, train)
-    return (*built, train, evaluation(spec, places, {**before, "after": places.model}, needs=("train",)))
+    return train_and_evaluate(spec, places, built, _train_job(spec, places), evaluation)
 
 
 def evaluation(spec: RunSpec, places: RunPaths, models: Mapping[str, str], needs: tuple[str, ...]) -> Stage:
@@ -133,22 +127,14 @@ def _train_job(spec: RunSpec, places: RunPaths) -> Job:
     } | ({} if spec.model.lora is None else {"trainer.policy.model.lora.lora_sync_path": f"{here}/adapters"})
     config = SkyRLTrainStageConfig(
         common=_common(spec, places, "train", training.temperature, native(spec), paths),
-        base_model=model_place(spec.model),
-        initial_checkpoint=training.initial_checkpoint,
-        model_dir=places.model,
+        **train_fields(spec, places),
         train_data=train_data,
         held_out_data=held_out_data,
-        length=Length(training.num_steps, training.epochs),
-        prompts_per_step=training.prompts_per_step,
-        group_size=training.group_size,
         updates_per_rollout=geometry(spec).updates_per_rollout,
-        shuffle=training.shuffle,
-        mask_truncated=spec.algorithm.mask_truncated,
         during=None if spec.evaluation.every is None else rounds(spec),
         estimator=spec.algorithm.estimator.value,
         advantage_fn=spec.algorithm.advantage_fn,
         best=best_rule(spec, places),
-        symptoms=live_rules(spec),
     )
     # A large model's weights are several files: its config.json is there in any case.
     outputs = (f"{places.model}/config.json", places.metrics)
@@ -163,32 +149,13 @@ def _exports(places: RunPaths) -> str:
 def _common(
     spec: RunSpec, places: RunPaths, stage: str, temperature: float, keys: Mapping[str, Any], paths: Mapping[str, str]
 ) -> SkyRLStageConfig:
-    training = spec.training
     model_keys = (POLICY_PATH, CRITIC_PATH) if has_critic(spec) and stage == "train" else (POLICY_PATH,)
     keys = {**keys, **dict.fromkeys({POLICY_PATH, CRITIC_PATH} - {*model_keys})}
     return SkyRLStageConfig(
-        attempt=places.attempt,
-        run=places.run,
-        stage_dir=places.stage(stage),
-        tasks=places.tasks,
-        metrics=places.metrics,
+        **stage_fields(spec, places, stage),
         num_threads=spec.backend.num_threads,
         num_workers=geometry(spec).num_workers,
-        chat=chat_of(spec),
-        sampling=SkyRLSampling(
-            temperature=temperature,
-            top_p=training.top_p,
-            top_k=training.top_k,
-            max_prompt_tokens=training.max_prompt_tokens,
-            max_tokens_per_turn=training.max_tokens_per_turn,
-            max_response_tokens=training.max_response_tokens,
-            seed=spec.seed,
-        ),
-        max_void_fraction=training.max_void_fraction,
-        pass_threshold=spec.evaluation.pass_threshold,
-        on_nonfinite=training.on_nonfinite.value,
-        max_logprob_gap=training.max_logprob_gap,
-        upload_as=places.run.removeprefix("runs/") if spec.upload_rollouts else None,
+        sampling=Sampling(**sampling_fields(spec, temperature)),
         rehearsal=is_rehearsal(spec),
         stand_in=has_stand_in(spec),
         overrides=tuple(assignment(key, value) for key, value in sorted(keys.items())),
@@ -205,8 +172,7 @@ def _job(spec: RunSpec, here: str, module: str, config: str, outputs: tuple[str,
         argv=("python", "-m", module, f"{here}/config.json"),
         files={
             f"{here}/config.json": config,
-            f"{here}/episode.json": episode_config(spec).to_json(),
-            f"{here}/prepare.json": prepare_config(spec).to_json(),
+            **episode_files(spec, here),
         },
         outputs=outputs,
         resources=trainer_resources(spec),

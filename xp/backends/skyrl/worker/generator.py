@@ -10,13 +10,13 @@ from skyrl.backends.skyrl_train.inference_servers.engine_utils import get_sampli
 from skyrl.train.generators.skyrl_gym_generator import SkyRLGymGenerator
 from skyrl.train.generators.utils import prepare_generator_input
 
-from xp.backends.skyrl.worker.config import SkyRLSampling
 from xp.backends.skyrl.worker.env import CHAT, PLAY
 from xp.backends.skyrl.worker.play import CURRENT, Play, ViewRow
 from xp.backends.skyrl.worker.tasks_view import ENV_CLASS
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import EpisodeStatus
 from xp.episode.tokens import ChatTokens
+from xp.worker.stage import Sampling
 
 VOID = "void"
 """Stop reason of an episode that has no reward; SkyRL keeps stop reasons beside the samples on every path."""
@@ -38,7 +38,7 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
         parts: dict[str, Any],
         chat: ChatTokens,
         mix: EnvironmentMixture,
-        sampling: SkyRLSampling,
+        sampling: Sampling,
         mask_truncated: bool,
     ) -> None:
         client, tokenizer = parts["inference_engine_client"], parts["tokenizer"]

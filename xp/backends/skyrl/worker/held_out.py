@@ -16,6 +16,7 @@ from xp.envs.secrets_file import environment
 from xp.episode.metrics import Played
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.recorder import Recorder
+from xp.worker.played import record
 
 
 def evaluate_in_task(cfg: Any, config: SkyRLEvaluateConfig, name: str, stage: Path, root: Path) -> list[Played]:
@@ -54,12 +55,11 @@ async def _play(
     await client.wake_up()
     cfg = evaluation.cfg
     generator = evaluation.get_generator(cfg, evaluation.tokenizer, client)
-    played = []
+    played: list[Played] = []
     with tqdm(total=len(evaluation.eval_dataset), desc=f"evaluate {name}", unit="episode") as bar:
         loader = build_dataloader(cfg, evaluation.eval_dataset, is_train=False)
         async for plays in generator.held_out(loader, cfg, 0):
-            for play in plays:
-                recorder.write(play.trajectory(config.common.run, f"evaluate/{name}", 0))
-                played.append(play.played())
+            own = (play.record for play in plays)
+            played += record(own, recorder, config.common.run, f"evaluate/{name}", 0)
             bar.update(len(plays))
     return played

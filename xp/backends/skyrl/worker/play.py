@@ -9,10 +9,10 @@ from typing import Any
 
 from xp.envs.base import Message
 from xp.episode.episode import Episode
-from xp.episode.metrics import Played
 from xp.episode.outcome import Reply
 from xp.episode.tokens import ChatTokens
-from xp.episode.trajectory import Tokens, Trajectory, trajectory
+from xp.episode.trajectory import Tokens
+from xp.worker.played import PlayedEpisode
 
 
 @dataclass(frozen=True)
@@ -73,22 +73,11 @@ class Play:
         """Number of tokens of the whole conversation."""
         return len(self.prompt_ids) + self.generated + self.observed
 
-    def played(self) -> Played:
-        return Played(self.row.env, self.row.task_id, self.episode.settle(), self.generated)
-
-    def trajectory(self, run: str, phase: str, step: int) -> Trajectory:
+    @property
+    def record(self) -> PlayedEpisode:
+        """The episode once it is over, as metrics and trajectories have it."""
         tokens = Tokens(len(self.prompt_ids), self.generated, self.observed)
-        return trajectory(
-            self.episode,
-            self.row.messages,
-            run=run,
-            phase=phase,
-            step=step,
-            sample=self.sample,
-            tools=self.row.tools,
-            tokens=tokens,
-            prompt=self.prompt,
-        )
+        return PlayedEpisode(self.row, self.sample, self.episode, tokens, self.prompt)
 
 
 CURRENT: ContextVar[Play | None] = ContextVar("CURRENT", default=None)

@@ -7,25 +7,22 @@ from collections.abc import Callable
 from pathlib import Path
 
 from xp.backends.skyrl.worker.adapters import merge_adapter
+from xp.worker.publish import publish
 
 
 def publish_model(save: Callable[[Path], None], target: Path) -> None:
-    """Let SkyRL save beside the target, then rename into place.
-
-    A model of an earlier attempt is kept as `<name>.attempt-<n>`.
+    """Publish what SkyRL saves, with whole weights.
 
     Args:
         save: writes a Hugging Face directory.
-        target: where it is found in the end.
+        target: of the model.
     """
-    staged = target.with_name(f".{target.name}.part")
-    shutil.rmtree(staged, ignore_errors=True)
-    save(staged)
-    merge_adapter(staged)
-    if target.exists():
-        number = 1 + len(list(target.parent.glob(f"{target.name}.attempt-*")))
-        target.rename(target.with_name(f"{target.name}.attempt-{number}"))
-    staged.rename(target)
+
+    def save_whole(staged: Path) -> None:
+        save(staged)
+        merge_adapter(staged)
+
+    publish(save_whole, target)
 
 
 def prune_exports(exports: Path, checkpoints: Path) -> None:

@@ -6,22 +6,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig
 from xp.backends.skyrl.worker.metric_names import GAP, NATIVE
 from xp.backends.skyrl.worker.play import Play
-from xp.diagnosis.live import SymptomWatch
-from xp.episode.finite import FiniteUpdates, OnNonfinite
 from xp.episode.metrics import Played, check_health, episode_metrics
 from xp.episode.metrics_file import MetricsFile, read_metrics
 from xp.episode.recorder import Recorder
-from xp.tasks.evaluated import evaluation_metrics
-from xp.worker.best import METRIC, STAGE
-from xp.worker.logprob_gap import check_gap
+from xp.worker.evaluate import evaluated_while_training
+from xp.worker.played import record
+from xp.worker.step_log import StepLog
 
 
-class SkyRLStepLog:
+class SkyRLStepLog(StepLog):
     """The tracker that SkyRL's trainer is given.
 
     Args:
@@ -31,23 +27,20 @@ class SkyRLStepLog:
     """
 
     def __init__(self, config: SkyRLTrainStageConfig, file: MetricsFile, recorder: Recorder) -> None:
-        self._config, self._file, self._recorder = config, file, recorder
-        self._watch = SymptomWatch(config.symptoms, Path(config.common.metrics))
-        self._finite = FiniteUpdates(OnNonfinite(config.common.on_nonfinite))
+        super().__init__(config.common, file, config.symptoms, num_steps=config.num_steps)
+        self._config, self._recorder = config, recorder
         self._played: list[Played] = []
         self._rollout_s = 0.0
         self._tokens = 0
         """Tokens of this step's episodes, read or written."""
         self._tokens_before: float | None = None
         """Tokens of all steps before."""
-        self._bar = tqdm(total=config.num_steps, desc="train", unit="step", mininterval=1.0, dynamic_ncols=True)
 
     def episodes(self, plays: Sequence[Play], step: int, rollout_s: float) -> None:
         """A batch was played; raises XpError(UNHEALTHY) where too much of it is void."""
-        for play in plays:
-            # SkyRL counts steps from 1, trajectories from 0.
-            self._recorder.write(play.trajectory(self._config.common.run, "train", step - 1))
-        played = [play.played() for play in plays]
+        # SkyRL counts steps from 1, trajectories from 0.
+        own = (play.record for play in plays)
+        played = record(own, self._recorder, self._config.common.run, "train", step - 1)
         check_health(played, self._config.common.max_void_fraction)
         self._played += played
         self._tokens += sum(play.num_tokens for play in plays)
@@ -56,7 +49,7 @@ class SkyRLStepLog:
     def compared(self, metrics: Mapping[str, float], step: int) -> None:
         """The engine's log-probabilities were held against the policy's; raises XpError(DIVERGED) where they differ."""
         if metrics.get(GAP) is not None:
-            check_gap(step, float(metrics[GAP]), self._config.common.max_logprob_gap)
+            self.check_gap(step, float(metrics[GAP]))
 
     def updated(self, network: str, metrics: Mapping[str, float], step: int) -> None:
         """A step's updates of a network were made; raises XpError(DIVERGED) where the run is to stop.
@@ -66,18 +59,14 @@ class SkyRLStepLog:
             metrics: SkyRL's means over these updates, so that one that is not finite shows.
         """
         names = {"final_loss": "loss", "critic_loss": "critic's loss", "grad_norm": f"gradient norm of the {network}"}
-        self._finite.are_finite(step, {ours: metrics.get(name) for name, ours in names.items()})
+        self.are_finite(step, {ours: metrics.get(name) for name, ours in names.items()})
 
     def held_out(self, plays: Sequence[Play], step: int) -> float:
         """An evaluation while training was played; returns its reward, raises XpError(UNHEALTHY): too much is void."""
         common = self._config.common
-        for play in plays:
-            self._recorder.write(play.trajectory(common.run, "evaluate/during", step))
-        played = [play.played() for play in plays]
-        check_health(played, common.max_void_fraction)
-        own = evaluation_metrics("during", played, common.pass_threshold, Path(common.tasks))
-        MetricsFile(Path(common.metrics), STAGE, common.attempt).write(step, own)
-        return own[METRIC]
+        own = (play.record for play in plays)
+        played = record(own, self._recorder, common.run, "evaluate/during", step)
+        return evaluated_while_training(common, played, step)
 
     def log(self, data: Mapping[str, Any], step: int, commit: bool = False) -> None:
         """SkyRL's hook: its own metrics of a step that is done."""
@@ -89,21 +78,13 @@ class SkyRLStepLog:
         self._tokens_before += self._tokens
         own = {ours: float(data[name]) for name, ours in NATIVE.items() if data.get(name) is not None}
         episodes = episode_metrics(self._played, self._config.group_size, self._config.common.pass_threshold)
-        line = {**episodes, **own, "training/tokens": self._tokens_before, "time/rollout_s": self._rollout_s}
-        self._file.write(step, line)
-        self._watch.line(step, line)
+        self.line(step, {**episodes, **own, "training/tokens": self._tokens_before, "time/rollout_s": self._rollout_s})
         self._played, self._rollout_s, self._tokens = [], 0.0, 0
-        self._bar.set_postfix(reward=f"{episodes.get('reward/avg_raw_reward', float('nan')):.3f}", refresh=False)
-        self._bar.update(step - self._bar.n)
-
-    def finish(self) -> None:
-        """SkyRL's hook: the run's last step is done."""
-        self._bar.close()
 
     def log_exception(self, error: BaseException, step: int = 0) -> None:
         """SkyRL's hook: nothing, since whoever started the task tells the error."""
         del error, step
-        self._bar.close()
+        self.finish()
 
 
 def _tokens_until(metrics: Path, step: int) -> float:

@@ -11,15 +11,13 @@ from typing import Any
 from xp.backends.skyrl.worker.config import SkyRLStageConfig, SkyRLTrainStageConfig
 from xp.backends.skyrl.worker.process import prepare_process
 from xp.backends.skyrl.worker.tasks_view import write_view
-from xp.episode.auto_dialect import resolve
-from xp.episode.tokens import ChatTokens
 from xp.reading import config_of
 from xp.security import loopback, own_ray
 from xp.tasks.length import settle
-from xp.tasks.load import load_tasks, within_limit
+from xp.tasks.load import load_tasks
 from xp.tasks.row import TaskRow
-from xp.tasks.schedule import schedule
 from xp.worker.program import run_stage
+from xp.worker.tasks import held_out_tasks, policy_chat, training_order
 
 MIDDLEWARE = "xp.backends.skyrl.worker.guarded.EngineDoor"
 
@@ -55,21 +53,12 @@ def prepare(common: SkyRLStageConfig) -> None:
 
 def write_views(config: SkyRLTrainStageConfig, stage: Path, rows: Sequence[TaskRow]) -> None:
     """Every prompt of the training, in xp's order: one epoch of SkyRL's; and of an evaluation while training."""
-    from transformers import AutoTokenizer
-
-    common = config.common
-    directory = Path(common.tasks)
-    chat = ChatTokens(AutoTokenizer.from_pretrained(config.start_model), common.chat)
-    resolve(stage, chat)
-
-    def kept(rows: Sequence[TaskRow]) -> list[TaskRow]:
-        return within_limit(directory, rows, chat, common.sampling.max_prompt_tokens)
-
-    num_prompts = config.num_steps * config.prompts_per_step
-    order = schedule(kept(rows), num_prompts, seed=common.sampling.seed, shuffle=config.shuffle)
+    common, sampling = config.common, config.common.sampling
+    chat = policy_chat(common, config.start_model, stage)
+    order = training_order(config, rows, chat, seed=sampling.seed, max_prompt_tokens=sampling.max_prompt_tokens)
     write_view(order, Path(config.train_data))
     if config.during is not None:
-        held_out = kept(load_tasks(directory, stage, "held_out"))
+        held_out = held_out_tasks(common, stage, chat, sampling.max_prompt_tokens)
         write_view(config.during.episodes(held_out), Path(config.held_out_data))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -27,15 +26,14 @@ from xp.backends.slime.worker.config import (
     SlimeStageConfig,
     SlimeTrainConfig,
 )
-from xp.backends.stages.diagnosis import live_rules
-from xp.backends.stages.episode import chat_of, episode_config, episode_secrets
+from xp.backends.stages.config import episode_files, stage_fields, train_and_evaluate, train_fields
+from xp.backends.stages.episode import episode_secrets
 from xp.backends.stages.evaluation import best_rule, rounds
 from xp.backends.stages.model import model_place, start_place
 from xp.backends.stages.needs import QUIET, trainer_resources, trainer_runtime
-from xp.backends.stages.prepare import prepare_config
+from xp.digest import text_digest
 from xp.job import Job, Stage
 from xp.spec import RunSpec
-from xp.tasks.length import Length
 
 __all__ = [
     "batch_laws", "checkpoint", "evaluation", "evaluations", "meanings",
@@ -89,12 +87,7 @@ def memory(spec: RunSpec) -> MemoryUse:
 def stages(spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
     """convert (on request) -> train -> evaluate (where tasks are held out)."""
     converted = (_convert_stage(spec, places),) if spec.backend.convert_model else ()
-    needs = ("prepare", *(stage.name for stage in converted))
-    train = Stage("train", _train_job(spec, places), needs=needs)
-    before = {"before": start_place(spec)} if spec.evaluation.before_training else {}
-    if not spec.env.is_held_out:
-        return (*converted, train)
-    return (*converted, train, evaluation(spec, places, {**before, "after": places.model}, needs=("train",)))
+    return train_and_evaluate(spec, places, converted, _train_job(spec, places), evaluation)
 
 
 def evaluation(spec: RunSpec, places: RunPaths, models: Mapping[str, str], needs: tuple[str, ...]) -> Stage:
@@ -130,25 +123,17 @@ def _train_job(spec: RunSpec, places: RunPaths) -> Job:
     config = SlimeTrainConfig(
         common=_common(spec, places, "train"),
         command=_command(spec, train_flags(spec, places)),
-        base_model=model_place(spec.model),
-        initial_checkpoint=training.initial_checkpoint,
+        **train_fields(spec, places),
         architecture=_architecture(spec),
         prompts=_prompts(here),
         held_out=_held_out(here) if spec.evaluation.every else None,
         rounds=rounds(spec),
         checkpoints=places.checkpoints,
         exports=_exports(places),
-        model_dir=places.model,
-        length=Length(training.num_steps, training.epochs),
-        prompts_per_step=training.prompts_per_step,
-        group_size=training.group_size,
         updates_per_step=training.updates_per_step,
         warmup_updates=training.warmup_updates,
         keep_checkpoints=training.keep_checkpoints,
         best=best_rule(spec, places),
-        symptoms=live_rules(spec),
-        shuffle=training.shuffle,
-        mask_truncated=spec.algorithm.mask_truncated,
         estimator=spec.algorithm.estimator.value,
         advantage_fn=spec.algorithm.advantage_fn,
         critic=_critic(spec, places),
@@ -210,7 +195,7 @@ def _convert_stage(spec: RunSpec, places: RunPaths) -> Stage:
 
 def _converted(spec: RunSpec) -> str:
     content = json.dumps(_made_of(spec), sort_keys=True)
-    return f"models/{spec.model.name}-megatron-{hashlib.sha256(content.encode()).hexdigest()[:16]}"
+    return f"models/{spec.model.name}-megatron-{text_digest(content)[:16]}"
 
 
 def _made_of(spec: RunSpec) -> dict[str, Any]:
@@ -244,23 +229,13 @@ def _command(spec: RunSpec, flags: Flags) -> SlimeCommand:
 def _common(spec: RunSpec, places: RunPaths, stage: str) -> SlimeStageConfig:
     training = spec.training
     return SlimeStageConfig(
-        attempt=places.attempt,
-        run=places.run,
-        stage_dir=places.stage(stage),
-        tasks=places.tasks,
-        metrics=places.metrics,
-        chat=chat_of(spec),
+        **stage_fields(spec, places, stage),
         limits=EngineLimits(
             max_prompt_tokens=training.max_prompt_tokens,
             max_tokens_per_turn=training.max_tokens_per_turn,
             max_response_tokens=training.max_response_tokens,
         ),
         seed=spec.seed,
-        max_void_fraction=training.max_void_fraction,
-        pass_threshold=spec.evaluation.pass_threshold,
-        on_nonfinite=training.on_nonfinite.value,
-        max_logprob_gap=training.max_logprob_gap,
-        upload_as=places.run.removeprefix("runs/") if spec.upload_rollouts else None,
     )
 
 
@@ -269,8 +244,7 @@ def _job(spec: RunSpec, here: str, module: str, config: str, outputs: tuple[str,
         argv=("python", "-m", module, f"{here}/config.json"),
         files={
             f"{here}/config.json": config,
-            f"{here}/episode.json": episode_config(spec).to_json(),
-            f"{here}/prepare.json": prepare_config(spec).to_json(),
+            **episode_files(spec, here),
         },
         outputs=outputs,
         resources=trainer_resources(spec),

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+from xp.codec import JsonFile
 from xp.diagnosis.live import LiveRules
-from xp.envs.config import Chat
 from xp.tasks.length import Length
 from xp.tasks.rounds import Rounds
 from xp.worker.best import BestRule
+from xp.worker.stage import EvaluateConfig, StageConfig, TrainConfig
 
 STEPS_FLAG = "--num-rollout"
 
@@ -46,29 +46,12 @@ class SlimeCommand:
 
 
 @dataclass(frozen=True)
-class SlimeStageConfig:
-    """Configuration that training and evaluation share. Paths are relative to the working directory (the outputs)."""
+class SlimeStageConfig(StageConfig):
+    """What training and evaluation share."""
 
-    attempt: int
-    run: str
-    stage_dir: str
-    tasks: str
-    """Directory of the canonical task set."""
-    metrics: str
-    """The run's metrics.jsonl."""
-    chat: Chat
     limits: EngineLimits
     seed: int
     """Seed of the order of tasks."""
-    max_void_fraction: float
-    pass_threshold: float
-    """Smallest reward that is a pass."""
-    on_nonfinite: str
-    """A value of xp.episode.finite.OnNonfinite."""
-    max_logprob_gap: float | None
-    """Largest allowed gap of a step (xp.worker.logprob_gap)."""
-    upload_as: str | None
-    """Run name under which trajectories are uploaded to OpenReward; None: they are not."""
 
 
 @dataclass(frozen=True)
@@ -83,15 +66,11 @@ class CriticConfig:
 
 
 @dataclass(frozen=True)
-class SlimeTrainConfig:
+class SlimeTrainConfig(TrainConfig):
     """Input of xp.backends.slime.worker.train."""
 
     common: SlimeStageConfig
     command: SlimeCommand
-    base_model: str
-    """Hugging Face id or directory of the model; what the KL penalty is relative to."""
-    initial_checkpoint: str | None
-    """Directory whose weights and tokenizer training starts from; None: those of `base_model`."""
     architecture: Mapping[str, Any]
     """The network as the spec has it, to be compared with the model's config.json."""
     prompts: str
@@ -104,36 +83,18 @@ class SlimeTrainConfig:
     """Value of --save and --load."""
     exports: str
     """Directory of the Hugging Face exports, `<exports>/<rollout id>`; the rollout id of step n is n - 1."""
-    model_dir: str
-    """Directory of the trained model, in Hugging Face's format."""
-    length: Length
-    prompts_per_step: int
-    group_size: int
     updates_per_step: int
     warmup_updates: int
     keep_checkpoints: int
     """Slime deletes none: older ones, with their exports, are removed once a newer one is whole."""
     best: BestRule | None
     """Rule on the evaluations while training."""
-    symptoms: LiveRules
-    shuffle: bool
-    mask_truncated: bool
     estimator: str
     """A spec's `algorithm.estimator`."""
     advantage_fn: str | None
     """Function of the estimator `custom`; None for the others."""
     critic: CriticConfig | None
     """Critic of the estimator `gae`; None for the others."""
-
-    @property
-    def start_model(self) -> str:
-        """Model that training starts from."""
-        return self.initial_checkpoint or self.base_model
-
-    @property
-    def num_steps(self) -> int:
-        """Rollout steps; call only where they are given or settled."""
-        return self.length.steps
 
     def with_length(self, length: Length) -> SlimeTrainConfig:
         """Returns a copy with this number of rollout steps."""
@@ -152,21 +113,9 @@ class SlimeTrainConfig:
         words[words.index("--load") + 1] = self.initial_checkpoint
         return replace(self, command=replace(self.command, flags=tuple(words)))
 
-    def to_json(self) -> str:
-        return json.dumps(asdict(self), indent=2) + "\n"
-
-    @staticmethod
-    def from_json(text: str) -> SlimeTrainConfig:
-        value = json.loads(text)
-        critic = None if value["critic"] is None else CriticConfig(**value["critic"])
-        parts = {"common": _common(value["common"]), "command": _command(value["command"]), "critic": critic}
-        parts |= {"rounds": Rounds(**value["rounds"]), "length": Length(**value["length"])}
-        live = {"best": _best(value["best"]), "symptoms": LiveRules.from_value(value["symptoms"])}
-        return SlimeTrainConfig(**value | parts | live)
-
 
 @dataclass(frozen=True)
-class ConvertConfig:
+class ConvertConfig(JsonFile):
     """Input of worker/convert.py: a Hugging Face directory becomes a Megatron checkpoint, once for all runs."""
 
     stage_dir: str
@@ -181,17 +130,9 @@ class ConvertConfig:
     manifest: Mapping[str, Any]
     """Content of `<output_dir>/manifest.json`, written last: what it was made of."""
 
-    def to_json(self) -> str:
-        return json.dumps(asdict(self), indent=2) + "\n"
-
-    @staticmethod
-    def from_json(text: str) -> ConvertConfig:
-        value = json.loads(text)
-        return ConvertConfig(**value | {"command": _command(value["command"])})
-
 
 @dataclass(frozen=True)
-class SlimeEvaluateConfig:
+class SlimeEvaluateConfig(EvaluateConfig):
     """Input of xp.backends.slime.worker.evaluate: Slime's own rollout plays the held-out tasks, without a trainer.
 
     The command is of train.py with `--debug-rollout-only --num-rollout 0 --eval-interval 1`; it is run once a model.
@@ -200,24 +141,12 @@ class SlimeEvaluateConfig:
     common: SlimeStageConfig
     command: SlimeCommand
     """Its --hf-checkpoint is the first model; the program puts each model's directory there in turn."""
-    models: Mapping[str, str]
-    """`before` and `after` -> Hugging Face id or directory, in the order in which they are played."""
     held_out: str
     """Value of --eval-prompt-data: the program writes the view there, one line an episode."""
-    rounds: Rounds
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self), indent=2) + "\n"
-
-    @staticmethod
-    def from_json(text: str) -> SlimeEvaluateConfig:
-        value = json.loads(text)
-        parts = {"common": _common(value["common"]), "command": _command(value["command"])}
-        return SlimeEvaluateConfig(**value | parts | {"rounds": Rounds(**value["rounds"])})
 
 
 @dataclass(frozen=True)
-class WorkerConfig:
+class WorkerConfig(JsonFile):
     """Configuration of the functions that Slime loads by name. Stage programs write it, Slime's processes read it."""
 
     root: str
@@ -243,16 +172,6 @@ class WorkerConfig:
     estimator: str
     advantage_fn: str | None
 
-    def to_json(self) -> str:
-        return json.dumps(asdict(self), indent=2) + "\n"
-
-    @staticmethod
-    def from_json(text: str) -> WorkerConfig:
-        value = json.loads(text)
-        symptoms = None if value["symptoms"] is None else LiveRules.from_value(value["symptoms"])
-        parts = {"common": _common(value["common"]), "best": _best(value["best"]), "symptoms": symptoms}
-        return WorkerConfig(**value | parts)
-
 
 def warm_up_start(learning_rate: float, warmup_updates: int) -> float:
     """Value of --lr-warmup-init with which Megatron's warm-up of N - 1 updates is xp's of N: it begins at 1/N."""
@@ -267,18 +186,3 @@ def warm_up_too_long(updates: int) -> str:
 WORKER_ATTRIBUTE = "xp_worker"
 """Attribute of Slime's `args` with the absolute path of a WorkerConfig; the stage programs put it there by
 --custom-config-path, which is theirs alone."""
-
-
-def _common(value: dict[str, Any]) -> SlimeStageConfig:
-    return SlimeStageConfig(
-        **value | {"limits": EngineLimits(**value["limits"]), "chat": Chat.from_value(value["chat"])}
-    )
-
-
-def _best(value: dict[str, Any] | None) -> BestRule | None:
-    return None if value is None else BestRule(**value)
-
-
-def _command(value: dict[str, Any]) -> SlimeCommand:
-    words = {name: tuple(value[name]) for name in ("flags", "path_flags", "model_flags")}
-    return SlimeCommand(**value | words)

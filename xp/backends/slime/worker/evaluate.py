@@ -7,30 +7,24 @@ It is Slime's train.py without training: the same router, engines and generate f
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from xp.backends.slime.worker.config import SlimeCommand, SlimeEvaluateConfig, WorkerConfig
 from xp.backends.slime.worker.models import local_model
 from xp.backends.slime.worker.program import run_train
-from xp.backends.slime.worker.rollout_process import played_from
 from xp.backends.slime.worker.sources import open_sources
 from xp.backends.slime.worker.steps import played_file
 from xp.backends.slime.worker.tasks_view import write_episodes
-from xp.episode.auto_dialect import resolve
-from xp.episode.evaluation import evaluation_result, write_evaluation
-from xp.episode.metrics import Played, check_health
-from xp.episode.metrics_file import MetricsFile
-from xp.episode.tokens import ChatTokens
+from xp.codec import decode
+from xp.episode.metrics import Played
 from xp.errors import ExitCode, XpError
 from xp.reading import config_of
-from xp.tasks.evaluated import evaluation_metrics, held_out_on_record
-from xp.tasks.load import load_tasks, within_limit
+from xp.worker.evaluate import evaluate_models
 from xp.worker.program import run_stage
+from xp.worker.tasks import held_out_tasks, policy_chat
 
 
 def main(argv: Sequence[str]) -> None:
@@ -39,32 +33,21 @@ def main(argv: Sequence[str]) -> None:
     config = config_of(path, SlimeEvaluateConfig.from_json)
     root = Path.cwd()
     open_sources(config.command)
-    threshold, tasks = config.common.pass_threshold, Path(config.common.tasks)
-    metrics = MetricsFile(Path(config.common.metrics), "evaluate", config.common.attempt)
-    results: dict[str, Any] = {}
-    for number, (name, model) in enumerate(config.models.items()):
-        played = _play(config, name, local_model(model, root), path.parent, root)
-        check_health(played, config.common.max_void_fraction)
-        results[name] = evaluation_result(played, threshold)
-        own = evaluation_metrics(name, played, threshold, tasks)
-        metrics.write(number, own)
-    write_evaluation(path.parent / "evaluation.json", config.models, results, held_out_on_record(tasks))
+    evaluate_models(
+        config, path.parent, lambda name, model: _play(config, name, local_model(model, root), path.parent, root)
+    )
 
 
 def _play(config: SlimeEvaluateConfig, name: str, model: Path, stage: Path, root: Path) -> list[Played]:
-    from transformers import AutoTokenizer
-
-    chat = ChatTokens(AutoTokenizer.from_pretrained(model), config.common.chat)
-    resolve(stage, chat)
-    tasks = Path(config.common.tasks)
-    rows = within_limit(tasks, load_tasks(tasks, stage, "held_out"), chat, config.common.limits.max_prompt_tokens)
+    chat = policy_chat(config.common, model, stage)
+    rows = held_out_tasks(config.common, stage, chat, config.common.limits.max_prompt_tokens)
     num_episodes = write_episodes(rows, config.rounds, Path(config.held_out))
     worker = worker_config(config, name, root, num_episodes)
     run_train(with_model(config.command, model), worker)
     file = played_file(worker)
     if not file.is_file():
         raise XpError(f"Slime ended without evaluating {name}", ExitCode.MISSING_OUTPUT)
-    return [played_from(value) for value in json.loads(file.read_text())]
+    return decode(list[Played], file.read_text())
 
 
 def worker_config(config: SlimeEvaluateConfig, name: str, root: Path, num_episodes: int) -> WorkerConfig:

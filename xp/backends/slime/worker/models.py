@@ -11,6 +11,7 @@ from typing import Any
 
 from xp.errors import ExitCode, XpError
 from xp.models.network import mismatches
+from xp.worker.publish import publish
 
 
 def local_model(name: str, root: Path) -> Path:
@@ -46,22 +47,10 @@ def check_architecture(model: Path, architecture: Mapping[str, Any]) -> None:
 
 
 def publish_model(export: Path, target: Path) -> None:
-    """Put Slime's last export where later stages and users find it: whole or not at all, without a second copy.
-
-    A model of an earlier attempt is kept as `<name>.attempt-<n>`.
-
-    Raises:
-        XpError: (MISSING_OUTPUT) there is no such export.
-    """
+    """Publish Slime's last export, without a second copy; raises XpError(MISSING_OUTPUT) where there is none."""
     if not (export / "config.json").is_file():
         raise XpError(f"Slime ended without its last export, {export}", ExitCode.MISSING_OUTPUT)
-    staged = target.with_name(f".{target.name}.part")
-    shutil.rmtree(staged, ignore_errors=True)
-    linked_copy(export, staged)
-    if target.exists():
-        number = 1 + len(list(target.parent.glob(f"{target.name}.attempt-*")))
-        target.rename(target.with_name(f"{target.name}.attempt-{number}"))
-    staged.rename(target)
+    publish(lambda staged: linked_copy(export, staged), target)
 
 
 def linked_copy(source: Path, target: Path) -> None:

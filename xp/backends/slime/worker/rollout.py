@@ -13,21 +13,24 @@ from xp.backends.slime.worker.engine import EngineTurn, write_turn
 from xp.backends.slime.worker.rollout_process import Worker, worker, write_played
 from xp.envs.base import Message
 from xp.episode.episode import Episode
-from xp.episode.metrics import Played
 from xp.episode.outcome import EpisodeStatus, Outcome
 from xp.episode.tokens import ChatTokens
-from xp.episode.trajectory import Tokens, Trajectory, trajectory
+from xp.episode.trajectory import Tokens, Trajectory
+from xp.worker.played import PlayedEpisode
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class SlimeTaskName:
-    """The part of a sample's metadata that names its task."""
+class SlimeTask:
+    """Task of a sample, from its metadata."""
 
+    task_id: str
     env: str
     split: str
     index: int
+    tools: str
+    """JSON list of function schemas."""
     messages: tuple[Message, ...]
     """The opening ones."""
 
@@ -54,8 +57,9 @@ async def _play(own: Worker, args: Any, sample: Any, sampling: Mapping[str, Any]
     from slime.rollout.sglang_rollout import GenerateState
 
     chat = own.chat(GenerateState(args).tokenizer)
-    named = {name: sample.metadata[name] for name in ("env", "split", "index")}
-    episode = own.mix.episode(SlimeTaskName(**named, messages=tuple(sample.prompt)))
+    named = {name: sample.metadata[name] for name in ("task_id", "env", "split", "index")}
+    task = SlimeTask(**named, tools=json.dumps(sample.metadata["tools"]), messages=tuple(sample.prompt))
+    episode = own.mix.episode(task)
     try:
         is_whole = await _converse(own, args, sample, sampling, episode, chat)
     finally:
@@ -66,12 +70,11 @@ async def _play(own: Worker, args: Any, sample: Any, sampling: Mapping[str, Any]
         return sample
     num_prompt = len(sample.tokens) - sample.response_length
     num_generated = sum(sample.loss_mask or ())
-    played = Played(sample.metadata["env"], sample.metadata["task_id"], outcome, num_generated)
     tokens = Tokens(num_prompt, num_generated, sample.response_length - num_generated)
-    prompt = chat.kept(sample.tokens[:num_prompt])
-    record = _record(own, args, sample, episode, tokens, evaluation, prompt)
-    await _threaded(own, lambda: own.take(played, record))
-    write_played(sample.metadata, played)
+    number = sample.metadata.get("sample", (sample.index or 0) % args.n_samples_per_prompt)
+    ended = PlayedEpisode(task, number, episode, tokens, chat.kept(sample.tokens[:num_prompt]))
+    await _threaded(own, lambda: own.take(ended.played(), _recorded(own, ended, evaluation)))
+    write_played(sample.metadata, ended.played())
     _close(own, sample, outcome, chat)
     return sample
 
@@ -131,23 +134,11 @@ def _close(own: Worker, sample: Any, outcome: Outcome, chat: ChatTokens) -> None
         sample.append_response_tokens(tokens=[chat.end_id], trainable=False)
 
 
-def _record(
-    own: Worker, args: Any, sample: Any, episode: Episode, tokens: Tokens, evaluation: bool, prompt: str | None
-) -> Trajectory:
+def _recorded(own: Worker, ended: PlayedEpisode, evaluation: bool) -> Trajectory:
     from slime.rollout import sample_hooks
 
     phase = "evaluate" if evaluation and own.config.phase == "train" else own.config.phase
-    return trajectory(
-        episode,
-        sample.prompt,
-        run=own.config.common.run,
-        phase=phase,
-        step=sample_hooks._current_rollout_id or 0,
-        sample=sample.metadata.get("sample", (sample.index or 0) % args.n_samples_per_prompt),
-        tools=json.dumps(sample.metadata["tools"]),
-        tokens=tokens,
-        prompt=prompt,
-    )
+    return ended.trajectory(own.config.common.run, phase, sample_hooks._current_rollout_id or 0)
 
 
 def _forget(sample: Any) -> None:

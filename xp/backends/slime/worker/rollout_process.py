@@ -12,10 +12,11 @@ from typing import Any
 
 from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, WorkerConfig
 from xp.backends.slime.worker.shutdown import close_when_asked
+from xp.codec import from_value
 from xp.envs.secrets_file import environment
 from xp.episode.metrics import Played, check_health
 from xp.episode.mixture import EnvironmentMixture
-from xp.episode.outcome import EpisodeStatus, Outcome
+from xp.episode.outcome import EpisodeStatus
 from xp.episode.recorder import Recorder
 from xp.episode.tokens import ChatTokens
 from xp.episode.trajectory import Trajectory
@@ -115,14 +116,7 @@ def write_played(metadata: dict[str, Any], played: Played) -> None:
 
 def read_played(metadata: dict[str, Any]) -> Played:
     """Reads the data that `write_played` stored."""
-    return played_from(metadata[PLAYED])
-
-
-def played_from(value: dict[str, Any]) -> Played:
-    """A Played from its plain values."""
-    outcome = value["outcome"]
-    own = outcome | {"status": EpisodeStatus(outcome["status"]), "step_rewards": tuple(outcome["step_rewards"])}
-    return Played(**value | {"outcome": Outcome(**own)})
+    return from_value(Played, metadata[PLAYED])
 
 
 _workers: dict[str, Worker] = {}

@@ -19,8 +19,8 @@ from xp.backends.slime.worker.models import linked_copy
 from xp.backends.slime.worker.rollout_process import Worker, read_played, worker
 from xp.episode.metrics import Played, check_health, episode_metrics
 from xp.episode.metrics_file import MetricsFile
-from xp.tasks.evaluated import evaluation_metrics
-from xp.worker.best import METRIC, STAGE, BestKeeper
+from xp.worker.best import BestKeeper
+from xp.worker.evaluate import evaluated_while_training
 
 DROPPED = "rollout/dynamic_filter/drop_"
 
@@ -70,13 +70,9 @@ def log_evaluation(
     if own.config.phase != "train":
         _write_played(own, played)
         return True
-    check_health(played, own.config.common.max_void_fraction)
-    common = own.config.common
-    metrics = evaluation_metrics("during", played, common.pass_threshold, own.path(common.tasks))
-    file = MetricsFile(own.path(own.config.common.metrics), STAGE, own.config.common.attempt)
-    file.write(rollout_id + 1, metrics)
+    reward = evaluated_while_training(own.config.common, played, rollout_id + 1, Path(own.config.root))
     if own.config.best is not None:
-        _consider(own, BestKeeper(own.config.best, Path(own.config.root)), rollout_id, metrics[METRIC])
+        _consider(own, BestKeeper(own.config.best, Path(own.config.root)), rollout_id, reward)
     return True
 
 

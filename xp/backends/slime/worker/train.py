@@ -22,16 +22,14 @@ from xp.backends.slime.worker.program import run_train
 from xp.backends.slime.worker.sources import open_sources
 from xp.backends.slime.worker.tasks_view import write_episodes, write_view
 from xp.episode.advantages import load_advantage_fn
-from xp.episode.auto_dialect import resolve
-from xp.episode.tokens import ChatTokens
 from xp.errors import ExitCode, XpError
 from xp.reading import config_of
 from xp.tasks.length import settle
-from xp.tasks.load import load_tasks, within_limit
+from xp.tasks.load import load_tasks
 from xp.tasks.row import TaskRow
-from xp.tasks.schedule import schedule
 from xp.worker.best import BestKeeper, EarlyStop
 from xp.worker.program import run_stage
+from xp.worker.tasks import held_out_tasks, policy_chat, training_order
 
 
 def main(argv: Sequence[str]) -> None:
@@ -89,16 +87,11 @@ def check_warm_up(config: SlimeTrainConfig) -> None:
 
 def write_views(config: SlimeTrainConfig, stage: Path, model: Path, rows: Sequence[TaskRow]) -> None:
     """Slime's prompt data in xp's order, and its held-out data where it evaluates while training."""
-    from transformers import AutoTokenizer
-
-    common = config.common
-    chat = ChatTokens(AutoTokenizer.from_pretrained(model), common.chat)
-    resolve(stage, chat)
-    kept = _kept(config, rows, chat)
-    num_prompts = config.num_steps * config.prompts_per_step
-    write_view(schedule(kept, num_prompts, seed=common.seed, shuffle=config.shuffle), Path(config.prompts))
+    common, limit = config.common, config.common.limits.max_prompt_tokens
+    chat = policy_chat(common, model, stage)
+    write_view(training_order(config, rows, chat, seed=common.seed, max_prompt_tokens=limit), Path(config.prompts))
     if config.held_out is not None:
-        held_out = _kept(config, load_tasks(Path(common.tasks), stage, "held_out"), chat)
+        held_out = held_out_tasks(common, stage, chat, limit)
         write_episodes(held_out, config.rounds, Path(config.held_out))
 
 
@@ -137,10 +130,6 @@ def worker_config(config: SlimeTrainConfig, root: Path) -> WorkerConfig:
 
 def _critic_place(config: SlimeTrainConfig, root: Path) -> Path | None:
     return None if config.critic is None else root / config.critic.checkpoints
-
-
-def _kept(config: SlimeTrainConfig, rows: Sequence[TaskRow], chat: ChatTokens) -> list[TaskRow]:
-    return within_limit(Path(config.common.tasks), rows, chat, config.common.limits.max_prompt_tokens)
 
 
 if __name__ == "__main__":

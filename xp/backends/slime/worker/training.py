@@ -13,10 +13,9 @@ from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, WorkerConfig
 from xp.backends.slime.worker.hooks import OVER_TRAINED_TOKENS
 from xp.backends.slime.worker.metric_names import NATIVE, OF_CRITIC
 from xp.backends.slime.worker.steps import half_of, metrics_file
-from xp.diagnosis.live import SymptomWatch
-from xp.episode.finite import FiniteUpdates, OnNonfinite, finite_means
+from xp.episode.finite import finite_means
 from xp.reading import config_of
-from xp.worker.logprob_gap import check_gap
+from xp.worker.step_log import StepLog
 
 WATCHED = ("loss", "grad_norm", "value_loss", "critic_grad_norm")
 """Values of an update that must be finite, by xp's names."""
@@ -38,16 +37,15 @@ def enter(args: Any) -> None:
         logging_utils.log = Watched(logging_utils.log, config)
 
 
-class Watched:
+class Watched(StepLog):
     """Slime's log function, wrapped to capture its values."""
 
     def __init__(self, native: Callable[..., None], config: WorkerConfig) -> None:
+        root = Path(config.root)
+        super().__init__(config.common, metrics_file(config), config.symptoms, root=root)
         self._native, self._config = native, config
         self._updates: list[dict[str, float]] = []
         self._left_out = 0
-        file = Path(config.root, config.common.metrics)
-        self._watch = None if config.symptoms is None else SymptomWatch(config.symptoms, file)
-        self._finite = FiniteUpdates(OnNonfinite(config.common.on_nonfinite))
 
     def __call__(self, args: Any, metrics: Mapping[str, Any], step_key: str) -> None:
         self._native(args, metrics, step_key)
@@ -66,9 +64,9 @@ class Watched:
         self._updates.append({ours: float(metrics[name]) for name, ours in NATIVE.items() if name in metrics})
         rollout_id, position = divmod(number, self._config.updates_per_step)
         watched = {ours: self._updates[-1].get(f"training/{ours}") for ours in WATCHED}
-        self._left_out += not self._finite.are_finite(rollout_id + 1, watched)
+        self._left_out += not self.are_finite(rollout_id + 1, watched)
         if position == 0 and (gap := self._updates[0].get("training/logprob_gap")) is not None:
-            check_gap(rollout_id + 1, gap, self._config.common.max_logprob_gap)
+            self.check_gap(rollout_id + 1, gap)
         if position + 1 < self._config.updates_per_step:
             return
         training = finite_means(self._updates)
@@ -81,10 +79,7 @@ class Watched:
         if self._config.estimator == "gae":
             training |= json.loads(_critics(self._config, rollout_id).read_text())
         half = json.loads(half_of(self._config, rollout_id).read_text())
-        line = {**half["metrics"], **training, "time/step_s": max(0.0, time.time() - half["began"])}
-        metrics_file(self._config).write(rollout_id + 1, line)
-        if self._watch is not None:
-            self._watch.line(rollout_id + 1, line)
+        self.line(rollout_id + 1, {**half["metrics"], **training, "time/step_s": max(0.0, time.time() - half["began"])})
 
 
 def _critics(config: WorkerConfig, rollout_id: int) -> Path:

@@ -9,12 +9,11 @@ from typing import Any
 from xp.backends import capability
 from xp.backends.base import MemoryUse, RunPaths
 from xp.backends.batch.laws import TRL, Law, with_shared_laws
-from xp.backends.stages.diagnosis import live_rules
-from xp.backends.stages.episode import chat_of, episode_config, episode_secrets
+from xp.backends.stages.config import episode_files, sampling_fields, stage_fields, train_and_evaluate, train_fields
+from xp.backends.stages.episode import episode_secrets
 from xp.backends.stages.evaluation import best_rule, rounds
-from xp.backends.stages.model import model_place, model_stage, start_place
+from xp.backends.stages.model import model_stage
 from xp.backends.stages.needs import QUIET, cpu_engine, cpu_environment, trainer_resources, trainer_runtime
-from xp.backends.stages.prepare import prepare_config
 from xp.backends.trl.control.capabilities import meanings, owners, refusals
 from xp.backends.trl.control.geometry import geometry, world_size
 from xp.backends.trl.control.processes import accelerate_config, evaluation_server, server
@@ -30,7 +29,6 @@ from xp.backends.trl.worker.config import (
 )
 from xp.job import Job, Stage
 from xp.spec import EngineName, RunSpec
-from xp.tasks.length import Length
 
 __all__ = [
     "batch_laws", "checkpoint", "evaluation", "evaluations", "grpo_config",
@@ -65,12 +63,7 @@ def open_doors(spec: RunSpec) -> tuple[str, ...]:
 def stages(spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
     """model (where it is built) -> train -> evaluate (where tasks are held out)."""
     built = () if spec.model.build is None else (model_stage(spec, places),)
-    needs = ("prepare", *(stage.name for stage in built))
-    train = Stage("train", _train_job(spec, places), needs=needs)
-    before = {"before": start_place(spec)} if spec.evaluation.before_training else {}
-    if not spec.env.is_held_out:
-        return (*built, train)
-    return (*built, train, evaluation(spec, places, {**before, "after": places.model}, needs=("train",)))
+    return train_and_evaluate(spec, places, built, _train_job(spec, places), evaluation)
 
 
 def evaluation(spec: RunSpec, places: RunPaths, models: Mapping[str, str], needs: tuple[str, ...]) -> Stage:
@@ -109,19 +102,11 @@ def _train_job(spec: RunSpec, places: RunPaths) -> Job:
             training.temperature,
             None if engines is None else server(spec, engines, takes_weights=True),
         ),
-        base_model=model_place(spec.model),
-        initial_checkpoint=training.initial_checkpoint,
-        model_dir=places.model,
+        **train_fields(spec, places),
         num_processes=world_size(spec),
-        length=Length(training.num_steps, training.epochs),
-        prompts_per_step=training.prompts_per_step,
-        group_size=training.group_size,
         updates_per_rollout=geometry(spec).updates_per_rollout,
-        shuffle=training.shuffle,
-        mask_truncated=spec.algorithm.mask_truncated,
         lora=None if lora is None else Lora(lora.rank, lora.alpha, lora.dropout, lora.target_modules),
         during=_during(spec, places),
-        symptoms=live_rules(spec),
         grpo=grpo_config(spec, places),
     )
     files = {"config.json": config.to_json()}
@@ -142,39 +127,18 @@ def _evaluation_server(spec: RunSpec) -> VLLMServer | None:
 def _common(
     spec: RunSpec, places: RunPaths, stage: str, temperature: float, own_server: VLLMServer | None
 ) -> TRLStageConfig:
-    training = spec.training
     processes = world_size(spec) if stage == "train" else 1
     return TRLStageConfig(
-        attempt=places.attempt,
-        run=places.run,
-        stage_dir=places.stage(stage),
-        tasks=places.tasks,
-        metrics=places.metrics,
+        **stage_fields(spec, places, stage),
         num_threads=max(1, spec.backend.num_threads // processes),
         dtype=spec.model.dtype.value,
-        chat=chat_of(spec),
         sampling=sampling_of(spec, temperature),
-        max_void_fraction=training.max_void_fraction,
-        pass_threshold=spec.evaluation.pass_threshold,
-        on_nonfinite=training.on_nonfinite.value,
-        max_logprob_gap=training.max_logprob_gap,
-        upload_as=places.run.removeprefix("runs/") if spec.upload_rollouts else None,
         server=own_server,
     )
 
 
 def sampling_of(spec: RunSpec, temperature: float) -> TRLSampling:
-    training = spec.training
-    return TRLSampling(
-        temperature=temperature,
-        top_p=training.top_p,
-        top_k=training.top_k,
-        max_prompt_tokens=training.max_prompt_tokens,
-        max_tokens_per_turn=training.max_tokens_per_turn,
-        stop=training.stop,
-        max_response_tokens=training.max_response_tokens,
-        seed=spec.seed,
-    )
+    return TRLSampling(**sampling_fields(spec, temperature), stop=spec.training.stop)
 
 
 def _during(spec: RunSpec, places: RunPaths) -> During | None:
@@ -201,8 +165,7 @@ def _job(spec: RunSpec, here: str, argv: tuple[str, ...], files: Mapping[str, st
         argv=argv,
         files={
             **{f"{here}/{name}": text for name, text in files.items()},
-            f"{here}/episode.json": episode_config(spec).to_json(),
-            f"{here}/prepare.json": prepare_config(spec).to_json(),
+            **episode_files(spec, here),
         },
         outputs=outputs,
         resources=trainer_resources(spec),

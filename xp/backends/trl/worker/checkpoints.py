@@ -11,8 +11,8 @@ from transformers import TrainerCallback
 
 from xp.atomic import write_atomically
 from xp.backends.trl.worker.ranks import Ranks
+from xp.digest import file_digest
 from xp.security.names import is_inner_path
-from xp.tasks.files import file_digest
 
 SEAL = "sealed.json"
 """Within a checkpoint, written last: each file's size and sha256."""

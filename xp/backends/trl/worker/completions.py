@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
@@ -12,6 +11,7 @@ from typing import Any
 
 from xp.backends.trl.worker.config import TRLSampling
 from xp.backends.trl.worker.writing import Done, GeneratedTurn, GenerationRequest
+from xp.envs.retry import RetryRule, retried
 from xp.errors import ExitCode, XpError
 
 MODEL = "policy"
@@ -20,6 +20,10 @@ MAX_REQUESTS = 256
 """In flight from one process; the server batches what it has room for."""
 TIMEOUT_S = 1800.0
 ATTEMPTS = 3
+
+
+class _Hiccup(Exception):
+    """The server did not answer, or with a fault of its own."""
 
 
 class ServerWriter:
@@ -44,7 +48,8 @@ class ServerWriter:
         key: str | None = None,
         pause_s: float = 1.0,
     ) -> None:
-        self._url, self._sampling, self._log, self._pause_s = url, sampling, log, pause_s
+        self._url, self._sampling, self._log = url, sampling, log
+        self._again = RetryRule(ATTEMPTS, (_Hiccup,), base_s=pause_s)
         self._end_ids = list(end_ids)
         self._headers = {"Content-Type": "application/json"}
         self._headers |= {"Authorization": f"Bearer {key}"} if key is not None else {}
@@ -106,23 +111,23 @@ class ServerWriter:
 
     def _post(self, body: Mapping[str, Any]) -> Any:
         request = urllib.request.Request(f"{self._url}/v1/completions", json.dumps(body).encode(), self._headers)
-        fault = ""
-        for attempt in range(ATTEMPTS):
-            if attempt:
-                time.sleep(self._pause_s * 2 ** (attempt - 1))
-            try:
-                with self._opener.open(request, timeout=TIMEOUT_S) as response:
-                    return json.loads(response.read())
-            except urllib.error.HTTPError as error:
-                fault = f"{error.code}: {error.read(500).decode(errors='replace')}"
-                if error.code < 500:
-                    break  # the same request would be refused again
-            except TimeoutError as error:
-                fault = f"{error} after {TIMEOUT_S:g} s"
-                break
-            except (OSError, ValueError) as error:
-                fault = str(error)
-        raise self._failed(fault)
+        try:
+            return retried(lambda: self._sent(request), self._again)
+        except _Hiccup as fault:
+            raise self._failed(str(fault)) from None
+
+    def _sent(self, request: urllib.request.Request) -> Any:
+        """The answer to one try; raises _Hiccup where another one may help."""
+        try:
+            with self._opener.open(request, timeout=TIMEOUT_S) as response:
+                return json.loads(response.read())
+        except urllib.error.HTTPError as error:
+            fault = f"{error.code}: {error.read(500).decode(errors='replace')}"
+            raise _Hiccup(fault) if error.code >= 500 else self._failed(fault) from None
+        except TimeoutError as error:
+            raise self._failed(f"{error} after {TIMEOUT_S:g} s") from None
+        except (OSError, ValueError) as error:
+            raise _Hiccup(str(error)) from None
 
     def _failed(self, fault: str) -> XpError:
         return XpError(f"the vLLM server failed: {fault}; its log is {self._log}", ExitCode.STAGE_FAILED)

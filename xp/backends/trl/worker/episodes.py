@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 from xp.backends.trl.worker.conversation import Conversation, OpenEngine, Opening, RolloutTurn
 from xp.episode.episode import Episode
-from xp.episode.metrics import Played
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import Outcome, Reply
 from xp.episode.tokens import ChatTokens
-from xp.episode.trajectory import Tokens, Trajectory, trajectory
+from xp.episode.trajectory import Tokens
 from xp.tasks.row import TaskRow
+from xp.worker.played import PlayedEpisode
 
 
 @dataclass(frozen=True)
@@ -31,23 +31,12 @@ class Rollout:
     prompt: str | None
     """Prompt as the model read it, where the run keeps prompts."""
 
-    def played(self) -> Played:
-        return Played(self.row.env, self.row.task_id, self.outcome, sum(self.conversation.mask))
-
-    def trajectory(self, run: str, phase: str, step: int) -> Trajectory:
+    @property
+    def record(self) -> PlayedEpisode:
+        """The episode, as metrics and trajectories have it."""
         mask = self.conversation.mask
         tokens = Tokens(len(self.conversation.prompt_ids), sum(mask), len(mask) - sum(mask))
-        return trajectory(
-            self.episode,
-            self.row.messages,
-            run=run,
-            phase=phase,
-            step=step,
-            sample=self.sample,
-            tools=self.row.tools,
-            tokens=tokens,
-            prompt=self.prompt,
-        )
+        return PlayedEpisode(self.row, self.sample, self.episode, tokens, self.prompt)
 
 
 def play_with(

@@ -13,20 +13,20 @@ from pathlib import Path
 
 from xp.backends.trl.worker.config import TRLEvaluateConfig
 from xp.backends.trl.worker.conversation import OpenEngine
-from xp.backends.trl.worker.lora import check_there, whole_model
+from xp.backends.trl.worker.lora import whole_model
 from xp.backends.trl.worker.process import quiet_trainer
-from xp.episode.auto_dialect import resolve
-from xp.episode.evaluation import evaluation_result, write_evaluation
-from xp.episode.metrics import Played, check_health
-from xp.episode.metrics_file import MetricsFile
+from xp.episode.metrics import Played
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.recorder import Recorder
 from xp.episode.tokens import ChatTokens
 from xp.reading import config_of
-from xp.tasks.evaluated import evaluation_metrics, held_out_on_record
 from xp.tasks.load import load_tasks, within_limit
 from xp.tasks.row import TaskRow
+from xp.worker.evaluate import evaluate_models
+from xp.worker.played import record
 from xp.worker.program import run_stage
+from xp.worker.publish import check_there
+from xp.worker.tasks import policy_chat
 
 
 def main(argv: Sequence[str]) -> None:
@@ -35,31 +35,23 @@ def main(argv: Sequence[str]) -> None:
     config = config_of(path, TRLEvaluateConfig.from_json)
     quiet_trainer(config.common.num_threads)
     rows = load_tasks(Path(config.common.tasks), path.parent, "held_out")
-    threshold, tasks = config.common.pass_threshold, Path(config.common.tasks)
-    metrics = MetricsFile(Path(config.common.metrics), "evaluate", config.common.attempt)
-    results = {}
     first = next(iter(config.models.values()))
     check_there(first)
-    resolve(path.parent, _chat(config, first))
+    policy_chat(config.common, first, path.parent)
     with EnvironmentMixture.from_file(path.with_name("episode.json"), os.environ) as mix:
-        for name, directory in config.models.items():
-            played = _play(config, name, directory, rows, mix)
-            check_health(played, config.common.max_void_fraction)
-            results[name] = evaluation_result(played, threshold)
-            own = evaluation_metrics(name, played, threshold, tasks)
-            metrics.write(list(config.models).index(name), own)
-    write_evaluation(path.parent / "evaluation.json", config.models, results, held_out_on_record(tasks))
+        evaluate_models(config, path.parent, lambda name, directory: _play(config, name, directory, rows, mix))
 
 
 def _play(
     config: TRLEvaluateConfig, name: str, directory: str, rows: Sequence[TaskRow], mix: EnvironmentMixture
 ) -> list[Played]:
     from tqdm import tqdm
+    from transformers import AutoTokenizer
 
     from xp.backends.trl.worker.episodes import play_with, sample_numbers
 
     directory = whole_model(directory, Path(config.common.stage_dir) / f"{name}_model")
-    chat = _chat(config, directory)
+    chat = ChatTokens(AutoTokenizer.from_pretrained(directory), config.common.chat)
     limit = config.common.sampling.max_prompt_tokens
     kept = within_limit(Path(config.common.tasks), rows, chat, limit)
     todo = config.rounds.episodes(kept)
@@ -74,17 +66,11 @@ def _play(
     ):
         for start in range(0, len(todo), config.batch_size):
             batch = numbered[start : start + config.batch_size]
-            for rollout in play_with(open_engine, chat, batch, mix):
-                recorder.write(rollout.trajectory(config.common.run, f"evaluate/{name}", 0))
-                played.append(rollout.played())
+            rollouts = play_with(open_engine, chat, batch, mix)
+            own = (rollout.record for rollout in rollouts)
+            played += record(own, recorder, config.common.run, f"evaluate/{name}", 0)
             bar.update(len(batch))
     return played
-
-
-def _chat(config: TRLEvaluateConfig, directory: str) -> ChatTokens:
-    from transformers import AutoTokenizer
-
-    return ChatTokens(AutoTokenizer.from_pretrained(directory), config.common.chat)
 
 
 @contextmanager

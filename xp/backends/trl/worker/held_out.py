@@ -13,14 +13,14 @@ from xp.backends.trl.worker.config import During, TRLSampling, TRLTrainConfig
 from xp.backends.trl.worker.conversation import OpenEngine
 from xp.backends.trl.worker.episodes import play_with, sample_numbers
 from xp.backends.trl.worker.ranks import Ranks
-from xp.episode.metrics import check_health
-from xp.episode.metrics_file import MetricsFile
+from xp.episode.metrics import Played
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.recorder import Recorder
 from xp.episode.tokens import ChatTokens
-from xp.tasks.evaluated import evaluation_metrics
 from xp.tasks.row import TaskRow
-from xp.worker.best import METRIC, STAGE, BestKeeper, EarlyStop
+from xp.worker.best import BestKeeper, EarlyStop
+from xp.worker.evaluate import evaluated_while_training
+from xp.worker.played import record
 
 
 class HeldOutEvaluation:
@@ -73,19 +73,16 @@ class HeldOutEvaluation:
         common = self._config.common
         open_engine = engine(self._during.sampling)
         size = max(1, self._during.batch_size // self._ranks.count)
-        numbered, played = self._share.numbered, []
+        numbered = self._share.numbered
+        played: list[Played] = []
         for start in range(0, len(numbered), size):
             rollouts = play_with(open_engine, self._chat, numbered[start : start + size], self._mix)
-            for rollout in rollouts[: max(0, self._share.num_counted - start)]:
-                self._recorder.write(rollout.trajectory(common.run, "evaluate/during", step))
-                played.append(rollout.played())
+            counted = (rollout.record for rollout in rollouts[: max(0, self._share.num_counted - start)])
+            played += record(counted, self._recorder, common.run, "evaluate/during", step)
         everyone = [one for share in self._ranks.gather(played) for one in share]
-        check_health(everyone, common.max_void_fraction)
-        metrics = evaluation_metrics("during", everyone, common.pass_threshold, Path(common.tasks))
-        if self._ranks.is_main:
-            MetricsFile(Path(common.metrics), STAGE, common.attempt).write(step, metrics)
+        reward = evaluated_while_training(common, everyone, step, writes=self._ranks.is_main)
         if self._during.best is not None:
-            self._consider(BestKeeper(self._during.best, Path()), step, metrics[METRIC], trainer)
+            self._consider(BestKeeper(self._during.best, Path()), step, reward, trainer)
 
     def _consider(self, keeper: BestKeeper, step: int, reward: float, trainer: Any) -> None:
         """Keep the model, or stop; the first rank decides for all."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from xp.errors import ExitCode, XpError
+from xp.worker.publish import check_there
 
 
 def whole_model(directory: str, target: Path) -> str:
@@ -26,10 +26,3 @@ def whole_model(directory: str, target: Path) -> str:
         return str(target)
     check_there(directory)
     return directory
-
-
-def check_there(directory: str) -> None:
-    """Raise XpError(RUN_DIR) where a run's directory holds neither a model nor adapters."""
-    files = ("config.json", "adapter_config.json")
-    if directory.startswith("runs/") and not any(Path(directory, name).is_file() for name in files):
-        raise XpError(f"there is no model at {directory}; did the run get that far?", ExitCode.RUN_DIR)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
+
+from xp.worker.publish import publish
 
 
 def trained_model(trainer: Any) -> Any:
@@ -32,15 +33,10 @@ def _gathered(trainer: Any) -> Any:
 
 
 def publish_model(model: Any, tokenizer: Any, target: Path) -> None:
-    """Save weights (safetensors, one file), configuration and tokenizer beside the target, then rename into place.
+    """Publish weights (safetensors, one file), configuration and tokenizer."""
 
-    A model of an earlier attempt is kept as `<name>.attempt-<n>`.
-    """
-    staged = target.with_name(f".{target.name}.part")
-    shutil.rmtree(staged, ignore_errors=True)
-    model.save_pretrained(staged, max_shard_size="1TB")
-    tokenizer.save_pretrained(staged)
-    if target.exists():
-        number = 1 + len(list(target.parent.glob(f"{target.name}.attempt-*")))
-        target.rename(target.with_name(f"{target.name}.attempt-{number}"))
-    staged.rename(target)
+    def save(staged: Path) -> None:
+        model.save_pretrained(staged, max_shard_size="1TB")
+        tokenizer.save_pretrained(staged)
+
+    publish(save, target)

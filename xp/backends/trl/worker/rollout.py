@@ -17,6 +17,7 @@ from xp.episode.outcome import EpisodeStatus
 from xp.episode.recorder import Recorder
 from xp.episode.tokens import ChatTokens
 from xp.tasks.row import TaskRow
+from xp.worker.played import record
 
 if TYPE_CHECKING:
     from xp.backends.trl.worker.held_out import HeldOutEvaluation
@@ -68,9 +69,8 @@ class Rollouts:
                 self._held_out.play(engine, step, trainer)
                 began = time.monotonic()
             rollouts = play_with(engine(self._config.common.sampling), self._chat, numbered, self._mix)
-        for rollout in rollouts:
-            self._recorder.write(rollout.trajectory(self._config.common.run, "train", step))
-        shares = self._ranks.gather([rollout.played() for rollout in rollouts])
+        episodes = (rollout.record for rollout in rollouts)
+        shares = self._ranks.gather(record(episodes, self._recorder, self._config.common.run, "train", step))
         self._log.episodes([one for share in shares for one in share], time.monotonic() - began)
         return {
             "prompt_ids": [rollout.conversation.prompt_ids for rollout in rollouts],

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
 from transformers import TrainerCallback
 
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.backends.trl.worker.metric_names import NATIVE
-from xp.diagnosis.live import SymptomWatch
-from xp.episode.finite import FiniteUpdates, OnNonfinite, finite_means
+from xp.episode.finite import finite_means
 from xp.episode.metrics import Played, check_health, episode_metrics
 from xp.episode.metrics_file import MetricsFile
-from xp.worker.logprob_gap import check_gap
+from xp.worker.step_log import StepLog
 
 OF_AN_UPDATE = ("loss", "grad_norm")
 """Metrics that an update that was left out does not have."""
 
 
-class TRLStepLog:
+class TRLStepLog(StepLog):
     """Collects a rollout step's metrics and writes them when its last optimizer update is done.
 
     Args:
@@ -31,25 +28,15 @@ class TRLStepLog:
     """
 
     def __init__(self, config: TRLTrainConfig, file: MetricsFile | None) -> None:
+        super().__init__(config.common, file, config.symptoms, num_steps=config.num_steps)
         self._config = config
-        self._file = file
         self._episodes: dict[str, float] = {}
         self._updates: list[dict[str, float]] = []
-        self._watch = SymptomWatch(config.symptoms, Path(config.common.metrics))
-        self._finite = FiniteUpdates(OnNonfinite(config.common.on_nonfinite))
         self._left_out = 0
         """Updates of this rollout step."""
         self._is_left_out = False
         """The last one."""
         self._began = time.monotonic()
-        self._bar = tqdm(
-            total=config.num_steps,
-            desc="train",
-            unit="step",
-            mininterval=1.0,
-            dynamic_ncols=True,
-            disable=file is None,
-        )
 
     def episodes(self, played: Sequence[Played], rollout_s: float) -> None:
         """A rollout step was played, on all ranks together; raises XpError(UNHEALTHY) where too much of it is void."""
@@ -60,7 +47,7 @@ class TRLStepLog:
     def is_applied(self, global_step: int, loss: float, grad_norm: float | None) -> bool:
         """Returns whether an update is applied. Raises XpError(DIVERGED) if the run must stop."""
         step = global_step // self._config.updates_per_rollout + 1
-        is_finite = self._finite.are_finite(step, {"loss": loss, "gradient norm": grad_norm})
+        is_finite = self.are_finite(step, {"loss": loss, "gradient norm": grad_norm})
         self._is_left_out = not is_finite
         self._left_out += not is_finite
         return is_finite
@@ -72,7 +59,7 @@ class TRLStepLog:
     def gap(self, global_step: int, gap: float) -> None:
         """Engine and trainer differ by so much; raises XpError(DIVERGED) where that is too much."""
         self._episodes["training/logprob_gap"] = gap
-        check_gap(global_step // self._config.updates_per_rollout + 1, gap, self._config.common.max_logprob_gap)
+        self.check_gap(global_step // self._config.updates_per_rollout + 1, gap)
 
     def update(self, global_step: int, logs: Mapping[str, Any]) -> None:
         """TRL logged an optimizer update."""
@@ -86,17 +73,8 @@ class TRLStepLog:
             training["training/updates_left_out"] = float(self._left_out)
             self._left_out = 0
         now = time.monotonic()
-        line = {**self._episodes, **training, "time/step_s": now - self._began}
-        if self._file is not None:
-            self._file.write(step, line)
-            self._watch.line(step, line)
+        self.line(step, {**self._episodes, **training, "time/step_s": now - self._began})
         self._began, self._updates = now, []
-        self._bar.set_postfix(reward=f"{self._episodes.get('reward/avg_raw_reward', float('nan')):.3f}", refresh=False)
-        self._bar.update(step - self._bar.n)
-
-    def finish(self) -> None:
-        """The run's last step is done."""
-        self._bar.close()
 
     def callback(self) -> TrainerCallback:
         return _Callback(self)

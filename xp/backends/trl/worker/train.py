@@ -18,21 +18,18 @@ from xp.backends.trl.worker.process import join_group, leave_group, quiet_rank, 
 from xp.backends.trl.worker.publish import publish_model, trained_model
 from xp.backends.trl.worker.ranks import Ranks
 from xp.backends.trl.worker.tasks_view import trl_rows
-from xp.episode.auto_dialect import resolve
 from xp.episode.metrics_file import MetricsFile
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.recorder import Recorder
-from xp.episode.tokens import ChatTokens
 from xp.reading import config_of
 from xp.security import loopback
 from xp.tasks.length import settle
-from xp.tasks.load import load_tasks, within_limit
-from xp.tasks.row import TaskRow
-from xp.tasks.schedule import schedule
+from xp.tasks.load import load_tasks
 from xp.worker.best import EarlyStop
 from xp.worker.plain_weights import keep_plain_weights
 from xp.worker.program import run_stage
 from xp.worker.seeded_draws import take_back_draws
+from xp.worker.tasks import held_out_tasks, policy_chat, training_order
 
 if TYPE_CHECKING:
     from xp.backends.trl.worker.rollout import Rollouts
@@ -58,12 +55,9 @@ def main(argv: Sequence[str]) -> None:
     quiet_trainer(config.common.num_threads)
     set_seed(config.common.sampling.seed)
     tokenizer = AutoTokenizer.from_pretrained(config.start_model)
-    chat = ChatTokens(tokenizer, config.common.chat)
-    resolve(path.parent, chat)
-    kept = within_limit(Path(config.common.tasks), rows, chat, config.common.sampling.max_prompt_tokens)
-    order = schedule(
-        kept, config.num_steps * config.prompts_per_step, seed=config.common.sampling.seed, shuffle=config.shuffle
-    )
+    chat = policy_chat(config.common, config.start_model, path.parent, tokenizer)
+    sampling = config.common.sampling
+    order = training_order(config, rows, chat, seed=sampling.seed, max_prompt_tokens=sampling.max_prompt_tokens)
 
     from xp.backends.trl.worker.checkpoints import latest_checkpoint, save_checkpoint
     from xp.backends.trl.worker.held_out import HeldOutEvaluation
@@ -78,7 +72,8 @@ def main(argv: Sequence[str]) -> None:
         log = TRLStepLog(config, metrics if ranks.is_main else None)
         held_out = None
         if config.during is not None:
-            held_out = HeldOutEvaluation(config, _held_out(config, path.parent, chat), chat, mix, recorder, ranks)
+            kept = held_out_tasks(config.common, path.parent, chat, sampling.max_prompt_tokens)
+            held_out = HeldOutEvaluation(config, kept, chat, mix, recorder, ranks)
             config = _patient(config, held_out.patience_s)
         rollouts = Rollouts(config, chat, {row.task_id: row for row in order}, mix, log, recorder, ranks, held_out)
         trainer = make_trainer(config, os.environ, tokenizer, order, log, rollouts)
@@ -204,12 +199,6 @@ def _server(environ: Mapping[str, str]) -> dict[str, Any]:
     if SERVER_URL not in environ:
         return {}
     return {"vllm_server_base_url": environ[SERVER_URL], "vllm_group_port": int(environ[GROUP_PORT])}
-
-
-def _held_out(config: TRLTrainConfig, stage_dir: Path, chat: ChatTokens) -> list[TaskRow]:
-    tasks = Path(config.common.tasks)
-    rows = load_tasks(tasks, stage_dir, "held_out")
-    return within_limit(tasks, rows, chat, config.common.sampling.max_prompt_tokens)
 
 
 def _patient(config: TRLTrainConfig, seconds: int) -> TRLTrainConfig:

@@ -1,19 +1,23 @@
-"""What every provider must do: inherit `ProviderSuite`, give it a provider, and its tests are yours."""
+"""Contract of providers: a subclass of `ProviderSuite` with a provider of yours has its tests."""
 
 from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from xp.backends.stages.episode import episode_config
+from xp.compose import compose
 from xp.envs.base import EnvFault, Provider, Task
+from xp.envs.load import load_provider
 
 
 class ProviderSuite:
-    """Subclasses define the fixture `provider` (module scope is enough) and, where theirs differ, the attributes."""
+    """Subclasses define the fixtures `provider` (class scope is enough) and `closed`, and attributes that differ."""
 
     split = "train"
     has_stable_prompt = True
@@ -135,7 +139,17 @@ class ProviderSuite:
             closed.open(Task("x", self.split, 0))
 
 
+def provider_of(*words: str) -> Provider:
+    """The provider of a spec's only environment.
+
+    Args:
+        words: overrides, `env=...` among them.
+    """
+    (member,) = episode_config(compose(words)).members.values()
+    return load_provider(member, os.environ)
+
+
 def lent(provider: Provider) -> Iterator[Provider]:
-    """For the fixture: the provider, and its end."""
+    """Lends a provider to the tests of a fixture, then closes it."""
     yield provider
     provider.close()

@@ -1,0 +1,95 @@
+"""Files of a job: what is written is read back as the same value, and nothing else is read."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from xp.codec import JsonFile, decode, from_value
+from xp.envs.config import Chat, Dialect, EpisodeConfig
+
+PLANS = Path(__file__).parents[1] / "golden" / "plans"
+
+
+class Colour(StrEnum):
+    RED = "red"
+
+
+@dataclass(frozen=True)
+class Inner:
+    names: tuple[str, ...]
+    share: float | None = None
+
+
+@dataclass(frozen=True)
+class Outer(JsonFile):
+    colour: Colour
+    inner: Inner | None
+    several: tuple[Inner, ...] = ()
+    free: dict[str, Any] = field(default_factory=dict)
+
+
+WHOLE = Outer(Colour.RED, Inner(("a", "ä"), 0.5), (Inner(()),), {"k": [1, 2.5, None, {"x": True}]})
+
+
+def test_a_file_is_read_back_as_the_value_that_was_written() -> None:
+    back = Outer.from_json(WHOLE.to_json())
+    assert back == WHOLE
+    assert back.to_json() == WHOLE.to_json()
+    assert back.colour is Colour.RED
+    assert isinstance(back.inner, Inner)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "told"),
+    [
+        ("colour", "blue", "colour: "),
+        ("inner", {"names": ["a"], "share": "0.5"}, "inner.share: "),
+        ("inner", {"names": "a"}, "inner.names: "),
+        ("inner", {"names": [], "more": 1}, "inner.more: "),
+        ("more", 1, "more: "),
+        ("several", [{}], "several.0.names: "),
+    ],
+)
+def test_a_value_of_another_type_and_an_unknown_field_are_named(place: str, value: Any, told: str) -> None:
+    text = json.dumps({**json.loads(WHOLE.to_json()), place: value})
+    with pytest.raises(ValueError, match="^" + told):
+        Outer.from_json(text)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"colour": "red"}'])
+def test_what_is_no_such_file_is_a_value_error(text: str) -> None:
+    with pytest.raises(ValueError):
+        Outer.from_json(text)
+
+
+def test_a_list_and_a_plain_dataclass_are_read_too() -> None:
+    assert decode(list[Inner], '[{"names": ["a"]}]') == [Inner(("a",))]
+    assert from_value(Inner, {"names": ["a"], "share": 1.0}) == Inner(("a",), 1.0)
+
+
+def test_a_dialect_is_one_of_xps_own_or_a_plugins_name() -> None:
+    assert decode(Chat, '{"dialect": "glm"}').dialect is Dialect.GLM
+    assert decode(Chat, '{"dialect": "mine:DIALECT"}').dialect == "mine:DIALECT"
+    with pytest.raises(ValueError, match="is not a valid Dialect"):
+        decode(Chat, '{"dialect": "glmm"}')
+
+
+def test_episode_files_of_the_golden_plans_are_read_and_written_to_the_byte() -> None:
+    texts = [
+        "\n".join(lines) + "\n"
+        for plan in PLANS.glob("*.json")
+        for stage in json.loads(plan.read_text())["stages"]
+        for name, lines in stage["job"]["files"].items()
+        if name.endswith("/episode.json")
+    ]
+    assert texts
+    for text in texts:
+        config = EpisodeConfig.from_json(text)
+        assert config.to_json() == text
+        assert all(isinstance(replace(one).dialect, Dialect) for one in config.members.values())

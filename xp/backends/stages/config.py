@@ -1,0 +1,88 @@
+"""RunSpec -> fields of stage configs and jobs that are the same on every backend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from xp.backends.base import RunPaths
+from xp.backends.stages.diagnosis import live_rules
+from xp.backends.stages.episode import chat_of, episode_config
+from xp.backends.stages.model import model_place, start_place
+from xp.backends.stages.prepare import prepare_config
+from xp.job import Job, Stage
+from xp.spec import RunSpec
+from xp.tasks.length import Length
+
+
+def stage_fields(spec: RunSpec, places: RunPaths, stage: str) -> dict[str, Any]:
+    """Fields of an xp.worker.stage.StageConfig."""
+    training = spec.training
+    return {
+        "attempt": places.attempt,
+        "run": places.run,
+        "stage_dir": places.stage(stage),
+        "tasks": places.tasks,
+        "metrics": places.metrics,
+        "chat": chat_of(spec),
+        "max_void_fraction": training.max_void_fraction,
+        "pass_threshold": spec.evaluation.pass_threshold,
+        "on_nonfinite": training.on_nonfinite.value,
+        "max_logprob_gap": training.max_logprob_gap,
+        "upload_as": places.run.removeprefix("runs/") if spec.upload_rollouts else None,
+    }
+
+
+def sampling_fields(spec: RunSpec, temperature: float) -> dict[str, Any]:
+    """Fields of an xp.worker.stage.Sampling."""
+    training = spec.training
+    names = ("top_p", "top_k", "max_prompt_tokens", "max_tokens_per_turn", "max_response_tokens")
+    return {"temperature": temperature, **{name: getattr(training, name) for name in names}, "seed": spec.seed}
+
+
+def train_fields(spec: RunSpec, places: RunPaths) -> dict[str, Any]:
+    """Fields of an xp.worker.stage.TrainConfig, without `common`."""
+    training = spec.training
+    return {
+        "base_model": model_place(spec.model),
+        "initial_checkpoint": training.initial_checkpoint,
+        "model_dir": places.model,
+        "length": Length(training.num_steps, training.epochs),
+        "prompts_per_step": training.prompts_per_step,
+        "group_size": training.group_size,
+        "shuffle": training.shuffle,
+        "mask_truncated": spec.algorithm.mask_truncated,
+        "symptoms": live_rules(spec),
+    }
+
+
+def episode_files(spec: RunSpec, here: str) -> dict[str, str]:
+    """Files that every stage with episodes reads.
+
+    Args:
+        here: the stage's directory.
+    """
+    return {
+        f"{here}/episode.json": episode_config(spec).to_json(),
+        f"{here}/prepare.json": prepare_config(spec).to_json(),
+    }
+
+
+Evaluation = Callable[[RunSpec, RunPaths, Mapping[str, str], tuple[str, ...]], Stage]
+
+
+def train_and_evaluate(
+    spec: RunSpec, places: RunPaths, made: tuple[Stage, ...], job: Job, evaluation: Evaluation
+) -> tuple[Stage, ...]:
+    """Stages after the preparation of tasks.
+
+    Args:
+        made: stages that make what the training starts from.
+        job: of the training.
+        evaluation: the backend's own stage for it, which is there where tasks are held out.
+    """
+    train = Stage("train", job, needs=("prepare", *(stage.name for stage in made)))
+    if not spec.env.is_held_out:
+        return (*made, train)
+    before = {"before": start_place(spec)} if spec.evaluation.before_training else {}
+    return (*made, train, evaluation(spec, places, {**before, "after": places.model}, ("train",)))

@@ -1,0 +1,57 @@
+"""Frozen dataclasses as JSON: written above the wall, read below it, each value of the type that its field declares."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from functools import cache
+from typing import Any, ClassVar, TypeVar
+
+T = TypeVar("T")
+Own = TypeVar("Own", bound="JsonFile")
+
+
+class JsonFile:
+    """Base of a frozen dataclass that is a file of a job, and of what such a file holds."""
+
+    __pydantic_config__: ClassVar[Mapping[str, Any]] = {"extra": "forbid"}
+    SORTS_KEYS: ClassVar[bool] = False
+
+    def to_json(self) -> str:
+        """Text of the file."""
+        return json.dumps(asdict(self), indent=2, sort_keys=self.SORTS_KEYS, ensure_ascii=False) + "\n"  # type: ignore[call-overload]
+
+    @classmethod
+    def from_json(cls: type[Own], text: str) -> Own:
+        """Reads what `to_json` wrote; raises ValueError on anything else."""
+        return decode(cls, text)
+
+
+def decode(kind: type[T], text: str) -> T:
+    """A dataclass (or a list of them) from JSON; nothing is converted that is of another type.
+
+    Raises:
+        ValueError: the text is no JSON, or not of this type; the message names each field.
+    """
+    from pydantic import ValidationError
+
+    try:
+        found: T = _adapter(kind).validate_json(text, strict=True)  # type: ignore[arg-type]
+    except ValidationError as error:
+        faults = (f"{'.'.join(map(str, one['loc'])) or kind.__name__}: {one['msg']}" for one in error.errors()[:3])
+        raise ValueError("; ".join(faults)) from None
+    return found
+
+
+def from_value(kind: type[T], value: Any) -> T:
+    """A dataclass from what `dataclasses.asdict` made of one; raises ValueError as `decode` does."""
+    return decode(kind, json.dumps(value))
+
+
+@cache
+def _adapter(kind: Any) -> Any:
+    """pydantic is imported here: xp.launchers.node runs without it."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)

@@ -1,0 +1,55 @@
+"""Tasks of a provider that knows the sizes of its splits: bounds and faults are the same for all such providers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from xp.envs.base import ProtocolError, Task
+from xp.envs.config import EnvConfig
+
+
+class IndexedProvider(ABC):
+    """Part of an xp.envs.base.Provider; it is an xp.envs.base.Lister too."""
+
+    _config: EnvConfig
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._config.name!r})"
+
+    @abstractmethod
+    def splits(self) -> tuple[str, ...]:
+        """Names of the splits."""
+
+    @abstractmethod
+    def _size(self, split: str) -> int:
+        """Number of tasks of a split that is there."""
+
+    @abstractmethod
+    def _specs(self, split: str, indices: Sequence[int]) -> Sequence[Mapping[str, Any]]:
+        """Descriptions of tasks that are there."""
+
+    def num_tasks(self, split: str) -> int:
+        """Raises ProtocolError for a split that is not there."""
+        if split not in self.splits():
+            raise ProtocolError(f"{self!r}: there is no split {split!r}, only {', '.join(self.splits())}")
+        return self._size(split)
+
+    def tasks(self, split: str, indices: Sequence[int]) -> list[Task]:
+        """Raises ValueError for an index outside of the split."""
+        size = self.num_tasks(split)
+        if wrong := [index for index in indices if not 0 <= index < size]:
+            raise ValueError(f"split {split!r} has tasks 0 to {size - 1}, not {wrong[:5]}")
+        specs = self._specs(split, list(indices))
+        return [Task(self._config.name, split, index, spec) for index, spec in zip(indices, specs, strict=True)]
+
+    def listed(self, split: str) -> list[Task]:
+        """See xp.envs.base.Lister."""
+        return self.tasks(split, range(self.num_tasks(split)))
+
+    def _check(self, task: Task) -> None:
+        """Raise ProtocolError for a task that is not there."""
+        size = self.num_tasks(task.split)
+        if not 0 <= task.index < size:
+            raise ProtocolError(f"task {task.id}: split {task.split!r} has tasks 0 to {size - 1}")

@@ -1,0 +1,14 @@
+"""Objects by name: `package.module:attribute`, as specs and entry points give them."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from operator import attrgetter
+from typing import Any
+
+
+def load_object(name: str) -> Any:
+    """The module or the object that `module` or `module:attribute` names; raises ImportError or AttributeError."""
+    module, _, attribute = name.partition(":")
+    loaded = import_module(module)
+    return attrgetter(attribute)(loaded) if attribute else loaded

@@ -1,0 +1,7 @@
+"""Contract suites that the author of a plugin runs with pytest (docs/extending.md)."""
+
+import sys
+
+if (pytest := sys.modules.get("pytest")) is not None:
+    for suite in ("backend", "launcher", "provider"):
+        pytest.register_assert_rewrite(f"xp.testing.{suite}")

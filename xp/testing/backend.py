@@ -1,0 +1,81 @@
+"""Contract of backends: a subclass of `BackendSuite` with the words of a spec has its tests."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import PurePosixPath
+from typing import ClassVar
+
+from xp.backends.base import RenderModule, Support, meant_fields, render_module
+from xp.compose import compose
+from xp.job import Stage
+from xp.spec import RunSpec
+from xp.testing.fields import PLACES, dropped
+
+
+@cache
+def _composed(words: tuple[str, ...]) -> RunSpec:
+    return compose(words)
+
+
+class BackendSuite:
+    """Subclasses set `words`; the backend is composed by its name, so its package must be installed."""
+
+    words: ClassVar[tuple[str, ...]]
+    """Overrides of a spec that the backend takes, `backend=...` among them."""
+
+    @property
+    def spec(self) -> RunSpec:
+        return _composed(self.words)
+
+    @property
+    def backend(self) -> RenderModule:
+        return render_module(self.spec)
+
+    def stages(self) -> tuple[Stage, ...]:
+        return self.backend.stages(self.spec, PLACES)
+
+    def test_it_takes_the_spec(self) -> None:
+        assert [str(refusal) for refusal in self.backend.refusals(self.spec)] == []
+
+    def test_it_says_what_it_makes_of_every_field(self) -> None:
+        assert set(self.backend.meanings(self.spec)) == set(meant_fields(self.spec))
+
+    def test_what_is_not_exact_has_a_note(self) -> None:
+        for field, meaning in self.backend.meanings(self.spec).items():
+            assert (meaning.support is Support.EXACT) or meaning.note, field
+
+    def test_a_field_that_changes_changes_the_job_or_is_refused(self) -> None:
+        assert dropped(self.words, meant_fields(self.spec)) == []
+
+    def test_a_key_of_the_trainers_that_does_not_exist_is_refused(self) -> None:
+        spec = _composed((*self.words, "++backend.overrides.no_such_key_of_a_trainer=1"))
+        assert [refusal.field.partition(".")[0] for refusal in self.backend.refusals(spec)] == ["backend"]
+
+    def test_its_stages_have_names_of_their_own_and_need_what_comes_before(self) -> None:
+        known = {"prepare"}
+        for stage in self.stages():
+            assert stage.name not in known
+            assert {*stage.needs} <= known
+            known.add(stage.name)
+        assert "train" in known
+
+    def test_training_promises_a_model_and_metrics(self) -> None:
+        (train,) = (stage for stage in self.stages() if stage.name == "train")
+        assert PLACES.metrics in train.job.outputs
+        assert any(output.startswith(f"{PLACES.model}/") for output in train.job.outputs)
+
+    def test_files_and_outputs_stay_below_the_outputs_root(self) -> None:
+        for stage in self.stages():
+            for name in (*stage.job.files, *stage.job.outputs):
+                path = PurePosixPath(name)
+                assert not path.is_absolute(), name
+                assert ".." not in path.parts, name
+
+    def test_the_same_spec_makes_the_same_stages(self) -> None:
+        assert self.stages() == self.stages()
+
+    def test_it_counts_the_evaluations_while_training(self) -> None:
+        numbers = [self.backend.evaluations(self.spec, steps) for steps in (0, 1, 10)]
+        assert numbers[0] == 0
+        assert numbers == sorted(numbers)

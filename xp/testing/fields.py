@@ -1,0 +1,115 @@
+"""Whether a field of a spec that changes is noticed: in the job that a backend makes of it, or by a refusal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from enum import Enum
+from typing import Any
+
+from xp.backends.base import RunPaths, Support, render_module
+from xp.compose import compose, from_container
+from xp.errors import XpError
+from xp.spec import RunSpec
+
+PLACES = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
+ESTIMATORS: tuple[dict[str, Any], ...] = tuple(
+    {"estimator": estimator, "advantage_scale": scale, "advantage_fn": function, "critic": critic}
+    for estimator, scale, function, critic in (
+        ("grpo", "group_std", None, None),
+        ("rloo", "none", None, None),
+        ("reinforce_pp", "batch_std", None, None),
+        ("gae", "batch_std", None, {"discount": 0.9, "gae_lambda": 0.8, "value_clip": 0.3}),
+        ("custom", "none", "my_pkg.algorithms:another", None),
+    )
+)
+"""Fields of an estimator, which are legal together only."""
+LENGTHS = ("training.num_steps", "training.epochs")
+"""One of them is null."""
+CARRIED_BY_THE_RECORD = {"model.name", "algorithm.name"}
+"""Names: they are in the run's record and change nothing that a trainer does."""
+
+
+def changed(spec: RunSpec, path: str) -> Iterator[RunSpec]:
+    """The spec with other legal values at a key path."""
+    container = spec.model_dump(mode="json")
+    *parents, last = path.split(".")
+    node: Any = container
+    value: Any = spec
+    for part in parents:
+        node, value = node[part], getattr(value, part)
+    now = getattr(value, last)
+    before = dict(node)
+    for other in others(now, path):
+        node |= other if isinstance(other, Together) else {last: other}
+        try:
+            yield from_container(container)
+        except XpError:
+            continue
+        finally:
+            node |= before
+
+
+class Together(dict[str, Any]):
+    """Values of a field and of its neighbours, that are legal together only."""
+
+
+def others(now: Any, path: str) -> list[Any]:
+    if path in ("algorithm.estimator", "algorithm.advantage_fn", "algorithm.critic"):
+        own = [now[:-1]] if path == "algorithm.advantage_fn" and now else []
+        return [*own, *(Together(one) for one in ESTIMATORS if one[path.rpartition(".")[2]] != now)]
+    if path in LENGTHS and now is None:
+        other = next(one for one in LENGTHS if one != path).rpartition(".")[2]
+        return [Together({path.rpartition(".")[2]: 7, other: None})]
+    if isinstance(now, bool):
+        return [not now]
+    if isinstance(now, Enum):
+        return [one.value for one in type(now) if one is not now]
+    if isinstance(now, int):
+        return [now * 2, now // 2, now + 1]
+    if isinstance(now, float):
+        return [now / 2, now * 2, now + 0.1]
+    if isinstance(now, str):
+        return ["other"]
+    if isinstance(now, dict):
+        return [{"enable_thinking": False}]
+    if path == "model.lora":
+        return [{"rank": 8, "alpha": 16.0, "dropout": 0.0, "target_modules": None}]
+    return [2, 8, 20_000]
+
+
+def rendered(spec: RunSpec) -> str:
+    return str([(stage.name, stage.job) for stage in render_module(spec).stages(spec, PLACES)])
+
+
+LIVE = {
+    "algorithm.importance_cap": "algorithm.importance_correction=token",
+    "algorithm.kl_estimator": "training.kl_coef=0.01",
+}
+"""What makes a field matter that otherwise has no effect anywhere."""
+
+
+def says_so(spec: RunSpec, field: str) -> bool:
+    """Whether the backend owns up to doing the same for another value."""
+    meaning = render_module(spec).meanings(spec)[field]
+    return meaning.support is Support.EMULATED or meaning.receives.startswith(("nothing", "checked"))
+
+
+def dropped(base: Sequence[str], fields: Iterable[str]) -> list[str]:
+    """Fields that may be changed without anybody noticing.
+
+    Args:
+        base: overrides of a spec that the backend takes.
+        fields: key paths.
+    """
+    plain = compose(base)
+    module, found = render_module(plain), []
+    for field in fields:
+        if field in CARRIED_BY_THE_RECORD or field.startswith("model.architecture") or field == "model.path":
+            continue
+        spec = compose([*base, LIVE[field]]) if field in LIVE else plain
+        accepted = [other for other in changed(spec, field) if other != spec and not module.refusals(other)]
+        if accepted and module.meanings(spec)[field].support is Support.UNSUPPORTED:
+            found.append(f"{field} is called unsupported and is not refused")
+        elif any(rendered(other) == rendered(spec) and not says_so(other, field) for other in accepted):
+            found.append(f"{field} changes nothing, and nobody says so")
+    return found

@@ -1,0 +1,27 @@
+"""Stages of small scripts, for tests of launchers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from xp.job import Job, Resources, Stage
+
+CPU = Resources("cpu", 0, 1, 1, 1.0)
+PATIENCE_S = 120.0
+"""Seconds that a busy machine may need for a second's work; a process that must not end by itself lives longer."""
+
+
+def stage(name: str, code: str, *arguments: str, done: str | None = None, **job: Any) -> Stage:
+    """A stage that runs Python code."""
+    made = Job(("python", "-c", code, *arguments), job.pop("files", {}), job.pop("outputs", ()), CPU, **job)
+    return Stage(name, made, done=done)
+
+
+def eventually(claim: Callable[[], object], timeout_s: float = PATIENCE_S) -> None:
+    """Wait until the claim holds."""
+    end = time.monotonic() + timeout_s
+    while not claim():
+        assert time.monotonic() < end, f"not within {timeout_s:g} s"
+        time.sleep(0.02)

@@ -1,0 +1,57 @@
+"""Evaluations: every model of an evaluate stage, and the policy of the moment while training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from xp.episode.evaluation import evaluation_result, write_evaluation
+from xp.episode.metrics import Played, check_health
+from xp.episode.metrics_file import MetricsFile
+from xp.tasks.evaluated import evaluation_metrics, held_out_on_record
+from xp.worker.best import METRIC, STAGE
+from xp.worker.stage import EvaluateConfig, StageConfig
+
+
+def evaluate_models(config: EvaluateConfig, stage: Path, play: Callable[[str, str], Sequence[Played]]) -> None:
+    """Evaluate every model of the config and write evaluation.json.
+
+    Args:
+        config: of the stage.
+        stage: its directory.
+        play: plays every held-out episode; takes the model's name in the evaluation and its place.
+
+    Raises:
+        XpError: (UNHEALTHY) too many episodes of a model are void.
+    """
+    common, tasks = config.common, Path(config.common.tasks)
+    metrics = MetricsFile(Path(common.metrics), "evaluate", common.attempt)
+    results = {}
+    for number, (name, model) in enumerate(config.models.items()):
+        played = play(name, model)
+        check_health(played, common.max_void_fraction)
+        results[name] = evaluation_result(played, common.pass_threshold)
+        metrics.write(number, evaluation_metrics(name, played, common.pass_threshold, tasks))
+    write_evaluation(stage / "evaluation.json", config.models, results, held_out_on_record(tasks))
+
+
+def evaluated_while_training(
+    common: StageConfig, played: Sequence[Played], step: int, root: Path = Path(), *, writes: bool = True
+) -> float:
+    """Reward of an evaluation while training, whose metrics are written.
+
+    Args:
+        common: of the training.
+        played: all its episodes.
+        step: rollout steps that the policy has learned for.
+        root: the outputs root.
+        writes: whether this process writes the metrics.
+
+    Raises:
+        XpError: (UNHEALTHY) too many episodes are void.
+    """
+    check_health(played, common.max_void_fraction)
+    metrics = evaluation_metrics("during", played, common.pass_threshold, root / common.tasks)
+    if writes:
+        MetricsFile(root / common.metrics, STAGE, common.attempt).write(step, metrics)
+    return metrics[METRIC]

@@ -1,0 +1,34 @@
+"""Puts a trained model where later stages and users find it: whole or not at all."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from xp.errors import ExitCode, XpError
+
+
+def publish(save: Callable[[Path], object], target: Path) -> None:
+    """Save a model beside the target, then rename it into place.
+
+    A model of an earlier attempt is kept as `<name>.attempt-<n>`.
+
+    Args:
+        save: writes a Hugging Face directory.
+        target: of the model.
+    """
+    staged = target.with_name(f".{target.name}.part")
+    shutil.rmtree(staged, ignore_errors=True)
+    save(staged)
+    if target.exists():
+        number = 1 + len(list(target.parent.glob(f"{target.name}.attempt-*")))
+        target.rename(target.with_name(f"{target.name}.attempt-{number}"))
+    staged.rename(target)
+
+
+def check_there(directory: str) -> None:
+    """Raise XpError(RUN_DIR) where a run's directory holds neither a model nor adapters."""
+    files = ("config.json", "adapter_config.json")
+    if directory.startswith("runs/") and not any(Path(directory, name).is_file() for name in files):
+        raise XpError(f"there is no model at {directory}; did the run get that far?", ExitCode.RUN_DIR)

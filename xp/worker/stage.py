@@ -1,0 +1,90 @@
+"""What the stage programs of every trainer read; a trainer's own fields are in a subclass beside its programs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from xp.codec import JsonFile
+from xp.diagnosis.live import LiveRules
+from xp.envs.config import Chat
+from xp.tasks.length import Length
+from xp.tasks.rounds import Rounds
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the policy writes."""
+
+    temperature: float
+    """0: greedy."""
+    top_p: float
+    top_k: int | None
+    max_prompt_tokens: int
+    max_tokens_per_turn: int
+    max_response_tokens: int
+    """All turns of an episode, tool results included."""
+    seed: int
+
+
+@dataclass(frozen=True)
+class StageConfig:
+    """What training and evaluation share. Paths are relative to the outputs root, the working directory."""
+
+    attempt: int
+    run: str
+    stage_dir: str
+    tasks: str
+    """Directory of the canonical task set."""
+    metrics: str
+    """The run's metrics.jsonl."""
+    chat: Chat
+    max_void_fraction: float
+    pass_threshold: float
+    """Smallest reward that is a pass."""
+    on_nonfinite: str
+    """A value of xp.episode.finite.OnNonfinite."""
+    max_logprob_gap: float | None
+    """Of a step (xp.worker.logprob_gap)."""
+    upload_as: str | None
+    """Run name under which trajectories are uploaded to OpenReward; None: they are not."""
+
+
+@dataclass(frozen=True)
+class TrainConfig(JsonFile):
+    """Input of a training program."""
+
+    common: StageConfig
+    base_model: str
+    """Hugging Face id or directory of the model; what the KL penalty is relative to."""
+    initial_checkpoint: str | None
+    """Directory whose weights and tokenizer training starts from; None: those of `base_model`."""
+    model_dir: str
+    """Where the trained model goes, as a Hugging Face directory."""
+    length: Length
+    prompts_per_step: int
+    group_size: int
+    shuffle: bool
+    """Whether the order of tasks, which is xp's on every trainer, is a random one."""
+    mask_truncated: bool
+    symptoms: LiveRules
+
+    @property
+    def start_model(self) -> str:
+        """Model that training starts from."""
+        return self.initial_checkpoint or self.base_model
+
+    @property
+    def num_steps(self) -> int:
+        """Rollout steps; call only where they are given or settled."""
+        return self.length.steps
+
+
+@dataclass(frozen=True)
+class EvaluateConfig(JsonFile):
+    """Input of an evaluation program."""
+
+    common: StageConfig
+    models: Mapping[str, str]
+    """`before` and `after` -> Hugging Face id or directory, in the order in which they are played."""
+    rounds: Rounds

@@ -1,0 +1,68 @@
+"""Log of a training: one line a rollout step, checks of each update, and the progress bar."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from xp.diagnosis.live import LiveRules, SymptomWatch
+from xp.episode.finite import FiniteUpdates, OnNonfinite
+from xp.episode.metrics_file import MetricsFile
+from xp.worker.logprob_gap import check_gap
+from xp.worker.stage import StageConfig
+
+
+class StepLog:
+    """The part that all trainers share.
+
+    Args:
+        common: of the training.
+        file: where lines go; None in a process that leaves them to another.
+        symptoms: watched for in each line; None: none is.
+        root: the outputs root.
+        num_steps: of the whole training, for the progress bar; None: no bar.
+    """
+
+    def __init__(
+        self,
+        common: StageConfig,
+        file: MetricsFile | None,
+        symptoms: LiveRules | None,
+        *,
+        root: Path = Path(),
+        num_steps: int | None = None,
+    ) -> None:
+        self._common, self._file = common, file
+        self._finite = FiniteUpdates(OnNonfinite(common.on_nonfinite))
+        self._watch = None if symptoms is None else SymptomWatch(symptoms, root / common.metrics)
+        self._bar = None if num_steps is None else _bar(num_steps, is_shown=file is not None)
+
+    def are_finite(self, step: int, values: Mapping[str, float | None]) -> bool:
+        """Whether an update's numbers all are; raises XpError(DIVERGED) where the run is to stop."""
+        return self._finite.are_finite(step, values)
+
+    def check_gap(self, step: int, gap: float) -> None:
+        """Raise XpError(DIVERGED) where engine and trainer differ by more than `training.max_logprob_gap`."""
+        check_gap(step, gap, self._common.max_logprob_gap)
+
+    def line(self, step: int, line: Mapping[str, float]) -> None:
+        """A rollout step is done; raises XpError where a symptom ends the run."""
+        if self._file is not None:
+            self._file.write(step, line)
+            if self._watch is not None:
+                self._watch.line(step, line)
+        if self._bar is not None:
+            self._bar.set_postfix(reward=f"{line.get('reward/avg_raw_reward', float('nan')):.3f}", refresh=False)
+            self._bar.update(step - self._bar.n)
+
+    def finish(self) -> None:
+        """The run's last step is done."""
+        if self._bar is not None:
+            self._bar.close()
+
+
+def _bar(num_steps: int, *, is_shown: bool) -> Any:
+    from tqdm import tqdm
+
+    return tqdm(total=num_steps, desc="train", unit="step", mininterval=1.0, dynamic_ncols=True, disable=not is_shown)

@@ -1,0 +1,44 @@
+"""A stage's tasks as its model reads them: without prompts that are too long, in the order of the training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from xp.episode.auto_dialect import resolve
+from xp.episode.tokens import ChatTokens
+from xp.tasks.load import load_tasks, within_limit
+from xp.tasks.row import TaskRow
+from xp.tasks.schedule import schedule
+from xp.worker.stage import StageConfig, TrainConfig
+
+
+def policy_chat(common: StageConfig, model: str | Path, stage: Path, tokenizer: Any = None) -> ChatTokens:
+    """Chat of a model; the stage's `model.dialect=auto` is settled by its template.
+
+    Args:
+        common: of the stage.
+        model: Hugging Face id or directory.
+        stage: the stage's directory.
+        tokenizer: the model's, where it is loaded already.
+    """
+    from transformers import AutoTokenizer
+
+    chat = ChatTokens(tokenizer or AutoTokenizer.from_pretrained(model), common.chat)
+    resolve(stage, chat)
+    return chat
+
+
+def training_order(
+    config: TrainConfig, rows: Sequence[TaskRow], chat: ChatTokens, *, seed: int, max_prompt_tokens: int
+) -> list[TaskRow]:
+    """The tasks of all rollout steps, one after another; raises XpError as `within_limit` does."""
+    kept = within_limit(Path(config.common.tasks), rows, chat, max_prompt_tokens)
+    return schedule(kept, config.num_steps * config.prompts_per_step, seed=seed, shuffle=config.shuffle)
+
+
+def held_out_tasks(common: StageConfig, stage: Path, chat: ChatTokens, max_prompt_tokens: int) -> list[TaskRow]:
+    """Held-out tasks that are short enough; raises XpError as `load_tasks` and `within_limit` do."""
+    tasks = Path(common.tasks)
+    return within_limit(tasks, load_tasks(tasks, stage, "held_out"), chat, max_prompt_tokens)
