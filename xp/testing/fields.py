@@ -1,4 +1,4 @@
-"""Whether a field of a spec that changes is noticed: in the job that a backend makes of it, or by a refusal."""
+"""Changes of single fields of a spec: each must change the job that a backend makes of it, or be refused."""
 
 from __future__ import annotations
 
@@ -85,11 +85,11 @@ LIVE = {
     "algorithm.importance_cap": "algorithm.importance_correction=token",
     "algorithm.kl_estimator": "training.kl_coef=0.01",
 }
-"""What makes a field matter that otherwise has no effect anywhere."""
+"""Overrides that make a field matter which otherwise has no effect anywhere."""
 
 
 def says_so(spec: RunSpec, field: str) -> bool:
-    """Whether the backend owns up to doing the same for another value."""
+    """Tells whether the backend admits that another value changes nothing."""
     meaning = render_module(spec).meanings(spec)[field]
     return meaning.support is Support.EMULATED or meaning.receives.startswith(("nothing", "checked"))
 

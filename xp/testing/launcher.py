@@ -32,9 +32,9 @@ class LauncherSuite:
     """Subclasses define the fixture `launcher` and, where theirs differ, the attributes."""
 
     start_s = 10.0
-    """How long a job may take to start and to end."""
+    """Seconds that a job may take to start and to end."""
     inherits = True
-    """Whether a job has the variables of the shell that xp was started from."""
+    """True where a job has the variables of the shell that xp was started from."""
 
     def root(self, context: Context) -> Path:
         """Outputs root of a job, as this machine sees it."""

@@ -21,7 +21,7 @@ class ProviderSuite:
 
     split = "train"
     has_stable_prompt = True
-    """Whether two sessions on one task begin with the same messages."""
+    """True where two sessions on one task begin with the same messages."""
 
     @pytest.fixture
     def task(self, provider: Provider) -> Task:

@@ -1,4 +1,4 @@
-"""What the stage programs of every trainer read; a trainer's own fields are in a subclass beside its programs."""
+"""Input of the stage programs of every trainer; a trainer's own fields are in a subclass beside its programs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from xp.tasks.rounds import Rounds
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the policy writes."""
+    """Sampling of the policy's tokens, and limits of their number."""
 
     temperature: float
     """0: greedy."""
@@ -29,7 +29,7 @@ class Sampling:
 
 @dataclass(frozen=True)
 class StageConfig:
-    """What training and evaluation share. Paths are relative to the outputs root, the working directory."""
+    """Fields that training and evaluation share. Paths are relative to the outputs root, the working directory."""
 
     attempt: int
     run: str
@@ -45,7 +45,7 @@ class StageConfig:
     on_nonfinite: str
     """A value of xp.episode.finite.OnNonfinite."""
     max_logprob_gap: float | None
-    """Of a step (xp.worker.logprob_gap)."""
+    """Largest gap of a step (xp.worker.logprob_gap); None: no limit."""
     upload_as: str | None
     """Run name under which trajectories are uploaded to OpenReward; None: they are not."""
 
@@ -60,12 +60,12 @@ class TrainConfig(JsonFile):
     initial_checkpoint: str | None
     """Directory whose weights and tokenizer training starts from; None: those of `base_model`."""
     model_dir: str
-    """Where the trained model goes, as a Hugging Face directory."""
+    """Directory of the trained model, in Hugging Face's format."""
     length: Length
     prompts_per_step: int
     group_size: int
     shuffle: bool
-    """Whether the order of tasks, which is xp's on every trainer, is a random one."""
+    """True: a random order of tasks. The order is xp's on every trainer."""
     mask_truncated: bool
     symptoms: LiveRules
 

@@ -39,7 +39,7 @@ class StepLog:
         self._bar = None if num_steps is None else _bar(num_steps, is_shown=file is not None)
 
     def are_finite(self, step: int, values: Mapping[str, float | None]) -> bool:
-        """Whether an update's numbers all are; raises XpError(DIVERGED) where the run is to stop."""
+        """Tells whether all numbers of an update are finite; raises XpError(DIVERGED) where the run is to stop."""
         return self._finite.are_finite(step, values)
 
     def check_gap(self, step: int, gap: float) -> None:

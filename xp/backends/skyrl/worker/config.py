@@ -20,7 +20,7 @@ OWN_ESTIMATOR = "xp"
 
 @dataclass(frozen=True)
 class SkyRLStageConfig(StageConfig):
-    """What training and evaluation share."""
+    """Fields that training and evaluation share."""
 
     num_threads: int
     num_workers: int

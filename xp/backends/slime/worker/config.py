@@ -47,7 +47,7 @@ class SlimeCommand:
 
 @dataclass(frozen=True)
 class SlimeStageConfig(StageConfig):
-    """What training and evaluation share."""
+    """Fields that training and evaluation share."""
 
     limits: EngineLimits
     seed: int

@@ -47,7 +47,7 @@ class Lora:
 
 @dataclass(frozen=True)
 class TRLStageConfig(StageConfig):
-    """What training and evaluation share."""
+    """Fields that training and evaluation share."""
 
     num_threads: int
     """Threads of one process."""
