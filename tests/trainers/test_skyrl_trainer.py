@@ -150,7 +150,8 @@ class Recorded:
 def episode(reward: float | None) -> Any:
     status = EpisodeStatus.VOID if reward is None else EpisodeStatus.FINISHED
     played = Played("a", "a/train/0", Outcome(status, reward, (), 1, 1, 0, "down" if reward is None else None), 5)
-    return SimpleNamespace(played=lambda: played, trajectory=lambda run, phase, step: (run, phase, step), num_tokens=7)
+    record = SimpleNamespace(played=lambda: played, trajectory=lambda run, phase, step: (run, phase, step))
+    return SimpleNamespace(record=record, num_tokens=7)
 
 
 def step_log(path: Path, *overrides: str) -> tuple[Any, Recorded]:

@@ -60,15 +60,15 @@ def test_settling_an_ongoing_episode_means_that_it_was_truncated() -> None:
     assert (outcome.status, outcome.reward) == (EpisodeStatus.TRUNCATED, 0.5)
 
 
-def test_an_episode_that_ended_by_itself_is_not_truncated_by_saying_so() -> None:
+def test_an_episode_that_ended_by_itself_is_not_truncated_by_settling() -> None:
     episode = episode_of(FakeSession(steady))
     episode.step(call("win"))
-    assert episode.settle(truncated=True).status is EpisodeStatus.FINISHED
+    assert episode.settle().status is EpisodeStatus.FINISHED
 
 
 def test_an_episode_that_never_took_a_step_opens_no_session() -> None:
     sessions = Sessions()
-    outcome = Episode(TASK, sessions, RULES).settle(truncated=True)
+    outcome = Episode(TASK, sessions, RULES).settle()
     assert (outcome.status, outcome.reward, outcome.num_turns) == (EpisodeStatus.TRUNCATED, 0.0, 0)
     assert sessions.opened == []
 

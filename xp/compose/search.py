@@ -69,7 +69,19 @@ def search(
 
     directory.mkdir(parents=True, exist_ok=True)
     register_sources([])
-    settings = [
+    entry: Any = hydra.main(version_base="1.3", config_path=str(ROOT / "conf"), config_name="config")(trial)
+    with _command_line(["xp", "-m", *overrides, *_settings(directory, num_trials)]):
+        try:
+            entry()
+        except Exception:
+            if failures:
+                raise failures[0] from None
+            raise
+
+
+def _settings(directory: Path, num_trials: int) -> list[str]:
+    """Overrides of Hydra's own configuration."""
+    return [
         f"hydra.searchpath=['{OWN_FILES}://{ROOT}']",
         "hydra/sweeper=optuna",
         "hydra.sweeper.direction=maximize",
@@ -83,14 +95,6 @@ def search(
         "hydra/job_logging=none",
         "hydra/hydra_logging=none",
     ]
-    entry: Any = hydra.main(version_base="1.3", config_path=str(ROOT / "conf"), config_name="config")(trial)
-    with _command_line(["xp", "-m", *overrides, *settings]):
-        try:
-            entry()
-        except Exception:
-            if failures:
-                raise failures[0] from None
-            raise
 
 
 def _check_space(overrides: Sequence[str]) -> None:

@@ -111,15 +111,10 @@ class Episode:
             if self._status is EpisodeStatus.ONGOING:
                 self._status, self._void_reason = EpisodeStatus.VOID, reason
 
-    def settle(self, truncated: bool = False) -> Outcome:
-        """Close the session and score; idempotent. An episode that is still going on was truncated by the trainer.
-
-        Args:
-            truncated: says so explicitly; an episode that ended by itself stays as it ended.
-        """
+    def settle(self) -> Outcome:
+        """Close the session and score; idempotent. An episode that is still going on was truncated by the trainer."""
         with self._lock:
             if self._outcome is None:
-                del truncated  # Whoever settles an ongoing episode has cut it off, whether they say so or not.
                 if self._status is EpisodeStatus.ONGOING:
                     self._status = EpisodeStatus.TRUNCATED
                 self._attempt.close()

@@ -6,16 +6,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from statistics import fmean
-from typing import Any, Final
+from typing import Any
 
 from xp import __version__
 from xp.evaluation.records import SCHEMA_VERSION, Number, Requested, rewards_of
 from xp.evaluation.statistics import CONFIDENCE, Estimate, Summary, mix_of, summarize
 from xp.spec import RunSpec
 from xp.tasks.row import TaskRow
-
-MIX: Final = "mix"
-"""Name of the figures over all environments of a mixture; no member of a mixture is called so twice."""
 
 
 def summary_of(

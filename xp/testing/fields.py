@@ -90,8 +90,9 @@ LIVE = {
 
 def says_so(spec: RunSpec, field: str) -> bool:
     """Tells whether the backend admits that another value changes nothing."""
-    meaning = render_module(spec).meanings(spec)[field]
-    return meaning.support is Support.EMULATED or meaning.receives.startswith(("nothing", "checked"))
+    meanings = render_module(spec).meanings(spec)
+    own = [one for name, one in meanings.items() if name == field or name.startswith(f"{field}.")]
+    return all(one.support is Support.EMULATED or one.receives.startswith(("nothing", "checked")) for one in own)
 
 
 def dropped(base: Sequence[str], fields: Iterable[str]) -> list[str]:
