@@ -126,7 +126,7 @@ def test_a_secret_is_named_and_never_shown(monkeypatch: pytest.MonkeyPatch, tmp_
 def test_the_launcher_says_what_it_cannot_start(tmp_path: Path) -> None:
     overrides = ["backend.runtime.python=/no/such/python"]
     finding = only(list(launcher(compose(overrides), stages(*overrides), tmp_path)))
-    assert "/no/such/python is no executable" in finding.text
+    assert "/no/such/python is not an executable" in finding.text
 
 
 def test_an_environment_that_does_not_answer_is_a_fault() -> None:

@@ -75,7 +75,7 @@ CASES = [
     ([*SKYRL, "backend.overrides.trainer.logger=wandb"], "set tracking"),
     ([*SKYRL, "backend.overrides.trainer.ckpt_path=/x"], "set outputs"),
     ([*SKYRL, "backend.overrides.trainer.logprob_chunk_size=1"], "did you mean trainer.logprobs_chunk_size?"),
-    ([*SKYRL, "backend.overrides.trainer.disable_fast_tokenizer=maybe"], "means a bool there"),
+    ([*SKYRL, "backend.overrides.trainer.disable_fast_tokenizer=maybe"], "expects a bool"),
     ([*SKYRL, "backend.overrides.trainer.vocab_entropy_chunk_size=64"], "SkyRL 0.3.0 has no such key"),
 ]
 

@@ -41,7 +41,7 @@ def found(*overrides: str) -> str:
         ("algorithm=ppo", "backend.convert_model", "starts from a Megatron checkpoint"),
         ("training.passes_per_step=2", "training.passes_per_step", "updates_per_step higher"),
         ("training.top_p=0.9", "training.top_p", "set it to 1"),
-        ("training.warmup_updates=10", "training.warmup_updates", "set 9 at most"),
+        ("training.warmup_updates=10", "training.warmup_updates", "set at most 9"),
         ("training.max_response_tokens=40000", "training.max_response_tokens", "lower one of them"),
         ("training.updates_per_step=3", "training.updates_per_step", "nearest legal"),
         ("training.micro_batch_size=3", "training.micro_batch_size", "nearest legal"),

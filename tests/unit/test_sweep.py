@@ -152,7 +152,7 @@ def test_a_sweep_that_is_repeated_runs_no_stage_that_succeeded(
     assert sweep() == (0, ["2/evaluate"])
     capsys.readouterr()
     assert sweep() == (0, [])
-    assert capsys.readouterr().out.count("is done, left alone") == 2
+    assert capsys.readouterr().out.count("is done, skipped") == 2
 
 
 def _written(made: Stage, context: Context, failed: Sequence[str]) -> int:

@@ -82,7 +82,7 @@ def _origin(name: str) -> Path | None:
 
 
 def _left_out(directory: str, names: list[str]) -> set[str]:
-    skipped = {"__pycache__", "conf", "recipes"} if Path(directory) == PACKAGE else {"__pycache__"}
+    skipped = {"__pycache__", "conf", "recipes", "testing"} if Path(directory) == PACKAGE else {"__pycache__"}
     return {name for name in names if name in skipped or name.endswith(".pyc") or name.startswith(".")} | {
         name for name in names if os.path.islink(os.path.join(directory, name))
     }

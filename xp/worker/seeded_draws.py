@@ -10,8 +10,14 @@ from typing import Any
 
 
 def take_back_draws() -> None:
-    """Makes the model runners of this process restore a generator's state after a draw that is thrown away."""
-    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+    """Makes the model runners of this process restore a generator's state after a draw that is thrown away.
+
+    A vLLM without this model runner is left as it is.
+    """
+    try:
+        from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+    except ModuleNotFoundError:
+        return
 
     sample, keep_books = GPUModelRunner._sample, GPUModelRunner._bookkeeping_sync
 
