@@ -14,6 +14,7 @@ from tests.unit.test_sweep import spec
 from tests.unit.test_verdict import MIXED, leave
 from xp.__main__ import main
 from xp.cli.display import _symptoms
+from xp.cli.runs import status
 from xp.cli.sparkline import bar, sparkline
 from xp.cli.watch import watch
 from xp.planning.plan import build_plan
@@ -100,6 +101,13 @@ def test_watching_in_a_pipe_prints_a_line_for_each_change_until_the_run_has_ende
     follower.join(60)
     assert not follower.is_alive()
     assert "succeeded" in capsys.readouterr().out + "".join(told)
+
+
+def test_a_run_that_ended_since_its_record_was_read_is_not_called_killed(tmp_path: Path) -> None:
+    run = progressing(tmp_path, RunStatus.RUNNING)
+    before = read_record(run)
+    write_record(run, close_attempt(before, RunStatus.SUCCEEDED))
+    assert status(run, before) == "succeeded"
 
 
 def wait_for(capsys: pytest.CaptureFixture[str], text: str, told: list[str]) -> None:

@@ -200,6 +200,10 @@ def status(run: Path, record: RunRecord) -> str:
         return record.status.value
     if not is_ours(run):
         return FOREIGN
+    # The last record is written before the run is let go, so that one that ended meanwhile is seen now.
+    record = read_record(run)
+    if record.status is not RunStatus.RUNNING:
+        return record.status.value
     return record.status.value if detached.live(run, record) else KILLED
 
 
