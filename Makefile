@@ -7,8 +7,8 @@ VLLM_VENV ?= .venv-vllm
 # Where there is no NVIDIA GPU, torch is the CPU build (setup/make_venv.py); another index: make setup TORCH_INDEX_URL=https://...
 TORCH ?= torch==2.13.0
 TORCH_INDEX_URL ?=
-# Processes of make test: one more than two cores, since tests of servers and processes wait much of the time. A file's tests stay together: its fixtures are trained models and servers. Files go in their own
-# order, since those that take longest come early in it.
+# Processes of make test: three for two cores, since tests of servers and processes wait much of the time. A file's tests
+# stay together: its fixtures are trained models and servers. Files go in their own order: the longest come early in it.
 WORKERS ?= 3
 # Extras of .venv; requirements.lock holds what they come to, requirements-demo.lock what the demo needs of it.
 EXTRAS := trl openenv math tensorboard wandb optuna ray modal checkout dev

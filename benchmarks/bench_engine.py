@@ -50,7 +50,7 @@ class Rate:
 
     per_second: float
     per_cpu_second: float
-    """Of the process that the engine is in; another's work on the machine is not in it."""
+    """Tokens per CPU second of the process that holds the engine; other processes do not count."""
 
 
 class Watch:

@@ -58,7 +58,7 @@ def _fill_runs(outputs: Path) -> None:
         shutil.copytree(first, run)
         rate, seed = RATES[number % len(RATES)], number // len(RATES)
         own = {**spec, "seed": seed, "training": {**spec["training"], "learning_rate": rate}}
-        # What listings read of a run that has been started; spec.yaml is the same for all here.
+        # The listings read the spec from the plan; spec.yaml is the same for all runs here.
         (run / "attempt_1/plan.json").write_text(json.dumps({"spec": own}))
         write_record(run, type(record)(**{**vars(record), "run_id": run.name}))
 

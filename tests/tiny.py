@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -25,6 +26,19 @@ def tokenizer_and_model() -> tuple[Any, Any]:
     torch.manual_seed(0)
     tokenizer = make_tokenizer(config.build)
     return tokenizer, make_model(config, tokenizer).eval()
+
+
+def leave_untrained(root: Path, *overrides: str) -> Path:
+    """An outputs root with a spec's task set, and this model in place of the warmed-up one."""
+    from xp.backends.stages.model import model_place
+    from xp.backends.stages.prepare import prepare_config
+    from xp.tasks.prepare import prepare
+
+    spec = compose(overrides)
+    prepare(prepare_config(spec), os.environ, root)
+    for made in tokenizer_and_model():
+        made.save_pretrained(root / model_place(spec.model))
+    return root
 
 
 class ScriptedModel:

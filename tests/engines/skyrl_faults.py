@@ -21,7 +21,7 @@ LEFT_OUT = "layers.1."
 
 
 def prepare_process() -> None:
-    """What Ray calls in each of its workers, and the faults."""
+    """Set-up hook of each of Ray's workers, with the faults."""
     stand_ins.prepare_process()
     if faults := json.loads(os.environ[FAULTS]):
         _break_transfers(faults)

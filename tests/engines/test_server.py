@@ -25,7 +25,7 @@ LENGTH = 24
 
 
 def written(served: Served, log: Path, prompt: Sequence[int], max_tokens: int, *stop: str) -> list[int]:
-    """What the model writes most probably, with a log-probability for each token."""
+    """Tokens that the model writes at temperature 0."""
     sampling = TRLSampling(0.0, 1.0, None, 600, LENGTH, 300, seed=1, stop=stop)
     writer = ServerWriter(served.url, sampling, [], str(log), key=served.key)
     turn = writer.answer(GenerationRequest(prompt, max_tokens, seed=1))

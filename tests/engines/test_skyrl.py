@@ -15,13 +15,10 @@ from tests.engines import needs_vllm
 
 pytest.importorskip("skyrl", reason="SkyRL with its real engine: make test-vllm")
 
-from tests.tiny import tokenizer_and_model
-from xp.backends.stages.model import model_place
-from xp.backends.stages.prepare import prepare_config
+from tests.tiny import leave_untrained
 from xp.compose import compose
 from xp.episode.metrics_file import read_metrics
 from xp.planning.plan import build_plan
-from xp.tasks.prepare import prepare
 
 pytestmark = [needs_vllm, pytest.mark.slow, pytest.mark.timeout(1500)]
 BAR = 1e-4
@@ -38,14 +35,7 @@ SMALL = (
 
 @pytest.fixture(scope="module")
 def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An outputs root with the task set and an untrained model in place of the warmed-up one."""
-    root = tmp_path_factory.mktemp("outputs")
-    spec = compose(SMALL)
-    prepare(prepare_config(spec), os.environ, root)
-    tokenizer, model = tokenizer_and_model()
-    for made in (tokenizer, model):
-        made.save_pretrained(root / model_place(spec.model))
-    return root
+    return leave_untrained(tmp_path_factory.mktemp("outputs"), *SMALL)
 
 
 def run(outputs: Path, name: str, *overrides: str, faults: Any = None) -> subprocess.CompletedProcess[str]:

@@ -16,17 +16,16 @@ import pytest
 
 pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
 
-from tests.tiny import tokenizer_and_model
+from tests.tiny import leave_untrained
 from tests.trainers.skyrl_parts import REHEARSAL
 from xp.backends.stages.model import model_place
-from xp.backends.stages.prepare import prepare_config, task_set_place
+from xp.backends.stages.prepare import task_set_place
 from xp.compose import compose
 from xp.episode.metrics_file import read_metrics
 from xp.episode.trajectory import read_trajectories
 from xp.errors import ExitCode
 from xp.job import Stage
 from xp.planning.plan import build_plan
-from xp.tasks.prepare import prepare
 from xp.tasks.row import read_rows
 from xp.tasks.schedule import schedule
 
@@ -69,14 +68,7 @@ def run(
 
 @pytest.fixture(scope="module")
 def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An outputs root with the task set and an untrained model in place of the warmed-up one."""
-    root = tmp_path_factory.mktemp("outputs")
-    spec = compose(SMALL)
-    prepare(prepare_config(spec), os.environ, root)
-    tokenizer, model = tokenizer_and_model()
-    for made in (tokenizer, model):
-        made.save_pretrained(root / model_place(spec.model))
-    return root
+    return leave_untrained(tmp_path_factory.mktemp("outputs"), *SMALL)
 
 
 @pytest.fixture(scope="module")

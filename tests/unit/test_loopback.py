@@ -61,7 +61,7 @@ print(json.dumps(dict(os.environ)))
 
 
 def environment_of(environ: Mapping[str, str]) -> dict[str, str]:
-    """What a process with these variables tells the cluster that it starts."""
+    """Environment of a cluster that is started by a process with these variables."""
     done = subprocess.run([sys.executable, "-c", CLUSTER], env=environ, capture_output=True, text=True, check=True)
     return dict(json.loads(done.stdout))
 

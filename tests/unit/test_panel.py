@@ -13,7 +13,8 @@ import pytest
 
 from tests.unit.test_progress import progressing
 from xp.cli.display import live_console
-from xp.cli.panel import LINES, Panel, clock, screen
+from xp.cli.panel import LINES, Panel, screen
+from xp.cli.progress import clock
 from xp.runs.record import RunStatus
 from xp.security.terminal import Screen
 

@@ -80,7 +80,7 @@ def test_the_strings_read_back_as_the_experiment_that_the_spec_meant(drawn: tupl
     assert (batch, group) == (training.prompts_per_step, training.group_size)
     assert batch / mini == training.updates_per_step
     assert found["trainer.update_epochs_per_batch"] == training.passes_per_step
-    # What SkyRL divides with its remainder dropped has none.
+    # SkyRL drops the remainder of these divisions, so there must be none.
     assert mini * group % replicas == 0
     assert mini * group // replicas % found["trainer.micro_train_batch_size_per_gpu"] == 0
     engine = "generator.inference_engine"

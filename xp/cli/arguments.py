@@ -162,14 +162,7 @@ def _env(parser: argparse.ArgumentParser) -> None:
     new.add_argument("--kind", choices=["ors", "graded", "openenv", "verifiers"], default="graded", help="(graded)")
     listing = commands.add_parser("list", help="every installed environment, with its requirements")
     listing.add_argument("--open", action="store_true", help="show splits and tools of those without requirements")
-    listing.add_argument(
-        "--config-dir",
-        action="append",
-        default=[],
-        type=_directory,
-        metavar="DIR",
-        help="directory of your own options",
-    )
+    _config_dir(listing)
     listing.add_argument("--json", action="store_true", help="as JSON")
 
 

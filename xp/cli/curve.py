@@ -24,6 +24,9 @@ def picture_of(run: Path, evaluation: Path, warn: Callable[[str], None]) -> Path
     target = evaluation.with_name(PICTURE)
     if target.exists():
         return target
+    if not (run / "metrics.jsonl").is_file():
+        warn("no reward curve: the run has no metrics.jsonl")
+        return None
     try:
         draw_curve(run / "metrics.jsonl", read_held_out(evaluation), target)
     except Exception as error:  # a missing library, a full disk, odd metrics: the run is whole without its picture

@@ -12,7 +12,7 @@ from time import monotonic
 from typing import Any, Final
 
 from xp.cli.display import live_console
-from xp.cli.progress import RunProgress, curves, progress_of
+from xp.cli.progress import RunProgress, clock, curves, progress_of
 from xp.cli.sparkline import bar
 from xp.errors import XpError
 from xp.launchers.base import Echo
@@ -115,12 +115,6 @@ class Panel:
         except (OSError, XpError):
             return self._known  # it is being made or written; the next look is in half a second
         return self._known
-
-
-def clock(seconds: float) -> str:
-    """Minutes and seconds, with hours where there are any."""
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}" if minutes >= 60 else f"{minutes}:{rest:02}"
 
 
 def _stamp(file: Path) -> tuple[int, int]:

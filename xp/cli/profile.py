@@ -17,6 +17,7 @@ from xp.evaluation.entries import entries
 from xp.evaluation.one import EvaluationRun
 from xp.evaluation.words import read
 from xp.security.terminal import shown
+from xp.tasks.profile import pass_share
 
 BINS: Final = 4
 """Ranges of rates between never and always."""
@@ -48,11 +49,7 @@ def profile_command(asked: Namespace) -> int:
 def rates_of(result: Mapping[str, Any]) -> dict[str, float | None]:
     """Task -> share of its tries that passed; None: every try was void."""
     threshold = result["playing"]["pass_threshold"]
-    found: dict[str, float | None] = {}
-    for task, one in result["tasks"].items():
-        rewards = [reward for reward in one["rewards"] if reward is not None]
-        found[task] = sum(reward >= threshold for reward in rewards) / len(rewards) if rewards else None
-    return found
+    return {task: pass_share(one["rewards"], threshold) for task, one in result["tasks"].items()}
 
 
 def _show(result: Mapping[str, Any], rates: Mapping[str, float | None]) -> None:

@@ -57,6 +57,12 @@ def progress_of(run: Path, record: RunRecord) -> RunProgress | None:
     return RunProgress(step, total, _points(lines, REWARD), _points(during, f"evaluation/during/{REWARD}"), left)
 
 
+def clock(seconds: float) -> str:
+    """Minutes and seconds, with hours where there are any."""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}" if minutes >= 60 else f"{minutes}:{rest:02}"
+
+
 def curves(found: RunProgress) -> list[str]:
     """Reward and held-out reward by step, each in a line."""
     named = (("reward", found.rewards, "step"), ("held-out", found.held_out, "evaluation"))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from xp.cli.display import live_console
-from xp.cli.progress import RunProgress, progress_of
+from xp.cli.progress import RunProgress, clock, progress_of
 from xp.cli.runs import status
 from xp.cli.sparkline import bar, sparkline
 from xp.errors import XpError
@@ -95,12 +95,5 @@ def _cells(found: RunProgress | None) -> Row:
         f"{found.step}/{found.num_steps}" if found.num_steps else str(found.step),
         f"{rewards[-1]:.3f}" if rewards else "",
         sparkline(rewards, WIDTH),
-        _time(found.seconds_left),
+        "" if found.seconds_left is None else clock(found.seconds_left),
     )
-
-
-def _time(seconds: float | None) -> str:
-    if seconds is None:
-        return ""
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"

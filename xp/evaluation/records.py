@@ -16,11 +16,11 @@ from xp.episode.trajectory import read_trajectories
 from xp.errors import ExitCode, XpError
 from xp.reading import json_of
 from xp.security.names import is_name
+from xp.tasks import profile
 
-ROOM: Final = "evaluations"
-"""Directory of evaluations below the outputs root."""
+ROOM: Final = profile.ROOM
+SUMMARY: Final = profile.SUMMARY
 REQUEST: Final = "request.json"
-SUMMARY: Final = "eval.json"
 EPISODES: Final = "trajectories/episodes.jsonl"
 SCHEMA_VERSION: Final = 1
 MAX_AGAIN: Final = 1000

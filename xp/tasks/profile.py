@@ -13,7 +13,9 @@ from xp.tasks.manifest import read_manifest
 from xp.tasks.request import IDENTITY
 
 ROOM: Final = "evaluations"
+"""Directory of evaluations below the outputs root."""
 SUMMARY: Final = "eval.json"
+"""Result of an evaluation, in its directory."""
 
 
 @dataclass(frozen=True)
@@ -70,14 +72,15 @@ def read_profile(outputs: Path, name: str, split: str, request: Mapping[str, Any
         threshold = float(value["playing"]["pass_threshold"])
         prefix = f"{member}/{split}/"
         tries = {
-            int(task.removeprefix(prefix)): [float(reward) for reward in one["rewards"] if reward is not None]
+            int(task.removeprefix(prefix)): [None if reward is None else float(reward) for reward in one["rewards"]]
             for task, one in value["tasks"].items()
             if task.startswith(prefix)
         }
         model = str(value["model"]["name"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise XpError(f"{place / SUMMARY} is not a summary of an evaluation: {error!r}", ExitCode.CONFIG) from None
-    rates = {index: _share(rewards, threshold) for index, rewards in tries.items() if rewards}
+    shares = {index: pass_share(rewards, threshold) for index, rewards in tries.items()}
+    rates = {index: share for index, share in shares.items() if share is not None}
     if not rates:
         raise XpError(
             f"{place} has no tasks of split {split}: profile the split that is trained on"
@@ -113,5 +116,7 @@ def _words(request: Mapping[str, Any]) -> str:
     return ", ".join(f"{field} {request[field]}" for field in IDENTITY if field != "source" and request.get(field))
 
 
-def _share(rewards: Sequence[float], threshold: float) -> float:
-    return sum(reward >= threshold for reward in rewards) / len(rewards)
+def pass_share(rewards: Sequence[float | None], threshold: float) -> float | None:
+    """Share of a task's tries with at least this reward; a void try (None) does not count. None: all are void."""
+    scored = [reward for reward in rewards if reward is not None]
+    return sum(reward >= threshold for reward in scored) / len(scored) if scored else None
