@@ -78,8 +78,12 @@ $(addprefix prepare-,$(RECIPES)): prepare-%: setup
 $(addprefix plan-,$(RECIPES)): plan-%: setup
 	$(XP) plan recipes=$* $(ARGS)
 
-test: setup check  ## Style, types, the wall, and every test that takes less than a minute; what .ci/run calls
-	$(BIN)/python -m pytest -m "not slow" --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+# The two go on at the same time: mypy keeps one core busy for a minute.
+test: setup  ## Style, types, the wall, and every test that takes less than a minute; what .ci/run calls
+	$(MAKE) --no-print-directory --jobs=2 check ordinary-tests
+
+ordinary-tests: setup
+	env --unset=MAKEFLAGS $(BIN)/python -m pytest -m "not slow" --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-slow: setup  ## The tests that take longer
 	$(BIN)/python -m pytest -m slow
@@ -176,6 +180,9 @@ chaos: setup  ## Break the embedded default 100 times, resume, compare (ARGS="--
 scorecard: setup  ## The reliability scorecard: how many of its items are proven (ARGS='-m "not slow"')
 	$(BIN)/python -m tests.scorecard $(ARGS)
 
+diagnose-check: setup  ## Make real short runs with planted faults, and good ones; each diagnosis must be right (ARGS="by_heart --record")
+	$(BIN)/python -m tests.planted $(ARGS)
+
 check: setup  ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -199,6 +206,9 @@ check-locks: setup  ## Resolve them again and say what differs (needs the packag
 
 golden: setup  ## Rewrite the golden plans; review the diff
 	XP_GOLDEN=write $(BIN)/python -m pytest -q tests/golden
+
+parity-measure: setup $(SKYRL_VENV)/.done  ## Measure how far each trainer's updates are from the papers': TRL and SkyRL (a quarter of an hour); then make docs
+	$(BIN)/python -m xp parity measure --python skyrl=$(SKYRL_VENV)/bin/python --out docs/parity-measured.json
 
 docs: setup  ## Rewrite the docs that are made from the code (docs/parity.md, docs/metrics.md, docs/reference.md)
 	$(BIN)/python -m xp.cli.parity
@@ -224,5 +234,5 @@ bench: setup  ## Measure the promises of docs/results.md on this machine
 clean:  ## Remove .venv and caches; outputs/ stays
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
-.PHONY: help chromium tiny-model docs docs-site setup lock audit chaos demo plan test test-slow test-install test-environments test-skyrl rehearse-skyrl test-slime rehearse-slime test-sglang test-vllm test-gpu slurm scorecard check format catalogs locks check-locks golden bench clean $(RECIPES) \
+.PHONY: help parity-measure ordinary-tests chromium tiny-model docs docs-site setup lock audit chaos demo plan test test-slow test-install test-environments test-skyrl rehearse-skyrl test-slime rehearse-slime test-sglang test-vllm test-gpu slurm scorecard diagnose-check check format catalogs locks check-locks golden bench clean $(RECIPES) \
 	$(addprefix prepare-,$(RECIPES)) $(addprefix plan-,$(RECIPES))

@@ -37,7 +37,15 @@ from xp.tasks.row import TaskRow
 
 MEDIAN_S, P99_S, MAX_S = 0.2, 5.0, 20.0
 SIGMA = math.log(P99_S / MEDIAN_S) / 2.3263
-SAMPLING = TRLSampling(1.0, 1.0, None, 400, max_tokens_per_turn=12, max_response_tokens=4000, seed=1)
+SAMPLING = TRLSampling(
+    temperature=1.0,
+    top_p=1.0,
+    top_k=None,
+    max_prompt_tokens=400,
+    max_tokens_per_turn=12,
+    max_response_tokens=4000,
+    seed=1,
+)
 
 
 def latencies(episode: int, turns: int) -> list[float]:

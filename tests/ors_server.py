@@ -29,25 +29,30 @@ class Running:
 
 
 class Effects:
-    """What the environments have done since this was made."""
+    """What environments that were made since this was have done.
+
+    The server is shared by the tests of a process, and a session that an earlier test left behind may be torn down in
+    the middle of a later one: counted there, it looks like an instance that was torn down twice.
+    """
 
     def __init__(self, log: Path) -> None:
         self._log = log
-        self._start = log.stat().st_size
+        self._earlier = {who for _, who in self._lines()}
 
     def events(self) -> list[tuple[str, str]]:
         """(event, environment instance) in order."""
-        with self._log.open() as log:
-            log.seek(self._start)
-            return [(event, who) for event, _, who in (line.strip().partition(" ") for line in log)]
+        return [(event, who) for event, who in self._lines() if who not in self._earlier]
 
     def count(self, event: str) -> int:
         return sum(name == event for name, _ in self.events())
 
     def still_open(self) -> set[str]:
-        """Instances made since this was, and not torn down; what an earlier test left behind is not counted."""
+        """Instances that were not torn down."""
         events = self.events()
         return {who for name, who in events if name == "init"} - {who for name, who in events if name == "teardown"}
+
+    def _lines(self) -> list[tuple[str, str]]:
+        return [(event, who) for event, _, who in (line.partition(" ") for line in self._log.read_text().splitlines())]
 
     def most(self, event: str) -> int:
         """The largest number of times that one and the same environment instance did it."""

@@ -14,7 +14,7 @@ from xp.envs.base import Message
 from xp.episode.evaluation import evaluation_result, write_evaluation
 from xp.episode.metrics import Played, episode_metrics
 from xp.episode.metrics_file import MetricsFile
-from xp.episode.outcome import EpisodeStatus, Outcome
+from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.episode.trajectory import Tokens, Trajectory, TrajectoryWriter
 from xp.runs.record import Provenance, RunRecord, RunStatus, begin_attempt, close_attempt, update_stage, write_record
 
@@ -24,10 +24,10 @@ STAGES = ("prepare", "train", "evaluate")
 GROUP = 4
 
 
-def outcome(reward: float | None, status: EpisodeStatus = EpisodeStatus.FINISHED) -> Outcome:
+def outcome(reward: float | None, status: EpisodeStatus = EpisodeStatus.FINISHED) -> EpisodeResult:
     if reward is None:
-        return Outcome(EpisodeStatus.VOID, None, (), 0, 0, 0, "the server was gone")
-    return Outcome(status, reward, (reward,), 1, 1, 0)
+        return EpisodeResult(EpisodeStatus.VOID, None, (), 0, 0, 0, "the server was gone")
+    return EpisodeResult(status, reward, (reward,), 1, 1, 0)
 
 
 def episode(

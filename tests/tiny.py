@@ -17,12 +17,13 @@ def tokenizer_and_model() -> tuple[Any, Any]:
     """As the `model` stage makes them, without its warm-up; larger weights, so that no two tokens are alike."""
     import torch
 
+    from xp.backends.stages.model import build_arguments
     from xp.builtin.model.build import Build
     from xp.builtin.model.tiny_model import TinyModelConfig, make_model, make_tokenizer
 
     build = compose([]).model.build
     assert build is not None
-    config = TinyModelConfig(Path("unused"), 1024, 2, "", Build(**build.model_dump() | {"initializer_range": 0.5}))
+    config = TinyModelConfig(Path("unused"), 1024, 2, "", Build(**build_arguments(build) | {"initializer_range": 0.5}))
     torch.manual_seed(0)
     tokenizer = make_tokenizer(config.build)
     return tokenizer, make_model(config, tokenizer).eval()

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 
+from tests.chaos.clock import Clock
 from tests.chaos.place import BUILT, POLL_S, SMALL, STAGES, Place, ended
 from tests.reliability import proxy as network
 from tests.reliability.proxy import Exchange, Fault, FaultProxy
@@ -28,20 +29,6 @@ Act = Callable[[Place, psutil.Popen], str]
 """One fault; returns what it did, nothing where it met nobody."""
 WITH_EPISODES = ("prepare", "train", "evaluate")
 """Stages that use the environment."""
-
-CLOCK = """
-import os, time
-_time, _time_ns = time.time, time.time_ns
-def _jumped():
-    try:
-        with open(os.environ["XP_CHAOS_CLOCK"]) as file:
-            return float(file.read() or 0)
-    except OSError:
-        return 0.0
-time.time = lambda: _time() + _jumped()
-time.time_ns = lambda: _time_ns() + int(_jumped() * 1e9)
-"""
-"""A `sitecustomize` by which the wall clock of every Python process jumps when a file says so."""
 
 
 def _moments(draw: random.Random, work: Work, number: int, stages: Sequence[str] = STAGES) -> list[tuple[str, float]]:
@@ -94,12 +81,12 @@ def kill(draw: random.Random, root: Path, work: Work, number: int) -> tuple[Plac
         who = draw.choice(("supervisor", "one", "all"))
         tree = sorted(place.processes(), key=lambda one: one.pid)
         meant = {"supervisor": [psutil.Process(process.pid)], "one": draw.sample(tree, min(1, len(tree))), "all": tree}
-        return f"{who} killed" if _killed(meant[who]) else ""
+        return f"{who} killed" if killed(meant[who]) else ""
 
     return place, _play(place, _moments(draw, work, number), strike)
 
 
-def _killed(processes: Sequence[psutil.Process]) -> int:
+def killed(processes: Sequence[psutil.Process]) -> int:
     number = 0
     for one in processes:
         with suppress(psutil.Error):
@@ -110,23 +97,19 @@ def _killed(processes: Sequence[psutil.Process]) -> int:
 
 def clock(draw: random.Random, root: Path, work: Work, number: int) -> tuple[Place, str]:
     """The wall clock jumps by up to a month, either way, while the run goes on; every second time it is killed too."""
-    place, jump = Place(root, BUILT), root / "clock/jump"
-    jump.parent.mkdir()
-    jump.write_text("0")
-    (root / "clock/sitecustomize.py").write_text(CLOCK)
+    place, wall = Place(root, BUILT), Clock(root / "clock")
 
     def strike(place: Place, process: psutil.Popen) -> str:
         del place
         by = draw.choice((-1, 1)) * draw.choice((3_600, 86_400, 30 * 86_400))
-        jump.with_suffix(".new").write_text(str(by))
-        jump.with_suffix(".new").rename(jump)
+        wall.jump(by)
         is_killed = draw.random() < 0.5
         if is_killed:
             process.send_signal(signal.SIGKILL)
         return f"clock {by:+d} s{' and SIGKILL' if is_killed else ''}"
 
     moments = _moments(draw, work, number)
-    return place, _play(place, moments, strike, PYTHONPATH=str(jump.parent), XP_CHAOS_CLOCK=str(jump))
+    return place, _play(place, moments, strike, **wall.environ)
 
 
 def disk(draw: random.Random, root: Path, work: Work, number: int) -> tuple[Place, str]:
@@ -156,7 +139,7 @@ def server_killed(draw: random.Random, root: Path, work: Work, number: int) -> t
 
     def strike(place: Place, process: psutil.Popen) -> str:
         while process.poll() is None:  # A stage's server is there for a part of the stage.
-            if _killed(_servers(place)):
+            if killed(_servers(place)):
                 return "environment server killed"
             time.sleep(POLL_S)
         return ""
@@ -188,22 +171,26 @@ def _server(name: str) -> LocalServer:
 
 
 @contextmanager
-def _remote(root: Path) -> Iterator[tuple[Place, FaultProxy]]:
+def remote(root: Path, spec: Sequence[str] = SMALL) -> Iterator[tuple[Place, FaultProxy]]:
     """An environment at a URL, behind a proxy that breaks things."""
-    root.mkdir(parents=True)
     with FaultProxy(_server("first")) as proxy:
         address = (f"env.target={proxy.url}", "env.serve=null", f"env.allowed_origins=[{proxy.url}]")
-        yield Place(root, (*SMALL, *address), {"OPENREWARD_API_KEY": "any"}), proxy
+        yield Place(root, (*spec, *address), {"OPENREWARD_API_KEY": "any"}), proxy
+
+
+def replace_server(proxy: FaultProxy) -> None:
+    """Another server at the same address, which knows no session; connections are refused meanwhile."""
+    proxy.refuse_for(1.5)
+    proxy.upstream = _server("second" if proxy.upstream is _server("first") else "first")
 
 
 def restart(draw: random.Random, root: Path, work: Work, number: int) -> tuple[Place, str]:
     """The server at the run's URL is replaced by one that knows no session; connections are refused meanwhile."""
-    with _remote(root) as (place, proxy):
+    with remote(root) as (place, proxy):
 
         def strike(place: Place, process: psutil.Popen) -> str:
             del place, process
-            proxy.refuse_for(1.5)
-            proxy.upstream = _server("second" if proxy.upstream is _server("first") else "first")
+            replace_server(proxy)
             return "server replaced"
 
         return place, _play(place, _moments(draw, work, number, WITH_EPISODES), strike)
@@ -214,7 +201,7 @@ async def _stalled(exchange: Exchange) -> None:
     await network.stalled(network.HEAD)(exchange)
 
 
-async def _forgotten(exchange: Exchange) -> None:
+async def forgotten(exchange: Exchange) -> None:
     """The real server forgets the session, as one does that is too old, and answers the call."""
     for path in ("/delete", "/delete_session"):
         ending = Exchange("POST", path, exchange.headers, exchange.body, exchange.writer, exchange.upstream)
@@ -233,11 +220,22 @@ def half_open(draw: random.Random, root: Path, work: Work, number: int) -> tuple
 def expired(draw: random.Random, root: Path, work: Work, number: int) -> tuple[Place, str]:
     """Sessions that the server no longer knows when the next call of their episode comes."""
     del work
-    return _broken(draw, root, "session expired", _forgotten, number, ("/call",))
+    return _broken(draw, root, "session expired", forgotten, number, ("/call",))
 
 
 REQUESTS = {"/call": 28, "/create": 20, "/messages": 20}
 """Path -> about how many requests the small run makes."""
+
+
+def counted(place: Place, fault: Fault, what: str, said: list[str]) -> Fault:
+    """The same fault, which counts itself and says what it was."""
+
+    async def once(exchange: Exchange) -> None:
+        place.num_hits += 1
+        said.append(what)
+        await fault(exchange)
+
+    return once
 
 
 def _broken(
@@ -245,19 +243,10 @@ def _broken(
 ) -> tuple[Place, str]:
     """Faults of single exchanges, at random places among all that the run makes."""
     said: list[str] = []
-
-    def counted(path: str) -> Fault:
-        async def once(exchange: Exchange) -> None:
-            place.num_hits += 1
-            said.append(path)
-            await fault(exchange)
-
-        return once
-
-    with _remote(root) as (place, proxy):
+    with remote(root) as (place, proxy):
         for _ in range(number):
             path = draw.choice(paths)
-            proxy.inject(path, counted(path), skip=draw.randrange(REQUESTS[path]))
+            proxy.inject(path, counted(place, fault, path, said), skip=draw.randrange(REQUESTS[path]))
         _to_the_end(place, place.begin(), {}, 2 + number)
     return place, f"{what}: {', '.join(said) or 'nothing'}"
 

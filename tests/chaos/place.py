@@ -59,11 +59,13 @@ class Place:
         root: is made.
         spec: overrides of the run, SMALL or BUILT first.
         environ: variables beside this process's.
+        name: of the run, as the spec has it.
     """
 
     root: Path
     spec: Sequence[str] = SMALL
     environ: Mapping[str, str] = field(default_factory=dict)
+    name: str = "chaos"
     num_hits: int = 0
     """Faults that came before the run's end."""
     next_attempt: int = 1
@@ -111,7 +113,7 @@ class Place:
 
     def run(self) -> Path | None:
         """The newest run."""
-        return max((self.root / "outputs/runs").glob("chaos-*"), key=lambda path: path.name, default=None)
+        return max((self.root / "outputs/runs").glob(f"{self.name}-*"), key=lambda path: path.name, default=None)
 
     def stage_began(self, name: str, attempt: int = 1) -> bool:
         """Whether a stage has written its first line."""

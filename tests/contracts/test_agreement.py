@@ -1,4 +1,4 @@
-"""One script, every way of driving an Episode: the same Outcome, the same messages, the same loss mask.
+"""One script, every way of driving an Episode: the same EpisodeResult, the same messages, the same loss mask.
 
 TRL's adapter is held against the bare Episode here; a backend that is added adds itself to `DRIVERS`.
 """
@@ -25,7 +25,7 @@ from xp.envs.config import (
     ToolCallsPerTurn,
 )
 from xp.episode.episode import Episode
-from xp.episode.outcome import EpisodeStatus, Outcome
+from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.episode.tokens import ChatTokens
 from xp.tasks.config import Purpose
 from xp.tasks.row import TaskRow
@@ -130,7 +130,7 @@ SCRIPTS = (
 class Played:
     """What a way of driving made of a script."""
 
-    outcome: Outcome
+    outcome: EpisodeResult
     messages: list[Message]
     """After the opening, assistant turns included."""
     trained: str
@@ -193,9 +193,7 @@ def under_trl(script: Script) -> Played:
     tokenizer, _ = tokenizer_and_model()
     mix: Any = FakeMix(script.rules)
     model = ScriptedModel(_conversation(script), len(tokenizer))
-    sampling = TRLSampling(
-        0.0, 1.0, None, 400, max_tokens_per_turn=200, max_response_tokens=2000, seed=1, stop=script.stop
-    )
+    sampling = TRLSampling(400, 200, 2000, temperature=0.0, top_p=1.0, top_k=None, seed=1, stop=script.stop)
     rollout = under_trls_engine(model, ChatTokens(tokenizer), mix, sampling)
     own = [
         token
@@ -246,7 +244,15 @@ def test_a_trajectory_keeps_the_prompt_that_the_engine_was_given_where_the_run_k
     script, mix = SCRIPTS[0], FakeMix(SCRIPTS[0].rules)
     chat = ChatTokens(tokenizer, Chat(keep_prompts=keep))
     model: Any = ScriptedModel(_conversation(script), len(tokenizer))
-    sampling = TRLSampling(0.0, 1.0, None, 400, max_tokens_per_turn=200, max_response_tokens=2000, seed=1)
+    sampling = TRLSampling(
+        temperature=0.0,
+        top_p=1.0,
+        top_k=None,
+        max_prompt_tokens=400,
+        max_tokens_per_turn=200,
+        max_response_tokens=2000,
+        seed=1,
+    )
     rollout = under_trls_engine(model, chat, mix, sampling)
     found = rollout.record.trajectory("r", "train", 0).prompt
     assert found == (chat.rendered(ROW.messages, ROW.tools) if keep else None)

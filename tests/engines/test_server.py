@@ -26,7 +26,7 @@ LENGTH = 24
 
 def written(served: Served, log: Path, prompt: Sequence[int], max_tokens: int, *stop: str) -> list[int]:
     """Tokens that the model writes at temperature 0."""
-    sampling = TRLSampling(0.0, 1.0, None, 600, LENGTH, 300, seed=1, stop=stop)
+    sampling = TRLSampling(600, LENGTH, 300, temperature=0.0, top_p=1.0, top_k=None, seed=1, stop=stop)
     writer = ServerWriter(served.url, sampling, [], str(log), key=served.key)
     turn = writer.answer(GenerationRequest(prompt, max_tokens, seed=1))
     assert len(turn.logprobs) == len(turn.ids)

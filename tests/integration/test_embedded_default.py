@@ -12,16 +12,14 @@ from typing import Any
 
 import pytest
 
+from tests.chaos.place import REWARDS, Place
+from tests.chaos.sample import Sample, played
+
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
-# An untrained model wins nothing, and equal rewards teach nothing: a reward of our own tells its episodes apart.
-REWARDS = """
-def by_size(outcome):
-    return 0.1 * outcome.num_malformed + 0.01 * outcome.num_turns + 0.5 * (outcome.status == "stopped")
-"""
-
 SMALL = (
-    "env.reward_fn=my_rewards:by_size",
+    # An untrained model wins nothing, and equal rewards teach nothing: this one tells its episodes apart.
+    "env.reward_fn=my_rewards:by_length",
     "env.train.num_tasks=16",
     "env.held_out.num_tasks=8",
     "model.build.warmup_steps=3",
@@ -69,7 +67,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (directory / "my_rewards.py").write_text(REWARDS)
     done = xp(directory, "name=first", *SMALL)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    (directory / "screen.txt").write_text(done.stdout)
+    (directory / "first.txt").write_text(done.stdout)
     return directory
 
 
@@ -129,7 +127,7 @@ def test_both_evaluations_play_the_same_tasks(outputs: Path) -> None:
 
 
 def test_the_screen_says_what_was_trained_and_where_it_lies(outputs: Path) -> None:
-    screen = (outputs / "screen.txt").read_text()
+    screen = (outputs / "first.txt").read_text()
     for part in ("Trained whodunit_mini · tiny · grpo · trl on cpu", "held-out reward before", "held-out reward after"):
         assert part in screen
     assert str(Path("outputs") / "runs") in screen
@@ -146,34 +144,37 @@ def test_training_changed_the_weights(outputs: Path) -> None:
     assert any((before[name] != after[name]).any() for name in before)
 
 
+@pytest.fixture(scope="module")
+def disturbed(outputs: Path) -> Sample:
+    """The same run among ten faults, the last of which killed it in `evaluate`; resumed to its end."""
+    sample, code = played(outputs, SMALL, "disturbed")
+    assert code == 0, sample.place.screen()[-3000:]
+    return sample
+
+
 @pytest.mark.timeout(1500)
+@pytest.mark.scorecard(41)
+def test_ten_faults_change_no_bit_of_the_result(outputs: Path, disturbed: Sample) -> None:
+    assert disturbed.place.num_hits == len(disturbed.said) == 10
+    assert "Traceback" not in disturbed.place.screen()
+    assert disturbed.place.result() == Place(outputs, name="first").result()
+
+
 @pytest.mark.scorecard(44)
-def test_a_run_killed_in_its_evaluation_ends_when_it_is_resumed_and_is_finished_then(outputs: Path) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "xp", "name=cut", *SMALL, "evaluation.samples_per_task=4"],
-        cwd=outputs, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    deadline = time.monotonic() + 500
-    while not list((outputs / "outputs/runs").glob("cut-*/attempt_1/evaluate/trajectories/*.jsonl")):
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    process.kill()
-    process.wait()
-    run = the_run(outputs, "cut")
-    assert stages(run)["model"] == "cached"
-    done = xp(outputs, f"resume={run.name}")
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+def test_a_run_killed_in_its_evaluation_ends_when_it_is_resumed_and_is_finished_then(
+    outputs: Path, disturbed: Sample
+) -> None:
+    run = the_run(outputs, "disturbed")
     assert stages(run) == {"prepare": "cached", "model": "cached", "train": "cached", "evaluate": "succeeded"}
-    assert "held-out reward after" in done.stdout
-    assert [(line["step"], line["attempt"]) for line in metrics(run, "train")] == [(1, 1), (2, 1)]
-    before = (run / "run.json").read_bytes()
+    assert "held-out reward after" in disturbed.place.screen()
+    assert [(line["step"], line["attempt"]) for line in metrics(run, "train")] == [(1, 2), (2, 3)]
+    before, num_attempts = (run / "run.json").read_bytes(), disturbed.place.num_attempts()
     for words in ((f"resume={run.name}",), ("runs", "resume", run.name)):
         done = xp(outputs, *words)
         assert done.returncode == 0, done.stderr
         assert f"{run.name} is finished (2 of 2 steps); to go on: resume={run.name} training.num_steps=N" in done.stdout
     assert (run / "run.json").read_bytes() == before
-    assert not (run / "attempt_3").exists()
+    assert not (run / f"attempt_{num_attempts + 1}").exists()
 
 
 def test_a_checkpoint_can_be_evaluated_by_itself(outputs: Path) -> None:

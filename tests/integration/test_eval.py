@@ -295,3 +295,6 @@ def test_evaluations_are_listed(outputs: Path, capsys: pytest.CaptureFixture[str
     capsys.readouterr()
     assert main(["eval", "list", f"outputs={outputs}"]) == 0
     assert re.match(r"multiply-stub-[0-9a-f]{8}  finished  0\.\d{3} .*stub on 12 tasks", capsys.readouterr().out)
+    assert main(["eval", "list", "--json", f"outputs={outputs}"]) == 0
+    assert [one["num_played"] for one in json.loads(capsys.readouterr().out)] == [12]
+    assert main(["eval", "list", "--again", f"outputs={outputs}"]) == ExitCode.CONFIG

@@ -60,7 +60,10 @@ def test_the_checkpoint_that_a_training_would_start_from_is_what_is_played(
     tokenizer.save_pretrained(tuned)
     model.save_pretrained(tuned)
     start = f"training.initial_checkpoint={tuned}"
+    # A directory of the user's own options does not make a model's directory an option.
+    (outputs / "options").mkdir()
     own = ["env=multiply", *TASKS, f"outputs={outputs}", "evaluation.num_tasks=2", *PLAY]
+    own += ["--config-dir", str(outputs / "options")]
     assert main(["eval", f"model={directory}", *own, start]) == 0
     assert "untrained:tuned" in capsys.readouterr().out
     (file,) = (outputs / "evaluations").glob("*-untrained-tuned-*/eval.json")

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.tiny import tokenizer_and_model
+from tests.unit.test_older_runs import without_added
 from xp.__main__ import main
 from xp.backends.stages.prepare import prepare_config
 from xp.compose import compose, to_yaml
@@ -129,6 +131,28 @@ def test_the_older_command_names_the_one_that_plays_other_tasks_or_the_untrained
     assert "for the model before training, python -m xp eval run=R@0" in capsys.readouterr().err
 
 
+def test_a_run_of_an_earlier_version_is_used_as_any_other_with_one_line_about_it(
+    outputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "runs" / "R"
+    shutil.copytree(outputs / "runs" / "R", run)
+    (tmp_path / "tasks").symlink_to(outputs / "tasks")
+    spec = without_added(yaml.safe_load((run / "spec.yaml").read_text()))
+    spec["training"]["num_steps"] = 2  # as every run had before there were epochs
+    (run / "spec.yaml").write_text(yaml.safe_dump(spec))
+    mark(run)
+    for words, lines in (
+        (["eval", "run=R,R@0", "evaluation.num_tasks=1"], 1),
+        (["report", "R"], 1),
+        (["runs", "compare"], 1),
+        (["plan", "resume=R"], 1),
+        (["runs", "show", "R"], 0),  # it shows nothing of the spec
+    ):
+        assert main([*words, f"outputs={tmp_path}"]) == 0, words
+        told = capsys.readouterr().err
+        assert told.count("R was recorded by an earlier xp, without fields that it has now") == lines, words
+
+
 def test_a_run_is_compared_with_its_own_beginning_task_by_task(
     outputs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -144,6 +168,23 @@ def test_evaluations_of_other_tasks_are_not_paired(outputs: Path, capsys: pytest
     (name,) = [path.name for path in (outputs / "evaluations").glob("gsm8k_mini-*")]
     assert main(["runs", "compare", "R", name, "--paired", f"outputs={outputs}"]) == ExitCode.PLAN
     assert "were not evaluated on the same tasks" in capsys.readouterr().err
+
+
+def test_names_may_be_beginnings_and_patterns_and_what_does_not_exist_is_said_to_be_so(
+    outputs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = f"outputs={outputs}"
+    assert main(["runs", "compare", "multiply-R-0", "multiply-R-5", "--paired", root]) == 0
+    assert "multiply-R-5-" in capsys.readouterr().out
+    assert main(["runs", "compare", "multiply-R-[05]-*", "--paired", root]) == 0
+    for words, told in (
+        (["multiply-R", "R"], "multiply-R is the beginning of 4 names: multiply-R-0-"),
+        (["R", "nothing"], "nothing: no run and no evaluation below"),
+        (["multiply-R-0"], "is one evaluation; name another one"),
+        (["R", "--csv"], "compare --paired is shown as text or with --json"),
+    ):
+        assert main(["runs", "compare", *words, "--paired", root]) != 0
+        assert told in capsys.readouterr().err
 
 
 def test_a_later_evaluation_of_a_run_does_not_replace_its_result(outputs: Path) -> None:

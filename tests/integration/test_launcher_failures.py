@@ -132,7 +132,7 @@ def test_a_further_option_of_sbatch_reaches_it_and_processes_on_a_cpu_are_no_gpu
 @pytest.mark.scorecard(30)
 def test_the_batch_script_is_shell_whatever_is_in_a_path(tmp_path: Path) -> None:
     context = LauncherSuite.make_context(tmp_path / AWKWARD)
-    order = context.outputs / "runs/run/attempt_1/a/order.json"
+    order = context.outputs / "runs/run/attempt_1/a/job.json"
     order.parent.mkdir(parents=True)
     text = batch_script(context, stage("a", "pass"), order, ["sbatch", f"--chdir={AWKWARD}"])
     (tmp_path / "job.sh").write_text(text)
@@ -141,7 +141,7 @@ def test_the_batch_script_is_shell_whatever_is_in_a_path(tmp_path: Path) -> None
     (tmp_path / "python").write_text(echo)
     (tmp_path / "python").chmod(0o755)
     (tmp_path / "job.sh").write_text(text.replace(sys.executable, "./python"))
-    subprocess.run(["bash", "job.sh"], cwd=tmp_path, env={**os.environ, "SLURM_JOB_ID": "7"}, timeout=20)
+    subprocess.run(["bash", "job.sh"], cwd=tmp_path, env={**os.environ, "SLURM_JOB_ID": "7"}, timeout=200)
     assert (tmp_path / "seen").read_text() == repr(["-m", "xp.launchers.node.on_node", "7", str(order)])
     assert not list(tmp_path.rglob("pwned"))
 

@@ -23,7 +23,7 @@ from xp.envs.config import Dialect, EnvConfig
 from xp.envs.local_server import LocalServer
 from xp.envs.openenv import OpenEnvProvider
 from xp.episode.episode import Episode
-from xp.episode.outcome import EpisodeStatus, Outcome
+from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.errors import XpError
 
 pytestmark = pytest.mark.integration
@@ -156,7 +156,7 @@ def bundled(name: str) -> OpenEnvProvider:
     )
 
 
-def play(name: str, index: int, *turns: str) -> Outcome:
+def play(name: str, index: int, *turns: str) -> EpisodeResult:
     config = replace(RULES, dialect=Dialect.ACTION)
     episode = Episode(task(index), lambda: bundled(name).open(task(index)), config)
     for text in turns:

@@ -40,7 +40,7 @@ def column(page: Any, number: int) -> list[str]:
 def test_the_table_has_a_column_for_each_key_that_differs_and_sorts(watched: Watched) -> None:
     page = watched.page
     heads = [head.inner_text() for head in page.locator("#runs th").all()]
-    assert heads[:5] == ["run", "seed", "training.learning_rate", "before", "after"]
+    assert heads[:6] == ["run", "before", "after", "verdict", "seed", "training.learning_rate"]
     page.locator("#runs th button", has_text="after").click()
     assert column(page, 1) == ["fast", "one", "two", "slow"]
     page.locator("#runs th button", has_text="after").click()

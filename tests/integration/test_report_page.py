@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,9 @@ import pytest
 
 from tests.browser import Watched, chromium, needs_chromium
 from tests.report_run import episode, make_run, write_episodes
+from xp.builtin.model.tiny_model import SHIPPED
 from xp.cli.report import write_page
+from xp.runs.origin import mark
 
 pytestmark = [pytest.mark.integration, needs_chromium]
 HOSTILE = (
@@ -39,8 +42,12 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
         episode("<script>window.hurt=4</script>", 0, 0, 0, 1.0),
     ]
     write_episodes(run / "attempt_1/train/trajectories/hostile.jsonl", hostile)
+    (run / "model").mkdir()
+    for file in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        shutil.copy(SHIPPED / file, run / "model")
+    mark(run)
     target = outputs / "report.html"
-    write_page([run], target)
+    write_page([run], target, tokens=True)
     return target
 
 
@@ -123,6 +130,20 @@ def test_a_message_of_five_megabytes_is_shown_by_its_ends(watched: Watched) -> N
     assert words.startswith("<b>xxx")
     assert words.endswith("the end")
     assert "4,980,010 characters left out" in words
+
+
+def test_tokens_are_shown_with_the_mask_when_they_are_asked_for(watched: Watched) -> None:
+    page = watched.page
+    page.evaluate("XP.go({phase: 'train', step: 2})")
+    page.locator(".chip:not(.bare)").first.click()
+    page.get_by_text("Tokens and mask").click()
+    page.wait_for_selector(".tokens .token.trained")
+    trained = "".join(page.locator(".tokens .token.trained").all_inner_texts())
+    masked = "".join(page.locator(".tokens .token:not(.trained)").all_inner_texts())
+    assert "I accuse number 0 in train step 1, sample 0." in trained
+    assert "Who did it?" in masked
+    assert "Who did it?" not in trained
+    assert watched.problems == []
 
 
 def test_void_episodes_have_their_reason_and_no_reward(watched: Watched) -> None:

@@ -13,7 +13,7 @@ from tests.fake_session import call
 from tests.ors_server import rules
 from xp.envs.config import EpisodeConfig, WeightedFn
 from xp.episode.mixture import EnvironmentMixture
-from xp.episode.outcome import Outcome
+from xp.episode.outcome import EpisodeResult
 from xp.tasks.config import Purpose
 from xp.tasks.row import TaskRow
 
@@ -21,12 +21,12 @@ CATALOG = "tests.envs_under_test.catalog"
 SEEN: list[dict[str, Any]] = []
 
 
-def remember(outcome: Outcome, task: dict[str, Any]) -> float:
+def remember(outcome: EpisodeResult, task: dict[str, Any]) -> float:
     SEEN.append(task)
     return outcome.reward or 0.0
 
 
-def alone(outcome: Outcome) -> float:
+def alone(outcome: EpisodeResult) -> float:
     return outcome.reward or 0.0
 
 

@@ -17,7 +17,15 @@ from xp.backends.trl.worker.conversation import Conversation, Opening, RolloutTu
 from xp.backends.trl.worker.draws import draw, truncated
 from xp.backends.trl.worker.engine import TransformersEngine
 
-SAMPLING = TRLSampling(1.0, 1.0, None, 400, max_tokens_per_turn=12, max_response_tokens=60, seed=1)
+SAMPLING = TRLSampling(
+    temperature=1.0,
+    top_p=1.0,
+    top_k=None,
+    max_prompt_tokens=400,
+    max_tokens_per_turn=12,
+    max_response_tokens=60,
+    seed=1,
+)
 
 
 class Engine:

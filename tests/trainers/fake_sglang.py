@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import random
 import threading
+import time
 from collections.abc import Callable, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Protocol
@@ -88,6 +89,8 @@ class FakeSglang:
         self.broken: list[Exception] = []
         """Faults of this server's own: the test that caused them is wrong."""
         self.aborted = threading.Event()
+        self._writing: set[int] = set()
+        """Threads that compute."""
         self._server = _Server(("127.0.0.1", 0), _handler(self))
         self.port: int = self._server.server_address[1]
 
@@ -98,6 +101,8 @@ class FakeSglang:
     def __exit__(self, *_: object) -> None:
         self._server.shutdown()
         self._server.server_close()
+        while self._writing:  # torch aborts a process that ends in the middle of its work.
+            time.sleep(0.05)
         if self.broken:
             raise self.broken[0]
 
@@ -108,7 +113,11 @@ class FakeSglang:
         params = SamplingParams(**body["sampling_params"])
         ids = list(body["input_ids"])
         self.requests.append(body)
-        written, logprobs, finish = self.policy.write(ids, params, self.aborted.is_set)
+        self._writing.add(threading.get_ident())
+        try:
+            written, logprobs, finish = self.policy.write(ids, params, self.aborted.is_set)
+        finally:
+            self._writing.discard(threading.get_ident())
         rows = [[logprob, token, None] for token, logprob in zip(written, logprobs, strict=True)]
         finish_reason: dict[str, Any] = {"type": finish}
         meta = {

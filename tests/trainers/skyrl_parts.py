@@ -150,4 +150,4 @@ def play(
     made = generator(client, mix, config, **changes)
     wanted = request(rows, group_size, config)
     output = asyncio.run(made.generate(wanted))
-    return Batch(output, made.plays(wanted))
+    return Batch(output, made.running_episodes(wanted))

@@ -18,8 +18,8 @@ from tests.trainers.slime_setup import (
     tiny_directory,
     worker_config,
 )
-from xp.backends.slime.worker.config import EngineLimits
 from xp.episode.trajectory import Trajectory
+from xp.worker.token_budget import TokenBudget
 
 
 class Kept:
@@ -81,7 +81,7 @@ def says_script(script: Script) -> Any:
 
 def play_script(args: Any, script: Script, size: int = 1, **changes: Any) -> tuple[list[Any], FakeMix, Kept]:
     mix, kept = FakeMix(script.rules), Kept()
-    limits = changes.pop("limits", EngineLimits(400, 200, 2000))
+    limits = changes.pop("limits", TokenBudget(400, 200, 2000))
     put_worker(args, worker_config(args.xp_root, limits, **changes), mix, kept)
     args.rollout_stop = list(script.stop) or None
     with engine(args, says_script(script)):

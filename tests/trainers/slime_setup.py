@@ -16,11 +16,12 @@ import pytest
 from tests.tiny import tokenizer_and_model
 from tests.trainers.fake_sglang import FakeSglang, Says, TinyPolicy
 from xp.backends.slime.worker import hooks
-from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, EngineLimits, SlimeStageConfig, WorkerConfig
+from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, SlimeStageConfig, WorkerConfig
 from xp.backends.slime.worker.rollout_process import Worker
 from xp.backends.slime.worker.tasks_view import INPUT_KEY, METADATA_KEY, TOOL_KEY
 from xp.envs.config import Chat
 from xp.tasks.row import TaskRow
+from xp.worker.token_budget import TokenBudget
 
 IS_HERE = (
     os.environ.get("SLIME_ACCELERATOR") == "none-here"
@@ -32,10 +33,10 @@ needs_slime = pytest.mark.skipif(
     reason="Slime's own code is not here: make test-slime SLIME_PATH=/its/checkout MEGATRON_PATH=/that/of/Megatron-LM",
 )
 
-LIMITS = EngineLimits(max_prompt_tokens=700, max_tokens_per_turn=60, max_response_tokens=400)
+LIMITS = TokenBudget(max_prompt_tokens=700, max_tokens_per_turn=60, max_response_tokens=400)
 
 
-def worker_config(root: Path, limits: EngineLimits = LIMITS, **changes: Any) -> WorkerConfig:
+def worker_config(root: Path, limits: TokenBudget = LIMITS, **changes: Any) -> WorkerConfig:
     """A stage's, for groups of four."""
     common = SlimeStageConfig(
         attempt=1,

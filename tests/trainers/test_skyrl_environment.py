@@ -50,7 +50,7 @@ def test_a_diligent_detective_is_paid_in_full_on_the_last_token(rows: list[TaskR
     made = generator(client, mix, CONFIG)
     wanted = request([row], 2, CONFIG)
     output = asyncio.run(made.generate(wanted))
-    for number, one in enumerate(made.plays(wanted)):
+    for number, one in enumerate(made.running_episodes(wanted)):
         outcome = one.episode.settle()
         ids, mask = output["response_ids"][number], output["loss_masks"][number]
         assert (outcome.status, outcome.reward, outcome.num_turns) == (EpisodeStatus.FINISHED, 1.0, len(steps))
@@ -74,7 +74,7 @@ def test_a_real_model_writes_what_the_trainer_would_have_given_the_same_probabil
     made = generator(engine, mix, CONFIG)
     wanted = request(rows, 4, CONFIG)
     output = asyncio.run(made.generate(wanted))
-    plays = made.plays(wanted)
+    plays = made.running_episodes(wanted)
     assert len(plays) == 12
     for number, one in enumerate(plays):
         prompt, ids, mask = (output[key][number] for key in ("prompt_token_ids", "response_ids", "loss_masks"))

@@ -172,4 +172,7 @@ def test_the_same_task_twice_in_a_batch_is_two_groups() -> None:
     made = generator(ScriptedClient([call("win")]), FakeMix(RULES), ROOMY)
     wanted = request([ROW, ROW], 2, ROOMY)
     asyncio.run(made.generate(wanted))
-    assert [(one.row.task_id, one.sample) for one in made.plays(wanted)] == [(ROW.task_id, 0), (ROW.task_id, 1)] * 2
+    assert [(one.row.task_id, one.sample) for one in made.running_episodes(wanted)] == [
+        (ROW.task_id, 0),
+        (ROW.task_id, 1),
+    ] * 2

@@ -18,13 +18,13 @@ from tests.tiny import tokenizer_and_model
 from tests.trainers.skyrl_parts import native, train_config
 from xp.backends.skyrl.control.capabilities import refusals
 from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig
-from xp.backends.skyrl.worker.play import ViewRow
+from xp.backends.skyrl.worker.running_episode import ViewRow
 from xp.backends.skyrl.worker.tasks_view import write_view
 from xp.compose import compose
 from xp.envs.base import Message
 from xp.episode.metrics import Played
 from xp.episode.metrics_file import MetricsFile, read_metrics
-from xp.episode.outcome import EpisodeStatus, Outcome
+from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.errors import ExitCode, XpError
 
 SMALL = ("training.prompts_per_step=2", "training.group_size=4", "training.micro_batch_size=4")
@@ -149,7 +149,7 @@ class Recorded:
 
 def episode(reward: float | None) -> Any:
     status = EpisodeStatus.VOID if reward is None else EpisodeStatus.FINISHED
-    played = Played("a", "a/train/0", Outcome(status, reward, (), 1, 1, 0, "down" if reward is None else None), 5)
+    played = Played("a", "a/train/0", EpisodeResult(status, reward, (), 1, 1, 0, "down" if reward is None else None), 5)
     record = SimpleNamespace(played=lambda: played, trajectory=lambda run, phase, step: (run, phase, step))
     return SimpleNamespace(record=record, num_tokens=7)
 

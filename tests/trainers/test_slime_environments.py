@@ -170,7 +170,7 @@ def test_slimes_own_train_py_plays_an_openenv_environment(tmp_path: Path, monkey
     model = tiny_directory(tmp_path)
     spec = spec_of(model, "env=openenv_echo", "env.train.num_tasks=4")
     places = RunPaths(run="runs/r", attempt=1, tasks=task_set_place(spec))
-    run(prepare_stage(spec, places).job, tmp_path)
+    run(prepare_stage(spec, places, trains=True).job, tmp_path)
     export = tmp_path / "runs/r/exports" / str(STEPS - 1)
     export.mkdir(parents=True)
     for file in model.iterdir():

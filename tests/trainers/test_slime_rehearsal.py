@@ -55,6 +55,7 @@ def spec_of(model: Path, *more: str) -> RunSpec:
             *("backend=slime", "env=whodunit_mini", "hardware=a100x2", "model=qwen3-4b", f"model.path={model}"),
             *(f"model.architecture.{ours}={config[theirs]}" for ours, theirs in names.items()),
             *("model.architecture.rope_theta=10000.0", "model.max_context_tokens=1024"),
+            "model.chat_template.enable_thinking=null",
             *("training.max_prompt_tokens=700", "training.max_tokens_per_turn=60", "training.max_response_tokens=300"),
             *(f"training.num_steps={STEPS}", f"training.prompts_per_step={PROMPTS}", f"training.group_size={GROUP}"),
             *(
@@ -83,7 +84,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RunSpec, R
     root = tmp_path_factory.mktemp("outputs")
     spec = spec_of(tiny_directory(root))
     places = RunPaths(run="runs/r", attempt=1, tasks=task_set_place(spec))
-    run(prepare_stage(spec, places).job, root)
+    run(prepare_stage(spec, places, trains=True).job, root)
     return root, spec, places
 
 

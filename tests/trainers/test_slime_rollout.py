@@ -33,7 +33,7 @@ from tests.trainers.slime_setup import (
     worker_config,
     written_by_policy,
 )
-from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, EngineLimits
+from xp.backends.slime.worker.config import WORKER_ATTRIBUTE
 from xp.backends.slime.worker.rollout_process import read_played
 from xp.backends.stages.episode import episode_config
 from xp.compose import compose
@@ -45,6 +45,7 @@ from xp.episode.outcome import EpisodeStatus
 from xp.episode.trajectory import read_trajectories
 from xp.tasks.config import Purpose
 from xp.tasks.row import TaskRow
+from xp.worker.token_budget import TokenBudget
 
 __all__ = ["args", "arguments"]
 pytestmark = needs_slime
@@ -64,7 +65,7 @@ def test_slime_agrees_with_the_bare_episode(args: Any, script: Script) -> None:
 def test_a_stop_text_reaches_sglang_which_is_asked_to_leave_it_in_the_turn(args: Any) -> None:
     own = script_named("stops at a text")
     args.rollout_stop = list(own.stop)
-    put_worker(args, worker_config(args.xp_root, EngineLimits(400, 200, 2000)), FakeMix(own.rules), Kept())
+    put_worker(args, worker_config(args.xp_root, TokenBudget(400, 200, 2000)), FakeMix(own.rules), Kept())
     with engine(args, says_script(own)) as server:
         (sample,) = play_group(args, group_of(ROW, 1))
     asked = [body["sampling_params"] for body in server.requests]
@@ -182,7 +183,7 @@ def _check_tokens(sample: Any, policy: Any) -> None:
 
 
 def test_a_model_that_samples_is_cut_at_the_limits_and_stays_aligned(args: Any) -> None:
-    put_worker(args, worker_config(args.xp_root, EngineLimits(400, 12, 30)), FakeMix(NO_RETRY), Kept())
+    put_worker(args, worker_config(args.xp_root, TokenBudget(400, 12, 30)), FakeMix(NO_RETRY), Kept())
     with engine(args) as server:
         (sample,) = play_group(args, group_of(ROW, 1))
         _check_cut(sample, server.policy)
@@ -199,7 +200,7 @@ def test_an_episode_ends_where_the_next_turn_has_no_room(args: Any) -> None:
     (scores,) = [script for script in SCRIPTS if script.name == "scores on the way"]
     tokenizer, _ = tokenizer_and_model()
     turn = len(tokenizer(scores.texts[0], add_special_tokens=False)["input_ids"]) + 1
-    (sample,), _, _ = play_script(args, scores, limits=EngineLimits(400, 200, turn + 3))
+    (sample,), _, _ = play_script(args, scores, limits=TokenBudget(400, 200, turn + 3))
     outcome = read_played(sample.metadata).outcome
     assert (outcome.status, outcome.num_turns, outcome.reward) == (EpisodeStatus.TRUNCATED, 1, 0.1)
     assert sample.response_length == turn

@@ -24,7 +24,7 @@ from xp.backends.trl.worker.train import settled_reward
 from xp.compose import compose, options
 from xp.episode.metrics import Played
 from xp.episode.metrics_file import MetricsFile
-from xp.episode.outcome import EpisodeStatus, Outcome
+from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.errors import ExitCode, XpError
 
 PLACES = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
@@ -151,7 +151,7 @@ def step_log(tmp_path: Path, *overrides: str) -> Any:
 
 def played(reward: float | None) -> Played:
     status = EpisodeStatus.VOID if reward is None else EpisodeStatus.FINISHED
-    return Played("a", "a/train/0", Outcome(status, reward, (), 1, 1, 0, "down" if reward is None else None), 5)
+    return Played("a", "a/train/0", EpisodeResult(status, reward, (), 1, 1, 0, "down" if reward is None else None), 5)
 
 
 @pytest.mark.scorecard(20)

@@ -32,7 +32,9 @@ from xp.compose import compose
 from xp.errors import ExitCode, XpError
 
 FAKE = Path(__file__).parent / "fake_vllm"
-SAMPLING = TRLSampling(0.8, 0.9, None, 100, max_tokens_per_turn=5, max_response_tokens=12, seed=1)
+SAMPLING = TRLSampling(
+    temperature=0.8, top_p=0.9, top_k=None, max_prompt_tokens=100, max_tokens_per_turn=5, max_response_tokens=12, seed=1
+)
 
 
 def colocated(directory: Path, processes: int, *overrides: str) -> dict[str, Any]:
@@ -75,7 +77,9 @@ def colocated(directory: Path, processes: int, *overrides: str) -> dict[str, Any
     ("processes", "overrides"),
     [
         (1, ()),
-        (1, ("model.lora={rank: 4, alpha: 8.0, dropout: 0.0, target_modules: null}",)),
+        pytest.param(
+            1, ("model.lora={rank: 4, alpha: 8.0, dropout: 0.0, target_modules: null}",), marks=pytest.mark.slow
+        ),
         pytest.param(2, ("backend.engine.tensor_parallel=2", "backend.parallel.strategy=ddp"), marks=pytest.mark.slow),
         pytest.param(2, ("backend.parallel.strategy=fsdp2",), marks=pytest.mark.slow),
     ],
@@ -171,11 +175,11 @@ def test_an_engine_over_a_server_keeps_ids_log_probabilities_and_masks_together(
     assert not engine.is_writing
     for number in (0, 1):
         engine.begin(number)
-    turns = sorted((inbox.get(timeout=30), inbox.get(timeout=30)), key=lambda turn: turn.number)
+    turns = sorted((inbox.get(timeout=200), inbox.get(timeout=200)), key=lambda turn: turn.number)
     assert [(turn.number, turn.ids, turn.is_cut) for turn in turns] == [(0, [5, 2], False), (1, [6, 2], False)]
     engine.end(0)
     engine.go_on(1, [30, 31])
-    assert inbox.get(timeout=30).number == 1
+    assert inbox.get(timeout=200).number == 1
     conversation = engine.conversations[1]
     assert conversation.completion_ids == [6, 2, 30, 31, 31, 2]
     assert conversation.mask == [1, 1, 0, 0, 1, 1]
@@ -191,7 +195,7 @@ def test_what_makes_the_server_fail_reaches_the_rollout() -> None:
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
     dead = ServerWriter("http://127.0.0.1:9", SAMPLING, [2], "vllm.log", pause_s=0.01)
     WritingEngine(dead, Opening([[5]], ["a/0"], 1, inbox.put), [2], SAMPLING, "1").begin(0)
-    error = inbox.get(timeout=30)
+    error = inbox.get(timeout=200)
     dead.close()
     assert isinstance(error, XpError)
     assert "the vLLM server failed" in str(error)

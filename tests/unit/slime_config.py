@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from xp.backends.slime.worker.config import EngineLimits, SlimeStageConfig, WorkerConfig
+from xp.backends.slime.worker.config import SlimeStageConfig, WorkerConfig
 from xp.envs.config import Chat
+from xp.worker.token_budget import TokenBudget
 
 
 def worker_config(root: Path, updates_per_step: int) -> WorkerConfig:
@@ -21,7 +22,7 @@ def worker_config(root: Path, updates_per_step: int) -> WorkerConfig:
         on_nonfinite="stop",
         max_logprob_gap=0.1,
         upload_as=None,
-        limits=EngineLimits(1, 1, 1),
+        limits=TokenBudget(1, 1, 1),
         seed=1,
     )
     return WorkerConfig(

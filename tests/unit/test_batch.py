@@ -10,17 +10,20 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from xp.backends.batch import Setting, arithmetic, batch_refusals, nearest_legal, setting_of
-from xp.backends.batch.laws import SKYRL, SLIME, TRL, Tier, broken
-from xp.backends.batch.refusals import spec_laws
-from xp.backends.batch.setting import FIELDS
+from xp.backends.batch import BatchShape, arithmetic, batch_refusals, batch_shape, nearest_legal
+from xp.backends.batch.constraint import Tier, broken
+from xp.backends.batch.refusals import spec_constraints
+from xp.backends.batch.shape import FIELDS
+from xp.backends.skyrl.control.constraints import CONSTRAINTS as SKYRL
+from xp.backends.slime.control.constraints import CONSTRAINTS as SLIME
+from xp.backends.trl.control.constraints import CONSTRAINTS as TRL
 from xp.compose import compose, options
 
-LAWS = {"trl": TRL, "skyrl": SKYRL, "slime": SLIME}
+CONSTRAINTS = {"trl": TRL, "skyrl": SKYRL, "slime": SLIME}
 
 
-def settings() -> st.SearchStrategy[Setting]:
-    default = setting_of(compose([]))
+def settings() -> st.SearchStrategy[BatchShape]:
+    default = batch_shape(compose([]))
     return st.builds(
         lambda prompts, group, updates, micro, per_node: replace(
             default, prompts=prompts, group=group, updates=updates, micro=micro, per_node=per_node
@@ -33,25 +36,25 @@ def settings() -> st.SearchStrategy[Setting]:
     )
 
 
-@pytest.mark.parametrize("backend", LAWS)
+@pytest.mark.parametrize("backend", CONSTRAINTS)
 @hypothesis_settings(deadline=None)
-@given(setting=settings())
-def test_every_proposal_is_legal_and_the_cheapest_comes_first(backend: str, setting: Setting) -> None:
-    laws = LAWS[backend]
-    found = nearest_legal(setting, laws)
+@given(batch=settings())
+def test_every_proposal_is_legal_and_the_cheapest_comes_first(backend: str, batch: BatchShape) -> None:
+    constraints = CONSTRAINTS[backend]
+    found = nearest_legal(batch, constraints)
     numbers = {path: name for name, path in FIELDS.items()}
     for proposal in found:
-        changed = replace(setting, **{numbers[path]: value for path, value in proposal.changes.items()})  # type: ignore[arg-type]
-        assert broken(changed, laws) == []
+        changed = replace(batch, **{numbers[path]: value for path, value in proposal.changes.items()})  # type: ignore[arg-type]
+        assert broken(changed, constraints) == []
     assert [one.cost for one in found] == sorted(one.cost for one in found)
 
 
-@pytest.mark.parametrize("backend", LAWS)
+@pytest.mark.parametrize("backend", CONSTRAINTS)
 @hypothesis_settings(deadline=None)
-@given(setting=settings())
-def test_there_is_always_a_way_out(backend: str, setting: Setting) -> None:
-    if broken(setting, LAWS[backend]):
-        assert nearest_legal(setting, LAWS[backend])
+@given(batch=settings())
+def test_there_is_always_a_way_out(backend: str, batch: BatchShape) -> None:
+    if broken(batch, CONSTRAINTS[backend]):
+        assert nearest_legal(batch, CONSTRAINTS[backend])
 
 
 @pytest.mark.parametrize(
@@ -89,21 +92,21 @@ def test_an_illegal_setting_is_refused_with_numbers_source_and_way_out(
 
 
 def test_a_micro_batch_is_changed_before_the_experiment_is() -> None:
-    setting = setting_of(compose(["training.prompts_per_step=1024", "training.micro_batch_size=7"]))
-    assert list(nearest_legal(setting, TRL)[0].changes) == ["training.micro_batch_size"]
+    batch = batch_shape(compose(["training.prompts_per_step=1024", "training.micro_batch_size=7"]))
+    assert list(nearest_legal(batch, TRL)[0].changes) == ["training.micro_batch_size"]
 
 
 def test_batches_are_not_judged_on_a_placement_that_does_not_exist() -> None:
     spec = compose(["backend=skyrl", "hardware=a100x4", "backend.parallel.context=3", "training.micro_batch_size=7"])
-    assert {law.tier for law in broken(setting_of(spec), spec_laws(spec))} == {Tier.PLACEMENT}
+    assert {constraint.tier for constraint in broken(batch_shape(spec), spec_constraints(spec))} == {Tier.PLACEMENT}
 
 
-@pytest.mark.parametrize("backend", LAWS)
+@pytest.mark.parametrize("backend", CONSTRAINTS)
 def test_every_silent_case_is_in_the_docs(backend: str) -> None:
     text = (Path(__file__).parents[2] / "docs/configuration.md").read_text()
-    for law in LAWS[backend]:
-        if law.silent:
-            assert f"| {backend} | {law.formula} | {law.silent} |" in text
+    for constraint in CONSTRAINTS[backend]:
+        if constraint.silent:
+            assert f"| {backend} | {constraint.formula} | {constraint.silent} |" in text
 
 
 @pytest.mark.parametrize("recipe", options("recipes"))

@@ -34,6 +34,7 @@ FRAMES = {
     "graded": ["env.grader=my_pkg.graders:grade", "env.rows=my_pkg:tasks.jsonl"],
     "openreward": ["env.target=Org/Name"],
     "verifiers": ["env.target=my-package"],
+    "harbor": ["env.target=/my/tasks"],
     "openenv": ["env.target=http://127.0.0.1:8000", "env.rows=my_pkg:tasks.jsonl"],
     **{f"openenv_{name}": ["env.target=http://127.0.0.1:8000"] for name in ("atari", "finrl", "openspiel", "sumo_rl")},
     "hf": ["model.path=Org/Name"],
@@ -98,6 +99,7 @@ def test_a_fault_is_named_with_the_way_out(overrides: list[str], expected: list[
 def test_all_faults_are_told_at_once() -> None:
     text = message("training.lerning_rate=1", "seed=x", "training.num_steps=0")
     assert len(text.splitlines()) == 3
+    assert "`python -m xp evaluate` plays the model untrained" in text
 
 
 @pytest.mark.parametrize("name", ["WhoDunIt", "whodunit", "GeneralReasoning/WhoDunIt"])

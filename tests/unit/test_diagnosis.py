@@ -80,6 +80,11 @@ FAULTS: dict[str, tuple[str, list[Line]]] = {
 }
 
 
+def test_a_policy_that_ran_away_early_and_stayed_away_is_named() -> None:
+    """The median of all steps before is large then, so that the beginning is what counts."""
+    assert "kl" in found(changed(good(), training__kl=lambda at: 5.0 if at > 0.35 else 0.02))
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_is_named_and_nothing_else_alarms(fault: str) -> None:
     rule, lines = FAULTS[fault]

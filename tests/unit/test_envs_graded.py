@@ -16,7 +16,7 @@ from xp.envs.base import DeadlineExceeded, Message, ProtocolError, Task, ToolCra
 from xp.envs.config import EnvConfig
 from xp.envs.graded import GradedProvider
 from xp.episode.episode import Episode
-from xp.episode.outcome import EpisodeStatus, Outcome
+from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.errors import XpError
 from xp.tasks.config import MemberConfig, Selection
 from xp.tasks.questions import described, entry_of
@@ -28,7 +28,7 @@ def graded(grader: str, **changes: object) -> EnvConfig:
     return rules(provider="local", grader=f"{MODULE}:{grader}", **{"rows": f"{MODULE}:rows", **changes})
 
 
-def play(config: EnvConfig, index: int, *turns: str) -> tuple[Outcome, list[Message]]:
+def play(config: EnvConfig, index: int, *turns: str) -> tuple[EpisodeResult, list[Message]]:
     provider = GradedProvider(config, {})
     episode = Episode(Task("x", "train", index), lambda: provider.open(Task("x", "train", index)), config)
     said = [message for text in turns for message in episode.step(text).messages]

@@ -19,7 +19,7 @@ from xp.episode.metric_names import check_names, find
 from xp.episode.metric_table import METRICS, OF_EPISODES, OF_TRAINERS
 from xp.episode.metrics import Played, episode_metrics
 from xp.episode.metrics_file import MetricsFile
-from xp.episode.outcome import EpisodeStatus, Outcome
+from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.spec import BackendName
 
 ROOT = Path(xp.__file__).parent
@@ -43,7 +43,7 @@ def test_every_name_in_the_code_is_in_the_table() -> None:
 
 
 def test_the_episodes_metrics_are_in_the_table_and_none_of_its_rows_is_missing() -> None:
-    outcome = Outcome(EpisodeStatus.FINISHED, 1.0, (1.0,), 2, 2, 0, metrics={"judge": 0.5, "judge/length": 3.0})
+    outcome = EpisodeResult(EpisodeStatus.FINISHED, 1.0, (1.0,), 2, 2, 0, metrics={"judge": 0.5, "judge/length": 3.0})
     played = [Played(env, "t", outcome, 10) for env in ("a", "b")]
     names = {*episode_metrics(played, 2, 1.0), *episode_metrics(played, 2, 0.5)}
     check_names(names)

@@ -32,7 +32,7 @@ def job(resources: Resources = H100S, **runtime: Any) -> Job:
 
 
 def part(name: str, one: Job, place: str = "/o") -> Part:
-    return Part(name, one, Path(place, "order.json"), Path(place, "code"))
+    return Part(name, one, Path(place, "job.json"), Path(place, "code"))
 
 
 def arguments(text: str) -> dict[str, dict[str, Any]]:
@@ -81,7 +81,7 @@ def test_a_trainers_image_is_its_lock_above_cudas_and_below_the_code(backend: st
     assert text.startswith("modal.Image.from_registry('nvidia/cuda:")
     assert "add_python='3.12'" in text
     assert ("/o/flash-attention.txt" in text) is (backend == "skyrl")
-    whole = app_text("t", "a", [Part("train", train, Path("/o/order.json"), Path("/o/code"))], plan.spec.launcher)
+    whole = app_text("t", "a", [Part("train", train, Path("/o/job.json"), Path("/o/code"))], plan.spec.launcher)
     assert whole.index("uv_pip_install") < whole.index("add_local_dir")
 
 
@@ -119,7 +119,7 @@ def test_whatever_is_in_a_name_stays_text() -> None:
     parts = [part("train", job(image=AWKWARD), AWKWARD)]
     text = app_text("t", AWKWARD, parts, launcher_spec("modal"))
     literals = {node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant)}
-    assert {AWKWARD, f"{AWKWARD}/code", f"{AWKWARD}/order.json"} <= literals
+    assert {AWKWARD, f"{AWKWARD}/code", f"{AWKWARD}/job.json"} <= literals
     names = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
     assert names <= {"app", "argv", "bool", "call", "carry_out", "code", "int", "job", "modal", "os", "outputs"} | {
         *("print", "stage", "stage_train", "str", "subprocess", "commit", "ended", "process", "KeyboardInterrupt")
@@ -128,7 +128,7 @@ def test_whatever_is_in_a_name_stays_text() -> None:
 
 def test_the_real_client_imports_it_and_lists_its_entrypoint(tmp_path: Path) -> None:
     (tmp_path / "code").mkdir()
-    (tmp_path / "order.json").write_text("{}")
+    (tmp_path / "job.json").write_text("{}")
     spec = launcher_spec("modal", secret_name="mine")
     file = tmp_path / "modal_app.py"
     parts = [part("train", job(secrets={"KEY": "K"}), str(tmp_path)), part("evaluate", job(), str(tmp_path))]

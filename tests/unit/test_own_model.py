@@ -98,6 +98,25 @@ class Hub(BaseHTTPRequestHandler):
         """Nothing."""
 
 
+@pytest.mark.parametrize("backend", ["trl", "skyrl", "slime"])
+def test_a_network_that_is_not_the_models_is_refused_on_every_backend(backend: str, tmp_path: Path) -> None:
+    place = model_at(tmp_path / "SmolLM2")
+    chosen = ["model=hf", f"model.path={place}", f"backend={backend}", "hardware=h100x8", "env=whodunit"]
+    known = compose(chosen).model.architecture
+    assert known is not None
+    wrong = json.dumps({**known.model_dump(mode="json"), "num_layers": 31}).replace('"', "")
+    said = fault(*chosen, f"model.architecture={wrong}")
+    assert f"num_layers is 31, and config.json has 30 in {place}; correct it, or leave model.architecture out" in said
+
+
+def test_a_directory_of_the_user_that_is_called_like_a_model_of_the_hub_says_nothing_about_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model_at(tmp_path / "Qwen/Qwen3-4B", num_hidden_layers=2)
+    monkeypatch.chdir(tmp_path)
+    build_plan(compose([*SLIME, "model=qwen3-4b"]), "r")
+
+
 def test_the_hub_is_asked_once_and_without_a_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     server = HTTPServer(("127.0.0.1", 0), Hub)
     threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -16,19 +16,19 @@ from xp.envs.base import EnvUnavailable, Message, ToolResult
 from xp.envs.config import EpisodeConfig, WeightedFn
 from xp.episode.episode import Episode
 from xp.episode.metrics import Played, episode_metrics
-from xp.episode.outcome import EpisodeStatus, Outcome
+from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.episode.shaping import Shape, load_shape, shaped
 from xp.errors import XpError
 from xp.planning.plan import build_plan
 from xp.spec import BackendName
 
 
-def minus_turns(outcome: Outcome) -> float:
+def minus_turns(outcome: EpisodeResult) -> float:
     assert outcome.reward is not None
     return outcome.reward - 0.1 * outcome.num_turns
 
 
-def told(outcome: Outcome, env: str, messages: Any, tool_calls: Any) -> dict[str, float]:
+def told(outcome: EpisodeResult, env: str, messages: Any, tool_calls: Any) -> dict[str, float]:
     assert env == TASK.env
     assert [message["role"] for message in messages] == ["user", "assistant", "tool"]
     assert messages[-1]["content"] == tool_calls[0]["result"].text == "won"
@@ -40,15 +40,15 @@ async def later(**about: Any) -> float:
     return float(about["index"])
 
 
-def broken(outcome: Outcome, *, split: str = "") -> float:
+def broken(outcome: EpisodeResult, *, split: str = "") -> float:
     raise ZeroDivisionError(f"{outcome.reward} {split}")
 
 
-def impossible(outcome: Outcome, weather: str) -> float:
+def impossible(outcome: EpisodeResult, weather: str) -> float:
     raise AssertionError(outcome, weather)
 
 
-def by_level(outcome: Outcome, task: Any) -> float:
+def by_level(outcome: EpisodeResult, task: Any) -> float:
     assert task["id"] == TASK.id
     return (outcome.reward or 0.0) * task["metadata"]["level"]
 
@@ -85,7 +85,7 @@ def test_a_function_may_be_asynchronous_also_where_an_event_loop_runs() -> None:
     one = episode("later", ToolResult("won", 1.0, finished=True))
     one.step(call("win"))
 
-    async def settled() -> Outcome:
+    async def settled() -> EpisodeResult:
         return one.settle()
 
     assert asyncio.run(settled()).reward == float(TASK.index)
@@ -123,7 +123,7 @@ def test_a_function_that_raises_makes_the_episode_void_and_is_named() -> None:
 
 @pytest.mark.parametrize("given", [float("nan"), float("inf"), "1.0", True, None, {}, {"reward": 1.0, "x": "y"}])
 def test_what_is_no_finite_number_makes_the_episode_void(given: Any) -> None:
-    outcome = Outcome(EpisodeStatus.FINISHED, 1.0, (1.0,), 1, 1, 0)
+    outcome = EpisodeResult(EpisodeStatus.FINISHED, 1.0, (1.0,), 1, 1, 0)
     found = shaped(outcome, [Shape("a:b", lambda _: given, None)], {})
     assert (found.status, found.reward) == (EpisodeStatus.VOID, None)
     assert "reward_fn a:b: ValueError: it gave" in (found.void_reason or "")
@@ -141,7 +141,7 @@ def test_a_function_is_found_by_its_name_or_refused() -> None:
             load_shape(name)
 
 
-def of_several(*weighted: tuple[str, float]) -> Outcome:
+def of_several(*weighted: tuple[str, float]) -> EpisodeResult:
     shapes = [load_shape(f"tests.unit.test_shaping:{function}", weight) for function, weight in weighted]
     one = episode_of(shapes, ToolResult("won", 1.0, finished=True))
     one.step(call("win", room=4))

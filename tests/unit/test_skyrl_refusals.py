@@ -117,7 +117,10 @@ def test_every_field_has_a_meaning_and_exactly_the_refused_ones_are_unsupported(
 def test_a_difference_of_meaning_is_named() -> None:
     found = meanings(compose([*SKYRL, "training.weight_decay=0.1"]))
     assert "Biases and norms" in found["training.weight_decay"].note
-    assert "mean over episodes" in found["training.kl_coef"].note
+    assert found["training.kl_coef"].support is Support.EXACT
+    own = meanings(compose([*MEGATRON, "training.entropy_coef=0.01"]))
+    assert "mean over all episodes" in own["training.kl_coef"].note
+    assert "per micro-batch" in own["training.entropy_coef"].note
     assert found["training.learning_rate"].receives == "trainer.policy.optimizer_config.lr=1e-06"
 
 

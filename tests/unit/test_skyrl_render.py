@@ -119,6 +119,7 @@ def test_changing_a_field_changes_the_job() -> None:
         "training.shuffle=false",
         "training.adam_beta2=0.9",
         "training.top_k=5",
+        "backend.engine.max_batched_tokens=4096",
         "algorithm.mask_truncated=true",
         "algorithm.policy_loss=cispo",
         "algorithm.ratio_level=sequence",

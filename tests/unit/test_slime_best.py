@@ -22,7 +22,7 @@ from xp.backends.slime.worker.rollout_process import Worker, write_played
 from xp.backends.slime.worker.steps import log_evaluation
 from xp.compose import compose
 from xp.episode.metrics import Played
-from xp.episode.outcome import EpisodeStatus, Outcome
+from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.worker.best import BestRule, EarlyStop
 
 RULE = BestRule("runs/r/checkpoints", "metrics.jsonl", keeps_model=True, patience=1)
@@ -47,7 +47,7 @@ def evaluated(root: Path, config: WorkerConfig, rollout_id: int, reward: float, 
     (export / "config.json").write_text(f'{{"of": {rollout_id}}}')
     samples = []
     for number in range(2):
-        outcome = Outcome(EpisodeStatus.FINISHED, reward, (reward,), 1, 1, 0)
+        outcome = EpisodeResult(EpisodeStatus.FINISHED, reward, (reward,), 1, 1, 0)
         samples.append(SimpleNamespace(metadata={}))
         write_played(samples[-1].metadata, Played("fake", f"fake/test/{number}", outcome, 3))
     assert log_evaluation(rollout_id, args, {"held_out": {"samples": samples}}, None) is True

@@ -25,7 +25,7 @@ from xp.backends.slime.worker.shutdown import ask_to_close, close_when_asked
 from xp.backends.slime.worker.steps import half_of
 from xp.backends.slime.worker.training import Watched
 from xp.episode.metrics import Played
-from xp.episode.outcome import EpisodeStatus, Outcome
+from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.errors import ExitCode, XpError
 
 
@@ -146,7 +146,7 @@ def test_a_published_model_is_whole_and_an_earlier_one_is_kept(tmp_path: Path) -
 
 
 def test_how_an_episode_ended_travels_with_its_sample_as_plain_values() -> None:
-    played = Played("a", "a/train/0", Outcome(EpisodeStatus.VOID, None, (0.1,), 2, 2, 1, "down"), 7)
+    played = Played("a", "a/train/0", EpisodeResult(EpisodeStatus.VOID, None, (0.1,), 2, 2, 1, "down"), 7)
     metadata: dict[str, Any] = {}
     write_played(metadata, played)
     assert read_played(json.loads(json.dumps(metadata))) == played

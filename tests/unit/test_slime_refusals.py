@@ -121,7 +121,7 @@ def test_training_takes_equally_many_accelerators_of_each_node() -> None:
         ("custom-loss-function-path=my.loss", "set algorithm.policy_loss"),
         ("use-wandb=true", "set tracking=[wandb]"),
         ("wandb-key=abc", "a key belongs into the environment"),
-        ("custom-rm-path=my.rm", "the reward is the Outcome's"),
+        ("custom-rm-path=my.rm", "the reward is the EpisodeResult's"),
         ("rollout-shuffle=true", "set training.shuffle"),
         ("fp16=true", "set model.dtype"),
         ("update-weight-transport=carrier-pigeon", "'carrier-pigeon' is none of disk, nccl"),

@@ -23,7 +23,7 @@ def test_slurms_scripts_name_the_command_that_would_submit_them(tmp_path: Path) 
     script = found["runs/r/attempt_1/train/job.sh"]
     assert "--partition=gpus" in script
     assert "--dependency=afterok:JOB_OF_model" in script
-    assert f"{tmp_path}/runs/r/attempt_1/train/order.json" in script
+    assert f"{tmp_path}/runs/r/attempt_1/train/job.json" in script
 
 
 def test_rays_jobs_are_what_its_client_is_told(tmp_path: Path) -> None:

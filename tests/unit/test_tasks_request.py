@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fake_session import LIMITS, RULES
-from xp.envs.config import Dialect, EnvConfig, OnNoToolCall, Reduction, RewardRule, WeightedFn
+from xp.envs.config import Dialect, EnvConfig, OnNoToolCall, Reduction, RewardRule, SandboxKind, WeightedFn
 from xp.errors import XpError
 from xp.tasks.config import HeldOut, MemberConfig, PrepareConfig, Selection
 from xp.tasks.request import canonical_request, differing_fields, request_key, source_digest, with_sources
@@ -49,6 +49,7 @@ DOES_NOT_MATTER: dict[str, Any] = {
     "allowed_origins": ("https://example.org",),
     "reward_fn": (WeightedFn("my_rewards:shape", 1.0),),
     "python": "/opt/env/bin/python",
+    "sandbox": SandboxKind.NONE,
 }
 HAS_ONE_VALUE_ONLY_OR_IS_THE_KEY = {"name", "on_malformed_call", "tool_calls_per_turn"}
 

@@ -191,6 +191,7 @@ def test_a_chat_survives_its_json() -> None:
     assert decode(Chat, json.dumps(asdict(chat))) == chat
 
 
+@pytest.mark.slow
 @pytest.mark.integration
 def test_the_doctor_refuses_a_model_that_would_not_be_told_of_its_tools(tmp_path: Path) -> None:
     tokens("smollm2")._tokenizer.save_pretrained(tmp_path)

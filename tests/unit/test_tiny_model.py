@@ -16,6 +16,9 @@ from xp.builtin.model.tiny_model import MANIFEST, TinyModelConfig, _sorted_schem
 from xp.builtin.model.tokenizer import SPECIAL, chat_template
 from xp.builtin.model.warm_up import Warmup, learning_rate_factor, render_demonstration
 from xp.builtin.mystery import ALIBIS, ROOMS, SUSPECTS, WEAPONS, generate_case
+from xp.compose import compose
+from xp.errors import ExitCode, XpError
+from xp.planning.plan import build_plan
 
 BUILD = {
     "hidden_size": 16,
@@ -145,3 +148,13 @@ def _tiny(tokenizer: Any) -> Any:
     from xp.builtin.model.tiny_model import make_model
 
     return make_model(TinyModelConfig(Path("unused"), 512, 1, "", Build(seed=0, **BUILD)), tokenizer)
+
+
+def test_shares_of_players_that_are_not_there_or_exceed_the_whole_are_refused_while_planning() -> None:
+    for players, message in (
+        ("{hasty: 0.3, lazy: 0.1}", r"model\.build\.players: no player is called lazy; there are hasty, sloppy"),
+        ("{hasty: 0.6, sloppy: 0.5}", r"must not exceed 1 together; got 1\.1"),
+    ):
+        with pytest.raises(XpError, match=message) as error:
+            build_plan(compose([f"model.build.players={players}"]), "r")
+        assert error.value.code is ExitCode.CONFIG

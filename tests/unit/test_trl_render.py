@@ -52,11 +52,11 @@ def test_every_field_that_must_mean_something_does(overrides: tuple[str, ...]) -
 
 
 def leaves(spec: RunSpec) -> list[str]:
-    """Of the sections that MEANT names, found in the JSON form; a chat template's arguments are one field."""
+    """Of the sections that MEANT names, found in the JSON form; mappings with keys of their own are one field."""
     paths: list[str] = []
 
     def walk(path: str, value: Any) -> None:
-        if isinstance(value, dict) and path != "model.chat_template":
+        if isinstance(value, dict) and path not in ("model.chat_template", "model.build.players"):
             for name, one in value.items():
                 walk(f"{path}.{name}", one)
         else:
@@ -148,7 +148,13 @@ def test_changing_a_field_changes_the_job() -> None:
 
 
 @pytest.mark.parametrize(
-    "change", ["backend.engine.max_sequences=64", "backend.engine.eager=true", "backend.engine.prefix_caching=false"]
+    "change",
+    [
+        "backend.engine.max_sequences=64",
+        "backend.engine.max_batched_tokens=2048",
+        "backend.engine.eager=true",
+        "backend.engine.prefix_caching=false",
+    ],
 )
 def test_a_server_is_told_what_a_colocated_engine_cannot_be(change: str) -> None:
     assert train_config(*SEPARATE, change).common.server != train_config(*SEPARATE).common.server
@@ -193,6 +199,8 @@ def test_a_server_is_told_what_a_colocated_engine_cannot_be(change: str) -> None
         ([*GPUS, LORA], "set ddp with model.lora"),
         ([*GPUS, "backend.engine.tensor_parallel=3"], "3 does not divide the 4 accelerators that generate"),
         ([*GPUS, "backend.engine.max_sequences=8"], "set 16 or more"),
+        ([*GPUS, "backend.engine.max_batched_tokens=4096"], "TRL sets 4096 for its colocated engine; set null"),
+        (["backend.engine.max_batched_tokens=4096"], "the policy itself generates; set null"),
         ([*SEPARATE, "backend.engine.accelerators=4"], "leave none to train on"),
         ([*SEPARATE, "backend.engine.tensor_parallel=4"], "4 does not divide the 2 accelerators that generate"),
     ],

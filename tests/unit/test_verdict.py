@@ -74,6 +74,18 @@ def test_a_run_that_could_learn_nothing_is_broken_and_says_why(
     assert json.loads(capsys.readouterr().out)["symptoms"][0]["rule"] == "equal_groups"
 
 
+def test_a_reward_that_rose_without_passes_is_nothing_learned(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = leave(tmp_path, [one / 10 for one in range(10)], [0.9 + one / 100 for one in range(9)] + [0.95])
+    assert diagnosed(tmp_path, capsys)[0] == ExitCode.OK
+    _, lines = FAULTS["hacked"]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    code, told = diagnosed(tmp_path, capsys)
+    assert code == ExitCode.BROKEN
+    assert "over 10 tasks, of which 0 passed before and 0 after; hacked" in told
+
+
 def test_a_training_that_was_stopped_since_it_went_wrong_is_broken(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,7 +13,7 @@ from xp.plugins import Kind, load
 from xp.spec import RunSpec, Section
 
 if TYPE_CHECKING:
-    from xp.backends.batch.laws import Law
+    from xp.backends.batch.constraint import Constraint
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ class RenderModule(Protocol):
     def meanings(self, spec: RunSpec) -> Mapping[str, Meaning]:
         """Leaf field of the sections `MEANT` (as a key path) -> what becomes of it: the rows of the parity table."""
 
-    def batch_laws(self, spec: RunSpec) -> tuple[Law, ...]:
+    def batch_constraints(self, spec: RunSpec) -> tuple[Constraint, ...]:
         """Constraints on prompts, episodes, ranks and micro-batches (xp.backends.batch)."""
 
     def memory(self, spec: RunSpec) -> MemoryUse:
@@ -157,8 +157,8 @@ class RenderModule(Protocol):
 
 
 NEEDS = (
-    "refusals", "owners", "meanings", "batch_laws", "memory", "open_doors", "stages", "evaluation", "evaluations",
-    "checkpoint",
+    "refusals", "owners", "meanings", "batch_constraints", "memory", "open_doors", "stages", "evaluation",
+    "evaluations", "checkpoint",
 )  # fmt: skip
 """The functions of a RenderModule."""
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn
 
-from xp.cli.epilogs import EPILOG, EVAL, PROFILE, folded, groups
+from xp.cli.epilogs import EPILOG, EVAL, PARITY, PROFILE, folded, groups
 from xp.cli.episode import add_episode
 from xp.cli.report import add_report, add_view
 from xp.errors import ExitCode, XpError
@@ -138,7 +138,12 @@ def _install(parser: argparse.ArgumentParser) -> None:
 def _parity(parser: argparse.ArgumentParser) -> None:
     _spec(parser)
     parser.description = f"{parser.description} Words without `=` select keys by prefix: parity training.lr"
+    parser.epilog = PARITY
     parser.add_argument("--json", action="store_true", help="the table as JSON")
+    parser.add_argument(
+        "--python", action="append", default=[], metavar="BACKEND=PATH", help="measure: a trainer's interpreter"
+    )
+    parser.add_argument("--out", type=Path, metavar="FILE", help="measure: write the differences here, as JSON")
 
 
 def _explain(parser: argparse.ArgumentParser) -> None:

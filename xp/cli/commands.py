@@ -124,6 +124,8 @@ def runs(asked: Namespace) -> int:
             from xp.cli.evaluation import show_paired
 
             return show_paired(asked)
+        if asked.margin is not None:
+            raise XpError("--margin is of paired comparisons; add --paired")
         form = next((name for name in ("csv", "markdown", "json") if getattr(asked, name)), None)
         compare(asked.outputs, asked.names, form)
     elif asked.action == "watch":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,7 +60,7 @@ def show_plan(plan: Plan, outputs: Path, *, with_files: bool) -> None:
     out.print(f"[bold]{title(plan)}[/bold]")
     for line in (*arithmetic(plan), *memory_lines(plan.spec)):
         out.print(wrapped(f"  {line}"))
-    for line in stand_in_lines(plan):
+    for line in notice_lines(plan):
         out.print(f"  {line}", markup=False)
     for line in (*held_out_lines(plan.spec, outputs), *profile_lines(plan.spec)):
         out.print(f"  {line}", markup=False)
@@ -133,6 +133,13 @@ def stand_in_lines(plan: Plan) -> list[str]:
     return [f"not the real one: {', '.join(replaced)}"] if replaced else []
 
 
+def notice_lines(plan: Plan) -> list[str]:
+    """Facts about a run that nobody may overlook: replaced parts, and commands without isolation."""
+    from xp.planning.sandbox import sandbox_lines
+
+    return [*stand_in_lines(plan), *sandbox_lines(plan.spec)]
+
+
 def arithmetic(plan: Plan) -> list[str]:
     """The batch geometry in words; the second line is the size of the run."""
     from xp.backends.batch import arithmetic as batch_arithmetic
@@ -152,6 +159,7 @@ def arithmetic(plan: Plan) -> list[str]:
 
 def show_summary(plan: Plan, outputs: Path, attempt: int) -> None:
     """The few lines at the end of a run: what was trained, reward before and after, where everything lies."""
+    from xp.cli.places import episodes_line, report_line, written_report
     from xp.planning.splits import held_out_lines
 
     out = console()
@@ -162,7 +170,7 @@ def show_summary(plan: Plan, outputs: Path, attempt: int) -> None:
     was_trained = any(stage.name == "train" for stage in plan.stages)
     size = f": {arithmetic(plan)[1].removeprefix('the run: ')}" if was_trained else ""
     out.print(f"\n[bold]{'Trained' if was_trained else 'Evaluated'}[/bold] {title(plan)}{size}")
-    for line in stand_in_lines(plan):
+    for line in notice_lines(plan):
         out.print(f"  {line}", markup=False)
     for name, label in (("before", "before"), ("after", "after ")):
         if name in results:
@@ -180,23 +188,12 @@ def show_summary(plan: Plan, outputs: Path, attempt: int) -> None:
         out.print(f"  {line}", markup=False, soft_wrap=True)
     if (run / "model").exists():
         out.print(f"  model         {run / 'model'}")
-    if (page := _report_of(run, lambda text: out.print(f"  {text}", markup=False))) is not None:
-        out.print(f"  report        {page}")
+    written_report(run, lambda text: out.print(f"  {text}", markup=False))
+    for place in filter(None, (report_line(run), episodes_line(run))):
+        out.print(f"  {place}", markup=False, soft_wrap=True)
     for line in tracked_places(plan.spec.tracking, run):
         out.print(f"  {line}", markup=False, soft_wrap=True)
     out.print(f"  everything    {run}  (run.json, spec.yaml, metrics.jsonl, attempt_{attempt}/*/log.txt)")
-
-
-def _report_of(run: Path, warn: Callable[[str], None]) -> Path | None:
-    """Write the run's report; None, with a warning, where that fails: the run is whole without it."""
-    from xp.cli.report import REPORT, write_page
-
-    try:
-        write_page([run], run / REPORT)
-    except Exception as error:
-        warn(f"no report: {type(error).__name__}: {error}")
-        return None
-    return run / REPORT
 
 
 def _symptoms(plan: Plan, run: Path) -> list[str]:

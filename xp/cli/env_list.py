@@ -15,6 +15,7 @@ from xp.backends.stages.episode import CATALOG_KEY, env_config, needs_catalog_ke
 from xp.cli.table import Column, show_table
 from xp.compose import compose, options
 from xp.envs.base import EnvFault
+from xp.envs.config import SandboxKind
 from xp.envs.load import load_provider
 from xp.errors import ExitCode, XpError
 from xp.spec import EnvMember, RunSpec
@@ -102,7 +103,7 @@ def _needs(member: EnvMember) -> Iterator[str]:
     if needs_catalog_key(member):
         yield CATALOG_KEY
     yield from (source.from_env if source else name.upper() for name, source in member.secrets.items())
-    if member.image is not None:
+    if member.image is not None or member.sandbox is SandboxKind.DOCKER:
         yield "Docker"
     if member.provider in HOSTED_NEEDS and member.python is None:
         yield HOSTED_NEEDS[member.provider]

@@ -30,7 +30,7 @@ from xp.spec import RunSpec
 def eval_command(asked: Namespace) -> int:
     """Evaluate, or list what was evaluated; the exit code is UNHEALTHY where too many episodes are void."""
     if asked.overrides[:1] == ["list"]:
-        return show_list(outputs_of(asked.overrides), asked.overrides[1:])
+        return show_list(asked, outputs_of(asked.overrides), asked.overrides[1:])
     read_words = read(asked.overrides, asked.config_dir)
     if asked.budget_usd is not None and read_words.settings.model.price_in is None:
         raise XpError("--budget-usd needs the prices: model.price_in=USD model.price_out=USD for a million tokens")
@@ -54,6 +54,8 @@ def show_paired(asked: Namespace) -> int:
     """Evaluations task by task: difference, interval, tests, and what was found in a sentence."""
     if not asked.names:
         raise XpError("compare --paired: name a RUN (before against after training), or two runs or evaluations")
+    if asked.csv or asked.markdown:
+        raise XpError("compare --paired is shown as text or with --json; leave out --csv and --markdown")
     margin = settings({}).eval.margin if asked.margin is None else asked.margin
     found = compare_all(asked.outputs, asked.names, margin)
     if asked.json:
@@ -84,12 +86,17 @@ def paired_lines(one: Paired) -> list[str]:
     return [*found, f"  {one.verdict}"]
 
 
-def show_list(outputs: Path, words: Sequence[str]) -> int:
-    """Every evaluation below the outputs root, oldest first."""
+def show_list(asked: Namespace, outputs: Path, words: Sequence[str]) -> int:
+    """Every evaluation below the outputs root, oldest first; as JSON or a table those that have a result."""
     if strange := [word for word in words if not word.startswith("outputs=")]:
-        raise XpError(f"{strange[0]}: eval list takes only outputs=DIR")
+        raise XpError(f"{strange[0]}: eval list takes only outputs=DIR, --json, --markdown and --latex")
+    if asked.again or asked.budget_usd is not None or asked.max_tokens_total is not None or asked.config_dir:
+        raise XpError("eval list plays nothing: it takes only outputs=DIR, --json, --markdown and --latex")
     out = console()
     found = records.summaries(outputs)
+    if asked.json or asked.markdown or asked.latex:
+        _show(asked, [dict(summary) for _, summary in found if summary is not None], outputs)
+        return ExitCode.OK
     for place, summary in found:
         out.print(records.line_of(place, summary), markup=False)
     if not found:

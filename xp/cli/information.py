@@ -13,6 +13,8 @@ def parity(asked: Namespace) -> int:
     """Prints what each backend receives of every key, or of the keys below the given prefixes."""
     from xp.cli.parity import as_json, below, lines, refused, rows, specs_of
 
+    if asked.overrides[:1] == ["measure"]:
+        return _measure(asked)
     prefixes = [text for text in asked.overrides if _is_key(text)]
     specs = specs_of([text for text in asked.overrides if not _is_key(text)], asked.config_dir)
     table = below(rows(specs), prefixes)
@@ -22,6 +24,26 @@ def parity(asked: Namespace) -> int:
     print("\n".join(map(wrapped, lines(table))))
     for name, reasons in refused(specs).items():
         print(wrapped(f"{name} refuses this spec: {'; '.join(reasons)}"))
+    return ExitCode.OK
+
+
+def _measure(asked: Namespace) -> int:
+    """One recorded batch through the trainers: exit 0 where all that differs is explained."""
+    from xp.cli.parity_measure import PROGRAMS, measure, table, unexplained
+    from xp.runs.resume import split_off
+
+    given, overrides = split_off(("backends",), asked.overrides[1:])
+    backends = given.get("backends", ",".join(PROGRAMS)).split(",")
+    pythons = dict(one.partition("=")[::2] for one in asked.python)
+    if "" in pythons.values():
+        raise XpError(f"--python: expected BACKEND=PATH, got {' '.join(asked.python)}; for example --python skyrl=PATH")
+    measured = measure(overrides, backends, pythons)
+    if asked.out is not None:
+        asked.out.write_text(measured.to_json(), encoding="utf-8")
+    print(measured.to_json() if asked.json else "\n".join(table(measured)))
+    faults = unexplained(measured)
+    if faults:
+        raise XpError("\n".join(faults), ExitCode.STAGE_FAILED)
     return ExitCode.OK
 
 

@@ -26,6 +26,7 @@ ALGORITHMS = (
     ("algorithm=custom", "algorithm.advantage_fn=my_pkg.algorithms:my_advantages"),
 )
 """On the reference: what brings fields to life that are null or without effect there."""
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 SIGNS = {Support.EXACT: "", Support.EMULATED: "≈ ", Support.UNSUPPORTED: "✗ "}
 
 
@@ -98,12 +99,15 @@ def refused(specs: Mapping[str, RunSpec]) -> dict[str, list[str]]:
     return {name: reasons for name, reasons in found.items() if reasons}
 
 
-def markdown(table: Sequence[ParityRow], by_algorithm: Mapping[str, Sequence[ParityRow]]) -> str:
+def markdown(
+    table: Sequence[ParityRow], by_algorithm: Mapping[str, Sequence[ParityRow]], measured: Sequence[str] = ()
+) -> str:
     """docs/parity.md.
 
     Args:
         table: of the reference.
         by_algorithm: overrides -> the whole table with them, of which the fields of the algorithm are shown.
+        measured: lines on what was measured, after the table.
     """
     counts = {fit: sum(m.support is fit for row in table for m in row.meanings.values()) for fit in Support}
     notes: dict[str, int] = {}
@@ -131,6 +135,7 @@ def markdown(table: Sequence[ParityRow], by_algorithm: Mapping[str, Sequence[Par
             "",
             *(f"{number}. {note}" for note, number in notes.items()),
             "",
+            *measured,
         ]
     )
 
@@ -143,8 +148,10 @@ HEADER = (
 
 def reference_markdown() -> str:
     """docs/parity.md as it should be."""
+    from xp.cli.parity_measure import section
+
     others = {" ".join(one): rows(specs_of([*REFERENCE, *one])) for one in ALGORITHMS}
-    return markdown(rows(specs_of(REFERENCE)), others)
+    return markdown(rows(specs_of(REFERENCE)), others, section(DOCS / "parity-measured.json"))
 
 
 def _is_of_the_algorithm(field: str) -> bool:
@@ -182,8 +189,7 @@ def _shown(value: object) -> str:
 
 def main() -> None:
     """Rewrite docs/parity.md."""
-    target = Path(__file__).resolve().parents[2] / "docs/parity.md"
-    target.write_text(reference_markdown())
+    (DOCS / "parity.md").write_text(reference_markdown())
 
 
 if __name__ == "__main__":

@@ -28,6 +28,11 @@ def add_report(parser: argparse.ArgumentParser) -> None:
         help="episodes whose text is in the page: chosen (the best, median and worst of each step with their groups,"
         " and void ones), all, or none (default: chosen, and none for more than 6 runs); figures cover all episodes",
     )
+    parser.add_argument(
+        "--tokens",
+        action="store_true",
+        help="the tokens and masks of these episodes too, by the run's own tokenizer, which takes some seconds to load",
+    )
     parser.epilog = "outputs=DIR: another directory than ./outputs; more: docs/report.md"
 
 
@@ -40,11 +45,9 @@ def add_view(parser: argparse.ArgumentParser) -> None:
 
 def report_command(asked: Namespace) -> int:
     """Write the page and say where it is."""
-    from xp.runs.named import named_runs
-
-    runs = named_runs(asked.outputs, asked.runs)
+    runs = _named(asked)
     target = asked.page or _target(asked.outputs, runs)
-    size = write_page(runs, target, asked.episodes)
+    size = write_page(runs, target, asked.episodes, tokens=asked.tokens)
     print(f"{target}  ({size / 1e6:.1f} MB; it opens in any browser, without a network)")
     return ExitCode.OK
 
@@ -52,28 +55,42 @@ def report_command(asked: Namespace) -> int:
 def view_command(asked: Namespace) -> int:
     """Serve the page until Ctrl-C."""
     from xp.report.server import serve
-    from xp.runs.named import named_runs
 
-    serve(named_runs(asked.outputs, asked.runs), asked.port)
+    serve(_named(asked), asked.port)
     return ExitCode.OK
 
 
-def write_page(runs: Sequence[Path], target: Path, episodes: str | None = None) -> int:
+def _named(asked: Namespace) -> list[Path]:
+    """The runs of a command line; those of an earlier xp are named on standard error."""
+    from xp.compose.added_fields import fill
+    from xp.compose.recorded import raw_spec, tell_older
+    from xp.runs.named import named_runs
+
+    runs = named_runs(asked.outputs, asked.runs)
+    filled = {run.name: fill(raw_spec(run / "spec.yaml")) for run in runs}
+    older = [name for name, fields in filled.items() if fields]
+    tell_older(older, [field for fields in filled.values() for field in fields])
+    return runs
+
+
+def write_page(runs: Sequence[Path], target: Path, episodes: str | None = None, *, tokens: bool = False) -> int:
     """Write the page of some runs; returns its size in bytes.
 
     Args:
         runs: their directories.
         target: the file; it appears whole or not at all.
         episodes: `none`, `chosen` or `all`; None: by the number of runs.
+        tokens: with the tokens of these episodes.
 
     Raises:
-        XpError: RUN_DIR for what is no run, RESOURCE where the file cannot be written.
+        XpError: RUN_DIR for what is no run, or one begun elsewhere whose tokens are wanted; RUNTIME where its tokenizer
+            is not here; RESOURCE where the file cannot be written.
     """
     from xp.atomic import write_atomically
     from xp.report.data import report
     from xp.report.web import page
 
-    title, data, chunks = report(runs, episodes)
+    title, data, chunks = report(runs, episodes, tokens=tokens)
     text = page(title, data, chunks)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -52,8 +52,9 @@ def run_plan(
         replan: makes the same plan for another attempt; None: `xp.planning.plan.build_plan`.
         has_panel: whether a terminal shows a panel in the place of the stages' output.
     """
-    from xp.cli.display import console, show_summary, stand_in_lines, title
+    from xp.cli.display import console, notice_lines, show_summary, title
     from xp.cli.panel import screen
+    from xp.cli.places import places_of_failed
     from xp.launchers.choice import make_launcher
     from xp.runs.kept import attempt_of, finished
     from xp.runs.supervise import dispatch
@@ -63,7 +64,7 @@ def run_plan(
         console().print(reason, markup=False, soft_wrap=True)
         return
     console().print(f"[bold]{one.run_id}[/bold]  {title(one)}")
-    for line in stand_in_lines(one):
+    for line in notice_lines(one):
         console().print(line, markup=False)
     launcher = make_launcher(one.spec.launcher, outputs)
     try:
@@ -71,13 +72,14 @@ def run_plan(
             record = dispatch(
                 one, launcher, outputs, echo=echo, modules=user_modules(one.spec), replan=replan, again=again
             )
-    except XpError:
-        for line in tracked_places(one.spec.tracking, outputs / "runs" / one.run_id):
+    except XpError as error:
+        run = outputs / "runs" / one.run_id
+        is_in_a_hurry = error.code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED)
+        for line in (*tracked_places(one.spec.tracking, run), *(() if is_in_a_hurry else places_of_failed(run))):
             console(stderr=True).print(f"xp: {line}", markup=False, soft_wrap=True)
         raise
     if record.status is RunStatus.RUNNING:
-        console().print(
-            f"left to {one.spec.launcher.name}; python -m xp runs show|logs|cancel {one.run_id}", markup=False
-        )
+        shows = f"left to {one.spec.launcher.name}; python -m xp runs show|logs|cancel {one.run_id}"
+        console().print(f"{shows}; its report: python -m xp report {one.run_id}", markup=False, soft_wrap=True)
     elif is_whole:
         show_summary(one, outputs, attempt=attempt_of(record, "evaluate") or len(record.attempts))

@@ -99,9 +99,8 @@ def recipe(run: Path, config_dirs: Sequence[Path]) -> str:
 
     Raises XpError if no recipe gives the spec.
     """
-    from xp.compose import from_container
     from xp.compose.recipe import recipe_of
-    from xp.compose.recorded import recorded_spec
+    from xp.compose.recorded import recorded_spec, validated
     from xp.runs.run_directory import SPEC
 
     title = (
@@ -109,16 +108,18 @@ def recipe(run: Path, config_dirs: Sequence[Path]) -> str:
         "# As recipes/NAME.yaml of a checkout: python -m xp recipes=NAME\n"
         "# As DIR/recipes/NAME.yaml anywhere: python -m xp recipes=NAME --config-dir DIR"
     )
-    return recipe_of(from_container(recorded_spec(run / SPEC)), title, config_dirs)
+    return recipe_of(validated(recorded_spec(run / SPEC, tell=True), run.name), title, config_dirs)
 
 
 def _show_progress(run: Path, record: RunRecord) -> None:
-    """Its curves, and its last problem."""
+    """Its curves, its last problem, and where its episodes and its report are."""
     from xp.cli.display import console
+    from xp.cli.places import episodes_line, report_line
     from xp.cli.progress import curves, last_problem, progress_of
 
-    found, problem = progress_of(run, record), last_problem(run, record)
-    for line in [*(curves(found) if found else ()), *([problem] if problem else ())]:
+    found, problem, episodes = progress_of(run, record), last_problem(run, record), episodes_line(run)
+    places = [episodes, report_line(run)] if episodes else []
+    for line in [*(curves(found) if found else ()), *([problem] if problem else ()), *places]:
         console().print(line, markup=False, soft_wrap=True)
 
 
@@ -181,11 +182,10 @@ def fetch(run: Path, *, with_checkpoints: bool) -> str:
 def trust(run: Path) -> str:
     """Mark a run that was begun elsewhere as this user's, so that it can be gone on with; returns what that means."""
     from xp.backends.stages.episode import user_modules
-    from xp.compose import from_container
-    from xp.compose.recorded import recorded_spec
+    from xp.compose.recorded import recorded_spec, validated
 
     record = read_record(run)
-    spec = from_container(recorded_spec(run / "spec.yaml"))
+    spec = validated(recorded_spec(run / "spec.yaml"), run.name)
     mark(run)
     modules = ", ".join(user_modules(spec)) or "none"
     python = spec.backend.runtime.python or "xp's own"

@@ -92,6 +92,10 @@ def _one(error: Any, path: str, loc: Sequence[int | str], schema: Any, types: Se
         message = f"should be one of: {wanted}"
     else:
         message = f"{error['msg'].removeprefix('Input ')}{_way_out(error, value)}"
+        if path == "training.num_steps" and value == 0:
+            message += (
+                "; `python -m xp evaluate` plays the model untrained, `python -m xp eval run=RUN@0` that of a run"
+            )
     return Fault(path, f"{path}={_shown(value)}: {message}", value, wants_text=types[0] == "string_type")
 
 

@@ -48,6 +48,9 @@ def complete_model(container: dict[str, Any], option: Mapping[str, Any]) -> Iter
         return
     if option.get("name") is not None and path != option.get("path"):
         yield from _same_network(model, option, config)
+    elif isinstance(written := model.get("architecture"), dict) and config is not None:
+        for line in mismatches(written, config):
+            yield Fault("model.architecture", f"{line} in {path}; correct it, or leave model.architecture out")
     _fill(model, option, container, config)
 
 

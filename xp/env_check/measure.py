@@ -15,7 +15,7 @@ from xp.env_check.watch import Watch
 from xp.envs.base import EnvFault, Message, Provider, Session, Task, ToolSpec
 from xp.envs.config import Dialect, EnvConfig
 from xp.episode.episode import Episode
-from xp.episode.outcome import EpisodeStatus, Outcome
+from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.episode.prompt import opening_messages, tool_schemas
 
 T = TypeVar("T")
@@ -28,13 +28,13 @@ MAX_WORDS: Final = 200
 class Plays:
     """The episodes of one policy."""
 
-    groups: tuple[tuple[Outcome, ...], ...]
+    groups: tuple[tuple[EpisodeResult, ...], ...]
     """One group for each task."""
     num_call_errors: int
     """Calls that the environment refused as wrong, though its schemas allow them."""
 
     @property
-    def outcomes(self) -> list[Outcome]:
+    def outcomes(self) -> list[EpisodeResult]:
         return [outcome for group in self.groups for outcome in group]
 
     @property
@@ -157,7 +157,7 @@ class _Player:
         """
         waiting = [(number, *one) for number, group in enumerate(groups) for one in group]
         total, lock, bugs = len(waiting), threading.Lock(), list[BaseException]()
-        done: list[list[Outcome]] = [[] for _ in groups]
+        done: list[list[EpisodeResult]] = [[] for _ in groups]
         errors: list[int] = []
         waiting.reverse()
 
@@ -189,7 +189,7 @@ class _Player:
     def _at_once(self) -> int:
         return min(AT_ONCE, self._rules.limits.max_sessions)
 
-    def _play(self, task: Task, policy: Policy, errors: list[int]) -> Outcome:
+    def _play(self, task: Task, policy: Policy, errors: list[int]) -> EpisodeResult:
         episode = Episode(task, lambda: self._provider.open(task), self._rules)
         while not episode.step(policy()).is_done:
             pass

@@ -82,6 +82,14 @@ class Session(Protocol):
         """End the session on the server; idempotent, never raises."""
 
 
+@runtime_checkable
+class StateScorer(Protocol):
+    """A session whose reward is of the state that it is left in, also if the model never said that it is done."""
+
+    def leave(self) -> ToolResult:
+        """The score of the state, asked for once, when turns or tokens ran out. Raises EnvFault."""
+
+
 class Provider(Protocol):
     """An environment that can be asked for tasks and sessions. Safe under threads; constructed once a process."""
 

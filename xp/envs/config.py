@@ -41,6 +41,15 @@ class ToolCallsPerTurn(StrEnum):
     ALL = "all"
 
 
+class SandboxKind(StrEnum):
+    """Place in which the commands of a model run."""
+
+    DOCKER = "docker"
+    """A container for each session."""
+    NONE = "none"
+    """A fresh directory for each session on this machine, without isolation."""
+
+
 class Dialect(StrEnum):
     """Format in which the model writes a tool call (xp.episode.dialects has a reader for each)."""
 
@@ -92,7 +101,7 @@ class Chat:
         object.__setattr__(self, "dialect", dialect_of(self.dialect))
 
 
-LOCAL: Final = ("local", "reasoning_gym", "verifiers")
+LOCAL: Final = ("local", "reasoning_gym", "verifiers", "harbor")
 """Providers whose environments run on this machine, whatever they are given."""
 LOCAL_CALLS: Final = 8
 """A server on the same two cores is fastest at four to eight calls in flight (benchmarks/bench_session.py)."""
@@ -164,11 +173,13 @@ class EnvConfig:
     allowed_origins: tuple[str, ...]
     """Origins (scheme://host[:port]) beside the catalog's own that may receive the API key and the secrets."""
     reward_fn: tuple[WeightedFn, ...] | None = None
-    """Functions from the settled Outcome to its reward; None: the rule's reward is used."""
+    """Functions from the settled EpisodeResult to its reward; None: the rule's reward is used."""
     image: str | None = None
     """Docker image of a server that the provider starts."""
     python: str | None = None
     """Interpreter that runs `serve`, or the package that the provider needs; None: see xp.envs.pythons."""
+    sandbox: SandboxKind | None = None
+    """Place in which commands run; None: the provider runs none."""
     grader: str | None = None
     """`module:function` or `module:Class` that scores answers."""
     env_class: str | None = None

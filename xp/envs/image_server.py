@@ -11,6 +11,7 @@ import urllib.request
 from contextlib import suppress
 from typing import Final
 
+from xp.envs.docker import run_docker, start_remover
 from xp.errors import ExitCode, XpError
 
 PORT: Final = 8000
@@ -18,11 +19,7 @@ PORT: Final = 8000
 POLL_S: Final = 0.5
 REMOVE_S: Final = 60.0
 LOG_LINES: Final = 20
-REMOVE: Final = 'trap "" TERM INT HUP; read -r _; docker rm --force "$1" >/dev/null 2>&1'
-"""Shell script that outlives this process and removes the container.
-
-Its standard input is a pipe that only this process holds open.
-"""
+NEEDS: Final = ("env.image", "serve the environment with env.serve or env.target")
 
 
 class ImageServer:
@@ -48,13 +45,7 @@ class ImageServer:
         self._id = self._run()
         try:
             atexit.register(self.stop)
-            self._remover = subprocess.Popen(
-                ["sh", "-c", REMOVE, "sh", self._id],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
+            self._remover = start_remover(self._id)
             self.url = self._address()
             deadline = time.monotonic() + self._start_s
             while not _is_healthy(self.url):
@@ -127,42 +118,8 @@ class ImageServer:
 
 
 def _docker(*arguments: str, with_errors: bool = False) -> str:
-    """Runs docker and returns its output.
-
-    Raises:
-        XpError: RUNTIME where there is no docker or no daemon, ENVIRONMENT where it could not do it.
-    """
-    command = ("docker", *arguments)
-    try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT if with_errors else subprocess.PIPE,
-            text=True,
-            timeout=600,
-            check=True,
-        )
-    except FileNotFoundError:
-        raise XpError("env.image needs docker, which is not on this machine", ExitCode.RUNTIME) from None
-    except subprocess.TimeoutExpired:
-        raise XpError(f"docker {arguments[0]} did not end in ten minutes", ExitCode.ENVIRONMENT) from None
-    except subprocess.CalledProcessError as error:
-        raise _failure(
-            arguments[0], (error.stderr or error.stdout or "").partition("\n\nRun 'docker")[0].strip()
-        ) from None
-    return done.stdout.strip()
-
-
-def _failure(what: str, said: str) -> XpError:
-    """`docker version` asks the daemon alone: it tells one that is not there from a command that failed."""
-    if subprocess.run(("docker", "version"), stdin=subprocess.DEVNULL, capture_output=True, check=False).returncode:
-        return XpError(
-            f"env.image needs a Docker daemon, and this machine's does not answer: {said[:500]}\n"
-            "start it, set DOCKER_HOST to another one's socket, or serve the environment with env.serve or env.target",
-            ExitCode.RUNTIME,
-        )
-    return XpError(f"docker {what} failed: {said[:500]}", ExitCode.ENVIRONMENT)
+    """See xp.envs.docker."""
+    return run_docker(*NEEDS, *arguments, with_errors=with_errors)
 
 
 def _is_healthy(url: str) -> bool:

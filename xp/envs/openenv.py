@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
 import os
-import threading
-import weakref
 from collections.abc import Coroutine, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 from xp.digest import digest_of
 from xp.envs.base import (
     DeadlineExceeded,
-    EnvUnavailable,
     Message,
     ProtocolError,
     SessionLost,
@@ -25,10 +20,11 @@ from xp.envs.base import (
 from xp.envs.config import EnvConfig
 from xp.envs.image_server import ImageServer
 from xp.envs.indexed import IndexedProvider
-from xp.envs.local_server import LocalServer, source_version
+from xp.envs.local_server import source_version
 from xp.envs.loop import current_loop, run
 from xp.envs.openenv_core import Core
 from xp.envs.openenv_socket import Socket
+from xp.envs.process_bound import SLACK_S, ProcessBoundProvider, ServerHandle
 from xp.envs.rows import Row, load_rows, messages_of
 from xp.envs.target import Target, openenv_target
 from xp.errors import XpError
@@ -39,17 +35,9 @@ OBSERVATION: Final = "{observation}"
 """In a row's prompt: what the environment showed at the reset."""
 RESET: Final = "reset"
 """Column of a row with the arguments of the reset, beside its seed."""
-LOG_VARIABLE: Final = "XP_SERVE_LOG"
-SLACK_S: Final = 30.0
 
 
-class ServerHandle(Protocol):
-    """A server that a provider has started and must stop."""
-
-    def stop(self) -> None: ...
-
-
-class OpenEnvProvider(IndexedProvider):
+class OpenEnvProvider(IndexedProvider, ProcessBoundProvider[Core]):
     """See xp.envs.base.Provider.
 
     Args:
@@ -57,18 +45,13 @@ class OpenEnvProvider(IndexedProvider):
         environ: where a token for the server is; the environment variables of one that is served here.
     """
 
+    kind = "openenv"
+
     def __init__(self, config: EnvConfig, environ: Mapping[str, str]) -> None:
         if config.rows is None:
             raise XpError(f"environment {config.name}: an OpenEnv environment needs rows, the prompts of its tasks")
-        self._config = config
-        self._environ = dict(environ)
+        super().__init__(config, environ, openenv_target(config, environ) if config.target else None)
         self._rows = load_rows(config.rows)
-        self._lock = threading.Lock()
-        self._server: ServerHandle | None = None
-        self._target = openenv_target(config, environ) if config.target else None
-        self._cores: dict[int, Core] = {}
-        self._is_closed = False
-        _providers.add(self)
 
     def version(self) -> str:
         rows = digest_of({split: [dict(row) for row in rows] for split, rows in self._rows.items()})[:16]
@@ -93,16 +76,6 @@ class OpenEnvProvider(IndexedProvider):
             raise
         return OpenEnvSession(core, socket, opening(spec["row"], seen))
 
-    def close(self) -> None:
-        with self._lock:
-            core = self._cores.get(os.getpid())
-            server, self._server = self._server, None
-            self._is_closed = True
-        if core is not None:
-            run(core.close(), 60.0)
-        if server is not None:
-            server.stop()
-
     def _size(self, split: str) -> int:
         return len(self._rows[split]) * self._config.num_seeds
 
@@ -115,41 +88,17 @@ class OpenEnvProvider(IndexedProvider):
         row = dict(self._rows[split][number])
         return {"row": row, RESET: {"seed": seed, **row.get(RESET, {})}}
 
-    def _core(self) -> Core:
-        """This process's half: sockets do not survive a fork."""
-        if self._is_closed:
-            raise EnvUnavailable(f"{self!r} is closed")
-        core = self._cores.get(os.getpid())
-        if core is None:
-            target = self._reach()
-            core = self._cores.setdefault(os.getpid(), Core(target, self._config))
-        return core
+    def _new_core(self, target: Target) -> Core:
+        return Core(target, self._config)
 
-    def _reach(self) -> Target:
-        with self._lock:
-            if self._target is None:
-                config, log = self._config, self._environ.get(LOG_VARIABLE)
-                if config.image is not None:
-                    container = ImageServer(config.image, config.limits.create_timeout_s, config.limits.memory_gb)
-                    container.start()
-                    self._server, self._target = container, Target(container.url, None, {}, {})
-                else:
-                    assert config.serve is not None
-                    place = Path(log) if log else None
-                    server = LocalServer(
-                        config.serve,
-                        self._environ,
-                        place,
-                        kind="openenv",
-                        python=config.python,
-                        memory_gb=config.limits.memory_gb,
-                    )
-                    server.start()
-                    atexit.unregister(server.stop)  # _close_all ends the sessions first, then the server.
-                    server.watch(config.limits.call_timeout_s)
-                    headers = {"X-API-Key": server.keys.client}
-                    self._server, self._target = server, Target(server.url, None, headers, {}, server.keys.server)
-        return self._target
+    def _start(self) -> tuple[ServerHandle, Target]:
+        config = self._config
+        if config.image is not None:
+            container = ImageServer(config.image, config.limits.create_timeout_s, config.limits.memory_gb)
+            container.start()
+            return container, Target(container.url, None, {}, {})
+        server = self._serve()
+        return server, Target(server.url, None, {"X-API-Key": server.keys.client}, {}, server.keys.server)
 
 
 def opening(row: Row, seen: ToolResult) -> list[Message]:
@@ -202,14 +151,3 @@ class OpenEnvSession:
 
 def _start(work: Coroutine[Any, Any, None]) -> None:
     asyncio.run_coroutine_threadsafe(work, current_loop())
-
-
-_providers: weakref.WeakSet[OpenEnvProvider] = weakref.WeakSet()
-
-
-@atexit.register
-def _close_all() -> None:
-    """Sessions and servers that are still there at the end; a forked child leaves its parent's alone."""
-    for provider in list(_providers):
-        if not provider._is_closed:
-            provider.close()

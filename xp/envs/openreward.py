@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
 import os
 import threading
-import weakref
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from xp.envs.base import (
     DeadlineExceeded,
-    EnvUnavailable,
     Message,
     ProtocolError,
     SessionLost,
@@ -27,17 +23,13 @@ from xp.envs.loop import current_loop, run
 from xp.envs.ors_catalog import Catalog
 from xp.envs.ors_http import Transport
 from xp.envs.ors_session import Live, Sessions, Terminal, checked_index
+from xp.envs.process_bound import SLACK_S, ProcessBoundProvider
 from xp.envs.target import Target, remote_target, served_target
 
 T = TypeVar("T")
 
-LOG_VARIABLE: Final = "XP_SERVE_LOG"
-"""File to which the output of servers that a provider starts is appended; unset: it is dropped."""
-SLACK_S: Final = 30.0
-"""Seconds that a caller waits beyond a request's own deadline. Only a stopped event loop needs them."""
 
-
-class OpenRewardProvider:
+class OpenRewardProvider(ProcessBoundProvider["_Core"]):
     """See xp.envs.base.Provider.
 
     Args:
@@ -46,22 +38,12 @@ class OpenRewardProvider:
     """
 
     def __init__(self, config: EnvConfig, environ: Mapping[str, str]) -> None:
-        self._config = config
-        self._environ = dict(environ)
-        self._lock = threading.Lock()
-        self._server: LocalServer | None = None
-        self._target = None if config.serve else remote_target(config, environ)
-        self._cores: dict[int, _Core] = {}
-        self._is_closed = False
-        _providers.add(self)
-
-    def __repr__(self) -> str:
-        return f"OpenRewardProvider({self._config.name!r})"
+        super().__init__(config, environ, None if config.serve else remote_target(config, environ))
 
     @property
     def server(self) -> LocalServer | None:
         """The server that this provider has started, if `serve` asks for one and anything was asked of it yet."""
-        return self._server
+        return self._server if isinstance(self._server, LocalServer) else None
 
     def version(self) -> str:
         if self._config.serve is not None:
@@ -99,48 +81,16 @@ class OpenRewardProvider:
         checked_index(task)
         return await self._core().describe(task)
 
-    def close(self) -> None:
-        with self._lock:
-            core = self._cores.get(os.getpid())
-            server, self._server = self._server, None
-            self._is_closed = True
-        if core is not None:
-            run(core.close(), 60.0)
-        if server is not None:
-            server.stop()
-
     def _ask(self, question: Callable[[Catalog], Coroutine[Any, Any, T]]) -> T:
         core = self._core()
         return run(question(core.catalog), self._config.limits.create_timeout_s + SLACK_S)
 
-    def _core(self) -> _Core:
-        """This process's half: sockets and sessions do not survive a fork, the configuration does."""
-        if self._is_closed:
-            raise EnvUnavailable(f"{self!r} is closed")
-        core = self._cores.get(os.getpid())
-        if core is None:
-            target = self._reach()
-            core = self._cores.setdefault(os.getpid(), _Core(target, self._config))
-        return core
+    def _new_core(self, target: Target) -> _Core:
+        return _Core(target, self._config)
 
-    def _reach(self) -> Target:
-        if self._target is None:
-            with self._lock:
-                if self._target is None:
-                    assert self._config.serve is not None
-                    log = self._environ.get(LOG_VARIABLE)
-                    self._server = LocalServer(
-                        self._config.serve,
-                        self._environ,
-                        Path(log) if log else None,
-                        python=self._config.python,
-                        memory_gb=self._config.limits.memory_gb,
-                    )
-                    self._server.start()
-                    atexit.unregister(self._server.stop)  # _close_all ends the sessions first, then the server.
-                    self._server.watch(self._config.limits.call_timeout_s)
-                    self._target = served_target(self._server.url, self._server.keys, self._config, self._environ)
-        return self._target
+    def _start(self) -> tuple[LocalServer, Target]:
+        server = self._serve()
+        return server, served_target(server.url, server.keys, self._config, self._environ)
 
 
 class _Core:
@@ -224,14 +174,3 @@ class OpenRewardSession:
     def _check_process(self) -> None:
         if self._core.pid != os.getpid():
             raise SessionLost("the session was opened before this process was forked")
-
-
-_providers: weakref.WeakSet[OpenRewardProvider] = weakref.WeakSet()
-
-
-@atexit.register
-def _close_all() -> None:
-    """Sessions that are still open at the end are ended on the server; a forked child leaves its parent's alone."""
-    for provider in list(_providers):
-        if not provider._is_closed:
-            provider.close()

@@ -7,11 +7,20 @@ from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import product
 from typing import Any, Final, TypeVar
 
 from xp.envs import wire
-from xp.envs.base import EnvFault, Message, ProtocolError, ResponseLost, SessionLost, Task, ToolResult, ToolSpec
+from xp.envs.base import (
+    DeadlineExceeded,
+    EnvFault,
+    Message,
+    ProtocolError,
+    ResponseLost,
+    SessionLost,
+    Task,
+    ToolResult,
+    ToolSpec,
+)
 from xp.envs.config import Limits
 from xp.envs.ors_http import Repeat, Transport
 
@@ -19,6 +28,8 @@ T = TypeVar("T")
 
 PING_EVERY_S: Final = 10.0
 CLOSE_S: Final = 10.0
+END_AGAIN_S: Final = (2.0, 10.0, 60.0, 300.0)
+"""Pauses before a session is ended once more whose creation was not answered: the server may create it even then."""
 Terminal = tuple[str, str | None]
 """Name and argument of an environment's terminal tool."""
 
@@ -31,8 +42,6 @@ class Live:
     env: str
     touched: float
     """Time of the session's last request, on the loop's clock."""
-    abandoned: tuple[str, ...] = ()
-    """Sessions whose creation was not answered: it may have gone on after they were ended, so they are ended again."""
     prompt: list[Message] = field(default_factory=list)
     tools: tuple[tuple[ToolSpec, ...], Terminal | None] | None = None
     lost: str | None = None
@@ -53,6 +62,7 @@ class Sessions:
         self._open: set[Live] = set()
         self._closing: set[asyncio.Task[None]] = set()
         self._keeper: asyncio.Task[None] | None = None
+        self._draining = asyncio.Event()
         self._has_messages = True
 
     async def open(self, env: str, task: Task) -> Live:
@@ -61,22 +71,20 @@ class Sessions:
         A creation that was not answered may have executed; the next try is a session of its own.
         """
         deadline = asyncio.get_running_loop().time() + self._limits.create_timeout_s
-        abandoned: list[str] = []
         attempt = 0
         while True:
             attempt += 1
             try:
-                live = await self._open_once(env, task, deadline, abandoned)
+                live = await self._open_once(env, task, deadline)
                 break
             except ResponseLost as fault:
                 await self._transport.pause(Repeat.OPENING, fault, attempt, deadline)
-        live.abandoned = tuple(abandoned)
         self._open.add(live)
         if self._keeper is None:
             self._keeper = asyncio.get_running_loop().create_task(self._keep_alive())
         return live
 
-    async def _open_once(self, env: str, task: Task, deadline: float, abandoned: list[str]) -> Live:
+    async def _open_once(self, env: str, task: Task, deadline: float) -> Live:
         progress: list[str] = []
         sid: str | None = None
         try:
@@ -89,11 +97,10 @@ class Sessions:
             live = Live(sid, env, asyncio.get_running_loop().time())
             live.prompt = await self._prompt(live, deadline)
         except BaseException as error:
-            names = {sid or "", *progress} - {""}
-            if isinstance(error, ResponseLost):
-                abandoned.extend(names)
-            for name in names:
-                self._later(self._tear_down(name))
+            is_answered = isinstance(error, EnvFault) and not isinstance(error, (ResponseLost, DeadlineExceeded))
+            end = self._tear_down if is_answered else self._end_unanswered
+            for name in {sid or "", *progress} - {""}:
+                self._later(end(name))
             raise
         return live
 
@@ -126,7 +133,7 @@ class Sessions:
         """End the session on the server, off the caller's path."""
         self._open.discard(live)
         live.lost = live.lost or "it is closed"
-        return self._later(self._tear_down(live.sid, *live.abandoned))
+        return self._later(self._tear_down(live.sid))
 
     def end(self, sid: str) -> None:
         """End a session that was minted, and never created, here."""
@@ -139,6 +146,7 @@ class Sessions:
         if self._keeper is not None:
             self._keeper.cancel()
             self._keeper = None
+        self._draining.set()
         if self._closing:
             await asyncio.wait(self._closing, timeout=2 * CLOSE_S)
 
@@ -196,9 +204,19 @@ class Sessions:
         except EnvFault:
             pass  # An outage is for the next call to meet: it may be over by then.
 
-    async def _tear_down(self, *sids: str) -> None:
+    async def _end_unanswered(self, sid: str) -> None:
+        """End a session that the server may still create: now, after pauses, and at the latest with the provider."""
+        await self._tear_down(sid)
+        for pause in END_AGAIN_S:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._draining.wait(), pause)
+            await self._tear_down(sid)
+            if self._draining.is_set():
+                break
+
+    async def _tear_down(self, sid: str) -> None:
         deadline = asyncio.get_running_loop().time() + CLOSE_S
-        for sid, path in product(sids, ("/delete", "/delete_session")):
+        for path in ("/delete", "/delete_session"):
             with suppress(EnvFault):
                 await self._transport.request("POST", path, deadline=deadline, sid=sid, repeat=Repeat.QUESTION)
 

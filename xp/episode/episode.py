@@ -11,7 +11,7 @@ from typing import Any, Final
 from xp.envs.base import DeadlineExceeded, EnvFault, Message, Session, Task, ToolResult
 from xp.envs.config import Dialect, EnvConfig, OnMalformedCall, OnNoToolCall, ToolCallsPerTurn
 from xp.episode.dialects import syntax_of
-from xp.episode.outcome import EpisodeStatus, Outcome, Reply
+from xp.episode.outcome import EpisodeResult, EpisodeStatus, Reply
 from xp.episode.replay import Attempt, Call, call_name
 from xp.episode.rewards import check_bound, reduce_rewards
 from xp.episode.shaping import Shape, shaped
@@ -68,7 +68,7 @@ class Episode:
         self._void_reason: str | None = None
         self._deadline: float | None = None
         self._turns: list[Turn] = []
-        self._outcome: Outcome | None = None
+        self._outcome: EpisodeResult | None = None
         self._num_tool_calls = 0
         self._num_malformed = 0
         self.started_at = time.time()
@@ -101,6 +101,7 @@ class Episode:
                 self._status = EpisodeStatus.TRUNCATED
             is_over = self._status is not EpisodeStatus.ONGOING
             if is_over:
+                self._leave()
                 self._attempt.close()  # Its slot is free for the next episode, whenever the trainer settles this one.
             names = tuple(call.name if isinstance(call, ToolCall) else UNREAD for call in turn.calls)
             return Reply((), self._status) if is_over else Reply(turn.messages, self._status, names)
@@ -111,12 +112,13 @@ class Episode:
             if self._status is EpisodeStatus.ONGOING:
                 self._status, self._void_reason = EpisodeStatus.VOID, reason
 
-    def settle(self) -> Outcome:
+    def settle(self) -> EpisodeResult:
         """Close the session and score; idempotent. An episode that is still going on was truncated by the trainer."""
         with self._lock:
             if self._outcome is None:
                 if self._status is EpisodeStatus.ONGOING:
                     self._status = EpisodeStatus.TRUNCATED
+                    self._leave()
                 self._attempt.close()
                 self.elapsed_s = time.monotonic() - self._began
                 outcome = self._score()
@@ -198,11 +200,24 @@ class Episode:
             check_bound(result.reward, call_name(call), self._rules.reward)
         return result
 
+    def _leave(self) -> None:
+        """Have the state scored that turns or tokens ended in; the score is one more result of the last turn."""
+        if self._deadline is None or not self._turns or self._status in (EpisodeStatus.FINISHED, EpisodeStatus.VOID):
+            return
+        try:
+            result = self._attempt.leave(self._deadline)
+            if result is not None:
+                if result.reward is not None:
+                    check_bound(result.reward, "the state that was left", self._rules.reward)
+                self._turns[-1] = replace(self._turns[-1], results=(*self._turns[-1].results, result))
+        except EnvFault as fault:
+            self._void(fault)
+
     def _void(self, fault: EnvFault) -> None:
         self._status = EpisodeStatus.VOID
         self._void_reason = f"{type(fault).__name__}: {fault}"
 
-    def _bounded(self, outcome: Outcome) -> Outcome:
+    def _bounded(self, outcome: EpisodeResult) -> EpisodeResult:
         """Void where the reward is one that no trainer can use."""
         if outcome.reward is None:
             return outcome
@@ -233,7 +248,7 @@ class Episode:
             "tool_calls": calls,
         }
 
-    def _score(self) -> Outcome:
+    def _score(self) -> EpisodeResult:
         rewards = tuple(result.reward for turn in self._turns for result in turn.results if result.reward is not None)
         reward: float | None = None
         if self._status is not EpisodeStatus.VOID:
@@ -241,7 +256,7 @@ class Episode:
                 reward = reduce_rewards(rewards, self._status is EpisodeStatus.FINISHED, self._rules.reward)
             except OverflowError as error:
                 self._status, self._void_reason = EpisodeStatus.VOID, f"OverflowError: {error}"
-        return Outcome(
+        return EpisodeResult(
             status=self._status,
             reward=reward,
             step_rewards=rewards,

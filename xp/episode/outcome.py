@@ -38,7 +38,7 @@ class Reply:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class EpisodeResult:
     """Result of an episode. `reward is None` if and only if `status is EpisodeStatus.VOID`."""
 
     status: EpisodeStatus

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
-from xp.envs.base import DeadlineExceeded, EnvFault, Session, ToolResult, ToolSpec, UnsafeOrigin
+from xp.envs.base import DeadlineExceeded, EnvFault, Session, StateScorer, ToolResult, ToolSpec, UnsafeOrigin
 from xp.envs.retry import backoff_s
 from xp.episode.tool_calls import ToolCall
 
@@ -52,6 +52,10 @@ class Attempt:
         result = self._persist(lambda session: _perform(session, call), deadline)
         self._done.append((call, result))
         return result
+
+    def leave(self, deadline: float) -> ToolResult | None:
+        """The score of the state that the episode leaves; None: the environment scores none."""
+        return self._persist(lambda session: session.leave() if isinstance(session, StateScorer) else None, deadline)
 
     def takes_answer(self) -> bool:
         return self._persist(lambda session: session.takes_answer, float("inf"))

@@ -1,4 +1,4 @@
-"""A user's own reward: functions by name, applied once to the settled Outcome, the same on every backend."""
+"""A user's own reward: functions by name, applied once to the settled EpisodeResult, the same on every backend."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from xp.episode.outcome import EpisodeStatus, Outcome
+from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.errors import XpError
 from xp.load import load_object
 
@@ -26,7 +26,7 @@ class Shape:
     """`package.module:function`, for the record."""
     call: Callable[..., Any]
     wanted: tuple[str, ...] | None
-    """Keywords that it takes; None: it takes the Outcome alone, by position."""
+    """Keywords that it takes; None: it takes the EpisodeResult alone, by position."""
     weight: float = 1.0
     """Factor of what it gives in the episode's reward."""
 
@@ -44,7 +44,7 @@ def load_shape(name: str, weight: float = 1.0) -> Shape:
     return Shape(name, found, _wanted(name, found), weight)
 
 
-def shaped(outcome: Outcome, shapes: Sequence[Shape], about: Mapping[str, Any]) -> Outcome:
+def shaped(outcome: EpisodeResult, shapes: Sequence[Shape], about: Mapping[str, Any]) -> EpisodeResult:
     """The outcome with the weighted sum of the functions' rewards; void, with the function's name, where one has none.
 
     Args:

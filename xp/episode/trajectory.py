@@ -16,7 +16,7 @@ from xp.atomic import write_atomically
 from xp.digest import text_digest
 from xp.envs.base import Message, ToolResult
 from xp.episode.episode import Episode, Turn
-from xp.episode.outcome import Outcome
+from xp.episode.outcome import EpisodeResult
 from xp.episode.tool_calls import Malformed
 
 SCHEMA_VERSION: Final = 3
@@ -60,7 +60,7 @@ class Trajectory:
     tool_calls: Sequence[Mapping[str, Any]]
     """Each with its `turn`, the index of the `message` that answered it, and either `malformed` or name, arguments and
     `result`."""
-    outcome: Outcome
+    outcome: EpisodeResult
     started_at: float
     """Seconds since the epoch."""
     elapsed_s: float

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from xp.envs.config import EpisodeConfig
 from xp.episode.mixture import EnvironmentMixture
-from xp.episode.outcome import EpisodeStatus, Outcome
+from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.episode.trajectory import Trajectory, TrajectoryWriter
 from xp.errors import ExitCode, XpError
 from xp.evaluation.api import Answer, Api, Unavailable
@@ -77,7 +77,7 @@ class Health:
     num_asked: int
     num_void: int = 0
 
-    def ended(self, outcome: Outcome) -> str | None:
+    def ended(self, outcome: EpisodeResult) -> str | None:
         """Count an episode; returns what `passed` does."""
         self.num_void += outcome.status is EpisodeStatus.VOID
         return self.passed()

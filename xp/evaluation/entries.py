@@ -52,7 +52,12 @@ class Entry:
 def entries(asked: Asked) -> list[Entry]:
     """Every model on every environment; raises XpError for what does not exist."""
     found = [entry for env in asked.envs or (None,) for entry in _models(asked, env)]
-    found += [entry for env in asked.envs or (None,) for name in asked.runs for entry in [_of_run(asked, name, env)]]
+    told: set[str] = set()
+    for env in asked.envs or (None,):
+        for name in asked.runs:
+            run = name.partition("@")[0]
+            found.append(_of_run(asked, name, env, tell=run not in told))
+            told.add(run)
     return found
 
 
@@ -67,7 +72,8 @@ def _models(asked: Asked, env: str | None) -> Iterator[Entry]:
             for name in asked.endpoint_names:
                 yield Entry(name, _env_name(env, spec), spec, {"kind": "endpoint", "name": name, "url": url})
             continue
-        chosen = [f"model={model}"] if is_option(model) or asked.config_dirs else _hugging_face(model)
+        is_own = is_option(model, asked.config_dirs)
+        chosen = [f"model={model}"] if is_own else _hugging_face(model, asked.config_dirs)
         spec = compose([*words[: len(_env_words(env))], *chosen, *asked.overrides], asked.config_dirs)
         where, start = start_place(spec), spec.training.initial_checkpoint
         name = spec.model.name if start is None else f"{spec.model.name}:{Path(start).name}"
@@ -75,7 +81,7 @@ def _models(asked: Asked, env: str | None) -> Iterator[Entry]:
         yield Entry(name, _env_name(env, spec), spec, _identity(name, where, directory), directory)
 
 
-def _of_run(asked: Asked, name: str, env: str | None) -> Entry:
+def _of_run(asked: Asked, name: str, env: str | None, *, tell: bool) -> Entry:
     from xp.backends.base import RunPaths, render_module
     from xp.backends.stages.prepare import task_set_place
     from xp.runs.origin import check_ours
@@ -83,7 +89,7 @@ def _of_run(asked: Asked, name: str, env: str | None) -> Entry:
     run, _, step = name.partition("@")
     directory = _run_directory(run, asked.overrides)
     check_ours(directory)
-    spec = _spec_of_run(directory, asked, env)
+    spec = _spec_of_run(directory, asked, env, tell=tell)
     outputs = directory.parent.parent
     places = RunPaths(run=f"runs/{directory.name}", attempt=1, tasks=task_set_place(spec))
     if step in ("", BEST):
@@ -101,11 +107,12 @@ def _of_run(asked: Asked, name: str, env: str | None) -> Entry:
     return Entry(label, _env_name(env, spec), spec, _identity(label, where, place), place, directory.name)
 
 
-def _spec_of_run(directory: Path, asked: Asked, env: str | None) -> RunSpec:
+def _spec_of_run(directory: Path, asked: Asked, env: str | None, *, tell: bool) -> RunSpec:
     """The run's own spec, with another environment and what an evaluation may set."""
-    from xp.compose.recorded import recorded_spec
+    from xp.compose.recorded import recorded_spec, validated
 
-    container = recorded_spec(directory / "spec.yaml")
+    container = recorded_spec(directory / "spec.yaml", tell=tell)
+    validated(container, directory.name)
     container["outputs"] = str(directory.parent.parent)
     words = [word for word in asked.overrides if not word.startswith("outputs=")]
     if env is not None:
@@ -169,12 +176,13 @@ def _env_name(env: str | None, spec: RunSpec) -> str:
     return env if env is not None and is_name(env) else "+".join(spec.env.members)
 
 
-def _hugging_face(model: str) -> list[str]:
+def _hugging_face(model: str, config_dirs: Sequence[Path]) -> list[str]:
     if "/" not in model and not Path(model).is_dir():
         from xp.compose import options
 
         raise XpError(
-            f"model={model}: no option of the group ({', '.join(options('model'))}), no directory, and no ORG/NAME"
+            f"model={model}: no option of the group ({', '.join(options('model', config_dirs))}), no directory, and no"
+            " ORG/NAME"
         )
     return ["model=hf", f"model.path='{model}'"]
 

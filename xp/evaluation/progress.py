@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Final
 
-from xp.episode.outcome import Outcome
+from xp.episode.outcome import EpisodeResult
 
 LINE_EVERY_S: Final = 10.0
 
@@ -34,7 +34,7 @@ class Board:
         self._bar: Any = None
         self._task: Any = None
 
-    def ended(self, outcome: Outcome) -> None:
+    def ended(self, outcome: EpisodeResult) -> None:
         """One more episode is on record."""
         if outcome.reward is None:
             self._void += 1

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from xp.errors import ExitCode, XpError
+from xp.errors import ExitCode, XpError, nearest
 from xp.evaluation.paired import Paired, compare, holm
-from xp.evaluation.records import SUMMARY, evaluation_place, read_summary
+from xp.evaluation.records import ROOM, SUMMARY, evaluation_place, read_summary
 from xp.evaluation.statistics import Rewards
 from xp.reading import json_of
 from xp.runs.held_out import evaluation_files
-from xp.runs.record import directory_of
+from xp.runs.record import FILE, directory_of
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,11 @@ def compare_all(outputs: Path, names: Sequence[str], margin: float) -> list[Pair
     Raises:
         XpError: RUN_DIR for what does not exist, PLAN where the tasks differ.
     """
-    wanted = [f"{names[0]}@0", names[0]] if len(names) == 1 else list(names)
+    wanted = whole_names(outputs, names)
+    if len(wanted) == 1:
+        if evaluation_place(outputs, wanted[0]) is not None:
+            raise XpError(f"compare --paired: {wanted[0]} is one evaluation; name another one, or a run, beside it")
+        wanted = [f"{wanted[0]}@0", wanted[0]]
     first, *others = [named(outputs, name) for name in wanted]
     for other in others:
         _check_content(first, other)
@@ -43,6 +48,36 @@ def compare_all(outputs: Path, names: Sequence[str], margin: float) -> list[Pair
             for other in others
         ]
     )
+
+
+def whole_names(outputs: Path, words: Sequence[str]) -> list[str]:
+    """Names of runs and evaluations, each once: names as they are, their beginnings, patterns, or directories.
+
+    Raises:
+        XpError: (RUN_DIR) a word is no name, or the beginning of several.
+    """
+    evaluations = [path.parent.name for path in (outputs / ROOM).glob(f"*/{SUMMARY}")]
+    runs = [path.parent.name for path in (outputs / "runs").glob(f"*/{FILE}")]
+    known = sorted({*evaluations, *runs})
+    return list(dict.fromkeys(name for word in words for name in _of_word(outputs, word, known)))
+
+
+def _of_word(outputs: Path, word: str, known: Sequence[str]) -> list[str]:
+    own, at, step = word.partition("@")
+    if own in known or evaluation_place(outputs, word) is not None:
+        return [word]
+    is_pattern = any(character in own for character in "*?[")
+    found = [name for name in known if (fnmatchcase(name, own) if is_pattern else name.startswith(own))]
+    if len(found) > 1 and not is_pattern:
+        few = ", ".join(found[:3])
+        raise XpError(f"{own} is the beginning of {len(found)} names: {few}, ...; '{own}*' takes all", ExitCode.RUN_DIR)
+    if not found:
+        raise XpError(
+            f"{own}: no run and no evaluation below {outputs}{nearest(own, known)}; python -m xp runs list and"
+            " python -m xp eval list name them",
+            ExitCode.RUN_DIR,
+        )
+    return [f"{name}{at}{step}" for name in found]
 
 
 def named(outputs: Path, name: str) -> NamedResult:

@@ -148,12 +148,12 @@ def share(tasks: Sequence[Sequence[float]], confidence: float = CONFIDENCE) -> E
 
 def bootstrap(tasks: Sequence[Sequence[float]], confidence: float = CONFIDENCE) -> tuple[float, float] | None:
     """Interval of the mean by resampling whole tasks (bias-corrected and accelerated); None: all tasks are alike."""
-    import numpy as np
-    from scipy.stats import bootstrap as resample
-
     filled = [task for task in tasks if task]
     if len(filled) < 2 or not clustered_stderr(filled):
         return None
+    import numpy as np
+    from scipy.stats import bootstrap as resample  # over a second to import
+
     sums, counts = np.array([sum(task) for task in filled]), np.array([float(len(task)) for task in filled])
     found = resample(
         (sums, counts),

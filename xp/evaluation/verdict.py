@@ -8,10 +8,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from xp.diagnosis.history import History
+from xp.diagnosis.history import History, ToolUse
 from xp.diagnosis.rules import symptoms
+from xp.diagnosis.rules.hacked import HACKED
 from xp.diagnosis.symptom import Severity, Symptom
 from xp.errors import ExitCode, XpError
+from xp.evaluation.paired import Paired
 from xp.evaluation.results import compare_all
 from xp.evaluation.settings import settings
 from xp.evaluation.statistics import CONFIDENCE
@@ -20,7 +22,7 @@ from xp.runs.record import RunRecord, RunStatus
 
 
 class RunVerdict(StrEnum):
-    """Outcome of a training, in a word."""
+    """EpisodeResult of a training, in a word."""
 
     LEARNED = "learned"
     FLAT = "flat"
@@ -54,15 +56,16 @@ class Diagnosis:
         return CODES[self.verdict]
 
 
-def diagnose(outputs: Path, run: Path, record: RunRecord) -> Diagnosis:
+def diagnose(outputs: Path, run: Path, record: RunRecord, tools: ToolUse | None = None) -> Diagnosis:
     """The verdict on a run and its symptoms.
 
     Args:
         outputs: the outputs root.
         run: the run's directory.
         record: its record.
+        tools: use of tools, where the trajectories were read already.
     """
-    history = history_of(run, record)
+    history = history_of(run, record, tools)
     found = symptoms(history)
     return Diagnosis(run.name, *_verdict(outputs, run, record, history, found), found)
 
@@ -84,8 +87,20 @@ def _verdict(
         return RunVerdict.INCOMPLETE, str(error).splitlines()[0]
     told = f"held-out reward {paired.mean_first:.3f} -> {paired.mean_second:.3f} over {paired.num_tasks} tasks"
     if paired.p_value is not None and paired.p_value < 1 - CONFIDENCE:
-        return (RunVerdict.LEARNED if paired.difference > 0 else RunVerdict.WORSE), told
+        return _by_reward(paired, found, told)
     broken = next((one for one in found if one.severity is Severity.BROKEN), None)
     if broken is not None:
         return RunVerdict.BROKEN, f"{told}; {broken.rule}"
     return RunVerdict.FLAT, f"{told}: no difference was shown"
+
+
+def _by_reward(paired: Paired, found: Sequence[Symptom], told: str) -> tuple[RunVerdict, str]:
+    """The verdict where the held-out rewards differ. A reward that rises in place of the task's is none to learn."""
+    if paired.difference < 0:
+        return RunVerdict.WORSE, told
+    passes = paired.passes
+    is_hacked = any(one.rule == HACKED for one in found) and passes.only_second <= passes.only_first
+    if not is_hacked:
+        return RunVerdict.LEARNED, told
+    before, after = passes.both + passes.only_first, passes.both + passes.only_second
+    return RunVerdict.BROKEN, f"{told}, of which {before} passed before and {after} after; {HACKED}"

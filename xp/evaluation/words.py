@@ -71,9 +71,9 @@ def read(words: Sequence[str], config_dirs: Sequence[Path] = ()) -> Asked:
     )
 
 
-def is_option(model: str) -> bool:
+def is_option(model: str, config_dirs: Sequence[Path]) -> bool:
     """Returns whether `model=` names an option of the group, and not a model on Hugging Face."""
-    return model in options("model")
+    return model in options("model", config_dirs)
 
 
 def _own_settings(words: Sequence[str], is_endpoint: bool) -> tuple[dict[str, Any], list[str]]:

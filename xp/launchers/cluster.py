@@ -17,7 +17,7 @@ from xp.job import Stage
 from xp.launchers import secrets_files
 from xp.launchers.base import Context, Launch
 from xp.launchers.files import write_files
-from xp.launchers.node.job_spec import ORDER, make_order
+from xp.launchers.node.job_spec import JOB_SPEC, make_job_spec
 from xp.reading import json_of
 from xp.security.environment import STAGE_TOKENS
 from xp.security.environment import inherited as passed
@@ -27,7 +27,9 @@ from xp.spec.place import LauncherSpec
 SUBMITTED = "submitted.json"
 
 
-def place_order(stage: Stage, context: Context, spec: LauncherSpec, *, extra: Mapping[str, str], prints: bool) -> Path:
+def place_job_spec(
+    stage: Stage, context: Context, spec: LauncherSpec, *, extra: Mapping[str, str], prints: bool
+) -> Path:
     """Writes a stage's files, its secrets and its job spec; returns the path of the job spec.
 
     Args:
@@ -42,7 +44,7 @@ def place_order(stage: Stage, context: Context, spec: LauncherSpec, *, extra: Ma
     file = spec.secrets_file
     if file is None and (written := secrets_files.write(context, stage.name, values)) is not None:
         file = str(written)
-    order = make_order(
+    job_spec = make_job_spec(
         stage,
         context,
         root=str(context.outputs),
@@ -51,8 +53,8 @@ def place_order(stage: Stage, context: Context, spec: LauncherSpec, *, extra: Ma
         forgets_secrets=spec.detach and spec.secrets_file is None,
         prints=prints,
     )
-    path = context.outputs / order.directory / ORDER
-    write_atomically(path, order.to_json())
+    path = context.outputs / job_spec.directory / JOB_SPEC
+    write_atomically(path, job_spec.to_json())
     return path
 
 

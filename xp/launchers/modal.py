@@ -28,7 +28,7 @@ from xp.launchers.base import Context, Echo, Launch, now
 from xp.launchers.cluster import SUBMITTED, TimedOut, ask, identity, inherited, read_launches, write_launches
 from xp.launchers.files import inside, write_files
 from xp.launchers.modal_image import lock_of
-from xp.launchers.node.job_spec import ORDER, RESULT, make_order
+from xp.launchers.node.job_spec import JOB_SPEC, RESULT, make_job_spec
 from xp.launchers.node.log import LogStream
 from xp.launchers.node.pipe import drain
 from xp.security.secrets import Redactor
@@ -169,7 +169,7 @@ class ModalLauncher:
         run = Path(*directory.parts[:2])
         for name in (*self._names(str(directory)), f"{run}/metrics.jsonl"):
             place = inside(self._outputs, name)  # the volume is not this machine's, and its names are not xp's
-            if place.name in (ORDER, modal_app.APP_FILE, SUBMITTED, *leave):
+            if place.name in (JOB_SPEC, modal_app.APP_FILE, SUBMITTED, *leave):
                 continue
             if (text := self._read(name, binary=True)) is not None:
                 place.parent.mkdir(parents=True, exist_ok=True)
@@ -184,7 +184,7 @@ class ModalLauncher:
     def _app(self, stages: Sequence[tuple[Stage, Context]]) -> str:
         stage, context = stages[0]
         parts = [
-            modal_app.Part(one.name, one.job, its.outputs / its.directory / one.name / ORDER, its.outputs / its.code)
+            modal_app.Part(one.name, one.job, its.outputs / its.directory / one.name / JOB_SPEC, its.outputs / its.code)
             for one, its in stages
         ]
         title = f"{', '.join(part.stage for part in parts)} of {context.run_id}, attempt {context.attempt}"
@@ -213,7 +213,7 @@ class ModalLauncher:
     def _place(self, stage: Stage, context: Context) -> None:
         """Write what the app takes into the image: the job spec, and the lock's files."""
         write_files(stage.job.files, context.outputs)  # the run's directory is complete here too
-        order = make_order(
+        job_spec = make_job_spec(
             stage,
             context,
             root=modal_app.MOUNT,
@@ -222,8 +222,8 @@ class ModalLauncher:
             prints=True,
             brings_files=True,
         )
-        path = context.outputs / order.directory / ORDER
-        write_atomically(path, order.to_json())
+        path = context.outputs / job_spec.directory / JOB_SPEC
+        write_atomically(path, job_spec.to_json())
         if (lock := lock_of(stage.job)) is not None:
             for file in lock.files:
                 write_atomically(path.parent / modal_app.LOCKS / file.name, file.read_text(encoding="utf-8"))

@@ -18,7 +18,7 @@ LOCKS = "environment"
 MOUNT = "/outputs"
 """Path of the volume in a container: its outputs root."""
 CODE = "/xp/code"
-ORDERS = "/xp/orders"
+JOB_SPECS = "/xp/jobs"
 COMMIT_S = 30
 """Between commits of the volume."""
 
@@ -54,7 +54,7 @@ def carry_out(stage: str) -> int:
     job = app.app_id or "local"  # of all calls of this app, so that one that is made again goes on
     if not modal.is_local():
         outputs.reload()
-    argv = ["python", "-m", "xp.launchers.node.on_node", job, f"{orders}/{{stage}}.json"]
+    argv = ["python", "-m", "xp.launchers.node.on_node", job, f"{specs}/{{stage}}.json"]
     process = subprocess.Popen(argv, env={{**os.environ, "PYTHONPATH": {code}}})
     try:
         while (code := ended(process)) is None:
@@ -86,7 +86,7 @@ FUNCTION = """
 @app.function(
     image={image}
     .add_local_dir({local_code}, {code})
-    .add_local_file({local_order}, {order}),
+    .add_local_file({local_job}, {job_spec}),
     gpu={gpu},
     cpu={cpu},
     memory={memory_mb},
@@ -130,7 +130,7 @@ class Part:
 
     stage: str
     job: Job
-    order: Path
+    job_spec: Path
     """On this machine."""
     code: Path
     """Parent of the copied package, on this machine."""
@@ -148,7 +148,7 @@ def app_text(title: str, name: str, parts: Sequence[Part], spec: LauncherSpec) -
         file=APP_FILE,
         app=quoted(name),
         volume=quoted(str(spec.volume)),
-        orders=ORDERS,
+        specs=JOB_SPECS,
         code=quoted(CODE),
         commit_s=COMMIT_S,
     )
@@ -217,11 +217,11 @@ def _function(part: Part, spec: LauncherSpec) -> str:
     required = sorted(part.job.secrets)
     secrets = f"[modal.Secret.from_name({quoted(str(spec.secret_name))}, required_keys={required!r})]"
     return FUNCTION.format(
-        image=image_text(part.job, spec, part.order.parent / LOCKS),
+        image=image_text(part.job, spec, part.job_spec.parent / LOCKS),
         local_code=quoted(str(part.code)),
         code=quoted(CODE),
-        local_order=quoted(str(part.order)),
-        order=quoted(f"{ORDERS}/{part.stage}.json"),
+        local_job=quoted(str(part.job_spec)),
+        job_spec=quoted(f"{JOB_SPECS}/{part.stage}.json"),
         gpu=None if gpu is None else quoted(gpu),
         cpu=float(resources.num_cpus),
         memory_mb=round(resources.memory_gb * 1024),

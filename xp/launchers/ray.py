@@ -24,11 +24,11 @@ from xp.errors import ExitCode, XpError
 from xp.job import Job, Stage
 from xp.launchers import secrets_files
 from xp.launchers.base import Context, Echo, Launch, now
-from xp.launchers.cluster import identity, inherited, place_order, read_launches, write_launches
+from xp.launchers.cluster import identity, inherited, place_job_spec, read_launches, write_launches
 from xp.launchers.follow import follow
 from xp.launchers.limits import asks_itself, check_limits, needs_one_node
 from xp.launchers.node.gpus import Gpus, claim
-from xp.launchers.node.job_spec import ORDER, Order, read_result
+from xp.launchers.node.job_spec import JOB_SPEC, JobSpec, read_result
 from xp.launchers.preflight import check_machine
 from xp.launchers.ray_head import RayHead, is_loopback
 from xp.reading import config_of
@@ -134,12 +134,12 @@ class RayLauncher:
 
     def _previewed(self, stages: Sequence[tuple[Stage, Context]]) -> str:
         stage, context = stages[0]
-        orders = [its.outputs / its.directory / one.name / ORDER for one, its in stages]
+        specs = [its.outputs / its.directory / one.name / JOB_SPEC for one, its in stages]
         file = self._spec.secrets_file or (
             str(secrets_files.file_of(context, stage.name)) if stage.job.secrets else None
         )
         jobs = [one.job for one, _ in stages]
-        return json.dumps(self._request(identity(stage, context), jobs, orders, file, context), indent=2) + "\n"
+        return json.dumps(self._request(identity(stage, context), jobs, specs, file, context), indent=2) + "\n"
 
     @property
     def _address(self) -> str:
@@ -166,22 +166,22 @@ class RayLauncher:
         native_id = identity(stage, context)
         client = self._client()
         if _info(client, native_id) is None:
-            orders = [self._order(one, its, hidden if is_loopback(self._address) else {}) for one, its in stages]
-            self._hand_in(client, native_id, [one.job for one, _ in stages], orders, context)
+            specs = [self._place(one, its, hidden if is_loopback(self._address) else {}) for one, its in stages]
+            self._hand_in(client, native_id, [one.job for one, _ in stages], specs, context)
         started = now()
         launches = [Launch(self.name, its.key(one.name), native_id, its.log(one.name), started) for one, its in stages]
         write_launches(directory, launches)
         return launches
 
-    def _order(self, stage: Stage, context: Context, hidden: dict[str, str]) -> Path:
-        return place_order(stage, context, self._spec, extra=hidden, prints=True)
+    def _place(self, stage: Stage, context: Context, hidden: dict[str, str]) -> Path:
+        return place_job_spec(stage, context, self._spec, extra=hidden, prints=True)
 
     def _hand_in(
-        self, client: Any, native_id: str, jobs: Sequence[Job], orders: Sequence[Path], context: Context
+        self, client: Any, native_id: str, jobs: Sequence[Job], specs: Sequence[Path], context: Context
     ) -> None:
-        secrets_file = config_of(orders[0], Order.from_json).secrets_file
+        secrets_file = config_of(specs[0], JobSpec.from_json).secrets_file
         try:
-            client.submit_job(**self._request(native_id, jobs, orders, secrets_file, context))
+            client.submit_job(**self._request(native_id, jobs, specs, secrets_file, context))
         except Exception as error:  # the client raises RuntimeError for whatever the server says
             if self._is_taken(client, native_id):
                 return
@@ -189,7 +189,7 @@ class RayLauncher:
             raise XpError(f"Ray did not take the job {native_id}: {said[-1]}", ExitCode.RUNTIME) from None
 
     def _request(
-        self, native_id: str, jobs: Sequence[Job], orders: Sequence[Path], secrets_file: str | None, context: Context
+        self, native_id: str, jobs: Sequence[Job], specs: Sequence[Path], secrets_file: str | None, context: Context
     ) -> dict[str, Any]:
         """Request to Ray's client."""
         python = sys.executable if is_loopback(self._address) else "python"
@@ -201,7 +201,7 @@ class RayLauncher:
             "RAY_OVERRIDE_JOB_RUNTIME_ENV": "1",
         }
         return {
-            "entrypoint": shlex.join([python, "-m", "xp.launchers.node.on_node", native_id, *map(str, orders)]),
+            "entrypoint": shlex.join([python, "-m", "xp.launchers.node.on_node", native_id, *map(str, specs)]),
             "submission_id": native_id,
             "runtime_env": {"working_dir": str(context.outputs / context.code), "env_vars": variables},
             **self._reservation(jobs),

@@ -21,10 +21,10 @@ from xp.errors import ExitCode, XpError
 from xp.job import Resources, Stage
 from xp.launchers import secrets_files
 from xp.launchers.base import Context, Echo, Launch, now
-from xp.launchers.cluster import TimedOut, ask, identity, inherited, place_order, read_launches, write_launches
+from xp.launchers.cluster import TimedOut, ask, identity, inherited, place_job_spec, read_launches, write_launches
 from xp.launchers.follow import follow
 from xp.launchers.limits import check_limits, needs_one_node
-from xp.launchers.node.job_spec import ORDER, read_result
+from xp.launchers.node.job_spec import JOB_SPEC, read_result
 from xp.launchers.node.on_node import REQUEUE
 from xp.launchers.preflight import check_machine
 from xp.spec.place import LauncherSpec
@@ -51,9 +51,9 @@ OVER = frozenset({"COMPLETED", "FAILED", *ASSUMED})
 BATCH = """\
 #!/bin/bash
 # {key}, as xp submitted it: {submitted}
-# The job's program and its environment are in order.json beside this file.
+# The job's program and its environment are in job.json beside this file.
 export PYTHONPATH={code}${{PYTHONPATH:+:$PYTHONPATH}}
-{python} -m xp.launchers.node.on_node "$SLURM_JOB_ID" {order} &
+{python} -m xp.launchers.node.on_node "$SLURM_JOB_ID" {job_spec} &
 node=$!
 trap 'kill -TERM "$node"' TERM
 trap 'kill -USR1 "$node"' USR1
@@ -129,9 +129,9 @@ class SlurmLauncher:
         """Each stage's batch script, with the command that would submit it."""
         found, before = {}, None
         for stage, context in stages:
-            order = context.outputs / context.directory / stage.name / ORDER
-            argv = self._command(stage, identity(stage, context), order, context, before)
-            found[f"{context.directory}/{stage.name}/{SCRIPT}"] = batch_script(context, stage, order, argv)
+            job_spec = context.outputs / context.directory / stage.name / JOB_SPEC
+            argv = self._command(stage, identity(stage, context), job_spec, context, before)
+            found[f"{context.directory}/{stage.name}/{SCRIPT}"] = batch_script(context, stage, job_spec, argv)
             before = f"JOB_OF_{stage.name}" if self._spec.detach else None
         return found
 
@@ -150,9 +150,9 @@ class SlurmLauncher:
 
     def _hand_in(self, stage: Stage, context: Context, name: str, after: Launch | None) -> str:
         plain, hidden = inherited(context)
-        order = place_order(stage, context, self._spec, extra=hidden, prints=False)
-        argv = self._command(stage, name, order, context, None if after is None else after.native_id)
-        write_atomically(order.parent / SCRIPT, batch_script(context, stage, order, argv))
+        job_spec = place_job_spec(stage, context, self._spec, extra=hidden, prints=False)
+        argv = self._command(stage, name, job_spec, context, None if after is None else after.native_id)
+        write_atomically(job_spec.parent / SCRIPT, batch_script(context, stage, job_spec, argv))
         try:
             answer = ask(argv, timeout_s=ANSWER_S, environ=plain).strip()
         except TimedOut:
@@ -166,18 +166,18 @@ class SlurmLauncher:
             raise XpError(f"sbatch answered {answer[:200]!r} and no job is named {name}", ExitCode.RUNTIME)
         return found
 
-    def _command(self, stage: Stage, name: str, order: Path, context: Context, after: str | None) -> list[str]:
+    def _command(self, stage: Stage, name: str, job_spec: Path, context: Context, after: str | None) -> list[str]:
         return [
             "sbatch",
             "--parsable",
             f"--job-name={name}",
-            f"--output={str(order.parent).replace('%', '%%')}/slurm-%j.out",
+            f"--output={str(job_spec.parent).replace('%', '%%')}/slurm-%j.out",
             "--open-mode=append",
             f"--chdir={context.outputs}",
             "--export=ALL",
             *self._options(stage.job.resources),
             *([f"--dependency=afterok:{after}", "--kill-on-invalid-dep=yes"] if after else []),
-            str(order.parent / SCRIPT),
+            str(job_spec.parent / SCRIPT),
         ]
 
     def _options(self, resources: Resources) -> list[str]:
@@ -204,14 +204,14 @@ class SlurmLauncher:
         ]
 
 
-def batch_script(context: Context, stage: Stage, order: Path, argv: Sequence[str]) -> str:
+def batch_script(context: Context, stage: Stage, job_spec: Path, argv: Sequence[str]) -> str:
     """The batch script for Slurm. Every value that is not xp's own is quoted."""
     return BATCH.format(
         key=context.key(stage.name),
         submitted=json.dumps(shlex.join(argv)),
         code=shlex.quote(str(context.outputs / context.code)),
         python=shlex.quote(sys.executable),
-        order=shlex.quote(str(order)),
+        job_spec=shlex.quote(str(job_spec)),
         requeue=REQUEUE,
     )
 

@@ -16,6 +16,7 @@ from xp.backends.stages.prepare import prepare_stage, task_set_place
 from xp.errors import ExitCode, XpError
 from xp.job import Stage
 from xp.launchers.limits import check_limits
+from xp.planning.sandbox import sandbox_refusals
 from xp.planning.splits import profile_refusals, split_refusals
 from xp.spec import RunSpec
 
@@ -89,7 +90,7 @@ class SweepPlans(Sequence[Plan]):
 
 
 def _task_refusals(spec: RunSpec) -> list[Refusal]:
-    return [*profile_refusals(spec), *split_refusals(spec)]
+    return [*sandbox_refusals(spec), *profile_refusals(spec), *split_refusals(spec)]
 
 
 def build_again(spec: RunSpec, run_id: str, attempt: int, stages: Collection[str]) -> Plan:
@@ -125,7 +126,7 @@ def build_model_evaluation(spec: RunSpec, run_id: str, attempt: int = 1) -> Plan
     """The held-out tasks played by the spec's model as it is: nothing is trained."""
     _refuse_nothing_held_out(spec)
     backend = render_module(spec)
-    if refusals := [*backend.refusals(spec), *extent_refusals(spec, trains=False)]:
+    if refusals := [*backend.refusals(spec), *extent_refusals(spec, trains=False), *sandbox_refusals(spec)]:
         raise XpError("\n".join(str(refusal) for refusal in refusals), ExitCode.PLAN)
     places = RunPaths(run=f"runs/{run_id}", attempt=attempt, tasks=task_set_place(spec))
     built = () if spec.model.build is None else (model_stage(spec, places),)

@@ -15,12 +15,6 @@ from xp.report.foreign import page_name
 from xp.runs.record import RunRecord, RunStatus, is_held
 
 KILLED: Final = "killed"
-LIMITS: Final = (
-    ("prompt tokens", "max_prompt_tokens", "prompt"),
-    ("response tokens", "max_response_tokens", "response"),
-    ("turns", "max_turns", "turns"),
-)
-"""Rows of limits: label, key in `training`, and name of the measured value."""
 
 
 def status_of(run: Path, record: RunRecord) -> str:
@@ -85,7 +79,7 @@ def plan_and_measured(spec: Mapping[str, Any], record: RunRecord, train: Mapping
         ("rollout steps", _planned_steps(training, record), str(len(steps))),
         ("episodes a step", _product(training, "prompts_per_step", "group_size"), _mean(values, "episodes/num")),
         ("tokens written in an episode", _limit(training, "max_response_tokens"), _mean(values, "episodes/tokens")),
-        ("turns of an episode", _limit(training, "max_turns"), _mean(values, "environment/turns")),
+        ("turns of an episode", _most_turns(spec), _mean(values, "environment/turns")),
         ("seconds of a step", "not planned", _mean(values, "time/step_s")),
     ]
     rows += [(f"  of it {name[5:-2]}", "", _mean(values, name)) for name in sorted(values) if _is_part(name)]
@@ -133,6 +127,14 @@ def _product(section: Mapping[str, Any], one: str, other: str) -> str:
 
 def _limit(section: Mapping[str, Any], key: str) -> str:
     return f"at most {section[key]}" if section.get(key) is not None else "no limit"
+
+
+def _most_turns(spec: Mapping[str, Any]) -> str:
+    members = _dict(_dict(spec.get("env")).get("members"))
+    limits = {name: _dict(one).get("max_turns") for name, one in members.items()}
+    if len(set(limits.values())) == 1:
+        return f"at most {next(iter(limits.values()))}"
+    return ", ".join(f"{page_name(name)} at most {most}" for name, most in limits.items()) or "-"
 
 
 def _text(value: Any) -> str:

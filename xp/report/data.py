@@ -68,7 +68,7 @@ class RunPage:
             "status": status,
             "title": title_of(spec),
             "facts": facts(record),
-            "verdict": verdict(self.run, record, status),
+            "verdict": verdict(self.run, record, status, self.index.tools.result()),
             "stages": stages(record),
             "plan": plan_and_measured(spec, record, lines.get("train", {})),
             "spec": list(flat(spec).items()),
@@ -100,12 +100,15 @@ class RunPage:
         return list(values)
 
 
-def report(runs: Sequence[Path], episodes: str | None = None) -> tuple[str, dict[str, Any], dict[str, bytes]]:
+def report(
+    runs: Sequence[Path], episodes: str | None = None, *, tokens: bool = False
+) -> tuple[str, dict[str, Any], dict[str, bytes]]:
     """Title and data of a page that stands alone, and the compressed texts of its episodes by element.
 
     Args:
         runs: their directories.
         episodes: an `Extent`; None: by the number of runs.
+        tokens: whether the episodes whose text it holds have their tokens too; raises XpError where they cannot.
     """
     extent = Extent(episodes) if episodes else Extent.CHOSEN if len(runs) <= MOST_WITH_EPISODES else Extent.NONE
     found: list[dict[str, Any]] = []
@@ -118,8 +121,23 @@ def report(runs: Sequence[Path], episodes: str | None = None) -> tuple[str, dict
             chunk_of |= dict.fromkeys(numbers, place)
             texts = dict(zip(numbers, map(detail, one.index.records(numbers)), strict=True))
             chunks[f"chunk-{number}-{place}"] = compressed(texts)
+        if tokens:
+            chunks |= _token_chunks(one, number, chunk_of)
         found.append(one.data(chunk_of=chunk_of))
     return title_of_page(runs), frame(found, comparison(runs, [one.spec for one in pages])), chunks
+
+
+def _token_chunks(one: RunPage, number: int, chunk_of: Mapping[int, int]) -> dict[str, bytes]:
+    """Compressed tokens of a run's episodes by element, and the text of each token beside them."""
+    from xp.report.tokens import TokenReader
+
+    reader = TokenReader(one.run)
+    found: dict[int, dict[int, Any]] = {}
+    for row, record in zip(chunk_of, one.index.records(chunk_of), strict=True):
+        found.setdefault(chunk_of[row], {})[row] = reader.tokens(record, one.index.file_of(row))
+    ids = {token for rows in found.values() for row in rows.values() for token in row["ids"]}
+    chunks = {f"tokens-{number}-{place}": compressed(rows) for place, rows in found.items()}
+    return chunks | {f"tokens-{number}-names": compressed(reader.names(ids))}
 
 
 def title_of_page(runs: Sequence[Path]) -> str:

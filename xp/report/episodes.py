@@ -11,6 +11,7 @@ from typing import Any, BinaryIO, Final, NamedTuple
 
 from xp.episode.trajectory import READABLE
 from xp.errors import ExitCode, XpError
+from xp.runs.tool_use import ToolCount
 
 MAX_LINE: Final = 200_000_000
 """Bytes of a line that is read; a longer one counts as unreadable."""
@@ -56,6 +57,8 @@ class EpisodeIndex:
         self.rows: list[EpisodeRow] = []
         self.num_unreadable = 0
         """Lines that hold no episode that this version reads: torn by a kill, or of another schema."""
+        self.tools = ToolCount()
+        """Use of tools in the training's episodes."""
 
     def refresh(self) -> None:
         """Read what was written since the last time; a line without its end is left for the next time."""
@@ -96,14 +99,18 @@ class EpisodeIndex:
 
     def _read_on(self, file: Path) -> None:
         attempt, offset = _attempt_of(self._run, file), self._read_to.get(file, 0)
+        is_training = TRAIN in file.relative_to(self._run).parts
         with file.open("rb") as lines:
             lines.seek(offset)
             while line := lines.readline(MAX_LINE):
                 if not line.endswith(b"\n") and len(line) < MAX_LINE:
                     break  # it is being written
-                row = _row(line, attempt)
+                record = _parsed(line)
+                row = _row(record, attempt)
                 if row is not None:
                     self.rows.append(row)
+                    if is_training:
+                        self.tools.add(file, record)
                     self._places.append((file, offset))
                 elif line.strip():
                     self.num_unreadable += 1
@@ -116,10 +123,16 @@ def _attempt_of(run: Path, file: Path) -> int:
     return int(number) if number.isascii() and number.isdigit() else 0
 
 
-def _row(line: bytes, attempt: int) -> EpisodeRow | None:
+def _parsed(line: bytes) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _row(record: Any, attempt: int) -> EpisodeRow | None:
     """None for what is no episode of a schema that this version reads."""
     try:
-        record = json.loads(line)
         if record["schema_version"] not in READABLE:
             return None
         outcome, tokens, phase = record["outcome"], record["tokens"], str(record["phase"])
@@ -139,7 +152,7 @@ def _row(line: bytes, attempt: int) -> EpisodeRow | None:
             generated=None if tokens is None else int(tokens["generated"]),
             seconds=_finite(record["elapsed_s"]),
         )
-    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+    except (ValueError, TypeError, KeyError, OverflowError):
         return None
 
 

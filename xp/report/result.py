@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from xp.diagnosis.history import ToolUse
 from xp.diagnosis.symptom import Symptom
 from xp.errors import XpError
 from xp.evaluation.paired import Paired
@@ -41,10 +42,17 @@ def compared(outputs: Path, names: Sequence[str]) -> tuple[list[Paired], str]:
         return [], page_name(error)
 
 
-def verdict(run: Path, record: RunRecord, status: str) -> dict[str, Any]:
-    """The verdict of `runs diagnose` with its symptoms, and the comparison behind it."""
+def verdict(run: Path, record: RunRecord, status: str, tools: ToolUse | None = None) -> dict[str, Any]:
+    """The verdict of `runs diagnose` with its symptoms, and the comparison behind it.
+
+    Args:
+        run: its directory.
+        record: its record.
+        status: as the page shows it.
+        tools: use of tools, where the trajectories were read already.
+    """
     try:
-        found = diagnose(run.parent.parent, run, record)
+        found = diagnose(run.parent.parent, run, record, tools)
     except XpError as error:
         return {"word": RunVerdict.INCOMPLETE, "sentence": page_name(error), "symptoms": []}
     pairs, _ = compared(run.parent.parent, [run.name])

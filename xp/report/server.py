@@ -83,14 +83,14 @@ class View:
 
     def tokens(self, request: Request) -> Response:
         """One episode as tokens with the mask."""
-        from xp.report.tokens import token_view
+        from xp.report.tokens import no_tokens, token_view
 
         record, file = self._record(request)
         one = self._page(request)
         try:
             return JSONResponse(token_view(one.run, record, file))
         except XpError as error:  # nothing is wrong with the page: the tokenizer is not here
-            return JSONResponse({"tokens": [], "note": page_text(str(error)).text})
+            return JSONResponse(no_tokens(page_text(str(error)).text))
 
     def search(self, request: Request) -> Response:
         """Numbers of the episodes that hold a text."""

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
 from xp.backends.stages.episode import chat_of
 from xp.backends.stages.model import start_place
-from xp.compose import from_container
-from xp.compose.recorded import recorded_spec
+from xp.compose.recorded import recorded_spec, validated
 from xp.episode.tokens import ChatTokens
 from xp.episode.trajectory import TOOLS
 from xp.errors import ExitCode, XpError
@@ -22,37 +22,82 @@ from xp.runs.origin import is_ours
 
 MAX_TOKENS: Final = 100_000
 """Tokens of an episode that a page shows."""
+MAX_CHARACTERS: Final = 500_000
+"""Characters of an episode that is tokenized: some tokenizers take minutes for a word of megabytes."""
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 
 
-def token_view(run: Path, record: Mapping[str, Any], file: Path) -> dict[str, Any]:
-    """The tokens in order, each with its id and whether it is trained on, and a note on how they were made.
+class TokenReader:
+    """Makes the tokens of a run's episodes again from their text, with the run's own tokenizer.
 
     Args:
         run: the run's directory.
-        record: the episode's line.
-        file: the file that holds it; the tools lie beside it.
 
     Raises:
         XpError: the run was begun elsewhere, or its model's tokenizer is not on this machine.
     """
-    if not is_ours(run):
-        raise XpError(
-            f"{run.name} was begun elsewhere, so its tokenizer is not loaded; `runs trust` accepts it", ExitCode.RUN_DIR
+
+    def __init__(self, run: Path) -> None:
+        if not is_ours(run):
+            raise XpError(
+                f"{run.name} was begun elsewhere, so its tokenizer is not loaded; `runs trust` accepts it",
+                ExitCode.RUN_DIR,
+            )
+        self._chat = _chat(run)
+        self._names: dict[int, str] = {}
+
+    def tokens(self, record: Mapping[str, Any], file: Path) -> dict[str, Any]:
+        """Ids in order, lengths of masked and trained stretches in turn (masked first), and how they were made.
+
+        Args:
+            record: the episode's line.
+            file: the file that holds it; the tools lie beside it.
+        """
+        size = sum(len(str(message.get("content"))) for message in record["messages"])
+        if size > MAX_CHARACTERS:
+            return no_tokens(f"The episode has {size:,} characters; tokens are shown up to {MAX_CHARACTERS:,}.")
+        digest = str(record.get(TOOLS) or "")
+        tools = text_of(file.parent / TOOLS / f"{digest}.json", ExitCode.RUN_DIR) if _DIGEST.fullmatch(digest) else "[]"
+        try:
+            pieces = list(islice(_pieces(self._chat, record, tools), MAX_TOKENS))
+        except (TypeError, ValueError, LookupError) as error:  # half a character, say, which no tokenizer takes
+            return no_tokens(page_text(f"The text cannot be tokenized: {type(error).__name__}: {error}").text)
+        num_trained = sum(own for _, own in pieces)
+        counted = record.get("tokens") or {}
+        note = (
+            f"Tokenized again from the text, since the ids are not on record: {num_trained} trained on,"
+            f" {len(pieces) - num_trained} masked. Counted while it was played: {counted.get('generated', '?')} written"
+            f", {counted.get('prompt', '?')} of the prompt, {counted.get('observed', '?')} of the environment."
         )
-    chat = _chat(run)
-    digest = str(record.get(TOOLS) or "")
-    tools = text_of(file.parent / TOOLS / f"{digest}.json", ExitCode.RUN_DIR) if _DIGEST.fullmatch(digest) else "[]"
-    pieces = list(_pieces(chat, record, tools))[:MAX_TOKENS]
-    found = [{"id": one, "text": page_text(chat.tokenizer.decode([one])).text, "trained": own} for one, own in pieces]
-    num_trained = sum(own for _, own in pieces)
-    counted = record.get("tokens") or {}
-    note = (
-        f"Tokenized again from the text, since the ids are not on record: {num_trained} trained on,"
-        f" {len(pieces) - num_trained} masked. Counted while it was played: {counted.get('generated', '?')} written,"
-        f" {counted.get('prompt', '?')} of the prompt, {counted.get('observed', '?')} of the environment."
-    )
-    return {"tokens": found, "note": note}
+        return {"ids": [one for one, _ in pieces], "stretches": _stretches(pieces), "note": note}
+
+    def names(self, ids: Iterable[int]) -> dict[int, str]:
+        """The text of each of these tokens."""
+        for one in set(ids) - self._names.keys():
+            self._names[one] = page_text(self._chat.tokenizer.decode([one])).text
+        return {one: self._names[one] for one in sorted(set(ids))}
+
+
+def token_view(run: Path, record: Mapping[str, Any], file: Path) -> dict[str, Any]:
+    """An episode's tokens with their texts; raises XpError as TokenReader does."""
+    reader = TokenReader(run)
+    found = reader.tokens(record, file)
+    return found | {"names": reader.names(found["ids"])}
+
+
+def no_tokens(note: str) -> dict[str, Any]:
+    """An answer that says why there are none."""
+    return {"ids": [], "stretches": [], "names": {}, "note": note}
+
+
+def _stretches(pieces: Sequence[tuple[int, bool]]) -> list[int]:
+    found, is_trained = [0], False
+    for _, own in pieces:
+        if own != is_trained:
+            found.append(0)
+            is_trained = own
+        found[-1] += 1
+    return found
 
 
 def _pieces(chat: ChatTokens, record: Mapping[str, Any], tools: str) -> Iterator[tuple[int, bool]]:
@@ -71,7 +116,7 @@ def _pieces(chat: ChatTokens, record: Mapping[str, Any], tools: str) -> Iterator
 @lru_cache(maxsize=4)
 def _chat(run: Path) -> ChatTokens:
     """The tokenizer of the trained model, else of the one that the run started from: they are the same."""
-    spec = from_container(recorded_spec(run / "spec.yaml"))
+    spec = validated(recorded_spec(run / "spec.yaml"), run.name)
     places = [run / "model", run.parent.parent / start_place(spec)]
     directory = next((place for place in places if (place / "tokenizer_config.json").is_file()), None)
     if directory is None:

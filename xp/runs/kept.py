@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from xp.errors import XpError
 from xp.job import Stage
 from xp.launchers.node.outputs import states
 from xp.runs.record import RunRecord, RunStatus, read_record
@@ -77,8 +78,11 @@ def _standing(stage: Stage, plan: Plan, record: RunRecord, outputs: Path, is_her
         if status not in RAN:
             continue
         directory = f"runs/{plan.run_id}/attempt_{attempt.number}"
-        recorded = _recorded(outputs / directory / "plan.json", stage.name)
-        is_same = recorded is not None and _content(recorded) == _content(asdict(stage))
+        file = outputs / directory / "plan.json"
+        recorded = _recorded(file, stage.name)
+        is_same = recorded is not None and (
+            _content(recorded) == _content(asdict(stage)) or _is_same_today(file, stage, plan)
+        )
         if is_same and status is RunStatus.SUCCEEDED:
             assert recorded is not None
             promised = recorded["job"]["outputs"]
@@ -87,6 +91,30 @@ def _standing(stage: Stage, plan: Plan, record: RunRecord, outputs: Path, is_her
         if any(not name.startswith(f"{directory}/") for name in _promised(recorded)):
             return None
     return None
+
+
+def _is_same_today(file: Path, stage: Stage, plan: Plan) -> bool:
+    """Returns whether the recorded spec, had it had the fields that were added to xp since, gives the same job now.
+
+    Args:
+        file: the plan.json of the attempt in which the stage succeeded.
+        stage: the stage of the new plan.
+        plan: the new plan.
+    """
+    from xp.compose import from_container
+    from xp.compose.added_fields import fill
+    from xp.planning.plan import build_again
+
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        spec, names = content["spec"], [one["name"] for one in content["stages"]]
+        if not fill(spec):
+            return False
+        spec["outputs"] = str(file.parents[3])
+        then = build_again(from_container(spec), plan.run_id, plan.attempt, names)
+    except (OSError, ValueError, LookupError, TypeError, XpError):
+        return False
+    return any(_content(asdict(one)) == _content(asdict(stage)) for one in then.stages if one.name == stage.name)
 
 
 def _promised(recorded: Mapping[str, Any] | None) -> list[str]:

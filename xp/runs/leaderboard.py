@@ -55,10 +55,16 @@ def leaderboard(outputs: Path, names: Sequence[str]) -> list[RunRow]:
     Raises:
         XpError: RUN_DIR where a named run does not exist.
     """
+    from xp.compose.recorded import tell_older
+
     groups: dict[str, list[tuple[Path, RunRecord, Any]]] = {}
+    older: dict[str, list[str]] = {}
     for run in named_runs(outputs, names, takes_several=True):
-        env, *one = _read(run)
-        groups.setdefault(env, []).append((one[0], one[1], one[2]))
+        env, directory, record, spec, filled = _read(run)
+        groups.setdefault(env, []).append((directory, record, spec))
+        if filled:
+            older[run.name] = filled
+    tell_older(list(older), [field for filled in older.values() for field in filled])
     lines = []
     for group in groups.values():
         differs = differing([spec for _, _, spec in group])
@@ -105,22 +111,29 @@ def _values(line: RunRow, names: Sequence[str]) -> list[Any]:
 
 def spec_of(directory: Path, attempt: int) -> Any:
     """The run's spec, from the plan of its last attempt: JSON is read ten times as fast as YAML."""
-    from xp.compose.recorded import recorded_spec
+    return _spec_of(directory, attempt)[0]
+
+
+def _spec_of(directory: Path, attempt: int) -> tuple[Any, list[str]]:
+    """The spec, and its fields that were added to xp after the run."""
+    from xp.compose.added_fields import fill
+    from xp.compose.recorded import raw_spec
 
     plan = directory / f"attempt_{attempt}" / "plan.json"
     with suppress(XpError, LookupError, TypeError):  # an older run, or one whose plan is damaged
         spec = json_of(plan, ExitCode.RUN_DIR)["spec"]
         if "env" in spec:
-            return spec
-    return recorded_spec(directory / "spec.yaml")
+            return spec, fill(spec)
+    spec = raw_spec(directory / "spec.yaml")
+    return spec, fill(spec)
 
 
-def _read(directory: Path) -> tuple[str, Path, RunRecord, Any]:
-    """Its environments, directory, record and spec."""
+def _read(directory: Path) -> tuple[str, Path, RunRecord, Any, list[str]]:
+    """Its environments, directory, record, spec, and the fields that were added to xp after it."""
     record = read_record(directory)
     try:
-        spec = spec_of(directory, len(record.attempts))
-        return "+".join(spec["env"]["members"]), directory, record, spec
+        spec, filled = _spec_of(directory, len(record.attempts))
+        return "+".join(spec["env"]["members"]), directory, record, spec, filled
     except (ValueError, KeyError, TypeError) as error:
         raise XpError(f"{directory} cannot be compared: {type(error).__name__} {error}", ExitCode.RUN_DIR) from error
 

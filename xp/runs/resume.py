@@ -61,7 +61,7 @@ def spec_to_resume(run: str, overrides: Sequence[str]) -> Resumed:
     Raises:
         XpError: there is no such run (RUN_DIR), or an override would make it another experiment (CONFIG).
     """
-    from xp.compose.recorded import recorded_spec
+    from xp.compose.recorded import recorded_spec, validated
     from xp.runs.record import read_record
     from xp.runs.run_directory import is_unborn
 
@@ -75,7 +75,8 @@ def spec_to_resume(run: str, overrides: Sequence[str]) -> Resumed:
     file = directory / "spec.yaml"
     if not file.is_file():
         raise XpError(f"resume={run}: {file} does not exist; python -m xp runs list names the runs", ExitCode.RUN_DIR)
-    container = recorded_spec(file)
+    container = recorded_spec(file, tell=True)
+    validated(container, directory.name)
     container["outputs"] = str(directory.parent.parent)
     faults = [fault for key, value in values.items() if (fault := _change(container, key, value))]
     if faults:

@@ -5,7 +5,7 @@ A page's own name may be made to resolve to 127.0.0.1 (DNS rebinding); its reque
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, Final
 
 Scope = MutableMapping[str, Any]
@@ -30,7 +30,7 @@ class OwnOrigin:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        status = None if scope["type"] == "lifespan" else _refusal(scope)
+        status = None if scope["type"] == "lifespan" else refusal(scope.get("server"), scope["headers"])
         if status is None:
             await self._app(scope, receive, send)
         elif scope["type"] == "websocket":
@@ -41,20 +41,25 @@ class OwnOrigin:
             await send({"type": "http.response.body", "body": REFUSALS[status]})
 
 
-def _refusal(scope: Scope) -> int | None:
-    """HTTP status of the refusal, or None."""
-    own = _own_names(scope)
-    hosts = [value.lower() for name, value in scope["headers"] if name == b"host"]
+def refusal(server: tuple[str, int] | None, headers: Iterable[tuple[bytes, bytes]]) -> int | None:
+    """HTTP status that refuses a request, or None.
+
+    Args:
+        server: address and port that the connection came in on.
+        headers: of the request, each name in lower case.
+    """
+    own, found = _own_names(server), list(headers)
+    hosts = [value.lower() for name, value in found if name == b"host"]
     if len(hosts) != 1 or hosts[0] not in own:
         return 421
-    origins = {value.lower() for name, value in scope["headers"] if name == b"origin"}
+    origins = {value.lower() for name, value in found if name == b"origin"}
     return 403 if origins - {b"http://" + name for name in own} else None
 
 
-def _own_names(scope: Scope) -> set[bytes]:
+def _own_names(server: tuple[str, int] | None) -> set[bytes]:
     """Host headers of requests meant for this server: the address that the connection came in on, and localhost."""
-    if not scope.get("server"):
+    if not server:
         return set()
-    address, port = scope["server"]
+    address, port = server
     written = f"[{address}]" if ":" in address else address
     return {f"{name}:{port}".encode() for name in (written, "localhost")}

@@ -98,6 +98,9 @@ class EngineSpec(Section):
     """Share of an accelerator's memory (on a CPU: of the machine's) for an engine's weights and KV cache."""
     max_sequences: Count
     """Sequences that one engine decodes at the same time."""
+    max_batched_tokens: Count | None
+    """Tokens that one engine computes in one forward pass, at least `max_sequences`; a longer prompt is computed in
+    parts. None: as many as the trainer or the engine chooses."""
     eager: bool
     """Without CUDA graphs: starts sooner, decodes slower."""
     prefix_caching: bool
@@ -107,6 +110,15 @@ class EngineSpec(Section):
     def _accelerators_where_separate(self) -> EngineSpec:
         if (self.placement is Placement.SEPARATE) != (self.accelerators is not None):
             raise ValueError("accelerators is a number with placement=separate, and null with placement=colocated")
+        return self
+
+    @model_validator(mode="after")
+    def _a_token_for_each_sequence(self) -> EngineSpec:
+        if self.max_batched_tokens is not None and self.max_batched_tokens < self.max_sequences:
+            raise ValueError(
+                f"max_batched_tokens must be at least max_sequences: a decoding step takes one token of each; got"
+                f" {self.max_batched_tokens} and {self.max_sequences}"
+            )
         return self
 
 

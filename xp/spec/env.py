@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from xp.envs.config import OnMalformedCall, OnNoToolCall, Reduction, ToolCallsPerTurn
+from xp.envs.config import OnMalformedCall, OnNoToolCall, Reduction, SandboxKind, ToolCallsPerTurn
 from xp.plugins import Kind
 from xp.spec.open_name import DialectName, checked_name, checked_options
 from xp.spec.reward_fn import RewardFns
@@ -30,6 +31,7 @@ PROVIDER_FIELDS = {
     "local": ("grader", "env_class", "rows"),
     "reasoning_gym": ("python",),
     "verifiers": ("target", "python"),
+    "harbor": ("target", "sandbox"),
 }
 """Fields that mean something to a provider of xp's own; a user's provider may read any."""
 HOSTED = ("reasoning_gym", "verifiers")
@@ -39,6 +41,7 @@ ADDRESSES = {
     "openenv": {"target": "a URL", "serve": "package.module:Class or :app", "image": "a Docker image"},
     "local": {"grader": "package.module:Class or :function", "env_class": "registered in skyrl_gym"},
     "verifiers": {"target": "an installed environment package"},
+    "harbor": {"target": "a folder of task folders"},
 }
 """Fields of which exactly one must be given."""
 
@@ -95,13 +98,16 @@ class EnvMember(Section):
     options: dict[str, Any]
     """Fields of a provider that has a schema of its own (a package's, a plugin's), or of your own provider."""
     target: str | None
-    """`Org/Name` in the OpenReward catalog, the URL of an ORS or OpenEnv server, or a verifiers package."""
+    """`Org/Name` in the OpenReward catalog, the URL of an ORS or OpenEnv server, a verifiers package, or a folder of
+    Harbor tasks."""
     serve: ModulePath | None
     """`package.module:Class` of an ORS or OpenEnv environment (or `:app`) that xp serves itself on 127.0.0.1."""
     image: ImageName | None
     """Docker image of an OpenEnv server, started on this machine's loopback."""
     python: LocalPath | None
     """Interpreter that runs `serve`, or the provider's package; None: the stage's own, or xp's (launcher=local)."""
+    sandbox: Annotated[SandboxKind | None, Field(strict=False)]
+    """provider harbor: where commands of the model run; `none` is this machine without isolation, with your rights."""
     grader: ModulePath | None
     """provider local: `package.module:function`, (answer, row) -> reward, or a class with `grade` or `step`."""
     env_class: Name | None
@@ -121,7 +127,7 @@ class EnvMember(Section):
     """Assistant messages per episode."""
     reward: Reward
     reward_fn: RewardFns | None
-    """Functions of your own, one or a list with weights, of the settled Outcome or of what their parameters name."""
+    """Functions of your own, one or a list with weights: of the EpisodeResult, or of what their parameters name."""
     on_no_tool_call: OnNoToolCall
     on_malformed_call: OnMalformedCall
     tool_calls_per_turn: ToolCallsPerTurn
@@ -168,6 +174,11 @@ class EnvMember(Section):
             raise ValueError("give exactly one of " + " and ".join(f"{name} ({what})" for name, what in ways.items()))
         if self.target is not None and "://" not in self.target and self.provider == "openenv":
             raise ValueError(f"target {self.target!r} is no URL; OpenEnv has no catalog: give the URL of a server")
+        if self.provider == "harbor" and not str(self.target).startswith(("/", "~")):
+            whole = Path(str(self.target)).absolute()
+            raise ValueError(f"target {self.target!r}: write the whole path, {whole}; stages run in another directory")
+        if self.provider == "harbor" and self.sandbox is None:
+            raise ValueError("provider=harbor needs sandbox: docker, or none (this machine, without isolation)")
         if self.provider == "openenv" and self.rows is None:
             raise ValueError("provider=openenv needs rows, the prompts of its tasks (package:file.jsonl)")
         if self.python is not None and self.serve is None and self.provider not in HOSTED:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated
 
@@ -41,13 +42,13 @@ class BuildSpec(Section):
     reply_weight: Annotated[float, Field(ge=0)]
     bare_share: Fraction
     bare_probability: Fraction
-    hasty_share: Fraction
-    sloppy_share: Fraction
+    players: Mapping[Name, Fraction]
+    """Share of the demonstrations by each of the builder's imperfect players; the rest is played well."""
 
     @model_validator(mode="after")
     def _shares_add_up(self) -> BuildSpec:
-        if self.hasty_share + self.sloppy_share > 1:
-            raise ValueError("hasty_share + sloppy_share is more than 1")
+        if (total := sum(self.players.values())) > 1:
+            raise ValueError(f"the shares of players must not exceed 1 together; got {total:g}")
         return self
 
 

@@ -52,7 +52,8 @@ def key_of(request: Mapping[str, Any]) -> str:
 
 
 def _canonical_member(member: MemberConfig) -> dict[str, Any]:
-    """Left out on purpose: limits, rewards, turns, secrets, origins, `python`. They change episodes, not tasks.
+    """Left out on purpose: limits, rewards, turns, secrets, origins, `python`, `sandbox`. They change episodes, not
+    tasks.
 
     A text dialect keeps the tools out of the rows. What few environments have is named where it is there, so that the
     keys of the others stay what they were.
@@ -157,9 +158,18 @@ def source_digest(env: EnvConfig, path: Sequence[str] | None = None) -> str | No
         named.remove(env.serve)
     if env.provider == "verifiers" and env.target is not None and is_found(module_of(env.target), path):
         named.append(module_of(env.target))
+    if env.provider == "harbor":
+        return _folder_digest(env)
     if not named:
         return None
     return digest_of([_module_digest(name.partition(":")[0], path) for name in named])
+
+
+def _folder_digest(env: EnvConfig) -> str:
+    """Digest of the task folders; raises XpError where there are none."""
+    from xp.envs.harbor.provider import read_folder
+
+    return digest_of({split: [task.digest() for task in tasks] for split, tasks in read_folder(env).items()})
 
 
 def is_found(name: str, path: Sequence[str] | None = None) -> bool:

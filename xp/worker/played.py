@@ -39,7 +39,7 @@ class PlayedEpisode:
     """Prompt as the model read it, where the run keeps prompts."""
 
     def played(self) -> Played:
-        """Outcome, as the metrics need it."""
+        """EpisodeResult, as the metrics need it."""
         return Played(self.task.env, self.task.task_id, self.episode.settle(), self.tokens.generated)
 
     def trajectory(self, run: str, phase: str, step: int) -> Trajectory:

@@ -10,20 +10,17 @@ from xp.diagnosis.live import LiveRules
 from xp.envs.config import Chat
 from xp.tasks.length import Length
 from xp.tasks.rounds import Rounds
+from xp.worker.token_budget import TokenBudget
 
 
 @dataclass(frozen=True)
-class Sampling:
+class Sampling(TokenBudget):
     """Sampling of the policy's tokens, and limits of their number."""
 
     temperature: float
     """0: greedy."""
     top_p: float
     top_k: int | None
-    max_prompt_tokens: int
-    max_tokens_per_turn: int
-    max_response_tokens: int
-    """All turns of an episode, tool results included."""
     seed: int
 
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 
 from xp.backends.base import Meaning, MemoryUse, Refusal, RunPaths, Support, meant_fields
-from xp.backends.batch.laws import Law
+from xp.backends.batch.constraint import Constraint
 from xp.backends.stages.episode import episode_config, episode_secrets
 from xp.backends.stages.model import model_place
 from xp.backends.stages.needs import QUIET, trainer_resources, trainer_runtime
@@ -38,7 +38,7 @@ def meanings(spec: RunSpec) -> Mapping[str, Meaning]:
     }
 
 
-def batch_laws(spec: RunSpec) -> tuple[Law, ...]:
+def batch_constraints(spec: RunSpec) -> tuple[Constraint, ...]:
     del spec
     return ()
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from xp.backends.batch.laws import broken, with_shared_laws
+from xp.backends.batch.constraint import broken, with_shared
 from xp.backends.batch.refusals import arithmetic, batch_refusals
 from xp.backends.batch.search import Proposal, nearest_legal
-from xp.backends.batch.setting import Setting, setting_of
+from xp.backends.batch.shape import BatchShape, batch_shape
 
 __all__ = [
+    "BatchShape",
     "Proposal",
-    "Setting",
     "arithmetic",
     "batch_refusals",
+    "batch_shape",
     "broken",
     "nearest_legal",
-    "setting_of",
-    "with_shared_laws",
+    "with_shared",
 ]

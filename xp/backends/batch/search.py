@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from xp.backends.batch.laws import Law, Tier, broken
-from xp.backends.batch.setting import FIELDS, Setting
+from xp.backends.batch.constraint import Constraint, Tier, broken
+from xp.backends.batch.shape import FIELDS, BatchShape
 
 WEIGHTS: Mapping[str, float] = {
     # The micro-batch changes speed and memory and nothing else; the engines' layout likewise.
@@ -41,18 +41,16 @@ class Proposal:
         return " ".join(f"{key}={value}" for key, value in self.changes.items())
 
 
-def nearest_legal(setting: Setting, laws: tuple[Law, ...], limit: int = 3) -> list[Proposal]:
+def nearest_legal(batch: BatchShape, constraints: tuple[Constraint, ...], limit: int = 3) -> list[Proposal]:
     """Legal batch shapes with one or two changed numbers. Leaves out a shape whose changes include those of another.
 
     The cost is the sum of weight x (1/4 + |log2(new / old)|) over the numbers that change.
     """
     found: dict[tuple[tuple[str, int], ...], Proposal] = {}
-    is_misplaced = any(law.tier is Tier.PLACEMENT for law in broken(setting, laws))
-    for changes in _placements(setting) if is_misplaced else _schedules(setting):
-        if _is_legal(setting, changes, laws):
-            cost = sum(
-                WEIGHTS[name] * (0.25 + abs(math.log2(new / old))) for name, old, new in _steps(setting, changes)
-            )
+    is_misplaced = any(constraint.tier is Tier.PLACEMENT for constraint in broken(batch, constraints))
+    for changes in _placements(batch) if is_misplaced else _schedules(batch):
+        if _is_legal(batch, changes, constraints):
+            cost = sum(WEIGHTS[name] * (0.25 + abs(math.log2(new / old))) for name, old, new in _steps(batch, changes))
             proposal = Proposal({FIELDS[name]: value for name, value in changes.items()}, cost)
             found[tuple(sorted(changes.items()))] = proposal
     kept: list[Proposal] = []
@@ -64,60 +62,60 @@ def nearest_legal(setting: Setting, laws: tuple[Law, ...], limit: int = 3) -> li
     return kept
 
 
-def _changed(setting: Setting, name: str, value: Any) -> Setting:
-    return replace(setting, **{name: value})
+def _changed(batch: BatchShape, name: str, value: Any) -> BatchShape:
+    return replace(batch, **{name: value})
 
 
-def _steps(setting: Setting, changes: Mapping[str, Any]) -> Iterator[tuple[str, int, int]]:
-    return ((name, getattr(setting, name), value) for name, value in changes.items())
+def _steps(batch: BatchShape, changes: Mapping[str, Any]) -> Iterator[tuple[str, int, int]]:
+    return ((name, getattr(batch, name), value) for name, value in changes.items())
 
 
-def _is_legal(setting: Setting, changes: Mapping[str, Any], laws: tuple[Law, ...]) -> bool:
-    candidate = replace(setting, **changes)
-    return all(law.holds(candidate) for law in laws)
+def _is_legal(batch: BatchShape, changes: Mapping[str, Any], constraints: tuple[Constraint, ...]) -> bool:
+    candidate = replace(batch, **changes)
+    return all(constraint.holds(candidate) for constraint in constraints)
 
 
-def _schedules(setting: Setting) -> Iterator[dict[str, Any]]:
+def _schedules(batch: BatchShape) -> Iterator[dict[str, Any]]:
     """Other counts of episodes on the same placement; the micro-batch follows where it must."""
     for name in ("micro", *SCHEDULE):
-        for value in _values(setting, name):
+        for value in _values(batch, name):
             yield {name: value}
-            micro = _best_micro(_changed(setting, name, value))
-            if name != "micro" and not setting.is_packed and micro != setting.micro:
+            micro = _best_micro(_changed(batch, name, value))
+            if name != "micro" and not batch.is_packed and micro != batch.micro:
                 yield {name: value, "micro": micro}
 
 
-def _placements(setting: Setting) -> Iterator[dict[str, Any]]:
+def _placements(batch: BatchShape) -> Iterator[dict[str, Any]]:
     """Other placements, with the count of episodes that fits them where the given one does not."""
-    names = [name for name in PLACEMENT if getattr(setting, name) is not None]
+    names = [name for name in PLACEMENT if getattr(batch, name) is not None]
     for name in names:
-        for value in _values(setting, name):
+        for value in _values(batch, name):
             yield {name: value}
-            moved = _changed(setting, name, value)
+            moved = _changed(batch, name, value)
             for changes in _schedules(moved):
                 if len(changes) == 1:
                     yield {name: value, **changes}
             for other in names[names.index(name) + 1 :]:
-                yield from ({name: value, other: count} for count in _values(setting, other))
+                yield from ({name: value, other: count} for count in _values(batch, other))
 
 
-def _values(setting: Setting, name: str) -> Iterator[int]:
+def _values(batch: BatchShape, name: str) -> Iterator[int]:
     """Other values: of a schedule up to four times as much, or enough for every rank; of a placement divisors."""
-    now = getattr(setting, name)
+    now = getattr(batch, name)
     if name == "engine_accelerators":
-        whole_nodes = range(setting.per_node, setting.accelerators, setting.per_node)
-        values = [*range(1, setting.per_node), *whole_nodes]
+        whole_nodes = range(batch.per_node, batch.accelerators, batch.per_node)
+        values = [*range(1, batch.per_node), *whole_nodes]
     elif name in PLACEMENT:
-        values = [n for n in range(1, setting.accelerators + 1) if setting.accelerators % n == 0]
+        values = [n for n in range(1, batch.accelerators + 1) if batch.accelerators % n == 0]
     else:
         least = 2 if name == "group" else 1
-        most = max(min(4 * now, now + 512), setting.ranks * setting.updates)
+        most = max(min(4 * now, now + 512), batch.ranks * batch.updates)
         values = list(range(max(least, now - 512), most + 1))
     yield from (value for value in values if value != now)
 
 
-def _best_micro(setting: Setting) -> int:
+def _best_micro(batch: BatchShape) -> int:
     """The divisor of a rank's share that is nearest to the wanted micro-batch."""
-    share = max(1, setting.episodes // (setting.updates * setting.ranks))
-    divisors = [n for n in range(1, min(share, 4 * setting.micro) + 1) if share % n == 0]
-    return min(divisors, key=lambda n: (abs(math.log2(n / setting.micro)), n))
+    share = max(1, batch.episodes // (batch.updates * batch.ranks))
+    divisors = [n for n in range(1, min(share, 4 * batch.micro) + 1) if share % n == 0]
+    return min(divisors, key=lambda n: (abs(math.log2(n / batch.micro)), n))

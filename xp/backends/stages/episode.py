@@ -39,6 +39,7 @@ def env_config(name: str, member: EnvMember, spec: RunSpec) -> EnvConfig:
         reward_fn=tuple(WeightedFn(one.fn, one.weight) for one in member.reward_fn) if member.reward_fn else None,
         image=member.image,
         python=member.python,
+        sandbox=member.sandbox,
         grader=member.grader,
         env_class=member.env_class,
         rows=member.rows,

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from xp.backends.base import RunPaths
 from xp.backends.stages.needs import QUIET, cpu_environment, host_resources
+from xp.builtin.model.scripted_play import Player
 from xp.digest import bytes_digest, text_digest
+from xp.errors import ExitCode, XpError
 from xp.job import Job, Runtime, Stage
-from xp.spec import Model, RunSpec
+from xp.spec import BuildSpec, Model, RunSpec
 
 MAKER = "xp.builtin.model.tiny_model"
 PACKAGES = ("torch", "transformers", "trl", "tokenizers")
@@ -26,8 +29,7 @@ def model_place(model: Model) -> str:
 def made_from(model: Model) -> str:
     """Digest of everything that a built model is made from: its `build` object, its context, and xp's code for it."""
     assert model.build is not None  # Model's validator: exactly one of path and build
-    content = json.dumps([model.build.model_dump(mode="json"), model.max_context_tokens, _maker_digest()])
-    return text_digest(content)
+    return text_digest(json.dumps([build_arguments(model.build), model.max_context_tokens, _maker_digest()]))
 
 
 def model_config(model: Model, target: str, num_threads: int | None) -> str:
@@ -39,7 +41,7 @@ def model_config(model: Model, target: str, num_threads: int | None) -> str:
         "max_context_tokens": model.max_context_tokens,
         "num_threads": num_threads,
         "made_from": made_from(model),
-        "build": model.build.model_dump(mode="json"),
+        "build": build_arguments(model.build),
     }
     return json.dumps(config, indent=2) + "\n"
 
@@ -62,6 +64,21 @@ def model_stage(spec: RunSpec, places: RunPaths) -> Stage:
         env={**cpu_environment(spec.backend.num_threads), **QUIET},
     )
     return Stage("model", job, needs=("prepare",), done=f"{target}/manifest.json")
+
+
+def build_arguments(build: BuildSpec) -> dict[str, Any]:
+    """The builder's own arguments: a share of each of its players, beside the sizes and rates.
+
+    Raises:
+        XpError: a player is not the builder's.
+    """
+    imperfect = [player.value for player in Player if player is not Player.DILIGENT]
+    if unknown := sorted(set(build.players) - set(imperfect)):
+        raise XpError(
+            f"model.build.players: no player is called {unknown[0]}; there are {', '.join(imperfect)}", ExitCode.CONFIG
+        )
+    shares = {f"{player}_share": build.players.get(player, 0.0) for player in imperfect}
+    return build.model_dump(mode="json", exclude={"players"}) | shares
 
 
 @cache

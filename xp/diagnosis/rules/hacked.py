@@ -10,18 +10,22 @@ from typing import Final
 from xp.diagnosis.history import History, change
 from xp.diagnosis.symptom import Severity, Symptom
 
+HACKED: Final = "hacked"
 RISE: Final = 0.15
-FLAT: Final = 0.02
+FLAT: Final = 0.1
+"""Share of the room up to 1 by which passes may rise all the same: a tenth is one lucky task in ten."""
 PASSED: Final = 0.9
 """Share of passed tasks above which it can hardly rise."""
 
 
 def find(history: History) -> Symptom | None:
     reward, passes = change(history.series("reward/avg_raw_reward")), change(history.passes())
-    if reward is None or passes is None or reward.by < RISE or passes.by > FLAT or passes.before >= PASSED:
+    if reward is None or passes is None or reward.by < RISE or passes.before >= PASSED:
+        return None
+    if passes.by > FLAT * (1 - passes.before):
         return None
     return Symptom(
-        "hacked",
+        HACKED,
         Severity.ALARM,
         reward.step,
         f"the mean reward rose from {reward.before:.3f} to {reward.after:.3f}, the share of passed tasks from"

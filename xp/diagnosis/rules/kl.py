@@ -9,12 +9,13 @@ from __future__ import annotations
 from statistics import median
 from typing import Final
 
-from xp.diagnosis.history import FEWEST, History, latest
+from xp.diagnosis.history import EARLY, FEWEST, History, latest
 from xp.diagnosis.symptom import Severity, Symptom
 
 LARGE: Final = 1.0
-"""Nats a token."""
+"""Nats a token: ten times the 0.1 above."""
 TIMES: Final = 10.0
+"""Multiple of its value at the beginning, where it is small by construction: the policy is the reference there."""
 STEPS: Final = 3
 
 
@@ -23,14 +24,15 @@ def find(history: History) -> Symptom | None:
     last = latest(points, STEPS)
     if last is None or len(points) < FEWEST or last < LARGE:
         return None
-    usual = median(value for _, value in points[:-STEPS])
+    # Not of all steps before: a policy that ran away early on has stayed away for most of them.
+    usual = median(value for _, value in points[: len(points) // EARLY])
     if last < TIMES * max(usual, 0.0):
         return None
     return Symptom(
         "kl",
         Severity.ALARM,
         points[-1][0],
-        f"the KL to the reference model is {last:.2f} nats a token, after {usual:.3f} before",
+        f"the KL to the reference model is {last:.2f} nats a token, after {usual:.3f} at the beginning",
         "The updates are too large for what the KL penalty holds back.",
         "Lower training.learning_rate, or raise training.kl_coef.",
     )

@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from xp.security.web_origin import REFUSALS, refusal
 
 KEY_VARIABLE: Final = "XP_VERIFIERS_KEY"
 """In this process alone: where verifiers' client reads the endpoint's key."""
@@ -43,7 +46,7 @@ class ModelEndpoint:
 
     async def start(self) -> None:
         os.environ[KEY_VARIABLE] = self._key
-        app = web.Application(client_max_size=MOST_BYTES)
+        app = web.Application(client_max_size=MOST_BYTES, middlewares=[_own_origin])
         app.router.add_post("/v1/chat/completions", self._answer)
         self._runner = web.AppRunner(app)
         await self._runner.setup()
@@ -81,6 +84,14 @@ class ModelEndpoint:
         event = json.dumps(_completion(delta, body, "chat.completion.chunk", "delta"))
         await stream.write(f"data: {event}\n\ndata: [DONE]\n\n".encode())
         return stream
+
+
+@web.middleware
+async def _own_origin(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Refuses web pages, as the servers of environments do (`xp/security/web_origin.py`)."""
+    address = request.transport.get_extra_info("sockname") if request.transport else None
+    status = refusal(address and address[:2], ((name.lower(), value) for name, value in request.raw_headers))
+    return await handler(request) if status is None else web.Response(status=status, body=REFUSALS[status])
 
 
 def _completion(message: Mapping[str, Any], body: Mapping[str, Any], kind: str, field: str) -> dict[str, Any]:

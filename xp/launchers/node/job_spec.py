@@ -17,14 +17,14 @@ from xp.launchers.base import Context
 from xp.launchers.node.outputs import State
 from xp.reading import json_of
 
-ORDER = "order.json"
+JOB_SPEC = "job.json"
 CLAIM = "claim.json"
 """Says which job of the cluster runs the job spec; a second one leaves it alone."""
 RESULT = "result.json"
 
 
 @dataclass(frozen=True)
-class Order:
+class JobSpec:
     """A stage, with everything that its launcher would otherwise do itself. Paths are relative to `root`."""
 
     key: str
@@ -55,12 +55,12 @@ class Order:
         return json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n"
 
     @staticmethod
-    def from_json(text: str) -> Order:
+    def from_json(text: str) -> JobSpec:
         """Read what `to_json` wrote."""
         value = json.loads(text)
         runtime = Runtime(**value["runtime"] | {"packages": tuple(value["runtime"]["packages"])})
         lists = {name: tuple(value[name]) for name in ("argv", "outputs", "secrets")}
-        return Order(**value | lists | {"runtime": runtime})
+        return JobSpec(**value | lists | {"runtime": runtime})
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Result:
         return self.code or (ExitCode.MISSING_OUTPUT if self.missing else ExitCode.OK)
 
 
-def make_order(
+def make_job_spec(
     stage: Stage,
     context: Context,
     *,
@@ -90,7 +90,7 @@ def make_order(
     forgets_secrets: bool = False,
     prints: bool = False,
     brings_files: bool = False,
-) -> Order:
+) -> JobSpec:
     """The job spec of a stage."""
     job = stage.job
     names = {
@@ -99,7 +99,7 @@ def make_order(
         "XP_STAGE": stage.name,
         "XP_LAUNCH": context.key(stage.name),
     }
-    return Order(
+    return JobSpec(
         key=context.key(stage.name),
         root=root,
         directory=f"{context.directory}/{stage.name}",

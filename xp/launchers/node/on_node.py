@@ -30,7 +30,7 @@ from xp.envs.secrets_file import environment as with_secrets
 from xp.errors import ExitCode, XpError
 from xp.launchers.base import now
 from xp.launchers.files import write_files
-from xp.launchers.node.job_spec import CLAIM, RESULT, Order, Result, claim, read_result
+from xp.launchers.node.job_spec import CLAIM, RESULT, JobSpec, Result, claim, read_result
 from xp.launchers.node.log import LogStream, write_to_screen
 from xp.launchers.node.outputs import damaged, missing, states
 from xp.launchers.node.pipe import drain
@@ -45,11 +45,11 @@ PR_SET_PDEATHSIG = 1
 
 
 def main(argv: Sequence[str]) -> int:
-    job, *orders = argv
+    job, *specs = argv
     ending = Ending()
-    for path in orders:
+    for path in specs:
         try:
-            code = carry_out(config_of(Path(path), Order.from_json), job, ending)
+            code = carry_out(config_of(Path(path), JobSpec.from_json), job, ending)
         except (XpError, OSError) as error:
             print(f"xp: {error}", file=sys.stderr, flush=True)
             return int(error.code) if isinstance(error, XpError) else ExitCode.RUNTIME
@@ -58,36 +58,36 @@ def main(argv: Sequence[str]) -> int:
     return ExitCode.OK
 
 
-def carry_out(order: Order, job: str, ending: Ending) -> int:
+def carry_out(spec: JobSpec, job: str, ending: Ending) -> int:
     """Runs one job spec and writes its result; returns its exit code, or REQUEUE.
 
     Raises:
         XpError: RUNTIME where the outputs root is not to be seen here; RUN_DIR where another job runs it.
     """
-    root = Path(order.root)
+    root = Path(spec.root)
     if not root.is_dir():
         raise XpError(
             f"{root} is not on this node: outputs=DIR must be a directory that every node sees", ExitCode.RUNTIME
         )
-    directory = root / order.directory
+    directory = root / spec.directory
     directory.mkdir(parents=True, exist_ok=True)
-    before = claim(directory / CLAIM, job, states(root, order.outputs))
+    before = claim(directory / CLAIM, job, states(root, spec.outputs))
     if (ended := read_result(directory)) is not None and ended.exit_code == 0:
         return ExitCode.OK  # the same job was started again after its end
-    write_files(order.files, root)
+    write_files(spec.files, root)
     with (directory / "log.txt").open("ab") as file:
-        if order.done is not None and all(states(root, order.outputs).values()) and damaged(root, order.done) is None:
+        if spec.done is not None and all(states(root, spec.outputs).values()) and damaged(root, spec.done) is None:
             file.write(b"xp: done before, skipped\n")
             code = 0
         else:
-            code = _run(order, root, file, ending)
-    run = "/".join(order.directory.split("/")[:2])
-    absent = missing(root, order.outputs, before, run) if code == 0 else []
+            code = _run(spec, root, file, ending)
+    run = "/".join(spec.directory.split("/")[:2])
+    absent = missing(root, spec.outputs, before, run) if code == 0 else []
     if ending.is_asked and (code or absent):  # cancelled or preempted: the cluster knows which, and may run it again
         return REQUEUE if ending.requeues else code or ExitCode.TERMINATED
     result = Result(code, tuple(absent), now())
-    if order.forgets_secrets and order.secrets_file is not None:
-        Path(order.secrets_file).unlink(missing_ok=True)
+    if spec.forgets_secrets and spec.secrets_file is not None:
+        Path(spec.secrets_file).unlink(missing_ok=True)
     write_atomically(directory / RESULT, json.dumps(asdict(result), indent=2) + "\n")
     return result.exit_code
 
@@ -127,19 +127,19 @@ class Ending:
         killing.start()
 
 
-def _run(order: Order, root: Path, file: BinaryIO, ending: Ending) -> int:
+def _run(spec: JobSpec, root: Path, file: BinaryIO, ending: Ending) -> int:
     """Run the program to its end, its output redacted into the log; returns its exit code."""
-    held = dict(os.environ) | ({"XP_SECRETS_FILE": order.secrets_file} if order.secrets_file else {})
+    held = dict(os.environ) | ({"XP_SECRETS_FILE": spec.secrets_file} if spec.secrets_file else {})
     secrets = {name: value for name, value in with_secrets(held).items() if held.get(name) != value}
-    there = [held[name] for name in order.secrets if held.get(name)]
+    there = [held[name] for name in spec.secrets if held.get(name)]
     redactor = Redactor([*secrets.values(), *there, *telling_values(os.environ)])
-    stream = LogStream(file, redactor, write_to_screen if order.prints else lambda _: None, on_screen=False)
-    argv = [interpreter(order.runtime) if part == "python" and not at else part for at, part in enumerate(order.argv)]
+    stream = LogStream(file, redactor, write_to_screen if spec.prints else lambda _: None, on_screen=False)
+    argv = [interpreter(spec.runtime) if part == "python" and not at else part for at, part in enumerate(spec.argv)]
     try:
         process = subprocess.Popen(
             argv,
             cwd=root,
-            env={**_passed(order, held), **_environment(order, root), **secrets},
+            env={**_passed(spec, held), **_environment(spec, root), **secrets},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -149,26 +149,26 @@ def _run(order: Order, root: Path, file: BinaryIO, ending: Ending) -> int:
         stream.feed(f"cannot start {argv[0]}: {error.strerror}\n".encode())
         stream.close()
         return ExitCode.RUNTIME
-    ending.of(process, order.grace_s)
+    ending.of(process, spec.grace_s)
     drain(process, stream)
     stream.close()
     code = process.wait()
     return code if code >= 0 else 128 - code
 
 
-def _passed(order: Order, held: Mapping[str, str]) -> dict[str, str]:
+def _passed(spec: JobSpec, held: Mapping[str, str]) -> dict[str, str]:
     """Variables of the node that the program gets. A cluster's nodes may have variables that are not meant for it."""
-    plain, hidden = inherited(held, (*STAGE_TOKENS, *order.secrets, *([order.runtime.project or ""])))
+    plain, hidden = inherited(held, (*STAGE_TOKENS, *spec.secrets, *([spec.runtime.project or ""])))
     return {**plain, **hidden}
 
 
-def _environment(order: Order, root: Path) -> dict[str, str]:
-    path = [str(root / order.code)]
-    if (checkout := project(order.runtime)) is not None:
+def _environment(spec: JobSpec, root: Path) -> dict[str, str]:
+    path = [str(root / spec.code)]
+    if (checkout := project(spec.runtime)) is not None:
         path.append(str(checkout))
-    if order.runtime.python is None and os.environ.get("PYTHONPATH"):
+    if spec.runtime.python is None and os.environ.get("PYTHONPATH"):
         path += [part for part in os.environ["PYTHONPATH"].split(os.pathsep) if part]
-    return {"PYTHONPATH": os.pathsep.join(path), "PYTHONUNBUFFERED": "1", **order.env}
+    return {"PYTHONPATH": os.pathsep.join(path), "PYTHONUNBUFFERED": "1", **spec.env}
 
 
 def _end_with_parent() -> None:

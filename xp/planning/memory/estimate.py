@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from xp.backends.base import MemoryUse, render_module
-from xp.backends.batch import Setting, setting_of
+from xp.backends.batch import BatchShape, batch_shape
 from xp.planning.memory.weights import Weights, lora_parameters, weights_of
 from xp.spec import Architecture, BuildSpec, DType, EngineName, Placement, RunSpec, Strategy
 
@@ -60,20 +60,20 @@ def estimate(spec: RunSpec) -> MemoryEstimate:
     """The bytes of a spec whose architecture is known (`shape_of`)."""
     shape = shape_of(spec)
     assert shape is not None
-    weights, setting = weights_of(shape), setting_of(spec)
-    states = _states(spec, shape, weights, setting)
-    activations = _activations(spec, shape, setting)
+    weights, batch = weights_of(shape), batch_shape(spec)
+    states = _states(spec, shape, weights, batch)
+    activations = _activations(spec, shape, batch)
     is_colocated = spec.backend.engine.placement is Placement.COLOCATED and _has_engine(spec)
     engine_share = spec.backend.engine.memory_fraction * spec.hardware.accelerator_memory_gb * 1e9
     stays = {name: states[name] for name in _kept(spec) if name in states} if is_colocated else {}
-    engine_weights = 2.0 * weights.total / setting.engine_tensor
+    engine_weights = 2.0 * weights.total / batch.engine_tensor
     kv_token = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * 2
     return MemoryEstimate(
         training={**_in_training(spec, states), **activations, "overhead": OVERHEAD},
         generation={"engine": engine_share, **stays, "overhead": OVERHEAD} if _has_engine(spec) else {},
-        kv_room=(engine_share - engine_weights - ENGINE_OVERHEAD) * setting.engine_tensor,
+        kv_room=(engine_share - engine_weights - ENGINE_OVERHEAD) * batch.engine_tensor,
         kv_episode=kv_token * _longest(spec),
-        episodes_per_engine=min(spec.backend.engine.max_sequences, -(-setting.episodes // setting.engines)),
+        episodes_per_engine=min(spec.backend.engine.max_sequences, -(-batch.episodes // batch.engines)),
     )
 
 
@@ -95,14 +95,14 @@ def _longest(spec: RunSpec) -> int:
     return spec.training.max_prompt_tokens + spec.training.max_response_tokens
 
 
-def _states(spec: RunSpec, shape: Architecture | BuildSpec, weights: Weights, setting: Setting) -> dict[str, float]:
+def _states(spec: RunSpec, shape: Architecture | BuildSpec, weights: Weights, batch: BatchShape) -> dict[str, float]:
     """Weights, gradients, optimizer and reference on one accelerator, all resident."""
-    held, lora = _held(spec, weights, setting), spec.model.lora
+    held, lora = _held(spec, weights, batch), spec.model.lora
     strategy = spec.backend.parallel.strategy
     if strategy is Strategy.MEGATRON:
-        dense = weights.dense / (setting.tensor * setting.pipeline)
-        copies = setting.training // (_expert_ways(spec, setting) * setting.pipeline)
-        sharded = 12 * (dense / setting.ranks + (held - dense) / copies)
+        dense = weights.dense / (batch.tensor * batch.pipeline)
+        copies = batch.training // (_expert_ways(spec, batch) * batch.pipeline)
+        sharded = 12 * (dense / batch.ranks + (held - dense) / copies)
         states = {"weights": 2 * held, "gradients": 4 * held, "optimizer": sharded}
     elif lora is not None:
         trained = lora_parameters(shape, lora) * held / weights.total
@@ -122,22 +122,22 @@ def _states(spec: RunSpec, shape: Architecture | BuildSpec, weights: Weights, se
     return states
 
 
-def _held(spec: RunSpec, weights: Weights, setting: Setting) -> float:
+def _held(spec: RunSpec, weights: Weights, batch: BatchShape) -> float:
     """Parameters of the policy on one accelerator."""
     experts = weights.total - weights.dense
     match spec.backend.parallel.strategy:
         case Strategy.DDP:
             return float(weights.total)
         case Strategy.FSDP2:
-            return weights.total / setting.training
+            return weights.total / batch.training
         case Strategy.MEGATRON:
-            dense = weights.dense / (setting.tensor * setting.pipeline)
-            return dense + experts / (_expert_ways(spec, setting) * setting.pipeline)
+            dense = weights.dense / (batch.tensor * batch.pipeline)
+            return dense + experts / (_expert_ways(spec, batch) * batch.pipeline)
 
 
-def _expert_ways(spec: RunSpec, setting: Setting) -> int:
+def _expert_ways(spec: RunSpec, batch: BatchShape) -> int:
     """Accelerators that share one layer's experts."""
-    return setting.tensor if _use(spec).splits_experts else setting.expert
+    return batch.tensor if _use(spec).splits_experts else batch.expert
 
 
 def _in_training(spec: RunSpec, states: Mapping[str, float]) -> dict[str, float]:
@@ -150,8 +150,8 @@ def _in_training(spec: RunSpec, states: Mapping[str, float]) -> dict[str, float]
     return {name: size for name, size in states.items() if name not in away}
 
 
-def _activations(spec: RunSpec, shape: Architecture | BuildSpec, setting: Setting) -> dict[str, float]:
-    tokens = (spec.training.max_tokens_per_micro_batch or setting.micro * _longest(spec)) / setting.context
+def _activations(spec: RunSpec, shape: Architecture | BuildSpec, batch: BatchShape) -> dict[str, float]:
+    tokens = (spec.training.max_tokens_per_micro_batch or batch.micro * _longest(spec)) / batch.context
     heads, kv = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
     inner = shape.intermediate_size
     if isinstance(shape, Architecture) and shape.num_experts:
@@ -159,11 +159,11 @@ def _activations(spec: RunSpec, shape: Architecture | BuildSpec, setting: Settin
     # Kept for the backward of a layer: norms in and out, queries, keys, values, attention's output, gate, up, product.
     kept = 4 * shape.hidden_size + 2 * heads + 2 * kv + 3 * inner
     width = 4 if spec.model.dtype is DType.FLOAT32 else 2
-    layers = shape.num_layers / setting.pipeline
-    whole_layer = width * tokens * kept / setting.tensor
+    layers = shape.num_layers / batch.pipeline
+    whole_layer = width * tokens * kept / batch.tensor
     if spec.training.gradient_checkpointing:
-        activations = layers * width * tokens * shape.hidden_size / setting.tensor + whole_layer
+        activations = layers * width * tokens * shape.hidden_size / batch.tensor + whole_layer
     else:
         activations = layers * whole_layer
-    logits = tokens * shape.vocab_size * LOGIT_BYTES / setting.tensor
+    logits = tokens * shape.vocab_size * LOGIT_BYTES / batch.tensor
     return {"activations": activations, "logits": logits}

@@ -87,7 +87,7 @@ const XP = {};
     tell();
   };
 
-  // A table whose columns sort by a click on their head. Columns: {title, value(row), show(row), isNumber}.
+  // A table whose columns sort by a click on their head. Columns: {title, value(row), show(row), isNumber, isName}.
   XP.table = (columns, rows, { onRow, most = 200, caption } = {}) => {
     const body = XP.h("tbody");
     const more = XP.h("p", { class: "note" });
@@ -106,7 +106,7 @@ const XP = {};
     };
     const line = (row) => {
       const cells = columns.map((column) =>
-        XP.h("td", { class: column.isNumber ? "number" : null }, column.show ? column.show(row) : XP.num(column.value(row))));
+        XP.h("td", { class: column.isNumber ? "number" : column.isName ? "name" : null }, column.show ? column.show(row) : XP.num(column.value(row))));
       if (!onRow) return XP.h("tr", {}, cells);
       const open = () => onRow(row);
       return XP.h("tr", { tabindex: 0, class: "open", onclick: open, onkeydown: (event) => event.key === "Enter" && open() }, cells);

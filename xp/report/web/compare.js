@@ -4,15 +4,18 @@
   const { h } = XP;
   const AXES = { step: "rollout step", episodes: "episodes", time: "minutes" };
   const MAIN = "reward/avg_raw_reward";
+  const LONG_LABEL = 30;
+  const MOST_LABEL = 60;
 
   const result = (run, name) => run.held_out[name]?.reward_mean ?? null;
   XP.resultOf = (run) => result(run, "after");
 
-  // What tells a run from the others: its values of the keys that differ, or its name.
+  // What tells a run from the others: its values of the keys that differ, or its name where that is too long.
   const labelOf = (number, without = []) => {
     const { keys, values } = XP.report.comparison;
     const parts = keys.map((key, place) => [key, values[number][place]]).filter(([key]) => !without.includes(key));
-    return parts.length ? parts.map(([key, value]) => `${key.split(".").pop()} ${value}`).join(", ") : XP.report.runs[number].id;
+    const text = parts.map(([key, value]) => `${key.split(".").pop()} ${value}`).join(", ");
+    return text && text.length <= MOST_LABEL ? text : XP.report.runs[number].id;
   };
 
   XP.runsTable = () => {
@@ -25,12 +28,12 @@
     }));
     const stderr = ({ run }) => run.held_out.after?.reward_stderr;
     return XP.table([
-      { title: "run", value: ({ run }) => run.id },
-      ...own,
+      { title: "run", value: ({ run }) => run.id, isName: true },
       { title: "before", value: ({ run }) => result(run, "before"), isNumber: true },
       { title: "after", value: ({ run }) => result(run, "after"), isNumber: true,
         show: (row) => (result(row.run, "after") === null ? "–" : `${result(row.run, "after").toFixed(3)}${stderr(row) ? ` ± ${stderr(row).toFixed(3)}` : ""}`) },
       { title: "verdict", value: ({ run }) => run.verdict.word, show: ({ run }) => XP.badge(run.verdict.word) },
+      ...own,
       { title: "status", value: ({ run }) => run.status },
       { title: "steps", value: ({ run }) => run.metrics.train?.step.length || 0, isNumber: true },
     ], rows, { onRow: ({ number }) => XP.go({ run: number, phase: null, step: null, row: null, task: null }) });
@@ -86,9 +89,13 @@
   const charts = (axis, asBands) => {
     const names = new Set(XP.report.runs.flatMap((run) => Object.keys(run.metrics.train?.values || {})));
     const order = [MAIN, ...[...names].filter((name) => name !== MAIN).sort()];
-    return order.filter((name) => names.has(name)).map((name) => XP.chart({
-      title: name, ...linesOf(name, axis, asBands), xLabel: AXES[axis], isLarge: name === MAIN, isSynced: axis === "step",
-    }));
+    return order.filter((name) => names.has(name)).map((name) => {
+      const { lines, bands } = linesOf(name, axis, asBands);
+      const isLong = lines.some((line) => line.label.length > LONG_LABEL);
+      return XP.chart({
+        title: name, lines, bands, xLabel: AXES[axis], isLarge: name === MAIN, isSynced: axis === "step", isBare: isLong && name !== MAIN,
+      });
+    });
   };
 
   const overlay = () => {
@@ -104,7 +111,8 @@
     axis.onchange = draw;
     bands.onchange = draw;
     draw();
-    return [h("div", { class: "bar" }, h("label", {}, "by ", axis), hasSeeds && h("label", {}, bands, "seeds as a band (mean, smallest, largest)")), place];
+    return [h("div", { class: "bar" }, h("label", {}, "by ", axis), hasSeeds && h("label", {}, bands, "seeds as a band (mean, smallest, largest)")),
+      h("p", { class: "note" }, "A run has the same colour in every chart; the first one names them."), place];
   };
 
   const pairs = () => {

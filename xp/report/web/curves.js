@@ -49,13 +49,15 @@
     };
   };
 
+  // Of a line that is 0 throughout, uPlot's own range goes up to 100.
+  const range = (plot, low, high) => (low === null || (low === 0 && high === 0) ? [0, 1] : uPlot.rangeNum(low, high, 0.1, true));
   const tint = (colour) => `color-mix(in srgb, ${colour} 22%, transparent)`;
 
   const options = (host, given, lines, height) => ({
     width: Math.max(240, host.clientWidth),
     height,
-    scales: { x: { time: false } },
-    legend: { live: true },
+    scales: { x: { time: false }, y: { range } },
+    legend: { live: true, show: !given.isBare },
     cursor: { sync: given.isSynced ? { key: "steps" } : undefined, points: { size: 8 }, drag: { x: true, y: false } },
     axes: axes(given.xLabel),
     series: [{ label: given.xLabel, value: (plot, value) => XP.num(value) }, ...lines.map(seriesOf)],
@@ -64,7 +66,8 @@
     })),
   });
 
-  // A chart: {title, lines: [{label, x, y, colour, isPoints, isBound, dash}], bands: [[high, low, of]], onPick}.
+  // A chart: {title, lines: [{label, x, y, colour, isPoints, isBound, dash}], bands: [[high, low, of]], onPick,
+  // isBare: without a legend}.
   XP.chart = (given) => {
     const host = h("div", { class: "plot", tabindex: 0, role: "img", "aria-label": `${given.title}: ${describe(given.lines)}` });
     const figure = h("figure", { class: given.isLarge ? "chart large" : "chart" }, h("figcaption", { title: meaning(given) }, given.title), host);

@@ -76,8 +76,8 @@
     const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
     return JSON.parse(await new Response(stream).text());
   };
-  const chunk = (run, place) => {
-    const id = `chunk-${XP.report.runs.indexOf(run)}-${place}`;
+  const chunk = (run, place, kind = "chunk") => {
+    const id = `${kind}-${XP.report.runs.indexOf(run)}-${place}`;
     if (!kept.has(id)) kept.set(id, unpack(document.getElementById(id)));
     return kept.get(id);
   };
@@ -89,6 +89,14 @@
     }
     const place = run.episodes.columns.chunk[number];
     return place < 0 ? null : (await chunk(run, place))[number];
+  };
+
+  // An episode's tokens: {ids, stretches, names, note}; null where the page does not hold them.
+  XP.hasTokens = (run) => XP.isLive || document.getElementById(`tokens-${XP.report.runs.indexOf(run)}-names`) !== null;
+  XP.tokens = async (run, number) => {
+    if (XP.isLive) return XP.ask("tokens", { run: XP.report.runs.indexOf(run), row: number });
+    const found = await chunk(run, run.episodes.columns.chunk[number], "tokens");
+    return { ...found[number], names: await chunk(run, "names", "tokens") };
   };
 
   const saysIn = (found, text) =>

@@ -57,16 +57,21 @@
     ];
   };
 
-  const tokenSpan = (one) => h("span", { class: one.trained ? "token trained" : "token", title: `${one.id}` }, one.text);
+  // Stretches of masked and of trained tokens follow each other; the first one is masked and may be empty.
+  const tokenSpans = ({ ids, stretches, names }) => {
+    let at = 0;
+    return stretches.map((length, place) => ids.slice(at, at += length).map((id) =>
+      h("span", { class: place % 2 ? "token trained" : "token", title: `token ${id}` }, names[id])));
+  };
   const tokens = (run, number) => {
     const place = h("div");
     const open = async () => {
-      XP.fill(place, h("p", { class: "note" }, "The model's tokenizer is being loaded ..."));
+      XP.fill(place, XP.isLive && h("p", { class: "note" }, "The model's tokenizer is being loaded ..."));
       try {
-        const found = await XP.ask("tokens", { run: XP.report.runs.indexOf(run), row: number });
+        const found = await XP.tokens(run, number);
         XP.fill(place, h("p", { class: "note" }, found.note),
           h("p", { class: "note" }, h("span", { class: "token trained" }, "trained on"), " ", h("span", { class: "token" }, "masked")),
-          h("div", { class: "tokens" }, found.tokens.map(tokenSpan)));
+          h("div", { class: "tokens" }, tokenSpans(found)));
       } catch (error) {
         XP.fill(place, h("p", { class: "warn" }, error.message));
       }
@@ -74,9 +79,16 @@
     return { place, open };
   };
 
+  const noTokens = (run) => {
+    const place = h("div");
+    return { place, open: () => XP.fill(place, h("p", { class: "note" },
+      "This page was written without tokens. With them: ", h("code", {}, `python -m xp report ${run.id} --tokens`),
+      ", or ", h("code", {}, `python -m xp view ${run.id}`), ".")) };
+  };
+
   const tokenPart = (run, number, found) => {
-    if (!found || !XP.isLive) return null;
-    const { place, open } = tokens(run, number);
+    if (!found) return null;
+    const { place, open } = XP.hasTokens(run) ? tokens(run, number) : noTokens(run);
     return h("details", { ontoggle: (event) => event.target.open && !place.firstChild && open() }, h("summary", {}, "Tokens and mask"), place);
   };
 

@@ -8,6 +8,7 @@
   const WIDTH = Math.min(1130, window.innerWidth);
   const SIDE = 90;
   const LOG_FROM = 50;
+  const LINE = 12;
 
   // Places of an axis' values between 0 and 1: numbers linear or, over decades, logarithmic; words in a row.
   const scaleOf = (values) => {
@@ -29,12 +30,18 @@
   const y = (place) => TOP + (1 - place) * (HEIGHT - TOP - 20);
   let gap = GAP;
   const x = (number) => SIDE + number * gap;
-  const short = (text) => (text.length > 22 ? `${text.slice(0, 20)}…` : text);
+  // The end of a long word says more than its beginning: of `training.learning_rate`, say.
+  const short = (text, most) => (text.length > most ? `…${text.slice(1 - most)}` : text);
+  // Of labels that would lie over each other, only the first.
+  const apart = (ticks, scale) => ticks.reduce((kept, tick) => {
+    const isFree = kept.every(([value]) => Math.abs(y(scale.place(value)) - y(scale.place(tick[0]))) >= LINE);
+    return isFree ? [...kept, tick] : kept;
+  }, []);
 
   const axis = (one, number) => [
     svg("line", { x1: x(number), x2: x(number), y1: y(1), y2: y(0), class: "axis" }),
-    svg("text", { x: x(number), y: 18 + (number % 2) * 14, "text-anchor": "middle", class: "axis-title" }, svg("title", {}, one.title), short(one.title)),
-    one.scale.ticks.map(([value, label]) => svg("text", { x: x(number) + (one.isLast ? 8 : -8), y: y(one.scale.place(value)) + 4, "text-anchor": one.isLast ? "start" : "end" }, svg("title", {}, label), short(label))),
+    svg("text", { x: x(number), y: 18 + (number % 2) * 14, "text-anchor": "middle", class: "axis-title" }, svg("title", {}, one.title), short(one.title, 22)),
+    apart(one.scale.ticks, one.scale).map(([value, label]) => svg("text", { x: x(number) + (one.isLast ? 8 : -8), y: y(one.scale.place(value)) + 4, "text-anchor": one.isLast ? "start" : "end" }, svg("title", {}, label), short(label, 14))),
   ];
 
   const line = (axes, run, number) => {

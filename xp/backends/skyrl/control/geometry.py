@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from xp.backends.batch import setting_of
+from xp.backends.batch import batch_shape
 from xp.spec import Placement, RunSpec, Strategy
 
 
@@ -34,17 +34,17 @@ class SkyRLBatchShape:
 
 def geometry(spec: RunSpec) -> SkyRLBatchShape:
     """Computes SkyRL's numbers. They have no meaning for a spec that violates a constraint."""
-    setting = setting_of(spec)
-    taken = setting.engine_accelerators or 0
+    batch = batch_shape(spec)
+    taken = batch.engine_accelerators or 0
     # Engines of their own take whole machines where they can, else as much of each.
-    nodes_left = setting.num_nodes - taken // setting.per_node
-    is_by_node = taken % setting.per_node == 0 and nodes_left > 0
+    nodes_left = batch.num_nodes - taken // batch.per_node
+    is_by_node = taken % batch.per_node == 0 and nodes_left > 0
     return SkyRLBatchShape(
-        num_nodes=nodes_left if is_by_node else setting.num_nodes,
-        workers_per_node=setting.per_node - (0 if is_by_node else taken // setting.num_nodes),
-        num_engines=setting.engines,
-        mini_batch=setting.prompts // setting.updates,
-        updates_per_rollout=setting.updates * spec.training.passes_per_step,
+        num_nodes=nodes_left if is_by_node else batch.num_nodes,
+        workers_per_node=batch.per_node - (0 if is_by_node else taken // batch.num_nodes),
+        num_engines=batch.engines,
+        mini_batch=batch.prompts // batch.updates,
+        updates_per_rollout=batch.updates * spec.training.passes_per_step,
     )
 
 

@@ -8,8 +8,9 @@ from typing import Any
 
 from xp.backends import capability
 from xp.backends.base import MemoryUse, RunPaths
-from xp.backends.batch.laws import NOT_MEGATRON, SKYRL, Law, with_shared_laws
+from xp.backends.batch.constraint import NOT_MEGATRON, Constraint, with_shared
 from xp.backends.skyrl.control.capabilities import meanings, owners, refusals
+from xp.backends.skyrl.control.constraints import CONSTRAINTS
 from xp.backends.skyrl.control.geometry import geometry, is_megatron
 from xp.backends.skyrl.control.keys import has_critic, has_stand_in, is_rehearsal
 from xp.backends.skyrl.control.overrides import assignment, flat
@@ -25,7 +26,7 @@ from xp.spec import Attention, RunSpec, Strategy
 from xp.worker.stage import Sampling
 
 __all__ = [
-    "batch_laws", "checkpoint", "evaluation", "evaluations", "meanings",
+    "batch_constraints", "checkpoint", "evaluation", "evaluations", "meanings",
     "memory", "owners", "refusals", "stages",
 ]  # fmt: skip
 
@@ -54,9 +55,9 @@ def native(spec: RunSpec) -> dict[str, Any]:
     return capability.render(ROWS, spec) | flat(spec.backend.overrides)
 
 
-def batch_laws(spec: RunSpec) -> tuple[Law, ...]:
+def batch_constraints(spec: RunSpec) -> tuple[Constraint, ...]:
     """As xp.backends.base.RenderModule has it."""
-    return with_shared_laws(SKYRL, spec, NOT_MEGATRON)
+    return with_shared(CONSTRAINTS, spec, NOT_MEGATRON)
 
 
 def memory(spec: RunSpec) -> MemoryUse:

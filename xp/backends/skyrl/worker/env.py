@@ -6,10 +6,10 @@ from typing import Any
 
 from skyrl_gym.envs.base_text_env import BaseTextEnv, BaseTextEnvStepOutput
 
-from xp.backends.skyrl.worker.play import Play
+from xp.backends.skyrl.worker.running_episode import RunningEpisode
 from xp.episode.tokens import ChatTokens
 
-PLAY = "xp_play"
+RUNNING = "xp_play"
 CHAT = "xp_chat"
 """Keys of the extras that the generator adds to a row's."""
 
@@ -19,27 +19,27 @@ class XpEnv(BaseTextEnv):  # type: ignore[misc]
 
     Args:
         env_config: SkyRL-Gym's, unused.
-        extras: the row's columns, with PLAY and CHAT.
+        extras: the row's columns, with RUNNING and CHAT.
     """
 
     def __init__(self, env_config: Any, extras: dict[str, Any]) -> None:
         del env_config
         super().__init__()
-        self._play: Play = extras[PLAY]
+        self._running: RunningEpisode = extras[RUNNING]
         self._chat: ChatTokens = extras[CHAT]
 
     def step(self, action: str) -> BaseTextEnvStepOutput:
         """Never raises for the environment's faults: SkyRL would lose the whole batch, and leave sessions open."""
-        reply = self._play.episode.step(action)
-        is_done = reply.is_done or not self._play.hears(reply, self._chat)
+        reply = self._running.episode.step(action)
+        is_done = reply.is_done or not self._running.hears(reply, self._chat)
         messages = [] if is_done else [dict(message) for message in reply.messages]
         return BaseTextEnvStepOutput(observations=messages, reward=0.0, done=is_done, metadata={})
 
     def close(self) -> None:
-        self._play.episode.settle()
+        self._running.episode.settle()
 
     @staticmethod
     def aggregate_metrics(metrics: list[dict[str, Any]]) -> dict[str, Any]:
-        """None: xp's metrics are computed from Outcomes."""
+        """None: xp's metrics are computed from the episodes' results."""
         del metrics
         return {}

@@ -10,8 +10,8 @@ from skyrl.backends.skyrl_train.inference_servers.engine_utils import get_sampli
 from skyrl.train.generators.skyrl_gym_generator import SkyRLGymGenerator
 from skyrl.train.generators.utils import prepare_generator_input
 
-from xp.backends.skyrl.worker.env import CHAT, PLAY
-from xp.backends.skyrl.worker.play import CURRENT, Play, ViewRow
+from xp.backends.skyrl.worker.env import CHAT, RUNNING
+from xp.backends.skyrl.worker.running_episode import CURRENT, RunningEpisode, ViewRow
 from xp.backends.skyrl.worker.tasks_view import ENV_CLASS
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import EpisodeStatus
@@ -46,21 +46,21 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
             **parts | {"inference_engine_client": TurnClient(client, chat), "tokenizer": OpeningTokenizer(tokenizer)}
         )
         self._chat, self._mix, self._sampling, self._mask_truncated = chat, mix, sampling, mask_truncated
-        self._plays: dict[tuple[str, int], Play] = {}
+        self._running: dict[tuple[str, int], RunningEpisode] = {}
         self._slots = asyncio.Semaphore()
 
     async def generate(self, input_batch: Any, disable_tqdm: bool = True) -> Any:
         """Play one batch; where one episode fails it, no other one keeps its session."""
-        self._plays = {}
+        self._running = {}
         # More episodes than sessions would fill SkyRL's thread pool with waiting, and no session would ever end.
         self._slots = asyncio.Semaphore(self._mix.max_sessions())
         try:
             return await super().generate(input_batch, disable_tqdm=disable_tqdm)
         finally:
-            for play in self._plays.values():
-                await self._run_in_executor_if_available(play.episode.settle)
+            for running in self._running.values():
+                await self._run_in_executor_if_available(running.episode.settle)
 
-    async def held_out(self, loader: Any, cfg: Any, step: int) -> AsyncIterator[list[Play]]:
+    async def held_out(self, loader: Any, cfg: Any, step: int) -> AsyncIterator[list[RunningEpisode]]:
         """Play a view of held-out tasks with the sampling of evaluations, a batch at a time.
 
         Args:
@@ -73,26 +73,26 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
         for batch in loader:
             wanted, _ = prepare_generator_input(batch, 1, sampling, ENV_CLASS, "eval", step)
             await self.generate(wanted)
-            yield self.plays(wanted)
+            yield self.running_episodes(wanted)
 
-    def plays(self, input_batch: Any) -> list[Play]:
+    def running_episodes(self, input_batch: Any) -> list[RunningEpisode]:
         """Episodes of the last batch, in its order."""
-        return [self._plays[one.instance_id, one.repetition_id] for one in input_batch["trajectory_ids"]]
+        return [self._running[one.instance_id, one.repetition_id] for one in input_batch["trajectory_ids"]]
 
     async def agent_loop(
         self, prompt: Any, env_class: str, env_extras: Any, *args: Any, trajectory_id: Any = None, **kwargs: Any
     ) -> Any:
         """SkyRL's loop over one episode, whose session opens while the model writes its first turn."""
-        play = self._play(prompt, env_extras, trajectory_id)
-        CURRENT.set(play)
+        running = self._begin(prompt, env_extras, trajectory_id)
+        CURRENT.set(running)
         async with self._slots:
-            start = asyncio.ensure_future(self._run_in_executor_if_available(play.episode.start))
+            start = asyncio.ensure_future(self._run_in_executor_if_available(running.episode.start))
             try:
-                extras = {**env_extras, PLAY: play, CHAT: self._chat}
+                extras = {**env_extras, RUNNING: running, CHAT: self._chat}
                 return await super().agent_loop(prompt, env_class, extras, *args, trajectory_id=trajectory_id, **kwargs)
             finally:
                 await start
-                await self._run_in_executor_if_available(play.episode.settle)
+                await self._run_in_executor_if_available(running.episode.settle)
 
     def get_obs_ids_from_obs(self, new_obs: Any, is_done: bool) -> list[int]:
         """Token ids of the environment's reply, by the model's own template.
@@ -100,15 +100,15 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
         SkyRL's own function supports no cut turns and no tools.
         """
         del new_obs
-        play = CURRENT.get()
-        assert play is not None  # called by agent_loop alone
-        return [] if is_done else play.reply_ids
+        running = CURRENT.get()
+        assert running is not None  # called by agent_loop alone
+        return [] if is_done else running.reply_ids
 
     def _post_process_agent_loop_output(self, output: Any, env_extras: Any, trajectory_id: Any) -> Any:
         """The whole settled reward on the last token: SkyRL may have left its loop without a last `env.step`."""
         del trajectory_id
-        play: Play = env_extras[PLAY]
-        outcome = play.episode.settle()
+        running: RunningEpisode = env_extras[RUNNING]
+        outcome = running.episode.settle()
         output.reward = [0.0] * len(output.response_ids)
         output.reward[-1] = outcome.reward or 0.0
         if outcome.status is EpisodeStatus.VOID:
@@ -117,13 +117,13 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
             output.loss_mask = [0] * len(output.loss_mask)
         return output
 
-    def _play(self, prompt: Any, env_extras: Any, trajectory_id: Any) -> Play:
+    def _begin(self, prompt: Any, env_extras: Any, trajectory_id: Any) -> RunningEpisode:
         row = ViewRow.of(prompt, env_extras)
         ids = self._chat.prompt(row.messages, row.tools)
         sample = trajectory_id.repetition_id
-        play = Play(row, sample, self._mix.episode(row), ids, self._sampling.max_response_tokens, self._chat.kept(ids))
-        self._plays[trajectory_id.instance_id, sample] = play
-        return play
+        running = RunningEpisode(row, sample, self._mix.episode(row), ids, self._sampling, self._chat.kept(ids))
+        self._running[trajectory_id.instance_id, sample] = running
+        return running
 
 
 class TurnClient:
@@ -142,14 +142,16 @@ class TurnClient:
 
     async def generate(self, input_batch: Any, *args: Any, **kwargs: Any) -> Any:
         """One turn of one episode."""
-        play = CURRENT.get()
-        assert play is not None  # called by agent_loop alone
-        sampling = input_batch["sampling_params"]
-        room = min(sampling["max_tokens"], play.room)
-        limited = {**sampling, "max_tokens": room, "stop_token_ids": list(self._chat.end_ids)}
+        running = CURRENT.get()
+        assert running is not None  # called by agent_loop alone
+        limited = {
+            **input_batch["sampling_params"],
+            "max_tokens": running.budget.next_turn(running.num_response),
+            "stop_token_ids": list(self._chat.end_ids),
+        }
         output = await self._client.generate({**input_batch, "sampling_params": limited}, *args, **kwargs)
         ids: Sequence[int] = output["response_ids"][0]
-        play.wrote(ids)
+        running.wrote(ids)
         # SkyRL's text is without special tokens: a model that writes one in the middle of a call would be misread.
         return {**output, "responses": [self._chat.text(ids)]}
 
@@ -164,7 +166,7 @@ class OpeningTokenizer:
         return getattr(self._tokenizer, name)
 
     def apply_chat_template(self, conversation: Any, **arguments: Any) -> Any:
-        play = CURRENT.get()
-        if play is not None and conversation == list(play.row.messages):
-            return list(play.prompt_ids)
+        running = CURRENT.get()
+        if running is not None and conversation == list(running.row.messages):
+            return list(running.prompt_ids)
         return self._tokenizer.apply_chat_template(conversation, **arguments)

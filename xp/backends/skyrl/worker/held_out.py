@@ -58,8 +58,8 @@ async def _play(
     played: list[Played] = []
     with tqdm(total=len(evaluation.eval_dataset), desc=f"evaluate {name}", unit="episode") as bar:
         loader = build_dataloader(cfg, evaluation.eval_dataset, is_train=False)
-        async for plays in generator.held_out(loader, cfg, 0):
-            own = (play.record for play in plays)
+        async for running_episodes in generator.held_out(loader, cfg, 0):
+            own = (running.record for running in running_episodes)
             played += record(own, recorder, config.common.run, f"evaluate/{name}", 0)
-            bar.update(len(plays))
+            bar.update(len(running_episodes))
     return played

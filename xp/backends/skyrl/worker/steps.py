@@ -1,4 +1,4 @@
-"""SkyRL's tracker: one line of metrics a rollout step, Outcomes' and SkyRL's own joined under xp's names."""
+"""SkyRL's tracker: one line of metrics a rollout step, those of results and SkyRL's own joined under xp's names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig
 from xp.backends.skyrl.worker.metric_names import GAP, NATIVE
-from xp.backends.skyrl.worker.play import Play
+from xp.backends.skyrl.worker.running_episode import RunningEpisode
 from xp.episode.metrics import Played, check_health, episode_metrics
 from xp.episode.metrics_file import MetricsFile, read_metrics
 from xp.episode.recorder import Recorder
@@ -36,14 +36,14 @@ class SkyRLStepLog(StepLog):
         self._tokens_before: float | None = None
         """Tokens of all steps before."""
 
-    def episodes(self, plays: Sequence[Play], step: int, rollout_s: float) -> None:
+    def episodes(self, running_episodes: Sequence[RunningEpisode], step: int, rollout_s: float) -> None:
         """A batch was played; raises XpError(UNHEALTHY) where too much of it is void."""
         # SkyRL counts steps from 1, trajectories from 0.
-        own = (play.record for play in plays)
+        own = (running.record for running in running_episodes)
         played = record(own, self._recorder, self._config.common.run, "train", step - 1)
         check_health(played, self._config.common.max_void_fraction)
         self._played += played
-        self._tokens += sum(play.num_tokens for play in plays)
+        self._tokens += sum(running.num_tokens for running in running_episodes)
         self._rollout_s += rollout_s
 
     def compared(self, metrics: Mapping[str, float], step: int) -> None:
@@ -61,10 +61,10 @@ class SkyRLStepLog(StepLog):
         names = {"final_loss": "loss", "critic_loss": "critic's loss", "grad_norm": f"gradient norm of the {network}"}
         self.are_finite(step, {ours: metrics.get(name) for name, ours in names.items()})
 
-    def held_out(self, plays: Sequence[Play], step: int) -> float:
+    def held_out(self, running_episodes: Sequence[RunningEpisode], step: int) -> float:
         """An evaluation while training was played; returns its reward, raises XpError(UNHEALTHY): too much is void."""
         common = self._config.common
-        own = (play.record for play in plays)
+        own = (running.record for running in running_episodes)
         played = record(own, self._recorder, common.run, "evaluate/during", step)
         return evaluated_while_training(common, played, step)
 

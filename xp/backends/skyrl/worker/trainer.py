@@ -58,9 +58,10 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
     def build_models(self, PolicyWorker: Any, CriticWorker: Any, RefWorker: Any) -> None:  # noqa: N803
         """With xp's own workers under FSDP."""
         if self.cfg.trainer.strategy == "fsdp":
-            from xp.backends.skyrl.worker.workers import TiedPolicyWorker, WeighingCriticWorker
+            from xp.backends.skyrl.worker import workers
 
-            PolicyWorker, CriticWorker = TiedPolicyWorker, WeighingCriticWorker  # noqa: N806
+            PolicyWorker, CriticWorker = workers.TiedPolicyWorker, workers.WeighingCriticWorker  # noqa: N806
+            RefWorker = workers.TemperedRefWorker  # noqa: N806
         super().build_models(PolicyWorker, CriticWorker, RefWorker)
 
     def save_models(self) -> None:
@@ -72,17 +73,17 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         prune_exports(exports, checkpoints)
 
     async def generate(self, input_batch: Any) -> Any:
-        """Play a step's episodes and log their Outcomes; raises XpError(UNHEALTHY) where too many are void."""
+        """Play a step's episodes and log their results; raises XpError(UNHEALTHY) where too many are void."""
         began = time.monotonic()
         output = await super().generate(input_batch)
-        self.tracker.episodes(self.generator.plays(input_batch), self.global_step, time.monotonic() - began)
+        self.tracker.episodes(self.generator.running_episodes(input_batch), self.global_step, time.monotonic() - began)
         return output
 
     async def eval(self, vllm_metrics_scraper: Any = None) -> dict[str, float]:
         """Held-out episodes of the policy as it is; nothing for SkyRL's log, since xp has its own line for them."""
         del vllm_metrics_scraper
         batches = self.generator.held_out(self.eval_dataloader, self.cfg, self.global_step)
-        reward = self.tracker.held_out([play async for plays in batches for play in plays], self.global_step)
+        reward = self.tracker.held_out([one async for batch in batches for one in batch], self.global_step)
         if self._keeper is not None:
             await self._consider(self._keeper, reward)
         return {}
@@ -148,12 +149,12 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         return super().compute_advantages_and_returns(data)
 
     def _normalize_advantages(self, data: Any, boundaries: Any, prompt_boundaries: Any = None) -> Any:
-        """SkyRL divides by all of an update's episodes; void ones are none."""
+        """SkyRL divides by all of an update's episodes; those that are left out (void, truncated) are none."""
         data = super()._normalize_advantages(data, boundaries, prompt_boundaries)
         if self.cfg.trainer.algorithm.loss_reduction in OVER_EPISODES:
             for begin, end in boundaries:
-                num_valid = data.metadata[IS_VOID][begin:end].count(False)
-                data["advantages"][begin:end] *= (end - begin) / max(1, num_valid)
+                num_trained = int((data["loss_mask"][begin:end].sum(-1) > 0).sum())
+                data["advantages"][begin:end] *= (end - begin) / max(1, num_trained)
         return data
 
     def _execute_training_step(self, model: str, data: Any) -> dict[str, float]:

@@ -1,4 +1,5 @@
-"""SkyRL's FSDP workers: tied embeddings stay tied, void episodes leave the critic's loss, and a warm-up begins above 0.
+"""SkyRL's FSDP workers: tied embeddings stay tied, void episodes leave every mean, a warm-up begins above 0, and the
+reference speaks at the policy's temperature.
 
 FSDPStrategy._fsdp_init_model (skyrl 0.3.0, and main as of 2026-08) moves the model to the meta device, which gives the
 embedding and the head a parameter each. They drift apart in training, while inference engines and the exported model
@@ -9,13 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import ray
 from skyrl.backends.skyrl_train.distributed import fsdp_strategy
-from skyrl.backends.skyrl_train.workers.fsdp.fsdp_worker import FSDPCriticWorkerBase, FSDPPolicyWorkerBase
+from skyrl.backends.skyrl_train.workers.fsdp.fsdp_worker import (
+    FSDPCriticWorkerBase,
+    FSDPPolicyWorkerBase,
+    FSDPRefWorkerBase,
+)
 
 from xp.backends.skyrl.worker.advantages import critic_loss
+from xp.backends.skyrl.worker.means import own_means
 from xp.worker.learning_rate import SCHEDULES, make_scheduler
 
 
@@ -25,6 +32,18 @@ class TiedPolicyWorkerBase(FSDPPolicyWorkerBase):  # type: ignore[misc]
     def init_model(self, model_path: str, num_training_steps: int | None = None) -> None:
         with _tying(), own_schedule():
             super().init_model(model_path, num_training_steps)
+
+    def forward_backward(self, data: Any, *args: Any, **kwargs: Any) -> Any:
+        with own_means(data["loss_mask"], self.cfg.algorithm, self.device_mesh.get_group("dp")):
+            return super().forward_backward(data, *args, **kwargs)
+
+
+class TemperedRefWorkerBase(FSDPRefWorkerBase):  # type: ignore[misc]
+    """SkyRL's takes the reference's log-probabilities at temperature 1, whatever the policy's are taken at."""
+
+    def init_model(self, model_path: str) -> None:
+        super().init_model(model_path)
+        self.model.forward = partial(self.model.forward, temperature=self.cfg.algorithm.temperature)
 
 
 class WeighingCriticWorkerBase(FSDPCriticWorkerBase):  # type: ignore[misc]
@@ -74,4 +93,5 @@ def own_schedule() -> Iterator[None]:
 
 
 TiedPolicyWorker = ray.remote(num_gpus=1)(TiedPolicyWorkerBase)
+TemperedRefWorker = ray.remote(num_gpus=1)(TemperedRefWorkerBase)
 WeighingCriticWorker = ray.remote(num_gpus=1)(WeighingCriticWorkerBase)

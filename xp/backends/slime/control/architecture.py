@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 
 from xp.backends.base import Refusal
 from xp.backends.slime.control.flags import Flags, switch, value
-from xp.models.network import mismatches
 from xp.spec import Architecture, RunSpec
 
 FAMILIES = ("llama", "qwen2", "qwen3", "qwen3_moe")
@@ -99,8 +96,8 @@ def family_refusal(spec: RunSpec) -> Refusal | None:
 
 
 def architecture_refusals(spec: RunSpec) -> Iterator[Refusal]:
-    """A network of a family that can be built, with something that cannot, or that is not the model's."""
-    shape, model = spec.model.architecture, spec.model
+    """A network of a family that can be built, with something that cannot."""
+    shape = spec.model.architecture
     assert shape is not None  # family_refusal: refused before
     if not shape.rope_theta.is_integer():
         yield Refusal("model.architecture.rope_theta", "Megatron takes a whole number; use backend=skyrl or trl")
@@ -110,7 +107,3 @@ def architecture_refusals(spec: RunSpec) -> Iterator[Refusal]:
             f"Slime's network supports only {LLAMA3} and would train {shape.rope_scaling} as another network;"
             " use backend=skyrl or trl",
         )
-    file = Path(model.path or "", "config.json")
-    if file.is_file():
-        for line in mismatches(shape.model_dump(mode="json"), json.loads(file.read_text())):
-            yield Refusal("model.architecture", f"{line} in {file}; correct the model's file")

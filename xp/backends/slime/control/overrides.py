@@ -10,10 +10,10 @@ from xp.spec import Estimator, PolicyLoss, RunSpec
 
 TAKEN: Mapping[str, str] = {
     "--custom-config-path": "xp's own functions read it",
-    "--custom-rm-path": "the reward is the Outcome's; set env.reward or env.reward_fn",
-    "--rm-type": "the reward is the Outcome's; set env.reward or env.reward_fn",
-    "--rm-url": "the reward is the Outcome's; set env.reward or env.reward_fn",
-    "--group-rm": "the reward is the Outcome's; set env.reward or env.reward_fn",
+    "--custom-rm-path": "the reward is the EpisodeResult's; set env.reward or env.reward_fn",
+    "--rm-type": "the reward is the EpisodeResult's; set env.reward or env.reward_fn",
+    "--rm-url": "the reward is the EpisodeResult's; set env.reward or env.reward_fn",
+    "--group-rm": "the reward is the EpisodeResult's; set env.reward or env.reward_fn",
     "--num-epoch": "set training.epochs",
     "--rollout-shuffle": "the order of tasks is xp's; set training.shuffle",
     "--rollout-max-prompt-len": "set training.max_prompt_tokens",

@@ -8,9 +8,10 @@ from typing import Any
 
 from xp.backends import capability
 from xp.backends.base import MemoryUse, RunPaths
-from xp.backends.batch.laws import NOT_MEGATRON, SLIME, Law, with_shared_laws
+from xp.backends.batch.constraint import NOT_MEGATRON, Constraint, with_shared
 from xp.backends.slime.control.architecture import architecture_flags
 from xp.backends.slime.control.capabilities import meanings, owners, refusals
+from xp.backends.slime.control.constraints import CONSTRAINTS
 from xp.backends.slime.control.doors import open_doors as open_doors
 from xp.backends.slime.control.flags import Flags, catalog, flags_of, given, value, words
 from xp.backends.slime.control.geometry import episodes_per_engine
@@ -20,7 +21,6 @@ from xp.backends.slime.control.rows.training import HELD_OUT, evaluation_flags
 from xp.backends.slime.worker.config import (
     ConvertConfig,
     CriticConfig,
-    EngineLimits,
     SlimeCommand,
     SlimeEvaluateConfig,
     SlimeStageConfig,
@@ -34,9 +34,10 @@ from xp.backends.stages.needs import QUIET, trainer_resources, trainer_runtime
 from xp.digest import text_digest
 from xp.job import Job, Stage
 from xp.spec import RunSpec
+from xp.worker.token_budget import TokenBudget
 
 __all__ = [
-    "batch_laws", "checkpoint", "evaluation", "evaluations", "meanings",
+    "batch_constraints", "checkpoint", "evaluation", "evaluations", "meanings",
     "memory", "owners", "refusals", "stages", "train_flags",
 ]  # fmt: skip
 
@@ -73,9 +74,9 @@ def train_flags(spec: RunSpec, places: RunPaths) -> Flags:
     }
 
 
-def batch_laws(spec: RunSpec) -> tuple[Law, ...]:
+def batch_constraints(spec: RunSpec) -> tuple[Constraint, ...]:
     """As xp.backends.base.RenderModule has it."""
-    return with_shared_laws(SLIME, spec, NOT_MEGATRON)
+    return with_shared(CONSTRAINTS, spec, NOT_MEGATRON)
 
 
 def memory(spec: RunSpec) -> MemoryUse:
@@ -230,7 +231,7 @@ def _common(spec: RunSpec, places: RunPaths, stage: str) -> SlimeStageConfig:
     training = spec.training
     return SlimeStageConfig(
         **stage_fields(spec, places, stage),
-        limits=EngineLimits(
+        limits=TokenBudget(
             max_prompt_tokens=training.max_prompt_tokens,
             max_tokens_per_turn=training.max_tokens_per_turn,
             max_response_tokens=training.max_response_tokens,

@@ -12,19 +12,9 @@ from xp.tasks.length import Length
 from xp.tasks.rounds import Rounds
 from xp.worker.best import BestRule
 from xp.worker.stage import EvaluateConfig, StageConfig, TrainConfig
+from xp.worker.token_budget import TokenBudget
 
 STEPS_FLAG = "--num-rollout"
-
-
-@dataclass(frozen=True)
-class EngineLimits:
-    """Lengths that the rollout keeps itself; Slime's sampling parameters carry the rest."""
-
-    max_prompt_tokens: int
-    """Tasks with a longer prompt are left out of the view."""
-    max_tokens_per_turn: int
-    max_response_tokens: int
-    """All turns of an episode, tool results included."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +39,8 @@ class SlimeCommand:
 class SlimeStageConfig(StageConfig):
     """Fields that training and evaluation share."""
 
-    limits: EngineLimits
+    limits: TokenBudget
+    """Kept by the rollout itself; Slime's sampling parameters carry the rest."""
     seed: int
     """Seed of the order of tasks."""
 

@@ -13,7 +13,7 @@ from xp.backends.slime.worker.engine import EngineTurn, write_turn
 from xp.backends.slime.worker.rollout_process import Worker, worker, write_played
 from xp.envs.base import Message
 from xp.episode.episode import Episode
-from xp.episode.outcome import EpisodeStatus, Outcome
+from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.episode.tokens import ChatTokens
 from xp.episode.trajectory import Tokens, Trajectory
 from xp.worker.played import PlayedEpisode
@@ -88,8 +88,7 @@ async def _converse(
     try:
         sample.tokens = own.prompt(chat, sample)
         while True:
-            room = limits.max_response_tokens - sample.response_length
-            length = min(limits.max_tokens_per_turn, room)
+            length = limits.next_turn(sample.response_length)
             written = await write_turn(args, sample, sampling, length, chat.end_ids)
             _append(args, sample, written)
             if written.is_aborted or _is_stopping(args):
@@ -99,7 +98,7 @@ async def _converse(
             reply = await _threaded(own, lambda text=text: episode.step(text))  # type: ignore[misc]
             if reply.is_done:
                 return True
-            room = limits.max_response_tokens - sample.response_length
+            room = limits.room(sample.response_length)
             ids = chat.reply_within(room, reply.messages, last_id=written.last_id, tools=reply.tools)
             if ids is None:  # settle() finds the episode truncated.
                 return True
@@ -119,7 +118,7 @@ def _append(args: Any, sample: Any, written: EngineTurn) -> None:
     )
 
 
-def _close(own: Worker, sample: Any, outcome: Outcome, chat: ChatTokens) -> None:
+def _close(own: Worker, sample: Any, outcome: EpisodeResult, chat: ChatTokens) -> None:
     """Status, reward, and what takes the sample out of training."""
     is_void, is_cut = outcome.status is EpisodeStatus.VOID, outcome.status is EpisodeStatus.TRUNCATED
     if is_void:

@@ -1,4 +1,4 @@
-"""The rollout's half of one line of metrics a step: what the Outcomes say.
+"""The rollout's half of one line of metrics a step: what the episodes' results say.
 
 It is written to a file before training begins; the training process that logs (worker/training.py) joins both halves
 after the step's last update. All of them see the outputs directory.

@@ -64,6 +64,7 @@ def server(spec: RunSpec, num_accelerators: int, *, takes_weights: bool) -> VLLM
         *("--data-parallel-size", str(max(1, num_accelerators // engine.tensor_parallel))),
         *("--gpu-memory-utilization", str(engine.memory_fraction)),
         *("--max-num-seqs", str(engine.max_sequences)),
+        *(("--max-num-batched-tokens", str(engine.max_batched_tokens)) if engine.max_batched_tokens else ()),
         *("--max-model-len", str(longest_episode(spec))),
         *("--dtype", spec.model.dtype.value),
         *("--seed", str(spec.seed)),

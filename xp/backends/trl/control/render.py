@@ -8,13 +8,14 @@ from typing import Any
 
 from xp.backends import capability
 from xp.backends.base import MemoryUse, RunPaths
-from xp.backends.batch.laws import TRL, Law, with_shared_laws
+from xp.backends.batch.constraint import Constraint, with_shared
 from xp.backends.stages.config import episode_files, sampling_fields, stage_fields, train_and_evaluate, train_fields
 from xp.backends.stages.episode import episode_secrets
 from xp.backends.stages.evaluation import best_rule, rounds
 from xp.backends.stages.model import model_stage
 from xp.backends.stages.needs import QUIET, cpu_engine, cpu_environment, trainer_resources, trainer_runtime
 from xp.backends.trl.control.capabilities import meanings, owners, refusals
+from xp.backends.trl.control.constraints import CONSTRAINTS
 from xp.backends.trl.control.geometry import geometry, world_size
 from xp.backends.trl.control.processes import accelerate_config, evaluation_server, server
 from xp.backends.trl.control.rows import ROWS
@@ -31,7 +32,7 @@ from xp.job import Job, Stage
 from xp.spec import EngineName, RunSpec
 
 __all__ = [
-    "batch_laws", "checkpoint", "evaluation", "evaluations", "grpo_config",
+    "batch_constraints", "checkpoint", "evaluation", "evaluations", "grpo_config",
     "meanings", "memory", "owners", "refusals", "stages",
 ]  # fmt: skip
 
@@ -43,9 +44,9 @@ def grpo_config(spec: RunSpec, places: RunPaths) -> dict[str, Any]:
     return capability.render(ROWS, spec) | {"output_dir": places.checkpoints} | spec.backend.overrides
 
 
-def batch_laws(spec: RunSpec) -> tuple[Law, ...]:
+def batch_constraints(spec: RunSpec) -> tuple[Constraint, ...]:
     """As xp.backends.base.RenderModule has it."""
-    return with_shared_laws(TRL, spec)
+    return with_shared(CONSTRAINTS, spec)
 
 
 def memory(spec: RunSpec) -> MemoryUse:

@@ -100,7 +100,7 @@ class TransformersEngine:
 
     def room(self, number: int) -> int:
         """Tokens that a conversation may still take."""
-        return self._sampling.max_response_tokens - len(self.conversations[number].completion_ids)
+        return self._sampling.room(len(self.conversations[number].completion_ids))
 
     def goes_on(self, is_live: bool) -> bool:
         """No other process waits for this one."""
@@ -189,7 +189,7 @@ class TransformersEngine:
             conversation = self.conversations[number]
             random = Random(turn_seed(self._seed, self._opening.names[number], conversation.num_turns))
             conversation.num_turns += 1
-            limit = min(self._sampling.max_tokens_per_turn, self.room(number))
+            limit = self._sampling.next_turn(len(conversation.completion_ids))
             self._writing.append(Writing(number, self._slots[number], limit, random))
 
     def _fed(self, slots: Sequence[int], chunks: Sequence[Sequence[int]]) -> torch.Tensor:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from xp.backends.trl.worker.conversation import Conversation, OpenEngine, Opening, RolloutTurn
 from xp.episode.episode import Episode
 from xp.episode.mixture import EnvironmentMixture
-from xp.episode.outcome import Outcome, Reply
+from xp.episode.outcome import EpisodeResult, Reply
 from xp.episode.tokens import ChatTokens
 from xp.episode.trajectory import Tokens
 from xp.tasks.row import TaskRow
@@ -27,7 +27,7 @@ class Rollout:
     """Number among the episodes of this task, from 0."""
     conversation: Conversation
     episode: Episode
-    outcome: Outcome
+    outcome: EpisodeResult
     prompt: str | None
     """Prompt as the model read it, where the run keeps prompts."""
 
@@ -85,7 +85,7 @@ class Settled(NamedTuple):
     """An episode is over and scored."""
 
     number: int
-    outcome: Outcome
+    outcome: EpisodeResult
 
 
 class EpisodePlay:
@@ -108,7 +108,7 @@ class EpisodePlay:
         self._inbox: queue.SimpleQueue[RolloutTurn | Answered | Settled | BaseException] = queue.SimpleQueue()
         self.episodes = [mix.episode(row) for row in rows]
         self._starts: dict[int, Future[None]] = {}
-        self._outcomes: dict[int, Outcome] = {}
+        self._outcomes: dict[int, EpisodeResult] = {}
         self._waiting = iter(range(len(rows)))
         self._num_places = min(mix.max_sessions(), len(rows))
         prompts = {row.task_id: chat.prompt(row.messages, row.tools) for row in rows}
@@ -116,7 +116,7 @@ class EpisodePlay:
         opening = Opening([prompts[row.task_id] for row in rows], names, self._num_places, self._inbox.put)
         self.engine = open_engine(opening)
 
-    def run(self) -> list[Outcome]:
+    def run(self) -> list[EpisodeResult]:
         """Plays until every episode is settled; raises what an environment's thread or the engine raised."""
         for _ in range(self._num_places):
             self._begin_next()

@@ -1,4 +1,7 @@
-"""GRPOTrainer that applies no update whose loss or gradient is not finite, or whose tokens other weights wrote."""
+"""GRPOTrainer that applies no update whose loss or gradient is not finite, or whose tokens other weights wrote.
+
+Its means are over the tokens and episodes of an update (xp.backends.trl.worker.means).
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import Any
 import torch
 from trl import GRPOTrainer
 
+from xp.backends.trl.worker.means import Counts, own_means, rescaled, update_counts
 from xp.backends.trl.worker.steps import TRLStepLog
 from xp.worker.learning_rate import SCHEDULES, make_scheduler
 
@@ -30,6 +34,10 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
         """Log-probabilities of the last forward."""
         self._xp_gap = [0.0, 0.0]
         """Sum of gaps and number of tokens, over micro-batches of an update that is the first one of its rollout."""
+        self._xp_counts = Counts(1, 1)
+        """Tokens and episodes of the update that is under way."""
+        self._xp_rewards = torch.empty(0)
+        """Rewards of the rollout step, over all ranks; nan is void."""
         super().__init__(**parts)
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
@@ -42,6 +50,18 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
         self._created_lr_scheduler = True
         return self.lr_scheduler
 
+    def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Any:
+        found = super()._calculate_rewards(*args, **kwargs)
+        self._xp_rewards = found[:, 0]
+        return found
+
+    def _generate_and_score_completions(self, inputs: Any) -> Any:
+        found = super()._generate_and_score_completions(inputs)
+        first = self.accelerator.process_index * len(inputs)
+        own, size = slice(first, first + len(inputs)), self.num_generations
+        advantages = rescaled(found["advantages"], self._xp_rewards, own, size, str(self.scale_rewards))
+        return {**found, "advantages": advantages}
+
     def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
         found = super()._get_per_token_logps_and_entropies(*args, **kwargs)
         self._xp_logps = found[0].detach()
@@ -49,13 +69,21 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
 
     def _compute_loss(self, model: Any, inputs: Any) -> Any:
         """The loss; beside it, what the engine said of the tokens is held against the forward of the loss."""
-        loss = super()._compute_loss(model, inputs)
+        loss = self._loss_of(model, inputs)
         written = inputs.get("sampling_per_token_logps")
         if self._xp_logps is not None and written is not None and self._xp_log.is_first(self.state.global_step):
             is_trained = inputs["completion_mask"] * inputs.get("tool_mask", 1) > 0
             gaps = (self._xp_logps - written).abs()[is_trained & ~torch.isnan(written)]
             self._xp_gap = [self._xp_gap[0] + float(gaps.sum()), self._xp_gap[1] + gaps.numel()]
         return loss
+
+    def _loss_of(self, model: Any, inputs: Any) -> Any:
+        if not self.model.training:
+            return super()._compute_loss(model, inputs)
+        if self._step % self.args.gradient_accumulation_steps == 0:
+            self._xp_counts = update_counts(self)
+        with own_means(self, inputs, self._xp_counts) as counted:
+            return super()._compute_loss(model, counted)
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
         """The trainer's hook between clipping and the optimizer's step."""

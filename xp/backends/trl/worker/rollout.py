@@ -31,7 +31,7 @@ class Rollouts:
         chat: the policy's tokenizer.
         rows: task id -> row.
         mix: the environments.
-        log: takes the step's Outcomes; raises where too many are void.
+        log: takes the results of the step's episodes; raises where too many are void.
         recorder: takes every trajectory of this process.
         ranks: the training processes; each plays its share of a step.
         held_out: plays in between; None: nobody does.

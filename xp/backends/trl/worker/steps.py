@@ -1,4 +1,4 @@
-"""One line of metrics a rollout step: what the Outcomes say and what TRL logs, joined under xp's names."""
+"""One line of metrics a rollout step: what the episodes' results say and what TRL logs, joined under xp's names."""
 
 from __future__ import annotations
 

@@ -190,7 +190,7 @@ def keep_float32(trainer: Any) -> None:
 
 
 def settled_reward(settled: list[float | None], **_: Any) -> list[float | None]:
-    """The Outcomes' rewards, as the rollout function handed them over; None (void) leaves the group's baseline."""
+    """The results' rewards, as the rollout function handed them over; None (void) leaves the group's baseline."""
     return settled
 
 

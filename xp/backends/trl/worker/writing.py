@@ -90,7 +90,7 @@ class WritingEngine:
 
     def room(self, number: int) -> int:
         """Tokens that a conversation may still take."""
-        return self._sampling.max_response_tokens - len(self.conversations[number].completion_ids)
+        return self._sampling.room(len(self.conversations[number].completion_ids))
 
     def step(self, is_live: bool) -> None:
         self._writer.step(is_live)
@@ -103,7 +103,7 @@ class WritingEngine:
 
     def _write(self, number: int) -> None:
         conversation = self.conversations[number]
-        limit = min(self._sampling.max_tokens_per_turn, self.room(number))
+        limit = self._sampling.next_turn(len(conversation.completion_ids))
         words = turn_seed(self._seed, self._opening.names[number], conversation.num_turns)
         seed = int.from_bytes(hashlib.sha256(words.encode()).digest()[:7])
         conversation.num_turns += 1

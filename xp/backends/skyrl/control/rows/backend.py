@@ -203,6 +203,16 @@ OF_ENGINE = (
     ),
     Row("backend.engine.memory_fraction", f"{ENGINE}.gpu_memory_utilization", note=_unused),
     Row("backend.engine.max_sequences", f"{ENGINE}.max_num_seqs", note=_unused),
+    Row(
+        "backend.engine.max_batched_tokens",
+        lambda s: (
+            {f"{ENGINE}.max_num_batched_tokens": s.backend.engine.max_batched_tokens}
+            if s.backend.engine.max_batched_tokens
+            else {}
+        ),
+        note=_unused,
+        native=(f"{ENGINE}.max_num_batched_tokens",),
+    ),
     Row("backend.engine.eager", f"{ENGINE}.enforce_eager", note=_unused, refuse=_no_eager),
     Row("backend.engine.prefix_caching", f"{ENGINE}.enable_prefix_caching", note=_unused),
 )

@@ -9,7 +9,7 @@ from xp.backends.skyrl.control.geometry import geometry, is_megatron
 from xp.backends.skyrl.control.keys import ALGORITHM, ENGINE, MEGATRON, Keys, has_critic, optimizers, sampled, trained
 from xp.backends.skyrl.worker.config import STEPS_KEY
 from xp.episode.finite import OnNonfinite
-from xp.spec import LossAggregation, LrSchedule, RunSpec
+from xp.spec import LrSchedule, RunSpec
 
 SCHEDULER = {
     # Without warm-up updates it is constant from the start.
@@ -68,9 +68,16 @@ def _other_eps(spec: RunSpec) -> str | None:
 
 
 def _kl_note(spec: RunSpec) -> str:
-    if spec.training.kl_coef == 0 or spec.algorithm.loss_aggregation is LossAggregation.SEQUENCE_MEAN:
+    """Under FSDP, xp.backends.skyrl.worker.means puts the penalty into the loss's own mean."""
+    if spec.training.kl_coef == 0 or not is_megatron(spec):
         return ""
-    return "The penalty is a mean over episodes of their token means, independent of the aggregation of the loss."
+    return "The penalty is a mean over all episodes, void ones too, of their token means."
+
+
+def _entropy_note(spec: RunSpec) -> str:
+    if spec.training.entropy_coef == 0 or not is_megatron(spec):
+        return ""
+    return "The bonus is a token mean per micro-batch, not one of the update."
 
 
 def _is_packed(spec: RunSpec) -> bool:
@@ -149,11 +156,7 @@ RATES = (
             f"{ALGORITHM}.use_entropy_loss": s.training.entropy_coef > 0,
             f"{ALGORITHM}.entropy_loss_coef": s.training.entropy_coef,
         },
-        note=lambda s: (
-            "The bonus is a token mean per micro-batch, independent of the aggregation of the loss."
-            if s.training.entropy_coef
-            else ""
-        ),
+        note=_entropy_note,
     ),
 )
 

@@ -117,6 +117,7 @@ ENGINE = (
         },
         note="Slime starts all episodes of a step at once; the engine queues what is over.",
     ),
+    Row("backend.engine.max_batched_tokens", "--sglang-chunked-prefill-size"),
     Row("backend.engine.eager", "--sglang-disable-cuda-graph"),
     Row(
         "backend.engine.prefix_caching",

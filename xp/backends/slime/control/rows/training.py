@@ -11,7 +11,7 @@ from xp.backends.extent import num_steps
 from xp.backends.slime.control.geometry import geometry
 from xp.backends.slime.worker.config import STEPS_FLAG, warm_up_start, warm_up_too_long
 from xp.backends.slime.worker.hooks import LOG_EVALUATION
-from xp.spec import RunSpec
+from xp.spec import LossAggregation, RunSpec
 
 ROLLOUT = "xp.backends.slime.worker.rollout"
 START = "--load until the run has a checkpoint of its own, and --hf-checkpoint; null: --ref-load is the start"
@@ -165,7 +165,15 @@ RATES = (
             "--kl-coef": 0.0,
         },
     ),
-    Row("training.entropy_coef", "--entropy-coef"),
+    Row(
+        "training.entropy_coef",
+        "--entropy-coef",
+        note=lambda s: (
+            "The bonus is a mean over episodes of their token means."
+            if s.training.entropy_coef > 0 and s.algorithm.loss_aggregation is LossAggregation.SEQUENCE_MEAN
+            else ""
+        ),
+    ),
 )
 
 SAMPLING = (

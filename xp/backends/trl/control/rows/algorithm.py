@@ -31,10 +31,6 @@ OTHER_ESTIMATORS = {
     Estimator.CUSTOM: "makes the advantages itself, and takes none from a function",
 }
 """Difference of TRL's GRPOTrainer from each of these estimators."""
-TOKENS_OF_A_STEP = (
-    "With several updates a step, token_mean divides each by the step's tokens over their number, not by its own."
-)
-ALL_EPISODES = "An episode that is left out (void, or truncated where those are) counts as one of loss zero."
 NO_CRITIC = "GRPOTrainer has no critic."
 
 
@@ -98,7 +94,7 @@ ALGORITHM = (
     Row(
         "algorithm.advantage_scale",
         lambda s: {"scale_rewards": SCALE[s.algorithm.advantage_scale]},
-        note="1e-4 is added to the standard deviation (SkyRL, Slime: 1e-6).",
+        carried_by="xp.backends.trl.worker.means",
     ),
     Row(
         "algorithm.policy_loss",
@@ -120,12 +116,8 @@ ALGORITHM = (
     Row(
         "algorithm.loss_aggregation",
         lambda s: {} if _is_cispo(s) else {"loss_type": LOSS_TYPE[s.algorithm.loss_aggregation]},
-        receives=lambda s: "loss_type=cispo" if _is_cispo(s) else "",
-        note=lambda s: (
-            TOKENS_OF_A_STEP
-            if _is_cispo(s) or s.algorithm.loss_aggregation is LossAggregation.TOKEN_MEAN
-            else ALL_EPISODES
-        ),
+        receives=lambda s: "loss_type=cispo; xp.backends.trl.worker.means" if _is_cispo(s) else "",
+        carried_by="xp.backends.trl.worker.means",
         refuse=_other_aggregation,
     ),
     # TRL has k3 alone, and weights it by the ratio unless told otherwise.

@@ -146,6 +146,15 @@ def _too_many(spec: RunSpec) -> str | None:
     )
 
 
+def _batched_elsewhere(spec: RunSpec) -> str | None:
+    engine = spec.backend.engine
+    if engine.max_batched_tokens is None or engine.placement is Placement.SEPARATE:
+        return None
+    if engine.name is EngineName.VLLM:
+        return "TRL sets 4096 for its colocated engine; set null, or placement=separate"
+    return "the policy itself generates; set null"
+
+
 def _untold(name: str, flag: str, default: bool) -> Row:
     """A switch of vLLM that only a server takes."""
 
@@ -205,6 +214,11 @@ ENGINE = (
             else ""
         ),
         refuse=_too_many,
+    ),
+    Row(
+        "backend.engine.max_batched_tokens",
+        receives=_served("--max-num-batched-tokens", colocated="max_num_batched_tokens=4096, set by TRL"),
+        refuse=_batched_elsewhere,
     ),
     _untold("eager", "--enforce-eager", default=False),
     _untold("prefix_caching", "--enable-prefix-caching", default=True),

@@ -59,11 +59,7 @@ TRAINING = (
     Row("training.adam_eps", "adam_epsilon"),
     Row("training.max_grad_norm", "max_grad_norm"),
     Row("training.kl_coef", "beta"),
-    Row(
-        "training.entropy_coef",
-        "entropy_coef",
-        note="The bonus is a token mean per micro-batch, independent of the aggregation of the loss.",
-    ),
+    Row("training.entropy_coef", "entropy_coef", carried_by="xp.backends.trl.worker.means"),
     Row("training.temperature", "temperature"),
     Row("training.top_p", "top_p", note=AFTER_THE_CUT),
     Row("training.top_k", lambda s: {"top_k": s.training.top_k or 0}, note=AFTER_THE_CUT),

@@ -1,0 +1,256 @@
+"""Episodes on Harbor's task folders without a container: scores, void episodes, and what may not leave the sandbox."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.fake_session import call
+from tests.harbor_tasks import CONFIG, HELLO, REWARD, harbor, left_over, write_task
+from xp.__main__ import main
+from xp.envs.base import Provider, Task
+from xp.envs.harbor.local_sandbox import LocalSandbox
+from xp.envs.load import load_provider
+from xp.episode.episode import Episode
+from xp.episode.outcome import EpisodeResult, EpisodeStatus
+from xp.testing.provider import ProviderSuite, lent
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+BOMB = """
+import os, time
+for _ in range(11):
+    if os.fork() == 0 and os.getpid() % 2:
+        os.setsid()
+time.sleep(600)
+"""
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Directory of the test's sandboxes; after it, no directory and no process of one is there."""
+    place = tmp_path / "sandboxes"
+    place.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    yield place
+    assert not left_over(place)
+
+
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tasks")
+    write_task(folder / "a", start="given\n")
+    write_task(folder / "b")
+    return folder
+
+
+class TestHarbor(ProviderSuite):
+    """The contract of every provider."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def provider(cls, tasks: Path) -> Iterator[Provider]:
+        yield from lent(load_provider(harbor(tasks), os.environ))
+
+    @pytest.fixture
+    def closed(self, tasks: Path) -> Provider:
+        return load_provider(harbor(tasks), os.environ)
+
+
+def play(folder: Path, *texts: str, **changes: object) -> tuple[EpisodeResult, list[str]]:
+    """The outcome of an episode on the first task, and what the model read."""
+    config = harbor(folder, **changes)
+    provider = load_provider(config, os.environ)
+    task = Task("x", "train", 0)
+    episode = Episode(task, lambda: provider.open(task), config)
+    read = [message["content"] for text in texts for message in episode.step(text).messages]
+    outcome = episode.settle()
+    provider.close()
+    return outcome, read
+
+
+def bash(command: str) -> str:
+    return call("bash", command=command)
+
+
+def test_a_solved_task_has_the_verifiers_reward_and_files_of_its_environment(tasks: Path) -> None:
+    outcome, read = play(tasks, bash("cat start; ls"), bash("echo hello > hello.txt"), "It is done.")
+    assert (outcome.status, outcome.reward) == (EpisodeStatus.FINISHED, 1.0)
+    assert read == ["given\nstart\n", ""]
+
+
+def test_a_task_that_is_not_solved_has_zero(tasks: Path) -> None:
+    outcome, read = play(tasks, bash("exit 3"), "Done.")
+    assert (outcome.status, outcome.reward) == (EpisodeStatus.FINISHED, 0.0)
+    assert read == ["[exit code 3]"]
+
+
+def test_where_turns_run_out_the_state_is_scored(tasks: Path) -> None:
+    outcome, _ = play(tasks, bash("echo hello > hello.txt"), bash("true"), max_turns=2)
+    assert (outcome.status, outcome.reward) == (EpisodeStatus.TRUNCATED, 1.0)
+    assert outcome.step_rewards == (1.0,)
+
+
+def test_where_the_trainer_ends_the_episode_the_state_is_scored(tasks: Path) -> None:
+    outcome, _ = play(tasks, bash("echo hello > hello.txt"))
+    assert (outcome.status, outcome.reward) == (EpisodeStatus.TRUNCATED, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("test", "said"),
+    [
+        ("#!/bin/bash\necho $XP_ROOT; echo no python here\nexit 1\n", "wrote no /logs/verifier/reward.txt"),
+        (f"#!/bin/bash\necho nan > {REWARD}\n", "reward.txt is nan"),
+        (f"#!/bin/bash\ntouch {REWARD}\n", "is no number"),
+        (f"#!/bin/bash\nln -s /etc/hostname {REWARD}\n", "is a link"),
+        ("#!/no/such/shell $XP_ROOT\n", "wrote no"),
+        ('#!/bin/bash\necho \'{"a": 1, "b": 2}\' > "$XP_ROOT/logs/verifier/reward.json"\n', "set env.options.reward"),
+    ],
+    ids=["none", "nan", "empty", "link", "shell", "several"],
+)
+def test_a_verifier_that_fails_makes_the_episode_void(tmp_path: Path, test: str, said: str) -> None:
+    write_task(tmp_path / "tasks/a", test=test)
+    outcome, _ = play(tmp_path / "tasks", bash("echo hello > hello.txt"), "Done.", retries_per_episode=0)
+    assert (outcome.status, outcome.reward) == (EpisodeStatus.VOID, None)
+    assert said in str(outcome.void_reason)
+
+
+def test_a_verifier_that_hangs_makes_the_episode_void(tmp_path: Path) -> None:
+    write_task(
+        tmp_path / "tasks/a", test=HELLO + "sleep 600\n", config=CONFIG.replace("timeout_sec = 30.0", "timeout_sec = 1")
+    )
+    outcome, _ = play(tmp_path / "tasks", "Done.", retries_per_episode=0)
+    assert (outcome.status, outcome.reward) == (EpisodeStatus.VOID, None)
+    assert "DeadlineExceeded" in str(outcome.void_reason)
+
+
+def test_a_reward_of_several_is_chosen_by_name_and_json_wins(tmp_path: Path) -> None:
+    line = 'echo \'{"a": 1, "b": 0.25}\' > "$XP_ROOT/logs/verifier/reward.json"\n'
+    write_task(tmp_path / "tasks/a", test=HELLO + line)
+    outcome, _ = play(tmp_path / "tasks", "Done.", options={"reward": "b"})
+    assert outcome.reward == 0.25
+
+
+def test_a_command_gets_no_variable_of_xps_and_its_output_is_bounded(
+    tasks: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENREWARD_API_KEY", "of-the-user")
+    monkeypatch.setenv("WANDB_PROJECT", "of-the-user")
+    outcome, read = play(tasks, bash("env; cat /proc/$PPID/environ"), bash("seq 100000"), "Done.")
+    assert outcome.reward == 0.0
+    assert "of-the-user" not in read[0]
+    assert "bytes left out" in read[1]
+    assert len(read[1]) < 1200
+
+
+def test_a_command_that_hangs_is_killed_with_its_children_and_the_model_is_told(tasks: Path) -> None:
+    slow = bash("sleep 601 & sleep 602")
+    outcome, read = play(tasks, slow, bash("echo hello > hello.txt"), "Done.", options={"command_timeout_s": 1.0})
+    assert outcome.reward == 1.0
+    assert read[0] == "[killed: it took longer than 1 s]"
+
+
+def test_the_models_time_is_the_tasks_and_then_the_state_is_scored(tmp_path: Path) -> None:
+    write_task(tmp_path / "tasks/a", config=CONFIG.replace("timeout_sec = 120.0", "timeout_sec = 2.0"))
+    outcome, read = play(tmp_path / "tasks", bash("echo hello > hello.txt; sleep 600"), bash("rm hello.txt"))
+    assert (outcome.status, outcome.reward) == (EpisodeStatus.FINISHED, 1.0)
+    assert "killed" in read[0]
+
+
+def test_a_fork_bomb_is_killed_and_the_episode_goes_on(tasks: Path) -> None:
+    write = f"cat > bomb.py <<'END'\n{BOMB}END\n"
+    outcome, read = play(tasks, bash(f"{write}{sys.executable} bomb.py"), bash("echo hello > hello.txt"), "Done.")
+    assert outcome.reward == 1.0
+    assert "more than 512 processes" in read[0]
+
+
+def test_links_that_a_model_leaves_are_removed_and_not_followed(tasks: Path, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    kept = outside / "verifier/mine.txt"
+    kept.parent.mkdir(parents=True)
+    kept.write_text("mine")
+    (outside / "verifier/reward.txt").write_text("1")
+    command = f"cd $XP_ROOT; rm -rf logs tests; ln -s {outside} logs; ln -s {outside} tests; ln -s {outside} app/x"
+    outcome, _ = play(tasks, bash(f"{command}; mkdir -m 0 app/closed"), "Done.")
+    assert outcome.reward == 0.0
+    assert kept.read_text() == "mine"
+    assert sorted(path.name for path in outside.rglob("*")) == ["mine.txt", "reward.txt", "verifier"]
+
+
+def test_a_model_that_kills_the_process_which_holds_it_makes_its_own_episode_void(tasks: Path) -> None:
+    outcome, _ = play(tasks, bash("kill -9 $PPID"), retries_per_episode=0)
+    assert outcome.status is EpisodeStatus.VOID
+
+
+def test_a_process_in_the_background_stays_until_the_verifier_ran(tmp_path: Path) -> None:
+    write_task(
+        tmp_path / "tasks/a", test=f"#!/bin/bash\nkill -0 $(cat pid) && echo 1 > {REWARD} || echo 0 > {REWARD}\n"
+    )
+    outcome, _ = play(tmp_path / "tasks", bash("setsid sleep 603 & echo $! > pid"), bash("true"), "Done.")
+    assert outcome.reward == 1.0
+
+
+PROGRAM = """
+import os, time
+from pathlib import Path
+from xp.envs.harbor.local_sandbox import LocalSandbox
+box = LocalSandbox(None, os.environ, None)
+box.run("setsid sleep 604 & echo", {}, 5.0, 100)
+print(box.root, flush=True)
+box.run("sleep 605", {}, 600.0, 100)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_process_that_is_ended_leaves_no_process_and_no_directory(number: signal.Signals, place: Path) -> None:
+    environ = {**os.environ, "TMPDIR": str(place)}
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=ROOT, env=environ
+    )
+    assert process.stdout is not None
+    root = Path(process.stdout.readline().decode().strip())
+    assert root.parent == place
+    assert root.is_dir()
+    process.send_signal(number)
+    process.wait(60)
+    process.stdout.close()
+    deadline = time.monotonic() + 60
+    while left_over(place) and time.monotonic() < deadline:
+        time.sleep(0.1)
+
+
+def test_a_sandbox_that_cannot_be_filled_leaves_no_directory(tmp_path: Path) -> None:
+    files = tmp_path / "files"
+    files.mkdir()
+    (files / "link").symlink_to(files / "nothing")
+    with pytest.raises(OSError, match="No such file"):
+        LocalSandbox(files, os.environ, None)
+
+
+@pytest.mark.slow
+def test_two_hundred_sessions_leave_nothing_behind(tasks: Path) -> None:
+    provider = load_provider(harbor(tasks), os.environ)
+    for number in range(200):
+        session = provider.open(Task("x", "train", number % 2))
+        session.call("bash", {"command": "setsid sleep 606 & echo hello > hello.txt"})
+        if number % 3:
+            assert session.answer("Done.").reward == 1.0
+        session.close()
+    provider.close()
+
+
+@pytest.mark.slow
+def test_env_check_finds_no_fault(tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["env=harbor", f"env.target={tasks}", "env.sandbox=none", f"outputs={tmp_path}", "env.max_turns=3"]
+    assert main(["env", "check", *words, "tasks=2", "training.group_size=2", "--seconds", "250"]) == 0
+    captured = capsys.readouterr()
+    assert "without isolation" in captured.err
+    assert "fault" not in captured.out

@@ -1,0 +1,106 @@
+"""Sessions in containers. A stand-in for `docker` runs a container's commands here, and notes its arguments."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.fake_session import call
+from tests.harbor_tasks import CONFIG, HELLO, harbor, write_task
+from xp.envs.base import Task
+from xp.envs.config import SandboxKind
+from xp.envs.load import load_provider
+from xp.episode.episode import Episode
+from xp.episode.outcome import EpisodeResult, EpisodeStatus
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(200)]
+STAND_IN = """#!{python}
+import os, subprocess, sys
+root, words = {root!r}, sys.argv[1:]
+open(root + "/calls", "a").write(" ".join(words) + "\\n")
+if words[0] == "build" and os.path.exists(root + "/broken"):
+    sys.exit("failed to solve: no such image")
+if words[0] == "run":
+    print("abc")
+if words[0] == "inspect":
+    print("true")
+if words[0] == "exec":
+    rest = words[1:]
+    names = []
+    while rest[0].startswith("--"):
+        names += [rest[1]] if rest[0] == "--env" else []
+        rest = rest[2:]
+    passed = {{name: os.environ[name] for name in [*names, "PATH"]}}
+    at = [word.replace("/tests", root + "/tests").replace("/logs", root + "/logs") for word in rest[1:]]
+    sys.exit(subprocess.run(at, env=passed, cwd=root + "/app").returncode)
+if words[0] == "cp":
+    text = open(words[-2].rstrip(".") + "test.sh").read().replace("${{XP_ROOT}}", root)
+    open(root + "/tests/test.sh", "w").write(text)
+"""
+
+
+@pytest.fixture
+def container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory that stands for a container."""
+    root = tmp_path / "container"
+    (root / "app").mkdir(parents=True)
+    docker = tmp_path / "bin/docker"
+    docker.parent.mkdir()
+    docker.write_text(STAND_IN.format(python=sys.executable, root=str(root)))
+    docker.chmod(docker.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{docker.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("OF_THE_USER", "not for a container")
+    return root
+
+
+def play(folder: Path, *commands: str, **changes: object) -> tuple[EpisodeResult, list[str]]:
+    config = harbor(folder, sandbox=SandboxKind.DOCKER, retries_per_episode=0, **changes)
+    provider = load_provider(config, os.environ)
+    task = Task("x", "train", 0)
+    episode = Episode(task, lambda: provider.open(task), config)
+    read = [
+        message["content"] for command in commands for message in episode.step(call("bash", command=command)).messages
+    ]
+    episode.step("Done.")
+    return episode.settle(), read
+
+
+def test_an_image_is_built_a_container_used_and_removed(tmp_path: Path, container: Path) -> None:
+    config = CONFIG + 'network_mode = "no-network"\n[environment.env]\nLEVEL = "easy"\n'
+    write_task(tmp_path / "tasks/a", config=config)
+    outcome, read = play(tmp_path / "tasks", "echo hello > hello.txt", "echo $LEVEL; env")
+    assert (outcome.status, outcome.reward) == (EpisodeStatus.FINISHED, 1.0)
+    assert read[1].startswith("easy\n")
+    assert "not for a container" not in read[1]
+    deadline = time.monotonic() + 60
+    while "rm --force abc" not in (calls := (container / "calls").read_text()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    lines = calls.splitlines()
+    assert [line.split()[0] for line in lines[:4]] == ["version", "build", "run", "exec"]
+    assert "--pids-limit 512 --memory 2048m --cpus 1 --network none xp-harbor:" in lines[2]
+    assert "easy" not in lines[3]
+    assert lines[-1] == "rm --force abc"
+
+
+def test_an_image_that_cannot_be_built_makes_the_episode_void(tmp_path: Path, container: Path) -> None:
+    write_task(tmp_path / "tasks/a")
+    (container / "broken").touch()
+    outcome, _ = play(tmp_path / "tasks", "true")
+    assert (outcome.status, outcome.reward) == (EpisodeStatus.VOID, None)
+    assert "docker build failed: failed to solve" in str(outcome.void_reason)
+
+
+def test_a_command_that_hangs_in_a_container_is_killed_and_a_verifier_without_a_reward_is_void(
+    tmp_path: Path, container: Path
+) -> None:
+    assert container.is_dir()
+    write_task(tmp_path / "tasks/a", test=HELLO.replace("> ", "> /dev/null # "))
+    outcome, read = play(tmp_path / "tasks", "sleep 600", options={"command_timeout_s": 1.0})
+    assert read == ["[killed: it took longer than 1 s]"]
+    assert outcome.status is EpisodeStatus.VOID
+    assert "wrote no /logs/verifier/reward.txt" in str(outcome.void_reason)

@@ -1,0 +1,149 @@
+"""Harbor's task folders: what is read of them, and what is refused before anything runs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.harbor_tasks import CONFIG, HELLO, harbor, write_task
+from xp.backends.stages.episode import episode_config
+from xp.compose import compose
+from xp.envs.config import SandboxKind
+from xp.envs.harbor.task_folder import read_task
+from xp.envs.load import load_provider
+from xp.errors import ExitCode, XpError
+from xp.planning.plan import build_plan
+from xp.planning.sandbox import sandbox_lines
+from xp.tasks.request import source_digest
+
+
+def test_every_folder_with_a_task_toml_is_a_task_and_canaries_are_not_shown(tmp_path: Path) -> None:
+    for name in ("b", "a"):
+        write_task(tmp_path / name)
+    (tmp_path / "notes").mkdir()
+    provider = load_provider(harbor(tmp_path), os.environ)
+    assert provider.splits() == ("train",)
+    assert [task.spec["name"] for task in provider.tasks("train", [0, 1])] == ["a", "b"]
+    assert provider.tasks("train", [0])[0].spec["instruction"] == "Write the word hello to the file hello.txt."
+
+
+def test_folders_train_and_test_are_splits(tmp_path: Path) -> None:
+    for name in ("train/a", "train/b", "test/c"):
+        write_task(tmp_path / name)
+    provider = load_provider(harbor(tmp_path), os.environ)
+    assert {split: provider.num_tasks(split) for split in provider.splits()} == {"train": 2, "test": 1}
+    write_task(tmp_path / "d")
+    with pytest.raises(XpError, match="move d into one"):
+        load_provider(harbor(tmp_path), os.environ)
+
+
+@pytest.mark.parametrize(
+    ("section", "said"),
+    [
+        ("[[steps]]\nname = 'one'\n", "tasks of one step"),
+        ("gpus = 1\n", "gpus"),
+        ("os = 'windows'\n", "os=windows"),
+        ("network_mode = 'allowlist'\n", "network_mode"),
+        ("docker_image = '--privileged'\n", "no name of an image"),
+        ("healthcheck = {command = 'true'}\n", "healthcheck"),
+        ("cpus = \n", "Invalid value"),
+    ],
+)
+def test_what_xp_cannot_run_is_refused_with_the_name_of_the_task(tmp_path: Path, section: str, said: str) -> None:
+    write_task(tmp_path / "good")
+    write_task(tmp_path / "odd", config=CONFIG.replace("cpus = 1\n", "") + section)
+    with pytest.raises(XpError, match=f"task odd: .*{said}"):
+        load_provider(harbor(tmp_path), os.environ)
+
+
+@pytest.mark.parametrize("target", ["/etc/passwd", "../../b", ".", "nothing"])
+def test_a_link_that_leaves_the_task_or_leads_in_a_circle_is_refused(tmp_path: Path, target: str) -> None:
+    task = write_task(tmp_path / "a")
+    write_task(tmp_path / "b")
+    (task / "environment/link").symlink_to(target)
+    with pytest.raises(XpError, match=r"task a: .*(leads out of the task|in a circle|nowhere)"):
+        load_provider(harbor(tmp_path), os.environ)
+
+
+def test_a_task_without_instruction_or_test_is_named_and_not_left_out(tmp_path: Path) -> None:
+    for name, missing in (("a", "instruction.md"), ("b", "tests/test.sh")):
+        (write_task(tmp_path / name) / missing).unlink()
+    write_task(tmp_path / "c")
+    with pytest.raises(XpError, match=r"(?s)task a: .*instruction.md.*task b: there is no tests/test.sh"):
+        load_provider(harbor(tmp_path), os.environ)
+
+
+def test_without_a_container_a_test_that_writes_to_the_machines_root_is_refused(tmp_path: Path) -> None:
+    write_task(tmp_path / "a", test=HELLO.replace("${XP_ROOT}", ""))
+    with pytest.raises(XpError, match=r"task a: .*XP_ROOT"):
+        load_provider(harbor(tmp_path), os.environ)
+
+
+def test_a_declared_secret_goes_to_the_task_that_names_it_and_no_other_variable(tmp_path: Path) -> None:
+    write_task(tmp_path / "a", config=CONFIG + "[environment.env]\nKEY = '${JUDGE_KEY}'\n")
+    with pytest.raises(XpError, match=r"env.secrets.JUDGE_KEY=null") as raised:
+        load_provider(harbor(tmp_path), {"JUDGE_KEY": "of-the-judge"})
+    assert raised.value.code is ExitCode.SECRET
+    session = load_provider(harbor(tmp_path, secrets=("JUDGE_KEY",)), {**os.environ, "JUDGE_KEY": "of-the-judge"})
+    assert session._resolved({"KEY": "${JUDGE_KEY}", "X": "${OTHER:-y}"}) == {"KEY": "of-the-judge", "X": "y"}  # type: ignore[attr-defined]
+
+
+def test_memory_is_read_in_both_of_harbors_forms(tmp_path: Path) -> None:
+    assert read_task(write_task(tmp_path / "a")).memory_mb == 2048
+    old = CONFIG.replace("memory_mb = 2048", 'memory = "1G"\nallow_internet = false')
+    task = read_task(write_task(tmp_path / "b", config=old))
+    assert (task.memory_mb, task.has_network) == (1024, False)
+
+
+def words(folder: Path, *more: str) -> list[str]:
+    return ["env=harbor", f"env.target={folder}", *more]
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["env.target=tasks"], "write the whole path"),
+        (["env.sandbox=null"], "needs sandbox"),
+        (["env.sandbox=podman"], "'docker' or 'none'"),
+        (["env.options.output_byte=5"], "did you mean output_bytes"),
+        (["env.python=/usr/bin/python3"], "python"),
+    ],
+)
+def test_a_wrong_field_is_refused_with_the_way_out(tmp_path: Path, more: list[str], said: str) -> None:
+    with pytest.raises(XpError, match=said):
+        compose(words(tmp_path, *more))
+
+
+def test_a_sandbox_belongs_to_harbor_alone() -> None:
+    with pytest.raises(XpError, match="sandbox belongs to provider=harbor"):
+        compose(["env=whodunit_mini", "env.sandbox=none"])
+
+
+def test_the_sandbox_reaches_the_job_and_a_changed_task_is_another_set(tmp_path: Path) -> None:
+    task = write_task(tmp_path / "a")
+    config = episode_config(compose(words(tmp_path, "env.sandbox=none"))).members["harbor"]
+    assert config.sandbox is SandboxKind.NONE
+    before = source_digest(config)
+    (task / "solution/solve.sh").write_text("true\n")
+    assert source_digest(config) == before
+    (task / "tests/test.sh").write_text(HELLO + "# changed\n")
+    assert source_digest(config) != before
+
+
+def test_without_docker_a_plan_is_refused_with_the_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_task(tmp_path / "a")
+    monkeypatch.setenv("DOCKER_HOST", "unix:///no/such/socket")
+    with pytest.raises(XpError, match=r"(?s)env.sandbox=docker needs .*docker.*") as raised:
+        build_plan(compose(words(tmp_path)), "x")
+    assert raised.value.code is ExitCode.PLAN
+
+
+def test_a_plan_without_isolation_is_made_and_says_so(tmp_path: Path) -> None:
+    write_task(tmp_path / "a")
+    spec = compose(words(tmp_path, "env.sandbox=none"))
+    assert build_plan(spec, "x").stages
+    (line,) = sandbox_lines(spec)
+    assert "without isolation" in line
+    assert sandbox_lines(compose([])) == []

@@ -1,0 +1,93 @@
+"""What `parity measure` found is whole, within its bar or explained; what it could not measure is named."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from xp.__main__ import main
+from xp.backends.base import render_module
+from xp.cli import parity_measure
+from xp.cli.parity import DOCS
+from xp.cli.parity_measure import PROGRAMS, ParityMeasure, case_of, largest, measure, section, spec_of, unexplained
+from xp.cli.parity_options import OPTIONS, Option
+from xp.errors import XpError
+from xp.worker.parity.recorded import BAR, batch
+
+SAID = json.loads((DOCS / "parity-measured.json").read_text())
+COMMITTED = ParityMeasure((), SAID["options"])
+
+
+def test_the_committed_measure_has_every_option_on_every_backend() -> None:
+    assert list(COMMITTED.options) == [option.name for option in OPTIONS]
+    assert all(set(cells) == set(PROGRAMS) for cells in COMMITTED.options.values())
+    assert SAID["bar"] == BAR
+
+
+def test_every_difference_above_the_bar_has_a_reason_and_every_reason_a_difference() -> None:
+    assert unexplained(COMMITTED) == []
+    for option in OPTIONS:
+        for backend in option.why:
+            value = largest(COMMITTED.options[option.name][backend])
+            assert value is not None
+            assert value > BAR, (option.name, backend)
+
+
+def test_what_the_measure_says_is_refused_is_refused() -> None:
+    for option in OPTIONS:
+        for backend, cell in COMMITTED.options[option.name].items():
+            if "refused" in cell:
+                spec = spec_of(option, backend, ())
+                assert cell["refused"] == str(render_module(spec).refusals(spec)[0])
+
+
+def test_a_difference_without_a_reason_and_a_missing_trainer_are_named() -> None:
+    cells = {"trl": {"gradient": 2e-5, "loss": 0.0}, "skyrl": {"missing": "python has no skyrl"}}
+    assert unexplained(ParityMeasure((), {"algorithm=grpo": cells})) == [
+        "trl, algorithm=grpo: the update differs by 2.0e-05; expected at most 1e-05",
+        "skyrl, algorithm=grpo: python has no skyrl",
+    ]
+
+
+def test_a_trainer_that_is_not_installed_is_no_success(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(parity_measure, "OPTIONS", (Option("only"),))
+    measured = measure((), ["skyrl"], {"skyrl": str(tmp_path / "python")})
+    assert unexplained(measured) == [
+        f"skyrl, only: {tmp_path}/python has no skyrl: --python skyrl=PATH names the one that has it"
+    ]
+
+
+def test_a_backend_that_cannot_be_measured_is_refused() -> None:
+    with pytest.raises(XpError, match="slime cannot be measured; expected trl, skyrl"):
+        measure((), ["slime"], {})
+
+
+def test_an_interpreter_without_its_backend_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["parity", "measure", "--python", "/usr/bin/python3"]) != 0
+    assert "--python: expected BACKEND=PATH, got /usr/bin/python3" in capsys.readouterr().err
+
+
+def test_a_case_holds_the_specs_own_words() -> None:
+    option = Option("gspo", ("algorithm=gspo", "training.kl_coef=0.25"))
+    case = case_of(option, spec_of(option, "trl", ("training.updates_per_step=2",)))
+    assert (case.rule.ratio_level, case.rule.kl_coef, case.num_updates) == ("sequence", 0.25, 6)
+    assert json.loads(case.config)["grpo"]["importance_sampling_level"] == "sequence"
+
+
+def test_the_batch_has_what_trainers_get_wrong() -> None:
+    episodes = batch()
+    assert len({one.response_ids for one in episodes}) == len(episodes)
+    assert len({one.prompt_ids for one in episodes}) == len({len(one.prompt_ids) for one in episodes}) == 4
+    assert {sum(one.reward is not None for one in episodes if one.group == group) for group in range(4)} == {2, 3, 4}
+    truncated = [one for one in episodes if one.is_truncated]
+    assert len(truncated) == 2
+    assert all(sum(one.trained(False)) > 0 == sum(one.trained(True)) for one in truncated)
+    assert any(0 in one.mask for one in episodes)
+    assert not any(replace(one, reward=None).trained(False)[0] for one in episodes)
+
+
+def test_docs_without_a_measure_have_no_section(tmp_path: Path) -> None:
+    assert section(tmp_path / "parity-measured.json") == []

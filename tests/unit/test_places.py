@@ -1,0 +1,38 @@
+"""A run's summary, `runs show` and a failure say where its episodes and its report are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.report_run import data_of, make_run
+from xp.__main__ import main
+from xp.cli.places import places_of_failed
+from xp.runs.record import RunStatus, read_record, update_stage, write_record
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that failed while it was evaluated."""
+    found = make_run(tmp_path_factory.mktemp("outputs"), "R")
+    write_record(found, update_stage(read_record(found), "evaluate", status=RunStatus.FAILED, exit_code=9))
+    return found
+
+
+def test_runs_show_names_trajectories_and_the_command_that_writes_a_report(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["runs", "show", "R", f"outputs={run.parents[1]}"]) == 0
+    said = capsys.readouterr().out
+    assert f"{run}/attempt_1/*/trajectories  (python -m xp runs episode R --worst)" in said
+    assert "report        not written yet: python -m xp report R" in said
+
+
+def test_a_failed_run_with_episodes_has_its_report_written_and_named(run: Path) -> None:
+    assert places_of_failed(run)[1] == f"report        {run / 'report.html'}"
+    assert len(data_of(run / "report.html")["runs"][0]["episodes"]["columns"]["step"]) == 4 * 8 + 40
+
+
+def test_a_run_that_failed_before_its_first_episode_names_neither(tmp_path: Path) -> None:
+    assert places_of_failed(tmp_path) == []

@@ -1,0 +1,19 @@
+"""Diagnoses of real short trainings that `make diagnose-check` recorded: faults are named, good runs raise no alarm."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import pytest
+
+from tests.planted.recorded import OUTPUTS, RECORDED
+from tests.planted.runs import RUNS, complaints_of
+from xp.evaluation.verdict import diagnose
+from xp.runs.record import read_record
+
+
+@pytest.mark.parametrize("name", sorted(place.name for place in RECORDED.iterdir()))
+def test_a_recorded_run_is_diagnosed_as_what_it_is(name: str) -> None:
+    run = RECORDED / name
+    found = diagnose(OUTPUTS, run, read_record(run))
+    assert complaints_of(RUNS[name], found.verdict, [asdict(one) for one in found.symptoms]) == []

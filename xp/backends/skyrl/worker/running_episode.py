@@ -1,0 +1,88 @@
+"""An episode in SkyRL's agent loop: what that loop does not keep, so that all trainers see the same tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+from xp.envs.base import Message
+from xp.episode.episode import Episode
+from xp.episode.outcome import Reply
+from xp.episode.tokens import ChatTokens
+from xp.episode.trajectory import Tokens
+from xp.worker.played import PlayedEpisode
+from xp.worker.token_budget import TokenBudget
+
+
+@dataclass(frozen=True)
+class ViewRow:
+    """A row of the data view, as SkyRL's loader hands it to the generator."""
+
+    task_id: str
+    env: str
+    split: str
+    index: int
+    tools: str
+    messages: tuple[Message, ...]
+
+    @staticmethod
+    def of(prompt: Sequence[Mapping[str, str]], extras: Mapping[str, Any]) -> ViewRow:
+        messages = tuple(Message(role=message["role"], content=message["content"]) for message in prompt)
+        names = ("task_id", "env", "split", "index", "tools")
+        return ViewRow(**{name: extras[name] for name in names}, messages=messages)
+
+
+@dataclass
+class RunningEpisode:
+    """One episode while SkyRL's loop drives it."""
+
+    row: ViewRow
+    sample: int
+    """Index of the episode among those of its task in this step, from 0."""
+    episode: Episode
+    prompt_ids: list[int]
+    budget: TokenBudget
+    prompt: str | None = None
+    """As the model read it, where the run keeps it."""
+    generated: int = 0
+    observed: int = 0
+    reply_ids: list[int] = field(default_factory=list)
+    """Token ids that the next turn begins with."""
+    _last_id: int | None = None
+
+    def wrote(self, ids: Sequence[int]) -> None:
+        """The policy wrote a turn."""
+        self._last_id = ids[-1] if ids else None
+        self.generated += len(ids)
+
+    def hears(self, reply: Reply, chat: ChatTokens) -> bool:
+        """Take in what the environment said; False where no token of a next turn would fit behind it."""
+        room = self.budget.room(self.num_response)
+        ids = chat.reply_within(room, reply.messages, last_id=self._last_id, tools=reply.tools)
+        if ids is None:
+            return False
+        self.reply_ids = ids
+        self.observed += len(ids)
+        return True
+
+    @property
+    def num_response(self) -> int:
+        """Number of tokens of the response, the environment's included."""
+        return self.generated + self.observed
+
+    @property
+    def num_tokens(self) -> int:
+        """Number of tokens of the whole conversation."""
+        return len(self.prompt_ids) + self.num_response
+
+    @property
+    def record(self) -> PlayedEpisode:
+        """The episode once it is over, as metrics and trajectories have it."""
+        tokens = Tokens(len(self.prompt_ids), self.generated, self.observed)
+        return PlayedEpisode(self.row, self.sample, self.episode, tokens, self.prompt)
+
+
+CURRENT: ContextVar[RunningEpisode | None] = ContextVar("CURRENT", default=None)
+"""The episode of the agent loop that runs: each has an asyncio task, hence a context, of its own."""

@@ -1,0 +1,127 @@
+"""The recorded batch through xp's GRPOTrainer, for `python -m xp parity measure`.
+
+`python -m xp.backends.trl.worker.parity <work.json> <result.json>`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from xp.backends.trl.worker.config import TRLTrainConfig
+from xp.backends.trl.worker.tasks_view import TASK_ID
+from xp.worker.parity.found import Found, watched, whole
+from xp.worker.parity.model import keep_precision, says
+from xp.worker.parity.program import measure
+from xp.worker.parity.recorded import ParityCase, RecordedEpisode
+from xp.worker.parity.tasks import task
+from xp.worker.program import run_stage
+
+
+def main(argv: Sequence[str]) -> None:
+    from xp.backends.trl.worker.process import quiet_trainer
+
+    quiet_trainer(1)
+    measure(argv, updates)
+
+
+def updates(case: ParityCase, episodes: Sequence[RecordedEpisode], model: Path, scratch: Path) -> Found:
+    """One rollout step of the case, as the trainer makes it."""
+    trainer = _trainer(case, episodes, model, scratch)
+    if case.precision == "float64":
+        for one in (trainer.model, trainer.ref_model):
+            if one is not None:
+                keep_precision(one.double())
+    found = Found([0.0] * len(episodes), [], [], [], {}, [])
+    found.start.update({name: whole(weight) for name, weight in trainer.model.named_parameters()})
+    _watch_losses(trainer, episodes, found)
+    with watched(found, lambda: dict(trainer.model.named_parameters())):
+        trainer.train()
+    return found
+
+
+def _trainer(case: ParityCase, episodes: Sequence[RecordedEpisode], model: Path, scratch: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    from xp.backends.trl.worker.steps import TRLStepLog
+    from xp.backends.trl.worker.train import make_trainer
+
+    config = TRLTrainConfig.from_json(case.config)
+    own = {"output_dir": str(scratch), "save_strategy": "no", "use_vllm": False}
+    config = replace(config, base_model=str(model), grpo={**config.grpo, **own})
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    order = [task(group) for group in dict.fromkeys(episode.group for episode in episodes)]
+    recorded: Any = Recorded(case, episodes)
+    trainer = make_trainer(config, {}, tokenizer, order, TRLStepLog(config, None), recorded)
+    if case.rule.importance_correction != "none":
+        # TRL corrects what vLLM wrote, and nothing else; here the batch says what an engine would have said.
+        trainer.use_vllm, trainer._last_loaded_step = True, 0
+    return trainer
+
+
+class Recorded:
+    """TRL's `rollout_func` that plays nothing.
+
+    Args:
+        case: says which episodes are left out.
+        episodes: the batch; the nth prompt of a task gets the nth of its group.
+    """
+
+    def __init__(self, case: ParityCase, episodes: Sequence[RecordedEpisode]) -> None:
+        self._case, self._episodes = case, episodes
+
+    def __call__(self, prompts: list[list[dict[str, Any]]], trainer: Any) -> dict[str, list[Any]]:
+        """As xp.backends.trl.worker.rollout.Rollouts hands over what was played."""
+        groups: dict[str, list[RecordedEpisode]] = defaultdict(list)
+        for episode in self._episodes:
+            groups[str(episode.group)].append(episode)
+        played = [groups[prompt[0][TASK_ID]].pop(0) for prompt in prompts]
+        return {
+            "prompt_ids": [list(one.prompt_ids) for one in played],
+            "completion_ids": [list(one.response_ids) for one in played],
+            "logprobs": [_said(trainer.model, one, self._case.rule.temperature) for one in played],
+            "env_mask": [list(one.trained(self._case.rule.mask_truncated)) for one in played],
+            "settled": [one.reward for one in played],
+        }
+
+
+def _said(model: Any, episode: RecordedEpisode, temperature: float) -> list[float]:
+    """The engine's log-probabilities, which the batch has relative to the policy's."""
+    import torch
+
+    with torch.no_grad():
+        own, _ = says(model, episode, temperature)
+    said: list[float] = (own + own.new_tensor(episode.noise)).tolist()
+    return said
+
+
+def _watch_losses(trainer: Any, episodes: Sequence[RecordedEpisode], found: Found) -> None:
+    """Each micro-batch's episodes, advantages and loss; an update is as many as it accumulates."""
+    places = {episode.response_ids: at for at, episode in enumerate(episodes)}
+    compute, count = trainer._compute_loss, trainer.args.gradient_accumulation_steps
+    seen = 0
+
+    def watching(model: Any, inputs: Any) -> Any:
+        nonlocal seen
+        if seen % count == 0:
+            found.members.append([])
+            found.losses.append(0.0)
+        seen += 1
+        loss = compute(model, inputs)
+        found.losses[-1] += float(loss.detach())
+        rows = zip(inputs["completion_ids"], inputs["completion_mask"], inputs["advantages"], strict=True)
+        for ids, mask, advantage in rows:
+            at = places[tuple(ids[mask > 0].tolist())]
+            found.members[-1].append(at)
+            found.advantages[at] = float(advantage)
+        return loss
+
+    trainer._compute_loss = watching
+
+
+if __name__ == "__main__":
+    sys.exit(run_stage(main, sys.argv[1:]))

@@ -1,0 +1,191 @@
+"""`python -m xp parity measure`: one recorded batch through each trainer's own code, beside the papers in float64."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from xp.backends.base import RunPaths, render_module
+from xp.builtin.model.tiny_model import SHIPPED
+from xp.cli.parity_options import BASE, NOT_MEASURED, OF_BACKEND, OPTIONS, Option
+from xp.compose import compose
+from xp.errors import ExitCode, XpError
+from xp.spec import RunSpec
+from xp.worker.parity.recorded import BAR, ParityCase, UpdateRule, Work
+
+PROGRAMS = {name: f"xp.backends.{name}.worker.parity" for name in ("trl", "skyrl")}
+TRAINERS = {"trl": "trl", "skyrl": "skyrl"}
+"""Backend -> module that its Python must have."""
+PLACES = RunPaths(run="runs/parity", attempt=1, tasks="tasks/parity")
+Cell = dict[str, Any]
+"""Differences by name; or `refused`, `fault` or `missing` with a sentence."""
+
+
+@dataclass(frozen=True)
+class ParityMeasure:
+    """The whole measure."""
+
+    overrides: tuple[str, ...]
+    options: Mapping[str, Mapping[str, Cell]]
+    """Option -> backend -> cell."""
+
+    def to_json(self) -> str:
+        whole = {"bar": BAR, "overrides": self.overrides, "options": self.options, "not measured": NOT_MEASURED}
+        return json.dumps(whole, indent=1) + "\n"
+
+
+def measure(overrides: Sequence[str], backends: Sequence[str], pythons: Mapping[str, str]) -> ParityMeasure:
+    """Every option on every backend.
+
+    Args:
+        overrides: of the spec, after the measure's own.
+        backends: names.
+        pythons: backend -> interpreter; the others run in their spec's, or in this one.
+
+    Raises:
+        XpError: a backend is none of xp's that can be measured, or a spec does not compose.
+    """
+    if unknown := sorted({*backends, *pythons} - set(PROGRAMS)):
+        raise XpError(f"parity measure: {', '.join(unknown)} cannot be measured; expected {', '.join(PROGRAMS)}")
+    by_backend = {name: _of_backend(name, overrides, pythons.get(name)) for name in backends}
+    return ParityMeasure(
+        tuple(overrides), {one.name: {n: by_backend[n][one.name] for n in backends} for one in OPTIONS}
+    )
+
+
+def spec_of(option: Option, backend: str, overrides: Sequence[str]) -> RunSpec:
+    """Raises XpError where it does not compose."""
+    own = (*OF_BACKEND.get(backend, ()), *((f"training.adam_eps={option.adam_eps}",) if backend == "trl" else ()))
+    return compose([f"backend={backend}", *own, *BASE, *overrides, *option.overrides])
+
+
+def case_of(option: Option, spec: RunSpec) -> ParityCase:
+    """One option as the backend's program takes it."""
+    job = next(stage.job for stage in render_module(spec).stages(spec, PLACES) if stage.name == "train")
+    config = next(text for path, text in job.files.items() if path.endswith("/train/config.json"))
+    sections = {**spec.training.model_dump(mode="json"), **spec.algorithm.model_dump(mode="json")}
+    sections["adam_eps"] = option.adam_eps
+    rule = UpdateRule(**{one.name: sections[one.name] for one in fields(UpdateRule)})
+    num_updates = spec.training.updates_per_step * spec.training.passes_per_step
+    return ParityCase(option.name, rule, num_updates, option.precision, config)
+
+
+def _of_backend(name: str, overrides: Sequence[str], python: str | None) -> dict[str, Cell]:
+    """Option -> cell. A spec that the backend refuses is no fault: it says that it cannot."""
+    cells: dict[str, Cell] = {}
+    cases = []
+    for option in OPTIONS:
+        try:
+            spec = spec_of(option, name, overrides)
+        except XpError as error:
+            cells[option.name] = {"refused": str(error).splitlines()[0]}
+            continue
+        if refusals := render_module(spec).refusals(spec):
+            cells[option.name] = {"refused": str(refusals[0])}
+            continue
+        python = python or spec.backend.runtime.python or sys.executable
+        cases.append(case_of(option, spec))
+    if not cases:
+        return cells
+    found = _run(name, python or sys.executable, Work(str(SHIPPED), tuple(cases)))
+    return cells | {case.name: found[case.name] for case in cases}
+
+
+def _run(backend: str, python: str, work: Work) -> dict[str, Cell]:
+    """The backend's program, in its own Python."""
+    words = [python, "-c", f"import importlib.util as u; raise SystemExit(u.find_spec({TRAINERS[backend]!r}) is None)"]
+    try:
+        is_there = subprocess.run(words, check=False, capture_output=True).returncode == 0
+    except OSError:
+        is_there = False
+    if not is_there:
+        missing = f"{python} has no {TRAINERS[backend]}: --python {backend}=PATH names the one that has it"
+        return {case.name: {"missing": missing} for case in work.cases}
+    with tempfile.TemporaryDirectory(prefix="xp-parity-") as scratch:
+        given, result, log = (Path(scratch, name) for name in ("work.json", "result.json", "log"))
+        given.write_text(work.to_json(), encoding="utf-8")
+        with log.open("w") as out:
+            command = [python, "-W", "ignore", "-m", PROGRAMS[backend], str(given), str(result)]
+            done = subprocess.run(command, check=False, stdout=out, stderr=subprocess.STDOUT)
+        if done.returncode or not result.exists():
+            raise XpError(
+                f"parity measure: {backend}'s program ended with {done.returncode}:\n{log.read_text()[-2000:]}",
+                ExitCode.STAGE_FAILED,
+            )
+        found: dict[str, Cell] = json.loads(result.read_text())
+        return found
+
+
+def largest(cell: Cell) -> float | None:
+    """The largest difference; None where nothing was measured."""
+    values = [value for value in cell.values() if isinstance(value, float)]
+    return max(values) if values else None
+
+
+def shown(cell: Cell) -> str:
+    """A cell in a word or two."""
+    value = largest(cell)
+    return next(iter(cell)) if value is None else f"{value:.0e}"
+
+
+def unexplained(measured: ParityMeasure) -> list[str]:
+    """Differences above the bar that no option explains, faults, and trainers that are not installed: one a line."""
+    why = {option.name: option.why for option in OPTIONS}
+    found = []
+    for option, cells in measured.options.items():
+        for backend, cell in cells.items():
+            value = largest(cell)
+            if value is None:
+                found += [f"{backend}, {option}: {text}" for kind, text in cell.items() if kind != "refused"]
+            elif value > BAR and backend not in why.get(option, {}):
+                found.append(f"{backend}, {option}: the update differs by {value:.1e}; expected at most {BAR:g}")
+    return found
+
+
+def table(measured: ParityMeasure) -> list[str]:
+    """Lines for a terminal."""
+    backends = list(dict.fromkeys(name for cells in measured.options.values() for name in cells))
+    width = max(map(len, measured.options))
+    lines = ["".join([" " * width, *(f"{name:>10}" for name in backends)])]
+    for option, cells in measured.options.items():
+        lines.append("".join([f"{option:{width}}", *(f"{shown(cells[name]):>10}" for name in backends)]))
+    return lines
+
+
+def section(file: Path) -> list[str]:
+    """The part of docs/parity.md that shows a measure's file; nothing without one."""
+    if not file.exists():
+        return []
+    said = json.loads(file.read_text(encoding="utf-8"))
+    measured = ParityMeasure(tuple(said["overrides"]), said["options"])
+    backends = list(next(iter(measured.options.values())))
+    why = {option.name: option.why for option in OPTIONS}
+    lines = [
+        "## Measured",
+        "",
+        "`make parity-measure` sends one recorded batch (16 episodes of four groups, with tools' results, three void"
+        " and two truncated episodes) through each trainer's own code: advantages, loss,",
+        "gradient of every parameter, parameters after the first and after all updates. A cell is the largest of these"
+        " differences from the papers' formulas in float64,",
+        f"relative to them; the bar is {BAR:g}. All figures: [{file.name}]({file.name}). The weights are float64 and"
+        " AdamW's epsilon 1e-4, but in the last row.",
+        "",
+        "| option | " + " | ".join(backends) + " |",
+        "|---|" + "---|" * len(backends),
+    ]
+    for option, cells in measured.options.items():
+        shown_cells = [_with_reason(cells[name], why.get(option, {}).get(name)) for name in backends]
+        lines.append(f"| {option} | " + " | ".join(shown_cells) + " |")
+    kept = [f"* {what}: {reason}." for what, reason in said["not measured"].items()]
+    return [*lines, "", "Not measured:", "", *kept, ""]
+
+
+def _with_reason(cell: Cell, reason: str | None) -> str:
+    value = largest(cell)
+    return f"{shown(cell)}: {reason}" if reason is not None and value is not None and value > BAR else shown(cell)

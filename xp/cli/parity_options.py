@@ -1,0 +1,92 @@
+"""Options that `parity measure` measures, and why a trainer's update differs where it does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+BASE = (
+    *("training.prompts_per_step=4", "training.group_size=4", "training.num_steps=1", "training.passes_per_step=3"),
+    *("training.micro_batch_size=4", "training.learning_rate=0.0005", "training.warmup_updates=0"),
+    *("training.max_grad_norm=1000", "training.max_tokens_per_turn=16", "training.max_response_tokens=64"),
+    *("training.kl_coef=0.05", "training.entropy_coef=0", "training.lr_schedule=constant"),
+    # The engine's log-probabilities are made up.
+    *("training.max_logprob_gap=null", "algorithm.dynamic_sampling=false"),
+)
+"""One rollout step of four groups of four, three updates over the whole of it."""
+OF_BACKEND = {"skyrl": ("hardware=cpu",)}
+"""Overrides with which a backend is measured on a machine without an accelerator."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """One row of the measure."""
+
+    name: str
+    overrides: tuple[str, ...] = ()
+    precision: str = "float64"
+    adam_eps: float = 1e-4
+    """Large beside a gradient of nearly zero, whose rounding AdamW would else make a step of. SkyRL has no key for it:
+    the measure sets it in the optimizer."""
+    why: dict[str, str] = field(default_factory=dict)
+    """Backend -> reason, where its update differs by more than the bar."""
+
+
+ROUNDING = (
+    "rounding of float32: AdamW divides a gradient by its own size, so that one of nearly zero turns its rounding into"
+    " a step"
+)
+SLIME = "its loss and gradient by the logits are held against the papers by tests/trainers/test_slime_losses.py"
+FAR = "its k3 penalty is cut at 10, which this policy passes: the learning rate is ten times the others'"
+NORMS = "weight decay leaves biases and norms out"
+CORRECTED = "backend.engine.name=vllm"
+OPTIONS = (
+    *(Option(f"algorithm={name}", (f"algorithm={name}",)) for name in ("grpo", "dapo", "dr_grpo", "rloo")),
+    *(Option(f"algorithm={name}", (f"algorithm={name}",)) for name in ("gspo", "cispo", "reinforce_pp")),
+    Option("advantage_scale=batch_std", ("algorithm.advantage_scale=batch_std",)),
+    Option("advantage_scale=none", ("algorithm.advantage_scale=none",)),
+    Option("loss_aggregation=sequence_mean", ("algorithm.loss_aggregation=sequence_mean",)),
+    Option("loss_aggregation=constant", ("algorithm.loss_aggregation=constant",)),
+    Option("a narrow clip", ("algorithm.clip_low=0.02", "algorithm.clip_high=0.04")),
+    Option("gspo, a wide clip", ("algorithm=gspo", "algorithm.clip_low=0.02", "algorithm.clip_high=0.04")),
+    Option("kl_coef=0", ("training.kl_coef=0",)),
+    *(Option(f"kl_estimator={name}", (f"algorithm.kl_estimator={name}",)) for name in ("k1", "k2")),
+    Option(
+        "kl and sequence_mean, far",
+        ("algorithm.loss_aggregation=sequence_mean", "training.learning_rate=0.005"),
+        why={"skyrl": FAR},
+    ),
+    Option("importance_correction=token", ("algorithm.importance_correction=token", CORRECTED)),
+    Option("importance_correction=sequence", ("algorithm.importance_correction=sequence", CORRECTED)),
+    Option("mask_truncated", ("algorithm.mask_truncated=true",)),
+    Option(
+        "mask_truncated, sequence_mean", ("algorithm.mask_truncated=true", "algorithm.loss_aggregation=sequence_mean")
+    ),
+    Option("temperature=0.7", ("training.temperature=0.7",)),
+    Option("entropy_coef=0.01", ("training.entropy_coef=0.01",)),
+    Option("micro_batch_size=1", ("training.micro_batch_size=1",)),
+    Option("micro_batch_size=16", ("training.micro_batch_size=16",)),
+    Option("max_tokens_per_micro_batch=128", ("training.max_tokens_per_micro_batch=128",)),
+    Option("updates_per_step=2", ("training.updates_per_step=2", "training.passes_per_step=2")),
+    Option(
+        "updates_per_step=2, sequence_mean",
+        (
+            "training.updates_per_step=2",
+            "training.passes_per_step=2",
+            "algorithm.loss_aggregation=sequence_mean",
+            "training.micro_batch_size=2",
+        ),
+    ),
+    Option("warmup_updates=3", ("training.warmup_updates=3",)),
+    Option("lr_schedule=cosine", ("training.lr_schedule=cosine",)),
+    Option("max_grad_norm=0.1", ("training.max_grad_norm=0.1",)),
+    Option("weight_decay=0.1", ("training.weight_decay=0.1",), why={"trl": NORMS}),
+    Option("grpo in float32, as it is trained", (), "float32", 1e-8, {"trl": ROUNDING, "skyrl": ROUNDING}),
+)
+NOT_MEASURED = {
+    "algorithm.dynamic_sampling": "it draws further batches; dapo is measured without it",
+    "algorithm=ppo": "the critic's update",
+    "algorithm=custom": "its advantages are the user's own",
+    "model.lora": "the first adapters are drawn by peft in each trainer",
+    "backend=slime": SLIME,
+    "several ranks": "the measure has one process; tests/trainers/test_trl_ranks.py compares two with one",
+}

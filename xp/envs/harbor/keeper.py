@@ -1,0 +1,208 @@
+"""The process that holds one session without a container: it runs its commands, and ends with all of their processes.
+
+Standard library only, and run by its path, so that it starts in some 20 ms. Standard input has one request a line,
+`{"command", "environ", "timeout_s", "output_bytes", "max_processes"}`, standard output one answer a line. It ends when
+its standard input ends, or when its parent is gone, and removes the directory that it was given.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+PR_SET_CHILD_SUBREAPER = 36
+POLL_S = 0.1
+WATCH_S = 0.5
+DRAIN_S = 0.3
+END_S = 10.0
+
+
+class Output:
+    """The beginning and the end of what a command writes; the middle is dropped while it is read."""
+
+    def __init__(self, descriptor: int, limit: int) -> None:
+        self._half = max(limit // 2, 1)
+        self._first, self._last, self._dropped = b"", b"", 0
+        self._lock = threading.Lock()
+        self._reader = threading.Thread(target=self._read, args=(descriptor,), daemon=True)
+        self._reader.start()
+
+    def text(self) -> str:
+        """Waits a moment for the rest; what stays in the background may write on, and nobody reads it."""
+        self._reader.join(DRAIN_S)
+        with self._lock:
+            first, last = (part.decode("utf-8", "replace") for part in (self._first, self._last))
+            middle = f"\n[... {self._dropped} bytes left out ...]\n" if self._dropped else ""
+        return first + middle + last
+
+    def _read(self, descriptor: int) -> None:
+        while piece := os.read(descriptor, 65536):
+            with self._lock:
+                room = self._half - len(self._first)
+                self._first += piece[:room]
+                self._last += piece[room:]
+                excess = max(len(self._last) - self._half, 0)
+                self._dropped += excess
+                self._last = self._last[excess:]
+        os.close(descriptor)
+
+
+def descendants() -> dict[int, int]:
+    """Process -> its group, of every process that this one or its children have started."""
+    children: dict[int, list[tuple[int, int]]] = {}
+    for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat", "rb") as file:
+                    state, parent, group = file.read().rpartition(b")")[2].split()[:3]
+            except OSError:
+                continue
+            if state != b"Z":
+                children.setdefault(int(parent), []).append((int(name), int(group)))
+    found: dict[int, int] = {}
+    waiting = [os.getpid()]
+    while waiting:
+        for process, its_group in children.get(waiting.pop(), ()):
+            if process not in found:
+                found[process] = its_group
+                waiting.append(process)
+    return found
+
+
+def kill_all() -> None:
+    """Kill groups, which takes those that are being forked too, until none is left."""
+    own, deadline = os.getpgrp(), time.monotonic() + END_S
+    while (found := descendants()) and time.monotonic() < deadline:
+        for group in set(found.values()) - {own}:
+            _kill(os.killpg, group)
+        for process in found:
+            _kill(os.kill, process)
+        _reap()
+
+
+def _kill(kill: Callable[[int, int], None], number: int) -> None:
+    with suppress(OSError):
+        kill(number, signal.SIGKILL)
+
+
+def _reap() -> None:
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def run(request: dict[str, Any], root: str) -> dict[str, Any]:
+    """The answer: the exit code (None where it was killed), the output, and the reason of the kill."""
+    reading, writing = os.pipe()
+    try:
+        process = subprocess.Popen(
+            ["bash", "-c", request["command"]],
+            stdin=subprocess.DEVNULL,
+            stdout=writing,
+            stderr=writing,
+            cwd=os.path.join(root, "app"),
+            env=request["environ"],
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        os.close(reading)
+        return {"code": None, "output": "", "killed": f"it could not be started: {error}"}
+    finally:
+        os.close(writing)
+    output = Output(reading, request["output_bytes"])
+    killed = _wait(process, request["timeout_s"], request["max_processes"])
+    return {"code": None if killed else process.returncode, "output": output.text(), "killed": killed}
+
+
+def _wait(process: subprocess.Popen[bytes], timeout_s: float, max_processes: int) -> str:
+    """Waits for the end. Returns the reason why it was killed; empty if it ended by itself."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            process.wait(POLL_S)
+            return ""
+        except subprocess.TimeoutExpired:
+            pass
+        if len(descendants()) > max_processes:
+            kill_all()
+            reason = f"it had started more than {max_processes} processes"
+        elif time.monotonic() > deadline:
+            _kill(os.killpg, process.pid)
+            reason = f"it took longer than {timeout_s:g} s"
+        else:
+            continue
+        process.wait()
+        return reason
+
+
+def remove(root: str) -> None:
+    """Remove the directory, also where its modes are in the way; links are removed and not followed."""
+
+    def again(function: Callable[[str], object], path: str, _: object) -> None:
+        try:
+            os.chmod(os.path.dirname(path), 0o700)
+            if not os.path.islink(path):
+                os.chmod(path, 0o700)
+            function(path)
+        except OSError:
+            pass
+
+    for _ in range(3):
+        shutil.rmtree(root, onerror=again)
+        if not os.path.lexists(root):
+            return
+
+
+def main(root: str, memory_bytes: int, parent: int) -> None:
+    """Answers requests until there are none."""
+    if sys.platform == "linux":
+        import resource
+
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1)
+        if memory_bytes:
+            resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    threading.Thread(target=_end_with, args=(parent, root), daemon=True).start()
+    try:
+        while line := sys.stdin.readline():
+            print(json.dumps(run(json.loads(line), root)), flush=True)
+            _reap()
+    except OSError:
+        pass  # nobody reads the answer
+    finally:
+        end(root)
+
+
+_ending = threading.Lock()
+
+
+def end(root: str) -> None:
+    """Leave no process and no directory; then end, whatever threads go on."""
+    with _ending:
+        kill_all()
+        remove(root)
+        os._exit(0)
+
+
+def _end_with(parent: int, root: str) -> None:
+    """A command may be running when the parent dies or hangs up."""
+    hung_up = select.poll()
+    hung_up.register(sys.stdin.fileno(), 0)  # Reports a hang-up alone.
+    while os.getppid() == parent and not hung_up.poll(WATCH_S * 1000):
+        pass
+    end(root)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

@@ -1,0 +1,161 @@
+"""A sandbox without isolation: a fresh directory on this machine, and a process that ends everything of a session."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from xp.envs.base import DeadlineExceeded, ProtocolError, ResponseLost
+from xp.envs.harbor import keeper
+from xp.envs.harbor.sandbox import MAX_PROCESSES, REWARD_BYTES, VERIFIER_LOGS, Ran
+
+PREFIX: Final = "xp-harbor-"
+ROOT_VARIABLE: Final = "XP_ROOT"
+"""Directory that stands for `/` of a container; a script writes `${XP_ROOT}/logs/verifier/reward.txt`."""
+PASSED: Final = ("PATH", "LANG", "LC_ALL", "TZ")
+"""Variables of this machine that commands get; nothing else of xp's environment reaches them."""
+STOP_S: Final = 15.0
+GRACE_S: Final = 30.0
+"""Beyond a command's own time limit, for a keeper on a busy machine."""
+
+
+class LocalSandbox:
+    """One directory with `app`, `tests` and `logs`, held by a xp.envs.harbor.keeper.
+
+    Args:
+        files: folder whose content the working directory begins with; its Dockerfile is left out. None: none.
+        environ: of the process, of which commands get `PASSED`.
+        memory_gb: of each process; None: no bound.
+    """
+
+    def __init__(self, files: Path | None, environ: Mapping[str, str], memory_gb: float | None) -> None:
+        self._owner = os.getpid()
+        self._root = Path(tempfile.mkdtemp(prefix=PREFIX))
+        self._lock = threading.Lock()
+        self._keeper: subprocess.Popen[bytes] | None = None
+        try:
+            for name in ("home", "tmp", VERIFIER_LOGS[1:]):
+                (self._root / name).mkdir(parents=True)
+            _copy(files, self._root / "app")
+            self._keeper = _start(self._root, memory_gb)
+        except BaseException:
+            self.close()
+            raise
+        self._environ = {name: environ[name] for name in PASSED if name in environ} | {
+            ROOT_VARIABLE: str(self._root),
+            "HOME": str(self._root / "home"),
+            "TMPDIR": str(self._root / "tmp"),
+            "TERM": "dumb",
+        }
+
+    @property
+    def root(self) -> Path:
+        return self._root
+
+    def run(
+        self, command: str, environ: Mapping[str, str], timeout_s: float, output_bytes: int, user: str | None = None
+    ) -> Ran:
+        """See CommandSandbox. A task that names a user is refused before."""
+        del user
+        request = {
+            "command": command,
+            "environ": {**self._environ, **environ},
+            "timeout_s": timeout_s,
+            "output_bytes": output_bytes,
+            "max_processes": MAX_PROCESSES,
+        }
+        with self._lock:
+            answer = self._ask(json.dumps(request).encode() + b"\n", timeout_s + GRACE_S)
+        return Ran(answer["code"], answer["output"], answer["killed"])
+
+    def put_tests(self, folder: Path) -> str:
+        """Fresh directories: what the model left at these places, a link perhaps, is removed and not followed."""
+        tests = self._root / "tests"
+        for place in (tests, self._root / "logs"):
+            if place.is_symlink() or place.is_file():
+                place.unlink()
+            else:
+                keeper.remove(str(place))
+        _copy(folder, tests)
+        (self._root / VERIFIER_LOGS[1:]).mkdir(parents=True)
+        return str(tests)
+
+    def read(self, name: str) -> str | None:
+        """See CommandSandbox; a link that leaves the directory is a fault."""
+        path = self._root / VERIFIER_LOGS[1:] / name
+        if not path.is_file():
+            return None
+        if path.resolve() != self._root.resolve() / VERIFIER_LOGS[1:] / name:
+            raise ProtocolError(f"{VERIFIER_LOGS}/{name} is a link")
+        with path.open("rb") as file:
+            return file.read(REWARD_BYTES).decode("utf-8", "replace")
+
+    def close(self) -> None:
+        """See CommandSandbox; a forked process leaves its parent's alone."""
+        process, self._keeper = self._keeper, None
+        if self._owner != os.getpid():
+            return
+        if process is not None:
+            for stream in (process.stdin, process.stdout):
+                assert stream is not None
+                with suppress(OSError):
+                    stream.close()
+            try:
+                process.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        if self._root.exists():  # The keeper was killed, by the model perhaps.
+            keeper.remove(str(self._root))
+
+    def _ask(self, request: bytes, limit_s: float) -> dict[str, Any]:
+        process, deadline = self._keeper, time.monotonic() + limit_s
+        if process is None:
+            raise ResponseLost("the sandbox is closed")
+        assert process.stdin is not None
+        assert process.stdout is not None
+        line = b""
+        try:
+            process.stdin.write(request)
+            process.stdin.flush()
+            while not line.endswith(b"\n"):
+                if not select.select([process.stdout], [], [], max(deadline - time.monotonic(), 0.0))[0]:
+                    raise DeadlineExceeded(f"the sandbox did not answer within {limit_s:g} s")
+                if not (piece := os.read(process.stdout.fileno(), 65536)):
+                    raise ResponseLost("the process that holds the sandbox has ended")
+                line += piece
+        except (OSError, ValueError) as error:
+            raise ResponseLost(f"the process that holds the sandbox has ended: {error}") from None
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+
+def _start(root: Path, memory_gb: float | None) -> subprocess.Popen[bytes]:
+    memory = 0 if memory_gb is None else int(memory_gb * 1e9)
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", keeper.__file__, str(root), str(memory), str(os.getpid())],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={name: os.environ[name] for name in PASSED if name in os.environ},
+        start_new_session=True,
+    )
+
+
+def _copy(folder: Path | None, to: Path) -> None:
+    """Copies a task's folder, whose links stay within the task and become the files that they name."""
+    if folder is None or not folder.is_dir():
+        to.mkdir()
+    else:
+        shutil.copytree(folder, to, ignore=shutil.ignore_patterns("Dockerfile"))

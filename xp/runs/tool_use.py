@@ -1,0 +1,76 @@
+"""Use of tools in the trajectories of a run's training, counted one record at a time."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from xp.diagnosis.history import ToolUse
+from xp.episode.trajectory import TOOLS
+from xp.security.names import is_name
+
+STAGE: Final = "train"
+"""Its trajectories are counted."""
+
+
+class ToolCount:
+    """Counts calls; a long run's trajectories are larger than memory, so none is kept."""
+
+    def __init__(self) -> None:
+        self._calls: Counter[str] = Counter()
+        self._offered: set[tuple[Path, str]] = set()
+        self._num_episodes, self._waited, self._elapsed = 0, 0.0, 0.0
+
+    def add(self, file: Path, record: Any) -> None:
+        """Counts one record of a file of trajectories; a record of another shape is left out."""
+        try:
+            calls = [str(call["name"]) for call in record["tool_calls"] if "name" in call]
+            waited, elapsed = sum(record["env_s"]), record["elapsed_s"]
+        except (KeyError, TypeError):
+            return
+        self._num_episodes += 1
+        self._calls.update(calls)
+        self._offered.add((file.parent, str(record.get(TOOLS, ""))))
+        self._waited += waited
+        self._elapsed += elapsed
+
+    def result(self) -> ToolUse | None:
+        """The use so far; None: no episode was counted."""
+        if not self._num_episodes:
+            return None
+        names = frozenset(name for place, digest in self._offered for name in _tools(place, digest))
+        share = self._waited / self._elapsed if self._elapsed > 0 else None
+        return ToolUse(self._num_episodes, names, self._calls, share)
+
+
+def tool_use(run: Path) -> ToolUse | None:
+    """Use of tools in all trajectories of a run's training; None: there is none."""
+    count = ToolCount()
+    for file in sorted(run.glob(f"attempt_*/{STAGE}/trajectories/*.jsonl")):
+        for record in _records(file):
+            count.add(file, record)
+    return count.result()
+
+
+def _records(file: Path) -> Iterator[Mapping[str, Any]]:
+    """A torn line is passed over."""
+    with file.open("rb") as lines:
+        for line in lines:
+            try:
+                yield json.loads(line)
+            except (ValueError, RecursionError):
+                continue
+
+
+def _tools(place: Path, digest: str) -> list[str]:
+    """Names of the tools that a trajectory's digest stands for."""
+    file = place / TOOLS / f"{digest}.json"
+    if not is_name(digest) or not file.is_file():
+        return []
+    try:
+        return [str(one["function"]["name"]) for one in json.loads(file.read_bytes())]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return []

@@ -1,0 +1,92 @@
+"""The model of the measure: small, untrained, with weights large enough that no two tokens are alike."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from xp.worker.parity.recorded import LAST_ID, RecordedEpisode
+
+SIZES = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 512,
+}
+INITIALIZER_RANGE = 0.2
+
+
+def make_model(directory: Path, tokenizer: Path) -> None:
+    """Write a Qwen3 with random weights and the tokenizer, as Hugging Face files."""
+    from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
+
+    words = AutoTokenizer.from_pretrained(tokenizer)
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=1 + max(LAST_ID, words.eos_token_id, words.pad_token_id),
+        initializer_range=INITIALIZER_RANGE,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=words.eos_token_id,
+        pad_token_id=words.pad_token_id,
+        **SIZES,
+    )
+    Qwen3ForCausalLM(config).save_pretrained(directory)
+    words.save_pretrained(directory)
+
+
+def says(model: Any, episode: RecordedEpisode, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probability of each token of the response, and the entropy at its place."""
+    ids = torch.tensor([[*episode.prompt_ids, *episode.response_ids]])
+    logits = model(input_ids=ids).logits[0, len(episode.prompt_ids) - 1 : -1] / temperature
+    logprobs = torch.log_softmax(logits, -1)
+    chosen = logprobs.gather(1, ids[0, len(episode.prompt_ids) :, None])[:, 0]
+    return chosen, -(logprobs.exp() * logprobs).sum(-1)
+
+
+class ExactPolicy:
+    """The model in float64, one episode at a time and without padding.
+
+    Args:
+        directory: of the model.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        from transformers import AutoModelForCausalLM
+
+        self.model: Any = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float64)
+        keep_precision(self.model)
+
+    def says(self, episode: RecordedEpisode, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
+        return says(self.model, episode, temperature)
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """Copies of the parameters."""
+        return {name: weight.detach().clone() for name, weight in self.model.named_parameters()}
+
+
+def keep_precision(model: Any) -> None:
+    """Let the norms of a model compute in its own type; transformers computes them in float32."""
+    for module in model.modules():
+        if type(module).__name__.endswith("RMSNorm"):
+            module.forward = _Norm(module)
+
+
+class _Norm:
+    """RMSNorm (arXiv:1910.07467) in the input's own type.
+
+    Args:
+        module: its weight and epsilon.
+    """
+
+    def __init__(self, module: Any) -> None:
+        self._module = module
+
+    def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
+        square = hidden.square().mean(-1, keepdim=True)
+        return self._module.weight * hidden * torch.rsqrt(square + self._module.variance_epsilon)

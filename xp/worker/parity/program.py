@@ -1,0 +1,46 @@
+"""The frame of a backend's program: each case through its trainer, beside the reference, and one JSON file."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from xp.errors import XpError
+from xp.reading import config_of
+from xp.worker.parity.differences import differences
+from xp.worker.parity.found import Found
+from xp.worker.parity.model import ExactPolicy, make_model
+from xp.worker.parity.recorded import ParityCase, RecordedEpisode, Work, batch
+from xp.worker.parity.reference import reference
+
+Trainer = Callable[[ParityCase, Sequence[RecordedEpisode], Path, Path], Found]
+"""Takes a case, the batch, the model's directory and a scratch directory."""
+
+
+def measure(argv: Sequence[str], trainer: Trainer) -> None:
+    """`argv`: the work's file, and the file that gets case -> differences, or the fault where a case failed."""
+    work = config_of(Path(argv[0]), Work.from_json)
+    results: dict[str, dict[str, float | str]] = {}
+    with tempfile.TemporaryDirectory(prefix="xp-parity-") as scratch:
+        model = Path(scratch, "model")
+        make_model(model, Path(work.tokenizer))
+        for number, case in enumerate(work.cases):
+            place = Path(scratch, str(number))
+            place.mkdir()
+            try:
+                results[case.name] = measured(case, batch(), model, place, trainer)
+            except XpError as error:
+                results[case.name] = {"fault": str(error)}
+            print(case.name, results[case.name], flush=True)
+    Path(argv[1]).write_text(json.dumps(results, indent=2) + "\n")
+
+
+def measured(
+    case: ParityCase, episodes: Sequence[RecordedEpisode], model: Path, scratch: Path, trainer: Trainer
+) -> dict[str, float | str]:
+    """One case: the trainer first, since it says which episodes are in which update."""
+    found = trainer(case, episodes, model, scratch)
+    return {**asdict(differences(found, reference(case.rule, episodes, ExactPolicy(model), found.members)))}

@@ -1,0 +1,129 @@
+"""The recorded batch: token ids, masks, rewards and the engine's log-probabilities, the same for every trainer."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from xp.codec import JsonFile
+
+BAR = 1e-5
+"""Relative difference of an update; a larger one is of meaning, not of rounding."""
+SEED = 29
+FIRST_ID, LAST_ID = 16, 95
+"""Range of the token ids that occur."""
+GROUP_SIZE = 4
+REWARDS: tuple[tuple[float | None, ...], ...] = (
+    (1.0, None, 0.0, 0.5),
+    (0.3, 0.9, None, None),
+    (0.1, 0.2, 0.7, 0.0),
+    (0.25, 1.0, 0.6, 0.05),
+)
+"""A row is a group; None is void. The groups have three, two, four and four valid episodes."""
+TRUNCATED = ((2, 2), (3, 1))
+"""Group and number of each truncated episode."""
+SPREAD = 0.2
+"""Standard deviation of the engine's log-probabilities around the policy's."""
+
+
+@dataclass(frozen=True)
+class RecordedEpisode:
+    """One episode of the batch."""
+
+    group: int
+    prompt_ids: tuple[int, ...]
+    response_ids: tuple[int, ...]
+    """Tokens of all turns, the tools' results included."""
+    mask: tuple[int, ...]
+    """1 where the policy wrote. An episode that is left out keeps its own: `trained` is empty then."""
+    reward: float | None
+    """None: void."""
+    is_truncated: bool
+    noise: tuple[float, ...]
+    """Difference of the engine's log-probability of a token from the policy's."""
+
+    def trained(self, mask_truncated: bool) -> tuple[int, ...]:
+        """1 where a token is trained on; void episodes, and truncated ones that are left out, have none."""
+        if self.reward is None or (mask_truncated and self.is_truncated):
+            return (0,) * len(self.mask)
+        return self.mask
+
+
+@dataclass(frozen=True)
+class UpdateRule:
+    """An update as the spec means it: xp's words of `algorithm` and `training`."""
+
+    estimator: str
+    advantage_scale: str
+    policy_loss: str
+    ratio_level: str
+    clip_low: float
+    clip_high: float
+    loss_aggregation: str
+    kl_estimator: str
+    kl_coef: float
+    entropy_coef: float
+    importance_correction: str
+    importance_cap: float
+    mask_truncated: bool
+    temperature: float
+    max_response_tokens: int
+    learning_rate: float
+    lr_schedule: str
+    warmup_updates: int
+    weight_decay: float
+    adam_beta1: float
+    adam_beta2: float
+    adam_eps: float
+    max_grad_norm: float
+
+
+@dataclass(frozen=True)
+class ParityCase:
+    """One option of the spec."""
+
+    name: str
+    rule: UpdateRule
+    num_updates: int
+    precision: str
+    """float64, so that rounding does not look like a difference of meaning; or float32, as the trainer trains."""
+    config: str
+    """The trainer's training stage, as the control plane renders it: JSON, or empty where it has none."""
+
+
+@dataclass(frozen=True)
+class Work(JsonFile):
+    """Input of a backend's program."""
+
+    tokenizer: str
+    """Directory of a tokenizer that knows the tokens."""
+    cases: tuple[ParityCase, ...]
+
+
+def batch() -> tuple[RecordedEpisode, ...]:
+    """The same each time: prompts of a group are the same, and every episode has other tokens."""
+    draw = random.Random(SEED)
+    return tuple(
+        _episode(draw, group, number, prompt, reward)
+        for group, rewards in enumerate(REWARDS)
+        for prompt in [_ids(draw, 5 + 3 * group)]
+        for number, reward in enumerate(rewards)
+    )
+
+
+def _episode(
+    draw: random.Random, group: int, number: int, prompt: tuple[int, ...], reward: float | None
+) -> RecordedEpisode:
+    """One to three turns of the policy, with a tool's result between two."""
+    mask: list[int] = []
+    for turn in range(1 + (group + number) % 3):
+        mask += [0] * (draw.randint(2, 6) if turn else 0)
+        mask += [1] * draw.randint(2, 7)
+    noise = tuple(draw.gauss(0, SPREAD) for _ in mask)
+    return RecordedEpisode(
+        group, prompt, _ids(draw, len(mask)), tuple(mask), reward, (group, number) in TRUNCATED, noise
+    )
+
+
+def _ids(draw: random.Random, count: int) -> tuple[int, ...]:
+    return tuple(draw.randint(FIRST_ID, LAST_ID) for _ in range(count))

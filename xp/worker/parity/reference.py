@@ -1,0 +1,136 @@
+"""An update as the papers write it, in float64: advantages, loss, gradient, AdamW. No trainer's code is in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from xp.worker.learning_rate import learning_rate_factor
+from xp.worker.parity.found import Found
+from xp.worker.parity.model import ExactPolicy
+from xp.worker.parity.recorded import RecordedEpisode, UpdateRule
+
+EPSILON = 1e-6
+"""Added to a standard deviation: the papers add none, SkyRL and Slime this."""
+
+
+def advantages(rule: UpdateRule, episodes: Sequence[RecordedEpisode]) -> list[float]:
+    """One an episode, over the valid ones: GRPO (arXiv:2402.03300), RLOO (2402.14740), REINFORCE++ (2501.03262)."""
+    found = torch.zeros(len(episodes), dtype=torch.float64)
+    valid = [at for at, episode in enumerate(episodes) if episode.reward is not None]
+    rewards = torch.tensor([episodes[at].reward for at in valid], dtype=torch.float64)
+    if rule.estimator == "reinforce_pp":
+        tokens = torch.tensor([sum(episodes[at].trained(rule.mask_truncated)) for at in valid])
+        by_token = rewards.repeat_interleave(tokens)
+        found[valid] = (rewards - by_token.mean()) / by_token.std()
+        return [float(one) for one in found]
+    groups = torch.tensor([episodes[at].group for at in valid])
+    for group in groups.unique():
+        members = [at for at in valid if episodes[at].group == group]
+        own = rewards[groups == group]
+        centred = own - own.mean()
+        if rule.estimator == "rloo":
+            centred = centred * len(own) / (len(own) - 1)
+        found[members] = centred / (own.std() + EPSILON) if rule.advantage_scale == "group_std" else centred
+    scaled = found / (rewards.std() + EPSILON) if rule.advantage_scale == "batch_std" else found
+    return [float(one) for one in scaled]
+
+
+def objective(
+    rule: UpdateRule, now: torch.Tensor, old: torch.Tensor, advantage: float, mask: torch.Tensor
+) -> torch.Tensor:
+    """A token's gain. PPO's clip (1707.06347), GSPO's ratio (2507.18071, eq. 7), CISPO's weight (2506.13585, eq. 4)."""
+    gap = now - old
+    if rule.ratio_level == "sequence":
+        gap = ((gap * mask).sum() / mask.sum().clamp(min=1)).expand_as(gap)
+    ratio = gap.exp()
+    bounded = ratio.clamp(1 - rule.clip_low, 1 + rule.clip_high)
+    if rule.policy_loss == "cispo":
+        return bounded.detach() * advantage * now
+    return torch.minimum(ratio * advantage, bounded * advantage)
+
+
+def correction(rule: UpdateRule, old: torch.Tensor, engine: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Truncated importance sampling: the weight of the gap between trainer and engine."""
+    gap = (old - engine) * mask
+    if rule.importance_correction == "none":
+        return torch.ones_like(gap)
+    gap = gap.sum().expand_as(gap) if rule.importance_correction == "sequence" else gap
+    return gap.exp().clamp(max=rule.importance_cap)
+
+
+def penalty(rule: UpdateRule, now: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
+    """Schulman's estimators, http://joschu.net/blog/kl-approx.html."""
+    gap = reference - now
+    return {"k1": -gap, "k2": gap.square() / 2, "k3": gap.exp() - 1 - gap}[rule.kl_estimator]
+
+
+def shares(rule: UpdateRule, masks: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Weight of each token in the mean over an update; an episode without a trained token counts nowhere."""
+    num_tokens, num_episodes = sum(mask.sum() for mask in masks), sum(bool(mask.any()) for mask in masks)
+    divisors: dict[str, Callable[[torch.Tensor], Any]] = {
+        "token_mean": lambda _: num_tokens,
+        "sequence_mean": lambda mask: mask.sum().clamp(min=1) * num_episodes,
+        "constant": lambda _: num_episodes * rule.max_response_tokens,
+    }
+    return [mask / divisors[rule.loss_aggregation](mask) for mask in masks]
+
+
+def reference(
+    rule: UpdateRule, episodes: Sequence[RecordedEpisode], policy: ExactPolicy, members: Sequence[Sequence[int]]
+) -> Found:
+    """All updates of one rollout step.
+
+    Args:
+        rule: of the spec.
+        episodes: the batch.
+        policy: in float64; it is trained.
+        members: episodes of each update.
+    """
+    masks = [torch.tensor(one.trained(rule.mask_truncated), dtype=torch.float64) for one in episodes]
+    with torch.no_grad():
+        before = [policy.says(episode, rule.temperature)[0] for episode in episodes]
+    gains = advantages(rule, episodes)
+    found = Found(gains, [], [], [], policy.weights(), [list(one) for one in members])
+    adam: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
+    for update, chosen in enumerate(members):
+        terms = []
+        num_tokens = sum(masks[at].sum() for at in chosen)
+        for at, share in zip(chosen, shares(rule, [masks[at] for at in chosen]), strict=True):
+            now, entropy = policy.says(episodes[at], rule.temperature)
+            engine = before[at] + torch.tensor(episodes[at].noise, dtype=torch.float64)
+            gain = objective(rule, now, before[at], gains[at], masks[at])
+            gain = gain * correction(rule, before[at], engine, masks[at])
+            terms.append(((rule.kl_coef * penalty(rule, now, before[at]) - gain) * share).sum())
+            terms.append(-rule.entropy_coef * (entropy * masks[at]).sum() / num_tokens)
+        policy.model.zero_grad()
+        loss = torch.stack(terms).sum()
+        loss.backward()
+        found.losses.append(loss.item())
+        found.sizes.append(torch.stack(terms).abs().sum().item())
+        found.gradients.append(_adamw(rule, policy.model, update, len(members), adam))
+        found.parameters.append(policy.weights())
+    return found
+
+
+@torch.no_grad()  # type: ignore[untyped-decorator]
+def _adamw(
+    rule: UpdateRule, model: Any, update: int, num_updates: int, moments: dict[str, Any]
+) -> dict[str, torch.Tensor]:
+    """One step (1711.05101) along the gradient cut at max_grad_norm; gives back that gradient."""
+    named = {name: weight for name, weight in model.named_parameters() if weight.grad is not None}
+    norm = torch.stack([weight.grad.square().sum() for weight in named.values()]).sum().sqrt()
+    cut = min(1.0, rule.max_grad_norm / float(norm))
+    gradients = {name: weight.grad * cut for name, weight in named.items()}
+    rate = rule.learning_rate * learning_rate_factor(rule.lr_schedule, rule.warmup_updates, num_updates, update)
+    for name, weight in named.items():
+        mean, square = moments.get(name, (torch.zeros_like(weight), torch.zeros_like(weight)))
+        mean = rule.adam_beta1 * mean + (1 - rule.adam_beta1) * gradients[name]
+        square = rule.adam_beta2 * square + (1 - rule.adam_beta2) * gradients[name].square()
+        moments[name] = mean, square
+        step = mean / (1 - rule.adam_beta1 ** (update + 1))
+        root = (square / (1 - rule.adam_beta2 ** (update + 1))).sqrt()
+        weight.mul_(1 - rate * rule.weight_decay).sub_(rate * step / (root + rule.adam_eps))
+    return gradients
