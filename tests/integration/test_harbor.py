@@ -227,6 +227,37 @@ def test_a_process_that_is_ended_leaves_no_process_and_no_directory(number: sign
         time.sleep(0.1)
 
 
+STARTS_LATE = """
+import os, subprocess, sys, threading
+from xp.envs.harbor import keeper
+is_starting, may_start, has_started = threading.Event(), threading.Event(), threading.Event()
+popen, remove = subprocess.Popen, keeper.remove
+def late(*arguments, **named):
+    is_starting.set()
+    may_start.wait(2)
+    process = popen(*arguments, **named)
+    has_started.set()
+    return process
+def between(root):
+    may_start.set()
+    has_started.wait(10)
+    remove(root)
+subprocess.Popen, keeper.remove = late, between
+root = sys.argv[1]
+request = {"command": "sleep 607", "environ": {"PATH": os.environ["PATH"], "XP_ROOT": root}, "output_bytes": 1}
+limits = {"timeout_s": 600, "max_processes": 9}
+threading.Thread(target=keeper.run, args=(request | limits, root), daemon=True).start()
+is_starting.wait()
+keeper.end(root)
+"""
+
+
+def test_a_command_that_starts_while_its_session_ends_does_not_outlive_it(place: Path) -> None:
+    (place / "session/app").mkdir(parents=True)
+    words = [sys.executable, "-c", STARTS_LATE, str(place / "session")]
+    subprocess.run(words, cwd=ROOT, check=True, timeout=120)
+
+
 def test_a_sandbox_that_cannot_be_filled_leaves_no_directory(tmp_path: Path) -> None:
     files = tmp_path / "files"
     files.mkdir()

@@ -26,6 +26,8 @@ POLL_S = 0.1
 WATCH_S = 0.5
 DRAIN_S = 0.3
 END_S = 10.0
+_ending = threading.Lock()
+"""Held while a command is started and from the end's beginning on: what starts during the end would outlive it."""
 
 
 class Output:
@@ -106,15 +108,16 @@ def run(request: dict[str, Any], root: str) -> dict[str, Any]:
     """The answer: the exit code (None where it was killed), the output, and the reason of the kill."""
     reading, writing = os.pipe()
     try:
-        process = subprocess.Popen(
-            ["bash", "-c", request["command"]],
-            stdin=subprocess.DEVNULL,
-            stdout=writing,
-            stderr=writing,
-            cwd=os.path.join(root, "app"),
-            env=request["environ"],
-            start_new_session=True,
-        )
+        with _ending:
+            process = subprocess.Popen(
+                ["bash", "-c", request["command"]],
+                stdin=subprocess.DEVNULL,
+                stdout=writing,
+                stderr=writing,
+                cwd=os.path.join(root, "app"),
+                env=request["environ"],
+                start_new_session=True,
+            )
     except (OSError, ValueError) as error:
         os.close(reading)
         return {"code": None, "output": "", "killed": f"it could not be started: {error}"}
@@ -182,9 +185,6 @@ def main(root: str, memory_bytes: int, parent: int) -> None:
         pass  # nobody reads the answer
     finally:
         end(root)
-
-
-_ending = threading.Lock()
 
 
 def end(root: str) -> None:
