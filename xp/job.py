@@ -35,6 +35,8 @@ class Runtime:
     """Variable that names a checkout -> where the image has it."""
     lock: str | None = None
     """Key of the lock of its environment (`xp.runtime_locks`); used where neither of the first two is set."""
+    checkouts: str | None = None
+    """Key of the checkouts that `install` makes (`xp.runtime_checkouts`); used for variables that are not set."""
     packages: tuple[str, ...] = ()
     """Modules that must be importable there, checked before the start."""
     install: str | None = None

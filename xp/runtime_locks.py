@@ -13,7 +13,7 @@ WHOLE = ".whole"
 """Written last into an environment; one without it is unfinished."""
 
 _PACKAGE = Path(__file__).resolve().parent
-_LOCKS = (_PACKAGE if (_PACKAGE / "runtimes").is_dir() else _PACKAGE.parent) / "runtimes"
+LOCKS = (_PACKAGE if (_PACKAGE / "runtimes").is_dir() else _PACKAGE.parent) / "runtimes"
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def versions_in(files: Sequence[Path]) -> dict[str, str]:
 
 def locks() -> dict[str, RuntimeLock]:
     """Name -> lock, for every folder that has one."""
-    found = sorted(_LOCKS.glob(f"*/{LOCK}"))
+    found = sorted(LOCKS.glob(f"*/{LOCK}"))
     return {file.parent.name: RuntimeLock(file.parent.name, file.parent) for file in found}
 
 
@@ -66,15 +66,19 @@ def lock_with(key: str) -> RuntimeLock | None:
 
 
 def smallest_with(modules: Sequence[str]) -> RuntimeLock | None:
-    """The lock with the fewest packages that holds all of these modules; None where no lock does."""
+    """The lock with the fewest packages that holds all of these modules; None where no lock does.
+
+    FlashAttention, which computes on GPUs alone, is left out where it is not among the modules.
+    """
     wanted = {module.partition(".")[0].replace("_", "-") for module in modules}
-    found = [lock for lock in locks().values() if wanted <= lock.versions().keys()]
+    variants = [replace(lock, has_flash="flash-attn" in wanted) for lock in locks().values()]
+    found = [lock for lock in variants if wanted <= lock.versions().keys()]
     return min(found, key=lambda lock: len(lock.versions()), default=None)
 
 
 def added_to_image() -> list[str]:
     """Requirements of xp's that an image with the trainer's checkouts lacks."""
-    lines = (_LOCKS / "slime" / "added.txt").read_text(encoding="utf-8").splitlines()
+    lines = (LOCKS / "slime" / "added.txt").read_text(encoding="utf-8").splitlines()
     return [line for line in lines if line and not line.startswith("#")]
 
 

@@ -138,7 +138,6 @@ def test_a_changed_lock_is_another_environment(small: RuntimeLock) -> None:
     [
         (["env=whodunit_mini"], "xp's own Python"),
         ([*GPU, "backend=skyrl", "backend.runtime.python=python3"], "backend.runtime.python=python3"),
-        ([*GPU, "backend=skyrl-main"], "SKYRL_PATH"),
         ([*SLIME, "backend.runtime.project_env=null"], "strategy=megatron"),
     ],
 )

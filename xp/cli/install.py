@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from xp.backends.stages.needs import runtime_lock
+from xp.cli.install_checkouts import install_sources, interpreter_for
 from xp.errors import ExitCode, XpError
 from xp.runtime_locks import AFTER_LOCK, WHOLE, RuntimeLock, directory, installed
 from xp.spec import LauncherName, RunSpec
@@ -29,10 +30,22 @@ def install(spec: RunSpec, python: str | None = None) -> Path | None:
         The environment's interpreter; None where the spec names its own, or runs in xp's.
 
     Raises:
-        XpError: RUNTIME where uv is missing or failed; nothing that looks installed is left then.
+        XpError: RUNTIME where uv or git is missing or failed; nothing that looks installed is left then.
     """
+    if sources := install_sources(spec):
+        for variable, place in sources.items():
+            print(f"{variable}={place}")
+        return _python_of_sources(spec, Path(sources[str(spec.backend.runtime.project_env)]), python)
     lock = runtime_lock(spec)
     return None if lock is None else install_lock(lock, python)
+
+
+def _python_of_sources(spec: RunSpec, checkout: Path, python: str | None) -> Path | None:
+    """The checkout's own `.venv`, else one that has the trainer's packages; None where the spec names its own."""
+    if spec.backend.runtime.python is not None:
+        return None
+    own = checkout / ".venv" / "bin" / "python"
+    return own if own.exists() and python is None else interpreter_for(spec, python)
 
 
 def install_lock(lock: RuntimeLock, python: str | None = None) -> Path:
@@ -58,8 +71,6 @@ def why_not(spec: RunSpec) -> str:
     runtime = spec.backend.runtime
     if runtime.python is not None:
         return f"the job's Python is backend.runtime.python={runtime.python}"
-    if runtime.project_env is not None:
-        return f"the job's Python belongs to the checkout that {runtime.project_env} names"
     if spec.hardware.accelerator == "cpu":
         return "on hardware=cpu the job runs in xp's own Python (make setup), or in .venv-skyrl (make rehearse-skyrl)"
     strategy = spec.backend.parallel.strategy

@@ -14,7 +14,7 @@ from xp.doctor.finding import Finding, fault, fault_of, ok, unknown
 from xp.errors import ExitCode, XpError
 from xp.job import Stage
 from xp.launchers.checkouts import commit_of, differing
-from xp.launchers.preflight import interpreter, probe
+from xp.launchers.preflight import checkouts, interpreter, probe
 from xp.planning.memory import weights_of
 from xp.planning.memory.estimate import shape_of
 from xp.spec import LauncherName, RunSpec
@@ -56,9 +56,10 @@ def _differs(there: str | None, pin: str) -> bool:
 
 def _checkouts(spec: RunSpec) -> Iterator[Finding]:
     """Each checkout that the backend wants: named, there, and at its pinned commit."""
-    wrong = {text.partition(":")[0]: text for text in differing(spec.backend.commits)}
+    environ = {**os.environ, **checkouts(trainer_runtime(spec, ()))}
+    wrong = {text.partition(":")[0]: text for text in differing(spec.backend.commits, environ)}
     for variable, pin in spec.backend.commits.items():
-        place = os.environ.get(variable)
+        place = environ.get(variable)
         if not place:
             yield unknown(
                 "checkout", f"{variable} is not set: in the backend's image nothing is missing, else export it"

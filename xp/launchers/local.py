@@ -22,7 +22,7 @@ from xp.launchers.limits import needs_one_node
 from xp.launchers.node.gpus import Gpus, claim
 from xp.launchers.node.log import LogStream, is_screen
 from xp.launchers.node.pipe import drain
-from xp.launchers.preflight import check_machine, interpreter, project
+from xp.launchers.preflight import check_machine, checkouts, interpreter, project
 from xp.spec.place import LauncherSpec
 
 GUARD = Path(__file__).parent / "node" / "guard.py"
@@ -158,6 +158,7 @@ class LocalLauncher:
         return {
             **plain,
             **hidden,
+            **checkouts(job.runtime),
             **({"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {}),
             **(_screen() if self._on_screen else {}),
             "PYTHONPATH": os.pathsep.join(path),

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from xp.errors import ExitCode, XpError
 from xp.job import Runtime, Stage
+from xp.runtime_checkouts import installed_checkouts
 from xp.runtime_locks import installed
 
 _PROBE = """
@@ -64,23 +65,32 @@ def interpreter(runtime: Runtime) -> str:
     checkout = project(runtime)
     if checkout is not None and (checkout / ".venv/bin/python").exists():
         return str(checkout / ".venv/bin/python")
-    made = None if runtime.lock is None else installed(runtime.lock)
-    return sys.executable if made is None else str(made)
+    for key in (runtime.lock, runtime.checkouts):
+        if key is not None and (made := installed(key)) is not None and made.exists():
+            return str(made)
+    return sys.executable
 
 
 def project(runtime: Runtime) -> Path | None:
     """The checkout that the runtime names, if it names one."""
     if runtime.project is None:
         return None
-    value = os.environ.get(runtime.project, "")
+    value = os.environ.get(runtime.project) or checkouts(runtime).get(runtime.project, "")
     if not value or not Path(value).is_dir():
         state = f"is {value!r}, which is not a directory" if value else "is not set"
         raise XpError(
             f"backend.runtime needs a checkout and {runtime.project} {state};"
-            f" set it with `export {runtime.project}=/path/to/checkout`",
+            f" set it with `export {runtime.project}=/path/to/checkout`"
+            + (f", or make one: {runtime.install}" if runtime.install and runtime.checkouts else ""),
             ExitCode.RUNTIME,
         )
     return Path(value).absolute()
+
+
+def checkouts(runtime: Runtime, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Variables of checkouts that `install` made and that nobody has set."""
+    made = installed_checkouts(runtime.checkouts)
+    return {variable: place for variable, place in made.items() if not environ.get(variable)}
 
 
 def probe(

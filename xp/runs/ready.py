@@ -12,6 +12,7 @@ from xp.errors import ExitCode, XpError
 from xp.launchers.base import Context, Launcher
 from xp.launchers.checkouts import differing
 from xp.launchers.files import inside, locate_modules
+from xp.launchers.preflight import checkouts
 from xp.runs.run_directory import check_run_directory, check_writable
 from xp.security.names import is_name
 from xp.security.secrets import Redactor, resolve, telling_values
@@ -59,10 +60,16 @@ def make_ready(plan: Plan, launcher: Launcher, outputs: Path, modules: Sequence[
             " set one of the two otherwise",
             ExitCode.PLAN,
         )
-    if launcher.is_here and (wrong := list(differing(plan.spec.backend.commits))):
+    if launcher.is_here and (wrong := list(differing(plan.spec.backend.commits, _variables(plan)))):
         raise XpError("\n".join(wrong), ExitCode.RUNTIME)
     launcher.check(plan.stages, context_of(plan, outputs, ready))
     return ready
+
+
+def _variables(plan: Plan) -> dict[str, str]:
+    """This process's environment, and where `install` put checkouts that it names no other place for."""
+    found = {name: place for stage in plan.stages for name, place in checkouts(stage.job.runtime).items()}
+    return {**found, **os.environ}
 
 
 def context_of(plan: Plan, outputs: Path, ready: Ready) -> Context:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from xp.job import Resources, Runtime
+from xp.runtime_checkouts import Checkouts, checkouts_of
 from xp.runtime_locks import RuntimeLock, locks
 from xp.spec import Attention, EngineName, RunSpec, Strategy
 
@@ -64,16 +65,35 @@ def runtime_lock(spec: RunSpec) -> RuntimeLock | None:
     return lock and replace(lock, has_flash=spec.backend.attention is Attention.FLASH)
 
 
+def runtime_checkouts(spec: RunSpec) -> Checkouts | None:
+    """The checkouts that the trainer comes as; None where it comes as packages."""
+    backend = spec.backend
+    return checkouts_of(backend.commits, backend.runtime.project_env, str(backend.parallel.strategy))
+
+
 def trainer_runtime(spec: RunSpec, packages: Sequence[str], install: str | None = None) -> Runtime:
     """The Python that holds the trainer; `install`: what makes one, where pip and the packages' names do not."""
     runtime = spec.backend.runtime
     lock = runtime_lock(spec)
     key = None if lock is None else lock.key
+    sources = runtime_checkouts(spec)
+    if install is None and sources is not None:
+        strategy = [f"backend.parallel.strategy={spec.backend.parallel.strategy}"] if sources.extra else []
+        install = " ".join(
+            ["python -m xp install", f"backend={sources.name}", f"hardware={spec.hardware.name}", *strategy]
+        )
     if install is None and lock is not None:
         words = (f"backend={spec.backend.name}", f"hardware={spec.hardware.name}", *_attention(spec, lock))
         install = f"python -m xp install {' '.join(words)}"
     return Runtime(
-        runtime.python, runtime.project_env, runtime.image, runtime.image_checkouts, key, tuple(packages), install
+        python=runtime.python,
+        project=runtime.project_env,
+        image=runtime.image,
+        image_checkouts=runtime.image_checkouts,
+        lock=key,
+        checkouts=None if sources is None else sources.key,
+        packages=tuple(packages),
+        install=install,
     )
 
 

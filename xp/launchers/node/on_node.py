@@ -34,7 +34,7 @@ from xp.launchers.node.job_spec import CLAIM, RESULT, JobSpec, Result, claim, re
 from xp.launchers.node.log import LogStream, write_to_screen
 from xp.launchers.node.outputs import damaged, missing, states
 from xp.launchers.node.pipe import drain
-from xp.launchers.preflight import interpreter, project
+from xp.launchers.preflight import checkouts, interpreter, project
 from xp.reading import config_of
 from xp.security.environment import STAGE_TOKENS, inherited
 from xp.security.secrets import Redactor, telling_values
@@ -168,7 +168,8 @@ def _environment(spec: JobSpec, root: Path) -> dict[str, str]:
         path.append(str(checkout))
     if spec.runtime.python is None and os.environ.get("PYTHONPATH"):
         path += [part for part in os.environ["PYTHONPATH"].split(os.pathsep) if part]
-    return {"PYTHONPATH": os.pathsep.join(path), "PYTHONUNBUFFERED": "1", **spec.env}
+    found = checkouts(spec.runtime)
+    return {**found, "PYTHONPATH": os.pathsep.join(path), "PYTHONUNBUFFERED": "1", **spec.env}
 
 
 def _end_with_parent() -> None:

@@ -42,12 +42,12 @@ def _install(spec: RunSpec) -> str | None:
         return "make .venv-vllm/.done and backend.runtime.python=.venv-vllm/bin/python"
     if is_rehearsal(spec):
         return "make .venv-skyrl/.done and backend.runtime.python=.venv-skyrl/bin/python (make rehearse-skyrl is both)"
-    extra = "megatron" if is_megatron(spec) else "fsdp"
-    if spec.backend.runtime.project_env is not None:
-        return f"uv sync --extra {extra} in the checkout, and pip install openreward into its .venv"
-    if is_megatron(spec):
-        return "SkyRL's Megatron comes from a checkout: backend=skyrl-main, export SKYRL_PATH (docs/backends/skyrl.md)"
-    return None  # its lock does
+    if is_megatron(spec) and spec.backend.runtime.project_env is None:
+        return (
+            "SkyRL's Megatron comes from a checkout: backend=skyrl-main, and python -m xp install backend=skyrl-main"
+            f" hardware={spec.hardware.name} backend.parallel.strategy=megatron"
+        )
+    return None  # its lock, or its checkout
 
 
 def native(spec: RunSpec) -> dict[str, Any]:

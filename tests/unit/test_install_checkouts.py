@@ -1,0 +1,210 @@
+"""Trainers that come as checkouts: cloned at their commits by the real git, found by jobs, held against the pins."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from xp.backends.stages.needs import runtime_checkouts, trainer_runtime
+from xp.cli.install import install
+from xp.cli.install_checkouts import install_sources, make_checkouts, python_above
+from xp.compose import compose
+from xp.errors import ExitCode, XpError
+from xp.job import Runtime
+from xp.launchers.checkouts import commit_of
+from xp.launchers.preflight import checkouts, interpreter, project
+from xp.planning.plan import build_plan
+from xp.runtime_checkouts import Checkout, Checkouts, installed_checkouts
+from xp.runtime_locks import WHOLE
+
+SLIME = ("env=whodunit", "backend=slime", "hardware=h200x8", "model=qwen3-30b-a3b")
+ROOT = Path(__file__).resolve().parents[2]
+PATCH = """--- a/text
++++ b/text
+@@ -1 +1 @@
+-one
++patched
+"""
+
+
+def repository(place: Path, **files: str) -> str:
+    """A git repository whose first commit has these files, with a second one above it; returns the first."""
+    place.mkdir(parents=True)
+    git = ["git", "-C", str(place), "-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run([*git[:3], "init", "-q"], check=True)
+    for name, text in files.items():
+        (place / name).write_text(text)
+    subprocess.run([*git, "add", "."], check=True)
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "x"], check=True)
+    first = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "later"], check=True)
+    return first
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for name in ("SLIME_PATH", "MEGATRON_PATH", "SKYRL_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> Checkouts:
+    """Two small repositories, one with a patch for the other."""
+    trainer = repository(tmp_path / "trainer", fix=PATCH)
+    engine = repository(tmp_path / "engine", text="one\n")
+    return Checkouts(
+        "small",
+        (
+            Checkout("TRAINER_PATH", "trainer", str(tmp_path / "trainer"), trainer),
+            Checkout("ENGINE_PATH", "engine", str(tmp_path / "engine"), engine, ("trainer/fix", "trainer/absent")),
+        ),
+    )
+
+
+def test_both_are_at_their_commits_with_the_patch_and_are_made_once(sources: Checkouts, home: Path) -> None:
+    made = make_checkouts(sources)
+    assert {name: commit_of(Path(place)) for name, place in made.items()} == {
+        one.variable: one.commit for one in sources.checkouts
+    }
+    assert Path(made["ENGINE_PATH"], "text").read_text() == "patched\n"
+    assert Path(made["ENGINE_PATH"]).is_relative_to(home / ".xp" / "runtimes" / sources.key)
+    Path(made["ENGINE_PATH"], "text").write_text("kept\n")
+    assert make_checkouts(sources) == made == installed_checkouts(sources.key)
+    assert Path(made["ENGINE_PATH"], "text").read_text() == "kept\n"
+
+
+def test_one_that_was_cut_short_is_made_anew(sources: Checkouts) -> None:
+    place = Path(make_checkouts(sources)["ENGINE_PATH"])
+    (place.parent / WHOLE).unlink()
+    (place / "text").write_text("half\n")
+    assert installed_checkouts(sources.key) == {}
+    make_checkouts(sources)
+    assert (place / "text").read_text() == "patched\n"
+
+
+@pytest.mark.parametrize("fault", ["commit", "address", "patch"])
+def test_where_git_fails_the_command_is_named_and_nothing_counts_as_installed(
+    sources: Checkouts, tmp_path: Path, fault: str
+) -> None:
+    trainer, engine = sources.checkouts
+    match fault:
+        case "commit":
+            trainer = replace(trainer, commit="0" * 40)
+        case "address":
+            trainer = replace(trainer, address=str(tmp_path / "nowhere"))
+        case _:
+            engine = replace(engine, patches=("engine/text",))
+    wrong = replace(sources, checkouts=(trainer, engine))
+    with pytest.raises(XpError, match="install stopped at: git") as caught:
+        make_checkouts(wrong)
+    assert caught.value.code == ExitCode.RUNTIME
+    assert installed_checkouts(wrong.key) == {}
+
+
+def test_another_commit_or_extra_is_another_directory(sources: Checkouts) -> None:
+    trainer, engine = sources.checkouts
+    others = [replace(sources, checkouts=(replace(trainer, commit="1"), engine)), replace(sources, extra="fsdp")]
+    assert len({sources.key, *(one.key for one in others)}) == 3
+
+
+def test_a_job_finds_them_and_a_variable_of_the_users_goes_first(
+    sources: Checkouts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime = Runtime(project="TRAINER_PATH", checkouts=sources.key, install="python -m xp install backend=small")
+    with pytest.raises(XpError, match=r"TRAINER_PATH is not set.*or make one: python -m xp install backend=small"):
+        project(runtime)
+    made = make_checkouts(sources)
+    assert str(project(runtime)) == made["TRAINER_PATH"]
+    assert checkouts(runtime, {}) == made
+    monkeypatch.setenv("TRAINER_PATH", str(tmp_path))
+    assert project(runtime) == tmp_path
+    assert checkouts(runtime, {"TRAINER_PATH": "x"}) == {"ENGINE_PATH": made["ENGINE_PATH"]}
+
+
+def test_the_python_that_has_the_packages_is_the_jobs(sources: Checkouts, tmp_path: Path) -> None:
+    make_checkouts(sources)
+    place = tmp_path / "home" / ".xp" / "runtimes" / sources.key
+    with pytest.raises(XpError, match=r"python lacks no_such_module_of_anybody"):
+        python_above([sys.executable], ["pydantic", "no_such_module_of_anybody"], place)
+    runtime = Runtime(project="TRAINER_PATH", checkouts=sources.key)
+    assert interpreter(runtime) == sys.executable
+    program = python_above(["/nowhere/python", sys.executable], ["pydantic"], place)
+    assert interpreter(runtime) == str(program)
+    ask = [str(program), "-c", "import sys, pydantic; print(sys.prefix)"]
+    assert subprocess.run(ask, capture_output=True, text=True, check=True).stdout.strip() == sys.prefix
+
+
+def test_the_checkouts_own_lock_is_installed_with_the_extra_of_the_strategy(tmp_path: Path) -> None:
+    """A stand-in for SkyRL's main: a uv project whose extra holds nothing, locked by the real uv."""
+    project_file = (
+        '[project]\nname = "s"\nversion = "1"\nrequires-python = ">=3.11"\n'
+        "[project.optional-dependencies]\nmegatron = []\n"
+    )
+    place = tmp_path / "s"
+    place.mkdir()
+    (place / "pyproject.toml").write_text(project_file)
+    subprocess.run([sys.executable, "-m", "uv", "lock", "--quiet", "--offline"], cwd=place, check=True)
+    lock = (place / "uv.lock").read_text()
+    commit = repository(tmp_path / "origin", **{"pyproject.toml": project_file, "uv.lock": lock})
+    one = Checkout("S_PATH", "s", str(tmp_path / "origin"), commit)
+    made = make_checkouts(Checkouts("s", (one,), "megatron"))
+    assert Path(made["S_PATH"], ".venv/bin/python").exists()
+    with pytest.raises(XpError, match=r"install stopped at: .* uv sync --frozen --extra absent"):
+        make_checkouts(Checkouts("s", (one,), "absent"))
+
+
+def test_a_backend_names_its_checkouts_and_the_command_that_makes_them() -> None:
+    spec = compose(SLIME)
+    found = runtime_checkouts(spec)
+    assert found is not None
+    assert {one.variable: one.commit for one in found.checkouts} == dict(spec.backend.commits)
+    runtime = trainer_runtime(spec, ())
+    assert (runtime.checkouts, runtime.install) == (
+        found.key,
+        "python -m xp install backend=slime hardware=h200x8",
+    )
+    main = ("env=whodunit", "backend=skyrl-main", "hardware=a100x4")
+    for strategy, extra in (("fsdp2", "fsdp"), ("megatron", "megatron")):
+        of_main = runtime_checkouts(compose([*main, f"backend.parallel.strategy={strategy}"]))
+        assert of_main is not None
+        assert of_main.extra == extra
+    assert runtime_checkouts(compose(["env=whodunit", "backend=skyrl", "hardware=a100x4"])) is None
+    assert build_plan(spec, "x").stages[-1].job.runtime.checkouts == found.key
+
+
+def test_checkouts_of_the_users_own_are_taken_at_their_pins_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SLIME_PATH", "MEGATRON_PATH"):
+        repository(tmp_path / name)
+        monkeypatch.setenv(name, str(tmp_path / name))
+    with pytest.raises(XpError, match="xp's rendering was proven with 624b824a8") as caught:
+        install(compose(SLIME))
+    assert "proven with 1dcf0dafa" in str(caught.value)
+    there = [f"backend.commits.{name}={commit_of(tmp_path / name)}" for name in ("SLIME_PATH", "MEGATRON_PATH")]
+    own = install_sources(compose([*SLIME, *there]))
+    assert own == {name: str(tmp_path / name) for name in ("SLIME_PATH", "MEGATRON_PATH")}
+    assert install(compose([*SLIME, *there, "backend.runtime.python=python3"])) is None
+
+
+def test_tests_of_a_trainer_stop_at_a_checkout_of_another_commit_and_say_what_is_wanted(tmp_path: Path) -> None:
+    from tests.trainers.pins import pinned, wrong_checkouts
+
+    assert pinned().keys() == {"SLIME_PATH", "MEGATRON_PATH", "SKYRL_PATH"}
+    there = repository(tmp_path / "m")
+    subprocess.run(["git", "-C", str(tmp_path / "m"), "checkout", "-q", there], check=True)
+    (sentence,) = wrong_checkouts({"MEGATRON_PATH": str(tmp_path / "m")})
+    assert f"is at {there[:9]}, and xp's rendering was proven with 1dcf0dafa" in sentence
+    assert wrong_checkouts({"MEGATRON_PATH": str(tmp_path / "m"), "XP_TEST_ANY_COMMIT": "1"}) == []
+    command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "tests/trainers/test_batch_constraints.py"]
+    environ = {**os.environ, "MEGATRON_PATH": str(tmp_path / "m")}
+    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 4
+    assert sentence in done.stdout + done.stderr
