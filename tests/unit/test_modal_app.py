@@ -68,7 +68,9 @@ def test_preparation_is_a_function_without_a_gpu_whose_image_is_its_lock() -> No
     small = job(Resources("cpu", 0, 1, 4, 8.0), packages=("pyarrow", "filelock", "aiohttp"))
     text = app_text("t", "xp", [part("prepare", small)], launcher_spec("modal"))
     assert arguments(text)["stage_prepare"]["gpu"] is None
-    assert lock_of(small) == locks()["prepare"]
+    found = lock_of(small)
+    assert found is not None
+    assert found.key == locks()["prepare"].key
     assert "debian_slim(python_version='3.12')" in text
     assert "requirements=['/o/environment/requirements.lock'], extra_options='--require-hashes --no-deps'" in text
 
@@ -83,6 +85,14 @@ def test_a_trainers_image_is_its_lock_above_cudas_and_below_the_code(backend: st
     assert ("/o/flash-attention.txt" in text) is (backend == "skyrl")
     whole = app_text("t", "a", [Part("train", train, Path("/o/job.json"), Path("/o/code"))], plan.spec.launcher)
     assert whole.index("uv_pip_install") < whole.index("add_local_dir")
+
+
+def test_a_job_without_a_gpu_has_no_flash_attention_in_its_image() -> None:
+    cpu = Resources("cpu", 0, 1, 4, 8.0)
+    without, with_it = (lock_of(job(cpu, packages=("skyrl", *more))) for more in ((), ("flash_attn",)))
+    assert without is not None
+    assert with_it is not None
+    assert with_it.versions().keys() - without.versions().keys() == {"flash-attn"}
 
 
 def test_slimes_image_has_its_checkouts_and_nothing_is_set_on_the_laptop(monkeypatch: pytest.MonkeyPatch) -> None:
