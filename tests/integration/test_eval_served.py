@@ -1,8 +1,9 @@
-"""Models on vLLM on this machine's CPU, evaluated by `xp eval`.
+"""Models on vLLM and on SGLang on this machine's CPU, evaluated by `xp eval`.
 
     VLLM_PYTHON=.venv-vllm/bin/python .venv/bin/python -m pytest -s -m slow tests/integration/test_eval_served.py
 
-`make test-vllm` does that: xp stays in its own Python, the server in its own, as users have them.
+`make test-vllm` does that, and `make test-sglang` likewise with SGLANG_PYTHON: xp stays in its own Python, the server
+in its own, as users have them.
 """
 
 from __future__ import annotations
@@ -19,19 +20,25 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
+from tests.listeners import listeners, off_loopback
 from tests.smollm2 import smollm2
 from xp.__main__ import main
 from xp.backends.stages.model import model_place
+from xp.backends.trl.control.render import sampling_of
+from xp.backends.trl.worker.writing import GenerationRequest
 from xp.compose import compose
-from xp.errors import ExitCode
+from xp.errors import ExitCode, XpError
 from xp.evaluation.local import ensure_made
+from xp.evaluation.sglang import ON_CPU, SGLangWriter, running
 from xp.security.loopback import HOST, free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration, pytest.mark.timeout(3600)]
 
 VARIABLE = "VLLM_PYTHON"
+STAND_INS = Path(__file__).resolve().parents[1] / "trainers/slime_stand_ins"
 START_S = 1200.0
 PLAY = ("eval.tasks=all", "evaluation.num_tasks=8", "evaluation.samples_per_task=2", "eval.concurrency=4")
 
@@ -48,13 +55,37 @@ def vllm(model: Path, port: int) -> list[str]:
     return [program, "serve", str(model), *place, *size, *calls]
 
 
+def sglang_python(place: Path) -> str:
+    """A program that is SGLang's Python, with stand-ins for what its imports need of a GPU, and no sound."""
+    python = os.environ.get("SGLANG_PYTHON")
+    if python is None:
+        pytest.skip("needs SGLANG_PYTHON=a Python with SGLang: make test-sglang")
+    (place / "modules").mkdir()
+    (place / "modules/soundfile.py").touch()
+    path = f"{STAND_INS}:{place}/modules"
+    program = place / "python"
+    program.write_text(
+        f'#!/bin/sh\nexport PYTHONPATH={path}:"$PYTHONPATH" SLIME_ACCELERATOR=none-here OMP_NUM_THREADS=1\n'
+        f'exec {Path(python).absolute()} "$@"\n'
+    )
+    program.chmod(0o755)
+    return str(program)
+
+
+def sglang(python: str, model: Path, port: int) -> list[str]:
+    """The command of SGLang's own server, which reads tool calls out of what a model writes."""
+    place = ("--model-path", str(model), "--served-model-name", "served", "--host", HOST, "--port", str(port))
+    size = ("--max-total-tokens", "20000", "--mem-fraction-static", "0.1", "--context-length", "1024")
+    calls = ("--tool-call-parser", "qwen25", "--sampling-defaults", "openai", "--dtype", "float32")
+    return [python, "-m", "sglang.launch_server", *place, *size, *calls, *ON_CPU]
+
+
 @contextmanager
-def served(model: Path, log: Path) -> Iterator[str]:
-    """A vLLM server of this model on a free port of 127.0.0.1; yields its URL."""
-    port = free_port()
-    command = vllm(model, port)
+def served(command: list[str], port: int, log: Path) -> Iterator[str]:
+    """A server of a model on this port of 127.0.0.1; yields its URL."""
     with log.open("wb") as output:
-        environ = {**os.environ, "HF_HUB_OFFLINE": "1"}
+        environ = {**os.environ, "HF_HUB_OFFLINE": "1", "SGLANG_USE_CPU_ENGINE": "1"}
+        environ["SGLANG_GRPC_PORT"] = str(free_port())
         process = subprocess.Popen(command, stdout=output, stderr=output, env=environ, start_new_session=True)
         try:
             _wait(f"http://{HOST}:{port}/health", process, log)
@@ -93,7 +124,8 @@ def test_the_model_of_the_default_earns_the_same_behind_vllm_served_by_xp_and_in
     model = tmp_path / model_place(spec.model)
     ensure_made(spec, str(model))
     asked = (*PLAY, "evaluation.temperature=0", f"outputs={tmp_path}")
-    with served(model, tmp_path / "serve.txt") as url:
+    port = free_port()
+    with served(vllm(model, port), port, tmp_path / "serve.txt") as url:
         words = ["model=endpoint", f"model.url={url}", "model.name=served", "model.max_tokens=96"]
         assert main(["eval", "env=whodunit_mini,multiply", *words, *asked]) == ExitCode.OK
     own = ["eval", "env=whodunit_mini", "model=tiny", *asked]
@@ -102,22 +134,64 @@ def test_the_model_of_the_default_earns_the_same_behind_vllm_served_by_xp_and_in
     assert main(own) == ExitCode.OK
     print(capfd.readouterr().out)
     found = results_in(tmp_path)
-    here = found["transformers", "whodunit_mini"]
     for name in ("endpoint", "vllm"):
-        one = found[name, "whodunit_mini"]
-        assert (one["num_played"], one["summary"]["num_void"]) == (16, 0)
-        assert one["summary"]["tool_calls_mean"] >= 1
-        # Greedy play of the same weights; two engines may round a tie differently.
-        same = [one["tasks"][task]["rewards"] == other["rewards"] for task, other in here["tasks"].items()]
-        assert sum(same) >= 7, (one["tasks"], here["tasks"])
+        assert_same(found[name, "whodunit_mini"], found["transformers", "whodunit_mini"])
     assert found["endpoint", "multiply"]["status"] == "finished"
+
+
+def assert_same(one: Any, here: Any) -> None:
+    """Greedy play of the same weights; two engines may round a tie differently."""
+    assert (one["num_played"], one["summary"]["num_void"]) == (16, 0)
+    assert one["summary"]["tool_calls_mean"] >= 1
+    same = [one["tasks"][task]["rewards"] == other["rewards"] for task, other in here["tasks"].items()]
+    assert sum(same) >= 7, (one["tasks"], here["tasks"])
+
+
+def test_the_model_of_the_default_earns_the_same_on_sglang_and_in_this_process(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    python, port = sglang_python(tmp_path), free_port()
+    spec = compose([f"outputs={tmp_path}"])
+    model = tmp_path / model_place(spec.model)
+    ensure_made(spec, str(model))
+    asked = ("env=whodunit_mini", *PLAY, "evaluation.temperature=0", f"outputs={tmp_path}")
+    with served(sglang(python, model, port), port, tmp_path / "serve.txt") as url:
+        words = ["model=endpoint", f"model.url={url}", "model.name=served", "model.max_tokens=96"]
+        assert main(["eval", *asked, *words]) == ExitCode.OK
+    size = ("backend.engine.memory_fraction=0.1", f"eval.python={python}")
+    assert main(["eval", *asked, "model=tiny", "eval.engine=sglang", *size]) == ExitCode.OK
+    assert main(["eval", *asked, "model=tiny"]) == ExitCode.OK
+    print(capfd.readouterr().out)
+    found = results_in(tmp_path)
+    for name in ("endpoint", "sglang"):
+        assert_same(found[name, "whodunit_mini"], found["transformers", "whodunit_mini"])
+
+
+def test_xps_sglang_server_answers_whoever_has_the_key_and_listens_on_loopback_alone(tmp_path: Path) -> None:
+    python = sglang_python(tmp_path)
+    spec = compose([f"outputs={tmp_path}", "backend.engine.memory_fraction=0.1"])
+    model = tmp_path / model_place(spec.model)
+    ensure_made(spec, str(model))
+    log = tmp_path / "sglang.log"
+    with running(spec, str(model), "", log, python) as (url, key):
+        sampling = sampling_of(spec, 1.0)
+        with pytest.raises(XpError, match="401"):
+            SGLangWriter(url, sampling, [2], str(log)).answer(GenerationRequest([7, 8], 3, 1))
+        written = SGLangWriter(url, sampling, [2], str(log), key=key).answer(GenerationRequest([7, 8], 3, 1))
+        assert 0 < len(written.ids) == len(written.logprobs) <= 3
+        processes = psutil.Process().children(recursive=True)
+        assert [one.cmdline() for one in processes if key in " ".join(one.cmdline())] == []
+        found = listeners(os.getpid())
+        assert found
+        assert not off_loopback(found)
+    assert key not in log.read_text()
 
 
 def test_a_pretrained_model_behind_vllm_is_evaluated_on_two_environments(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    model = smollm2(tmp_path)
-    with served(model, tmp_path / "serve.txt") as url:
+    model, port = smollm2(tmp_path), free_port()
+    with served(vllm(model, port), port, tmp_path / "serve.txt") as url:
         own = ["model=endpoint", f"model.url={url}", "model.name=served", "model.tools=text", "model.max_tokens=64"]
         assert main(["eval", "env=echo,multiply", *own, *PLAY, f"outputs={tmp_path}"]) == ExitCode.OK
     print(capfd.readouterr().out)

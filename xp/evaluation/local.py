@@ -6,10 +6,10 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from xp.backends.base import RunPaths
 from xp.backends.stages.episode import chat_of
@@ -49,8 +49,7 @@ def local_model(entry: Entry, how: Eval, place: Path) -> Iterator[LocalModel]:
     directory = whole_model(entry.directory, place / "model")
     chat = ChatTokens(AutoTokenizer.from_pretrained(directory), chat_of(entry.spec))
     sampling = sampling_of(entry.spec, entry.spec.evaluation.temperature)
-    engine = _vllm if how.engine is Engine.VLLM else _transformers
-    with engine(directory, entry.spec, chat, sampling, how.python, place) as open_engine:
+    with ENGINES[how.engine](directory, entry.spec, chat, sampling, how.python, place) as open_engine:
         yield LocalModel(chat, sampling.max_prompt_tokens, open_engine)
 
 
@@ -108,17 +107,49 @@ def _vllm(
 
     server, log = evaluation_server(spec), place / "vllm.log"
     devices, _ = split_devices(server.num_accelerators, 0)
-    program = sys.executable if python is None else str(Path(python).expanduser().absolute())
-    if not is_installed("vllm", program):
-        raise XpError(
-            f"eval.engine=vllm: {program} has no vLLM; give eval.python=PATH of a Python that has it", ExitCode.RUNTIME
-        )
-    with running(server, directory, devices, log, program) as served:
+    with running(server, directory, devices, log, _python_with(Engine.VLLM, python)) as served:
 
         def writer() -> ServerWriter:
             return ServerWriter(served.url, sampling, chat.end_ids, str(log), key=served.key)
 
         yield lambda opening: WritingEngine(writer(), opening, chat.end_ids, sampling, _seed(sampling))
+
+
+@contextmanager
+def _sglang(
+    directory: str, spec: RunSpec, chat: ChatTokens, sampling: TRLSampling, python: str | None, place: Path
+) -> Iterator[OpenEngine]:
+    from xp.backends.trl.worker.server import split_devices
+    from xp.backends.trl.worker.writing import WritingEngine
+    from xp.evaluation.sglang import SGLangWriter, running
+
+    log, is_on_cpu = place / "sglang.log", spec.hardware.accelerator == "cpu"
+    devices, _ = split_devices(0 if is_on_cpu else spec.hardware.accelerators_per_node, 0)
+    with running(spec, directory, devices, log, _python_with(Engine.SGLANG, python)) as served:
+
+        def writer() -> SGLangWriter:
+            return SGLangWriter(served.url, sampling, chat.end_ids, str(log), key=served.key)
+
+        yield lambda opening: WritingEngine(writer(), opening, chat.end_ids, sampling, _seed(sampling))
+
+
+ENGINES: Final[Mapping[Engine, Callable[..., AbstractContextManager[OpenEngine]]]] = {
+    Engine.TRANSFORMERS: _transformers,
+    Engine.VLLM: _vllm,
+    Engine.SGLANG: _sglang,
+}
+
+
+def _python_with(engine: Engine, python: str | None) -> str:
+    """The interpreter that has the engine; raises XpError(RUNTIME) where it has none."""
+    program = sys.executable if python is None else str(Path(python).expanduser().absolute())
+    if not is_installed(engine.value, program):
+        name = engine.spelling
+        raise XpError(
+            f"eval.engine={engine.value}: {program} has no {name}; give eval.python=PATH of a Python that has it",
+            ExitCode.RUNTIME,
+        )
+    return program
 
 
 def _seed(sampling: TRLSampling) -> str:

@@ -45,6 +45,13 @@ class Engine(StrEnum):
     """On the CPU, in this process."""
     VLLM = "vllm"
     """A server that xp starts and stops."""
+    SGLANG = "sglang"
+    """Likewise."""
+
+    @property
+    def spelling(self) -> str:
+        """The engine's name as its authors write it."""
+        return {"vllm": "vLLM", "sglang": "SGLang"}.get(self.value, self.value)
 
 
 Price = Annotated[float, Field(ge=0)] | None

@@ -54,12 +54,15 @@ def read(words: Sequence[str], config_dirs: Sequence[Path] = ()) -> Asked:
         )
     if not picked["model"] and not picked["run"]:
         raise XpError("which model? give model=... or run=...; see python -m xp eval --help")
-    if found.eval.engine is Engine.VLLM and not picked["run"] and set(picked["model"]) == {ENDPOINT}:
+    if found.eval.engine is not Engine.TRANSFORMERS and not picked["run"] and set(picked["model"]) == {ENDPOINT}:
         raise XpError(
-            "eval.engine=vllm plays models of this machine; an endpoint has an engine of its own: leave it out"
+            f"eval.engine={found.eval.engine} plays models of this machine; "
+            "an endpoint has an engine of its own: leave it out"
         )
     if strange := [word for word in overrides if word.startswith("backend.engine.name=")]:
-        raise XpError(f"{strange[0]}: the engine of a trainer; an evaluation has eval.engine=transformers or vllm")
+        raise XpError(
+            f"{strange[0]}: the engine of a trainer; an evaluation has eval.engine=transformers, vllm or sglang"
+        )
     return Asked(
         models=tuple(dict.fromkeys(picked["model"])),
         runs=tuple(dict.fromkeys(picked["run"])),

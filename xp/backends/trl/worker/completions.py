@@ -7,7 +7,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, ClassVar
 
 from xp.backends.trl.worker.config import TRLSampling
 from xp.backends.trl.worker.writing import Done, GeneratedTurn, GenerationRequest
@@ -57,6 +57,8 @@ class ServerWriter:
         # The server is on this machine: no proxy of the environment's stands between.
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
+    engine: ClassVar[str] = "vLLM"
+    path: ClassVar[str] = "/v1/completions"
     is_writing = False
     """In this process; the server does it by itself."""
 
@@ -81,36 +83,40 @@ class ServerWriter:
 
     def answer(self, request: GenerationRequest) -> GeneratedTurn:
         """Waits for it; raises XpError(STAGE_FAILED) where the server does not answer."""
-        sampling = self._sampling
-        answer = self._post(
-            {
-                "model": MODEL,
-                "prompt": list(request.ids),
-                "max_tokens": request.max_tokens,
-                "seed": request.seed,
-                "n": 1,
-                "temperature": sampling.temperature,
-                "top_p": sampling.top_p,
-                "top_k": sampling.top_k or 0,
-                "min_p": 0.0,
-                "repetition_penalty": 1.0,
-                "logprobs": 0,
-                "stop_token_ids": self._end_ids,
-                **({"stop": list(sampling.stop), "include_stop_str_in_output": True} if sampling.stop else {}),
-                "return_token_ids": True,
-            }
-        )
+        answer = self._post(self._body(request))
         try:
-            choice = answer["choices"][0]
-            written = GeneratedTurn(choice["token_ids"], choice["logprobs"]["token_logprobs"])
-        except (LookupError, TypeError) as error:
+            written = self._turn(answer)
+        except (LookupError, TypeError, ValueError) as error:
             raise self._failed(f"its answer has no token ids and log-probabilities ({error!r})") from None
         if len(written.ids) != len(written.logprobs) or not written.ids:
             raise self._failed(f"{len(written.ids)} token ids with {len(written.logprobs)} log-probabilities")
         return written
 
+    def _body(self, request: GenerationRequest) -> dict[str, Any]:
+        sampling = self._sampling
+        return {
+            "model": MODEL,
+            "prompt": list(request.ids),
+            "max_tokens": request.max_tokens,
+            "seed": request.seed,
+            "n": 1,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k or 0,
+            "min_p": 0.0,
+            "repetition_penalty": 1.0,
+            "logprobs": 0,
+            "stop_token_ids": self._end_ids,
+            **({"stop": list(sampling.stop), "include_stop_str_in_output": True} if sampling.stop else {}),
+            "return_token_ids": True,
+        }
+
+    def _turn(self, answer: Any) -> GeneratedTurn:
+        choice = answer["choices"][0]
+        return GeneratedTurn(choice["token_ids"], choice["logprobs"]["token_logprobs"])
+
     def _post(self, body: Mapping[str, Any]) -> Any:
-        request = urllib.request.Request(f"{self._url}/v1/completions", json.dumps(body).encode(), self._headers)
+        request = urllib.request.Request(f"{self._url}{self.path}", json.dumps(body).encode(), self._headers)
         try:
             return retried(lambda: self._sent(request), self._again)
         except _Hiccup as fault:
@@ -130,4 +136,4 @@ class ServerWriter:
             raise _Hiccup(str(error)) from None
 
     def _failed(self, fault: str) -> XpError:
-        return XpError(f"the vLLM server failed: {fault}; its log is {self._log}", ExitCode.STAGE_FAILED)
+        return XpError(f"the {self.engine} server failed: {fault}; its log is {self._log}", ExitCode.STAGE_FAILED)

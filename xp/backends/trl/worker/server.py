@@ -1,4 +1,4 @@
-"""A vLLM server as a child of the stage that needs it: started, waited for, and stopped by its id."""
+"""An engine's server as a child of the stage that needs it: started, waited for, and stopped by its id."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -33,9 +33,22 @@ class Served(NamedTuple):
     key: str
 
 
+class Program(NamedTuple):
+    """A server that is to be started."""
+
+    name: str
+    """Name of the engine, for messages."""
+    command: tuple[str, ...]
+    """Interpreter, module and arguments; no secret among them."""
+    key: str
+    """Variable that gets the key."""
+    environ: Mapping[str, str]
+    """Further variables."""
+
+
 @contextmanager
 def running(server: VLLMServer, model: str, devices: str, log: Path, python: str = sys.executable) -> Iterator[Served]:
-    """Serve a model for as long as the block lasts, to whoever has the key.
+    """Serve a model with vLLM for as long as the block lasts, to whoever has the key.
 
     Args:
         server: arguments and deadline.
@@ -45,27 +58,48 @@ def running(server: VLLMServer, model: str, devices: str, log: Path, python: str
         python: the interpreter that has vLLM; another one gets xp by PYTHONPATH.
 
     Raises:
+        XpError: as `serving` does.
+    """
+    port = free_port()
+    command = (
+        *(python, "-m", guarded.__name__, "serve", model),
+        *("--served-model-name", MODEL, "--host", HOST, "--port", str(port)),
+        *("--middleware", f"{guarded.__name__}.{guarded.WithKey.__name__}"),
+        *server.arguments,
+    )
+    # The variable opens the paths by which the trainer's weights come in.
+    program = Program("vLLM", command, guarded.KEY, {"CUDA_VISIBLE_DEVICES": devices, "VLLM_SERVER_DEV_MODE": "1"})
+    print(f"vLLM serves {model} on http://{HOST}:{port} (accelerators {devices}); its log is {log}", flush=True)
+    with serving(program, port, server.start_timeout_s, server.patience_s, log) as served:
+        yield served
+
+
+@contextmanager
+def serving(program: Program, port: int, start_timeout_s: float, patience_s: float, log: Path) -> Iterator[Served]:
+    """Run an HTTP server on 127.0.0.1 for as long as the block lasts, with a key that was made for it.
+
+    Args:
+        program: what is started.
+        port: its own.
+        start_timeout_s: seconds from its start to its first answer.
+        patience_s: seconds that its health check may stay without an answer afterwards.
+        log: where its output goes.
+
+    Raises:
         XpError: (RUNTIME) it did not come up in time; (ENGINE) the block failed because it ended, or hung and was
             stopped. The message has the end of its log.
     """
-    port = free_port()
-    key = secrets.token_hex(32)
+    key, url = secrets.token_hex(32), f"http://{HOST}:{port}"
+    python = program.command[0]
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as file:
         process = subprocess.Popen(
-            [
-                *(python, "-m", guarded.__name__, "serve", model),
-                *("--served-model-name", MODEL, "--host", HOST, "--port", str(port)),
-                *("--middleware", f"{guarded.__name__}.{guarded.WithKey.__name__}"),
-                *server.arguments,
-            ],
+            program.command,
             env={
                 **os.environ,
                 **({} if python == sys.executable else {"PYTHONPATH": path_for(python)}),
-                "CUDA_VISIBLE_DEVICES": devices,
-                guarded.KEY: key,
-                # Where the trainer's weights come in.
-                "VLLM_SERVER_DEV_MODE": "1",
+                **program.environ,
+                program.key: key,
             },
             stdin=subprocess.DEVNULL,
             stdout=file,
@@ -73,16 +107,14 @@ def running(server: VLLMServer, model: str, devices: str, log: Path, python: str
             start_new_session=True,
         )
     try:
-        url = f"http://{HOST}:{port}"
-        print(f"vLLM serves {model} on {url} (accelerators {devices}); its log is {log}", flush=True)
-        _wait(process, url, server.start_timeout_s, log)
-        with ServerWatch(process, url, server.patience_s) as watch:
+        _wait(process, program.name, url, start_timeout_s, log)
+        with ServerWatch(process, program.name, url, patience_s) as watch:
             try:
                 yield Served(url, key)
             except (Exception, SystemExit) as error:
                 if not (fault := watch.fault()):
                     raise
-                raise XpError(f"the vLLM server {fault}; {_tail(log)}", ExitCode.ENGINE) from error
+                raise XpError(f"the {program.name} server {fault}; {_tail(log)}", ExitCode.ENGINE) from error
     finally:
         _stop(process)
 
@@ -100,15 +132,15 @@ def split_devices(num_first: int, num_rest: int) -> tuple[str, str]:
     return ",".join(names[:num_first]), ",".join(names[num_first : num_first + num_rest])
 
 
-def _wait(process: subprocess.Popen[bytes], url: str, timeout_s: float, log: Path) -> None:
+def _wait(process: subprocess.Popen[bytes], name: str, url: str, timeout_s: float, log: Path) -> None:
     end = time.monotonic() + timeout_s
     while time.monotonic() < end:
         if process.poll() is not None:
-            raise XpError(f"the vLLM server ended with {process.returncode}; {_tail(log)}", ExitCode.RUNTIME)
+            raise XpError(f"the {name} server ended with {process.returncode}; {_tail(log)}", ExitCode.RUNTIME)
         if is_healthy(url, 10):
             return
         time.sleep(POLL_S)
-    raise XpError(f"the vLLM server did not answer within {timeout_s:g} s; {_tail(log)}", ExitCode.RUNTIME)
+    raise XpError(f"the {name} server did not answer within {timeout_s:g} s; {_tail(log)}", ExitCode.RUNTIME)
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

@@ -1,4 +1,4 @@
-"""Watches a vLLM server while a stage uses it, and ends one that hangs: whoever waits for an answer then fails at once.
+"""Watches an engine's server while a stage uses it, and ends one that hangs: whoever waits for it then fails at once.
 
 Neither TRL's client nor a broadcast of weights has a deadline of its own.
 """
@@ -27,12 +27,13 @@ class ServerWatch:
 
     Args:
         process: the server; it leads a process group.
+        name: of the engine, for messages.
         url: its own, without a path.
         patience_s: how long its health check may stay without an answer.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes], url: str, patience_s: float) -> None:
-        self._process, self._url, self._patience_s = process, url, patience_s
+    def __init__(self, process: subprocess.Popen[bytes], name: str, url: str, patience_s: float) -> None:
+        self._process, self._name, self._url, self._patience_s = process, name, url, patience_s
         self._fault = ""
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
@@ -61,7 +62,9 @@ class ServerWatch:
                 with suppress(ProcessLookupError):
                     os.killpg(self._process.pid, signal.SIGKILL)
         if not self._is_over.wait(LAST_S):
-            print(f"xp: the vLLM server {self.fault()}, and the stage waits for it", file=sys.stderr, flush=True)
+            print(
+                f"xp: the {self._name} server {self.fault()}, and the stage waits for it", file=sys.stderr, flush=True
+            )
             os._exit(ExitCode.ENGINE)
 
 

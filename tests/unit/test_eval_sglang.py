@@ -1,0 +1,95 @@
+"""SGLang as `xp eval` uses it: the server's arguments, and one turn over HTTP. The real server: make test-sglang."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from xp.backends.slime.control.flags import catalog
+from xp.backends.trl.control.render import sampling_of
+from xp.backends.trl.worker.writing import GenerationRequest
+from xp.compose import compose
+from xp.errors import XpError
+from xp.evaluation.sglang import SGLangWriter, server_arguments
+
+SIZES = ("backend.engine.tensor_parallel=2", "backend.engine.memory_fraction=0.5", "backend.engine.max_sequences=64")
+NOT_SLIMES = {"--tp-size", "--skip-server-warmup", "--random-seed"}
+"""Arguments of SGLang's that Slime's parser names otherwise or keeps for itself."""
+
+
+class Answers(BaseHTTPRequestHandler):
+    """Answers /generate with one fixed turn."""
+
+    asked: ClassVar[list[Any]] = []
+    answer: ClassVar[Any] = None
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.asked.append((self.path, self.headers["Authorization"], body))
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps(self.answer).encode())
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+def test_the_server_has_the_sizes_of_the_spec() -> None:
+    place = ("env=gsm8k", "hardware=a100x4", "model=qwen2.5-3b-instruct")
+    words = server_arguments(compose([*place, *SIZES]))
+    found = dict(pairwise(words))
+    assert (found["--tp-size"], found["--dp-size"], found["--mem-fraction-static"]) == ("2", "2", "0.5")
+    assert (found["--max-running-requests"], found["--dtype"]) == ("64", "bfloat16")
+    assert "--device" not in words
+
+
+@pytest.mark.parametrize("hardware", [("hardware=cpu",), ("hardware=a100x1", "backend.engine.eager=true")])
+def test_every_argument_is_one_of_the_pinned_sglangs(hardware: tuple[str, ...]) -> None:
+    words = server_arguments(compose([*hardware, "model=tiny"]))
+    named = {word for word in words if word.startswith("--")} - NOT_SLIMES
+    assert {name for name in named if f"--sglang-{name[2:]}" not in catalog().flags} == set()
+
+
+def test_a_turn_is_token_ids_with_the_log_probability_of_each(url: str, tmp_path: Path) -> None:
+    sampling = sampling_of(compose(["training.stop=['</s>']"]), 0.5)
+    Answers.answer = {"text": "", "meta_info": {"output_token_logprobs": [[-0.5, 8, None], [-1.25, 2, None]]}}
+    writer = SGLangWriter(url, sampling, [2], str(tmp_path), key="the-key")
+    written = writer.answer(GenerationRequest([7, 9], 3, 1))
+    assert (written.ids, written.logprobs) == ([8, 2], [-0.5, -1.25])
+    path, said, body = Answers.asked[-1]
+    assert (path, said, body["input_ids"]) == ("/generate", "Bearer the-key", [7, 9])
+    given = body["sampling_params"]
+    assert (given["temperature"], given["max_new_tokens"], given["stop_token_ids"]) == (0.5, 3, [2])
+    assert (given["stop"], given["no_stop_trim"]) == (["</s>"], True)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {},
+        [],
+        {"meta_info": {}},
+        {"meta_info": {"output_token_logprobs": []}},
+        {"meta_info": {"output_token_logprobs": [["x", 1]]}},
+    ],
+)
+def test_an_answer_without_tokens_is_a_failure_of_the_server(url: str, answer: Any, tmp_path: Path) -> None:
+    Answers.answer = answer
+    with pytest.raises(XpError, match="the SGLang server failed"):
+        SGLangWriter(url, sampling_of(compose([]), 1.0), [2], str(tmp_path)).answer(GenerationRequest([7], 3, 1))

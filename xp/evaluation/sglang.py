@@ -1,0 +1,109 @@
+"""A model of this machine on an SGLang server that xp starts and stops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from xp.backends.common_rows import longest_episode
+from xp.backends.trl.worker.completions import ServerWriter
+from xp.backends.trl.worker.server import Program, Served, serving
+from xp.backends.trl.worker.writing import GeneratedTurn, GenerationRequest
+from xp.security.loopback import HOST, free_port
+from xp.spec import RunSpec
+from xp.worker import sglang_server
+
+START_TIMEOUT_S = 1800.0
+PATIENCE_S = 120.0
+"""SGLang's HTTP process is not the one that generates: it answers at once."""
+ON_CPU = (
+    *("--device", "cpu", "--attention-backend", "torch_native", "--sampling-backend", "pytorch"),
+    *("--grammar-backend", "none", "--disable-cuda-graph"),
+)
+"""Arguments that run on any CPU; SGLang's own choice, `intel_amx`, needs one of Intel's newer ones."""
+CACHE_TOKENS_ON_CPU = 32
+"""Longest episodes that the cache has room for on a CPU, where `--mem-fraction-static` counts the machine's memory."""
+
+
+class SGLangWriter(ServerWriter):
+    """A client of `/generate` (SGLang 0.5.15). Its samples are not reproducible: SGLang has seeds of requests only in
+    its deterministic mode, which not every attention kernel has."""
+
+    engine = "SGLang"
+    path = "/generate"
+
+    def _body(self, request: GenerationRequest) -> dict[str, Any]:
+        sampling = self._sampling
+        return {
+            "input_ids": list(request.ids),
+            "sampling_params": {
+                "max_new_tokens": request.max_tokens,
+                "temperature": sampling.temperature,
+                "top_p": sampling.top_p,
+                "top_k": sampling.top_k or -1,
+                "min_p": 0.0,
+                "repetition_penalty": 1.0,
+                "stop_token_ids": self._end_ids,
+                **({"stop": list(sampling.stop), "no_stop_trim": True} if sampling.stop else {}),
+                "skip_special_tokens": False,
+            },
+            "return_logprob": True,
+        }
+
+    def _turn(self, answer: Any) -> GeneratedTurn:
+        rows = answer["meta_info"]["output_token_logprobs"]
+        return GeneratedTurn([int(row[1]) for row in rows], [float(row[0]) for row in rows])
+
+
+def server_arguments(spec: RunSpec) -> tuple[str, ...]:
+    """Arguments of SGLang's server, without model, address and port."""
+    engine, is_on_cpu = spec.backend.engine, spec.hardware.accelerator == "cpu"
+    longest = longest_episode(spec)
+    num_accelerators = 0 if is_on_cpu else spec.hardware.accelerators_per_node
+    return (
+        *("--tp-size", str(engine.tensor_parallel)),
+        *("--dp-size", str(max(1, num_accelerators // engine.tensor_parallel))),
+        *("--mem-fraction-static", str(engine.memory_fraction)),
+        *("--max-running-requests", str(engine.max_sequences)),
+        *(("--chunked-prefill-size", str(engine.max_batched_tokens)) if engine.max_batched_tokens else ()),
+        *("--context-length", str(longest)),
+        *("--dtype", spec.model.dtype.value),
+        *("--random-seed", str(spec.seed)),
+        *(() if engine.prefix_caching else ("--disable-radix-cache",)),
+        *(("--disable-cuda-graph",) if engine.eager and not is_on_cpu else ()),
+        # The model's own sampling defaults stay out: every request says all.
+        *("--sampling-defaults", "openai"),
+        # The warm-up is a request without the key.
+        *("--skip-server-warmup", "--log-level-http", "warning"),
+        *((*ON_CPU, "--max-total-tokens", str(CACHE_TOKENS_ON_CPU * longest)) if is_on_cpu else ()),
+    )
+
+
+@contextmanager
+def running(spec: RunSpec, model: str, devices: str, log: Path, python: str) -> Iterator[Served]:
+    """Serve a model for as long as the block lasts, to whoever has the key.
+
+    Args:
+        spec: sizes of the engine, and the hardware.
+        model: Hugging Face id or directory.
+        devices: the server's CUDA_VISIBLE_DEVICES.
+        log: where its output goes.
+        python: the interpreter that has SGLang.
+
+    Raises:
+        XpError: (RUNTIME) it did not come up in time; (ENGINE) it ended or hung while it was used.
+    """
+    port = free_port()
+    command = (
+        *(python, "-m", sglang_server.__name__, "--model-path", model, "--host", HOST, "--port", str(port)),
+        *server_arguments(spec),
+    )
+    # Its own choice of a second port is the first one plus 10,000, which may be none.
+    environ = {"CUDA_VISIBLE_DEVICES": devices, "SGLANG_GRPC_PORT": str(free_port())}
+    environ |= {"SGLANG_USE_CPU_ENGINE": "1"} if spec.hardware.accelerator == "cpu" else {}
+    program = Program("SGLang", command, sglang_server.KEY, environ)
+    print(f"SGLang serves {model} on http://{HOST}:{port} (accelerators {devices}); its log is {log}", flush=True)
+    with serving(program, port, START_TIMEOUT_S, PATIENCE_S, log) as served:
+        yield served
