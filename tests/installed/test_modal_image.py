@@ -51,12 +51,16 @@ def played(app: Path, root: Path) -> str:
 
 @WHOLE
 @pytest.mark.parametrize("backend", ["trl", "skyrl"])
-def test_a_whole_run_goes_in_containers_that_are_made_from_the_locks(backend: str, tmp_path: Path) -> None:
-    words = ("env=multiply", "hardware=cpu", f"backend={backend}", "launcher.detach=true", *SHORT)
+def test_a_whole_run_goes_in_containers_that_are_made_from_the_locks(
+    backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("env=multiply", "hardware=cpu", f"backend={backend}", "launcher.detach=true", "tracking=wandb", *SHORT)
+    monkeypatch.setenv("WANDB_MODE", "offline")
     said = played(submitted(tmp_path, words), tmp_path / "modal")
     assert "--require-hashes --no-deps --requirements" in said
     for stage in ("prepare in image_0", "model in image_1", "train in image_1", "evaluate in image_1"):
         name = stage if backend == "trl" or "image_0" in stage else stage.partition(" ")[0]
         assert f"stage_{name}" in said
     assert list(tmp_path.glob("modal/outputs/runs/*/model/config.json"))
+    assert list(tmp_path.glob("modal/outputs/runs/*/wandb/offline-run-*/*.wandb")), "the container told W&B nothing"
     assert not list(tmp_path.glob("here/runs/*/model")), "the function's body ran elsewhere than in the container"

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.detaching import DetachingContract
-from tests.launching import ROOT, launcher_spec, plan, stage
+from tests.launching import ROOT, FakePlan, eventually, launcher_spec, plan, stage
 from xp.cli import runs
+from xp.errors import ExitCode, XpError
 from xp.launchers import modal
 from xp.launchers.base import Context, Launcher
 from xp.launchers.modal import ModalLauncher
-from xp.runs.record import RunStatus
+from xp.runs import detached
+from xp.runs.record import RunStatus, read_record
+from xp.runs.supervise import dispatch
 from xp.testing.launcher import LauncherSuite
 
 pytestmark = pytest.mark.integration
@@ -108,3 +114,84 @@ for path, text in {"model/config.json": "{}", "checkpoints/1/weights": "w", epis
     open(f"runs/run/{path}", "w").write(text)
 open("x", "w").close()
 """
+
+
+METRICS = """
+import json, os
+assert "WANDB_API_KEY" not in os.environ, "the key is the tracker's, not the program's"
+with open("runs/run/metrics.jsonl", "a") as file:
+    for step in range(3):
+        file.write(json.dumps({"step": step, "time": 1.0, "attempt": 1, "loss": step}) + "\\n")
+"""
+CANARY = "XPCANARY" + "a" * 32
+
+
+def tracked_plan() -> FakePlan:
+    """A stage that writes metrics, and one that writes none."""
+    files = {"runs/run/attempt_1/train/config.json": '{"metrics": "runs/run/metrics.jsonl"}'}
+    return plan(stage("prepare", "pass"), stage("train", METRICS, files=files), tracking=("wandb",))
+
+
+def leave(tmp_path: Path, **options: Any) -> Path:
+    """Submit the plan and come back at its end; returns the run's directory on the volume."""
+    spec = launcher_spec("modal", detach=True, grace_s=1.0, **options)
+    launcher = ModalLauncher(spec, tmp_path / "outputs")
+    dispatch(tracked_plan().by(spec), launcher, tmp_path / "outputs", echo=lambda _: None)  # type: ignore[arg-type]
+    run = tmp_path / "outputs/runs/run"
+    eventually(lambda: detached.current(run).status is not RunStatus.RUNNING, 120.0)
+    assert read_record(run).status is RunStatus.SUCCEEDED
+    return tmp_path / "cloud/volume/runs/run"
+
+
+def test_a_container_tells_wandb_by_itself_and_only_the_stage_with_metrics_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    there = leave(tmp_path)
+    (history,) = there.glob("wandb/offline-run-*-run/run-run.wandb")
+    assert history.stat().st_size > 0
+    assert "tracking:" not in (there / "attempt_1/train/log.txt").read_text()
+    assert json.loads((tmp_path / "outputs/runs/run/attempt_1/prepare/job.json").read_text())["tracking"] is None
+    assert not list((tmp_path / "outputs").rglob("wandb")), "this machine told W&B too"
+
+
+def test_wandbs_key_comes_from_the_modal_secret_and_stands_in_no_file(
+    tmp_path: Path, cloud: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The real client shows the key to a server of ours, which refuses it: the run goes on without the tracker."""
+    pytest.importorskip("wandb")
+    heard: list[str] = []
+
+    class Refusing(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            heard.append(self.headers.get("Authorization", ""))
+            self.rfile.read(int(self.headers.get("Content-Length", "0")))
+            self.send_response(401)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Refusing)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    for name in ("WANDB_API_KEY", "WANDB_MODE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{server.server_port}")
+    (cloud / "secrets.json").write_text(json.dumps({"WANDB_API_KEY": CANARY}))
+    with pytest.raises(XpError, match=r"WANDB_API_KEY of a Modal Secret .*launcher\.secret_name=NAME") as caught:
+        leave(tmp_path)
+    assert caught.value.code == ExitCode.SECRET
+    there = leave(tmp_path, secret_name="mine")
+    server.shutdown()
+    assert heard
+    assert {base64.b64decode(one.removeprefix("Basic ")).decode() for one in heard if one} == {f"api:{CANARY}"}
+    assert "tracking: wandb failed" in (there / "attempt_1/train/log.txt").read_text()
+    app = (tmp_path / "outputs/runs/run/attempt_1/modal_app.py").read_text()
+    assert app.count("required_keys=['WANDB_API_KEY']") == 1
+    places = (tmp_path / "outputs", there)
+    assert not [one for place in places for one in place.rglob("*") if one.is_file() and CANARY in _text(one)]
+
+
+def _text(file: Path) -> str:
+    return file.read_bytes().decode(errors="replace")

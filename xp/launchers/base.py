@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from xp.job import Stage
 from xp.security.secrets import Redactor
+from xp.tracking.base import NodeTracking
 
 if TYPE_CHECKING:  # a node of a cluster has no pydantic
     from xp.spec.place import LauncherSpec
@@ -33,6 +34,8 @@ class Context:
     withheld: frozenset[str] = frozenset()
     """Variables of this process that the job must not inherit: other stages' secrets."""
     redactor: Redactor = field(default_factory=Redactor, repr=False)
+    tracking: NodeTracking | None = None
+    """For a launcher whose jobs tell trackers themselves (`Telling`)."""
 
     @property
     def code(self) -> str:
@@ -113,6 +116,14 @@ class Detachable(Launcher, Protocol):
 
     def fetch(self, launch: Launch) -> None:
         """Copies the current log and small results of the job here, if `is_here` is false."""
+
+
+@runtime_checkable
+class Telling(Protocol):
+    """A launcher whose jobs tell trackers themselves; its Context has `tracking`."""
+
+    tells: tuple[str, ...]
+    """Names of these trackers."""
 
 
 @runtime_checkable

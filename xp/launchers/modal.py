@@ -62,6 +62,7 @@ class ModalLauncher:
 
     name = "modal"
     is_here = False
+    tells = ("wandb",)
 
     def __init__(self, spec: LauncherSpec, outputs: Path) -> None:
         self._spec = spec
@@ -70,7 +71,6 @@ class ModalLauncher:
 
     def check(self, stages: Sequence[Stage], context: Context) -> None:
         """Modal's client, and whether Modal has what the stages need; nobody is asked over the network."""
-        del context
         if _program() is None:
             raise XpError(
                 f"launcher=modal needs Modal's client: {sys.executable} -m pip install modal==1.6.4, then modal setup",
@@ -78,6 +78,7 @@ class ModalLauncher:
             )
         for stage in stages:
             modal_app.check_job(stage.name, stage.job, self._spec)
+        modal_app.check_trackers(context.tracking, self._spec)
 
     def submit(self, stage: Stage, context: Context) -> Launch:
         return self._submit([(stage, context)], context.outputs / context.directory / stage.name)[0]
@@ -183,10 +184,7 @@ class ModalLauncher:
 
     def _app(self, stages: Sequence[tuple[Stage, Context]]) -> str:
         stage, context = stages[0]
-        parts = [
-            modal_app.Part(one.name, one.job, its.outputs / its.directory / one.name / JOB_SPEC, its.outputs / its.code)
-            for one, its in stages
-        ]
+        parts = [modal_app.part_of(*pair) for pair in stages]
         title = f"{', '.join(part.stage for part in parts)} of {context.run_id}, attempt {context.attempt}"
         return modal_app.app_text(title, self._name(stage, context), parts, self._spec)
 

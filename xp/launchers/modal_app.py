@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from xp.errors import ExitCode, XpError
-from xp.job import Job, Resources
+from xp.job import Job, Resources, Stage
+from xp.launchers.base import Context
 from xp.launchers.modal_image import image_text, lock_of
+from xp.launchers.node.job_spec import JOB_SPEC, tracking_of
 from xp.spec.place import LauncherSpec
+from xp.tracking.base import NodeTracking
 
 APP_FILE = "modal_app.py"
 LOCKS = "environment"
@@ -134,6 +137,13 @@ class Part:
     """On this machine."""
     code: Path
     """Parent of the copied package, on this machine."""
+    tracking: NodeTracking | None = None
+
+
+def part_of(stage: Stage, context: Context) -> Part:
+    """A stage of the app, with its files where `ModalLauncher` puts them."""
+    job_spec = context.outputs / context.directory / stage.name / JOB_SPEC
+    return Part(stage.name, stage.job, job_spec, context.outputs / context.code, tracking_of(stage, context))
 
 
 def app_text(title: str, name: str, parts: Sequence[Part], spec: LauncherSpec) -> str:
@@ -185,6 +195,17 @@ def check_job(stage: str, job: Job, spec: LauncherSpec) -> None:
         )
 
 
+def check_trackers(tracking: NodeTracking | None, spec: LauncherSpec) -> None:
+    """Raise XpError(SECRET) for a tracker whose key the containers have no Modal Secret for."""
+    if tracking is not None and tracking.secrets and spec.secret_name is None:
+        raise XpError(
+            f"tracking={','.join(tracking.names)}: the container tells it, with {', '.join(tracking.secrets)} of a"
+            " Modal Secret (modal secret create NAME WANDB_API_KEY=...): set launcher.secret_name=NAME;"
+            " WANDB_MODE=offline needs none",
+            ExitCode.SECRET,
+        )
+
+
 def gpu_string(resources: Resources) -> str | None:
     """Modal's word for a stage's accelerators; raises XpError(PLAN) for one that it has not."""
     if resources.accelerator == "cpu" or not resources.num_accelerators:
@@ -214,7 +235,7 @@ def quoted(text: str) -> str:
 def _function(part: Part, spec: LauncherSpec) -> str:
     resources = part.job.resources
     gpu = gpu_string(resources)
-    required = sorted(part.job.secrets)
+    required = sorted({*part.job.secrets, *(part.tracking.secrets if part.tracking else ())})
     secrets = f"[modal.Secret.from_name({quoted(str(spec.secret_name))}, required_keys={required!r})]"
     return FUNCTION.format(
         image=image_text(part.job, spec, part.job_spec.parent / LOCKS),

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from xp.errors import ExitCode, XpError
-from xp.launchers.base import Context, Launcher
+from xp.launchers.base import Context, Launcher, Telling
 from xp.launchers.checkouts import differing
 from xp.launchers.files import inside, locate_modules
 from xp.launchers.preflight import checkouts
 from xp.runs.run_directory import check_run_directory, check_writable
 from xp.security.names import is_name
 from xp.security.secrets import Redactor, resolve, telling_values
-from xp.tracking.base import WANDB_KEY, check_trackers
+from xp.tracking.base import WANDB_KEY, check_trackers, node_tracking
 
 if TYPE_CHECKING:
     from xp.planning.plan import Plan
@@ -31,6 +31,8 @@ class Ready:
     tracker_keys: Mapping[str, str] = field(repr=False)
     modules: tuple[Path, ...]
     """The user's own, to be copied."""
+    told: tuple[str, ...] = ()
+    """Trackers that the jobs tell by themselves."""
 
     @property
     def redactor(self) -> Redactor:
@@ -49,14 +51,18 @@ def make_ready(plan: Plan, launcher: Launcher, outputs: Path, modules: Sequence[
             inside(outputs, path)
     check_run_directory(outputs / "runs" / plan.run_id, plan.attempt)
     check_writable(outputs)
+    tells = launcher.tells if isinstance(launcher, Telling) else ()
+    told = tuple(str(name) for name in plan.spec.tracking if name in tells)
+    here = [str(name) for name in plan.spec.tracking if name not in tells]
     ready = Ready(
         secrets=resolve(source for stage in plan.stages for source in stage.job.secrets.values()),
-        tracker_keys=check_trackers(plan.spec.tracking),
+        tracker_keys=check_trackers(here),
         modules=locate_modules(modules),
+        told=told,
     )
-    if plan.spec.launcher.detach and plan.spec.tracking:
+    if plan.spec.launcher.detach and here:
         raise XpError(
-            f"tracking={','.join(plan.spec.tracking)} needs a process that stays, and launcher.detach=true leaves;"
+            f"tracking={','.join(here)} needs a process that stays, and launcher.detach=true leaves;"
             " set one of the two otherwise",
             ExitCode.PLAN,
         )
@@ -74,6 +80,7 @@ def _variables(plan: Plan) -> dict[str, str]:
 
 def context_of(plan: Plan, outputs: Path, ready: Ready) -> Context:
     """Context of an attempt's stages, without any stage's secrets."""
+    spec = plan.spec
     names = {name for stage in plan.stages for pair in stage.job.secrets.items() for name in pair}
     if "wandb" in plan.spec.tracking:
         names.add(WANDB_KEY)
@@ -84,4 +91,5 @@ def context_of(plan: Plan, outputs: Path, ready: Ready) -> Context:
         directory=f"runs/{plan.run_id}/attempt_{plan.attempt}",
         withheld=frozenset(names),
         redactor=ready.redactor,
+        tracking=node_tracking(ready.told, spec.project, spec.model_dump(mode="json")) if ready.told else None,
     )

@@ -261,8 +261,8 @@ def _promised(stage: Stage) -> tuple[str, ...]:
 def _mirror(plan: Plan, run: Path, ready: Ready, echo: Echo) -> Mirror:
     config = plan.spec.model_dump(mode="json")
     tracked = TrackedRun(plan.run_id, plan.attempt, plan.spec.project, config, run, secrets=ready.tracker_keys)
-    redactor = ready.redactor
-    return Mirror(run / "metrics.jsonl", tracked, openers(plan.spec.tracking), lambda text: echo(redactor.redact(text)))
+    redactor, here = ready.redactor, [name for name in plan.spec.tracking if name not in ready.told]
+    return Mirror(run / "metrics.jsonl", tracked, openers(here), lambda text: echo(redactor.redact(text)))
 
 
 def _on_record(launch: Launch) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from xp.errors import ExitCode, XpError
 from xp.security.secrets import resolve
 
 WANDB_KEY = "WANDB_API_KEY"
+WANDB_SETTINGS = ("WANDB_MODE", "WANDB_BASE_URL", "WANDB_ENTITY")
 
 
 class Tracker(Protocol):
@@ -38,6 +39,34 @@ class TrackedRun:
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
+@dataclass(frozen=True)
+class NodeTracking:
+    """Trackers that the machine of the job tells by itself, because the metrics are written there."""
+
+    names: tuple[str, ...]
+    project: str
+    config: Mapping[str, Any]
+    """The resolved spec."""
+    env: Mapping[str, str]
+    """Settings of the trackers, by name of their variable; no secret."""
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """Names of the variables that hold the trackers' keys there."""
+        return (WANDB_KEY,) if "wandb" in self.names and needs_key(self.env) else ()
+
+
+def node_tracking(names: Sequence[str], project: str, config: Mapping[str, Any]) -> NodeTracking:
+    """What a job's machine is told, with this machine's settings of W&B."""
+    env = {name: os.environ[name] for name in WANDB_SETTINGS if os.environ.get(name)}
+    return NodeTracking(tuple(map(str, names)), project, config, env)
+
+
+def needs_key(environ: Mapping[str, str]) -> bool:
+    """Returns whether W&B sends what it is told."""
+    return environ.get("WANDB_MODE", "online") not in ("offline", "disabled", "dryrun")
+
+
 Opener = Callable[[TrackedRun], Tracker]
 
 
@@ -46,7 +75,7 @@ def check_trackers(names: Sequence[str]) -> dict[str, str]:
     for name in names:
         if find_spec(name) is None:
             raise XpError(f"tracking: {name} is not installed; install: python -m pip install {name}", ExitCode.RUNTIME)
-    if "wandb" not in names or os.environ.get("WANDB_MODE", "online") in ("offline", "disabled", "dryrun"):
+    if "wandb" not in names or not needs_key(os.environ):
         return {}
     try:
         return resolve([WANDB_KEY])

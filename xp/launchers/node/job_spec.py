@@ -16,6 +16,7 @@ from xp.job import Runtime, Stage
 from xp.launchers.base import Context
 from xp.launchers.node.outputs import State
 from xp.reading import json_of
+from xp.tracking.base import NodeTracking
 
 JOB_SPEC = "job.json"
 CLAIM = "claim.json"
@@ -50,6 +51,8 @@ class JobSpec:
     grace_s: float
     prints: bool
     """True if the log goes to standard output too."""
+    tracking: NodeTracking | None = None
+    """Trackers that the node tells; None: none, or another process does."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n"
@@ -60,7 +63,10 @@ class JobSpec:
         value = json.loads(text)
         runtime = Runtime(**value["runtime"] | {"packages": tuple(value["runtime"]["packages"])})
         lists = {name: tuple(value[name]) for name in ("argv", "outputs", "secrets")}
-        return JobSpec(**value | lists | {"runtime": runtime})
+        tracking = None
+        if (told := value.get("tracking")) is not None:
+            tracking = NodeTracking(**told | {"names": tuple(told["names"])})
+        return JobSpec(**value | lists | {"runtime": runtime, "tracking": tracking})
 
 
 @dataclass(frozen=True)
@@ -78,6 +84,12 @@ class Result:
     def exit_code(self) -> int:
         """Exit code of the stage as a whole."""
         return self.code or (ExitCode.MISSING_OUTPUT if self.missing else ExitCode.OK)
+
+
+def tracking_of(stage: Stage, context: Context) -> NodeTracking | None:
+    """Trackers that a stage's machine tells; None for a stage whose configuration names no metrics."""
+    metrics = f"runs/{context.run_id}/metrics.jsonl"
+    return context.tracking if any(metrics in text for text in stage.job.files.values()) else None
 
 
 def make_job_spec(
@@ -115,6 +127,7 @@ def make_job_spec(
         forgets_secrets=forgets_secrets,
         grace_s=grace_s,
         prints=prints,
+        tracking=tracking_of(stage, context),
     )
 
 

@@ -34,6 +34,7 @@ from xp.launchers.node.job_spec import CLAIM, RESULT, JobSpec, Result, claim, re
 from xp.launchers.node.log import LogStream, write_to_screen
 from xp.launchers.node.outputs import damaged, missing, states
 from xp.launchers.node.pipe import drain
+from xp.launchers.node.tracking import followed
 from xp.launchers.preflight import checkouts, interpreter, project
 from xp.reading import config_of
 from xp.security.environment import STAGE_TOKENS, inherited
@@ -80,7 +81,13 @@ def carry_out(spec: JobSpec, job: str, ending: Ending) -> int:
             file.write(b"xp: done before, skipped\n")
             code = 0
         else:
-            code = _run(spec, root, file, ending)
+            hidden = Redactor(telling_values(os.environ))
+            code = followed(
+                spec,
+                root,
+                lambda: _run(spec, root, file, ending),
+                lambda text: _note(file, hidden.redact(text)),
+            )
     run = "/".join(spec.directory.split("/")[:2])
     absent = missing(root, spec.outputs, before, run) if code == 0 else []
     if ending.is_asked and (code or absent):  # cancelled or preempted: the cluster knows which, and may run it again
@@ -90,6 +97,11 @@ def carry_out(spec: JobSpec, job: str, ending: Ending) -> int:
         Path(spec.secrets_file).unlink(missing_ok=True)
     write_atomically(directory / RESULT, json.dumps(asdict(result), indent=2) + "\n")
     return result.exit_code
+
+
+def _note(file: BinaryIO, text: str) -> None:
+    file.write(text.encode())
+    file.flush()
 
 
 class Ending:

@@ -1,0 +1,54 @@
+"""Tells trackers on the machine of the job, where no process of xp's waits that could."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from xp.launchers.node.job_spec import JobSpec
+from xp.tracking.base import TrackedRun
+from xp.tracking.mirror import Mirror
+from xp.tracking.opening import openers
+
+CLOSE_S = 20.0
+"""Seconds for the last lines; a machine that is taken away gives half a minute."""
+
+
+class _FailedError(Exception):
+    """The program failed: trackers are told so."""
+
+
+def followed(spec: JobSpec, root: Path, run: Callable[[], int], warn: Callable[[str], None]) -> int:
+    """Run a stage's program while its trackers follow the metrics.
+
+    Args:
+        spec: of the stage.
+        root: the outputs root.
+        run: runs the program and returns its exit code.
+        warn: takes a line about a tracker that fails; the program goes on.
+
+    Returns:
+        The program's exit code.
+    """
+    told = spec.tracking
+    if told is None:
+        return run()
+    os.environ.update(told.env)
+    directory = root.joinpath(*Path(spec.directory).parts[:2])
+    tracked = TrackedRun(
+        run_id=directory.name,
+        attempt=int(spec.env.get("XP_ATTEMPT", "1")),
+        project=told.project,
+        config=told.config,
+        directory=directory,
+        secrets={name: os.environ[name] for name in told.secrets if name in os.environ},
+    )
+    code = 0
+    metrics = directory / "metrics.jsonl"
+    with suppress(_FailedError), Mirror(metrics, tracked, openers(told.names), warn, close_timeout_s=CLOSE_S):
+        code = run()
+        if code:
+            raise _FailedError
+    return code
