@@ -57,7 +57,7 @@ class NodeTracking:
 
 
 def node_tracking(names: Sequence[str], project: str, config: Mapping[str, Any]) -> NodeTracking:
-    """What a job's machine is told, with this machine's settings of W&B."""
+    """Content of a job spec for trackers, with this machine's settings of W&B."""
     env = {name: os.environ[name] for name in WANDB_SETTINGS if os.environ.get(name)}
     return NodeTracking(tuple(map(str, names)), project, config, env)
 
