@@ -53,7 +53,9 @@ class Place:
 
     def provider(self, **limits: Any) -> OpenRewardProvider:
         environ = {**os.environ, "OPENREWARD_API_KEY": self.key}
-        return OpenRewardProvider(rules(target=self.url, variant="counter", **limits), environ)
+        return OpenRewardProvider(
+            rules(target=self.url, allowed_origins=(self.url,), variant="counter", **limits), environ
+        )
 
     def headers(self, sid: str) -> dict[str, str]:
         return {"X-API-Key": self.key, "X-Session-ID": sid, "Content-Type": "application/json"}

@@ -6,7 +6,7 @@
 
   // Charts of one run that belong together; every metric that none of them names has a chart of its own.
   const GROUPS = [
-    ["Pass rate", /^reward\/avg_pass_at_/],
+    ["Groups with a pass (pass@k)", /^reward\/avg_pass_at_/],
     ["Tokens written in an episode", /^episodes\/tokens$/],
     ["Turns of an episode", /^environment\/turns$/],
     ["Shares of episodes", /^episodes\/(void|truncated|malformed|finished)$/],
