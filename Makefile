@@ -172,6 +172,12 @@ slurm:  ## A real Slurm of one node on this machine, for tests/integration/test_
 	apt-get install -y -qq --no-install-recommends slurmctld slurmd slurm-client munge >/dev/null
 	tests/slurm/setup.sh
 
+# SKYRL_VENV: the environment that test-skyrl makes. Two network namespaces with a slurmd each; nothing of it stays.
+test-nodes: setup $(SKYRL_VENV)/.done  ## Runs over two nodes: a real Slurm and a real Ray of two network namespaces (Debian, as root; after make slurm)
+	trap 'tests/slurm/nodes.sh down' EXIT; tests/slurm/nodes.sh up && \
+		SLURM_CONF=$${XP_NODES:-/var/lib/xp-slurm-nodes}/slurm.conf SKYRL_PYTHON=$(abspath $(SKYRL_VENV))/bin/python \
+		$(BIN)/python -m pytest -s tests/nodes $(ARGS)
+
 chromium:  ## The browser that tests/integration/test_report_page.py looks with (Debian, as root)
 	apt-get update -qq
 	apt-get install -y -qq --no-install-recommends chromium >/dev/null
@@ -236,5 +242,5 @@ bench: setup  ## Measure the promises of docs/results.md on this machine
 clean:  ## Remove .venv and caches; outputs/ stays
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
-.PHONY: help parity-measure ordinary-tests chromium tiny-model docs docs-site setup lock audit chaos demo plan test test-slow test-install test-environments test-skyrl rehearse-skyrl test-slime rehearse-slime test-sglang test-vllm test-gpu slurm scorecard diagnose-check check format catalogs locks check-locks golden bench clean $(RECIPES) \
+.PHONY: help parity-measure ordinary-tests chromium tiny-model docs docs-site setup lock audit chaos demo plan test test-slow test-install test-environments test-skyrl rehearse-skyrl test-slime rehearse-slime test-sglang test-vllm test-gpu slurm test-nodes scorecard diagnose-check check format catalogs locks check-locks golden bench clean $(RECIPES) \
 	$(addprefix prepare-,$(RECIPES)) $(addprefix plan-,$(RECIPES))

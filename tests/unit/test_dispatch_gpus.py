@@ -89,7 +89,7 @@ def test_a_machine_without_the_gpus_is_told_before_the_start(tmp_path: Path, lis
 
 
 def test_more_than_one_node_is_not_local(tmp_path: Path) -> None:
-    with pytest.raises(XpError, match=r"2 nodes .*launcher=local"):
+    with pytest.raises(XpError, match=r"2 nodes, and launcher=local"):
         LocalLauncher().check([needing(1, nodes=2)], Context("run", 1, tmp_path, "runs/run/attempt_1"))
 
 

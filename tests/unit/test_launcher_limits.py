@@ -9,6 +9,7 @@ from xp.errors import ExitCode, XpError
 from xp.planning.memory import memory_lines
 from xp.planning.plan import build_plan
 
+TRL = ("recipes=whodunit-trl", "hardware.num_nodes=2")
 SKYRL = ("recipes=whodunit-skyrl", "hardware.num_nodes=2")
 
 
@@ -16,7 +17,10 @@ SKYRL = ("recipes=whodunit-skyrl", "hardware.num_nodes=2")
     ("overrides", "said"),
     [
         ([*SKYRL, "launcher=local"], "train needs 2 nodes, and launcher=local has this machine alone"),
-        ([*SKYRL, "launcher=slurm"], "train needs 2 nodes, and launcher=slurm gives a stage one so far"),
+        (
+            [*SKYRL, "launcher=ray", "launcher.start_head=true"],
+            "start_head=true starts a cluster of this machine alone",
+        ),
         ([*SKYRL, "launcher=modal"], "launcher=modal gives a stage one container"),
         (["recipes=whodunit-skyrl", "launcher=modal", "backend.runtime.python=/x"], "name an image"),
         (["recipes=whodunit-slime", "launcher=modal", "backend.runtime.image=null"], "name an image"),
@@ -29,7 +33,16 @@ def test_the_plan_refuses_what_the_launcher_cannot_run(overrides: list[str], sai
     assert said in str(caught.value)
 
 
-@pytest.mark.parametrize("overrides", [[*SKYRL, "launcher=ray"], ["recipes=whodunit-skyrl", "launcher=slurm"]])
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        [*SKYRL, "launcher=ray"],
+        [*SKYRL, "launcher=slurm"],
+        [*TRL, "launcher=ray"],
+        [*TRL, "launcher=slurm"],
+        ["recipes=whodunit-skyrl", "launcher=slurm"],
+    ],
+)
 def test_the_plan_takes_what_the_launcher_can_run(overrides: list[str]) -> None:
     assert build_plan(compose(overrides), "r").stages
 

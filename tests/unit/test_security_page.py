@@ -47,6 +47,7 @@ def test_a_command_of_the_page_runs_tests_that_are_there(words: list[str]) -> No
         (("recipes=whodunit-skyrl",), False),
         (("recipes=whodunit-skyrl", "hardware.num_nodes=2", "launcher=ray", "launcher.address=http://head:8265"), True),
         (("recipes=whodunit-trl",), False),
+        (("recipes=whodunit-trl", "hardware.num_nodes=2", "launcher=slurm"), True),
     ],
 )
 def test_a_plan_says_which_servers_of_a_run_want_no_key(

@@ -192,7 +192,11 @@ def test_a_server_is_told_what_a_colocated_engine_cannot_be(change: str) -> None
         (["training.max_response_tokens=800"], "more than the 1024 tokens that model=tiny can take"),
         ([*GPUS, "backend.engine.name=sglang"], "set vllm"),
         ([*GPUS, "backend.engine.name=transformers"], "set vllm"),
-        ([*GPUS, "hardware.num_nodes=2"], "one process tree on one machine"),
+        ([*SEPARATE, "hardware.num_nodes=2"], "a vLLM server of TRL's is on one machine"),
+        (
+            [*GPUS, "hardware.num_nodes=2", "backend.engine.tensor_parallel=8"],
+            "8 does not divide the 4 training processes of a",
+        ),
         ([*GPUS, "backend.parallel.strategy=megatron"], "set fsdp2 or ddp, or backend=skyrl"),
         ([*GPUS, "backend.parallel.offload_reference=true"], "backend.parallel.offload_parameters=true too"),
         ([*GPUS, "backend.parallel.strategy=ddp", "backend.parallel.offload_parameters=true"], "only strategy=fsdp2"),

@@ -13,11 +13,11 @@ from pathlib import Path
 from xp.atomic import write_atomically
 from xp.digest import text_digest
 from xp.errors import ExitCode, XpError
-from xp.job import Stage
+from xp.job import Job, Stage
 from xp.launchers import secrets_files
 from xp.launchers.base import Context, Launch
 from xp.launchers.files import write_files
-from xp.launchers.node.job_spec import JOB_SPEC, make_job_spec
+from xp.launchers.node.job_spec import JOB_SPEC, Spread, make_job_spec
 from xp.reading import json_of
 from xp.security.environment import STAGE_TOKENS
 from xp.security.environment import inherited as passed
@@ -28,7 +28,13 @@ SUBMITTED = "submitted.json"
 
 
 def place_job_spec(
-    stage: Stage, context: Context, spec: LauncherSpec, *, extra: Mapping[str, str], prints: bool
+    stage: Stage,
+    context: Context,
+    spec: LauncherSpec,
+    *,
+    extra: Mapping[str, str],
+    prints: bool,
+    spread: Spread | None = None,
 ) -> Path:
     """Writes a stage's files, its secrets and its job spec; returns the path of the job spec.
 
@@ -38,6 +44,7 @@ def place_job_spec(
         spec: the launcher's.
         extra: secrets that pass though nobody declared them (`HF_TOKEN`, what `XP_PASS_ENV` names).
         prints: whether the job's standard output is read.
+        spread: how the program is started on several nodes, or in a container; None: as it is, on one.
     """
     write_files(stage.job.files, context.outputs)
     values = {**extra, **context.secrets}
@@ -52,10 +59,26 @@ def place_job_spec(
         secrets_file=file if values or spec.secrets_file else None,
         forgets_secrets=spec.detach and spec.secrets_file is None,
         prints=prints,
+        spread=spread,
     )
     path = context.outputs / job_spec.directory / JOB_SPEC
     write_atomically(path, job_spec.to_json())
     return path
+
+
+def spread_of(job: Job, by: str, *, ray_token: str | None = None) -> Spread | None:
+    """How a job's program is started on its nodes; None: as it is, on its one node.
+
+    Args:
+        job: to be run.
+        by: `srun` or `ray`.
+        ray_token: file of the token of the Ray cluster that it needs; None: it needs none.
+    """
+    needs = job.resources
+    if needs.num_nodes == 1:
+        return None
+    gpus = 0 if needs.accelerator == "cpu" else needs.num_accelerators
+    return Spread(needs.num_nodes, by, needs.num_cpus, gpus, needs.memory_gb, ray_token=ray_token)
 
 
 def read_launches(directory: Path) -> list[Launch] | None:

@@ -65,6 +65,9 @@ class LocalLauncher:
     def check(self, stages: Sequence[Stage], context: Context) -> None:
         """Packages and interpreters; accelerators are taken here, and kept as long as the launcher lives."""
         del context
+        for stage in stages:
+            if (said := needs_one_node(stage, "launcher=local has this machine alone")) is not None:
+                raise XpError(said, ExitCode.RUNTIME)
         check_machine(stages)
         wanted = max((stage.job.resources for stage in stages), key=lambda needs: needs.num_accelerators, default=None)
         self._gpus.release()

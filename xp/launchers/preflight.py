@@ -29,15 +29,9 @@ print(json.dumps([found, {name: version(name) for name in packages}, "%d.%d.%d" 
 
 
 def check_machine(stages: Sequence[Stage]) -> None:
-    """Raise XpError(RUNTIME) for a missing interpreter, module or node; each interpreter is asked once."""
+    """Raise XpError(RUNTIME) for a missing interpreter or module; each interpreter is asked once."""
     wanted: dict[str, dict[str, str]] = {}
     for stage in stages:
-        if stage.job.resources.num_nodes > 1:
-            raise XpError(
-                f"stage {stage.name} needs {stage.job.resources.num_nodes} nodes and launcher=local has this one; the"
-                " plan is fine: choose a launcher that has them, or a smaller hardware option",
-                ExitCode.RUNTIME,
-            )
         modules = wanted.setdefault(interpreter(stage.job.runtime), {})
         for name in stage.job.runtime.packages:
             modules.setdefault(name.partition(".")[0], stage.name)

@@ -24,7 +24,7 @@ from xp.errors import ExitCode, XpError
 from xp.job import Job, Stage
 from xp.launchers import secrets_files
 from xp.launchers.base import Context, Echo, Launch, now
-from xp.launchers.cluster import identity, inherited, place_job_spec, read_launches, write_launches
+from xp.launchers.cluster import identity, inherited, place_job_spec, read_launches, spread_of, write_launches
 from xp.launchers.follow import follow
 from xp.launchers.limits import asks_itself, check_limits, needs_one_node
 from xp.launchers.node.gpus import Gpus, claim
@@ -47,10 +47,11 @@ def make_launcher(spec: LauncherSpec, outputs: Path) -> RayLauncher:
 
 def limit(spec: LauncherSpec, stage: Stage) -> str | None:
     """As xp.launchers.base.LauncherModule has it."""
-    del spec
-    if asks_itself(stage.job):
-        return None
-    return needs_one_node(stage, "a Ray job's program is on one: only skyrl and slime ask Ray for workers on others")
+    return (
+        needs_one_node(stage, "launcher.start_head=true starts a cluster of this machine alone")
+        if spec.start_head
+        else None
+    )
 
 
 class RayLauncher:
@@ -79,7 +80,7 @@ class RayLauncher:
         if not is_loopback(self._address):
             self._check_secrets(stages)
         else:
-            check_machine([stage for stage in stages if stage.job.resources.num_nodes == 1])
+            check_machine(stages)
         check_limits(self._spec, stages)
         self._num_cpus = max((stage.job.resources.num_cpus for stage in stages), default=1)
         if self._spec.start_head:
@@ -174,7 +175,8 @@ class RayLauncher:
         return launches
 
     def _place(self, stage: Stage, context: Context, hidden: dict[str, str]) -> Path:
-        return place_job_spec(stage, context, self._spec, extra=hidden, prints=True)
+        spread = None if asks_itself(stage.job) else spread_of(stage.job, "ray")
+        return place_job_spec(stage, context, self._spec, extra=hidden, prints=True, spread=spread)
 
     def _hand_in(
         self, client: Any, native_id: str, jobs: Sequence[Job], specs: Sequence[Path], context: Context
@@ -209,7 +211,7 @@ class RayLauncher:
 
     def _reservation(self, jobs: Sequence[Job]) -> dict[str, Any]:
         """Resources that Ray reserves for the program of these jobs."""
-        needs = [job.resources for job in jobs if not asks_itself(job)]
+        needs = [job.resources for job in jobs if not asks_itself(job) and job.resources.num_nodes == 1]
         gpus = max((one.num_accelerators for one in needs if one.accelerator != "cpu"), default=0)
         memory_gb = 0.0 if self._spec.start_head else max((one.memory_gb for one in needs), default=0.0)
         return {

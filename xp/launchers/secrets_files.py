@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import secrets
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -13,7 +14,7 @@ from xp.errors import ExitCode, XpError
 from xp.launchers.base import Context
 from xp.security.names import is_name
 
-_FILE = re.compile(r"[0-9]+\..+\.(json|part)")
+_FILE = re.compile(r"[0-9]+\..+\.(json|part|token)")
 
 
 def directory() -> Path:
@@ -45,6 +46,16 @@ def write(context: Context, stage: str, values: Mapping[str, str]) -> Path | Non
     with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as out:
         json.dump(dict(values), out)
     temporary.replace(file)
+    return file
+
+
+def write_token(context: Context, stage: str) -> Path:
+    """Write the token of a Ray cluster that is made of the stage's nodes; one that is there stays."""
+    file = file_of(context, stage).with_suffix(".token")
+    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with suppress(FileExistsError):
+        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as out:
+            out.write(secrets.token_hex(32))
     return file
 
 

@@ -21,10 +21,19 @@ from xp.errors import ExitCode, XpError
 from xp.job import Resources, Stage
 from xp.launchers import secrets_files
 from xp.launchers.base import Context, Echo, Launch, now
-from xp.launchers.cluster import TimedOut, ask, identity, inherited, place_job_spec, read_launches, write_launches
+from xp.launchers.cluster import (
+    TimedOut,
+    ask,
+    identity,
+    inherited,
+    place_job_spec,
+    read_launches,
+    spread_of,
+    write_launches,
+)
 from xp.launchers.follow import follow
-from xp.launchers.limits import check_limits, needs_one_node
-from xp.launchers.node.job_spec import JOB_SPEC, read_result
+from xp.launchers.limits import asks_itself, check_limits
+from xp.launchers.node.job_spec import JOB_SPEC, Spread, read_result
 from xp.launchers.node.on_node import REQUEUE
 from xp.launchers.preflight import check_machine
 from xp.spec.place import LauncherSpec
@@ -70,7 +79,8 @@ def make_launcher(spec: LauncherSpec, outputs: Path) -> SlurmLauncher:
 
 def limit(spec: LauncherSpec, stage: Stage) -> str | None:
     """As xp.launchers.base.LauncherModule has it."""
-    return needs_one_node(stage, f"launcher={spec.name} gives a stage one so far")
+    del spec, stage
+    return None
 
 
 class SlurmLauncher:
@@ -150,7 +160,8 @@ class SlurmLauncher:
 
     def _hand_in(self, stage: Stage, context: Context, name: str, after: Launch | None) -> str:
         plain, hidden = inherited(context)
-        job_spec = place_job_spec(stage, context, self._spec, extra=hidden, prints=False)
+        spread = self._spread(stage, context)
+        job_spec = place_job_spec(stage, context, self._spec, extra=hidden, prints=False, spread=spread)
         argv = self._command(stage, name, job_spec, context, None if after is None else after.native_id)
         write_atomically(job_spec.parent / SCRIPT, batch_script(context, stage, job_spec, argv))
         try:
@@ -180,12 +191,19 @@ class SlurmLauncher:
             str(job_spec.parent / SCRIPT),
         ]
 
+    def _spread(self, stage: Stage, context: Context) -> Spread | None:
+        """How the program is started on the job's nodes; None: as it is, on its one node."""
+        needs_ray = stage.job.resources.num_nodes > 1 and asks_itself(stage.job)
+        token = str(secrets_files.write_token(context, stage.name)) if needs_ray else None
+        return spread_of(stage.job, "srun", ray_token=token)
+
     def _options(self, resources: Resources) -> list[str]:
         spec = self._spec
         gpus = 0 if resources.accelerator == "cpu" else resources.num_accelerators
         options = {
-            "nodes": "1",
-            "ntasks": "1",
+            "nodes": str(resources.num_nodes),
+            "ntasks": str(resources.num_nodes),
+            "ntasks-per-node": "1" if resources.num_nodes > 1 else None,
             "cpus-per-task": str(resources.num_cpus),
             "mem": f"{round(resources.memory_gb * 1024)}M",
             "gres": f"{spec.gres}:{gpus}" if gpus else None,

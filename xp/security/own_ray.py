@@ -10,17 +10,22 @@ import hmac
 import os
 import secrets
 import shutil
+import stat
 import sys
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from xp.digest import text_digest
 from xp.security.loopback import HOST, ONE_MACHINE
 
 MODE, TOKEN_PATH, TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_TOKEN"
 DIRECTORY = "XP_OWN_RAY"
 """Variable: directory of this process's own cluster."""
+PRETENDED_GPUS = "XP_PRETENDED_GPUS"
+"""Variable of a job that joins a cluster of several nodes with GPUs that are not there: so many on each."""
 
 
 def make_directory() -> Path:
@@ -31,6 +36,26 @@ def make_directory() -> Path:
     token.touch(mode=0o600)
     token.write_text(secrets.token_hex(32))
     return directory
+
+
+def directory_named(name: str) -> Path:
+    """The directory of this name, the same on every node of a cluster: Ray wants its files at one path on all.
+
+    Raises:
+        PermissionError: another user was there first.
+    """
+    directory = Path("/tmp", f"xp-ray-{text_digest(name)[:10]}")
+    with suppress(FileExistsError):
+        directory.mkdir(mode=0o700)
+    found = directory.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) != 0o700:
+        raise PermissionError(f"{directory} is not a directory of this user alone")
+    return directory
+
+
+def token_variables(file: Path) -> dict[str, str]:
+    """Variables of whoever has a cluster's token."""
+    return {MODE: "token", TOKEN_PATH: str(file)}
 
 
 def token_file(directory: Path) -> Path:

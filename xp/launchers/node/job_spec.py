@@ -25,6 +25,32 @@ RESULT = "result.json"
 
 
 @dataclass(frozen=True)
+class Spread:
+    """How the program of a stage is started on its nodes, where it is not simply started on this one."""
+
+    count: int
+    """Number of nodes."""
+    by: str
+    """`srun`, inside a batch job; `ray`, inside a Ray job."""
+    num_cpus: int
+    """Per node; the same for the next two."""
+    num_gpus: int
+    memory_gb: float
+    srun: tuple[str, ...] = ()
+    """Further options of srun."""
+    container: tuple[str, ...] = ()
+    """Words before the node's Python that start it inside a container."""
+    ray_token: str | None = None
+    """File of the token of a Ray cluster that is made of the nodes, for the program on the main one; None: no Ray, and
+    the program runs on every node."""
+
+    @property
+    def is_contained(self) -> bool:
+        """Returns whether the program runs in a container."""
+        return bool(self.container or self.srun)
+
+
+@dataclass(frozen=True)
 class JobSpec:
     """A stage, with everything that its launcher would otherwise do itself. Paths are relative to `root`."""
 
@@ -53,6 +79,7 @@ class JobSpec:
     """True if the log goes to standard output too."""
     tracking: NodeTracking | None = None
     """Trackers that the node tells; None: none, or another process does."""
+    spread: Spread | None = None
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n"
@@ -62,6 +89,8 @@ class JobSpec:
         """Read what `to_json` wrote."""
         value = json.loads(text)
         runtime = Runtime(**value["runtime"] | {"packages": tuple(value["runtime"]["packages"])})
+        if (spread := value.get("spread")) is not None:
+            value["spread"] = Spread(**spread | {name: tuple(spread[name]) for name in ("srun", "container")})
         lists = {name: tuple(value[name]) for name in ("argv", "outputs", "secrets")}
         tracking = None
         if (told := value.get("tracking")) is not None:
@@ -102,6 +131,7 @@ def make_job_spec(
     forgets_secrets: bool = False,
     prints: bool = False,
     brings_files: bool = False,
+    spread: Spread | None = None,
 ) -> JobSpec:
     """The job spec of a stage."""
     job = stage.job
@@ -128,6 +158,7 @@ def make_job_spec(
         grace_s=grace_s,
         prints=prints,
         tracking=tracking_of(stage, context),
+        spread=spread,
     )
 
 

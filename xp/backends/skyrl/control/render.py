@@ -22,6 +22,7 @@ from xp.backends.stages.evaluation import best_rule, rounds
 from xp.backends.stages.model import model_stage
 from xp.backends.stages.needs import QUIET, cpu_engine, cpu_environment, trainer_resources, trainer_runtime
 from xp.job import Job, Stage
+from xp.security.own_ray import PRETENDED_GPUS
 from xp.spec import Attention, RunSpec, Strategy
 from xp.worker.stage import Sampling
 
@@ -181,11 +182,18 @@ def _job(spec: RunSpec, here: str, module: str, config: str, outputs: tuple[str,
         env={
             **(cpu_environment(spec.backend.num_threads) if is_rehearsal(spec) else {}),
             **cpu_engine(spec),
+            **_pretended(spec),
             **QUIET,
         },
         secrets=episode_secrets(spec),
         stand_ins=_stand_ins(spec),
     )
+
+
+def _pretended(spec: RunSpec) -> dict[str, str]:
+    """A rehearsal on several nodes asks their Ray for accelerators that are not there."""
+    is_joining = is_rehearsal(spec) and spec.hardware.num_nodes > 1
+    return {PRETENDED_GPUS: str(geometry(spec).workers_per_node)} if is_joining else {}
 
 
 def _stand_ins(spec: RunSpec) -> tuple[str, ...]:

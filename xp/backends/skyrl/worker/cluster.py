@@ -101,7 +101,7 @@ def _start(cfg: Any, num_workers: int | None) -> None:
     # Read in the driver and in every worker: where SkyRL's workers and engines write instead of the screen.
     variables["SKYRL_LOG_FILE"] = os.environ["SKYRL_LOG_FILE"] = str(log)
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
-    if num_workers is None and os.environ.get("RAY_ADDRESS"):
+    if joins(is_rehearsal=num_workers is not None):
         # Its processes inherit nothing from this one: they are told where the code is, and the file of the secrets.
         variables |= {name: os.environ[name] for name in TOLD if os.environ.get(name)}
         os.environ["RAY_OVERRIDE_JOB_RUNTIME_ENV"] = "1"
@@ -113,6 +113,11 @@ def _start(cfg: Any, num_workers: int | None) -> None:
     hook = PREPARE if num_workers is None else REHEARSE
     ray.init(runtime_env={"env_vars": variables, "worker_process_setup_hook": hook}, **place)
     sync_registries()
+
+
+def joins(*, is_rehearsal: bool) -> bool:
+    """Returns whether the job joins the cluster that RAY_ADDRESS names; a rehearsal does on several nodes alone."""
+    return bool(os.environ.get("RAY_ADDRESS")) and (not is_rehearsal or own_ray.PRETENDED_GPUS in os.environ)
 
 
 def _pretended(cfg: Any, num_workers: int | None) -> dict[str, int]:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from xp.backends.skyrl.worker.cluster import joins
 from xp.backends.skyrl.worker.config import SkyRLStageConfig, SkyRLTrainStageConfig
 from xp.backends.skyrl.worker.process import prepare_process
 from xp.backends.skyrl.worker.tasks_view import write_view
@@ -41,7 +42,7 @@ def main(argv: Sequence[str]) -> None:
 
 def prepare(common: SkyRLStageConfig) -> None:
     """Before anything of SkyRL is imported."""
-    if common.rehearsal or not os.environ.get("RAY_ADDRESS"):
+    if not joins(is_rehearsal=common.rehearsal):
         own_ray.close_to_others()
     prepare_process()
     if common.rehearsal:

@@ -25,7 +25,12 @@ class TRLBatchShape:
 
 
 def world_size(spec: RunSpec) -> int:
-    """Number of training processes: one per accelerator that is not the engines' own; on a CPU, as many as are set."""
+    """Number of training processes on all nodes."""
+    return spec.hardware.num_nodes * node_size(spec)
+
+
+def node_size(spec: RunSpec) -> int:
+    """Training processes of a node: one per accelerator that is not the engines' own; on a CPU, as many as are set."""
     if spec.hardware.accelerator == "cpu":
         return max(1, spec.hardware.accelerators_per_node)
     return max(1, spec.hardware.accelerators_per_node - (spec.backend.engine.accelerators or 0))

@@ -19,7 +19,10 @@ PATIENCE_S = 120.0
 
 
 def accelerate_config(spec: RunSpec) -> str:
-    """The YAML file of `accelerate launch`, for two or more processes on one machine."""
+    """The YAML file of `accelerate launch`, for two or more processes.
+
+    On several nodes, each one adds its number and the address of the main one when it starts.
+    """
     import yaml
 
     is_sharded = spec.backend.parallel.strategy is Strategy.FSDP2
@@ -27,7 +30,7 @@ def accelerate_config(spec: RunSpec) -> str:
         "compute_environment": "LOCAL_MACHINE",
         # accelerate's name of plain data parallelism, on CPUs too (`use_cpu`).
         "distributed_type": "FSDP" if is_sharded else "MULTI_GPU",
-        "num_machines": 1,
+        "num_machines": spec.hardware.num_nodes,
         "machine_rank": 0,
         "num_processes": world_size(spec),
         # A free one: two runs may share a machine.

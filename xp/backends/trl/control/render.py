@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from xp.backends import capability
@@ -16,7 +17,7 @@ from xp.backends.stages.model import model_stage
 from xp.backends.stages.needs import QUIET, cpu_engine, cpu_environment, trainer_resources, trainer_runtime
 from xp.backends.trl.control.capabilities import meanings, owners, refusals
 from xp.backends.trl.control.constraints import CONSTRAINTS
-from xp.backends.trl.control.geometry import geometry, world_size
+from xp.backends.trl.control.geometry import geometry, node_size, world_size
 from xp.backends.trl.control.processes import accelerate_config, evaluation_server, server
 from xp.backends.trl.control.rows import ROWS
 from xp.backends.trl.worker.config import (
@@ -56,9 +57,10 @@ def memory(spec: RunSpec) -> MemoryUse:
 
 
 def open_doors(spec: RunSpec) -> tuple[str, ...]:
-    """None: it runs on one machine, and its vLLM server wants a key."""
-    del spec
-    return ()
+    """Open servers of a run on several machines. On one, nothing listens to others, and vLLM requires a key."""
+    if spec.hardware.num_nodes == 1:
+        return ()
+    return ("torch's stores need no key on a cluster's network: others who can reach them can disturb the training",)
 
 
 def stages(spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
@@ -78,7 +80,9 @@ def evaluation(spec: RunSpec, places: RunPaths, models: Mapping[str, str], needs
     )
     outputs = (f"{here}/evaluation.json",)
     argv = ("python", "-m", "xp.backends.trl.worker.evaluate", f"{here}/config.json")
-    return Stage("evaluate", _job(spec, here, argv, {"config.json": config.to_json()}, outputs), needs=needs)
+    job = _job(spec, here, argv, {"config.json": config.to_json()}, outputs)
+    # Its engine is on one machine, however many train.
+    return Stage("evaluate", replace(job, resources=replace(job.resources, num_nodes=1)), needs=needs)
 
 
 def evaluations(spec: RunSpec, num_steps: int) -> int:
@@ -128,7 +132,7 @@ def _evaluation_server(spec: RunSpec) -> VLLMServer | None:
 def _common(
     spec: RunSpec, places: RunPaths, stage: str, temperature: float, own_server: VLLMServer | None
 ) -> TRLStageConfig:
-    processes = world_size(spec) if stage == "train" else 1
+    processes = node_size(spec) if stage == "train" else 1
     return TRLStageConfig(
         **stage_fields(spec, places, stage),
         num_threads=max(1, spec.backend.num_threads // processes),

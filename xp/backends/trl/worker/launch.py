@@ -17,11 +17,11 @@ from pathlib import Path
 
 from xp.backends.trl.worker import guarded, train
 from xp.backends.trl.worker.config import TRLTrainConfig
-from xp.backends.trl.worker.process import STORES
+from xp.backends.trl.worker.process import STORES, stay_here
 from xp.backends.trl.worker.server import running, split_devices
 from xp.reading import config_of
-from xp.security import loopback
 from xp.security.loopback import free_port
+from xp.worker.nodes import Nodes
 from xp.worker.program import run_stage
 
 
@@ -30,8 +30,9 @@ def main(argv: Sequence[str]) -> None:
     path, *accelerate = argv
     config = config_of(Path(path), TRLTrainConfig.from_json)
     with ExitStack() as stack:
-        os.environ[STORES] = stack.enter_context(tempfile.TemporaryDirectory(prefix="xp-stores-"))
-        loopback.stay()
+        if Nodes.here(os.environ) is None:
+            os.environ[STORES] = stack.enter_context(tempfile.TemporaryDirectory(prefix="xp-stores-"))
+        stay_here()
         if config.common.server is not None:
             _serve(stack, config)
         if accelerate:
@@ -61,12 +62,12 @@ def _launch(config_file: str, path: str) -> None:
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-    # In files that no other user can open: torch's own store listens on every address, and asks nobody for a key.
-    on_files = ("--rdzv_backend", "c10d", "--rdzv_conf", "store_type=file")
-    words = ["--config_file", config_file, *on_files, "-m", "xp.backends.trl.worker.train", path]
+    nodes = Nodes.here(os.environ)
+    words = ["--config_file", config_file, *_rendezvous(nodes), "-m", "xp.backends.trl.worker.train", path]
     arguments = launch_command_parser().parse_args(words)
-    arguments.rdzv_endpoint = f"{os.environ[STORES]}/agent"
-    os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
+    if nodes is None:
+        arguments.rdzv_endpoint = f"{os.environ[STORES]}/agent"
+        os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     try:
         launch_command(arguments)
     except ChildFailedError as error:
@@ -75,6 +76,20 @@ def _launch(config_file: str, path: str) -> None:
         raise SystemExit(code if code >= 0 else 128 - code) from None
     except SignalException as error:
         raise SystemExit(128 + error.sigval) from None
+
+
+def _rendezvous(nodes: Nodes | None) -> list[str]:
+    """How the agents of a stage find each other.
+
+    On one machine in files that no other user can open: torch's own store listens on every address, and asks nobody
+    for a key. On several there is no other way than that store, at the main node.
+    """
+    if nodes is None:
+        return ["--rdzv_backend", "c10d", "--rdzv_conf", "store_type=file"]
+    return [
+        *("--rdzv_backend", "static", "--num_machines", str(nodes.count), "--machine_rank", str(nodes.number)),
+        *("--main_process_ip", nodes.address, "--main_process_port", str(nodes.port)),
+    ]
 
 
 if __name__ == "__main__":

@@ -9,6 +9,8 @@ import warnings
 from datetime import timedelta
 
 from xp.backends.trl.worker.ranks import Ranks
+from xp.security import loopback
+from xp.worker.nodes import Nodes
 
 
 def quiet_trainer(num_threads: int) -> None:
@@ -27,16 +29,28 @@ def quiet_rank() -> None:
     sys.stdout = open(os.devnull, "w")  # noqa: SIM115
 
 
+def stay_here() -> None:
+    """Keep a stage of one machine to itself; one of several must be reached from the others."""
+    if Nodes.here(os.environ) is None:
+        loopback.stay()
+
+
 STORES = "XP_TRL_STORES"
 """Variable: the directory through which the processes of one stage find each other."""
 
 
 def join_group(ranks: Ranks, *, use_cpu: bool, timeout_s: float) -> None:
-    """Make the process group of several ranks by a file, before the trainer makes it by a port of this machine."""
-    if ranks.count == 1 or STORES not in os.environ:
+    """Make the process group of several ranks by a file, before the trainer makes it by a port of this machine.
+
+    Ranks on several machines have no file in common: they meet at the main node's port.
+    """
+    if ranks.count == 1:
         return
     from accelerate import PartialState
 
+    if STORES not in os.environ:
+        PartialState(cpu=use_cpu, timeout=timedelta(seconds=timeout_s))
+        return
     PartialState(
         cpu=use_cpu,
         init_method=f"file://{os.environ[STORES]}/ranks",

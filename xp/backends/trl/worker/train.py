@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from xp.backends.trl.worker import colocated, guarded, on_cpu
 from xp.backends.trl.worker.config import Lora, TRLTrainConfig
-from xp.backends.trl.worker.process import join_group, leave_group, quiet_rank, quiet_trainer
+from xp.backends.trl.worker.process import join_group, leave_group, quiet_rank, quiet_trainer, stay_here
 from xp.backends.trl.worker.publish import publish_model, trained_model
 from xp.backends.trl.worker.ranks import Ranks
 from xp.backends.trl.worker.tasks_view import trl_rows
@@ -22,7 +22,6 @@ from xp.episode.metrics_file import MetricsFile
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.recorder import Recorder
 from xp.reading import config_of
-from xp.security import loopback
 from xp.tasks.length import settle
 from xp.tasks.load import load_tasks
 from xp.worker.best import EarlyStop
@@ -44,7 +43,7 @@ def main(argv: Sequence[str]) -> None:
     path = Path(argv[0])
     config = config_of(path, TRLTrainConfig.from_json)
     ranks = Ranks()
-    loopback.stay()
+    stay_here()
     if not ranks.is_main:
         quiet_rank()
     rows = load_tasks(Path(config.common.tasks), path.parent, "train")

@@ -235,7 +235,11 @@ PLACE = (
     Row(
         "hardware.num_nodes",
         lambda s: {f"trainer.placement.{role}_num_nodes": geometry(s).num_nodes for role in roles(s)},
-        refuse=lambda s: not_on_cpu("set 1") if is_rehearsal(s) and s.hardware.num_nodes > 1 else None,
+        refuse=lambda s: (
+            not_on_cpu("set 1, or engine.name=transformers")
+            if is_rehearsal(s) and not has_stand_in(s) and s.hardware.num_nodes > 1
+            else None
+        ),
     ),
     Row(
         "env.max_turns",

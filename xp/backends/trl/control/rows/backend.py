@@ -8,7 +8,7 @@ from typing import Any
 
 from xp.backends.base import Support
 from xp.backends.capability import Row
-from xp.backends.trl.control.geometry import geometry, is_colocated, world_size
+from xp.backends.trl.control.geometry import geometry, is_colocated, node_size, world_size
 from xp.spec import Attention, EngineName, Placement, RunSpec, Strategy
 
 VLLM_MODE = {Placement.COLOCATED: "colocate", Placement.SEPARATE: "server"}
@@ -130,7 +130,11 @@ def _none_left(spec: RunSpec) -> str | None:
 def _indivisible(spec: RunSpec) -> str | None:
     engine = spec.backend.engine
     generating = world_size(spec) if engine.accelerators is None else engine.accelerators
-    if engine.name is not EngineName.VLLM or generating % engine.tensor_parallel == 0:
+    if engine.name is not EngineName.VLLM:
+        return None
+    if spec.hardware.num_nodes > 1 and is_colocated(spec) and node_size(spec) % engine.tensor_parallel:
+        return f"{engine.tensor_parallel} does not divide the {node_size(spec)} training processes of a node"
+    if generating % engine.tensor_parallel == 0:
         return None
     return f"{engine.tensor_parallel} does not divide the {generating} accelerators that generate"
 
@@ -236,12 +240,12 @@ def _patience_s(spec: RunSpec) -> int:
     return COLLECTIVE_S + waves * math.ceil(max(one.episode_timeout_s for one in limits))
 
 
-def _one_machine(spec: RunSpec) -> str | None:
-    if spec.hardware.num_nodes == 1:
+def _server_elsewhere(spec: RunSpec) -> str | None:
+    if spec.hardware.num_nodes == 1 or spec.backend.engine.placement is not Placement.SEPARATE:
         return None
     return (
-        f"a job of backend=trl is one process tree on one machine, not {spec.hardware.num_nodes}; choose a hardware"
-        " option with num_nodes=1, or backend=skyrl or slime, which spread over machines"
+        "a vLLM server of TRL's is on one machine, out of reach of the others' processes; set"
+        " backend.engine.placement=colocated and backend.engine.accelerators=null, or a hardware option of one node"
     )
 
 
@@ -254,7 +258,7 @@ PLACE = (
             else {"use_cpu": False, "optim": "adamw_torch_fused"}
         ),
     ),
-    Row("hardware.num_nodes", refuse=_one_machine),
+    Row("hardware.num_nodes", carried_by="num_machines", refuse=_server_elsewhere),
     Row(
         "backend.convert_model",
         refuse=lambda s: (

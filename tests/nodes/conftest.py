@@ -1,0 +1,107 @@
+"""Two nodes on this machine (tests/slurm/nodes.sh): network namespaces, each with a Slurm daemon or a Ray."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from xp.launchers.ray_head import GUARD, START
+
+STATE = Path(os.environ.get("XP_NODES", "/var/lib/xp-slurm-nodes"))
+ADDRESSES = ("10.77.0.1", "10.77.0.2")
+SMALL = ("hardware.num_nodes=2", "hardware.num_cpus=2", "hardware.memory_gb=4")
+"""Of each node."""
+QUICK = ("training.num_steps=2", "training.micro_batch_size=32", "env.held_out.num_tasks=32")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    why = f"no cluster of two nodes here (make test-nodes); {STATE}/slurm.conf"
+    for item in items:
+        if item.path.is_relative_to(here):
+            item.add_marker(pytest.mark.slow)
+            if os.environ.get("SLURM_CONF") != f"{STATE}/slurm.conf":
+                item.add_marker(pytest.mark.skip(reason=why))
+
+
+@dataclass(frozen=True)
+class RayNodes:
+    address: str
+    """The dashboard's URL."""
+    environ: Mapping[str, str]
+    """For clients: the token."""
+
+
+def on_node(number: int, *argv: str) -> list[str]:
+    return ["nsenter", f"--net=/run/netns/xp{number}", *argv]
+
+
+def xp(outputs: Path, *overrides: str, environ: Mapping[str, str] | None = None, timeout_s: float = 580) -> str:
+    """Run xp to exit 0; returns what it printed."""
+    argv = [sys.executable, "-m", "xp", f"outputs={outputs}", *overrides]
+    run = subprocess.run(
+        argv, capture_output=True, text=True, timeout=timeout_s, env={**os.environ, **(environ or {})}, errors="replace"
+    )
+    assert run.returncode == 0, run.stdout[-6000:] + run.stderr[-4000:]
+    return run.stdout
+
+
+def ray_nodes(directory: Path, python: Sequence[str], *start: str) -> Iterator[RayNodes]:
+    """A Ray cluster of both nodes, as docs/launchers.md says: a token, and the cluster's own interface."""
+    token = directory / "token"
+    token.touch(mode=0o600)
+    token.write_text(secrets.token_hex(32))
+    variables = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
+    path = f"{Path(python[0]).parent}:{os.environ['PATH']}"
+    head, port = ADDRESSES[0], 26379
+    words = [
+        ("--head", f"--port={port}", f"--dashboard-host={head}", f"--temp-dir=/tmp/xp-nodes-{os.getpid()}"),
+        (f"--address={head}:{port}",),
+    ]
+    started = []
+    for number, address in enumerate(ADDRESSES, 1):
+        command = [
+            *(*python, "-c", START, "start", *words[number - 1], f"--node-ip-address={address}"),
+            *("--disable-usage-stats", "--min-worker-port=0", "--max-worker-port=0", *start),
+        ]
+        with (directory / f"ray_{number}.log").open("wb") as log:
+            started.append(
+                subprocess.Popen(
+                    on_node(number, sys.executable, "-E", "-P", str(GUARD), "10", *command),
+                    env={**os.environ, **variables, "PATH": path},
+                    stdin=subprocess.PIPE,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                )
+            )
+        if number == 1:
+            _wait_for(head, port)
+    try:
+        yield RayNodes(f"http://{head}:8265", variables)
+    finally:
+        for process in reversed(started):
+            assert process.stdin is not None
+            process.stdin.close()
+        for process in started:
+            process.wait(40)
+
+
+def _wait_for(address: str, port: int) -> None:
+    import socket
+
+    end = time.monotonic() + 120
+    while time.monotonic() < end:
+        try:
+            socket.create_connection((address, port), timeout=2).close()
+            return
+        except OSError:
+            time.sleep(0.3)
+    raise AssertionError("Ray's head did not start")

@@ -1,0 +1,166 @@
+"""A Ray cluster of a stage's nodes, for whoever has its token: a head on the main node, a worker on each other one.
+
+It lives as long as the program on the main node. A worker ends when the head no longer answers, so that nothing stays
+behind a main node that was killed.
+"""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from xp.errors import ExitCode, XpError
+from xp.launchers.node.job_spec import JobSpec
+from xp.launchers.node.program import Ending, variables
+from xp.launchers.preflight import interpreter
+from xp.security import own_ray
+from xp.worker.nodes import Nodes, own_address
+
+GUARD = Path(__file__).parent / "guard.py"
+START = "import signal; from ray.scripts.scripts import cli; cli(standalone_mode=False); signal.pause()"
+WAIT = """
+import os, sys, time, ray
+wanted, end = int(sys.argv[1]), time.monotonic() + float(sys.argv[2])
+ray.init(address=os.environ["RAY_ADDRESS"], logging_level="error", log_to_driver=False)
+while (there := sum(node["Alive"] for node in ray.nodes())) < wanted:
+    if time.monotonic() > end:
+        sys.exit(f"{there} of {wanted} nodes joined the Ray cluster")
+    time.sleep(0.5)
+"""
+START_S = 300.0
+"""For the head, and for all workers: Ray's programs come from a network filesystem."""
+LOOK_S = 2.0
+MISSES = 3
+"""Times in a row that the head does not answer before it counts as gone."""
+GRACE_S = 10.0
+
+
+def run_in_ray(spec: JobSpec, nodes: Nodes, ending: Ending, play: Callable[[Mapping[str, str]], int]) -> int:
+    """Hold this node's part of the cluster; on the main one, run the program in it and return its exit code.
+
+    Args:
+        spec: the stage's.
+        nodes: as this one knows them.
+        ending: of this process.
+        play: runs the program with further variables.
+
+    Raises:
+        XpError: RUNTIME where Ray does not start, or not all nodes join it.
+    """
+    part = _Part(spec, nodes)
+    try:
+        if nodes.number == 0:
+            _wait_for_head(part, nodes, ending)
+            _wait_for_all(spec, part, nodes)
+            return ExitCode.TERMINATED if ending.is_asked else play(part.told)
+        return _stay(part, nodes, ending)
+    finally:
+        part.stop()
+
+
+class _Part:
+    """The processes of Ray on this node."""
+
+    def __init__(self, spec: JobSpec, nodes: Nodes) -> None:
+        spread = spec.spread
+        assert spread is not None
+        assert spread.ray_token is not None
+        head = f"{nodes.address}:{nodes.port}"
+        self.told = {**nodes.variables(), **own_ray.token_variables(Path(spread.ray_token)), "RAY_ADDRESS": head}
+        self._directory = own_ray.directory_named(f"{spec.key} {head}")
+        if nodes.number:
+            _wait_for_port(nodes, START_S)
+        gpus = spec.env.get(own_ray.PRETENDED_GPUS, str(spread.num_gpus))
+        cpus = str(spread.num_cpus + (int(gpus) if own_ray.PRETENDED_GPUS in spec.env else 0))
+        place = (
+            ["--head", f"--port={nodes.port}", "--include-dashboard=false", "--ray-client-server-port=0",
+             f"--temp-dir={own_ray.files(self._directory)}"]
+            if nodes.number == 0 else [f"--address={head}"]
+        )  # fmt: skip
+        self._log = self._directory / f"node_{nodes.number}.log"
+        environ = {**variables(spec), **self.told}
+        del environ["RAY_ADDRESS"]  # or `ray start` would refuse to start a second one
+        environ.pop(own_ray.TOKEN, None)
+        command = [
+            *(interpreter(spec.runtime), "-c", START, "start", *place, "--disable-usage-stats"),
+            *(f"--node-ip-address={own_address(nodes.address)}", f"--num-cpus={cpus}", f"--num-gpus={gpus}"),
+            *("--min-worker-port=0", "--max-worker-port=0"),
+        ]
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-E", "-P", str(GUARD), str(GRACE_S), *command],
+                cwd=spec.root,
+                env=environ,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    def check(self) -> None:
+        """Raise XpError(RUNTIME) with Ray's own words where its processes have ended."""
+        if self._process.poll() is not None:
+            said = self._log.read_text(errors="replace")[-2000:]
+            raise XpError(f"Ray ended on this node:\n{said}", ExitCode.RUNTIME)
+
+    def stop(self) -> None:
+        """End every process of this node's part and remove its files."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(2 * GRACE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+
+def _wait_for_head(part: _Part, nodes: Nodes, ending: Ending) -> None:
+    end = time.monotonic() + START_S
+    while not _answers(nodes) and not ending.is_asked:
+        part.check()
+        if time.monotonic() > end:
+            raise XpError(f"Ray's head did not start within {START_S:g} s", ExitCode.RUNTIME)
+        time.sleep(0.3)
+
+
+def _wait_for_port(nodes: Nodes, patience_s: float) -> None:
+    end = time.monotonic() + patience_s
+    while not _answers(nodes):
+        if time.monotonic() > end:
+            raise XpError(
+                f"Ray's head at {nodes.address}:{nodes.port} was not reached within {patience_s:g} s", ExitCode.RUNTIME
+            )
+        time.sleep(0.3)
+
+
+def _wait_for_all(spec: JobSpec, part: _Part, nodes: Nodes) -> None:
+    asking = [interpreter(spec.runtime), "-c", WAIT, str(nodes.count), str(START_S)]
+    environ = {**variables(spec), **part.told}
+    run = subprocess.run(asking, env=environ, cwd=spec.root, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if run.returncode:
+        part.check()
+        said = (run.stderr or run.stdout).strip().splitlines() or ["no message"]
+        raise XpError(f"the Ray cluster of the stage's nodes is not complete: {said[-1]}", ExitCode.RUNTIME)
+
+
+def _stay(part: _Part, nodes: Nodes, ending: Ending) -> int:
+    """Until the head is gone, or this node is to end."""
+    misses = 0
+    while misses < MISSES and not ending.is_asked:
+        time.sleep(LOOK_S)
+        misses = 0 if _answers(nodes) else misses + 1
+        if misses == 0:
+            part.check()
+    return ExitCode.TERMINATED if ending.is_asked else ExitCode.OK
+
+
+def _answers(nodes: Nodes) -> bool:
+    with suppress(OSError):
+        socket.create_connection((nodes.address, nodes.port), timeout=5).close()
+        return True
+    return False

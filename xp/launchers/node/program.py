@@ -1,0 +1,137 @@
+"""Starts the program of a job spec on this node, with its environment and its secrets."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+
+from xp.envs.secrets_file import environment as with_secrets
+from xp.launchers.node.job_spec import JobSpec
+from xp.launchers.preflight import checkouts, interpreter, project
+from xp.security.environment import STAGE_TOKENS, inherited
+from xp.security.secrets import Redactor, telling_values
+
+PR_SET_PDEATHSIG = 1
+
+
+class Ending:
+    """TERM, INT and USR2 end the program that runs, USR1 ends it to be run again; KILL follows after the grace."""
+
+    def __init__(self) -> None:
+        self.is_asked = False
+        self.requeues = False
+        self._process: subprocess.Popen[bytes] | None = None
+        self._grace_s = 0.0
+        self._signals = (signal.SIGTERM, signal.SIGKILL)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
+            signal.signal(number, self._handle)
+
+    def of(
+        self,
+        process: subprocess.Popen[bytes],
+        grace_s: float,
+        signals: tuple[signal.Signals, signal.Signals] = (signal.SIGTERM, signal.SIGKILL),
+    ) -> None:
+        """Names the program that must be ended from now on.
+
+        Args:
+            process: the program.
+            grace_s: seconds between the two signals.
+            signals: what asks it to end, and what ends it.
+        """
+        self._process, self._grace_s, self._signals = process, grace_s, signals
+        if self.is_asked:
+            self._end()
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        self.requeues = self.requeues or number == signal.SIGUSR1
+        if not self.is_asked:
+            self.is_asked = True
+            self._end()
+
+    def _end(self) -> None:
+        process = self._process
+        if process is None:
+            return
+        asking, ending = self._signals
+        with suppress(OSError):
+            process.send_signal(asking)
+        killing = threading.Timer(self._grace_s, process.send_signal, (ending,))
+        killing.daemon = True
+        killing.start()
+
+
+def held(spec: JobSpec) -> dict[str, str]:
+    """Variables of this node, with the name of the file of the stage's secrets."""
+    return dict(os.environ) | ({"XP_SECRETS_FILE": spec.secrets_file} if spec.secrets_file else {})
+
+
+def secrets_of(spec: JobSpec) -> dict[str, str]:
+    """Variables of the stage's secrets with their values."""
+    there = held(spec)
+    return {name: value for name, value in with_secrets(there).items() if there.get(name) != value}
+
+
+def redactor_of(spec: JobSpec) -> Redactor:
+    """Knows the stage's secrets, and the node's."""
+    there = held(spec)
+    own = [there[name] for name in spec.secrets if there.get(name)]
+    return Redactor([*secrets_of(spec).values(), *own, *telling_values(os.environ)])
+
+
+def variables(spec: JobSpec) -> dict[str, str]:
+    """The program's environment without its secrets. A node may have variables that are not meant for the program."""
+    there, root = held(spec), Path(spec.root)
+    plain, hidden = inherited(there, (*STAGE_TOKENS, *spec.secrets, *([spec.runtime.project or ""])))
+    path = [str(root / spec.code)]
+    if (checkout := project(spec.runtime)) is not None:
+        path.append(str(checkout))
+    if spec.runtime.python is None and os.environ.get("PYTHONPATH"):
+        path += [part for part in os.environ["PYTHONPATH"].split(os.pathsep) if part]
+    found = checkouts(spec.runtime)
+    return {**plain, **hidden, **found, "PYTHONPATH": os.pathsep.join(path), "PYTHONUNBUFFERED": "1", **spec.env}
+
+
+def start(spec: JobSpec, argv: Sequence[str], more: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+    """Start a program of the stage, whose output is read by the caller.
+
+    Args:
+        spec: the stage's.
+        argv: `python` in the first place is the runtime's interpreter.
+        more: variables beside the stage's.
+    """
+    words = [interpreter(spec.runtime) if part == "python" and not at else part for at, part in enumerate(argv)]
+    return piped(words, spec.root, {**variables(spec), **secrets_of(spec), **(more or {})})
+
+
+def piped(argv: Sequence[str], root: str, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """A process that ends with this one, and whose output is read by the caller."""
+    return subprocess.Popen(
+        list(argv),
+        cwd=root,
+        env=dict(environ),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        preexec_fn=_end_with_parent,
+    )
+
+
+def exit_code(process: subprocess.Popen[bytes]) -> int:
+    """Exit code of a program when it has ended; 128 + n: killed by signal n."""
+    code = process.wait()
+    return code if code >= 0 else 128 - code
+
+
+def _end_with_parent() -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

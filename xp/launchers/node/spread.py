@@ -1,0 +1,85 @@
+"""Starts a stage's program on each of its nodes, from the main one: by `srun` inside a batch job, or by Ray."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from xp.errors import ExitCode, XpError
+from xp.launchers.node.job_spec import JOB_SPEC, JobSpec, Spread
+from xp.launchers.node.program import piped
+from xp.worker.nodes import free_port
+
+MEMBER = "xp.launchers.node.member"
+RAY_MEMBERS = "xp.launchers.node.ray_members"
+ENDED = "node_*.json"
+"""Files beside the log: how the program of each node ended by itself."""
+SIGNALS = {
+    # TERM to srun is KILL to its tasks; USR2 it hands on as it is.
+    "srun": (signal.SIGUSR2, signal.SIGTERM),
+    "ray": (signal.SIGTERM, signal.SIGKILL),
+}
+
+
+def start_all(spec: JobSpec) -> subprocess.Popen[bytes]:
+    """Start the program on all nodes; the process ends when they have ended.
+
+    Raises:
+        XpError: RUNTIME where this node's address is not to be found out.
+    """
+    assert spec.spread is not None
+    directory = Path(spec.root, spec.directory)
+    for file in directory.glob(ENDED):  # of a start before a requeue
+        file.unlink()
+    words = command(spec, str(directory / JOB_SPEC))
+    return piped(words, spec.root, os.environ)
+
+
+def command(spec: JobSpec, job_spec: str) -> list[str]:
+    """The words that start it."""
+    spread = spec.spread
+    assert spread is not None
+    if spread.by == "ray":
+        return [sys.executable, "-m", RAY_MEMBERS, job_spec]
+    address = node_address() if spread.count > 1 else "127.0.0.1"
+    member = ["-m", MEMBER, job_spec, f"{address}:{free_port(address)}"]
+    return [*srun(spread), *spread.container, "python3" if spread.container else sys.executable, *member]
+
+
+def srun(spread: Spread) -> list[str]:
+    """One task on each node, with all that the batch job has there; none goes on when one has failed."""
+    options = [
+        *(f"--nodes={spread.count}", f"--ntasks={spread.count}", "--ntasks-per-node=1"),
+        *(f"--cpus-per-task={spread.num_cpus}", "--mem=0", "--kill-on-bad-exit=1", "--unbuffered", "--export=ALL"),
+    ]
+    return ["srun", *options, *spread.srun]
+
+
+def node_address() -> str:
+    """The address at which the other nodes of a batch job reach this one: the one that Slurm itself uses."""
+    name = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+    asking = ["scontrol", "--oneliner", "show", "node", name]
+    with suppress(OSError, subprocess.SubprocessError):
+        text = subprocess.run(asking, capture_output=True, text=True, timeout=60, check=True).stdout
+        fields = dict(part.split("=", 1) for part in text.split() if "=" in part)
+        name = fields.get("NodeAddr") or name
+    try:
+        return socket.gethostbyname(name)
+    except OSError as error:
+        raise XpError(f"the address of node {name} is not known here: {error}", ExitCode.RUNTIME) from None
+
+
+def first_failure(directory: Path) -> int | None:
+    """Exit code of the node that failed first; None if none said so."""
+    found: list[tuple[float, int]] = []
+    for file in directory.glob(ENDED):
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            value = json.loads(file.read_text(encoding="utf-8"))
+            found.append((float(value["ended"]), int(value["code"])))
+    return next((code for _, code in sorted(found) if code), None)
