@@ -67,7 +67,7 @@ def place_job_spec(
 
 
 def spread_of(job: Job, by: str, *, ray_token: str | None = None) -> Spread | None:
-    """How a job's program is started on its nodes; None: as it is, on its one node.
+    """Way in which a job's program is started on its nodes; None: as it is, on its one node.
 
     Args:
         job: to be run.

@@ -192,7 +192,7 @@ class SlurmLauncher:
         ]
 
     def _spread(self, stage: Stage, context: Context) -> Spread | None:
-        """How the program is started on the job's nodes; None: as it is, on its one node."""
+        """Way in which the program is started on the job's nodes; None: as it is, on its one node."""
         needs_ray = stage.job.resources.num_nodes > 1 and asks_itself(stage.job)
         token = str(secrets_files.write_token(context, stage.name)) if needs_ray else None
         return spread_of(stage.job, "srun", ray_token=token)

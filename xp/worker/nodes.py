@@ -20,7 +20,7 @@ class Nodes:
 
     count: int
     number: int
-    """From 0, which is the main node."""
+    """Number from 0, which is the main node."""
     address: str
     """The main node's."""
     port: int

@@ -26,7 +26,7 @@ RESULT = "result.json"
 
 @dataclass(frozen=True)
 class Spread:
-    """How the program of a stage is started on its nodes, where it is not simply started on this one."""
+    """Way in which a stage's program is started on several nodes, or in a container."""
 
     count: int
     """Number of nodes."""

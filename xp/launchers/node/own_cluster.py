@@ -149,7 +149,7 @@ def _wait_for_all(spec: JobSpec, part: _Part, nodes: Nodes) -> None:
 
 
 def _stay(part: _Part, nodes: Nodes, ending: Ending) -> int:
-    """Until the head is gone, or this node is to end."""
+    """Waits until the head is gone, or this node is to end."""
     misses = 0
     while misses < MISSES and not ending.is_asked:
         time.sleep(LOOK_S)

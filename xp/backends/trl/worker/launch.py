@@ -79,7 +79,7 @@ def _launch(config_file: str, path: str) -> None:
 
 
 def _rendezvous(nodes: Nodes | None) -> list[str]:
-    """How the agents of a stage find each other.
+    """Options by which the agents of a stage find each other.
 
     On one machine in files that no other user can open: torch's own store listens on every address, and asks nobody
     for a key. On several there is no other way than that store, at the main node.

@@ -30,7 +30,7 @@ def quiet_rank() -> None:
 
 
 def stay_here() -> None:
-    """Keep a stage of one machine to itself; one of several must be reached from the others."""
+    """Keeps a stage of one machine to itself; one of several must be reached from the others."""
     if Nodes.here(os.environ) is None:
         loopback.stay()
 
