@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import subprocess
@@ -84,6 +85,7 @@ def ray_nodes(directory: Path, python: Sequence[str], *start: str) -> Iterator[R
             )
         if number == 1:
             _wait_for(head, port)
+    _wait_for_both(head, token.read_text())
     try:
         yield RayNodes(f"http://{head}:8265", variables)
     finally:
@@ -92,6 +94,26 @@ def ray_nodes(directory: Path, python: Sequence[str], *start: str) -> Iterator[R
             process.stdin.close()
         for process in started:
             process.wait(40)
+
+
+def _wait_for_both(head: str, token: str) -> None:
+    """Wait until the dashboard shows two raylets, as a person would look before submitting."""
+    import urllib.request
+
+    asking = urllib.request.Request(
+        f"http://{head}:8265/nodes?view=summary", headers={"Authorization": f"Bearer {token}"}
+    )
+    end, said = time.monotonic() + 180, ""
+    while time.monotonic() < end:
+        try:
+            with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(asking, timeout=5) as answer:
+                said = answer.read().decode()
+            if len(json.loads(said)["data"]["summary"]) == 2:
+                return
+        except (OSError, ValueError, KeyError) as error:
+            said = str(error)
+        time.sleep(0.5)
+    raise AssertionError(f"no two nodes: {said[-500:]}")
 
 
 def _wait_for(address: str, port: int) -> None:
