@@ -35,7 +35,7 @@ class Nodes:
         return Nodes(int(environ[COUNT]), int(environ[NUMBER]), address, int(port))
 
     def variables(self) -> dict[str, str]:
-        """Variables that `here` reads, and the interface for gloo: a machine's own name is often 127.0.1.1 to itself."""
+        """Variables that `here` reads, and gloo's interface: a machine's own name is often 127.0.1.1 to itself."""
         interface = os.environ.get(INTERFACE) or interface_of(own_address(self.address))
         named = {COUNT: str(self.count), NUMBER: str(self.number), MAIN: f"{self.address}:{self.port}"}
         return named | ({INTERFACE: interface} if interface else {})
