@@ -106,10 +106,10 @@ SKYRL_PYTHON := $(if $(SKYRL_PATH),PYTHONPATH=$(SKYRL_PATH):$(SKYRL_PATH)/skyrl-
 test-skyrl: $(SKYRL_VENV)/.done  ## What xp relies on in SkyRL, against the real package, in .venv-skyrl
 	$(SKYRL_PYTHON) -m pytest tests/trainers/test_skyrl*.py
 
-# inspect_ai has pins of its own, so that its reader runs in an environment of its own.
+# inspect_ai has pins of its own, so that it runs in an environment of its own; openai is for its judges.
 .venv-inspect/.done:
 	$(PYTHON) -m venv .venv-inspect
-	.venv-inspect/bin/pip install --quiet "inspect_ai==0.3.285"
+	.venv-inspect/bin/pip install --quiet "inspect_ai==0.3.285" "openai==3.54.0"
 	touch $@
 
 test-inspect: setup .venv-inspect/.done  ## Logs of `xp eval` read by inspect_ai itself
@@ -121,8 +121,8 @@ test-inspect: setup .venv-inspect/.done  ## Logs of `xp eval` read by inspect_ai
 	.venv-environments/bin/pip install --quiet "reasoning-gym==0.1.25" "verifiers==0.4.0"
 	touch $@
 
-test-environments: setup .venv-environments/.done  ## Environments of reasoning-gym and verifiers, by the real packages
-	ENVIRONMENTS_PYTHON=.venv-environments/bin/python $(BIN)/python -m pytest tests/environments tests/integration/test_env_new.py
+test-environments: setup .venv-environments/.done .venv-inspect/.done  ## Environments of reasoning-gym, verifiers and inspect_ai, by the real packages
+	ENVIRONMENTS_PYTHON=.venv-environments/bin/python INSPECT_PYTHON=.venv-inspect/bin/python $(BIN)/python -m pytest tests/environments tests/integration/test_env_new.py
 
 rehearse-skyrl: setup $(SKYRL_VENV)/.done  ## SkyRL's whole training loop on this machine's CPU (ARGS="seed=2")
 	$(XP) backend=skyrl hardware=cpu backend.runtime.python=$(SKYRL_VENV)/bin/python env=whodunit_mini model=tiny $(ARGS)

@@ -53,6 +53,7 @@ OWN: Final[Mapping[Kind, Mapping[str, str]]] = {
         "local": "xp.envs.graded:GradedProvider",
         "reasoning_gym": "xp.envs.packages.reasoning_gym:ReasoningGymProvider",
         "verifiers": "xp.envs.packages.verifiers:VerifiersProvider",
+        "inspect": "xp.envs.packages.inspect_provider:InspectProvider",
         "harbor": "xp.envs.harbor.provider:HarborProvider",
     },
     Kind.DIALECT: dict.fromkeys(

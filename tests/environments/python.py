@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 VARIABLE = "ENVIRONMENTS_PYTHON"
+INSPECT_VARIABLE = "INSPECT_PYTHON"
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -22,10 +23,18 @@ def python() -> str:
     return os.path.abspath(given)
 
 
-def told(program: str, given: Any) -> Any:
+def inspect_python() -> str:
+    """Whole path of the Python with inspect_ai; the test is skipped where there is none."""
+    given = os.environ.get(INSPECT_VARIABLE)
+    if given is None:
+        pytest.skip(f"needs {INSPECT_VARIABLE}=a Python with inspect_ai: make test-environments")
+    return os.path.abspath(given)
+
+
+def told(program: str, given: Any, interpreter: str | None = None) -> Any:
     """Result of a program in that Python: it reads `given` as JSON and prints JSON."""
     done = subprocess.run(
-        [python(), "-c", program],
+        [interpreter or python(), "-c", program],
         input=json.dumps(given),
         capture_output=True,
         text=True,

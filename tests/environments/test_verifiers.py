@@ -25,7 +25,7 @@ from xp.testing.provider import ProviderSuite, lent
 
 PACKAGES = ROOT / "tests/environments/packages"
 OWN = (ROOT / "tests/environments/own_rollouts.py").read_text()
-NONE: dict[str, Any] = {"environment": None, "taskset": {}, "seats": {}, "seat": None, "num_tasks": None}
+NONE: dict[str, Any] = {"environment": None, "taskset": {}, "seats": {}, "seat": None, "num_tasks": None, "prices": {}}
 SUBPROCESS = {"runtime": {"type": "subprocess"}, "harness": {"id": "null"}}
 USER = ["Tell me the capital of my country.", "###DONE###"]
 Script = list[str | tuple[str, dict[str, Any]]]
@@ -150,11 +150,21 @@ def test_a_judge_is_an_endpoint_whose_key_is_named_by_a_variable(monkeypatch: py
 
     with serving(ChatServer(write=judge)) as server:
         entry = {"id": "reference", "weight": 4.0, "base_url": server.url, "api_key_var": "JUDGE_KEY", "model": "judge"}
-        config = package("xp_capitals", taskset={"task": {"judges": [{**entry, "answer_field": "answer"}]}})
-        found = played(EnvConfig(**{**vars(config), "secrets": ("JUDGE_KEY",)}), [(0, ["It is Paris"])])
-        assert server.requests
+        taskset = {"task": {"judges": [{**entry, "answer_field": "answer"}]}}
+        config = package("xp_capitals", taskset=taskset, prices={"judge": (2.0, 8.0)})
+        config = EnvConfig(**{**vars(config), "secrets": ("JUDGE_KEY",)})
+        provider = load_provider(config, os.environ)
+        episode = Episode(Task("x", "train", 0), lambda: provider.open(Task("x", "train", 0)), config)
+        episode.step("It is Paris")
+        outcome = episode.settle()
+        provider.close()
+        (asked,) = server.requests
         assert "Bearer of-the-judge" in str(server.headers)
-        assert found == [6.0]
+    assert outcome.reward == 6.0
+    assert asked["model"] == "judge"
+    used = outcome.judges
+    assert used["prompt_tokens"] > 0
+    assert used["cost_usd"] == pytest.approx((2 * used["prompt_tokens"] + 8 * used["completion_tokens"]) / 1e6)
 
 
 def test_a_judge_that_is_not_there_makes_the_episode_void() -> None:

@@ -34,6 +34,7 @@ FRAMES = {
     "graded": ["env.grader=my_pkg.graders:grade", "env.rows=my_pkg:tasks.jsonl"],
     "openreward": ["env.target=Org/Name"],
     "verifiers": ["env.target=my-package"],
+    "inspect": ["env.target=/my/tasks.py@sums"],
     "harbor": ["env.target=/my/tasks"],
     "openenv": ["env.target=http://127.0.0.1:8000", "env.rows=my_pkg:tasks.jsonl"],
     **{f"openenv_{name}": ["env.target=http://127.0.0.1:8000"] for name in ("atari", "finrl", "openspiel", "sumo_rl")},

@@ -27,7 +27,11 @@ COLUMNS: Final = (
     Column("needs", 1),
     Column("splits, tools", 2),
 )
-HOSTED_NEEDS: Final = {"reasoning_gym": "package reasoning-gym", "verifiers": "package verifiers"}
+HOSTED_NEEDS: Final = {
+    "reasoning_gym": "package reasoning-gym",
+    "verifiers": "package verifiers",
+    "inspect": "package inspect_ai",
+}
 """Provider -> what a Python of the run must have for it."""
 
 

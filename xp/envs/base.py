@@ -60,6 +60,8 @@ class ToolResult:
     """The call itself was wrong (unknown tool, bad arguments): the model's fault, shown to it as `text`."""
     awaits_reply: bool = False
     """A plain message was answered, and the conversation goes on: only where a session takes plain messages."""
+    judges: Mapping[str, float] = field(default_factory=dict)
+    """Usage of judge models: `prompt_tokens`, `completion_tokens`, and `cost_usd` where all prices are known."""
 
 
 class Session(Protocol):

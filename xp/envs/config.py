@@ -101,7 +101,7 @@ class Chat:
         object.__setattr__(self, "dialect", dialect_of(self.dialect))
 
 
-LOCAL: Final = ("local", "reasoning_gym", "verifiers", "harbor")
+LOCAL: Final = ("local", "reasoning_gym", "verifiers", "inspect", "harbor")
 """Providers whose environments run on this machine, whatever they are given."""
 LOCAL_CALLS: Final = 8
 """A server on the same two cores is fastest at four to eight calls in flight (benchmarks/bench_session.py)."""

@@ -264,7 +264,13 @@ class Episode:
             num_tool_calls=self._num_tool_calls,
             num_malformed=self._num_malformed,
             void_reason=self._void_reason,
+            judges=_judges([result.judges for turn in self._turns for result in turn.results if result.judges]),
         )
+
+
+def _judges(used: Sequence[Mapping[str, float]]) -> Mapping[str, float]:
+    """Sums of the figures that each of the results has."""
+    return {name: sum(one[name] for one in used) for name in (used or [{}])[0] if all(name in one for one in used)}
 
 
 def _sendable(text: str) -> str:

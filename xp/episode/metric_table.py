@@ -24,7 +24,7 @@ class Metric:
         return self.name.partition("/")[0] in OF_EPISODES and self.name != LEFT_OUT
 
 
-OF_EPISODES: Final = ("reward", "reward_fn", "episodes", "environment", "tasks")
+OF_EPISODES: Final = ("reward", "reward_fn", "episodes", "environment", "tasks", "judges")
 OF_TRAINERS: Final = ("training", "time")
 """First parts of the names that are measured in a trainer."""
 LEFT_OUT: Final = "episodes/groups_left_out"
@@ -70,6 +70,13 @@ METRICS: Final = (
         " have it. Where `env.reward_fn` is a list of several: `reward_fn/<function>` is each function's own value"
         " before its weight, `reward_fn/<function>/<name>` its other entries.",
         "The parts of a reward: which of them rises.",
+    ),
+    Metric(
+        "judges/<name>",
+        "tokens; US dollars",
+        "Sum over this step's scored episodes of what judge models and simulated users read (`prompt_tokens`), wrote"
+        " (`completion_tokens`) and cost (`cost_usd`: by `env.options.prices`, or as the endpoint reports it).",
+        "Absent without judges; `cost_usd` is absent where the price of one is unknown.",
     ),
     Metric(
         "episodes/num",

@@ -70,7 +70,7 @@ def _metrics(played: Sequence[Played], group_size: int, pass_threshold: float) -
         "environment/total_reward": sum((sum(one.outcome.step_rewards) for one in scored), 0.0),
         "environment/num_rewards": float(sum(len(one.outcome.step_rewards) for one in scored)),
     }
-    metrics |= _of_reward_fn(scored)
+    metrics |= _of_reward_fn(scored) | _of_judges(scored)
     if scored:
         metrics |= {
             "reward/avg_raw_reward": fmean(rewards),
@@ -96,6 +96,13 @@ def _of_reward_fn(scored: Sequence[Played]) -> dict[str, float]:
         for name, value in one.outcome.metrics.items():
             given.setdefault(f"reward_fn/{name}", []).append(value)
     return {name: fmean(values) for name, values in sorted(given.items())}
+
+
+def _of_judges(scored: Sequence[Played]) -> dict[str, float]:
+    """Sums over the episodes that judges scored; no cost where that of one episode is unknown."""
+    used = [one.outcome.judges for one in scored if one.outcome.judges]
+    names = [name for name in (used or [{}])[0] if all(name in one for one in used)]
+    return {f"judges/{name}": sum(one[name] for one in used) for name in names}
 
 
 def _groups(scored: Sequence[Played]) -> Mapping[str, list[float]]:

@@ -50,3 +50,5 @@ class EpisodeResult:
     void_reason: str | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     """Metrics that the user's reward function returned beside the reward."""
+    judges: Mapping[str, float] = field(default_factory=dict)
+    """Usage of judge models: `prompt_tokens`, `completion_tokens`, and `cost_usd` where all prices are known."""

@@ -29,6 +29,10 @@ MORE: Final = 4
 """One more episode for this many requests in flight: the endpoint stays busy while some wait for their environments."""
 
 
+JUDGES: Final = "judges_cost_usd"
+"""Key of an episode's usage: US dollars that its judges cost, where their prices are known."""
+
+
 @dataclass
 class Allowance:
     """Limit on the cost of all episodes of a command.
@@ -45,6 +49,7 @@ class Allowance:
 
     def spend(self, usage: Mapping[str, Any], price_in: float | None, price_out: float | None) -> None:
         """Count an episode's usage; raises XpError where there is a limit and the API counts no tokens."""
+        self.cost_usd += usage.get(JUDGES, 0.0)
         read, written = usage.get("prompt_tokens"), usage.get("completion_tokens")
         if read is None or written is None:
             if usage.get("requests", 1) and (self.budget_usd is not None or self.max_tokens is not None):
@@ -112,10 +117,10 @@ class EvaluationStage:
 def usage_of_record(record: Mapping[str, Any]) -> Mapping[str, Any]:
     """The same of an episode on record."""
     own = record["tokens"]
+    judges = {JUDGES: record["outcome"].get("judges", {}).get("cost_usd", 0.0)}
     if "usage" in record["extra"] or own is None:
-        usage: Mapping[str, Any] = record["extra"].get("usage", {})
-        return usage
-    return {"prompt_tokens": own["prompt"] + own["observed"], "completion_tokens": own["generated"]}
+        return {**record["extra"].get("usage", {}), **judges}
+    return {"prompt_tokens": own["prompt"] + own["observed"], "completion_tokens": own["generated"], **judges}
 
 
 Spend = Callable[[Mapping[str, Any]], str | None]
@@ -123,11 +128,12 @@ Spend = Callable[[Mapping[str, Any]], str | None]
 
 
 def usage_of(one: Trajectory) -> Mapping[str, Any]:
-    """Tokens that an episode read and wrote, by the endpoint's count or the tokenizer's."""
+    """Tokens that an episode read and wrote, by the endpoint's count or the tokenizer's, and the cost of its judges."""
+    judges = {JUDGES: one.outcome.judges.get("cost_usd", 0.0)}
     if "usage" in one.extra or one.tokens is None:
-        usage: Mapping[str, Any] = one.extra.get("usage", {})
-        return usage
-    return {"prompt_tokens": one.tokens.prompt + one.tokens.observed, "completion_tokens": one.tokens.generated}
+        return {**one.extra.get("usage", {}), **judges}
+    read = one.tokens.prompt + one.tokens.observed
+    return {"prompt_tokens": read, "completion_tokens": one.tokens.generated, **judges}
 
 
 def play_local(stage: EvaluationStage, model: LocalModel, todo: Todo, size: int, spend: Spend) -> str | None:

@@ -145,7 +145,8 @@ class EvaluationRun:
         return self._allowance.spent()
 
     def _cost(self) -> str:
-        return f"${self._allowance.cost_usd:.3f}" if self._settings.model.price_in is not None else ""
+        is_known = self._settings.model.price_in is not None or self._allowance.cost_usd > 0
+        return f"${self._allowance.cost_usd:.3f}" if is_known else ""
 
     def _requested(self) -> Requested:
         spec, own = self._entry.spec, self._settings.model

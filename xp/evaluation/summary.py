@@ -64,7 +64,7 @@ def summary_of(
         "confidence": CONFIDENCE,
         "summary": whole,
         "environments": envs,
-        "usage": usage(list(played.values()), prices),
+        "usage": usage(list(played.values()), prices) | {"judges": judges_of(list(played.values()))},
         "tasks": {task: {"hash": hashes[task], "rewards": values} for task, values in rewards.items()},
     }
 
@@ -78,6 +78,12 @@ def usage(records: Sequence[Mapping[str, Any]], prices: tuple[float | None, floa
     price_in, price_out = prices
     cost = None if price_in is None or price_out is None else (read * price_in + written * price_out) / 1e6
     return {"prompt_tokens": read, "completion_tokens": written, "cost_usd": cost}
+
+
+def judges_of(records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Usage of judge models over all episodes that they scored; no cost where that of one episode is unknown."""
+    used = [own for record in records if (own := record["outcome"].get("judges"))]
+    return {name: sum(one[name] for one in used) for name in (used or [{}])[0] if all(name in one for one in used)}
 
 
 def _tokens(record: Mapping[str, Any]) -> tuple[int, int] | None:

@@ -49,6 +49,10 @@ def notes(result: Result) -> Iterator[str]:
     cost = result["usage"]["cost_usd"]
     if cost is not None:
         yield f"{name}: {_tokens(result)} for {cost:.4f} US dollars"
+    if judges := result["usage"].get("judges"):
+        price = f" for {judges['cost_usd']:.4f} US dollars" if "cost_usd" in judges else ", price unknown"
+        read, written = judges["prompt_tokens"], judges["completion_tokens"]
+        yield f"{name}: judges: {read:,.0f} tokens read and {written:,.0f} written{price}"
 
 
 def _notes(found: Mapping[str, Any]) -> Iterator[str]:

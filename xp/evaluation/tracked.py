@@ -61,5 +61,6 @@ def metrics_of(result: Mapping[str, Any]) -> dict[str, float]:
         found |= {f"eval/{env}/{name}": float(figures[name]) for name in PLAIN if figures[name] is not None}
         for kind in ("pass_at_k", "pass_hat_k"):
             found |= {f"eval/{env}/{kind}/{k}": float(one["value"]) for k, one in figures[kind].items()}
-    used = {name: value for name, value in result["usage"].items() if value is not None}
+    judges = {f"judges/{name}": value for name, value in result["usage"].get("judges", {}).items()}
+    used = {name: value for name, value in (result["usage"] | judges).items() if isinstance(value, int | float)}
     return {**found, **{f"eval/{WHOLE}/{name}": float(value) for name, value in used.items()}}

@@ -31,16 +31,18 @@ PROVIDER_FIELDS = {
     "local": ("grader", "env_class", "rows"),
     "reasoning_gym": ("python",),
     "verifiers": ("target", "python"),
+    "inspect": ("target", "python"),
     "harbor": ("target", "sandbox"),
 }
 """Fields that mean something to a provider of xp's own; a user's provider may read any."""
-HOSTED = ("reasoning_gym", "verifiers")
+HOSTED = ("reasoning_gym", "verifiers", "inspect")
 """Providers of other packages' environments, which `python` may run."""
 ADDRESSES = {
     "openreward": {"target": "a catalog name or a URL", "serve": "package.module:Class"},
     "openenv": {"target": "a URL", "serve": "package.module:Class or :app", "image": "a Docker image"},
     "local": {"grader": "package.module:Class or :function", "env_class": "registered in skyrl_gym"},
     "verifiers": {"target": "an installed environment package"},
+    "inspect": {"target": "/path/to/file.py@task, or a task of an installed package"},
     "harbor": {"target": "a folder of task folders"},
 }
 """Fields of which exactly one must be given."""
@@ -98,8 +100,8 @@ class EnvMember(Section):
     options: dict[str, Any]
     """Fields of a provider that has a schema of its own (a package's, a plugin's), or of your own provider."""
     target: str | None
-    """`Org/Name` in the OpenReward catalog, the URL of an ORS or OpenEnv server, a verifiers package, or a folder of
-    Harbor tasks."""
+    """`Org/Name` in the OpenReward catalog, the URL of an ORS or OpenEnv server, a verifiers package, a task of
+    inspect_ai, or a folder of Harbor tasks."""
     serve: ModulePath | None
     """`package.module:Class` of an ORS or OpenEnv environment (or `:app`) that xp serves itself on 127.0.0.1."""
     image: ImageName | None
@@ -174,7 +176,8 @@ class EnvMember(Section):
             raise ValueError("give exactly one of " + " and ".join(f"{name} ({what})" for name, what in ways.items()))
         if self.target is not None and "://" not in self.target and self.provider == "openenv":
             raise ValueError(f"target {self.target!r} is no URL; OpenEnv has no catalog: give the URL of a server")
-        if self.provider == "harbor" and not str(self.target).startswith(("/", "~")):
+        is_path = self.provider == "harbor" or (self.provider == "inspect" and ".py" in str(self.target))
+        if is_path and not str(self.target).startswith(("/", "~")):
             whole = Path(str(self.target)).absolute()
             raise ValueError(f"target {self.target!r}: write the whole path, {whole}; stages run in another directory")
         if self.provider == "harbor" and self.sandbox is None:

@@ -160,6 +160,8 @@ def source_digest(env: EnvConfig, path: Sequence[str] | None = None) -> str | No
         named.append(module_of(env.target))
     if env.provider == "harbor":
         return _folder_digest(env)
+    if env.provider == "inspect":
+        return _task_file_digest(env)
     if not named:
         return None
     return digest_of([_module_digest(name.partition(":")[0], path) for name in named])
@@ -170,6 +172,17 @@ def _folder_digest(env: EnvConfig) -> str:
     from xp.envs.harbor.provider import read_folder
 
     return digest_of({split: [task.digest() for task in tasks] for split, tasks in read_folder(env).items()})
+
+
+def _task_file_digest(env: EnvConfig) -> str | None:
+    """Digest of the file of a task of inspect_ai; None: it is of an installed package. Raises XpError."""
+    place = Path(str(env.target).partition("@")[0]).expanduser()
+    if place.suffix != ".py":
+        return None
+    try:
+        return digest_of(place.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise XpError(f"environment {env.name}: target {place}: {error}", ExitCode.CONFIG) from None
 
 
 def is_found(name: str, path: Sequence[str] | None = None) -> bool:

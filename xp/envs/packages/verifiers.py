@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field
 
 from xp.envs.packages.hosted import HostedProvider
+from xp.envs.packages.judges import Prices
 
 
 class VerifiersOptions(BaseModel):
@@ -22,6 +23,8 @@ class VerifiersOptions(BaseModel):
     """The seat of the model that is trained or evaluated; None: the only one without a model of its own."""
     num_tasks: Annotated[int, Field(ge=1)] | None
     """At most so many tasks; None: all, which an endless package does not have."""
+    prices: Prices
+    """Prices of judges and of other seats' models, by the names of the models."""
 
 
 class VerifiersProvider(HostedProvider):

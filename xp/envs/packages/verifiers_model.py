@@ -9,12 +9,12 @@ import os
 import secrets
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from xp.envs.packages.conversation import ModelRequest
 from xp.security.web_origin import REFUSALS, refusal
 
 KEY_VARIABLE: Final = "XP_VERIFIERS_KEY"
@@ -22,17 +22,6 @@ KEY_VARIABLE: Final = "XP_VERIFIERS_KEY"
 ROLLOUT_HEADER: Final = "X-Session-ID"
 """Header in which verifiers' client names the rollout of a request: the id of its trace."""
 MOST_BYTES: Final = 64 << 20
-
-
-@dataclass(frozen=True)
-class ModelRequest:
-    """A request of a rollout for the model's next message."""
-
-    trace: str
-    messages: list[dict[str, Any]]
-    tools: list[dict[str, Any]]
-    reply: asyncio.Future[dict[str, Any]]
-    """Takes the message, as a chat completion holds it."""
 
 
 class ModelEndpoint:

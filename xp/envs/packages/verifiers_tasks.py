@@ -68,8 +68,10 @@ class VerifiersTasks:
 
     def open(self, task: Task) -> VerifiersSession:
         limits = self._config.limits
-        session = VerifiersSession(self._endpoint, self._seat, limits.call_timeout_s)
-        session.begin(self._environment, self._tasks[task.index], self._context, limits.create_timeout_s)
+        run_of = (self._environment, self._tasks[task.index], self._context)
+        prices = self._config.options["prices"]
+        session = VerifiersSession(self._endpoint, self._seat, run_of, limits.call_timeout_s, prices)
+        session.begin(limits.create_timeout_s)
         return session
 
     def close(self) -> None:

@@ -1,0 +1,242 @@
+"""`provider: inspect` with the real package: inspect_ai's own evaluations of the same messages give the same scores."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.environments.python import ROOT, inspect_python, told
+from tests.ors_server import rules
+from tests.stubs.chat_server import ChatServer, serving
+from xp.__main__ import main
+from xp.envs.base import Provider, Task
+from xp.envs.config import EnvConfig
+from xp.envs.load import load_provider
+from xp.episode.episode import Episode
+from xp.episode.outcome import EpisodeResult, EpisodeStatus
+from xp.errors import XpError
+from xp.testing.provider import ProviderSuite, lent
+
+FILE = ROOT / "tests/environments/packages/inspect_samples.py"
+OWN = (ROOT / "tests/environments/own_inspect.py").read_text()
+NONE: dict[str, Any] = {"arguments": {}, "score": None, "roles": {}, "prices": {}}
+Script = list[str | tuple[str, dict[str, Any]]]
+
+pytestmark = pytest.mark.timeout(900)
+
+
+def task_of(name: str, max_turns: int = 6, secrets: tuple[str, ...] = (), **options: Any) -> EnvConfig:
+    limits = {"create_timeout_s": 200.0, "call_timeout_s": 100.0, "episode_timeout_s": 400.0}
+    return rules(
+        provider="inspect",
+        target=f"{FILE}@{name}",
+        python=inspect_python(),
+        options=NONE | options,
+        max_turns=max_turns,
+        secrets=secrets,
+        **limits,
+    )
+
+
+class TestInspect(ProviderSuite):
+    """The contract of every provider."""
+
+    split = "all"
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def provider(cls) -> Iterator[Provider]:
+        yield from lent(load_provider(task_of("sums"), os.environ))
+
+    @pytest.fixture
+    def closed(self) -> Provider:
+        return load_provider(task_of("sums"), os.environ)
+
+
+def written(turn: str | tuple[str, dict[str, Any]]) -> str:
+    """A turn as the model writes it."""
+    if isinstance(turn, str):
+        return turn
+    return f"<tool_call>{json.dumps({'name': turn[0], 'arguments': turn[1]})}</tool_call>"
+
+
+def played(config: EnvConfig, scripts: list[tuple[int, Script]]) -> list[EpisodeResult]:
+    """xp's Episodes."""
+    provider, outcomes = load_provider(config, os.environ), []
+    for index, script in scripts:
+        task = Task("x", "all", index)
+        episode = Episode(task, lambda task=task: provider.open(task), config)
+        for turn in script:
+            episode.step(written(turn))
+        outcomes.append(episode.settle())
+    provider.close()
+    return outcomes
+
+
+def rewards(config: EnvConfig, scripts: list[tuple[int, Script]]) -> list[float | None]:
+    outcomes = played(config, scripts)
+    assert [one.status for one in outcomes] == [EpisodeStatus.FINISHED] * len(scripts), outcomes
+    return [one.reward for one in outcomes]
+
+
+def own(name: str, scripts: list[tuple[int, Script]]) -> list[dict[str, float]]:
+    """The scores of inspect_ai's own evaluations."""
+    found: list[dict[str, float]] = told(OWN, {"target": f"{FILE}@{name}", "scripts": scripts}, inspect_python())
+    return found
+
+
+def test_tools_of_a_task_agree() -> None:
+    scripts: list[tuple[int, Script]] = [
+        (3, [("add", {"x": 3, "y": 3}), "It is 6"]),
+        (2, [("add", {"x": -2, "y": 2}), ("add", {"x": "two", "y": 2}), "I do not know"]),
+        (1, ["2"]),
+        (1, ["3"]),
+    ]
+    found = rewards(task_of("sums"), scripts)
+    assert found == [one["match"] for one in own("sums", scripts)]
+    assert found == [1.0, 0.0, 1.0, 0.0]
+
+
+def test_a_task_without_a_solver_agrees() -> None:
+    scripts: list[tuple[int, Script]] = [(0, ["Paris."]), (0, ["Lyon"])]
+    found = rewards(task_of("without_solver"), scripts)
+    assert found == [one["includes"] for one in own("without_solver", scripts)] == [1.0, 0.0]
+
+
+def test_choices_agree() -> None:
+    scripts: list[tuple[int, Script]] = [(0, ["ANSWER: B"]), (0, ["ANSWER: A"]), (1, ["ANSWER: A"]), (1, ["apple"])]
+    found = rewards(task_of("choices"), scripts)
+    assert found == [one["choice"] for one in own("choices", scripts)] == [1.0, 0.0, 1.0, 0.0]
+
+
+def test_a_dialogue_with_several_scores_agrees() -> None:
+    scripts: list[tuple[int, Script]] = [(0, ["a cat", "an owl"]), (0, ["a cat", "a dog", "a cow"])]
+    expected = own("dialogue", scripts)
+    for name in ("guessed.found", "guessed.brief", "includes"):
+        assert rewards(task_of("dialogue", score=name), scripts) == [one[name] for one in expected]
+    (outcome,) = played(task_of("dialogue"), scripts[:1])
+    assert outcome.void_reason is not None
+    assert "options.score one of guessed.brief, guessed.found, includes" in outcome.void_reason
+
+
+def test_a_sample_whose_turns_run_out_is_scored_as_it_is() -> None:
+    scripts: list[tuple[int, Script]] = [(0, ["a cat", "a dog"])]
+    assert rewards(task_of("dialogue", max_turns=2, score="guessed.brief"), scripts) == [0.2]
+
+
+def test_many_samples_are_played_at_the_same_time() -> None:
+    config = task_of("sums", max_sessions=32)
+    provider = load_provider(config, os.environ)
+
+    def play(number: int) -> float | None:
+        task = Task("x", "all", number % 4)
+        episode = Episode(task, lambda: provider.open(task), config)
+        episode.step(written(("add", {"x": number, "y": 0})))
+        episode.step("4")
+        return episode.settle().reward
+
+    with ThreadPoolExecutor(32) as pool:
+        found = list(pool.map(play, range(64)))
+    provider.close()
+    assert found == [float(number % 4 == 2) for number in range(64)]
+
+
+def test_a_judge_has_a_role_and_its_price_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JUDGE_KEY", "of-the-judge")
+
+    def judge(body: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            "content": "GRADE: C" if "scattering" in str(body["messages"]).partition("Submission")[2] else "GRADE: I"
+        }
+
+    with serving(ChatServer(write=judge)) as server:
+        role = {"model": "openai-api/mine/judge", "base_url": server.url, "api_key_var": "JUDGE_KEY"}
+        config = task_of(
+            "judged", secrets=("JUDGE_KEY",), roles={"grader": role}, prices={"openai-api/mine/judge": (2.0, 8.0)}
+        )
+        (outcome,) = played(config, [(0, ["By scattering."])])
+        assert "Bearer of-the-judge" in str(server.headers)
+    assert outcome.reward == 1.0
+    used = outcome.judges
+    assert used["prompt_tokens"] > 0
+    assert used["cost_usd"] == pytest.approx((2 * used["prompt_tokens"] + 8 * used["completion_tokens"]) / 1e6)
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "reason"),
+    [
+        ("judged", "By scattering.", "give a judge a model of its own by options.roles"),
+        ("breaks", "words", "'rather good', which is no number"),
+        ("breaks", "silence", "the scorer is broken"),
+    ],
+)
+def test_a_score_that_cannot_be_given_is_void(name: str, said: str, reason: str) -> None:
+    (outcome,) = played(task_of(name), [(0, [said])])
+    assert outcome.status is EpisodeStatus.VOID
+    assert outcome.reward is None
+    assert reason in str(outcome.void_reason)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "said"),
+    [
+        ("no_such_task", {}, "no_such_task"),
+        ("sums", {"arguments": {"sise": 2}}, "sise"),
+        ("in_a_sandbox", {}, "env=harbor plays tasks in containers"),
+        (
+            "judged",
+            {"roles": {"grader": {"model": "openai-api/mine/x", "base_url": None, "api_key_var": "JUDGE_KEY"}}},
+            "JUDGE_KEY",
+        ),
+    ],
+)
+def test_what_cannot_be_played_is_named(name: str, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(XpError, match=said):
+        load_provider(task_of(name, **options), os.environ).splits()
+
+
+def words(outputs: Path, *more: str) -> list[str]:
+    given = [f"env.target={FILE}@sums", "env.options.arguments={size: 40}", f"env.python={inspect_python()}"]
+    return ["env=inspect", *given, "env.limits.create_timeout_s=200", f"outputs={outputs}", "model=tiny", *more]
+
+
+def test_env_check_finds_no_fault(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code = main(["env", "check", *words(tmp_path), "--seconds", "250"])
+    shown = capsys.readouterr().out
+    assert code == 0, shown
+    assert "fault" not in shown
+
+
+def test_an_evaluation_of_every_sample_is_played(tmp_path: Path) -> None:
+    def solve(body: Mapping[str, Any]) -> dict[str, Any]:
+        number = int(body["messages"][1]["content"].split()[2])
+        return {"content": str(2 * number if number < 30 else 7)}
+
+    with serving(ChatServer(write=solve)) as server:
+        endpoint = ["model=endpoint", f"model.url={server.url}", "model.name=stub"]
+        chosen = [one for one in words(tmp_path) if not one.startswith("model=")]
+        assert main(["eval", *chosen, *endpoint]) == 0
+    (file,) = (tmp_path / "evaluations").glob("*/eval.json")
+    found = json.loads(file.read_text())
+    assert found["num_played"] == 40
+    assert found["summary"]["reward"]["value"] == pytest.approx(30 / 40)
+
+
+@pytest.mark.slow
+def test_two_training_steps_on_trl_and_the_evaluations_are_played(tmp_path: Path) -> None:
+    few = ["training.num_steps=2", "training.prompts_per_step=2", "training.group_size=4", "evaluation.batch_size=8"]
+    few += ["training.micro_batch_size=8", "training.max_response_tokens=24", "env.max_turns=2"]
+    assert main(words(tmp_path, "env.train.split=all", *few)) == 0
+    (run,) = (tmp_path / "runs").iterdir()
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    steps = [line for line in lines if line["stage"] == "train"]
+    assert [line["episodes/num"] for line in steps] == [8.0, 8.0]
+    assert all(line.get("episodes/void", 0.0) == 0.0 for line in steps)
+    found = json.loads((run / "attempt_1/evaluate/evaluation.json").read_text())
+    assert found

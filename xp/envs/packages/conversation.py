@@ -1,0 +1,160 @@
+"""A session in which another package runs the episode: what it asks the model is what the trained model reads."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Coroutine, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from xp.envs.base import DeadlineExceeded, Message, ProtocolError, SessionLost, ToolResult, ToolSpec
+from xp.envs.loop import run
+
+T = TypeVar("T")
+
+SLACK_S: Final = 5.0
+CLOSE_S: Final = 30.0
+
+
+@dataclass(frozen=True)
+class ModelRequest:
+    """A request of a package's episode for the model's next message."""
+
+    trace: str
+    """Name of the conversation in which it asks."""
+    messages: list[dict[str, Any]]
+    """The whole conversation, in the form of chat completions."""
+    tools: list[dict[str, Any]]
+    """`{"function": {...}}` of chat completions."""
+    reply: asyncio.Future[dict[str, Any]]
+    """Takes the message, as a chat completion holds it."""
+
+
+class ConversationSession(ABC):
+    """See xp.envs.base.Session. Subclasses start the episode and read its score.
+
+    Args:
+        limit_s: of a call: until the episode asks again, or is over and scored; seconds.
+    """
+
+    takes_answer = True
+    package: str
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._asked: ModelRequest | None = None
+        self._num_calls = 0
+        self._episode: asyncio.Future[Any] | None = None
+
+    @abstractmethod
+    def _start(self, questions: asyncio.Queue[ModelRequest]) -> asyncio.Future[Any]:
+        """Begin the episode on the loop's thread; its requests go to the queue, its end to the future."""
+
+    @abstractmethod
+    def _end(self, episode: Any) -> ToolResult:
+        """The reward of a finished episode; raises EnvFault if anything failed."""
+
+    @abstractmethod
+    async def _stop(self) -> None:
+        """End an episode that may still go on."""
+
+    def begin(self, limit_s: float) -> None:
+        """Start the episode and wait for its first question; raises EnvFault."""
+        try:
+            episode = run(self._within(self._begin(), limit_s), limit_s + SLACK_S)
+            if episode is not None:
+                self._end(episode)
+                raise ProtocolError("the episode was over before it asked the model anything")
+            assert self._asked is not None
+            self._opening = [message_of(message) for message in self._asked.messages]
+            self._tools = tuple(_tool(schema) for schema in self._asked.tools)
+        except BaseException:
+            self.close()  # Nobody holds the session yet.
+            raise
+
+    def prompt(self) -> list[Message]:
+        return self._opening
+
+    def tools(self) -> tuple[ToolSpec, ...]:
+        return self._tools
+
+    def call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
+        if name not in {tool.name for tool in self._tools}:
+            known = ", ".join(tool.name for tool in self._tools) or "none"
+            return ToolResult(f"Error: there is no tool {name!r}; there are: {known}", is_call_error=True)
+        self._num_calls += 1
+        function = {"name": name, "arguments": json.dumps(dict(arguments))}
+        call = {"id": f"call_{self._num_calls}", "type": "function", "function": function}
+        return self._say({"role": "assistant", "content": None, "tool_calls": [call]})
+
+    def answer(self, text: str) -> ToolResult:
+        return self._say({"role": "assistant", "content": text})
+
+    def close(self) -> None:
+        with suppress(Exception):
+            run(self._stop(), CLOSE_S)
+
+    def _say(self, message: dict[str, Any]) -> ToolResult:
+        return run(self._within(self._turn(message), self._limit_s), self._limit_s + SLACK_S)
+
+    async def _within(self, work: Coroutine[Any, Any, T], limit_s: float) -> T:
+        try:
+            return await asyncio.wait_for(work, limit_s)
+        except TimeoutError:
+            raise DeadlineExceeded(f"{self.package}'s episode took longer than {limit_s:g} s") from None
+
+    async def _begin(self) -> Any:
+        self._questions: asyncio.Queue[ModelRequest] = asyncio.Queue()
+        self._episode = self._start(self._questions)
+        return await self._next()
+
+    async def _turn(self, message: dict[str, Any]) -> ToolResult:
+        if self._asked is None:
+            raise SessionLost("the episode is over")
+        before, self._asked = self._asked, None
+        before.reply.set_result(message)
+        episode = await self._next()
+        if episode is not None:
+            return self._end(episode)
+        asked = self._asked
+        assert asked is not None
+        return self._observed(before, asked)
+
+    def _observed(self, before: ModelRequest, asked: ModelRequest) -> ToolResult:
+        """Messages since the model's own, as it reads them."""
+        if asked.trace != before.trace:
+            raise ProtocolError("a second seat asks for the trained model: give it an endpoint by options.seats")
+        said = asked.messages[len(before.messages) + 1 :]
+        if not said or any(one["role"] == "assistant" for one in said):
+            raise ProtocolError("the environment rewrote the conversation, which no trainer's tokens can follow")
+        text = "\n\n".join(message_of(one)["content"] for one in said)
+        return ToolResult(text, awaits_reply=all(one["role"] == "user" for one in said))
+
+    async def _next(self) -> Any:
+        """The finished episode; None: it asks for a message, which is then in `_asked`."""
+        assert self._episode is not None
+        question = asyncio.ensure_future(self._questions.get())
+        await asyncio.wait({question, self._episode}, return_when=asyncio.FIRST_COMPLETED)
+        if question.done():
+            self._asked = question.result()
+            return None
+        question.cancel()
+        return self._episode.result()
+
+
+def message_of(message: Mapping[str, Any]) -> Message:
+    """A message that a chat template takes; raises ProtocolError for what is no text."""
+    content = message.get("content")
+    if isinstance(content, list):
+        if strange := [part.get("type") for part in content if part.get("type") != "text"]:
+            raise ProtocolError(f"a message with {strange[0]}: the trained model reads text alone")
+        content = "\n".join(part["text"] for part in content)
+    return Message(role=message["role"], content=content or "")
+
+
+def _tool(schema: Mapping[str, Any]) -> ToolSpec:
+    function = schema["function"]
+    return ToolSpec(function["name"], function.get("description", ""), function.get("parameters", {"type": "object"}))

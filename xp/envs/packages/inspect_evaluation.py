@@ -1,0 +1,145 @@
+"""One evaluation of inspect_ai that goes on as long as the provider: sessions add samples to it, one each."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import tempfile
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Final
+
+from inspect_ai import SampleSource, Task, enqueue_sample, eval_async, task_with
+from inspect_ai.dataset import Sample
+from inspect_ai.log import EvalSample
+from inspect_ai.model import Model, get_model
+from inspect_ai.util._display import init_display_type
+
+from xp.envs.base import EnvUnavailable
+from xp.envs.loop import run
+from xp.envs.packages.conversation import ModelRequest
+from xp.envs.packages.inspect_model import POLICY, conversations
+
+START_S: Final = 240.0
+CLOSE_S: Final = 60.0
+Key = tuple[int | str, int]
+"""Id and epoch of a sample in the evaluation: a sample that is played again has another epoch."""
+
+
+class InspectEvaluation:
+    """Starts with the first sample.
+
+    Args:
+        task: of inspect_ai.
+        roles: its models by role.
+        at_once: samples that may be played at the same time.
+        max_turns: messages of the model in one sample; then it is scored as it is.
+    """
+
+    def __init__(self, task: Task, roles: Mapping[str, Model], at_once: int, max_turns: int) -> None:
+        self._task, self._roles, self._at_once, self._max_turns = task, roles, at_once, max_turns
+        self._epochs: Counter[int | str] = Counter()
+        self._source: _Source | None = None
+        self._running: asyncio.Future[Any] | None = None
+
+    def play(self, sample: Sample, questions: asyncio.Queue[ModelRequest]) -> tuple[Key, asyncio.Future[EvalSample]]:
+        """Add a sample, on the loop's thread; the future holds it as inspect_ai logs it. Raises EnvUnavailable."""
+        if self._running is None:
+            self._begin()
+        assert self._running is not None
+        assert self._source is not None
+        if self._running.done():
+            raise EnvUnavailable(f"inspect_ai's evaluation has ended: {self._running.exception()}")
+        assert sample.id is not None
+        self._epochs[sample.id] += 1
+        key = (sample.id, self._epochs[sample.id])
+        conversations.expect(key, questions, self._max_turns)
+        return key, self._source.add(key, sample.model_copy(deep=True))
+
+    def close(self) -> None:
+        if self._running is not None:
+            run(self._end(), CLOSE_S)
+
+    def _begin(self) -> None:
+        init_display_type("none")
+        self._source = _Source()
+        self._folder = tempfile.TemporaryDirectory(prefix="xp-inspect-")
+        work = eval_async(
+            task_with(self._task, dataset=self._source),
+            model=get_model(POLICY, at_once=self._at_once),
+            model_roles=dict(self._roles),
+            epochs=1,
+            fail_on_error=False,
+            max_samples=self._at_once,
+            log_dir=self._folder.name,
+            log_realtime=False,
+            score_display=False,
+            acp_server=False,
+            ctl_server=False,
+        )
+        self._running = asyncio.ensure_future(work)
+        self._running.add_done_callback(self._source.ended)
+
+    async def _end(self) -> None:
+        assert self._source is not None
+        assert self._running is not None
+        self._source.finish()
+        done, _ = await asyncio.wait({self._running}, timeout=CLOSE_S / 2)
+        if not done:
+            self._running.cancel()
+        self._folder.cleanup()
+
+
+class _Source(SampleSource):  # type: ignore[misc]
+    """Samples come from the sessions; see inspect_ai.SampleSource."""
+
+    def __init__(self) -> None:
+        self._context: contextvars.Context | None = None
+        self._added: list[tuple[Key, Sample]] = []
+        self._woken = asyncio.Event()
+        self._is_waiting, self._is_over = True, False
+        self._results: dict[Key, asyncio.Future[EvalSample]] = {}
+
+    def add(self, key: Key, sample: Sample) -> asyncio.Future[EvalSample]:
+        """Begin a sample now, whether others are being played or not."""
+        done = self._results[key] = asyncio.get_running_loop().create_future()
+        if self._is_waiting:
+            self._added.append((key, sample))
+            self._woken.set()
+        else:
+            assert self._context is not None
+            self._context.run(enqueue_sample, sample, epoch=key[1])
+        return done
+
+    def finish(self) -> None:
+        """End the evaluation when the last sample has ended."""
+        self._is_over = True
+        self._woken.set()
+
+    def ended(self, running: asyncio.Future[Any]) -> None:
+        """Called when the evaluation is over: no sample that is waited for will come."""
+        error = None if running.cancelled() else running.exception()
+        for done in self._results.values():
+            if not done.done():
+                done.set_exception(EnvUnavailable(f"inspect_ai's evaluation has ended: {error}"))
+
+    def initial_samples(self) -> list[Sample]:
+        return []
+
+    async def next_samples(self) -> list[Sample] | None:
+        """Called when no sample is being played."""
+        self._context = contextvars.copy_context()
+        self._is_waiting = True
+        while not self._added and not self._is_over:
+            self._woken.clear()
+            await self._woken.wait()
+        self._is_waiting = False
+        added, self._added = self._added, []
+        for key, sample in added:
+            enqueue_sample(sample, epoch=key[1])
+        return [] if added else None
+
+    async def sample_complete(self, sample: EvalSample) -> None:
+        done = self._results.pop((sample.id, sample.epoch), None)
+        if done is not None and not done.done():
+            done.set_result(sample)

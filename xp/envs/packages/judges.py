@@ -1,0 +1,43 @@
+"""Tokens and price of the models that judge an episode (xp.envs.base.ToolResult.judges)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+from pydantic import Field
+
+READ: Final = "prompt_tokens"
+WRITTEN: Final = "completion_tokens"
+COST: Final = "cost_usd"
+Usd = Annotated[float, Field(ge=0)]
+Prices = dict[str, tuple[Usd, Usd]]
+"""Name of a model -> US dollars for a million tokens that it reads, and writes."""
+
+
+@dataclass(frozen=True)
+class JudgeCall:
+    """Tokens of a model in an episode, beside the trained one."""
+
+    model: str
+    read: int
+    written: int
+    cost_usd: float | None = None
+    """As its endpoint says it; None: it says none, and a price is needed."""
+
+
+def usage_of_judges(calls: Sequence[JudgeCall], prices: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """Sums over the judges of an episode: empty without any; no cost where one's price is unknown."""
+    if not calls:
+        return {}
+    sums = {READ: float(sum(call.read for call in calls)), WRITTEN: float(sum(call.written for call in calls))}
+    cost = 0.0
+    for call in calls:
+        if (price := prices.get(call.model)) is not None:
+            cost += (call.read * price[0] + call.written * price[1]) / 1e6
+        elif call.cost_usd is not None:
+            cost += call.cost_usd
+        else:
+            return sums
+    return sums | {COST: cost}
