@@ -19,6 +19,7 @@ from xp.envs.load import load_provider
 from xp.envs.packages.hosted import HostedProvider
 from xp.episode.episode import Episode
 from xp.errors import XpError
+from xp.planning.plan import build_plan
 from xp.tasks.request import source_digest
 from xp.testing.provider import ProviderSuite, lent
 
@@ -154,3 +155,32 @@ def test_an_environment_package_on_xps_own_path_goes_into_the_run(
 def test_an_option_that_verifiers_packages_do_not_take_is_refused_while_planning(more: list[str], said: str) -> None:
     with pytest.raises(XpError, match=said):
         compose(["env=verifiers", "env.target=my-sums", *more])
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["env=reasoning_gym"], "env.provider: reasoning_gym needs its package"),
+        (["env=reasoning_gym", "env.python=/opt/gym/bin/python"], "env.python: /opt/gym/bin/python is on this machine"),
+        (
+            ["env=inspect", "env.target=/my/task.py@sums", "env.train.split=all"],
+            "env.target: /my/task.py@sums is on this",
+        ),
+    ],
+)
+def test_what_modals_containers_do_not_have_is_refused_while_planning(given: list[str], said: str) -> None:
+    words = [*given, "hardware=a100x1", "model=qwen2.5-3b-instruct"]
+    with pytest.raises(XpError, match=said):
+        build_plan(compose([*words, "launcher=modal"]), "x")
+
+
+@pytest.mark.parametrize("backend", ["trl", "skyrl", "slime"])
+def test_a_package_runs_beside_every_trainer_by_an_interpreter_of_its_own(backend: str) -> None:
+    """Its interpreter is the job's own word for it: the trainer's Python needs none of the package."""
+    words = ["env=reasoning_gym", "env.python=/opt/gym/bin/python", "hardware=a100x1", "model=qwen2.5-3b-instruct"]
+    plan = build_plan(compose([*words, f"backend={backend}"]), "x")
+    written = [text for stage in plan.stages for name, text in stage.job.files.items() if name.endswith("episode.json")]
+    assert written
+    assert all(
+        EpisodeConfig.from_json(text).members["reasoning_gym"].python == "/opt/gym/bin/python" for text in written
+    )

@@ -73,7 +73,7 @@ def messages(value: Any, what: str) -> list[Message]:
 
 
 def block_text(blocks: Any, what: str) -> str:
-    """The text of content blocks, joined as they stand; what a text model cannot read is named in brackets."""
+    """The text of content blocks, joined as they stand. Raises ProtocolError for an image, which no model is given."""
     if not isinstance(blocks, list):
         _refuse(what, "blocks", blocks)
     return "".join(_one_block(_mapping(block, what), what) for block in blocks)
@@ -87,7 +87,7 @@ def _one_block(block: Mapping[str, Any], what: str) -> str:
             _refuse(what, "text", text)
         return f"<think>{text}</think>" if kind == "reasoning" else text
     if kind == "image":
-        return f"[image {block.get('mimeType')}]"
+        raise ProtocolError(f"{what}: an image ({str(block.get('mimeType'))[:40]}): xp gives a model text alone")
     if kind == "tool_call":
         call = {"name": block.get("name"), "arguments": block.get("input")}
         return f"<tool_call>\n{json.dumps(call, ensure_ascii=False)}\n</tool_call>"

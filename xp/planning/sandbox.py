@@ -10,10 +10,13 @@ from xp.envs.harbor.docker_sandbox import check_daemon
 from xp.envs.harbor.provider import WARNING
 from xp.errors import XpError
 from xp.spec import LauncherName, RunSpec
+from xp.spec.env import HOSTED
 
 
 def sandbox_refusals(spec: RunSpec) -> Iterator[Refusal]:
-    """Docker that is not there, on this machine; elsewhere the stage finds out."""
+    """Docker that is not there, on this machine; elsewhere the stage finds out, except for what Modal cannot have."""
+    if spec.launcher.name == LauncherName.MODAL:
+        yield from _left_behind(spec)
     if spec.launcher.name != LauncherName.LOCAL:
         return
     for name, member in spec.env.members.items():
@@ -23,6 +26,24 @@ def sandbox_refusals(spec: RunSpec) -> Iterator[Refusal]:
             except XpError as error:
                 key = "env" if len(spec.env.members) == 1 else f"env.members.{name}"
                 yield Refusal(f"{key}.sandbox", str(error))
+
+
+def _left_behind(spec: RunSpec) -> Iterator[Refusal]:
+    """Files of this machine that an environment needs, and that no container of Modal's sees."""
+    way_out = "launcher=local, slurm and ray run where these files are"
+    for name, member in spec.env.members.items():
+        key = "env" if len(spec.env.members) == 1 else f"env.members.{name}"
+        if member.python is not None:
+            yield Refusal(
+                f"{key}.python", f"{member.python} is on this machine and not in Modal's containers; {way_out}"
+            )
+        elif member.provider in HOSTED:
+            reason = f"{member.provider} needs its package, which Modal's containers do not get; {way_out}"
+            yield Refusal(f"{key}.provider", reason)
+        if member.provider == "harbor" or (member.provider == "inspect" and ".py" in str(member.target)):
+            yield Refusal(
+                f"{key}.target", f"{member.target} is on this machine and not in Modal's containers; {way_out}"
+            )
 
 
 def sandbox_lines(spec: RunSpec) -> list[str]:

@@ -34,7 +34,7 @@ class Scoring:
         values = {name: score.value for name, score in (sample.scores or {}).items()}
         if not values:
             raise ToolCrashed("inspect_ai scored nothing")
-        flat = dict(values) | {
+        flat = {name: value for name, value in values.items() if not isinstance(value, dict)} | {
             f"{name}.{key}": one
             for name, value in values.items()
             if isinstance(value, dict)

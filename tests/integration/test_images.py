@@ -1,0 +1,49 @@
+"""Images of a real ORS server: no model is given a placeholder in their place."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.fake_session import call
+from tests.ors_server import rules
+from xp.__main__ import main
+from xp.envs.base import Task
+from xp.envs.load import load_provider
+from xp.episode.episode import Episode
+from xp.episode.outcome import EpisodeResult, EpisodeStatus
+from xp.errors import ExitCode
+
+GALLERY = "tests.envs_under_test.pictured:Gallery"
+PAINTED = "tests.envs_under_test.pictured:Painted"
+SAID = "an image (image/png): xp gives a model text alone"
+
+pytestmark = pytest.mark.integration
+
+
+def play(serve: str, *tools: str) -> EpisodeResult:
+    config = rules(serve=serve)
+    provider, task = load_provider(config, os.environ), Task("x", "train", 0)
+    episode = Episode(task, lambda: provider.open(task), config)
+    for tool in tools:
+        episode.step(call(tool))
+    provider.close()
+    return episode.settle()
+
+
+def test_an_image_that_a_tool_shows_makes_the_episode_void_with_the_reason() -> None:
+    outcome = play(GALLERY, "look", "answer")
+    assert (outcome.status, outcome.reward) == (EpisodeStatus.VOID, None)
+    assert SAID in str(outcome.void_reason)
+    assert play(GALLERY, "answer").reward == 1.0
+
+
+def test_a_prompt_with_an_image_is_refused_while_tasks_are_prepared(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ["prepare", "env=openreward", f"env.serve={PAINTED}", f"outputs={tmp_path}"]
+    assert main(words) == ExitCode.TASKS
+    assert SAID in capfd.readouterr().err
+    assert not list(tmp_path.glob("tasks/*/tasks.parquet"))
