@@ -2,7 +2,7 @@
 
 Standard library only, and run by its path, so that it starts in some 20 ms. Standard input has one request a line,
 `{"command", "environ", "timeout_s", "output_bytes", "max_processes"}`, standard output one answer a line. It ends when
-its standard input ends, or when its parent is gone, and removes the directory that it was given.
+its standard input ends, or when its parent is gone. It makes its directory, and removes it at the end.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ def remove(root: str) -> None:
 
 
 def main(root: str, memory_bytes: int, parent: int) -> None:
-    """Answers requests until there are none."""
+    """Makes the directory and says so, then answers requests until there are none."""
     if sys.platform == "linux":
         import resource
 
@@ -176,8 +176,10 @@ def main(root: str, memory_bytes: int, parent: int) -> None:
         if memory_bytes:
             resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.mkdir(root, 0o700)
     threading.Thread(target=_end_with, args=(parent, root), daemon=True).start()
     try:
+        print("{}", flush=True)
         while line := sys.stdin.readline():
             print(json.dumps(run(json.loads(line), root)), flush=True)
             _reap()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import select
 import shutil
 import subprocess
@@ -41,14 +42,16 @@ class LocalSandbox:
 
     def __init__(self, files: Path | None, environ: Mapping[str, str], memory_gb: float | None) -> None:
         self._owner = os.getpid()
-        self._root = Path(tempfile.mkdtemp(prefix=PREFIX))
+        self._root = Path(tempfile.gettempdir()).absolute() / f"{PREFIX}{secrets.token_hex(8)}"
         self._lock = threading.Lock()
         self._keeper: subprocess.Popen[bytes] | None = None
         try:
+            # The keeper makes the directory: made here, it would stay if this process was killed in between.
+            self._keeper = _start(self._root, memory_gb)
+            self._answer(time.monotonic() + GRACE_S)
             for name in ("home", "tmp", VERIFIER_LOGS[1:]):
                 (self._root / name).mkdir(parents=True)
             _copy(files, self._root / "app")
-            self._keeper = _start(self._root, memory_gb)
         except BaseException:
             self.close()
             raise
@@ -124,14 +127,22 @@ class LocalSandbox:
         if process is None:
             raise ResponseLost("the sandbox is closed")
         assert process.stdin is not None
-        assert process.stdout is not None
-        line = b""
         try:
             process.stdin.write(request)
             process.stdin.flush()
+        except (OSError, ValueError) as error:
+            raise ResponseLost(f"the process that holds the sandbox has ended: {error}") from None
+        return self._answer(deadline)
+
+    def _answer(self, deadline: float) -> dict[str, Any]:
+        """The keeper's next line; `deadline` on the monotonic clock."""
+        assert self._keeper is not None
+        process, line = self._keeper, b""
+        assert process.stdout is not None
+        try:
             while not line.endswith(b"\n"):
                 if not select.select([process.stdout], [], [], max(deadline - time.monotonic(), 0.0))[0]:
-                    raise DeadlineExceeded(f"the sandbox did not answer within {limit_s:g} s")
+                    raise DeadlineExceeded("the sandbox did not answer in time")
                 if not (piece := os.read(process.stdout.fileno(), 65536)):
                     raise ResponseLost("the process that holds the sandbox has ended")
                 line += piece
