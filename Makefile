@@ -78,9 +78,9 @@ $(addprefix prepare-,$(RECIPES)): prepare-%: setup
 $(addprefix plan-,$(RECIPES)): plan-%: setup
 	$(XP) plan recipes=$* $(ARGS)
 
-# The two go on at the same time: mypy keeps one core busy for a minute.
-test: setup  ## Style, types, the wall, and every test that takes less than a minute; what .ci/run calls
-	$(MAKE) --no-print-directory --jobs=2 check ordinary-tests
+# Two of the three go on at the same time: mypy, and then SkyRL's own code, keep one core busy for a minute or two.
+test: setup $(SKYRL_VENV)/.done  ## Style, types, the wall, and every test that takes less than a minute; what .ci/run calls
+	$(MAKE) --no-print-directory --jobs=2 check ordinary-tests test-skyrl
 
 # Some images set PYTHONDONTWRITEBYTECODE: hundreds of processes would then compile torch and transformers, each for itself.
 ordinary-tests: setup
@@ -103,8 +103,11 @@ $(SKYRL_VENV)/.done: requirements-skyrl.txt
 # With SKYRL_PATH, a checkout takes the place of the wheel.
 SKYRL_PYTHON := $(if $(SKYRL_PATH),PYTHONPATH=$(SKYRL_PATH):$(SKYRL_PATH)/skyrl-gym )$(SKYRL_VENV)/bin/python
 
-test-skyrl: $(SKYRL_VENV)/.done  ## What xp relies on in SkyRL, against the real package, in .venv-skyrl
-	$(SKYRL_PYTHON) -m pytest tests/trainers/test_skyrl*.py
+test-skyrl: $(SKYRL_VENV)/.done  ## What xp relies on in SkyRL, against the real package, in .venv-skyrl: part of make test
+	env --unset=MAKEFLAGS --unset=PYTHONDONTWRITEBYTECODE $(SKYRL_PYTHON) -m pytest -m "not slow" tests/trainers/test_skyrl*.py
+
+test-skyrl-slow: $(SKYRL_VENV)/.done  ## The rest of SkyRL's tests: whole trainings, with faults
+	$(SKYRL_PYTHON) -m pytest -m slow tests/trainers/test_skyrl*.py
 
 # inspect_ai has pins of its own, so that it runs in an environment of its own; openai is for its judges.
 .venv-inspect/.done:
@@ -242,5 +245,5 @@ bench: setup  ## Measure the promises of docs/results.md on this machine
 clean:  ## Remove .venv and caches; outputs/ stays
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
-.PHONY: help parity-measure ordinary-tests chromium tiny-model docs docs-site setup lock audit chaos demo plan test test-slow test-install test-environments test-skyrl rehearse-skyrl test-slime rehearse-slime test-sglang test-vllm test-gpu slurm test-nodes scorecard diagnose-check check format catalogs locks check-locks golden bench clean $(RECIPES) \
+.PHONY: help parity-measure ordinary-tests chromium tiny-model docs docs-site setup lock audit chaos demo plan test test-slow test-install test-environments test-skyrl test-skyrl-slow rehearse-skyrl test-slime rehearse-slime test-sglang test-vllm test-gpu slurm test-nodes scorecard diagnose-check check format catalogs locks check-locks golden bench clean $(RECIPES) \
 	$(addprefix prepare-,$(RECIPES)) $(addprefix plan-,$(RECIPES))

@@ -20,7 +20,9 @@ class Part(NamedTuple):
 CHECKOUTS = "SLIME_PATH=... MEGATRON_PATH=..."
 PARTS: Mapping[str, Part] = {
     "TRL": Part("trl", ("tests/trainers/test_trl", "tests/engines/test_trl"), "make test"),
-    "SkyRL": Part("skyrl", ("tests/trainers/test_skyrl", "tests/engines/test_skyrl"), "make test-skyrl"),
+    "SkyRL": Part(
+        "skyrl", ("tests/trainers/test_skyrl", "tests/engines/test_skyrl"), "make test-skyrl, a part of make test"
+    ),
     "Slime": Part("slime", ("tests/trainers/test_slime", "tests/engines/test_slime"), f"make test-slime {CHECKOUTS}"),
     "vLLM": Part(
         "vllm", tuple(f"tests/engines/test_{name}" for name in ("trl", "skyrl", "server", "seeds")), "make test-vllm"

@@ -13,7 +13,7 @@ def test_a_run_says_whose_real_code_it_ran_and_how_to_run_the_rest() -> None:
     ]
     said = real_code(passed, is_here={"trl", "vllm"}.__contains__)
     assert said.startswith(
-        "Real code that ran: TRL (2 tests). Not run: SkyRL (make test-skyrl), Slime (make test-slime SL"
+        "Real code that ran: TRL (2 tests). Not run: SkyRL (make test-skyrl, a part of make test), Slime (make"
     )
     assert "vLLM (make test-vllm)" in said  # it is installed, and none of its tests ran
 
