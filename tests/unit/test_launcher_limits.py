@@ -22,6 +22,10 @@ SKYRL = ("recipes=whodunit-skyrl", "hardware.num_nodes=2")
             "start_head=true starts a cluster of this machine alone",
         ),
         ([*SKYRL, "launcher=modal"], "launcher=modal gives a stage one container"),
+        (
+            ["recipes=whodunit-trl", "launcher=slurm", "launcher.container=pyxis"],
+            "launcher.container: pyxis starts a stage",
+        ),
         (["recipes=whodunit-skyrl", "launcher=modal", "backend.runtime.python=/x"], "name an image"),
         (["recipes=whodunit-slime", "launcher=modal", "backend.runtime.image=null"], "name an image"),
     ],

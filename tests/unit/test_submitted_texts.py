@@ -26,6 +26,14 @@ def test_slurms_scripts_name_the_command_that_would_submit_them(tmp_path: Path) 
     assert f"{tmp_path}/runs/r/attempt_1/train/job.json" in script
 
 
+def test_slurms_array_is_the_script_of_a_task(tmp_path: Path) -> None:
+    words = ("launcher=slurm", "launcher.detach=true", "launcher.array=true", "launcher.array_at_once=4")
+    ((name, script),) = texts(tmp_path, *words).items()
+    assert name == "arrays/r/array.sh"
+    assert "--array=0-0%4" in script
+    assert "--hold" in script
+
+
 def test_rays_jobs_are_what_its_client_is_told(tmp_path: Path) -> None:
     found = texts(tmp_path, "launcher=ray")
     job = json.loads(found["runs/r/attempt_1/train/ray_job.json"])

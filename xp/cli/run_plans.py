@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from xp.backends.stages.episode import user_modules
 from xp.errors import ExitCode, XpError
+from xp.job import Stage
+from xp.launchers.base import Grouping, Launcher
 from xp.planning.plan import Plan, SweepPlans
 from xp.runs.record import RunStatus
 from xp.tracking.places import tracked_places
@@ -14,19 +16,52 @@ from xp.tracking.places import tracked_places
 
 def run_plans(plans: Sequence[Plan], *, is_whole: bool = True, has_panel: bool = True) -> int:
     """Run the plans in order. A sweep goes on after a failure and returns the first one's exit code."""
+    from xp.runs.differences import dumped, swept
+
+    specs = plans.specs if isinstance(plans, SweepPlans) else [one.spec for one in plans]
+    points = swept(dumped(specs))
+    together = _begun(plans)
+    try:
+        return _run_points(plans, points, together, is_whole=is_whole, has_panel=has_panel)
+    finally:
+        for launcher in together.values():
+            launcher.finish()
+
+
+def _begun(plans: Sequence[Plan]) -> dict[str, Grouping]:
+    """Run id -> launcher, of the runs that are handed in together."""
+    from xp.launchers.choice import make_launcher
+
+    found: dict[str, Grouping] = {}
+    sweeps: dict[str, tuple[Grouping, dict[str, Sequence[Stage]]]] = {}
+    for one in plans:
+        if not one.spec.launcher.array:
+            continue
+        key = one.spec.launcher.model_dump_json() + one.spec.outputs
+        if key not in sweeps:
+            launcher = make_launcher(one.spec.launcher, Path(one.spec.outputs))
+            assert isinstance(launcher, Grouping)  # LauncherSpec: array is of Slurm
+            sweeps[key] = launcher, {}
+        sweeps[key][1][one.run_id] = one.stages
+        found[one.run_id] = sweeps[key][0]
+    for launcher, sweep in sweeps.values():
+        launcher.begin(sweep)
+    return found
+
+
+def _run_points(
+    plans: Sequence[Plan], points: Sequence[str], together: Mapping[str, Grouping], *, is_whole: bool, has_panel: bool
+) -> int:
     from rich.markup import escape
 
     from xp.cli.display import console
-    from xp.runs.differences import dumped, swept
 
     code: int = ExitCode.OK
-    specs = plans.specs if isinstance(plans, SweepPlans) else [one.spec for one in plans]
-    points = swept(dumped(specs))
     for number, (one, point) in enumerate(zip(plans, points, strict=True), start=1):
         if len(plans) > 1:
             console().rule(escape(f"{number}/{len(plans)}  {one.run_id}  {point}".rstrip()))
         try:
-            run_plan(one, is_whole=is_whole, has_panel=has_panel)
+            run_plan(one, is_whole=is_whole, has_panel=has_panel, launcher=together.get(one.run_id))
         except XpError as error:
             if len(plans) == 1 or error.code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):
                 raise
@@ -42,6 +77,7 @@ def run_plan(
     again: bool = False,
     replan: Callable[[int], Plan] | None = None,
     has_panel: bool = True,
+    launcher: Launcher | None = None,
 ) -> None:
     """Run one plan, unless its run is finished.
 
@@ -51,6 +87,7 @@ def run_plan(
         again: run also what succeeded in an earlier attempt.
         replan: makes the same plan for another attempt; None: `xp.planning.plan.build_plan`.
         has_panel: whether a terminal shows a panel in the place of the stages' output.
+        launcher: the one that has the runs of a sweep together; None: one of its own.
     """
     from xp.cli.display import console, notice_lines, show_summary, title
     from xp.cli.panel import screen
@@ -66,7 +103,7 @@ def run_plan(
     console().print(f"[bold]{one.run_id}[/bold]  {title(one)}")
     for line in notice_lines(one):
         console().print(line, markup=False)
-    launcher = make_launcher(one.spec.launcher, outputs)
+    launcher = launcher or make_launcher(one.spec.launcher, outputs)
     try:
         with screen(outputs / "runs" / one.run_id, has_panel=has_panel and not one.spec.launcher.detach) as echo:
             record = dispatch(

@@ -46,6 +46,9 @@ ADDED: Final[Mapping[str, Former]] = {
     "backend.engine.max_batched_tokens": None,
     "launcher.options": {},
     "launcher.base_image": None,
+    "launcher.array": lambda spec: False if spec["launcher"].get("name") == "slurm" else None,
+    "launcher.array_at_once": None,
+    "launcher.container": None,
 }
 """Path of a field -> its former value."""
 

@@ -127,6 +127,17 @@ class Telling(Protocol):
 
 
 @runtime_checkable
+class Grouping(Launcher, Protocol):
+    """A launcher that can hand in the runs of a sweep together."""
+
+    def begin(self, sweep: Mapping[str, Sequence[Stage]]) -> None:
+        """Prepare for these runs (run id -> its stages), which are submitted one after the other."""
+
+    def finish(self) -> None:
+        """All of them are submitted."""
+
+
+@runtime_checkable
 class Showing(Launcher, Protocol):
     """A launcher that hands a text to another program."""
 

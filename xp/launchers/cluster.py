@@ -7,7 +7,7 @@ import os
 import shlex
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from xp.atomic import write_atomically
@@ -47,6 +47,8 @@ def place_job_spec(
         spread: how the program is started on several nodes, or in a container; None: as it is, on one.
     """
     write_files(stage.job.files, context.outputs)
+    if spread is not None and spread.is_contained:  # the image holds what the lock would
+        stage = replace(stage, job=replace(stage.job, runtime=replace(stage.job.runtime, lock=None)))
     values = {**extra, **context.secrets}
     file = spec.secrets_file
     if file is None and (written := secrets_files.write(context, stage.name, values)) is not None:
@@ -66,19 +68,23 @@ def place_job_spec(
     return path
 
 
-def spread_of(job: Job, by: str, *, ray_token: str | None = None) -> Spread | None:
+def spread_of(
+    job: Job, by: str, *, ray_token: str | None = None, srun: Sequence[str] = (), container: Sequence[str] = ()
+) -> Spread | None:
     """Way in which a job's program is started on its nodes; None: as it is, on its one node.
 
     Args:
         job: to be run.
         by: `srun` or `ray`.
         ray_token: file of the token of the Ray cluster that it needs; None: it needs none.
+        srun: options that put it into a container.
+        container: words that put it into one.
     """
     needs = job.resources
-    if needs.num_nodes == 1:
+    if needs.num_nodes == 1 and not srun and not container:
         return None
     gpus = 0 if needs.accelerator == "cpu" else needs.num_accelerators
-    return Spread(needs.num_nodes, by, needs.num_cpus, gpus, needs.memory_gb, ray_token=ray_token)
+    return Spread(needs.num_nodes, by, needs.num_cpus, gpus, needs.memory_gb, tuple(srun), tuple(container), ray_token)
 
 
 def read_launches(directory: Path) -> list[Launch] | None:

@@ -6,19 +6,16 @@ ended is in the file that the job itself writes last.
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import shlex
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from xp.atomic import write_atomically
 from xp.errors import ExitCode, XpError
-from xp.job import Resources, Stage
+from xp.job import Stage
 from xp.launchers import secrets_files
 from xp.launchers.base import Context, Echo, Launch, now
 from xp.launchers.cluster import (
@@ -34,16 +31,18 @@ from xp.launchers.cluster import (
 from xp.launchers.follow import follow
 from xp.launchers.limits import asks_itself, check_limits
 from xp.launchers.node.job_spec import JOB_SPEC, Spread, read_result
-from xp.launchers.node.on_node import REQUEUE
 from xp.launchers.preflight import check_machine
-from xp.spec.place import LauncherSpec
+from xp.launchers.slurm_array import SCRIPT as SCRIPT_OF_ARRAY
+from xp.launchers.slurm_array import SlurmArrays, array_job, most
+from xp.launchers.slurm_container import apptainer_words, check_container, is_in_image, mounts, srun_options
+from xp.launchers.slurm_job import batch_script as batch_script
+from xp.launchers.slurm_job import options
+from xp.spec.place import Container, LauncherSpec
 
 SCRIPT = "job.sh"
 ANSWER_S = 60.0
 LOOKUPS = 5
 """Number of times that a job is looked up by its name after a submission without confirmation."""
-WARNING_S = 60
-"""Seconds before the time limit at which a job that may be requeued gets its signal."""
 
 ASSUMED = {
     "CANCELLED": 128 + 2,
@@ -56,20 +55,6 @@ ASSUMED = {
 }
 """State of a job that left no result -> exit code: a person's cancel is Ctrl-C, the rest is a machine that failed."""
 OVER = frozenset({"COMPLETED", "FAILED", *ASSUMED})
-
-BATCH = """\
-#!/bin/bash
-# {key}, as xp submitted it: {submitted}
-# The job's program and its environment are in job.json beside this file.
-export PYTHONPATH={code}${{PYTHONPATH:+:$PYTHONPATH}}
-{python} -m xp.launchers.node.on_node "$SLURM_JOB_ID" {job_spec} &
-node=$!
-trap 'kill -TERM "$node"' TERM
-trap 'kill -USR1 "$node"' USR1
-while wait "$node"; code=$?; kill -0 "$node" 2>/dev/null; do :; done
-if [ "$code" = {requeue} ]; then scontrol requeue "$SLURM_JOB_ID"; fi
-exit "$code"
-"""
 
 
 def make_launcher(spec: LauncherSpec, outputs: Path) -> SlurmLauncher:
@@ -92,25 +77,46 @@ class SlurmLauncher:
     def __init__(self, spec: LauncherSpec, outputs: Path) -> None:
         self._spec = spec
         self._outputs = outputs.absolute()
+        self._arrays: SlurmArrays | None = None
 
     def check(self, stages: Sequence[Stage], context: Context) -> None:
         """Slurm's programs, this Python's modules, and whether the cluster could ever run such jobs."""
         check_limits(self._spec, stages)
-        check_machine(stages)
+        check_machine([stage for stage in stages if not is_in_image(stage.job, self._spec.container)])
         plain, _ = inherited(context)
+        if any(is_in_image(stage.job, self._spec.container) for stage in stages):
+            check_container(self._spec, context)
         for resources in dict.fromkeys(stage.job.resources for stage in stages):
-            options = self._options(resources)
-            ask(["sbatch", "--test-only", *options, "--wrap=true"], timeout_s=ANSWER_S, environ=plain)
+            words = options(self._spec, resources)
+            ask(["sbatch", "--test-only", *words, "--wrap=true"], timeout_s=ANSWER_S, environ=plain)
 
     def submit(self, stage: Stage, context: Context) -> Launch:
         return self._submit(stage, context, after=None)
 
     def submit_all(self, stages: Sequence[tuple[Stage, Context]]) -> list[Launch]:
-        """Submit a chain: each job starts when the one before has ended with exit code 0, or is cancelled."""
+        """Submit a chain: each job starts when the one before has ended with exit code 0, or is cancelled.
+
+        In a sweep's array the stages are one job, a task of it.
+        """
+        if self._arrays is not None and stages and self._arrays.has(stages[0][1].run_id):
+            return self._place(stages, self._arrays)
         launches: list[Launch] = []
         for stage, context in stages:
             launches.append(self._submit(stage, context, after=launches[-1] if launches else None))
         return launches
+
+    def begin(self, sweep: Mapping[str, Sequence[Stage]]) -> None:
+        """As xp.launchers.base.Grouping has it: a job array, if the spec says so."""
+        if self._spec.array:
+            names = {name for stages in sweep.values() for one in stages for name in one.job.secrets.values()}
+            secrets = {name: os.environ[name] for name in names if name in os.environ}
+            plain, _ = inherited(Context("", 1, self._outputs, "", secrets, withheld=frozenset(names)))
+            self._arrays = SlurmArrays(self._spec, self._outputs, sweep, plain)
+
+    def finish(self) -> None:
+        """Let the array start."""
+        if self._arrays is not None:
+            self._arrays.release()
 
     def wait(self, launch: Launch, echo: Echo) -> int:
         directory = (self._outputs / launch.log).parent
@@ -137,6 +143,11 @@ class SlurmLauncher:
 
     def preview(self, stages: Sequence[tuple[Stage, Context]]) -> Mapping[str, str]:
         """Each stage's batch script, with the command that would submit it."""
+        if self._spec.array and stages:
+            context = stages[0][1]
+            words = options(self._spec, most([stage.job.resources for stage, _ in stages]))
+            directory, _, script = array_job(self._spec, context.outputs, words, [context.run_id])
+            return {str((directory / SCRIPT_OF_ARRAY).relative_to(context.outputs)): script}
         found, before = {}, None
         for stage, context in stages:
             job_spec = context.outputs / context.directory / stage.name / JOB_SPEC
@@ -157,6 +168,20 @@ class SlurmLauncher:
         launch = Launch(self.name, context.key(stage.name), native_id, context.log(stage.name), started)
         write_launches(directory, [launch])
         return launch
+
+    def _place(self, stages: Sequence[tuple[Stage, Context]], arrays: SlurmArrays) -> list[Launch]:
+        """Write the job specs of a run's stages, and give them to its task of an array."""
+        context, paths = stages[0][1], []
+        for stage, its in stages:
+            hidden = inherited(its)[1]
+            spread = self._spread(stage, its)
+            paths.append(place_job_spec(stage, its, self._spec, extra=hidden, prints=False, spread=spread))
+        native_id = arrays.place(context.run_id, context.outputs / context.code, paths)
+        started = now()
+        launches = [Launch(self.name, its.key(one.name), native_id, its.log(one.name), started) for one, its in stages]
+        for path, launch in zip(paths, launches, strict=True):
+            write_launches(path.parent, [launch])
+        return launches
 
     def _hand_in(self, stage: Stage, context: Context, name: str, after: Launch | None) -> str:
         plain, hidden = inherited(context)
@@ -186,52 +211,24 @@ class SlurmLauncher:
             "--open-mode=append",
             f"--chdir={context.outputs}",
             "--export=ALL",
-            *self._options(stage.job.resources),
+            *options(self._spec, stage.job.resources),
             *([f"--dependency=afterok:{after}", "--kill-on-invalid-dep=yes"] if after else []),
             str(job_spec.parent / SCRIPT),
         ]
 
     def _spread(self, stage: Stage, context: Context) -> Spread | None:
         """Way in which the program is started on the job's nodes; None: as it is, on its one node."""
-        needs_ray = stage.job.resources.num_nodes > 1 and asks_itself(stage.job)
+        job, root = stage.job, str(context.outputs)
+        needs_ray = job.resources.num_nodes > 1 and asks_itself(job)
         token = str(secrets_files.write_token(context, stage.name)) if needs_ray else None
-        return spread_of(stage.job, "srun", ray_token=token)
-
-    def _options(self, resources: Resources) -> list[str]:
-        spec = self._spec
-        gpus = 0 if resources.accelerator == "cpu" else resources.num_accelerators
-        options = {
-            "nodes": str(resources.num_nodes),
-            "ntasks": str(resources.num_nodes),
-            "ntasks-per-node": "1" if resources.num_nodes > 1 else None,
-            "cpus-per-task": str(resources.num_cpus),
-            "mem": f"{round(resources.memory_gb * 1024)}M",
-            "gres": f"{spec.gres}:{gpus}" if gpus else None,
-            "partition": spec.partition,
-            "account": spec.account,
-            "time": None if spec.time_limit_s is None else str(-(-spec.time_limit_s // 60)),
-            "signal": f"B:USR1@{WARNING_S}" if spec.requeue else None,
-        }
-        further = spec.sbatch or {}
-        if taken := sorted(name for name in further if options.get(name) is not None):
-            raise XpError(f"launcher.sbatch: xp sets {', '.join(taken)} itself, from the spec", ExitCode.CONFIG)
-        given = {name: value for name, value in {**options, **further}.items() if value is not None}
-        return [
-            *(f"--{name}={value}" for name, value in given.items()),
-            "--requeue" if spec.requeue else "--no-requeue",
-        ]
-
-
-def batch_script(context: Context, stage: Stage, job_spec: Path, argv: Sequence[str]) -> str:
-    """The batch script for Slurm. Every value that is not xp's own is quoted."""
-    return BATCH.format(
-        key=context.key(stage.name),
-        submitted=json.dumps(shlex.join(argv)),
-        code=shlex.quote(str(context.outputs / context.code)),
-        python=shlex.quote(sys.executable),
-        job_spec=shlex.quote(str(job_spec)),
-        requeue=REQUEUE,
-    )
+        image, directories = job.runtime.image, mounts(context, os.environ)
+        srun: tuple[str, ...] = ()
+        words: tuple[str, ...] = ()
+        if image is not None and self._spec.container is Container.PYXIS:
+            srun = srun_options(image, directories, root)
+        elif image is not None and self._spec.container is Container.APPTAINER:
+            words = apptainer_words(image, directories, root, has_gpus=job.resources.accelerator != "cpu")
+        return spread_of(job, "srun", ray_token=token, srun=srun, container=words)
 
 
 def assumed_code(native_id: str) -> int | None:

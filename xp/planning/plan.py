@@ -90,7 +90,17 @@ class SweepPlans(Sequence[Plan]):
 
 
 def _task_refusals(spec: RunSpec) -> list[Refusal]:
-    return [*sandbox_refusals(spec), *profile_refusals(spec), *split_refusals(spec)]
+    return [*sandbox_refusals(spec), *profile_refusals(spec), *split_refusals(spec), *_without_image(spec)]
+
+
+def _without_image(spec: RunSpec) -> list[Refusal]:
+    container = spec.launcher.container
+    if container is None or spec.backend.runtime.image is not None:
+        return []
+    way_out = "name one (backend.runtime.image=/path/image.sif or REGISTRY/NAME:TAG), or set null"
+    return [
+        Refusal("launcher.container", f"{container} starts a stage in an image, and the backend has none; {way_out}")
+    ]
 
 
 def build_again(spec: RunSpec, run_id: str, attempt: int, stages: Collection[str]) -> Plan:

@@ -17,7 +17,7 @@ _RUN_ID = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]|\.(?!\.)){0,149}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,255}")
 _NATIVE_IDS: Final = {
     "local": re.compile(r"[1-9][0-9]{0,9}"),
-    "slurm": re.compile(r"[1-9][0-9]{0,18}"),
+    "slurm": re.compile(r"[1-9][0-9]{0,18}(_[0-9]{1,9})?"),
     "ray": re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]|\.(?!\.)){0,399}"),
     "modal": re.compile(r"ap-[A-Za-z0-9]{1,100}"),
 }

@@ -39,6 +39,13 @@ class LauncherName(StrEnum):
     """Modal functions; the outputs root is a volume there."""
 
 
+class Container(StrEnum):
+    PYXIS = "pyxis"
+    """Slurm's plugin: `srun --container-image`."""
+    APPTAINER = "apptainer"
+    """`apptainer exec`, a program on the nodes."""
+
+
 class LauncherSpec(Section):
     """Place of the run. A field of another launcher is null: one that would be ignored is refused."""
 
@@ -68,6 +75,12 @@ class LauncherSpec(Section):
     """Slurm: what a GPU is called in --gres: `gpu`, `gpu:a100`."""
     requeue: bool | None
     """Slurm: a stage that is preempted, or reaches its time limit, is queued again and goes on from its checkpoint."""
+    array: bool | None
+    """Slurm: a sweep that is left to the cluster is a job array, one task per run."""
+    array_at_once: Count | None
+    """Slurm: number of an array's tasks that may run at the same time; None: as many as the cluster has room for."""
+    container: Container | None
+    """Slurm: what starts a stage in `backend.runtime.image` on its nodes; None: stages run in the nodes' own Python."""
     sbatch: dict[str, str] | None
     """Slurm: further long options of sbatch, without dashes (`qos: high`)."""
     app: Name | None
@@ -97,6 +110,10 @@ class LauncherSpec(Section):
                 raise ValueError(f"{field} needs a value with launcher={self.name}")
         if self.name is LauncherName.LOCAL and self.detach:
             raise ValueError("detach: launcher=local runs the stages itself; use nohup, or another launcher")
+        if self.array and not self.detach:
+            raise ValueError("array: a job array is left to the cluster; set detach=true too")
+        if self.array_at_once is not None and not self.array:
+            raise ValueError("array_at_once: is of a job array; set array=true too")
         check_plain_url(self.address or "")
         if self.start_head and self.address is not None:
             raise ValueError("address: start_head=true starts a cluster of its own; set one of the two")
@@ -114,6 +131,9 @@ OWNERS: Mapping[str, tuple[LauncherName, ...]] = {
     "time_limit_s": (LauncherName.SLURM,),
     "gres": (LauncherName.SLURM,),
     "requeue": (LauncherName.SLURM,),
+    "array": (LauncherName.SLURM,),
+    "array_at_once": (LauncherName.SLURM,),
+    "container": (LauncherName.SLURM,),
     "sbatch": (LauncherName.SLURM,),
     "app": (LauncherName.MODAL,),
     "volume": (LauncherName.MODAL,),
@@ -122,5 +142,5 @@ OWNERS: Mapping[str, tuple[LauncherName, ...]] = {
     "secret_name": (LauncherName.MODAL,),
 }
 """Fields that not every launcher has."""
-REQUIRED = frozenset({"start_head", "gres", "requeue", "sbatch", "app", "volume", "base_image", "timeout_s"})
+REQUIRED = frozenset({"start_head", "gres", "requeue", "array", "sbatch", "app", "volume", "base_image", "timeout_s"})
 """Fields that their launchers always have."""

@@ -20,7 +20,7 @@ from xp.launchers.node.job_spec import JobSpec
 from xp.launchers.node.program import Ending, variables
 from xp.launchers.preflight import interpreter
 from xp.security import own_ray
-from xp.worker.nodes import Nodes, own_address
+from xp.worker.nodes import Nodes, free_port, own_address
 
 GUARD = Path(__file__).parent / "guard.py"
 START = "import signal; from ray.scripts.scripts import cli; cli(standalone_mode=False); signal.pause()"
@@ -78,11 +78,17 @@ class _Part:
             _wait_for_port(nodes, START_S)
         gpus = spec.env.get(own_ray.PRETENDED_GPUS, str(spread.num_gpus))
         cpus = str(spread.num_cpus + (int(gpus) if own_ray.PRETENDED_GPUS in spec.env else 0))
-        place = (
-            ["--head", f"--port={nodes.port}", "--include-dashboard=false", "--ray-client-server-port=0",
-             f"--temp-dir={own_ray.files(self._directory)}"]
-            if nodes.number == 0 else [f"--address={head}"]
-        )  # fmt: skip
+        if nodes.number == 0:
+            client = free_port(nodes.address)
+            place = [
+                "--head",
+                f"--port={nodes.port}",
+                "--include-dashboard=false",
+                f"--ray-client-server-port={client}",
+            ]
+            place.append(f"--temp-dir={own_ray.files(self._directory)}")
+        else:
+            place = [f"--address={head}"]
         self._log = self._directory / f"node_{nodes.number}.log"
         environ = {**variables(spec), **self.told}
         del environ["RAY_ADDRESS"]  # or `ray start` would refuse to start a second one

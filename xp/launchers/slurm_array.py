@@ -1,0 +1,110 @@
+"""A sweep as job arrays of Slurm: one task per run, which runs the stages in their order.
+
+An array is submitted first and held, so that each run knows its job before it is put on record, and released when all
+runs are placed. A task for which no run was placed ends at once.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from xp.atomic import write_atomically
+from xp.errors import ExitCode, XpError
+from xp.job import Resources, Stage
+from xp.launchers.cluster import ask
+from xp.launchers.slurm_job import array_script, options
+from xp.spec.place import LauncherSpec
+
+ANSWER_S = 60.0
+SCRIPT = "array.sh"
+
+
+class SlurmArrays:
+    """The arrays of one sweep: runs that ask Slurm for the same are in one.
+
+    Args:
+        spec: the launcher's.
+        outputs: the outputs root, absolute.
+        sweep: run -> its stages.
+        environ: for the jobs.
+    """
+
+    def __init__(
+        self, spec: LauncherSpec, outputs: Path, sweep: Mapping[str, Sequence[Stage]], environ: Mapping[str, str]
+    ) -> None:
+        self._environ = environ
+        self._tasks: dict[str, tuple[str, Path]] = {}
+        """Run -> its job, and the file that names its job specs."""
+        self._held: list[str] = []
+        groups: dict[tuple[str, ...], list[str]] = {}
+        for run_id, stages in sweep.items():
+            words = tuple(options(spec, most([stage.job.resources for stage in stages])))
+            groups.setdefault(words, []).append(run_id)
+        for words, run_ids in groups.items():
+            self._submit(spec, outputs, words, run_ids)
+
+    def _submit(self, spec: LauncherSpec, outputs: Path, words: Sequence[str], run_ids: Sequence[str]) -> None:
+        directory, argv, script = array_job(spec, outputs, words, run_ids)
+        directory.mkdir(parents=True, exist_ok=True)
+        write_atomically(directory / SCRIPT, script)
+        for file in directory.glob("*.txt"):  # of an array that was cut before it was released
+            file.unlink()
+        number = ask(argv, timeout_s=ANSWER_S, environ=self._environ).strip().partition(";")[0]
+        if not re.fullmatch(r"[0-9]+", number):
+            raise XpError(f"sbatch answered {number[:200]!r} to a job array", ExitCode.RUNTIME)
+        self._held.append(number)
+        for place, run_id in enumerate(run_ids):
+            self._tasks[run_id] = f"{number}_{place}", directory / f"{place}.txt"
+
+    def has(self, run_id: str) -> bool:
+        """Returns whether a run has a task."""
+        return run_id in self._tasks
+
+    def place(self, run_id: str, code: Path, job_specs: Sequence[Path]) -> str:
+        """Give a run's stages to its task; returns the task's job."""
+        native_id, file = self._tasks[run_id]
+        write_atomically(file, "".join(f"{path}{os.linesep}" for path in (code, *job_specs)))
+        return native_id
+
+    def release(self) -> None:
+        """Let the arrays start."""
+        held, self._held = self._held, []
+        for number in held:
+            ask(["scontrol", "release", number], timeout_s=ANSWER_S)
+
+
+def array_job(
+    spec: LauncherSpec, outputs: Path, words: Sequence[str], run_ids: Sequence[str]
+) -> tuple[Path, list[str], str]:
+    """Directory, command and script of the array of these runs.
+
+    Args:
+        spec: the launcher's.
+        outputs: the outputs root, absolute.
+        words: options of sbatch, the same for all of them.
+        run_ids: a task each, in this order.
+    """
+    directory = outputs / "arrays" / run_ids[0]
+    at_once = "" if spec.array_at_once is None else f"%{spec.array_at_once}"
+    argv = [
+        *("sbatch", "--parsable", "--hold", f"--array=0-{len(run_ids) - 1}{at_once}"),
+        f"--job-name=xp-{run_ids[0]}",
+        f"--output={str(directory).replace('%', '%%')}/slurm-%A_%a.out",
+        *("--open-mode=append", f"--chdir={outputs}", "--export=ALL", *words, str(directory / SCRIPT)),
+    ]
+    return directory, argv, array_script(directory, argv)
+
+
+def most(needs: Sequence[Resources]) -> Resources:
+    """The smallest resources that are enough for each of these."""
+    on_accelerators = [one.accelerator for one in needs if one.accelerator != "cpu"]
+    return Resources(
+        accelerator=next(iter(on_accelerators), "cpu"),
+        num_accelerators=max(one.num_accelerators for one in needs),
+        num_nodes=max(one.num_nodes for one in needs),
+        num_cpus=max(one.num_cpus for one in needs),
+        memory_gb=max(one.memory_gb for one in needs),
+    )

@@ -1,0 +1,69 @@
+"""Words that start a stage of a batch job in its image: options of srun (pyxis), or apptainer's command."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from xp.errors import ExitCode, XpError
+from xp.job import Job
+from xp.launchers import secrets_files
+from xp.launchers.base import Context
+from xp.launchers.cluster import ask
+from xp.spec.place import Container, LauncherSpec
+
+SEPARATORS = (",", ":")
+
+
+def mounts(context: Context, environ: Mapping[str, str]) -> list[str]:
+    """Directories that a stage sees at their own paths: the outputs root, its secrets, and the models' cache."""
+    found = [str(context.outputs), str(secrets_files.directory() / context.run_id)]
+    return found + [path for path in (environ.get("HF_HOME"),) if path and Path(path).is_dir()]
+
+
+def check_container(spec: LauncherSpec, context: Context) -> None:
+    """Raise XpError(RUNTIME) for a Slurm without pyxis, and for a directory that no option can name."""
+    for path in mounts(context, os.environ):
+        if any(one in path for one in SEPARATORS):
+            raise XpError(f"launcher.container: {path} cannot be mounted: it has a comma or a colon", ExitCode.RUNTIME)
+    if spec.container is Container.PYXIS and "--container-image" not in ask(["srun", "--help"], timeout_s=60.0):
+        raise XpError(
+            "launcher.container=pyxis: this Slurm has no pyxis (its srun knows no --container-image); set"
+            " launcher.container=apptainer, or ask for the plugin",
+            ExitCode.RUNTIME,
+        )
+
+
+def is_in_image(job: Job, container: Container | None) -> bool:
+    """Returns whether a job runs in its image; one without an image runs in the node's own Python."""
+    return container is not None and job.runtime.image is not None
+
+
+def srun_options(image: str, directories: list[str], root: str) -> tuple[str, ...]:
+    """Options of pyxis (NVIDIA/pyxis, README, "Usage")."""
+    return (
+        f"--container-image={_of_enroot(image)}",
+        f"--container-mounts={','.join(f'{path}:{path}' for path in directories)}",
+        f"--container-workdir={root}",
+        "--no-container-mount-home",
+        "--container-env=PYTHONPATH",
+    )
+
+
+def apptainer_words(image: str, directories: list[str], root: str, *, has_gpus: bool) -> tuple[str, ...]:
+    """The command before the program (Apptainer 1, user guide, "apptainer exec")."""
+    place = image if _is_file(image) or "://" in image else f"docker://{image}"
+    nvidia = ("--nv",) if has_gpus else ()
+    return ("apptainer", "exec", *nvidia, "--no-home", "--bind", ",".join(directories), "--pwd", root, place)
+
+
+def _of_enroot(image: str) -> str:
+    """An image's name as enroot has it: `#` after the registry."""
+    registry, slash, rest = image.partition("/")
+    is_registry = bool(slash) and ("." in registry or ":" in registry)
+    return image if _is_file(image) or "#" in image or not is_registry else f"{registry}#{rest}"
+
+
+def _is_file(image: str) -> bool:
+    return image.startswith(("/", ".")) or image.endswith((".sif", ".sqsh"))

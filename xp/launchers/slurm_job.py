@@ -1,0 +1,103 @@
+"""Texts of a batch job for Slurm: its options and its script."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from xp.errors import ExitCode, XpError
+from xp.job import Resources, Stage
+from xp.launchers.base import Context
+from xp.launchers.node.on_node import REQUEUE
+from xp.spec.place import LauncherSpec
+
+WARNING_S = 60
+"""Seconds before the time limit at which a job that may be requeued gets its signal."""
+
+_RUN = """\
+node=$!
+trap 'kill -TERM "$node"' TERM
+trap 'kill -USR1 "$node"' USR1
+while wait "$node"; code=$?; kill -0 "$node" 2>/dev/null; do :; done
+if [ "$code" = {requeue} ]; then scontrol requeue "$SLURM_JOB_ID"; fi
+exit "$code"
+"""
+
+BATCH = (
+    """\
+#!/bin/bash
+# {key}, as xp submitted it: {submitted}
+# The job's program and its environment are in job.json beside this file.
+export PYTHONPATH={code}${{PYTHONPATH:+:$PYTHONPATH}}
+{python} -m xp.launchers.node.on_node "$SLURM_JOB_ID" {job_spec} &
+"""
+    + _RUN
+)
+
+ARRAY = (
+    """\
+#!/bin/bash
+# The runs of a sweep, a task each, as xp submitted them: {submitted}
+# NUMBER.txt beside this file: the parent of the run's copy of xp, then the job specs of its stages in their order.
+list={directory}/"$SLURM_ARRAY_TASK_ID".txt
+[ -s "$list" ] || {{ echo "no stage of task $SLURM_ARRAY_TASK_ID was left to run"; exit 0; }}
+mapfile -t words <"$list"
+export PYTHONPATH="${{words[0]}}${{PYTHONPATH:+:$PYTHONPATH}}"
+{python} -m xp.launchers.node.on_node "$SLURM_JOB_ID" "${{words[@]:1}}" &
+"""
+    + _RUN
+)
+
+
+def options(spec: LauncherSpec, resources: Resources) -> list[str]:
+    """Options of sbatch for a job that needs these resources.
+
+    Raises:
+        XpError: CONFIG where `launcher.sbatch` names one that the spec decides.
+    """
+    gpus = 0 if resources.accelerator == "cpu" else resources.num_accelerators
+    own = {
+        "nodes": str(resources.num_nodes),
+        "ntasks": str(resources.num_nodes),
+        "ntasks-per-node": "1" if resources.num_nodes > 1 else None,
+        "cpus-per-task": str(resources.num_cpus),
+        "mem": f"{round(resources.memory_gb * 1024)}M",
+        "gres": f"{spec.gres}:{gpus}" if gpus else None,
+        "partition": spec.partition,
+        "account": spec.account,
+        "time": None if spec.time_limit_s is None else str(-(-spec.time_limit_s // 60)),
+        "signal": f"B:USR1@{WARNING_S}" if spec.requeue else None,
+    }
+    further = spec.sbatch or {}
+    if taken := sorted(name for name in further if own.get(name) is not None):
+        raise XpError(f"launcher.sbatch: xp sets {', '.join(taken)} itself, from the spec", ExitCode.CONFIG)
+    given = {name: value for name, value in {**own, **further}.items() if value is not None}
+    return [
+        *(f"--{name}={value}" for name, value in given.items()),
+        "--requeue" if spec.requeue else "--no-requeue",
+    ]
+
+
+def batch_script(context: Context, stage: Stage, job_spec: Path, argv: Sequence[str]) -> str:
+    """The batch script for Slurm. Every value that is not xp's own is quoted."""
+    return BATCH.format(
+        key=context.key(stage.name),
+        submitted=json.dumps(shlex.join(argv)),
+        code=shlex.quote(str(context.outputs / context.code)),
+        python=shlex.quote(sys.executable),
+        job_spec=shlex.quote(str(job_spec)),
+        requeue=REQUEUE,
+    )
+
+
+def array_script(directory: Path, argv: Sequence[str]) -> str:
+    """The batch script of a sweep's job array."""
+    return ARRAY.format(
+        submitted=json.dumps(shlex.join(argv)),
+        directory=shlex.quote(str(directory)),
+        python=shlex.quote(sys.executable),
+        requeue=REQUEUE,
+    )
