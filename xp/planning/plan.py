@@ -94,13 +94,16 @@ def _task_refusals(spec: RunSpec) -> list[Refusal]:
 
 
 def _without_image(spec: RunSpec) -> list[Refusal]:
-    container = spec.launcher.container
-    if container is None or spec.backend.runtime.image is not None:
-        return []
-    way_out = "name one (backend.runtime.image=/path/image.sif or REGISTRY/NAME:TAG), or set null"
-    return [
-        Refusal("launcher.container", f"{container} starts a stage in an image, and the backend has none; {way_out}")
-    ]
+    container, image = spec.launcher.container, spec.backend.runtime.image
+    if container is not None and image is None:
+        way_out = "name one (backend.runtime.image=/path/image.sif or REGISTRY/NAME:TAG), or set null"
+        return [
+            Refusal("launcher.container", f"{container} starts a stage in an image and the backend has none; {way_out}")
+        ]
+    if container is None and image is not None and image.startswith("/"):
+        way_out = "set launcher=slurm launcher.container=apptainer or pyxis, or name an image of a registry"
+        return [Refusal("backend.runtime.image", f"{image} is a file, which batch jobs alone can use; {way_out}")]
+    return []
 
 
 def build_again(spec: RunSpec, run_id: str, attempt: int, stages: Collection[str]) -> Plan:

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from xp.plugins import Kind
 from xp.spec.open_name import OpenName
-from xp.spec.section import Count, EnvVarName, ImageName, LocalPath, Section
+from xp.spec.section import Count, EnvVarName, ImagePlace, LocalPath, Section
 
 
 class BackendName(StrEnum):
@@ -25,7 +25,7 @@ class RuntimeSpec(Section):
     """Interpreter of a virtual environment that holds the trainer."""
     project_env: EnvVarName | None
     """Name of the variable that holds the path of a checkout."""
-    image: ImageName | None
+    image: ImagePlace | None
     """Container image that holds the trainer, for launchers that take one; None: it is made from the lock."""
     image_checkouts: dict[EnvVarName, str]
     """Variable that names a checkout -> where the image has it."""

@@ -44,7 +44,13 @@ def _image_name(name: str) -> str:
     return name
 
 
+def _image_or_file(name: str) -> str:
+    """A container image, or the absolute path of one's file."""
+    return name if re.fullmatch(r"/[A-Za-z0-9._/@+-]{1,499}\.(sif|sqsh)", name) else _image_name(name)
+
+
 ImageName = Annotated[str, AfterValidator(_image_name)]
+ImagePlace = Annotated[str, AfterValidator(_image_or_file)]
 
 
 def check_plain_url(url: str) -> str:
