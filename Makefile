@@ -118,6 +118,15 @@ test-skyrl-slow: $(SKYRL_VENV)/.done  ## The rest of SkyRL's tests: whole traini
 test-inspect: setup .venv-inspect/.done  ## Logs of `xp eval` read by inspect_ai itself
 	INSPECT_PYTHON=.venv-inspect/bin/python $(BIN)/python -m pytest tests/integration/test_inspect_ai.py
 
+# SkyPilot's client has pins of its own too.
+.venv-skypilot/.done: setup/make_venv.py | setup
+	$(PYTHON) -m venv .venv-skypilot
+	$(BIN)/uv pip install --quiet --python .venv-skypilot/bin/python "skypilot[kubernetes]==0.14.1"
+	touch $@
+
+test-skypilot: setup .venv-skypilot/.done  ## The YAML of launcher=skypilot, held against SkyPilot's own client
+	SKYPILOT_PYTHON=.venv-skypilot/bin/python $(BIN)/python -m pytest tests/integration/test_skypilot.py
+
 # Environments that other packages hold; their pins are no trainer's.
 .venv-environments/.done:
 	$(PYTHON) -m venv .venv-environments
@@ -245,5 +254,5 @@ bench: setup  ## Measure the promises of docs/results.md on this machine
 clean:  ## Remove .venv and caches; outputs/ stays
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
-.PHONY: help parity-measure ordinary-tests chromium tiny-model docs docs-site setup lock audit chaos demo plan test test-slow test-install test-environments test-skyrl test-skyrl-slow rehearse-skyrl test-slime rehearse-slime test-sglang test-vllm test-gpu slurm test-nodes scorecard diagnose-check check format catalogs locks check-locks golden bench clean $(RECIPES) \
+.PHONY: help test-skypilot parity-measure ordinary-tests chromium tiny-model docs docs-site setup lock audit chaos demo plan test test-slow test-install test-environments test-skyrl test-skyrl-slow rehearse-skyrl test-slime rehearse-slime test-sglang test-vllm test-gpu slurm test-nodes scorecard diagnose-check check format catalogs locks check-locks golden bench clean $(RECIPES) \
 	$(addprefix prepare-,$(RECIPES)) $(addprefix plan-,$(RECIPES))

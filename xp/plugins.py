@@ -46,6 +46,7 @@ OWN: Final[Mapping[Kind, Mapping[str, str]]] = {
         "ray": "xp.launchers.ray",
         "slurm": "xp.launchers.slurm",
         "modal": "xp.launchers.modal",
+        "skypilot": "xp.launchers.skypilot",
     },
     Kind.PROVIDER: {
         "openreward": "xp.envs.openreward:OpenRewardProvider",

@@ -81,8 +81,8 @@ def cannot_run_here(spec: RunSpec) -> str | None:
     """Reason why a run of this spec does not use this machine's environments; None: it does."""
     from xp.launchers.node.gpus import visible_gpus
 
-    if spec.launcher.name is LauncherName.MODAL:
-        return "launcher=modal runs the job in an image"
+    if isinstance(spec.launcher.name, LauncherName) and spec.launcher.name.is_elsewhere:
+        return f"launcher={spec.launcher.name} makes the job's Python where it runs"
     wanted = 0 if spec.hardware.accelerator == "cpu" else spec.hardware.accelerators_per_node
     if spec.launcher.name is LauncherName.LOCAL and len(there := visible_gpus()) < wanted:
         return f"the run needs {wanted} x {spec.hardware.accelerator} and this machine shows {len(there)} GPUs"

@@ -29,7 +29,8 @@ def examine(spec: RunSpec) -> Iterator[Finding]:
         yield fault_of("plan", error)
     yield from secrets(spec, stages)
     yield from trackers(spec)
-    if spec.launcher.name is not LauncherName.MODAL:  # whose containers have none of this machine's
+    name = spec.launcher.name
+    if not (isinstance(name, LauncherName) and name.is_elsewhere):
         yield from accelerators(spec)
         yield from host(spec)
         yield from disk(spec, outputs)

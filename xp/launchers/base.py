@@ -124,6 +124,8 @@ class Telling(Protocol):
 
     tells: tuple[str, ...]
     """Names of these trackers."""
+    brings_metrics: bool
+    """True if a stage's metrics are on this machine once it ends, for the other trackers."""
 
 
 @runtime_checkable

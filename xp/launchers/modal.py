@@ -63,6 +63,7 @@ class ModalLauncher:
     name = "modal"
     is_here = False
     tells = ("wandb",)
+    brings_metrics = True
 
     def __init__(self, spec: LauncherSpec, outputs: Path) -> None:
         self._spec = spec

@@ -60,9 +60,10 @@ def make_ready(plan: Plan, launcher: Launcher, outputs: Path, modules: Sequence[
         modules=locate_modules(modules),
         told=told,
     )
-    if plan.spec.launcher.detach and here:
+    if here and (plan.spec.launcher.detach or (isinstance(launcher, Telling) and not launcher.brings_metrics)):
+        reason = "launcher.detach=true leaves" if plan.spec.launcher.detach else "the metrics stay elsewhere"
         raise XpError(
-            f"tracking={','.join(here)} needs a process that stays, and launcher.detach=true leaves;"
+            f"tracking={','.join(here)} needs a process that stays and follows the metrics here, and {reason};"
             " set one of the two otherwise",
             ExitCode.PLAN,
         )

@@ -20,6 +20,7 @@ _NATIVE_IDS: Final = {
     "slurm": re.compile(r"[1-9][0-9]{0,18}(_[0-9]{1,9})?"),
     "ray": re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]|\.(?!\.)){0,399}"),
     "modal": re.compile(r"ap-[A-Za-z0-9]{1,100}"),
+    "skypilot": re.compile(r"xp-[A-Za-z0-9-]{1,300}"),
 }
 """Launcher -> how it calls a job."""
 _PLUGINS_ID: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]|\.(?!\.)){0,399}")

@@ -51,7 +51,7 @@ def checked_name(kind: Kind, value: Any, more: str = "") -> str:
     raise PydanticCustomError("enum", "Input should be {expected}", {"expected": expected})
 
 
-OPTIONED = {Kind.PROVIDER: ("reasoning_gym", "verifiers", "inspect", "harbor")}
+OPTIONED = {Kind.PROVIDER: ("reasoning_gym", "verifiers", "inspect", "harbor"), Kind.LAUNCHER: ("skypilot",)}
 """Names of xp's own that have options; the others' modules are not imported for a plan."""
 
 

@@ -37,6 +37,13 @@ class LauncherName(StrEnum):
     """sbatch, on a cluster whose nodes see the outputs root."""
     MODAL = "modal"
     """Modal functions; the outputs root is a volume there."""
+    SKYPILOT = "skypilot"
+    """SkyPilot's managed jobs on a cloud or on Kubernetes; the outputs root is a bucket or a volume."""
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Returns whether jobs see nothing of this machine: neither its Pythons nor its disk."""
+        return self in (LauncherName.MODAL, LauncherName.SKYPILOT)
 
 
 class Container(StrEnum):
@@ -51,7 +58,7 @@ class LauncherSpec(Section):
 
     name: Annotated[LauncherName | str, OpenName(Kind.LAUNCHER, LauncherName)]
     options: dict[str, Any]
-    """Fields of a plugin's launcher, as its own schema has them."""
+    """Fields of launcher=skypilot or of a plugin's launcher, as its own schema has them."""
     grace_s: Seconds
     """Between TERM and KILL when a run is stopped."""
     max_restarts: Annotated[int, Field(ge=0)]

@@ -1,0 +1,236 @@
+"""`launcher=skypilot`: its life with a stand-in for the clouds; its YAML, held against the real client's schema."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.detaching import DetachingContract
+from tests.launching import ROOT, launcher_spec
+from xp.compose import compose
+from xp.errors import ExitCode, XpError
+from xp.launchers import skypilot
+from xp.launchers.base import Context, Launcher
+from xp.launchers.limits import check_limits
+from xp.launchers.skypilot import SkypilotLauncher
+from xp.launchers.skypilot_task import exit_code_in
+from xp.planning.plan import build_plan
+from xp.testing.launcher import LauncherSuite
+
+pytestmark = pytest.mark.integration
+
+STAND_IN = ROOT / "tests/stubs/sky_cloud.py"
+CLIENT = os.environ.get("SKYPILOT_PYTHON")
+needs_client = pytest.mark.skipif(CLIENT is None, reason="SkyPilot's own client is not here: make test-skypilot")
+BUCKET = {"bucket": "mine"}
+
+
+@pytest.fixture(autouse=True)
+def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """`sky` on PATH is the stand-in; returns its state."""
+    state, programs = tmp_path / "cloud", tmp_path / "bin"
+    state.mkdir()
+    programs.mkdir()
+    script = programs / "sky"
+    script.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{STAND_IN}" "{state}" "$@"\n')
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr(skypilot, "ASK_S", 0.2)
+    return state
+
+
+class OnSomeCloud:
+    """What both contracts ask of a place that does not see this machine."""
+
+    cloud: Path
+
+    @pytest.fixture(autouse=True)
+    def remember(self, cloud: Path) -> None:
+        self.cloud = cloud
+
+    def root(self, _: object) -> Path:
+        return self.cloud / "volume"
+
+
+@pytest.mark.slow
+class TestSkypilotLauncher(OnSomeCloud, LauncherSuite):
+    """`launcher=skypilot`."""
+
+    start_s = 30.0
+    inherits = False
+
+    @pytest.fixture
+    def launcher(self, tmp_path: Path) -> Launcher:
+        return SkypilotLauncher(launcher_spec("skypilot", options=BUCKET, grace_s=1.0), tmp_path / "outputs")
+
+    @pytest.fixture
+    def context(self, tmp_path: Path) -> Context:
+        return self.make_context(tmp_path)
+
+
+@pytest.mark.slow
+class TestDetachedSkypilot(OnSomeCloud, DetachingContract):
+    """`launcher=skypilot launcher.detach=true`."""
+
+    @pytest.fixture
+    def options(self) -> dict[str, Any]:
+        return {"options": BUCKET}
+
+    @pytest.fixture
+    def launcher(self, outputs: Path, options: dict[str, Any]) -> Launcher:
+        return SkypilotLauncher(launcher_spec("skypilot", grace_s=1.0, detach=True, **options), outputs)
+
+
+PLANS = {
+    "trl": ("env=whodunit", "backend=trl", "hardware=a100x4", "launcher=skypilot", "launcher.options.bucket=mine"),
+    "skyrl": ("env=whodunit", "backend=skyrl", "hardware=h100x8", "launcher=kubernetes"),
+    "slime": ("recipes=whodunit-slime", "launcher=skypilot", "launcher.options.bucket=s3://mine"),
+    "spot": (
+        *("env=multiply", "hardware=cpu", "model=tiny", "launcher=skypilot", "launcher.options.bucket=mine"),
+        *("launcher.options.spot=true", "launcher.max_restarts=2", "launcher.options.infra=aws/us-east-1"),
+    ),
+}
+
+
+def files(words: tuple[str, ...], tmp_path: Path, *, detach: bool) -> list[str]:
+    """The YAML files of a plan."""
+    spec = compose([*words, f"launcher.detach={str(detach).lower()}", f"outputs={tmp_path / 'outputs'}"])
+    made = build_plan(spec, "some_run")
+    context = Context("some_run", 1, tmp_path / "outputs", "runs/some_run/attempt_1")
+    launcher = SkypilotLauncher(spec.launcher, tmp_path / "outputs")
+    return list(launcher.preview([(stage, context) for stage in made.stages]).values())
+
+
+LOAD = """
+import json, sys
+from jsonschema import validate
+from sky.utils import dag_utils, schemas
+texts, mounts = json.load(sys.stdin)
+for mount in mounts:
+    validate(mount, schemas.get_storage_schema())
+try:
+    dag_utils.load_chain_dag_from_yaml_str(texts[0].replace("resources:", "resourcez:"))
+    sys.exit("the client takes anything")
+except ValueError as error:
+    assert "resourcez" in str(error), error
+found = []
+for text in texts:
+    secrets = [("OPENREWARD_API_KEY", "x"), ("OPENAI_API_KEY", "x")]
+    used = [pair for pair in secrets if pair[0] in text]
+    dag = dag_utils.load_chain_dag_from_yaml_str(text, secrets_overrides=used)
+    for task in dag.tasks:
+        task.validate_name()
+        for one in task.resources:
+            found.append([dag.name, task.name, one.accelerators, one.cpus, one.memory, one.use_spot, one.infra.cloud])
+print(json.dumps(found))
+"""
+
+
+@needs_client
+@pytest.mark.parametrize("detach", [False, True])
+@pytest.mark.parametrize("name", sorted(PLANS))
+def test_the_real_client_takes_the_yaml_and_understands_what_it_asks_for(
+    name: str, tmp_path: Path, *, detach: bool
+) -> None:
+    """The client looks for a bucket in its cloud, so it is left out here and held against its schema alone."""
+    mounts: list[dict[str, str]] = []
+    texts = [_without_storage(text, mounts) for text in files(PLANS[name], tmp_path, detach=detach)]
+    environ = {**os.environ, "SKYPILOT_DISABLE_USAGE_COLLECTION": "1", "HOME": str(tmp_path)}
+    done = subprocess.run(
+        [str(CLIENT), "-c", LOAD],
+        input=json.dumps([texts, mounts]),
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = {row[1]: row for row in json.loads(done.stdout.splitlines()[-1])}
+    gpus = {"trl": {"A100-80GB": 4}, "skyrl": {"H100": 8}, "slime": {"H200": 8}, "spot": None}[name]
+    train = next(row for task, row in found.items() if "train" in task)
+    assert train[2] == gpus
+    if name == "spot":
+        assert train[5:] == [True, "AWS"]
+
+
+def _without_storage(text: str, left_out: list[dict[str, str]]) -> str:
+    import yaml
+
+    documents = list(yaml.safe_load_all(text))
+    for one in documents:
+        mounts = one.get("file_mounts", {})
+        for place in [place for place, local in mounts.items() if not isinstance(local, str)]:
+            left_out.append(mounts.pop(place))
+        for local in mounts.values():  # the client looks whether they are there
+            path = Path(local)
+            (path.parent if path.suffix else path).mkdir(parents=True, exist_ok=True)
+            if path.suffix:
+                path.touch()
+    return yaml.safe_dump_all(documents, sort_keys=False)
+
+
+def test_a_chain_has_the_stages_in_order_and_secrets_by_name_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import yaml
+
+    monkeypatch.setenv("OPENREWARD_API_KEY", "XPCANARY" + "a" * 32)
+    (text,) = files(PLANS["trl"], tmp_path, detach=True)
+    head, *stages = yaml.safe_load_all(text)
+    assert list(head) == ["name"]
+    assert [one["name"] for one in stages] == ["prepare", "train", "evaluate"]
+    assert stages[1]["secrets"] == {"OPENREWARD_API_KEY": None}
+    assert "XPCANARY" not in text
+    assert stages[1]["file_mounts"]["/outputs"] == {"name": "mine", "mode": "MOUNT_CACHED"}
+    assert "--require-hashes --no-deps --requirements /xp/environment/requirements.lock" in stages[1]["setup"]
+
+
+def test_slimes_checkouts_are_those_of_its_image_and_kubernetes_has_a_volume(tmp_path: Path) -> None:
+    import yaml
+
+    train = next(
+        one
+        for text in files(PLANS["slime"], tmp_path, detach=False)
+        for one in yaml.safe_load_all(text)
+        if "-train-" in one["name"]
+    )
+    assert train["resources"]["image_id"] == "docker:slimerl/slime:nightly-dev-20260810a"
+    assert train["envs"] == {"SLIME_PATH": "/root/slime", "MEGATRON_PATH": "/root/Megatron-LM"}
+    assert "openreward" in train["setup"]
+    (text,) = files(PLANS["skyrl"], tmp_path, detach=True)
+    train = list(yaml.safe_load_all(text))[2]
+    assert train["volumes"] == {"/outputs": "xp-outputs"}
+    assert train["resources"]["infra"] == "k8s"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("launcher=skypilot",), "set one of bucket and volume"),
+        (("launcher=kubernetes", "launcher.options.bucket=b"), "set one of bucket and volume"),
+        (("launcher=skypilot", "launcher.options.buckt=b"), "buckt: unknown key"),
+    ],
+)
+def test_options_that_say_not_where_outputs_are_kept_are_refused(words: tuple[str, ...], said: str) -> None:
+    with pytest.raises(XpError, match=said):
+        compose(["env=multiply", *words])
+
+
+def test_what_skypilot_lacks_is_refused_while_planning() -> None:
+    words = ["env=multiply", "hardware=a100x4", "launcher=skypilot", "launcher.options.bucket=b"]
+    spec = compose([*words, "backend=trl", "backend.runtime.python=python3"])
+    with pytest.raises(XpError, match=r"backend\.runtime\.python and project_env name paths of this machine") as caught:
+        check_limits(spec.launcher, build_plan(spec, "x").stages)
+    assert caught.value.code == ExitCode.PLAN
+
+
+def test_the_exit_code_is_read_from_the_end_of_the_log() -> None:
+    assert exit_code_in("xp-exit-code 1\n(xp-run-1-train, pid=12) xp-exit-code 13\n") == 13
+    assert exit_code_in("it said xp-exit-code 7 somewhere\n") is None

@@ -1,0 +1,119 @@
+"""Stands in for SkyPilot's command and its clouds: runs a job's `run` scripts here, one task after the other.
+
+    sky_cloud.py STATE COMMAND...
+
+STATE is a directory: `volume/` is the outputs root, `jobs/` one directory a job. What a node would see below /outputs,
+/xp/code and /xp/jobs is found where it lies on this machine; `setup`, which makes the node's Python, is not executed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+
+def main(state: Path, argv: list[str]) -> int:
+    jobs = state / "jobs"
+    jobs.mkdir(parents=True, exist_ok=True)
+    (state / "volume").mkdir(exist_ok=True)
+    match argv:
+        case ["jobs", "launch", "--yes", "--detach-run", "--name", name, *secrets, file]:
+            return submit(state, jobs / name, secrets[1::2], Path(file))
+        case ["work", job, file]:
+            return work(state, Path(job), Path(file))
+        case ["jobs", "queue", "--refresh", "--all", "--output", "json"]:
+            print(json.dumps([row for job in sorted(jobs.iterdir()) for row in json.loads((job / "rows").read_text())]))
+        case ["jobs", "logs", "--name", name, how]:
+            tail(jobs / name, is_followed=how == "--follow")
+        case ["jobs", "cancel", "--yes", *_, "--name", name]:
+            os.killpg(int((jobs / name / "pid").read_text()), signal.SIGTERM)
+        case _:
+            print(f"no such thing: {argv}", file=sys.stderr)
+            return 1
+    return 0
+
+
+def submit(state: Path, job: Path, secrets: list[str], file: Path) -> int:
+    if (state / "FAIL").exists():
+        print("no cloud access", file=sys.stderr)
+        return 1
+    job.mkdir()
+    tell(job, [one["name"] for one in tasks(file)], [])
+    environ = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", *secrets) if name in os.environ}
+    with (job / "log").open("wb") as log:
+        worker = subprocess.Popen(
+            [sys.executable, __file__, str(state), "work", str(job), str(file)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env=environ,
+        )
+    (job / "pid").write_text(str(worker.pid))
+    return 0
+
+
+def tasks(file: Path) -> list[dict[str, Any]]:
+    return [one for one in yaml.safe_load_all(file.read_text()) if "run" in one]
+
+
+def tell(job: Path, names: list[str], states: list[str]) -> None:
+    states = [*states, *["PENDING"] * (len(names) - len(states))]
+    rows = [
+        {"job_name": job.name, "task_name": name, "status": status} for name, status in zip(names, states, strict=True)
+    ]
+    temporary = job / ".rows"
+    temporary.write_text(json.dumps(rows))
+    temporary.replace(job / "rows")
+
+
+def work(state: Path, job: Path, file: Path) -> int:
+    stopped: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: stopped.append(number))
+    names, states = [one["name"] for one in tasks(file)], []
+    for at, one in enumerate(tasks(file)):
+        tell(job, names, [*states, "RUNNING"])
+        script = one["run"]
+        for place, local in one["file_mounts"].items():
+            if place.startswith("/xp/jobs"):
+                spec = json.loads(Path(local).read_text()) | {"root": str(state / "volume")}
+                (job / Path(place).name).write_text(json.dumps(spec))
+                script = script.replace(place, str(job / Path(place).name))
+            elif isinstance(local, str):
+                script = script.replace(place, local)
+        script = script.replace("~/xp-python/bin/python", sys.executable)
+        environ = {**os.environ, **one.get("envs", {}), "SKYPILOT_TASK_ID": f"sky-managed-{job.name}-{at}"}
+        code = subprocess.run(["bash", "-c", script], env=environ, check=False).returncode
+        states.append("CANCELLED" if stopped else "FAILED" if code else "SUCCEEDED")
+        if states[-1] != "SUCCEEDED":
+            states += ["CANCELLED"] * (len(names) - len(states))
+            break
+    tell(job, names, states)
+    return 0
+
+
+def tail(job: Path, *, is_followed: bool) -> None:
+    position, is_over = 0, False
+    while True:
+        with (job / "log").open("rb") as log:
+            log.seek(position)
+            data = log.read()
+        position += len(data)
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+        if not is_followed or is_over:
+            return
+        is_over = all(row["status"] not in ("PENDING", "RUNNING") for row in json.loads((job / "rows").read_text()))
+        time.sleep(0.05)
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2:]))

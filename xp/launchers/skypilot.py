@@ -1,0 +1,252 @@
+"""`launcher=skypilot`: each stage is a managed job of SkyPilot; the outputs root is a bucket or a volume.
+
+Everything goes through SkyPilot's own command. SkyPilot finds a machine, starts the job again where the machine is
+taken away, and ends it. `launcher=kubernetes` is the same with a cluster of Kubernetes as the place.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from xp.atomic import write_atomically
+from xp.errors import ExitCode, XpError
+from xp.job import Stage
+from xp.launchers.base import Context, Echo, Launch, now
+from xp.launchers.cluster import ask, identity, inherited, read_launches, write_launches
+from xp.launchers.files import write_files
+from xp.launchers.modal_image import lock_of
+from xp.launchers.node.job_spec import JOB_SPEC, make_job_spec
+from xp.launchers.node.log import LogStream
+from xp.launchers.node.pipe import drain
+from xp.launchers.skypilot_task import (
+    LOCKS,
+    MOUNT,
+    TASK_FILE,
+    SkypilotOptions,
+    SkyTask,
+    exit_code_in,
+    limit_of,
+    task_text,
+)
+from xp.security.secrets import Redactor, resolve
+from xp.spec.place import LauncherSpec
+
+__all__ = ["Options", "SkypilotLauncher", "limit", "make_launcher"]
+
+Options = SkypilotOptions
+"""As xp.launchers.base.LauncherModule has it."""
+
+ANSWER_S, SUBMIT_S = 120.0, 1800.0
+"""Seconds for an answer; a submission may first start SkyPilot's own controller."""
+ASK_S = 10.0
+QUIET_S = 15.0
+OVER = frozenset({"SUCCEEDED", "CANCELLED", "FAILED"})
+"""States in which a stage is over; with FAILED_SETUP and the like, which begin with FAILED."""
+
+
+def make_launcher(spec: LauncherSpec, outputs: Path) -> SkypilotLauncher:
+    """As xp.launchers.base.LauncherModule has it."""
+    return SkypilotLauncher(spec, outputs)
+
+
+def limit(spec: LauncherSpec, stage: Stage) -> str | None:
+    """As xp.launchers.base.LauncherModule has it."""
+    del spec
+    return limit_of(stage)
+
+
+class SkypilotLauncher:
+    """One managed job a stage; one chain of tasks for a run that is left."""
+
+    name = "skypilot"
+    is_here = False
+    tells = ("wandb",)
+    brings_metrics = False
+
+    def __init__(self, spec: LauncherSpec, outputs: Path) -> None:
+        self._spec = spec
+        self._outputs = outputs.absolute()
+        self._redactor = Redactor()
+
+    def check(self, stages: Sequence[Stage], context: Context) -> None:
+        """SkyPilot's client, and what it can run; nobody is asked over the network."""
+        if _program() is None:
+            raise XpError(
+                f"launcher=skypilot needs SkyPilot's client: {sys.executable} -m pip install 'skypilot[aws]' (or gcp,"
+                " kubernetes, ...), in a virtual environment of its own whose `sky` is on PATH; then sky check",
+                ExitCode.RUNTIME,
+            )
+        for stage in stages:
+            if (said := limit_of(stage)) is not None:
+                raise XpError(said, ExitCode.PLAN)
+        if context.tracking is not None:
+            resolve(context.tracking.secrets)
+
+    def submit(self, stage: Stage, context: Context) -> Launch:
+        return self._submit([(stage, context)], context.outputs / context.directory / stage.name)[0]
+
+    def submit_all(self, stages: Sequence[tuple[Stage, Context]]) -> list[Launch]:
+        """One job whose tasks follow each other."""
+        return self._submit(stages, stages[0][1].outputs / stages[0][1].directory) if stages else []
+
+    def wait(self, launch: Launch, echo: Echo) -> int:
+        """Follow the job's log until SkyPilot says that it is over."""
+        log = self._outputs / launch.log
+        log.parent.mkdir(parents=True, exist_ok=True)
+        command = [*_sky(), "jobs", "logs", "--name", launch.native_id, "--follow"]
+        with log.open("ab") as file:
+            stream = LogStream(file, self._redactor, echo, on_screen=False)
+            logs = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            reader = threading.Thread(target=drain, args=(logs, stream), daemon=True)
+            reader.start()
+            try:
+                while (code := self.poll(launch)) is None:
+                    time.sleep(ASK_S)
+                reader.join(QUIET_S)
+            finally:
+                logs.terminate()
+                logs.wait()
+                reader.join(QUIET_S)
+            stream.close()
+        return code
+
+    def poll(self, launch: Launch) -> int | None:
+        """The exit code; None while the job is queued, runs or recovers, or while nobody answers."""
+        state = self._state(launch)
+        if state is None or not (state in OVER or state.startswith("FAILED")):
+            return None
+        if state == "SUCCEEDED":
+            return ExitCode.OK
+        if state == "CANCELLED":
+            return ExitCode.TERMINATED
+        code = exit_code_in(self._log(launch)) if state == "FAILED" else None
+        return code or ExitCode.RUNTIME
+
+    def cancel(self, launch: Launch, *, now: bool = False) -> None:
+        """SkyPilot ends the job and its machine; what was written is uploaded first unless it is to end now."""
+        graceful = [] if now else ["--graceful"]
+        subprocess.Popen(
+            [*_sky(), "jobs", "cancel", "--yes", *graceful, "--name", launch.native_id],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+    def close(self, context: Context) -> None:
+        """SkyPilot takes the machine down with the job."""
+
+    def fetch(self, launch: Launch) -> None:
+        """Writes the log as it is now; results stay in the bucket or volume."""
+        if text := self._log(launch):
+            log = self._outputs / launch.log
+            log.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(log, self._redactor.redact(text))
+
+    def fetch_directories(self, names: Sequence[str]) -> list[str]:
+        """Raise XpError(RUNTIME) with the place of the results, which the store's own client brings."""
+        options = SkypilotOptions.model_validate(self._spec.options)
+        store = f"the bucket {options.bucket}" if options.bucket else f"the volume {options.volume}"
+        raise XpError(
+            f"{', '.join(names)}: launcher=skypilot leaves results in {store}; bring them with its own client"
+            " (aws s3 sync, gcloud storage rsync, or kubectl cp from a pod that mounts the volume)",
+            ExitCode.RUNTIME,
+        )
+
+    def preview(self, stages: Sequence[tuple[Stage, Context]]) -> Mapping[str, str]:
+        """Each job's YAML; one for all stages of a run that is left."""
+        if self._spec.detach:
+            return {f"{stages[0][1].directory}/{TASK_FILE}": self._text(stages)}
+        return {f"{its.directory}/{one.name}/{TASK_FILE}": self._text([(one, its)]) for one, its in stages}
+
+    def _text(self, stages: Sequence[tuple[Stage, Context]]) -> str:
+        return task_text(self._name(*stages[0]), [SkyTask(*pair) for pair in stages], self._spec)
+
+    def _name(self, stage: Stage, context: Context) -> str:
+        return identity(stage, context).replace("_", "-").replace(".", "-")
+
+    def _submit(self, stages: Sequence[tuple[Stage, Context]], directory: Path) -> list[Launch]:
+        stage, context = stages[0]
+        self._redactor = context.redactor
+        if (known := read_launches(directory)) is not None:
+            return known
+        name = self._name(stage, context)
+        file = directory / TASK_FILE
+        if not file.exists() or not self._rows(name):
+            for one, its in stages:
+                self._place(one, its)
+            write_atomically(file, self._text(stages))
+            self._hand_in(file, name, stages)
+        started = now()
+        launches = [Launch(self.name, its.key(one.name), name, its.log(one.name), started) for one, its in stages]
+        write_launches(directory, launches)
+        return launches
+
+    def _place(self, stage: Stage, context: Context) -> None:
+        """Write what the node gets: the job spec, and the lock's files."""
+        write_files(stage.job.files, context.outputs)
+        job_spec = make_job_spec(
+            stage,
+            context,
+            root=MOUNT,
+            grace_s=self._spec.grace_s,
+            secrets_file=None,
+            prints=True,
+            brings_files=True,
+        )
+        path = context.outputs / job_spec.directory / JOB_SPEC
+        write_atomically(path, job_spec.to_json())
+        if (lock := lock_of(stage.job)) is not None:
+            for one in lock.files:
+                write_atomically(path.parent / LOCKS / one.name, one.read_text(encoding="utf-8"))
+
+    def _hand_in(self, file: Path, name: str, stages: Sequence[tuple[Stage, Context]]) -> None:
+        """`--secret NAME` takes the value from the environment of `sky`: none is in the command or a file of xp's."""
+        names = sorted({secret for pair in stages for secret in SkyTask(*pair).secrets})
+        values = {key: value for _, its in stages for key, value in its.secrets.items()}
+        values |= resolve([secret for secret in names if secret not in values])
+        words = [word for secret in names for word in ("--secret", secret)]
+        plain, _ = inherited(stages[0][1])
+        sky = {key: value for key, value in os.environ.items() if key.startswith(("SKYPILOT_", "AWS_", "KUBE"))}
+        ask(
+            [*_sky(), "jobs", "launch", "--yes", "--detach-run", "--name", name, *words, str(file)],
+            timeout_s=SUBMIT_S,
+            environ=plain | sky | {secret: values[secret] for secret in names},
+        )
+
+    def _state(self, launch: Launch) -> str | None:
+        rows = self._rows(launch.native_id)
+        stage = launch.key.rpartition("/")[2]
+        own = [row for row in rows if row.get("task_name") == stage] or rows[:1]
+        return str(own[0].get("status")) if own else None
+
+    def _rows(self, name: str) -> list[dict[str, Any]]:
+        """Rows of SkyPilot's queue: a job's tasks."""
+        with suppress(XpError, ValueError, AttributeError, TypeError):
+            found = json.loads(
+                ask([*_sky(), "jobs", "queue", "--refresh", "--all", "--output", "json"], timeout_s=ANSWER_S)
+            )
+            return [row for row in found if row.get("job_name") == name]
+        return []
+
+    def _log(self, launch: Launch) -> str:
+        with suppress(XpError):
+            return ask([*_sky(), "jobs", "logs", "--name", launch.native_id, "--no-follow"], timeout_s=ANSWER_S)
+        return ""
+
+
+def _program() -> str | None:
+    return shutil.which("sky")
+
+
+def _sky() -> list[str]:
+    return [_program() or "sky"]
