@@ -128,6 +128,37 @@ def test_pyxis_is_refused_where_slurm_has_none(tmp_path: Path) -> None:
         SlurmLauncher(spec, tmp_path / "outputs").check([contained], LauncherSuite.make_context(tmp_path))
 
 
+@pytest.mark.timeout(600)  # Slurm waits two minutes before it starts a requeued job
+def test_the_programs_of_all_nodes_are_told_of_a_time_limit_and_run_again(tmp_path: Path) -> None:
+    code = """
+import os, signal, sys, time
+node, count = os.environ["XP_NODE"], os.environ.get("SLURM_RESTART_COUNT", "0")
+def save(*_):
+    open(f"saved_{node}", "w").close()
+    time.sleep(1)
+    sys.exit(143)
+signal.signal(signal.SIGTERM, save)
+open(f"up_{node}_{count}", "w").close()
+while not os.path.exists(f"saved_{node}"): time.sleep(0.05)
+print("node", node, "goes on", flush=True)
+"""
+    outputs, spec = tmp_path / "outputs", launcher_spec("slurm", grace_s=10.0)
+    launcher = SlurmLauncher(spec, outputs)
+    job = replace(stage("train", code).job, resources=Resources("cpu", 0, 2, 1, 1.0))
+    context = LauncherSuite.make_context(tmp_path)
+    launch = launcher.submit(Stage("train", job), context)
+    eventually(lambda: (outputs / "up_0_0").exists() and (outputs / "up_1_0").exists(), 60)
+    subprocess.run(
+        ["scancel", "--batch", "--signal=USR1", launch.native_id], check=True
+    )  # as a minute before the limit
+    assert launcher.wait(launch, lambda _: None) == 0
+    assert (outputs / "saved_0").exists()
+    assert (outputs / "saved_1").exists()
+    log = (outputs / launch.log).read_text()
+    assert "node 0 goes on" in log
+    assert "node 1 goes on" in log
+
+
 @pytest.mark.timeout(900)
 def test_a_training_on_two_nodes_that_is_requeued_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     outputs, codes = tmp_path / "outputs", []

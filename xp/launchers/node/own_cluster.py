@@ -17,7 +17,7 @@ from pathlib import Path
 
 from xp.errors import ExitCode, XpError
 from xp.launchers.node.job_spec import JobSpec
-from xp.launchers.node.program import Ending, variables
+from xp.launchers.node.program import Ending, deaf_to_usr2, variables
 from xp.launchers.preflight import interpreter
 from xp.security import own_ray
 from xp.worker.nodes import Nodes, free_port, own_address
@@ -79,13 +79,9 @@ class _Part:
         gpus = spec.env.get(own_ray.PRETENDED_GPUS, str(spread.num_gpus))
         cpus = str(spread.num_cpus + (int(gpus) if own_ray.PRETENDED_GPUS in spec.env else 0))
         if nodes.number == 0:
-            client = free_port(nodes.address)
-            place = [
-                "--head",
-                f"--port={nodes.port}",
-                "--include-dashboard=false",
-                f"--ray-client-server-port={client}",
-            ]
+            client, dashboard = free_port(nodes.address), free_port("127.0.0.1")
+            place = ["--head", f"--port={nodes.port}", "--include-dashboard=false"]
+            place += [f"--ray-client-server-port={client}", f"--dashboard-port={dashboard}"]
             place.append(f"--temp-dir={own_ray.files(self._directory)}")
         else:
             place = [f"--address={head}"]
@@ -97,6 +93,7 @@ class _Part:
             *(interpreter(spec.runtime), "-c", START, "start", *place, "--disable-usage-stats"),
             *(f"--node-ip-address={own_address(nodes.address)}", f"--num-cpus={cpus}", f"--num-gpus={gpus}"),
             *("--min-worker-port=0", "--max-worker-port=0"),
+            f"--dashboard-agent-listen-port={free_port('127.0.0.1')}",
         ]
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
@@ -106,6 +103,7 @@ class _Part:
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
+                preexec_fn=deaf_to_usr2,
             )
 
     def check(self) -> None:

@@ -110,11 +110,21 @@ def start(spec: JobSpec, argv: Sequence[str], more: Mapping[str, str] | None = N
         more: variables beside the stage's.
     """
     words = [interpreter(spec.runtime) if part == "python" and not at else part for at, part in enumerate(argv)]
-    return piped(words, spec.root, {**variables(spec), **secrets_of(spec), **(more or {})})
+    environ = {**variables(spec), **secrets_of(spec), **(more or {})}
+    return piped(words, spec.root, environ, is_deaf=spec.spread is not None)
 
 
-def piped(argv: Sequence[str], root: str, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """A process that ends with this one, and whose output is read by the caller."""
+def piped(
+    argv: Sequence[str], root: str, environ: Mapping[str, str], *, is_deaf: bool = False
+) -> subprocess.Popen[bytes]:
+    """A process that ends with this one, and whose output is read by the caller.
+
+    Args:
+        argv: its words.
+        root: its working directory.
+        environ: its variables.
+        is_deaf: whether it and what it starts ignore USR2, as long as they set no handler.
+    """
     return subprocess.Popen(
         list(argv),
         cwd=root,
@@ -122,7 +132,7 @@ def piped(argv: Sequence[str], root: str, environ: Mapping[str, str]) -> subproc
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        preexec_fn=_end_with_parent,
+        preexec_fn=_deaf_until_parent_ends if is_deaf else _end_with_parent,
     )
 
 
@@ -130,6 +140,16 @@ def exit_code(process: subprocess.Popen[bytes]) -> int:
     """Exit code of a program when it has ended; 128 + n: killed by signal n."""
     code = process.wait()
     return code if code >= 0 else 128 - code
+
+
+def deaf_to_usr2() -> None:
+    """Ignore USR2 from now on: srun sends it to every process of a step, and means the members of a stage alone."""
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+
+
+def _deaf_until_parent_ends() -> None:
+    deaf_to_usr2()
+    _end_with_parent()
 
 
 def _end_with_parent() -> None:
