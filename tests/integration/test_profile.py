@@ -149,3 +149,53 @@ def test_a_profile_is_of_one_model_and_sets_its_own_tasks(capsys: pytest.Capture
     ):
         assert main(["tasks", "profile", "model=tiny", f"outputs={tmp_path}", *words]) == ExitCode.CONFIG
         assert says in capsys.readouterr().err
+
+
+REFRESHED = ("env.train.pass_rate=[0.4,0.6]", "env.train.refresh_every=1")
+
+
+def test_tasks_that_are_selected_anew_are_all_in_the_set_and_the_plan_says_so(
+    outputs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert len(products(outputs, *REFRESHED)) == NUM_TASKS
+    code, said = of_plan(outputs, capsys, *REFRESHED)
+    assert code == 0, said
+    assert "selected anew every 1 steps" in said
+
+
+@pytest.mark.parametrize("backend", ["skyrl", "slime"])
+def test_a_trainer_that_takes_all_prompts_before_it_begins_refuses_it(
+    outputs: Path, capsys: pytest.CaptureFixture[str], backend: str
+) -> None:
+    gpus = ("hardware=a100x4", "model=qwen2.5-3b-instruct", f"backend={backend}", "training.prompts_per_step=32")
+    code, said = of_plan(outputs, capsys, *REFRESHED, *gpus)
+    assert code == ExitCode.PLAN, said
+    assert f"{backend} takes the whole order of tasks before training; use backend=trl" in said
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_training_on_trl_plays_the_tasks_that_its_own_episodes_select(outputs: Path, tmp_path: Path) -> None:
+    """The tiny model solves none, so that the tasks within the bounds leave after the step that played them."""
+    own = (*ENV, *REFRESHED, f"outputs={outputs}", f"env.train.profile={profile_in(outputs)}", f"name={tmp_path.name}")
+    few = (
+        "training.num_steps=3",
+        "training.prompts_per_step=2",
+        "training.group_size=4",
+        "training.micro_batch_size=8",
+    )
+    assert main([*own, *few, "training.max_response_tokens=24", "evaluation.batch_size=8"]) == 0
+    (run,) = (outputs / "runs").glob(f"{tmp_path.name}-*")
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    within = [line["tasks/within_pass_rate"] for line in lines if line["stage"] == "train"]
+    assert within == [within[0], within[0] - 2, within[0] - 4]
+    steps = [json.loads(line) for line in (run / "curriculum.jsonl").read_text().splitlines()]
+    trained = [one for file in run.glob("attempt_1/train/trajectories*") for one in _episodes(file)]
+    for number, step in enumerate(steps):
+        assert {f"multiply/train/{one['index']}" for one in trained if one["step"] == number} == set(step["tasks"])
+        assert len(step["tasks"]) == 2
+
+
+def _episodes(place: Path) -> list[dict[str, Any]]:
+    files = place.rglob("*.jsonl") if place.is_dir() else [place]
+    return [json.loads(line) for file in files for line in file.read_text().splitlines()]

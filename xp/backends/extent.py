@@ -13,6 +13,7 @@ from xp.spec import EnvMember, HeldOutSpec, Overlap, RunSpec, SelectionSpec
 from xp.tasks.config import Purpose
 from xp.tasks.length import too_few
 from xp.tasks.manifest import read_manifest
+from xp.tasks.profile import Profile
 
 
 @dataclass(frozen=True)
@@ -37,11 +38,16 @@ def named_tasks(spec: RunSpec) -> NumTasks:
     """Numbers of tasks that the spec gives by itself, as numbers or as lists."""
     members = spec.env.members
     by_profile = {
-        name: len(profile.within(members[name].train.pass_rate, easy_first=False)[: members[name].train.num_tasks])
+        name: len(_selected(profile, members[name].train)[: members[name].train.num_tasks])
         for name, profile in profiles(spec).items()
     }
     train = _sum(by_profile.get(name, _named(one.train)) for name, one in members.items())
     return NumTasks(train, _sum(_held_out(one) for one in members.values()))
+
+
+def _selected(profile: Profile, wanted: SelectionSpec) -> tuple[int, ...]:
+    bounds = None if wanted.refresh_every is not None else wanted.pass_rate
+    return profile.within(bounds, easy_first=False)
 
 
 def num_steps(spec: RunSpec) -> int | None:

@@ -29,6 +29,7 @@ ADDED: Final[Mapping[str, Former]] = {
     "env.members.*.train.profile": None,
     "env.members.*.train.pass_rate": None,
     "env.members.*.train.easy_first": False,
+    "env.members.*.train.refresh_every": None,
     "env.members.*.limits.memory_gb": None,
     "env.members.*.sandbox": None,
     "model.architecture.rope_scaling": None,

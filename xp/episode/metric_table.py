@@ -79,6 +79,12 @@ METRICS: Final = (
         "Absent without judges; `cost_usd` is absent where the price of one is unknown.",
     ),
     Metric(
+        "tasks/within_pass_rate",
+        "tasks",
+        "Training tasks within `env.train.pass_rate` by their latest measured rates (`env.train.refresh_every`).",
+        "Falls towards 0: the tasks are learned, or still too hard.",
+    ),
+    Metric(
         "episodes/num",
         "episodes",
         "Number of episodes of this step or evaluation, void ones included.",

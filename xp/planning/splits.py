@@ -36,7 +36,8 @@ def profile_lines(spec: RunSpec) -> list[str]:
         below, within, above = profile.counts((low, high))
         left = within if train.num_tasks is None else min(within, train.num_tasks)
         order = ", those that passed most often first" if train.easy_first else ""
-        what = f"{within} with a pass rate of {low:g} to {high:g}, {below} below, {above} above{order}"
+        again = "" if train.refresh_every is None else f", selected anew every {train.refresh_every} steps"
+        what = f"{within} with a pass rate of {low:g} to {high:g}, {below} below, {above} above{order}{again}"
         of = f"{left} of {len(profile.rates)} profiled ({profile.model}, {profile.num_tries} tries)"
         lines.append(f"training tasks of {name}: {of}: {what}")
     return lines

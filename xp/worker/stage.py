@@ -10,6 +10,7 @@ from xp.diagnosis.live import LiveRules
 from xp.envs.config import Chat
 from xp.tasks.length import Length
 from xp.tasks.rounds import Rounds
+from xp.worker.curriculum import Refresh
 from xp.worker.token_budget import TokenBudget
 
 
@@ -65,6 +66,8 @@ class TrainConfig(JsonFile):
     """True: a random order of tasks. The order is xp's on every trainer."""
     mask_truncated: bool
     symptoms: LiveRules
+    refresh: Mapping[str, Refresh]
+    """Environment -> rule by which its tasks are selected anew; empty: the order of the tasks is fixed."""
 
     @property
     def start_model(self) -> str:

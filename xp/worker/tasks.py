@@ -35,6 +35,11 @@ def training_order(
 ) -> list[TaskRow]:
     """The tasks of all rollout steps, one after another; raises XpError as `within_limit` does."""
     kept = within_limit(Path(config.common.tasks), rows, chat, max_prompt_tokens)
+    return order_of(config, kept, seed)
+
+
+def order_of(config: TrainConfig, kept: Sequence[TaskRow], seed: int) -> list[TaskRow]:
+    """The same of tasks that are short enough."""
     return schedule(kept, config.num_steps * config.prompts_per_step, seed=seed, shuffle=config.shuffle)
 
 

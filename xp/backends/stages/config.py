@@ -9,10 +9,11 @@ from xp.backends.base import RunPaths
 from xp.backends.stages.diagnosis import live_rules
 from xp.backends.stages.episode import chat_of, episode_config
 from xp.backends.stages.model import model_place, start_place
-from xp.backends.stages.prepare import prepare_config
+from xp.backends.stages.prepare import prepare_config, profiles
 from xp.job import Job, Stage
 from xp.spec import RunSpec
 from xp.tasks.length import Length
+from xp.worker.curriculum import Refresh
 
 
 def stage_fields(spec: RunSpec, places: RunPaths, stage: str) -> dict[str, Any]:
@@ -53,7 +54,19 @@ def train_fields(spec: RunSpec, places: RunPaths) -> dict[str, Any]:
         "shuffle": training.shuffle,
         "mask_truncated": spec.algorithm.mask_truncated,
         "symptoms": live_rules(spec),
+        "refresh": _refresh(spec),
     }
+
+
+def _refresh(spec: RunSpec) -> dict[str, Refresh]:
+    """Rules of the environments whose tasks are selected anew."""
+    found = {}
+    for name, profile in profiles(spec).items():
+        train = spec.env.members[name].train
+        if train.refresh_every is not None and train.pass_rate is not None:
+            rates = {str(index): rate for index, rate in profile.rates.items()}
+            found[name] = Refresh(train.refresh_every, *train.pass_rate, train.easy_first, rates)
+    return found
 
 
 def episode_files(spec: RunSpec, here: str) -> dict[str, str]:

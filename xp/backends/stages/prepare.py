@@ -102,7 +102,8 @@ def _selection(wanted: SelectionSpec) -> Selection:
 
 
 def _by_profile(selection: Selection, wanted: SelectionSpec, profile: Profile) -> Selection:
-    indices = profile.within(wanted.pass_rate, easy_first=wanted.easy_first)
+    bounds = None if wanted.refresh_every is not None else wanted.pass_rate  # A task outside may come within later.
+    indices = profile.within(bounds, easy_first=wanted.easy_first)
     return replace(selection, num_tasks=None, indices=indices[: wanted.num_tasks])
 
 

@@ -38,11 +38,15 @@ class TRLStepLog(StepLog):
         """The last one."""
         self._began = time.monotonic()
 
-    def episodes(self, played: Sequence[Played], rollout_s: float) -> None:
-        """A rollout step was played, on all ranks together; raises XpError(UNHEALTHY) where too much of it is void."""
+    def episodes(self, played: Sequence[Played], rollout_s: float, more: Mapping[str, float] | None = None) -> None:
+        """A rollout step was played, on all ranks together, with further metrics.
+
+        Raises:
+            XpError: UNHEALTHY where too much of it is void.
+        """
         check_health(played, self._config.common.max_void_fraction)
         metrics = episode_metrics(played, self._config.group_size, self._config.common.pass_threshold)
-        self._episodes = {**metrics, "time/rollout_s": rollout_s}
+        self._episodes = {**metrics, **(more or {}), "time/rollout_s": rollout_s}
 
     def is_applied(self, global_step: int, loss: float, grad_norm: float | None) -> bool:
         """Returns whether an update is applied. Raises XpError(DIVERGED) if the run must stop."""

@@ -11,6 +11,13 @@ TASK_ID = "task_id"
 """Extra key of a prompt's first message: TRL hands it to the rollout function untouched, once per episode."""
 
 
+SLOT = "xp_slot"
+"""Likewise, the number of the prompt in the order of the whole training."""
+
+
 def trl_rows(order: Sequence[TaskRow]) -> list[dict[str, Any]]:
     """Rows of the `datasets.Dataset`, one a prompt."""
-    return [{"prompt": [{**message, TASK_ID: row.task_id} for message in row.messages]} for row in order]
+    return [
+        {"prompt": [{**message, TASK_ID: row.task_id, SLOT: slot} for message in row.messages]}
+        for slot, row in enumerate(order)
+    ]

@@ -23,12 +23,14 @@ from xp.episode.mixture import EnvironmentMixture
 from xp.episode.recorder import Recorder
 from xp.reading import config_of
 from xp.tasks.length import settle
-from xp.tasks.load import load_tasks
+from xp.tasks.load import load_tasks, within_limit
+from xp.tasks.row import TaskRow
 from xp.worker.best import EarlyStop
+from xp.worker.curriculum import FILE, Curriculum
 from xp.worker.plain_weights import keep_plain_weights
 from xp.worker.program import run_stage
 from xp.worker.seeded_draws import take_back_draws
-from xp.worker.tasks import held_out_tasks, policy_chat, training_order
+from xp.worker.tasks import held_out_tasks, order_of, policy_chat
 
 if TYPE_CHECKING:
     from xp.backends.trl.worker.rollout import Rollouts
@@ -56,7 +58,8 @@ def main(argv: Sequence[str]) -> None:
     tokenizer = AutoTokenizer.from_pretrained(config.start_model)
     chat = policy_chat(config.common, config.start_model, path.parent, tokenizer)
     sampling = config.common.sampling
-    order = training_order(config, rows, chat, seed=sampling.seed, max_prompt_tokens=sampling.max_prompt_tokens)
+    kept = within_limit(Path(config.common.tasks), rows, chat, sampling.max_prompt_tokens)
+    order = order_of(config, kept, sampling.seed)
 
     from xp.backends.trl.worker.checkpoints import latest_checkpoint, save_checkpoint
     from xp.backends.trl.worker.held_out import HeldOutEvaluation
@@ -74,7 +77,9 @@ def main(argv: Sequence[str]) -> None:
             kept = held_out_tasks(config.common, path.parent, chat, sampling.max_prompt_tokens)
             held_out = HeldOutEvaluation(config, kept, chat, mix, recorder, ranks)
             config = _patient(config, held_out.patience_s)
-        rollouts = Rollouts(config, chat, {row.task_id: row for row in order}, mix, log, recorder, ranks, held_out)
+        chosen = _curriculum(config, order, kept, ranks)
+        by_id = {row.task_id: row for row in order}
+        rollouts = Rollouts(config, chat, by_id, mix, log, recorder, ranks, held_out, chosen)
         trainer = make_trainer(config, os.environ, tokenizer, order, log, rollouts)
         checkpoint = latest_checkpoint(Path(config.grpo["output_dir"]))
         if checkpoint is not None:
@@ -89,6 +94,26 @@ def main(argv: Sequence[str]) -> None:
     if ranks.is_main:
         publish_model(model, tokenizer, Path(config.model_dir))
     leave_group(ranks)
+
+
+def _curriculum(
+    config: TRLTrainConfig, order: Sequence[TaskRow], kept: Sequence[TaskRow], ranks: Ranks
+) -> Curriculum | None:
+    """The tasks' selection while training; None: they stay as they are."""
+    if not config.refresh:
+        return None
+    common = config.common
+    return Curriculum(
+        order,
+        kept,
+        config.refresh,
+        prompts_per_step=config.prompts_per_step,
+        seed=common.sampling.seed,
+        shuffle=config.shuffle,
+        threshold=common.pass_threshold,
+        file=Path(common.metrics).with_name(FILE),
+        writes=ranks.is_main,
+    )
 
 
 def make_trainer(

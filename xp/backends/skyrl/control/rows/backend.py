@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from xp.backends.capability import Row
+from xp.backends.common_rows import refreshed_tasks
 from xp.backends.skyrl.control.geometry import geometry, is_colocated, is_megatron
 from xp.backends.skyrl.control.keys import (
     ENGINE,
@@ -249,7 +250,7 @@ PLACE = (
             "environment.skyrl_gym.max_env_workers": _calls_at_once(s),
         },
     ),
-    Row("env.train", native=("data.train_data",)),
+    Row("env.train", native=("data.train_data",), refuse=refreshed_tasks),
     Row("env.held_out", native=("data.val_data",)),
     Row(
         "backend.convert_model",

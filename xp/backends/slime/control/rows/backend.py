@@ -6,6 +6,7 @@ from typing import Any
 
 from xp.backends.base import Support
 from xp.backends.capability import LEFT_OUT, Row
+from xp.backends.common_rows import refreshed_tasks
 from xp.backends.slime.control.geometry import episodes_per_engine, geometry, is_colocated
 from xp.spec import Attention, EngineName, Estimator, RunSpec, Strategy
 
@@ -135,7 +136,7 @@ PLACE = (
             else None
         ),
     ),
-    Row("env", native=("--prompt-data", "--eval-prompt-data")),
+    Row("env", native=("--prompt-data", "--eval-prompt-data"), refuse=refreshed_tasks),
     Row("outputs", native=("--save", "--save-hf")),
 )
 """Fields outside the sections of the parity table that have flags or are refused."""
