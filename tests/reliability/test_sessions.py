@@ -211,3 +211,19 @@ def test_an_outage_of_the_pings_alone_is_survived(world: World, monkeypatch: pyt
     session = world.session()
     assert wait_for(lambda: len(world.proxy.requests("/ping")) >= 2)
     assert session.call("inc", {}).reward == 0.25
+
+
+@pytest.mark.slow
+def test_a_session_outlives_the_fifteen_minutes_after_which_a_server_forgets_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On the real server, whose clock is a hundred times as fast; a session that nobody pings is the comparison."""
+    monkeypatch.setattr(ors_session, "PING_EVERY_S", 1.0)
+    provider = OpenRewardProvider(rules(serve="tests.envs_under_test.hasty:Hasty"), os.environ)
+    kept, forgotten = provider.open(TASK), provider.open(TASK)
+    provider._core().sessions._open.discard(forgotten._live)
+    time.sleep(20.0)
+    assert kept.call("inc", {}).reward == 0.25
+    with pytest.raises(SessionLost):
+        forgotten.call("inc", {})
+    provider.close()
