@@ -58,6 +58,12 @@ def token_variables(file: Path) -> dict[str, str]:
     return {MODE: "token", TOKEN_PATH: str(file)}
 
 
+def joining(environ: Mapping[str, str], told: Mapping[str, str]) -> dict[str, str]:
+    """An environment with further variables, without another cluster's token where these name a token of their own."""
+    # Ray prefers RAY_AUTH_TOKEN to the file.
+    return {name: value for name, value in environ.items() if name != TOKEN or TOKEN_PATH not in told} | dict(told)
+
+
 def token_file(directory: Path) -> Path:
     return directory / "token"
 

@@ -86,9 +86,8 @@ class _Part:
         else:
             place = [f"--address={head}"]
         self._log = self._directory / f"node_{nodes.number}.log"
-        environ = {**variables(spec), **self.told}
+        environ = own_ray.joining(variables(spec), self.told)
         del environ["RAY_ADDRESS"]  # or `ray start` would refuse to start a second one
-        environ.pop(own_ray.TOKEN, None)
         command = [
             *(interpreter(spec.runtime), "-c", START, "start", *place, "--disable-usage-stats"),
             *(f"--node-ip-address={own_address(nodes.address)}", f"--num-cpus={cpus}", f"--num-gpus={gpus}"),
@@ -144,7 +143,7 @@ def _wait_for_port(nodes: Nodes, patience_s: float) -> None:
 
 def _wait_for_all(spec: JobSpec, part: _Part, nodes: Nodes) -> None:
     asking = [interpreter(spec.runtime), "-c", WAIT, str(nodes.count), str(START_S)]
-    environ = {**variables(spec), **part.told}
+    environ = own_ray.joining(variables(spec), part.told)
     run = subprocess.run(asking, env=environ, cwd=spec.root, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if run.returncode:
         part.check()

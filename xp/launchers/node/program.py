@@ -16,6 +16,7 @@ from types import FrameType
 from xp.envs.secrets_file import environment as with_secrets
 from xp.launchers.node.job_spec import JobSpec
 from xp.launchers.preflight import checkouts, interpreter, project
+from xp.security import own_ray
 from xp.security.environment import STAGE_TOKENS, inherited
 from xp.security.secrets import Redactor, telling_values
 
@@ -110,7 +111,7 @@ def start(spec: JobSpec, argv: Sequence[str], more: Mapping[str, str] | None = N
         more: variables beside the stage's.
     """
     words = [interpreter(spec.runtime) if part == "python" and not at else part for at, part in enumerate(argv)]
-    environ = {**variables(spec), **secrets_of(spec), **(more or {})}
+    environ = own_ray.joining({**variables(spec), **secrets_of(spec)}, more or {})
     return piped(words, spec.root, environ, is_deaf=spec.spread is not None)
 
 

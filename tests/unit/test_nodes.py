@@ -1,0 +1,77 @@
+"""Nodes of a stage, without a cluster: what they tell each other, and whose exit code counts."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.launching import stage
+from xp.job import Resources, Runtime
+from xp.launchers.base import Context
+from xp.launchers.cluster import spread_of
+from xp.launchers.node.job_spec import JobSpec, make_job_spec
+from xp.launchers.node.spread import command, first_failure
+from xp.security import own_ray
+from xp.worker.nodes import Nodes, free_port, interface_of, own_address
+
+
+def test_a_program_reads_the_nodes_as_the_launcher_named_them() -> None:
+    nodes = Nodes(2, 1, "127.0.0.1", 4000)
+    assert Nodes.here(nodes.variables()) == nodes
+    assert Nodes.here({}) is None
+    name = interface_of(own_address("127.0.0.1"))
+    assert name is not None
+    assert nodes.variables()["GLOO_SOCKET_IFNAME"] == os.environ.get("GLOO_SOCKET_IFNAME", name)
+    assert interface_of("192.0.2.123") is None
+    assert free_port("127.0.0.1") > 0
+
+
+def test_the_node_that_failed_first_has_the_exit_code(tmp_path: Path) -> None:
+    assert first_failure(tmp_path) is None
+    for number, (code, ended) in enumerate([(143, 20.0), (21, 10.0), (0, 5.0)]):
+        (tmp_path / f"node_{number}.json").write_text(json.dumps({"code": code, "ended": ended}))
+    (tmp_path / "node_3.json").write_text("{")
+    assert first_failure(tmp_path) == 21
+
+
+def test_a_job_spec_keeps_how_its_program_is_spread(tmp_path: Path) -> None:
+    one = stage("train", "pass").job
+    assert spread_of(one, "srun") is None
+    two = replace(one, resources=Resources("h100", 8, 2, 16, 64.0), runtime=Runtime(packages=("ray",)))
+    spread = spread_of(two, "srun", ray_token="/home/me/token")
+    context = Context("r", 1, tmp_path, "runs/r/attempt_1")
+    made = make_job_spec(
+        replace(stage("train", "pass"), job=two),
+        context,
+        root=str(tmp_path),
+        grace_s=1.0,
+        secrets_file=None,
+        spread=spread,
+    )
+    assert JobSpec.from_json(made.to_json()) == made
+    contained = spread_of(one, "srun", container=("apptainer", "exec", "a.sif"))
+    words = command(replace(made, spread=contained), "job.json")
+    assert words[:3] == ["srun", "--nodes=1", "--ntasks=1"]
+    assert words[-6:-1] == ["a.sif", "python3", "-m", "xp.launchers.node.member", "job.json"]
+
+
+def test_whoever_joins_a_cluster_says_its_token_and_no_other() -> None:
+    told = own_ray.token_variables(Path("/home/me/token"))
+    found = own_ray.joining({"RAY_AUTH_TOKEN": "another", "HOME": "/home/me"}, told)
+    assert found == {"HOME": "/home/me", "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": "/home/me/token"}
+    assert own_ray.joining({"RAY_AUTH_TOKEN": "mine"}, {}) == {"RAY_AUTH_TOKEN": "mine"}
+
+
+def test_a_directory_of_a_cluster_that_others_can_open_is_refused() -> None:
+    made = own_ray.directory_named(f"test {os.getpid()}")
+    try:
+        assert own_ray.directory_named(f"test {os.getpid()}") == made
+        made.chmod(0o755)
+        with pytest.raises(PermissionError, match="of this user alone"):
+            own_ray.directory_named(f"test {os.getpid()}")
+    finally:
+        made.rmdir()
