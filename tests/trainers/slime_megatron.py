@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,116 +20,20 @@ from tests.trainers.slime_setup import tiny_directory
 from tests.trainers.slime_update import batch_of, drawn
 from tests.trainers.test_slime_parser import parse
 from tests.trainers.test_slime_rehearsal import spec_of
+from xp.backends.slime.worker.rehearsal.megatron import LOCAL, name_norms, packed_attention, without_cuda
 
-LOCAL = {
-    "transformer_impl": "local",
-    "use_cpu_initialization": True,
-    "gradient_accumulation_fusion": False,
-    "no_persist_layer_norm": True,
-    "bf16": False,
-    "params_dtype": torch.float32,
-    "bias_swiglu_fusion": False,
-    "apply_rope_fusion": False,
-    "masked_softmax_fusion": False,
-    "bias_dropout_fusion": False,
-    "use_distributed_optimizer": False,
-    "overlap_grad_reduce": False,
-    "overlap_param_gather": False,
-    "recompute_granularity": None,
-    "enable_gloo_process_groups": True,
+OWN = {
+    **LOCAL,
     "custom_megatron_init_path": None,
     "load": "nothing: the weights are random",
     "lr": 1e-3,
     "lr_warmup_iters": 0,
-    "rank": 0,
-    "world_size": 1,
-    "data_parallel_size": 1,
 }
-"""What Megatron's local layers want on a CPU, over what xp renders."""
+"""For random weights, over what xp renders."""
 
 
 SAID = "said.pt"
 """What Megatron's model says of the tokens, beside each export."""
-
-
-class _Stream:
-    """A CUDA stream or event that has nothing to wait for."""
-
-    def __init__(self, *_: Any, **__: Any) -> None: ...
-    def __enter__(self) -> _Stream:
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        return lambda *_, **__: None
-
-
-def without_cuda() -> None:
-    """Let what Megatron asks of CUDA be done by the CPU, in this process."""
-    from megatron.core.tensor_parallel import random
-    from slime.utils import accelerator
-
-    accelerator.current_device = accelerator.device = lambda *_: torch.device("cpu")
-    cuda: Any = torch.cuda
-    cuda.current_device = lambda: torch.device("cpu")
-    for name in ("set_device", "synchronize", "empty_cache", "ipc_collect", "reset_peak_memory_stats"):
-        setattr(cuda, name, lambda *_: None)
-    for name in ("memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved"):
-        setattr(cuda, name, lambda *_: 0)
-    cuda.mem_get_info = lambda *_: (0, 1)
-    cuda.Stream = cuda.Event = _Stream
-    cuda.current_stream = cuda.stream = lambda *_: _Stream()
-    cuda.manual_seed = torch.manual_seed
-    random._get_cuda_rng_state = cuda.get_rng_state = lambda *_, **__: torch.get_rng_state()
-    random._set_cuda_rng_state = cuda.set_rng_state = lambda state, *_, **__: torch.set_rng_state(state)
-    kind = torch.Tensor.type
-    # Megatron clips gradients of CUDA's type alone.
-    torch.Tensor.type = lambda self, *to, **more: (  # type: ignore[assignment, method-assign]
-        kind(self, *to, **more) if to or more else kind(self).replace("torch.", "torch.cuda.")
-    )
-    torch.Tensor.cuda = torch.nn.Module.cuda = lambda self, *_, **__: self  # type: ignore[assignment, method-assign]
-    for name in ("empty", "zeros", "ones", "tensor", "full", "arange"):
-        setattr(torch, name, _on_cpu(getattr(torch, name)))
-
-
-def _on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
-    def replacement(*args: Any, **kwargs: Any) -> Any:
-        if str(kwargs.get("device", "")).startswith("cuda"):
-            kwargs["device"] = "cpu"
-        return function(*args, **kwargs)
-
-    return replacement
-
-
-def packed_attention() -> None:
-    """Let Megatron's local attention take packed sequences, each by itself."""
-    from megatron.core.transformer.dot_product_attention import DotProductAttention
-    from torch.nn.functional import scaled_dot_product_attention
-
-    def forward(self: Any, query: Any, key: Any, value: Any, *_: Any, packed_seq_params: Any = None, **__: Any) -> Any:
-        assert packed_seq_params.qkv_format == "thd"
-        bounds = packed_seq_params.cu_seqlens_q.tolist()
-        parts = []
-        for begin, end in pairwise(bounds):
-            q, k, v = (one[begin:end].transpose(0, 1)[None] for one in (query, key, value))
-            out = scaled_dot_product_attention(q, k, v, is_causal=True, scale=self.softmax_scale, enable_gqa=True)
-            parts.append(out[0].transpose(0, 1).reshape(end - begin, -1))
-        return torch.cat(parts)
-
-    DotProductAttention.forward = forward
-
-
-def name_norms() -> None:
-    """Let Slime's export know the norms, which TransformerEngine's layers have inside of the next linear layer."""
-    from slime.backends.megatron_utils import megatron_to_hf
-
-    convert = megatron_to_hf.convert_qwen2_to_hf
-
-    def renamed(args: Any, name: str, param: Any) -> Any:
-        name = name.replace(".input_layernorm.weight", ".self_attention.linear_qkv.layer_norm_weight")
-        return convert(args, name.replace(".pre_mlp_layernorm.weight", ".mlp.linear_fc1.layer_norm_weight"), param)
-
-    megatron_to_hf.convert_qwen2_to_hf = renamed
 
 
 def log_probs(args: Any, model: Any, data: dict[str, Any]) -> list[torch.Tensor]:
@@ -158,7 +60,7 @@ def main(root: Path) -> None:
     torch._dynamo.config.disable = True
     args = parse(spec_of(tiny_directory(root)), "train", root)
     tiny_directory(root)  # the parser's test leaves a configuration without the rest
-    for name, value in LOCAL.items():
+    for name, value in OWN.items():
         setattr(args, name, value)
     # Megatron's dummy tokens are part of its softmax: with untrained weights they take a tenth of the probability.
     args.padded_vocab_size = args.vocab_size

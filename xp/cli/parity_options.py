@@ -13,8 +13,22 @@ BASE = (
     *("training.max_logprob_gap=null", "algorithm.dynamic_sampling=false"),
 )
 """One rollout step of four groups of four, three updates over the whole of it."""
-OF_BACKEND = {"skyrl": ("hardware=cpu",)}
-"""Overrides with which a backend is measured on a machine without an accelerator."""
+OF_BACKEND = {
+    "skyrl": ("hardware=cpu",),
+    "slime": (
+        *("hardware=a100x1", "model=qwen3-4b", "backend.parallel.tensor=1"),
+        *("model.architecture.hidden_size=32", "model.architecture.intermediate_size=48"),
+        *("model.architecture.num_layers=2", "model.architecture.num_heads=4", "model.architecture.num_kv_heads=2"),
+        *("model.architecture.head_dim=8", "model.architecture.vocab_size=96", "model.architecture.rope_theta=10000.0"),
+        # It passes over a step's episodes once: four updates of a group each, instead of three of them all.
+        *("training.passes_per_step=1", "training.updates_per_step=4", "training.micro_batch_size=2"),
+    ),
+}
+"""Overrides with which a backend is measured: on a machine without an accelerator, and the network of
+xp.worker.parity.model, which Slime's program compares with the model's files."""
+ADAM_EPS = {"slime": 1e-2}
+"""Backend -> smallest epsilon of AdamW, except where an option measures float32 as it is trained. Slime's losses refuse
+other logits than float32's, whose rounding is larger."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +43,8 @@ class Option:
     the measure sets it in the optimizer."""
     why: dict[str, str] = field(default_factory=dict)
     """Backend -> reason, where its update differs by more than the bar."""
+    of_backend: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Backend -> overrides after `overrides`."""
 
 
 ROUNDING = (
@@ -64,9 +80,17 @@ OPTIONS = (
     Option("temperature=0.7", ("training.temperature=0.7",)),
     Option("entropy_coef=0.01", ("training.entropy_coef=0.01",)),
     Option("micro_batch_size=1", ("training.micro_batch_size=1",)),
-    Option("micro_batch_size=16", ("training.micro_batch_size=16",)),
+    Option(
+        "micro_batch_size=16",
+        ("training.micro_batch_size=16",),
+        of_backend={"slime": ("training.updates_per_step=1",)},
+    ),
     Option("max_tokens_per_micro_batch=128", ("training.max_tokens_per_micro_batch=128",)),
-    Option("updates_per_step=2", ("training.updates_per_step=2", "training.passes_per_step=2")),
+    Option(
+        "updates_per_step=2",
+        ("training.updates_per_step=2", "training.passes_per_step=2"),
+        of_backend={"slime": ("training.passes_per_step=1",)},
+    ),
     Option(
         "updates_per_step=2, sequence_mean",
         (
@@ -75,6 +99,7 @@ OPTIONS = (
             "algorithm.loss_aggregation=sequence_mean",
             "training.micro_batch_size=2",
         ),
+        of_backend={"slime": ("training.passes_per_step=1",)},
     ),
     Option("warmup_updates=3", ("training.warmup_updates=3",)),
     Option("lr_schedule=cosine", ("training.lr_schedule=cosine",)),

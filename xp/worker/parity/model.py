@@ -57,9 +57,14 @@ class ExactPolicy:
     """
 
     def __init__(self, directory: Path) -> None:
-        from transformers import AutoModelForCausalLM
+        from safetensors.torch import load_file
+        from transformers import AutoConfig, AutoModelForCausalLM
 
-        self.model: Any = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float64)
+        # Not from_pretrained: SGLang, which Slime imports, changes it so that the rotary frequencies stay unset.
+        config = AutoConfig.from_pretrained(directory)
+        self.model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float64)
+        self.model.load_state_dict(load_file(directory / "model.safetensors"), strict=False)
+        self.model.tie_weights()
         keep_precision(self.model)
 
     def says(self, episode: RecordedEpisode, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:

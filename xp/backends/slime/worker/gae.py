@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from xp.backends.slime.worker.means import count
+
 
 def over_trained_tokens(args: Any, rollout_data: dict[str, Any]) -> None:
     """Slime's custom advantage function, of the policy's processes and of the critic's.
@@ -17,11 +19,13 @@ def over_trained_tokens(args: Any, rollout_data: dict[str, Any]) -> None:
         args: Slime's; `gamma` and `lambd` are used.
         rollout_data: lists with one entry a sample: `values` [this rank's share of the response] of the critic before
             the step, `loss_masks` [response], `rewards`, `total_lengths`, `response_lengths`. Gets `advantages` and
-            `returns`, shaped as `values`; 0 where no loss looks. Slime whitens the advantages after this.
+            `returns`, shaped as `values`; 0 where no loss looks. Slime whitens the advantages after this. The critic's
+            updates are counted here, since Slime has no other function of xp's in its processes.
     """
     import torch
     from slime.backends.megatron_utils.cp_utils import all_gather_with_cp, slice_log_prob_with_cp
 
+    count(args, 0, rollout_data)
     lengths = list(zip(rollout_data["total_lengths"], rollout_data["response_lengths"], strict=True))
     masks = [mask.bool() for mask in rollout_data["loss_masks"]]
     with torch.no_grad():

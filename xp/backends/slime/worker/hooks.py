@@ -18,3 +18,9 @@ LOG_EVALUATION = "xp.backends.slime.worker.steps.log_evaluation"
 ENTER_TRAINING = "xp.backends.slime.worker.training.enter"
 """--custom-megatron-init-path: `(args) -> None` lets xp capture what the training process logs, at once and to the
 last step; Slime's event files come late and are never closed. Gives the critic the advantage function of the policy."""
+COUNT_TRAINED = "xp.backends.slime.worker.means.count"
+"""--rollout-data-postprocess-path: `(args, rollout_id, rollout_data) -> None` counts what each update trains on. Slime
+does not call it in a critic's process: OVER_TRAINED_TOKENS does."""
+SCALE_UPDATE = "xp.backends.slime.worker.means.scale_update"
+"""--custom-megatron-before-train-step-hook-path: `(args, rollout_id, step_id, model, optimizer, scheduler) -> None` makes
+the update's mean that over what is trained on."""

@@ -21,6 +21,8 @@ NATIVE: Final[Mapping[str, str]] = {
     "train/critic-lr-pg_0": "training/critic_learning_rate",
 }
 """Slime's name -> xp's."""
+NOT_MEANS: Final = ("grad_norm", "lr-pg_0")
+"""Ends of the names that are no mean over an update's episodes or tokens."""
 MEASURED: Final[Mapping[str, str]] = {
     "training/updates_left_out": "",
     "episodes/groups_left_out": "only with dynamic sampling",

@@ -40,7 +40,7 @@ def run_train(command: SlimeCommand, worker: WorkerConfig) -> None:
     if not os.environ.get("RAY_ADDRESS"):
         flags += ["--router-prometheus-host", loopback.HOST]
     os.environ.update(command.environment)
-    arguments = _write_worker(worker)
+    arguments = write_worker(worker)
     with _ray(command):
         try:
             run_file(sources.program("train.py"), [*flags, "--custom-config-path", str(arguments)])
@@ -91,7 +91,7 @@ def _groups(flags: Sequence[str]) -> Iterator[list[str]]:
         yield group
 
 
-def _write_worker(worker: WorkerConfig) -> Path:
+def write_worker(worker: WorkerConfig) -> Path:
     """The file for --custom-config-path, which is YAML to Slime and JSON to everybody."""
     folder = Path(worker.root, worker.common.stage_dir, "slime", worker.phase.replace("/", "-"))
     write_atomically(folder / "worker.json", worker.to_json())

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from xp.backends.slime.worker.config import WorkerConfig
 from xp.backends.slime.worker.engine import EngineTurn, write_turn
 from xp.backends.slime.worker.rollout_process import Worker, worker, write_played
 from xp.envs.base import Message
@@ -75,7 +76,7 @@ async def _play(own: Worker, args: Any, sample: Any, sampling: Mapping[str, Any]
     ended = PlayedEpisode(task, number, episode, tokens, chat.kept(sample.tokens[:num_prompt]))
     await _threaded(own, lambda: own.take(ended.played(), _recorded(own, ended, evaluation)))
     write_played(sample.metadata, ended.played())
-    _close(own, sample, outcome, chat)
+    close_sample(own.config, sample, outcome, chat.end_id)
     return sample
 
 
@@ -118,8 +119,8 @@ def _append(args: Any, sample: Any, written: EngineTurn) -> None:
     )
 
 
-def _close(own: Worker, sample: Any, outcome: EpisodeResult, chat: ChatTokens) -> None:
-    """Status, reward, and what takes the sample out of training."""
+def close_sample(config: WorkerConfig, sample: Any, outcome: EpisodeResult, end_id: int) -> None:
+    """Give a sample its status, its reward, and what takes it out of training."""
     is_void, is_cut = outcome.status is EpisodeStatus.VOID, outcome.status is EpisodeStatus.TRUNCATED
     if is_void:
         sample.status = sample.Status.FAILED
@@ -127,10 +128,10 @@ def _close(own: Worker, sample: Any, outcome: EpisodeResult, chat: ChatTokens) -
         sample.status = sample.Status.TRUNCATED if is_cut else sample.Status.COMPLETED
     # None would call a reward model: not a number stands for "not scored", and xp's advantages leave it out.
     sample.reward = math.nan if outcome.reward is None else outcome.reward
-    sample.remove_sample = is_void or (is_cut and own.config.mask_truncated)
+    sample.remove_sample = is_void or (is_cut and config.mask_truncated)
     if not sample.response_length:
         # An episode that failed before its first token: Slime's loss cuts responses out by their length, and needs one.
-        sample.append_response_tokens(tokens=[chat.end_id], trainable=False)
+        sample.append_response_tokens(tokens=[end_id], trainable=False)
 
 
 def _recorded(own: Worker, ended: PlayedEpisode, evaluation: bool) -> Trajectory:

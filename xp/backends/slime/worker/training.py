@@ -11,7 +11,8 @@ from typing import Any
 from xp.atomic import write_atomically
 from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, WorkerConfig
 from xp.backends.slime.worker.hooks import OVER_TRAINED_TOKENS
-from xp.backends.slime.worker.metric_names import NATIVE, OF_CRITIC
+from xp.backends.slime.worker.means import factor
+from xp.backends.slime.worker.metric_names import NATIVE, NOT_MEANS, OF_CRITIC
 from xp.backends.slime.worker.steps import half_of, metrics_file
 from xp.episode.finite import finite_means
 from xp.reading import config_of
@@ -61,8 +62,15 @@ class Watched(StepLog):
         A critic's process has no line of its own. It leaves its part in a file: Slime trains the policy after it, on
         its values.
         """
-        self._updates.append({ours: float(metrics[name]) for name, ours in NATIVE.items() if name in metrics})
         rollout_id, position = divmod(number, self._config.updates_per_step)
+        share = factor(position)
+        self._updates.append(
+            {
+                ours: float(metrics[name]) * (1.0 if name.endswith(NOT_MEANS) else share)
+                for name, ours in NATIVE.items()
+                if name in metrics
+            }
+        )
         watched = {ours: self._updates[-1].get(f"training/{ours}") for ours in WATCHED}
         self._left_out += not self.are_finite(rollout_id + 1, watched)
         if position == 0 and (gap := self._updates[0].get("training/logprob_gap")) is not None:

@@ -101,11 +101,7 @@ ALGORITHM = (
     Row(
         "algorithm.loss_aggregation",
         lambda s: {"--calculate-per-token-loss": s.algorithm.loss_aggregation is LossAggregation.TOKEN_MEAN},
-        note=lambda s: (
-            "An episode that is left out (void, or truncated where those are) counts as one token."
-            if s.algorithm.loss_aggregation is LossAggregation.TOKEN_MEAN
-            else "An episode that is left out (void, or truncated where those are) counts as one of loss zero."
-        ),
+        carried_by="xp.backends.slime.worker.means",
         refuse=lambda s: (
             "Slime has no constant normaliser; set token_mean or sequence_mean, or use backend=skyrl"
             if s.algorithm.loss_aggregation is LossAggregation.CONSTANT

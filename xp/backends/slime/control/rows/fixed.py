@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from xp.backends.capability import Row
-from xp.backends.slime.worker.hooks import ADVANTAGES, ENTER_TRAINING, GENERATE, LOG_ROLLOUT
+from xp.backends.slime.worker.hooks import (
+    ADVANTAGES,
+    COUNT_TRAINED,
+    ENTER_TRAINING,
+    GENERATE,
+    LOG_ROLLOUT,
+    SCALE_UPDATE,
+)
 from xp.backends.slime.worker.tasks_view import INPUT_KEY, METADATA_KEY, TOOL_KEY
 
 FIXED = Row(
@@ -28,5 +35,8 @@ FIXED = Row(
         # Metrics are xp's: the rollout's by the first function, the update's by the second.
         "--custom-rollout-log-function-path": LOG_ROLLOUT,
         "--custom-megatron-init-path": ENTER_TRAINING,
+        # An episode that is left out is none of an update's mean.
+        "--rollout-data-postprocess-path": COUNT_TRAINED,
+        "--custom-megatron-before-train-step-hook-path": SCALE_UPDATE,
     },
 )

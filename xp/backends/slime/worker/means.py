@@ -1,0 +1,71 @@
+"""An update's mean over the episodes that are trained on: Slime's own counts those that are left out, too.
+
+Slime counts an episode without a trained token (void, or truncated where those are left out) as one token of its token
+mean, and as one episode of loss zero in its sequence mean. The loss of each update is multiplied by what that makes of
+it, where Megatron begins its backward pass, so that gradient, clipping and update are those of a batch without them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+_factors: list[float] = []
+"""One each update of the step that this process trains on; a process has one role."""
+
+
+def count(args: Any, rollout_id: int, rollout_data: Mapping[str, Any]) -> None:
+    """Slime's rollout data post-processing in the policy's processes, before the step's first update.
+
+    Args:
+        args: Slime's; `calculate_per_token_loss` says which mean it is.
+        rollout_id: of the step.
+        rollout_data: this rank's share: `loss_masks` [response] each, `micro_batch_indices`, `num_microbatches` (one
+            an update) and `global_batch_sizes` (episodes an update over all ranks).
+    """
+    del rollout_id
+    import torch
+    from megatron.core import mpu
+
+    sums = [int(mask.sum()) for mask in rollout_data["loss_masks"]]
+    trained, extra = [], []
+    begin = 0
+    for number in rollout_data["num_microbatches"]:
+        own = [sums[at] for one in rollout_data["micro_batch_indices"][begin : begin + number] for at in one]
+        begin += number
+        extra.append(float(sum(not size for size in own)))
+        trained.append(float(sum(own) if args.calculate_per_token_loss else sum(size > 0 for size in own)))
+    device = rollout_data["loss_masks"][0].device
+    counts = torch.tensor([trained, extra], dtype=torch.float64, device=device)
+    torch.distributed.all_reduce(counts, group=mpu.get_data_parallel_group(with_context_parallel=False))
+    _factors[:] = [(one + more) / one if one else 1.0 for one, more in counts.T.tolist()]
+
+
+def factor(update: int) -> float:
+    """Share of Slime's mean of an update of the step (from 0) to that over what is trained on; at least 1."""
+    return _factors[update] if update < len(_factors) else 1.0
+
+
+def scale_update(
+    args: Any, rollout_id: int, step_id: int, model: Any, optimizer: Any, opt_param_scheduler: Any
+) -> None:
+    """Slime's hook before each update: Megatron multiplies the loss by it where it begins its backward pass.
+
+    Args:
+        args: Slime's.
+        rollout_id: of the step.
+        step_id: of the update within the step, from 0.
+        model: Megatron's chunks; their configuration holds the function that scales the loss.
+        optimizer: its own scale of the loss stays.
+        opt_param_scheduler: unused.
+    """
+    del args, rollout_id, opt_param_scheduler
+    from megatron.core.utils import get_model_config
+
+    share = factor(step_id)
+
+    def scaled(loss: Any) -> Any:
+        # The auxiliary losses of experts ask with a plain one; they are means over all tokens.
+        return optimizer.scale_loss(loss) * (share if loss.requires_grad else 1.0)
+
+    get_model_config(model[0]).grad_scale_func = scaled

@@ -1,0 +1,1 @@
+"""Stand-ins with which Slime's and Megatron-LM's own code trains on a machine without a GPU."""

@@ -1,0 +1,118 @@
+"""Megatron-LM's own model on the CPU: its local layers, and stand-ins for what it asks of CUDA.
+
+Not real: CUDA (the CPU), NCCL (gloo), TransformerEngine's attention over packed sequences, which is computed here
+sequence by sequence, and the bfloat16 of the weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+LOCAL = {
+    "transformer_impl": "local",
+    "use_cpu_initialization": True,
+    "gradient_accumulation_fusion": False,
+    "no_persist_layer_norm": True,
+    "bf16": False,
+    "params_dtype": torch.float32,
+    "bias_swiglu_fusion": False,
+    "apply_rope_fusion": False,
+    "masked_softmax_fusion": False,
+    "bias_dropout_fusion": False,
+    "use_distributed_optimizer": False,
+    "overlap_grad_reduce": False,
+    "overlap_param_gather": False,
+    "recompute_granularity": None,
+    "enable_gloo_process_groups": True,
+    "offload_train": False,
+    "rank": 0,
+    "world_size": 1,
+    "data_parallel_size": 1,
+}
+"""What Megatron's local layers want on a CPU, over what xp renders."""
+
+
+class _Stream:
+    """A CUDA stream or event that has nothing to wait for."""
+
+    def __init__(self, *_: Any, **__: Any) -> None: ...
+    def __enter__(self) -> _Stream:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return lambda *_, **__: None
+
+
+def without_cuda() -> None:
+    """Let what Megatron asks of CUDA be done by the CPU, in this process."""
+    from megatron.core.tensor_parallel import random
+    from slime.utils import accelerator
+
+    accelerator.current_device = accelerator.device = lambda *_: torch.device("cpu")
+    cuda: Any = torch.cuda
+    cuda.current_device = lambda: torch.device("cpu")
+    for name in ("set_device", "synchronize", "empty_cache", "ipc_collect", "reset_peak_memory_stats"):
+        setattr(cuda, name, lambda *_: None)
+    for name in ("memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved"):
+        setattr(cuda, name, lambda *_: 0)
+    cuda.mem_get_info = lambda *_: (0, 1)
+    cuda.Stream = cuda.Event = _Stream
+    cuda.current_stream = cuda.stream = lambda *_: _Stream()
+    cuda.manual_seed = torch.manual_seed
+    random._get_cuda_rng_state = cuda.get_rng_state = lambda *_, **__: torch.get_rng_state()
+    random._set_cuda_rng_state = cuda.set_rng_state = lambda state, *_, **__: torch.set_rng_state(state)
+    kind = torch.Tensor.type
+    # Megatron clips gradients of CUDA's type alone.
+    torch.Tensor.type = lambda self, *to, **more: (  # type: ignore[assignment, method-assign]
+        kind(self, *to, **more) if to or more else kind(self).replace("torch.", "torch.cuda.")
+    )
+    torch.Tensor.cuda = torch.nn.Module.cuda = lambda self, *_, **__: self  # type: ignore[assignment, method-assign]
+    for name in ("empty", "empty_like", "zeros", "ones", "tensor", "full", "arange"):
+        setattr(torch, name, _on_cpu(getattr(torch, name)))
+
+
+def _on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
+    def replacement(*args: Any, **kwargs: Any) -> Any:
+        if str(kwargs.get("device", "")).startswith("cuda"):
+            kwargs["device"] = "cpu"
+        kwargs.pop("pin_memory", None)
+        return function(*args, **kwargs)
+
+    return replacement
+
+
+def packed_attention() -> None:
+    """Let Megatron's local attention take packed sequences, each by itself."""
+    from megatron.core.transformer.dot_product_attention import DotProductAttention
+    from torch.nn.functional import scaled_dot_product_attention
+
+    def forward(self: Any, query: Any, key: Any, value: Any, *_: Any, packed_seq_params: Any = None, **__: Any) -> Any:
+        assert packed_seq_params.qkv_format == "thd"
+        bounds = packed_seq_params.cu_seqlens_q.tolist()
+        parts = []
+        for begin, end in pairwise(bounds):
+            q, k, v = (one[begin:end].transpose(0, 1)[None] for one in (query, key, value))
+            out = scaled_dot_product_attention(q, k, v, is_causal=True, scale=self.softmax_scale, enable_gqa=True)
+            parts.append(out[0].transpose(0, 1).reshape(end - begin, -1))
+        return torch.cat(parts)
+
+    DotProductAttention.forward = forward
+
+
+def name_norms() -> None:
+    """Let Slime's export and its loader know the norms, which TransformerEngine has inside of the next linear layer."""
+    from slime.backends.megatron_utils import hf_to_megatron, megatron_to_hf
+
+    convert, load = megatron_to_hf.convert_qwen2_to_hf, hf_to_megatron._LOADERS["qwen3"]
+    megatron_to_hf.convert_qwen2_to_hf = lambda args, name, param: convert(args, _theirs(name), param)
+    hf_to_megatron._LOADERS["qwen3"] = lambda name, *more: load(_theirs(name), *more)
+
+
+def _theirs(name: str) -> str:
+    name = name.replace(".input_layernorm.weight", ".self_attention.linear_qkv.layer_norm_weight")
+    return name.replace(".pre_mlp_layernorm.weight", ".mlp.linear_fc1.layer_norm_weight")
