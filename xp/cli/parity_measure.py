@@ -13,7 +13,7 @@ from typing import Any
 
 from xp.backends.base import RunPaths, render_module
 from xp.builtin.model.tiny_model import SHIPPED
-from xp.cli.parity_options import ADAM_EPS, BASE, NOT_MEASURED, OF_BACKEND, OPTIONS, Option
+from xp.cli.parity_options import BASE, NOT_MEASURED, OF_BACKEND, OPTIONS, Option
 from xp.compose import compose
 from xp.errors import ExitCode, XpError
 from xp.spec import RunSpec
@@ -61,13 +61,9 @@ def measure(overrides: Sequence[str], backends: Sequence[str], pythons: Mapping[
 
 def spec_of(option: Option, backend: str, overrides: Sequence[str]) -> RunSpec:
     """Raises XpError where it does not compose."""
-    own = () if backend == "skyrl" else (f"training.adam_eps={_adam_eps(option, backend)}",)
+    own = () if backend == "skyrl" else (f"training.adam_eps={option.adam_eps}",)
     last = (*option.overrides, *option.of_backend.get(backend, ()))
     return compose([f"backend={backend}", *own, *BASE, *OF_BACKEND.get(backend, ()), *overrides, *last])
-
-
-def _adam_eps(option: Option, backend: str) -> float:
-    return option.adam_eps if option.precision == "float32" else max(option.adam_eps, ADAM_EPS.get(backend, 0.0))
 
 
 def case_of(option: Option, spec: RunSpec) -> ParityCase:
@@ -75,7 +71,7 @@ def case_of(option: Option, spec: RunSpec) -> ParityCase:
     job = next(stage.job for stage in render_module(spec).stages(spec, PLACES) if stage.name == "train")
     config = next(text for path, text in job.files.items() if path.endswith("/train/config.json"))
     sections = {**spec.training.model_dump(mode="json"), **spec.algorithm.model_dump(mode="json")}
-    sections["adam_eps"] = _adam_eps(option, spec.backend.name)
+    sections["adam_eps"] = option.adam_eps
     rule = UpdateRule(**{one.name: sections[one.name] for one in fields(UpdateRule)})
     num_updates = spec.training.updates_per_step * spec.training.passes_per_step
     return ParityCase(option.name, rule, num_updates, option.precision, config)

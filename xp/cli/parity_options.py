@@ -26,9 +26,6 @@ OF_BACKEND = {
 }
 """Overrides with which a backend is measured: on a machine without an accelerator, and the network of
 xp.worker.parity.model, which Slime's program compares with the model's files."""
-ADAM_EPS = {"slime": 1e-2}
-"""Backend -> smallest epsilon of AdamW, except where an option measures float32 as it is trained. Slime's losses refuse
-other logits than float32's, whose rounding is larger."""
 
 
 @dataclass(frozen=True)

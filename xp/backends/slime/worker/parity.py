@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import sys
 from collections.abc import Sequence
 from multiprocessing import get_context
@@ -71,8 +72,23 @@ def in_a_process(case: ParityCase, episodes: Sequence[RecordedEpisode], model: P
 
 
 def updates(case: ParityCase, episodes: Sequence[RecordedEpisode], model: Path, scratch: Path) -> Found:
-    """One rollout step of the case, as Slime makes it."""
+    """One rollout step of the case, as Slime makes it; in a process that has called `prepare`."""
+    from safetensors.torch import load_file, save_file
+
+    from xp.backends.slime.worker.rehearsal.megatron import double_precision
+
     config = SlimeTrainConfig.from_json(case.config)
+    place = scratch / config.base_model
+    shutil.copytree(model, place)
+    if case.precision == "float32":
+        return _updates(config, episodes, place, scratch)
+    weights = load_file(place / "model.safetensors")
+    save_file({name: one.double() for name, one in weights.items()}, place / "model.safetensors", {"format": "pt"})
+    with double_precision():
+        return _updates(config, episodes, place, scratch)
+
+
+def _updates(config: SlimeTrainConfig, episodes: Sequence[RecordedEpisode], model: Path, scratch: Path) -> Found:
     args = _arguments(config, model, scratch)
     actor = _actor(args)
     data = _rollout_data(config, args, actor, episodes, model)
@@ -99,9 +115,6 @@ def _arguments(config: SlimeTrainConfig, model: Path, scratch: Path) -> Any:
     from xp.backends.slime.worker.train import worker_config
 
     check_architecture(model, config.architecture)
-    place = scratch / config.base_model
-    place.parent.mkdir(parents=True)
-    place.symlink_to(model)
     worker = worker_config(config, scratch)
     write_atomically(half_of(worker, 0), '{"began": 0.0, "metrics": {}}\n')
     settings = write_worker(worker)
@@ -111,7 +124,9 @@ def _arguments(config: SlimeTrainConfig, model: Path, scratch: Path) -> Any:
         args = parse_args()
     finally:
         sys.argv = before
-    for name, value in LOCAL.items():
+    import torch
+
+    for name, value in {**LOCAL, "params_dtype": torch.float32}.items():
         setattr(args, name, value)
     # Megatron's dummy tokens are part of its softmax.
     args.padded_vocab_size = args.vocab_size

@@ -6,13 +6,14 @@ sequence by sequence, and the bfloat16 of the weights.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
 import torch
 
-LOCAL = {
+LOCAL: dict[str, Any] = {
     "transformer_impl": "local",
     "use_cpu_initialization": True,
     "gradient_accumulation_fusion": False,
@@ -116,3 +117,23 @@ def name_norms() -> None:
 def _theirs(name: str) -> str:
     name = name.replace(".input_layernorm.weight", ".self_attention.linear_qkv.layer_norm_weight")
     return name.replace(".pre_mlp_layernorm.weight", ".mlp.linear_fc1.layer_norm_weight")
+
+
+@contextmanager
+def double_precision() -> Iterator[None]:
+    """Within, float32 means float64 in this process: for a measure of meaning and not of rounding."""
+    plain: Any = torch
+    single, to_single, kind = torch.float32, torch.Tensor.float, torch.Tensor.type
+    plain.float32 = plain.float = torch.float64
+    plain.Tensor.float = torch.Tensor.double
+    torch.set_default_dtype(torch.float64)
+    # Megatron clips gradients of one type alone.
+    plain.Tensor.type = lambda self, *to, **more: (
+        kind(self, *to, **more) if to or more else kind(self).replace("Double", "Float")
+    )
+    try:
+        yield
+    finally:
+        plain.float32 = plain.float = single
+        plain.Tensor.float, plain.Tensor.type = to_single, kind
+        torch.set_default_dtype(single)
