@@ -227,8 +227,8 @@ check-locks: setup  ## Resolve them again and say what differs (needs the packag
 golden: setup  ## Rewrite the golden plans; review the diff
 	XP_GOLDEN=write $(BIN)/python -m pytest -q tests/golden
 
-parity-measure: setup $(SKYRL_VENV)/.done  ## Measure how far each trainer's updates are from the papers': TRL and SkyRL (a quarter of an hour); then make docs
-	$(BIN)/python -m xp parity measure --python skyrl=$(SKYRL_VENV)/bin/python --out docs/parity-measured.json
+parity-measure: setup $(SKYRL_VENV)/.done $(SLIME_VENV)/.done  ## Measure how far each trainer's updates are from the papers' (SLIME_PATH, MEGATRON_PATH: checkouts; twenty minutes); then make docs
+	$(BIN)/python -m xp parity measure --python skyrl=$(SKYRL_VENV)/bin/python --python slime=$(SLIME_VENV)/bin/python --out docs/parity-measured.json
 
 docs: setup  ## Rewrite the docs that are made from the code (docs/parity.md, docs/metrics.md, docs/reference.md)
 	$(BIN)/python -m xp.cli.parity

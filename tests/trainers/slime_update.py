@@ -107,6 +107,8 @@ def batch_of(step: Step) -> dict[str, Any]:
         "ref_log_probs": floats(step.of_reference),
         "values": floats(step.values),
         "rewards": list(REWARDS),
+        "num_microbatches": [1],
+        "micro_batch_indices": [[*range(len(MASKS))]],
     }
 
 

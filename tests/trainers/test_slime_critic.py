@@ -126,7 +126,7 @@ def test_slimes_own_advantages_would_look_at_values_that_nothing_trains() -> Non
     """Why they are not used: what stands at a tool's token reaches the turn before it."""
     from slime.utils.ppo_utils import get_advantages_and_returns_batch
 
-    step, args = drawn(5), SimpleNamespace(gamma=1.0, lambd=0.95)
+    step, args = drawn(5), SimpleNamespace(gamma=1.0, lambd=0.95, calculate_per_token_loss=True)
     before, after = batch_of(step), batch_of(step)
     for values, mask in zip(after["values"], MASKS, strict=True):
         values[mask == 0] += 100.0
@@ -152,8 +152,10 @@ def test_a_step_of_void_episodes_alone_has_advantages_of_zero() -> None:
         "rewards": [0.0, 0.0],
         "total_lengths": [4, 5],
         "response_lengths": [1, 2],
+        "num_microbatches": [1],
+        "micro_batch_indices": [[0, 1]],
     }
-    over_trained_tokens(SimpleNamespace(gamma=1.0, lambd=0.95), data)
+    over_trained_tokens(SimpleNamespace(gamma=1.0, lambd=0.95, calculate_per_token_loss=True), data)
     assert [one.tolist() for one in data["advantages"]] == [[0.0], [0.0, 0.0]]
 
 

@@ -61,8 +61,8 @@ def test_a_trainer_that_is_not_installed_is_no_success(monkeypatch: pytest.Monke
 
 
 def test_a_backend_that_cannot_be_measured_is_refused() -> None:
-    with pytest.raises(XpError, match="slime cannot be measured; expected trl, skyrl"):
-        measure((), ["slime"], {})
+    with pytest.raises(XpError, match="tinker cannot be measured; expected trl, skyrl, slime"):
+        measure((), ["tinker"], {})
 
 
 def test_an_interpreter_without_its_backend_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

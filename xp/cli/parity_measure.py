@@ -13,7 +13,7 @@ from typing import Any
 
 from xp.backends.base import RunPaths, render_module
 from xp.builtin.model.tiny_model import SHIPPED
-from xp.cli.parity_options import BASE, NOT_MEASURED, OF_BACKEND, OPTIONS, Option
+from xp.cli.parity_options import BASE, NOT_MEASURED, OF_BACKEND, OPTIONS, REPORTED, Option
 from xp.compose import compose
 from xp.errors import ExitCode, XpError
 from xp.spec import RunSpec
@@ -114,6 +114,8 @@ def _run(backend: str, python: str, work: Work) -> dict[str, Cell]:
         with log.open("w") as out:
             command = [python, "-W", "ignore", "-m", PROGRAMS[backend], str(given), str(result)]
             done = subprocess.run(command, check=False, stdout=out, stderr=subprocess.STDOUT)
+        if done.returncode == ExitCode.RUNTIME:
+            return {case.name: {"missing": log.read_text().strip().splitlines()[-1]} for case in work.cases}
         if done.returncode or not result.exists():
             raise XpError(
                 f"parity measure: {backend}'s program ended with {done.returncode}:\n{log.read_text()[-2000:]}",
@@ -146,6 +148,19 @@ def unexplained(measured: ParityMeasure) -> list[str]:
                 found += [f"{backend}, {option}: {text}" for kind, text in cell.items() if kind != "refused"]
             elif value > BAR and backend not in why.get(option, {}):
                 found.append(f"{backend}, {option}: the update differs by {value:.1e}; expected at most {BAR:g}")
+    for backend, metric, value in reported(measured):
+        if value > BAR and (backend, metric) not in REPORTED:
+            found.append(f"{backend} reports another {metric}: it differs by {value:.1e}; expected at most {BAR:g}")
+    return found
+
+
+def reported(measured: ParityMeasure) -> list[tuple[str, str, float]]:
+    """Backend, metric and its relative difference from the reference's, of the first option."""
+    cells = next(iter(measured.options.values()))
+    found = []
+    for backend, cell in cells.items():
+        for metric, (own, wanted) in cell.get("reported", {}).items():
+            found.append((backend, metric, abs(own - wanted) / abs(wanted)))
     return found
 
 
@@ -183,8 +198,32 @@ def section(file: Path) -> list[str]:
     for option, cells in measured.options.items():
         shown_cells = [_with_reason(cells[name], why.get(option, {}).get(name)) for name in backends]
         lines.append(f"| {option} | " + " | ".join(shown_cells) + " |")
+    lines += _of_metrics(measured, backends)
     kept = [f"* {what}: {reason}." for what, reason in said["not measured"].items()]
     return [*lines, "", "Not measured:", "", *kept, ""]
+
+
+def _of_metrics(measured: ParityMeasure, backends: Sequence[str]) -> list[str]:
+    """Table of what the trainers report of the first option's updates."""
+    found = {(backend, metric): value for backend, metric, value in reported(measured)}
+    lines = [
+        "",
+        f"What is reported of the updates of `{next(iter(measured.options))}` (a mean over them), as a relative"
+        " difference from the papers' values of the same updates; empty: not reported.",
+        "",
+        "| metric | " + " | ".join(backends) + " |",
+        "|---|" + "---|" * len(backends),
+    ]
+    for metric in dict.fromkeys(metric for _, metric in found):
+        cells = [_of_metric(found.get((name, metric)), REPORTED.get((name, metric))) for name in backends]
+        lines.append(f"| `{metric}` | " + " | ".join(cells) + " |")
+    return lines
+
+
+def _of_metric(value: float | None, reason: str | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.0e}: {reason}" if reason is not None and value > BAR else f"{value:.0e}"
 
 
 def _with_reason(cell: Cell, reason: str | None) -> str:

@@ -44,11 +44,11 @@ class Option:
     """Backend -> overrides after `overrides`."""
 
 
+BACKENDS = ("trl", "skyrl", "slime")
 ROUNDING = (
     "rounding of float32: AdamW divides a gradient by its own size, so that one of nearly zero turns its rounding into"
     " a step"
 )
-SLIME = "its loss and gradient by the logits are held against the papers by tests/trainers/test_slime_losses.py"
 FAR = "its k3 penalty is cut at 10, which this policy passes: the learning rate is ten times the others'"
 NORMS = "weight decay leaves biases and norms out"
 CORRECTED = "backend.engine.name=vllm"
@@ -68,7 +68,11 @@ OPTIONS = (
         ("algorithm.loss_aggregation=sequence_mean", "training.learning_rate=0.005"),
         why={"skyrl": FAR},
     ),
-    Option("importance_correction=token", ("algorithm.importance_correction=token", CORRECTED)),
+    Option(
+        "importance_correction=token",
+        ("algorithm.importance_correction=token", CORRECTED),
+        of_backend={"slime": ("backend.engine.name=sglang",)},
+    ),
     Option("importance_correction=sequence", ("algorithm.importance_correction=sequence", CORRECTED)),
     Option("mask_truncated", ("algorithm.mask_truncated=true",)),
     Option(
@@ -101,14 +105,24 @@ OPTIONS = (
     Option("warmup_updates=3", ("training.warmup_updates=3",)),
     Option("lr_schedule=cosine", ("training.lr_schedule=cosine",)),
     Option("max_grad_norm=0.1", ("training.max_grad_norm=0.1",)),
-    Option("weight_decay=0.1", ("training.weight_decay=0.1",), why={"trl": NORMS}),
-    Option("grpo in float32, as it is trained", (), "float32", 1e-8, {"trl": ROUNDING, "skyrl": ROUNDING}),
+    Option("weight_decay=0.1", ("training.weight_decay=0.1",), why={"trl": NORMS, "slime": NORMS}),
+    Option(
+        "grpo in float32, as it is trained", (), "float32", 1e-8, dict.fromkeys(("trl", "skyrl", "slime"), ROUNDING)
+    ),
 )
+REPORTED = {
+    ("trl", "training/kl"): "TRL's own: a mean of the micro-batches' means",
+    ("trl", "training/entropy"): "TRL's own: a mean of the micro-batches' means",
+}
+"""Backend and metric -> reason, where it reports another value than the papers' of the same update."""
 NOT_MEASURED = {
     "algorithm.dynamic_sampling": "it draws further batches; dapo is measured without it",
     "algorithm=ppo": "the critic's update",
     "algorithm=custom": "its advantages are the user's own",
     "model.lora": "the first adapters are drawn by peft in each trainer",
-    "backend=slime": SLIME,
+    "backend=slime": (
+        "CUDA, NCCL, TransformerEngine's attention over packed sequences (torch's own, sequence by sequence), the"
+        " distributed optimizer, several ranks of Megatron and bfloat16 do not run on a CPU; everything else is its own"
+    ),
     "several ranks": "the measure has one process; tests/trainers/test_trl_ranks.py compares two with one",
 }

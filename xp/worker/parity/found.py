@@ -29,6 +29,8 @@ class Found:
     """Episodes of each update, by their place in the batch."""
     sizes: list[float] = field(default_factory=list)
     """One per update: the sum of the absolute parts of its loss, which nearly cancel; of the reference alone."""
+    reported: dict[str, float] = field(default_factory=dict)
+    """Metrics of the step by xp's names, a mean over the updates each."""
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:

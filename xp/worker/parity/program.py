@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from xp.errors import XpError
 from xp.reading import config_of
@@ -16,6 +17,8 @@ from xp.worker.parity.model import ExactPolicy, make_model
 from xp.worker.parity.recorded import ParityCase, RecordedEpisode, Work, batch
 from xp.worker.parity.reference import reference
 
+Cell = dict[str, Any]
+"""Differences by name, and `reported`: metric -> the trainer's value and the reference's; or `fault`."""
 Trainer = Callable[[ParityCase, Sequence[RecordedEpisode], Path, Path], Found]
 """Takes a case, the batch, the model's directory and a scratch directory."""
 
@@ -23,7 +26,7 @@ Trainer = Callable[[ParityCase, Sequence[RecordedEpisode], Path, Path], Found]
 def measure(argv: Sequence[str], trainer: Trainer) -> None:
     """`argv`: the work's file, and the file that gets case -> differences, or the fault where a case failed."""
     work = config_of(Path(argv[0]), Work.from_json)
-    results: dict[str, dict[str, float | str]] = {}
+    results: dict[str, Cell] = {}
     with tempfile.TemporaryDirectory(prefix="xp-parity-") as scratch:
         model = Path(scratch, "model")
         make_model(model, Path(work.tokenizer))
@@ -40,7 +43,9 @@ def measure(argv: Sequence[str], trainer: Trainer) -> None:
 
 def measured(
     case: ParityCase, episodes: Sequence[RecordedEpisode], model: Path, scratch: Path, trainer: Trainer
-) -> dict[str, float | str]:
+) -> Cell:
     """One case: the trainer first, since it says which episodes are in which update."""
     found = trainer(case, episodes, model, scratch)
-    return {**asdict(differences(found, reference(case.rule, episodes, ExactPolicy(model), found.members)))}
+    wanted = reference(case.rule, episodes, ExactPolicy(model), found.members)
+    both = {name: [value, wanted.reported[name]] for name, value in found.reported.items() if name in wanted.reported}
+    return {**asdict(differences(found, wanted)), "reported": both}

@@ -96,23 +96,54 @@ def reference(
     found = Found(gains, [], [], [], policy.weights(), [list(one) for one in members])
     adam: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
     for update, chosen in enumerate(members):
-        terms = []
+        terms, parts = [], Parts()
         num_tokens = sum(masks[at].sum() for at in chosen)
         for at, share in zip(chosen, shares(rule, [masks[at] for at in chosen]), strict=True):
             now, entropy = policy.says(episodes[at], rule.temperature)
             engine = before[at] + torch.tensor(episodes[at].noise, dtype=torch.float64)
             gain = objective(rule, now, before[at], gains[at], masks[at])
             gain = gain * correction(rule, before[at], engine, masks[at])
-            terms.append(((rule.kl_coef * penalty(rule, now, before[at]) - gain) * share).sum())
+            kl = penalty(rule, now, before[at])
+            terms.append(((rule.kl_coef * kl - gain) * share).sum())
             terms.append(-rule.entropy_coef * (entropy * masks[at]).sum() / num_tokens)
+            parts.add("policy_loss", (-gain * share).sum())
+            parts.add("kl", (kl * share).sum())
+            parts.add("entropy", (entropy * masks[at]).sum() / num_tokens)
         policy.model.zero_grad()
         loss = torch.stack(terms).sum()
         loss.backward()
+        parts.add("loss", loss)
         found.losses.append(loss.item())
         found.sizes.append(torch.stack(terms).abs().sum().item())
+        parts.add("grad_norm", norm_of(policy.model))
+        parts.add("learning_rate", rate_of(rule, update, len(members)))
+        for name, value in parts.sums.items():
+            found.reported[name] = found.reported.get(name, 0.0) + value / len(members)
         found.gradients.append(_adamw(rule, policy.model, update, len(members), adam))
         found.parameters.append(policy.weights())
     return found
+
+
+class Parts:
+    """Sums of what an update reports, by xp's names of metrics."""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, float] = {}
+
+    def add(self, name: str, value: torch.Tensor | float) -> None:
+        value = value.item() if isinstance(value, torch.Tensor) else value
+        self.sums[f"training/{name}"] = self.sums.get(f"training/{name}", 0.0) + value
+
+
+def norm_of(model: Any) -> torch.Tensor:
+    """Euclidean norm of the whole gradient."""
+    squares = [weight.grad.square().sum() for weight in model.parameters() if weight.grad is not None]
+    return torch.stack(squares).sum().sqrt()
+
+
+def rate_of(rule: UpdateRule, update: int, num_updates: int) -> float:
+    """Learning rate of an update, from 0."""
+    return rule.learning_rate * learning_rate_factor(rule.lr_schedule, rule.warmup_updates, num_updates, update)
 
 
 @torch.no_grad()  # type: ignore[untyped-decorator]
@@ -121,10 +152,9 @@ def _adamw(
 ) -> dict[str, torch.Tensor]:
     """One step (1711.05101) along the gradient cut at max_grad_norm; gives back that gradient."""
     named = {name: weight for name, weight in model.named_parameters() if weight.grad is not None}
-    norm = torch.stack([weight.grad.square().sum() for weight in named.values()]).sum().sqrt()
-    cut = min(1.0, rule.max_grad_norm / float(norm))
+    cut = min(1.0, rule.max_grad_norm / float(norm_of(model)))
     gradients = {name: weight.grad * cut for name, weight in named.items()}
-    rate = rule.learning_rate * learning_rate_factor(rule.lr_schedule, rule.warmup_updates, num_updates, update)
+    rate = rate_of(rule, update, num_updates)
     for name, weight in named.items():
         mean, square = moments.get(name, (torch.zeros_like(weight), torch.zeros_like(weight)))
         mean = rule.adam_beta1 * mean + (1 - rule.adam_beta1) * gradients[name]

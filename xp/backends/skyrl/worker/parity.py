@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig
+from xp.backends.skyrl.worker.metric_names import NATIVE
 from xp.worker.parity.found import Found, watched, whole
 from xp.worker.parity.model import keep_precision
 from xp.worker.parity.program import measure
@@ -51,6 +52,8 @@ def updates(case: ParityCase, episodes: Sequence[RecordedEpisode], model: Path, 
     bounds = data.metadata["policy_mini_batch_boundaries"]
     found.members.extend([list(range(*bounds[at % len(bounds)])) for at in range(case.num_updates)])
     found.losses.extend(trainer.dispatch.losses)
+    metrics = trainer.all_metrics
+    found.reported.update({ours: float(metrics[name]) for name, ours in NATIVE.items() if name in metrics})
     return found
 
 

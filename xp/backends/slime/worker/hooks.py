@@ -22,5 +22,5 @@ COUNT_TRAINED = "xp.backends.slime.worker.means.count"
 """--rollout-data-postprocess-path: `(args, rollout_id, rollout_data) -> None` counts what each update trains on. Slime
 does not call it in a critic's process: OVER_TRAINED_TOKENS does."""
 SCALE_UPDATE = "xp.backends.slime.worker.means.scale_update"
-"""--custom-megatron-before-train-step-hook-path: `(args, rollout_id, step_id, model, optimizer, scheduler) -> None` makes
-the update's mean that over what is trained on."""
+"""--custom-megatron-before-train-step-hook-path: `(args, rollout_id, step_id, model, optimizer, scheduler) -> None`
+makes the update's mean that over what is trained on."""

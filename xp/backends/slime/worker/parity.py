@@ -11,7 +11,7 @@ import gc
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from multiprocessing import get_context
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,15 +19,20 @@ from typing import Any
 
 from xp.backends.slime.worker.config import SlimeTrainConfig
 from xp.backends.slime.worker.rehearsal import no_device
+from xp.backends.slime.worker.sources import open_sources
+from xp.episode.finite import finite_means
 from xp.errors import XpError
+from xp.reading import config_of
 from xp.worker.parity.found import Found, watched, whole
 from xp.worker.parity.model import ExactPolicy
 from xp.worker.parity.program import measure
-from xp.worker.parity.recorded import ParityCase, RecordedEpisode
+from xp.worker.parity.recorded import ParityCase, RecordedEpisode, Work
 from xp.worker.program import run_stage
 
 
 def main(argv: Sequence[str]) -> None:
+    first = config_of(Path(argv[0]), Work.from_json).cases[0]
+    open_sources(SlimeTrainConfig.from_json(first.config).command)
     prepare()
     measure(argv, in_a_process)
 
@@ -49,7 +54,7 @@ def prepare() -> None:
     without_cuda()
     packed_attention()
     name_norms()
-    numpy.__version__ = "1.26.4"  # Slime's assertion; nothing here differs
+    vars(numpy)["__version__"] = "1.26.4"  # Slime's assertion; nothing here differs
     initialize._build_tokenizer = lambda _: None
     # Slime collects garbage after each micro-batch, and all that was imported would be looked at.
     gc.freeze()
@@ -60,13 +65,21 @@ def in_a_process(case: ParityCase, episodes: Sequence[RecordedEpisode], model: P
     import torch
 
     file = scratch / "found.pt"
-    child = get_context("fork").Process(
-        target=lambda: torch.save(updates(case, episodes, model, scratch), file), name=case.name
-    )
+
+    def run() -> None:
+        try:
+            torch.save(updates(case, episodes, model, scratch), file)
+        except BaseException as error:
+            file.with_suffix(".txt").write_text(f"{type(error).__name__}: {error}")
+            raise
+
+    child = get_context("fork").Process(target=run, name=case.name)
     child.start()
     child.join()
     if child.exitcode:
-        raise XpError(f"Slime's process ended with {child.exitcode}; the reason is in its output")
+        reason = file.with_suffix(".txt")
+        said = reason.read_text() if reason.exists() else "it was killed"
+        raise XpError(f"Slime's process ended with {child.exitcode}: {said}")
     found: Found = torch.load(file, weights_only=False)
     return found
 
@@ -93,7 +106,7 @@ def _updates(config: SlimeTrainConfig, episodes: Sequence[RecordedEpisode], mode
     actor = _actor(args)
     data = _rollout_data(config, args, actor, episodes, model)
     found = Found([], [], [], [], {name: whole(one) for name, one in _parameters(actor).items()}, [])
-    _watch_losses(found)
+    _watch_metrics(found)
     with watched(found, lambda: _parameters(actor)):
         actor.train_actor(0, data)
     found.advantages.extend(float(one[0]) for one in data["advantages"])
@@ -162,13 +175,13 @@ def _rollout_data(
     manager.custom_reward_post_process_func = load_function(args.custom_reward_post_process_path)
     manager.custom_convert_samples_to_train_data_func = None
     policy = ExactPolicy(model)
-    samples = [_sample(config, at, one, policy, args.rollout_temperature) for at, one in enumerate(episodes)]
+    samples = [_sample(at, one, policy, args, mask_truncated=config.mask_truncated) for at, one in enumerate(episodes)]
     rollout.ray, data.ray = SimpleNamespace(put=lambda one: one), SimpleNamespace(get=lambda one: one)
     references = manager._split_train_data_by_dp(manager._convert_samples_to_train_data(samples))
     return actor._get_rollout_data(references)
 
 
-def _sample(config: SlimeTrainConfig, at: int, episode: RecordedEpisode, policy: ExactPolicy, temperature: float) -> Any:
+def _sample(at: int, episode: RecordedEpisode, policy: ExactPolicy, args: Any, *, mask_truncated: bool) -> Any:
     """As xp.backends.slime.worker.rollout hands over what was played."""
     import torch
     from slime.utils.types import Sample
@@ -177,7 +190,7 @@ def _sample(config: SlimeTrainConfig, at: int, episode: RecordedEpisode, policy:
     from xp.episode.outcome import EpisodeResult, EpisodeStatus
 
     with torch.no_grad():
-        own, _ = policy.says(episode, temperature)
+        own, _ = policy.says(episode, args.rollout_temperature)
     sample = Sample(index=at, group_index=episode.group)
     sample.tokens = [*episode.prompt_ids, *episode.response_ids]
     sample.response_length = len(episode.response_ids)
@@ -185,7 +198,7 @@ def _sample(config: SlimeTrainConfig, at: int, episode: RecordedEpisode, policy:
     sample.rollout_log_probs = (own + own.new_tensor(episode.noise)).tolist()
     status = EpisodeStatus.TRUNCATED if episode.is_truncated else EpisodeStatus.FINISHED
     status = EpisodeStatus.VOID if episode.reward is None else status
-    close_sample(config, sample, EpisodeResult(status, episode.reward, (), 1, 0, 0), 0)
+    close_sample(sample, EpisodeResult(status, episode.reward, (), 1, 0, 0), 0, mask_truncated=mask_truncated)
     return sample
 
 
@@ -205,17 +218,16 @@ def _parameters(actor: Any) -> dict[str, Any]:
     return found
 
 
-def _watch_losses(found: Found) -> None:
+def _watch_metrics(found: Found) -> None:
+    """Collects what xp reports of each update."""
     from xp.backends.slime.worker import training
-    from xp.backends.slime.worker.means import factor
 
-    native = training.Watched.update
+    def means(updates: Sequence[Mapping[str, float]]) -> dict[str, float]:
+        found.losses.extend(update["training/loss"] for update in updates)
+        found.reported.update(finite_means(updates))
+        return finite_means(updates)
 
-    def update(own: Any, number: int, metrics: Any) -> None:
-        native(own, number, metrics)
-        found.losses.append(float(metrics["train/loss"]) * factor(len(found.losses)))
-
-    training.Watched.update = update
+    vars(training)["finite_means"] = means
 
 
 if __name__ == "__main__":

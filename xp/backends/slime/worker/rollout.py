@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from xp.backends.slime.worker.config import WorkerConfig
 from xp.backends.slime.worker.engine import EngineTurn, write_turn
 from xp.backends.slime.worker.rollout_process import Worker, worker, write_played
 from xp.envs.base import Message
@@ -76,7 +75,7 @@ async def _play(own: Worker, args: Any, sample: Any, sampling: Mapping[str, Any]
     ended = PlayedEpisode(task, number, episode, tokens, chat.kept(sample.tokens[:num_prompt]))
     await _threaded(own, lambda: own.take(ended.played(), _recorded(own, ended, evaluation)))
     write_played(sample.metadata, ended.played())
-    close_sample(own.config, sample, outcome, chat.end_id)
+    close_sample(sample, outcome, chat.end_id, mask_truncated=own.config.mask_truncated)
     return sample
 
 
@@ -119,7 +118,7 @@ def _append(args: Any, sample: Any, written: EngineTurn) -> None:
     )
 
 
-def close_sample(config: WorkerConfig, sample: Any, outcome: EpisodeResult, end_id: int) -> None:
+def close_sample(sample: Any, outcome: EpisodeResult, end_id: int, *, mask_truncated: bool) -> None:
     """Give a sample its status, its reward, and what takes it out of training."""
     is_void, is_cut = outcome.status is EpisodeStatus.VOID, outcome.status is EpisodeStatus.TRUNCATED
     if is_void:
@@ -128,7 +127,7 @@ def close_sample(config: WorkerConfig, sample: Any, outcome: EpisodeResult, end_
         sample.status = sample.Status.TRUNCATED if is_cut else sample.Status.COMPLETED
     # None would call a reward model: not a number stands for "not scored", and xp's advantages leave it out.
     sample.reward = math.nan if outcome.reward is None else outcome.reward
-    sample.remove_sample = is_void or (is_cut and config.mask_truncated)
+    sample.remove_sample = is_void or (is_cut and mask_truncated)
     if not sample.response_length:
         # An episode that failed before its first token: Slime's loss cuts responses out by their length, and needs one.
         sample.append_response_tokens(tokens=[end_id], trainable=False)

@@ -10,9 +10,11 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from xp.backends.trl.worker.config import TRLTrainConfig
+from xp.backends.trl.worker.metric_names import NATIVE
 from xp.backends.trl.worker.tasks_view import TASK_ID
 from xp.worker.parity.found import Found, watched, whole
 from xp.worker.parity.model import keep_precision, says
@@ -41,6 +43,10 @@ def updates(case: ParityCase, episodes: Sequence[RecordedEpisode], model: Path, 
     _watch_losses(trainer, episodes, found)
     with watched(found, lambda: dict(trainer.model.named_parameters())):
         trainer.train()
+    lines = [line for line in trainer.state.log_history if "loss" in line]
+    for name, ours in NATIVE.items():
+        if values := [line[name] for line in lines if name in line]:
+            found.reported[ours] = fmean(values)
     return found
 
 

@@ -69,10 +69,10 @@ def without_cuda() -> None:
     random._set_cuda_rng_state = cuda.set_rng_state = lambda state, *_, **__: torch.set_rng_state(state)
     kind = torch.Tensor.type
     # Megatron clips gradients of CUDA's type alone.
-    torch.Tensor.type = lambda self, *to, **more: (  # type: ignore[assignment, method-assign]
+    torch.Tensor.type = lambda self, *to, **more: (
         kind(self, *to, **more) if to or more else kind(self).replace("torch.", "torch.cuda.")
     )
-    torch.Tensor.cuda = torch.nn.Module.cuda = lambda self, *_, **__: self  # type: ignore[assignment, method-assign]
+    torch.Tensor.cuda = torch.nn.Module.cuda = lambda self, *_, **__: self
     for name in ("empty", "empty_like", "zeros", "ones", "tensor", "full", "arange"):
         setattr(torch, name, _on_cpu(getattr(torch, name)))
 
