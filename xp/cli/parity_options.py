@@ -103,7 +103,11 @@ OPTIONS = (
         of_backend={"slime": ("training.passes_per_step=1",)},
     ),
     Option("warmup_updates=3", ("training.warmup_updates=3",)),
-    Option("lr_schedule=cosine", ("training.lr_schedule=cosine",)),
+    *(Option(f"lr_schedule={name}", (f"training.lr_schedule={name}",)) for name in ("linear", "cosine")),
+    *(
+        Option(f"warmup_updates=2, {name}", ("training.warmup_updates=2", f"training.lr_schedule={name}"))
+        for name in ("linear", "cosine")
+    ),
     Option("max_grad_norm=0.1", ("training.max_grad_norm=0.1",)),
     Option("weight_decay=0.1", ("training.weight_decay=0.1",), why={"trl": NORMS, "slime": NORMS}),
     Option(

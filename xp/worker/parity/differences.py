@@ -20,6 +20,8 @@ class Differences:
     """The largest of the updates', over all parameters together."""
     worst_gradient: float
     """Difference of the parameter that differs most, in the first update."""
+    learning_rate: float
+    """The largest of the updates'."""
     first_update: float
     """Difference of the change of all parameters by the first update."""
     all_updates: float
@@ -42,6 +44,7 @@ def differences(found: Found, wanted: Found) -> Differences:
         loss=max(abs(a - b) / size for a, b, size in zip(found.losses, wanted.losses, wanted.sizes, strict=True)),
         gradient=max(_of_all(one, other) for one, other in pairs),
         worst_gradient=max(_of_all({name: one}, {name: pairs[0][1][name]}) for name, one in pairs[0][0].items()),
+        learning_rate=max(abs(a - b) / b for a, b in zip(found.rates, wanted.rates, strict=True)),
         first_update=_of_all(_change(found, 0), _change(wanted, 0)),
         all_updates=_of_all(_change(found, -1), _change(wanted, -1)),
     )

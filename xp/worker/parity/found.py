@@ -29,6 +29,8 @@ class Found:
     """Episodes of each update, by their place in the batch."""
     sizes: list[float] = field(default_factory=list)
     """One per update: the sum of the absolute parts of its loss, which nearly cancel; of the reference alone."""
+    rates: list[float] = field(default_factory=list)
+    """Learning rate of each update, as the optimizer has it."""
     reported: dict[str, float] = field(default_factory=dict)
     """Metrics of the step by xp's names, a mean over the updates each."""
 
@@ -49,7 +51,8 @@ def watched(found: Found, parameters: Callable[[], dict[str, Any]]) -> Iterator[
     """
     from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-    def before(*_: Any) -> None:
+    def before(optimizer: Any, *_: Any) -> None:
+        found.rates.append(float(optimizer.param_groups[0]["lr"]))
         found.gradients.append({name: whole(p.grad) for name, p in parameters().items() if p.grad is not None})
 
     def after(*_: Any) -> None:

@@ -116,7 +116,8 @@ def reference(
         found.losses.append(loss.item())
         found.sizes.append(torch.stack(terms).abs().sum().item())
         parts.add("grad_norm", norm_of(policy.model))
-        parts.add("learning_rate", rate_of(rule, update, len(members)))
+        found.rates.append(rate_of(rule, update, len(members)))
+        parts.add("learning_rate", found.rates[-1])
         for name, value in parts.sums.items():
             found.reported[name] = found.reported.get(name, 0.0) + value / len(members)
         found.gradients.append(_adamw(rule, policy.model, update, len(members), adam))
