@@ -74,7 +74,9 @@ def case_of(option: Option, spec: RunSpec) -> ParityCase:
     sections["adam_eps"] = option.adam_eps
     rule = UpdateRule(**{one.name: sections[one.name] for one in fields(UpdateRule)})
     num_updates = spec.training.updates_per_step * spec.training.passes_per_step
-    return ParityCase(option.name, rule, num_updates, option.precision, config)
+    lora = spec.model.lora
+    scale = None if lora is None else lora.alpha / lora.rank
+    return ParityCase(option.name, rule, num_updates, scale, option.precision, config)
 
 
 def _of_backend(name: str, overrides: Sequence[str], python: str | None) -> dict[str, Cell]:
@@ -187,8 +189,8 @@ def section(file: Path) -> list[str]:
         "",
         "`make parity-measure` sends one recorded batch (16 episodes of four groups, with tools' results, three void"
         " and two truncated episodes) through each trainer's own code: advantages, loss,",
-        "gradient of every parameter, learning rate of each update, parameters after the first and after all updates. A cell is the largest of these"
-        " differences from the papers' formulas in float64,",
+        "gradient of every parameter, learning rate of each update, parameters after the first and after all updates."
+        " A cell is the largest of these differences from the papers' formulas in float64,",
         f"relative to them; the bar is {BAR:g}. All figures: [{file.name}]({file.name}). The weights are float64 and"
         " AdamW's epsilon 1e-4, but in the last row.",
         "",

@@ -110,6 +110,15 @@ OPTIONS = (
     ),
     Option("max_grad_norm=0.1", ("training.max_grad_norm=0.1",)),
     Option("weight_decay=0.1", ("training.weight_decay=0.1",), why={"trl": NORMS, "slime": NORMS}),
+    *(
+        Option(
+            f"model.lora, rank {rank}",
+            (f"model.lora={{rank: {rank}, alpha: 8, dropout: 0, target_modules: null}}",),
+            # xp's rehearsal on a CPU refuses adapters, which are moved to engines; the measure has none.
+            of_backend={"skyrl": ("hardware=a100x1", "backend.attention=sdpa")},
+        )
+        for rank in (2, 8)
+    ),
     Option(
         "grpo in float32, as it is trained", (), "float32", 1e-8, dict.fromkeys(("trl", "skyrl", "slime"), ROUNDING)
     ),
@@ -123,7 +132,6 @@ NOT_MEASURED = {
     "algorithm.dynamic_sampling": "it draws further batches; dapo is measured without it",
     "algorithm=ppo": "the critic's update",
     "algorithm=custom": "its advantages are the user's own",
-    "model.lora": "the first adapters are drawn by peft in each trainer",
     "backend=slime": (
         "CUDA, NCCL, TransformerEngine's attention over packed sequences (torch's own, sequence by sequence), the"
         " distributed optimizer, several ranks of Megatron and bfloat16 do not run on a CPU; everything else is its own"

@@ -54,9 +54,14 @@ class ExactPolicy:
 
     Args:
         directory: of the model.
+        adapters: LoRA's matrices by their names in peft, `<linear layer>.lora_A.<...>` and `lora_B`: they alone are
+            trained. None: every weight is.
+        scale: factor of their product.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(
+        self, directory: Path, adapters: dict[str, torch.Tensor] | None = None, scale: float | None = None
+    ) -> None:
         from safetensors.torch import load_file
         from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -66,13 +71,26 @@ class ExactPolicy:
         self.model.load_state_dict(load_file(directory / "model.safetensors"), strict=False)
         self.model.tie_weights()
         keep_precision(self.model)
+        self._trained: dict[str, Any] = dict(self.model.named_parameters())
+        if scale is not None and adapters is not None:
+            self.model.requires_grad_(False)
+            self._trained = {name: one.clone().requires_grad_() for name, one in adapters.items()}
+            for name, layer in self.model.named_modules():
+                # peft's names have a prefix of its own before the model's.
+                own = [self._trained[key] for key in sorted(adapters) if f".{name}.lora_" in key]
+                if own:
+                    layer.forward = _Adapted(layer, own[0], own[1], scale)
+
+    def trained(self) -> dict[str, Any]:
+        """The parameters that are trained."""
+        return self._trained
 
     def says(self, episode: RecordedEpisode, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
         return says(self.model, episode, temperature)
 
     def weights(self) -> dict[str, torch.Tensor]:
         """Copies of the parameters."""
-        return {name: weight.detach().clone() for name, weight in self.model.named_parameters()}
+        return {name: weight.detach().clone() for name, weight in self._trained.items()}
 
 
 def keep_precision(model: Any) -> None:
@@ -80,6 +98,23 @@ def keep_precision(model: Any) -> None:
     for module in model.modules():
         if type(module).__name__.endswith("RMSNorm"):
             module.forward = _Norm(module)
+
+
+class _Adapted:
+    """A linear layer with LoRA (arXiv:2106.09685): W x + scale B A x.
+
+    Args:
+        layer: its weight.
+        first: A [rank, in].
+        second: B [out, rank].
+        scale: alpha / rank.
+    """
+
+    def __init__(self, layer: Any, first: torch.Tensor, second: torch.Tensor, scale: float) -> None:
+        self._weight, self._first, self._second, self._scale = layer.weight, first, second, scale
+
+    def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
+        return hidden @ self._weight.T + self._scale * (hidden @ self._first.T) @ self._second.T
 
 
 class _Norm:

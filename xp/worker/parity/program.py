@@ -46,6 +46,7 @@ def measured(
 ) -> Cell:
     """One case: the trainer first, since it says which episodes are in which update."""
     found = trainer(case, episodes, model, scratch)
-    wanted = reference(case.rule, episodes, ExactPolicy(model), found.members)
+    policy = ExactPolicy(model, None if case.lora_scale is None else found.start, case.lora_scale)
+    wanted = reference(case.rule, episodes, policy, found.members)
     both = {name: [value, wanted.reported[name]] for name, value in found.reported.items() if name in wanted.reported}
     return {**asdict(differences(found, wanted)), "reported": both}

@@ -85,6 +85,8 @@ class ParityCase:
     name: str
     rule: UpdateRule
     num_updates: int
+    lora_scale: float | None
+    """Factor of the adapters' product, alpha / rank; None: every weight is trained."""
     precision: str
     """float64, so that rounding does not look like a difference of meaning; or float32, as the trainer trains."""
     config: str

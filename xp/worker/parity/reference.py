@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -109,18 +109,19 @@ def reference(
             parts.add("policy_loss", (-gain * share).sum())
             parts.add("kl", (kl * share).sum())
             parts.add("entropy", (entropy * masks[at]).sum() / num_tokens)
-        policy.model.zero_grad()
+        for weight in policy.trained().values():
+            weight.grad = None
         loss = torch.stack(terms).sum()
         loss.backward()
         parts.add("loss", loss)
         found.losses.append(loss.item())
         found.sizes.append(torch.stack(terms).abs().sum().item())
-        parts.add("grad_norm", norm_of(policy.model))
+        parts.add("grad_norm", norm_of(policy.trained()))
         found.rates.append(rate_of(rule, update, len(members)))
         parts.add("learning_rate", found.rates[-1])
         for name, value in parts.sums.items():
             found.reported[name] = found.reported.get(name, 0.0) + value / len(members)
-        found.gradients.append(_adamw(rule, policy.model, update, len(members), adam))
+        found.gradients.append(_adamw(rule, policy.trained(), update, len(members), adam))
         found.parameters.append(policy.weights())
     return found
 
@@ -136,9 +137,9 @@ class Parts:
         self.sums[f"training/{name}"] = self.sums.get(f"training/{name}", 0.0) + value
 
 
-def norm_of(model: Any) -> torch.Tensor:
+def norm_of(weights: Mapping[str, Any]) -> torch.Tensor:
     """Euclidean norm of the whole gradient."""
-    squares = [weight.grad.square().sum() for weight in model.parameters() if weight.grad is not None]
+    squares = [weight.grad.square().sum() for weight in weights.values() if weight.grad is not None]
     return torch.stack(squares).sum().sqrt()
 
 
@@ -149,11 +150,11 @@ def rate_of(rule: UpdateRule, update: int, num_updates: int) -> float:
 
 @torch.no_grad()  # type: ignore[untyped-decorator]
 def _adamw(
-    rule: UpdateRule, model: Any, update: int, num_updates: int, moments: dict[str, Any]
+    rule: UpdateRule, weights: Mapping[str, Any], update: int, num_updates: int, moments: dict[str, Any]
 ) -> dict[str, torch.Tensor]:
     """One step (1711.05101) along the gradient cut at max_grad_norm; gives back that gradient."""
-    named = {name: weight for name, weight in model.named_parameters() if weight.grad is not None}
-    cut = min(1.0, rule.max_grad_norm / float(norm_of(model)))
+    named = {name: weight for name, weight in weights.items() if weight.grad is not None}
+    cut = min(1.0, rule.max_grad_norm / float(norm_of(weights)))
     gradients = {name: weight.grad * cut for name, weight in named.items()}
     rate = rate_of(rule, update, num_updates)
     for name, weight in named.items():

@@ -41,9 +41,10 @@ def updates(case: ParityCase, episodes: Sequence[RecordedEpisode], model: Path, 
         group["eps"] = case.rule.adam_eps
     trainer.ref_model = trainer.dispatch.workers.get("ref")
     policy = trainer.dispatch.workers["policy"].model.model
-    start = {name: whole(weight) for name, weight in policy.named_parameters()}
+    trained = {name: one for name, one in policy.named_parameters() if one.requires_grad}
+    start = {name: whole(weight) for name, weight in trained.items()}
     uids = [str(episode.group) for episode in episodes]
-    with watched(found := Found([], [], [], [], start, []), lambda: dict(policy.named_parameters())):
+    with watched(found := Found([], [], [], [], start, []), lambda: trained):
         generated, uids = trainer.postprocess_generator_output(generated_of(case, episodes), uids)
         data = trainer.fwd_logprobs_values_reward(trainer.convert_to_training_input(generated, uids))
         data = with_engine(trainer.compute_advantages_and_returns(data), episodes)
@@ -72,6 +73,7 @@ def _trainer(config: SkyRLTrainStageConfig, model: Path, scratch: Path) -> tuple
     register_estimator()
     cfg = SkyRLTrainConfig.from_cli_overrides(config.common.native(str(model), scratch, str(model)))
     validate_cfg(cfg)
+    cfg.trainer.bf16 = False  # also where the measured spec is one of accelerators
     tokenizer = AutoTokenizer.from_pretrained(model)
     write_view([task(group) for group in range(config.prompts_per_step)], scratch / "train.parquet")
     silent = SimpleNamespace(updated=lambda *_: None, compared=lambda *_: None)

@@ -39,9 +39,10 @@ def updates(case: ParityCase, episodes: Sequence[RecordedEpisode], model: Path, 
             if one is not None:
                 keep_precision(one.double())
     found = Found([0.0] * len(episodes), [], [], [], {}, [])
-    found.start.update({name: whole(weight) for name, weight in trainer.model.named_parameters()})
+    trained = {name: one for name, one in trainer.model.named_parameters() if one.requires_grad}
+    found.start.update({name: whole(weight) for name, weight in trained.items()})
     _watch_losses(trainer, episodes, found)
-    with watched(found, lambda: dict(trainer.model.named_parameters())):
+    with watched(found, lambda: trained):
         trainer.train()
     lines = [line for line in trainer.state.log_history if "loss" in line]
     for name, ours in NATIVE.items():
