@@ -23,8 +23,9 @@ PROGRAMS = {name: f"xp.backends.{name}.worker.parity" for name in ("trl", "skyrl
 TRAINERS = {"trl": "trl", "skyrl": "skyrl", "slime": "sglang"}
 """Backend -> module that its Python must have."""
 PLACES = RunPaths(run="runs/parity", attempt=1, tasks="tasks/parity")
+SKIPPED = "not measured"
 Cell = dict[str, Any]
-"""Differences by name; or `refused`, `fault` or `missing` with a sentence."""
+"""Differences by name; or `refused`, SKIPPED, `fault` or `missing` with a sentence."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,8 @@ def case_of(option: Option, spec: RunSpec) -> ParityCase:
     num_updates = spec.training.updates_per_step * spec.training.passes_per_step
     lora = spec.model.lora
     scale = None if lora is None else lora.alpha / lora.rank
-    return ParityCase(option.name, rule, num_updates, scale, option.precision, config)
+    num_ranks = max(1, spec.hardware.accelerators_per_node)
+    return ParityCase(option.name, rule, num_updates, num_ranks, scale, option.precision, config)
 
 
 def _of_backend(name: str, overrides: Sequence[str], python: str | None) -> dict[str, Cell]:
@@ -84,6 +86,9 @@ def _of_backend(name: str, overrides: Sequence[str], python: str | None) -> dict
     cells: dict[str, Cell] = {}
     cases = []
     for option in OPTIONS:
+        if reason := option.not_on.get(name):
+            cells[option.name] = {SKIPPED: reason}
+            continue
         try:
             spec = spec_of(option, name, overrides)
         except XpError as error:
@@ -147,7 +152,9 @@ def unexplained(measured: ParityMeasure) -> list[str]:
         for backend, cell in cells.items():
             value = largest(cell)
             if value is None:
-                found += [f"{backend}, {option}: {text}" for kind, text in cell.items() if kind != "refused"]
+                found += [
+                    f"{backend}, {option}: {text}" for kind, text in cell.items() if kind not in ("refused", SKIPPED)
+                ]
             elif value > BAR and backend not in why.get(option, {}):
                 found.append(f"{backend}, {option}: the update differs by {value:.1e}; expected at most {BAR:g}")
     for backend, metric, value in reported(measured):

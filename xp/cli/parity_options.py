@@ -42,6 +42,8 @@ class Option:
     """Backend -> reason, where its update differs by more than the bar."""
     of_backend: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Backend -> overrides after `overrides`."""
+    not_on: dict[str, str] = field(default_factory=dict)
+    """Backend -> reason why it is not measured there."""
 
 
 BACKENDS = ("trl", "skyrl", "slime")
@@ -52,6 +54,11 @@ ROUNDING = (
 FAR = "its k3 penalty is cut at 10, which this policy passes: the learning rate is ten times the others'"
 NORMS = "weight decay leaves biases and norms out"
 CORRECTED = "backend.engine.name=vllm"
+TWO_RANKS = ("hardware.accelerators_per_node=2", "backend.parallel.strategy=ddp")
+ONE_PROCESS = {
+    "skyrl": "the measure runs its workers in one process",
+    "slime": "the measure runs its actor in one process",
+}
 OPTIONS = (
     *(Option(f"algorithm={name}", (f"algorithm={name}",)) for name in ("grpo", "dapo", "dr_grpo", "rloo")),
     *(Option(f"algorithm={name}", (f"algorithm={name}",)) for name in ("gspo", "cispo", "reinforce_pp")),
@@ -110,6 +117,8 @@ OPTIONS = (
     ),
     Option("max_grad_norm=0.1", ("training.max_grad_norm=0.1",)),
     Option("weight_decay=0.1", ("training.weight_decay=0.1",), why={"trl": NORMS, "slime": NORMS}),
+    Option("two ranks", TWO_RANKS, not_on=ONE_PROCESS),
+    Option("two ranks, sequence_mean", (*TWO_RANKS, "algorithm.loss_aggregation=sequence_mean"), not_on=ONE_PROCESS),
     *(
         Option(
             f"model.lora, rank {rank}",
@@ -130,11 +139,14 @@ REPORTED = {
 """Backend and metric -> reason, where it reports another value than the papers' of the same update."""
 NOT_MEASURED = {
     "algorithm.dynamic_sampling": "it draws further batches; dapo is measured without it",
-    "algorithm=ppo": "the critic's update",
+    "algorithm=ppo": (
+        "the critic's update; tests/trainers/test_slime_critic.py and test_skyrl_advantages.py hold its advantages,"
+        " returns and loss against the papers' formulas"
+    ),
     "algorithm=custom": "its advantages are the user's own",
     "backend=slime": (
         "CUDA, NCCL, TransformerEngine's attention over packed sequences (torch's own, sequence by sequence), the"
         " distributed optimizer, several ranks of Megatron and bfloat16 do not run on a CPU; everything else is its own"
     ),
-    "several ranks": "the measure has one process; tests/trainers/test_trl_ranks.py compares two with one",
+    "several ranks of SkyRL and Slime": "the measure runs their workers in one process",
 }

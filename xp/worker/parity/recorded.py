@@ -85,6 +85,8 @@ class ParityCase:
     name: str
     rule: UpdateRule
     num_updates: int
+    num_ranks: int
+    """Processes of the trainer."""
     lora_scale: float | None
     """Factor of the adapters' product, alpha / rank; None: every weight is trained."""
     precision: str

@@ -5,17 +5,21 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.backends.trl.worker.metric_names import NATIVE
+from xp.backends.trl.worker.ranks import Ranks
 from xp.backends.trl.worker.tasks_view import TASK_ID
+from xp.errors import XpError
 from xp.worker.parity.found import Found, watched, whole
 from xp.worker.parity.model import keep_precision, says
 from xp.worker.parity.program import measure
@@ -32,7 +36,53 @@ def main(argv: Sequence[str]) -> None:
 
 
 def updates(case: ParityCase, episodes: Sequence[RecordedEpisode], model: Path, scratch: Path) -> Found:
-    """One rollout step of the case, as the trainer makes it."""
+    """One rollout step of the case, as the trainer makes it; raises XpError where one of several processes fails."""
+    if case.num_ranks == 1:
+        return _updates(case, episodes, model, scratch)
+    import torch
+
+    from xp.security.loopback import HOST, free_port
+
+    group = {"WORLD_SIZE": str(case.num_ranks), "MASTER_ADDR": HOST, "MASTER_PORT": str(free_port())}
+    file = scratch / "found.pt"
+
+    def run(rank: int) -> None:
+        from accelerate.state import AcceleratorState
+
+        AcceleratorState._reset_state(reset_partial_state=True)
+        os.environ |= {**group, "RANK": str(rank), "LOCAL_RANK": str(rank), "ACCELERATE_USE_CPU": "true"}
+        found = _merged(_updates(case, episodes, model, scratch))
+        if rank == 0:
+            torch.save(found, file)
+        torch.distributed.barrier()
+
+    children = [get_context("fork").Process(target=run, args=(rank,)) for rank in range(case.num_ranks)]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join()
+    if any(child.exitcode for child in children):
+        raise XpError(f"TRL's processes ended with {[child.exitcode for child in children]}")
+    found: Found = torch.load(file, weights_only=False)
+    return found
+
+
+def _merged(own: Found) -> Found:
+    """Of all ranks: DDP has one gradient of theirs, whose loss is the mean of theirs."""
+    import torch
+
+    shares: list[Any] = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(shares, (own.advantages, own.losses, own.members))
+    advantages, losses, members = (list(zip(*one, strict=True)) for one in zip(*shares, strict=True))
+    return replace(
+        own,
+        advantages=[sum(one) for one in advantages],
+        losses=[fmean(one) for one in losses],
+        members=[[at for share in one for at in share] for one in members],
+    )
+
+
+def _updates(case: ParityCase, episodes: Sequence[RecordedEpisode], model: Path, scratch: Path) -> Found:
     trainer = _trainer(case, episodes, model, scratch)
     if case.precision == "float64":
         for one in (trainer.model, trainer.ref_model):
@@ -86,7 +136,11 @@ class Recorded:
         groups: dict[str, list[RecordedEpisode]] = defaultdict(list)
         for episode in self._episodes:
             groups[str(episode.group)].append(episode)
-        played = [groups[prompt[0][TASK_ID]].pop(0) for prompt in prompts]
+        ranks = Ranks()
+        shares = ranks.gather([prompt[0][TASK_ID] for prompt in prompts])
+        whole_batch = [groups[task].pop(0) for share in shares for task in share]
+        first = sum(len(share) for share in shares[: ranks.number])
+        played = whole_batch[first : first + len(prompts)]
         return {
             "prompt_ids": [list(one.prompt_ids) for one in played],
             "completion_ids": [list(one.response_ids) for one in played],
