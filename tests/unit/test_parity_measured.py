@@ -12,8 +12,19 @@ from xp.__main__ import main
 from xp.backends.base import render_module
 from xp.cli import parity_measure
 from xp.cli.parity import DOCS
-from xp.cli.parity_measure import PROGRAMS, ParityMeasure, case_of, largest, measure, section, spec_of, unexplained
-from xp.cli.parity_options import OPTIONS, Option
+from xp.cli.parity_measure import (
+    PROGRAMS,
+    SKIPPED,
+    ParityMeasure,
+    case_of,
+    largest,
+    measure,
+    reported,
+    section,
+    spec_of,
+    unexplained,
+)
+from xp.cli.parity_options import OPTIONS, REPORTED, Option
 from xp.errors import XpError
 from xp.worker.parity.recorded import BAR, batch
 
@@ -42,6 +53,33 @@ def test_what_the_measure_says_is_refused_is_refused() -> None:
             if "refused" in cell:
                 spec = spec_of(option, backend, ())
                 assert cell["refused"] == str(render_module(spec).refusals(spec)[0])
+
+
+def test_what_a_trainer_reports_is_the_papers_or_has_a_reason() -> None:
+    found = {(backend, metric): value for backend, metric, value in reported(COMMITTED)}
+    assert {backend for backend, _ in found} == set(PROGRAMS)
+    assert {"training/loss", "training/kl", "training/entropy"} <= {metric for _, metric in found}
+    assert {key for key, value in found.items() if value > BAR} == set(REPORTED)
+
+
+def test_each_trainer_applies_the_learning_rate_that_xp_means() -> None:
+    schedules = [name for name in COMMITTED.options if name.startswith(("lr_schedule=", "warmup_updates="))]
+    assert len(schedules) == 5
+    rates = [cell["learning_rate"] for name in schedules for cell in COMMITTED.options[name].values()]
+    assert max(rates) < BAR
+
+
+def test_another_reported_metric_is_named() -> None:
+    cell = {"loss": 0.0, "reported": {"training/kl": [1.0, 1.1]}}
+    assert unexplained(ParityMeasure((), {"algorithm=grpo": {"slime": cell}})) == [
+        "slime reports another training/kl: it differs by 9.1e-02; expected at most 1e-05"
+    ]
+
+
+def test_an_option_that_a_trainer_is_not_measured_for_says_why() -> None:
+    for option in OPTIONS:
+        for backend, reason in option.not_on.items():
+            assert COMMITTED.options[option.name][backend] == {SKIPPED: reason}
 
 
 def test_a_difference_without_a_reason_and_a_missing_trainer_are_named() -> None:

@@ -65,11 +65,12 @@ class ExactPolicy:
         from safetensors.torch import load_file
         from transformers import AutoConfig, AutoModelForCausalLM
 
-        # Not from_pretrained: SGLang, which Slime imports, changes it so that the rotary frequencies stay unset.
+        # Not from_pretrained: SGLang, which Slime imports, changes it so that the rotary frequencies stay unset. And
+        # tied here, since SkyRL changes where transformers ties.
         config = AutoConfig.from_pretrained(directory)
         self.model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float64)
         self.model.load_state_dict(load_file(directory / "model.safetensors"), strict=False)
-        self.model.tie_weights()
+        self.model.lm_head.weight = self.model.model.embed_tokens.weight
         keep_precision(self.model)
         self._trained: dict[str, Any] = dict(self.model.named_parameters())
         if scale is not None and adapters is not None:
