@@ -19,7 +19,7 @@ examples:
 """
 
 PARITY: Final = """\
-parity measure [overrides] [backends=trl,skyrl] [--python skyrl=PATH]
+parity measure [overrides] [backends=trl,skyrl,slime] [--python skyrl=PATH]
   sends one recorded batch through each trainer's own code, for every option of
   `algorithm`, and shows how far its updates are from the papers' in float64;
   exit 1 or above where one differs by more than 1e-5 without a known reason

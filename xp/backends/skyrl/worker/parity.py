@@ -35,16 +35,22 @@ def main(argv: Sequence[str]) -> None:
 def updates(case: ParityCase, episodes: Sequence[RecordedEpisode], model: Path, scratch: Path) -> Found:
     """One rollout step of the case, as the trainer makes it."""
     cfg, trainer = _trainer(SkyRLTrainStageConfig.from_json(case.config), model, scratch)
+    if case.lora_scale is not None:
+        cfg.trainer.bf16 = False  # the measured spec is one of accelerators
     with _in(case.precision):
         trainer.dispatch = InProcess(cfg, model, case.num_updates)
     for group in trainer.dispatch.workers["policy"].optimizer.param_groups:
         group["eps"] = case.rule.adam_eps
     trainer.ref_model = trainer.dispatch.workers.get("ref")
     policy = trainer.dispatch.workers["policy"].model.model
-    trained = {name: one for name, one in policy.named_parameters() if one.requires_grad}
-    start = {name: whole(weight) for name, weight in trained.items()}
+
+    def trained() -> dict[str, Any]:
+        # Asked anew each time: FSDP ties what is tied with the first forward pass.
+        return {name: one for name, one in policy.named_parameters() if one.requires_grad}
+
+    start = {name: whole(weight) for name, weight in trained().items()}
     uids = [str(episode.group) for episode in episodes]
-    with watched(found := Found([], [], [], [], start, []), lambda: trained):
+    with watched(found := Found([], [], [], [], start, []), trained):
         generated, uids = trainer.postprocess_generator_output(generated_of(case, episodes), uids)
         data = trainer.fwd_logprobs_values_reward(trainer.convert_to_training_input(generated, uids))
         data = with_engine(trainer.compute_advantages_and_returns(data), episodes)
@@ -73,7 +79,6 @@ def _trainer(config: SkyRLTrainStageConfig, model: Path, scratch: Path) -> tuple
     register_estimator()
     cfg = SkyRLTrainConfig.from_cli_overrides(config.common.native(str(model), scratch, str(model)))
     validate_cfg(cfg)
-    cfg.trainer.bf16 = False  # also where the measured spec is one of accelerators
     tokenizer = AutoTokenizer.from_pretrained(model)
     write_view([task(group) for group in range(config.prompts_per_step)], scratch / "train.parquet")
     silent = SimpleNamespace(updated=lambda *_: None, compared=lambda *_: None)

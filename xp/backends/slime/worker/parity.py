@@ -165,7 +165,7 @@ def _actor(args: Any) -> Any:
 def _rollout_data(
     config: SlimeTrainConfig, args: Any, actor: Any, episodes: Sequence[RecordedEpisode], model: Path
 ) -> Any:
-    """What the actor gets of the batch, through Slime's rollout manager; Ray's object store is left out."""
+    """The actor's share of the batch, through Slime's rollout manager; Ray's object store is left out."""
     from slime.ray import rollout
     from slime.utils import data
     from slime.utils.misc import load_function

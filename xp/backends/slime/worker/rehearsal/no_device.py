@@ -56,7 +56,7 @@ class _EmptyModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         module.__version__ = "0"  # type: ignore[attr-defined]
 
 
-class _AfterImport(importlib.abc.MetaPathFinder):
+class _DoneAfterImport(importlib.abc.MetaPathFinder):
     """Runs a function on a module right after its import."""
 
     def __init__(self, name: str, then: Any) -> None:
@@ -127,8 +127,8 @@ def install() -> None:
     """Put them in place; before anything of Slime or Megatron-LM is imported."""
     sys.meta_path[:0] = [
         _EmptyModules(),
-        _AfterImport("slime.utils.accelerator", _without_device),
-        *([] if "torch.cuda" in sys.modules else [_AfterImport("torch.cuda", _hopper)]),
+        _DoneAfterImport("slime.utils.accelerator", _without_device),
+        *([] if "torch.cuda" in sys.modules else [_DoneAfterImport("torch.cuda", _hopper)]),
     ]
     if "torch.cuda" in sys.modules:
         _hopper(sys.modules["torch.cuda"])
