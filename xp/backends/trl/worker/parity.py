@@ -68,7 +68,7 @@ def updates(case: ParityCase, episodes: Sequence[RecordedEpisode], model: Path, 
 
 
 def _merged(own: Found) -> Found:
-    """Of all ranks: DDP has one gradient of theirs, whose loss is the mean of theirs."""
+    """Merges the ranks: DDP has one gradient, that of the mean of their losses."""
     import torch
 
     shares: list[Any] = [None] * torch.distributed.get_world_size()

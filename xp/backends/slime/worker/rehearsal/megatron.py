@@ -34,7 +34,7 @@ LOCAL: dict[str, Any] = {
     "world_size": 1,
     "data_parallel_size": 1,
 }
-"""What Megatron's local layers want on a CPU, over what xp renders."""
+"""Arguments that Megatron's local layers need on a CPU, over what xp renders."""
 
 
 class _Stream:
