@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.reliability.test_sessions import wait_for
 from tests.unit.test_envs_graded import graded
 from xp.backends.stages.episode import episode_config, user_modules
 from xp.compose import compose
@@ -184,3 +187,21 @@ def test_a_package_runs_beside_every_trainer_by_an_interpreter_of_its_own(backen
     assert all(
         EpisodeConfig.from_json(text).members["reasoning_gym"].python == "/opt/gym/bin/python" for text in written
     )
+
+
+def places() -> set[Path]:
+    return set(Path(tempfile.gettempdir()).glob("xp-host-*"))
+
+
+@pytest.mark.parametrize("end", ["close", "kill"])
+def test_the_directory_of_a_process_goes_with_it(end: str) -> None:
+    before = places()
+    provider = HostedGrader(graded("equals"), os.environ)
+    assert provider.splits()
+    (place,) = places() - before
+    if end == "kill":
+        os.kill(int(place.name.split("-")[2]), signal.SIGKILL)
+    else:
+        provider.close()
+    assert wait_for(lambda: not place.exists())
+    provider.close()

@@ -5,12 +5,16 @@ from __future__ import annotations
 import itertools
 import multiprocessing
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, Final
 
 from xp.envs import base
@@ -23,6 +27,11 @@ from xp.security.environment import inherited
 
 STOP_S: Final = 2.0
 """For a process that has hung up to end by itself."""
+
+
+def place_prefix(pid: int) -> str:
+    """First part of the name of a child's directory of temporary files, if it makes one."""
+    return f"xp-host-{pid}-"
 
 
 class ChildProcess:
@@ -55,12 +64,12 @@ class ChildProcess:
         """A new name for a conversation."""
         return next(self._numbers)
 
-    def close(self) -> None:
-        """End the child."""
+    def close(self, grace_s: float = 0.0) -> None:
+        """End the child; one that has an end of its own gets `grace_s` for it."""
         with self._lock:
             child, self._child = self._child, None
         if child is not None:
-            child.end("it is closed")
+            child.end("it is closed", grace_s)
 
 
 class Child:
@@ -114,11 +123,16 @@ class Child:
             raise DeadlineExceeded(f"{what} took longer than {limit_s:g} s") from None
         return _result(kind, value, what)
 
-    def end(self, why: str) -> None:
-        """Kill it; whoever waits is told why."""
+    def end(self, why: str, grace_s: float = 0.0) -> None:
+        """Kill it, after so many seconds in which it may end by itself; whoever waits is told why."""
         self._gone = self._gone or why
-        if self._owner == os.getpid():
-            self._process.kill()
+        if self._owner != os.getpid():
+            return
+        if grace_s:
+            self._process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(grace_s)
+        self._process.kill()
 
     def _read(self, connection: Connection) -> None:
         while True:
@@ -136,6 +150,8 @@ class Child:
                 code = self._process.wait()
             self._gone = self._gone or f"it ended with code {code}"
             connection.close()
+            for place in Path(tempfile.gettempdir()).glob(f"{place_prefix(self._process.pid)}*"):
+                shutil.rmtree(place, ignore_errors=True)  # It was killed, and could not remove it itself.
         for done in list(self._waiting.values()):
             done.set_result(("gone", self._gone))
 

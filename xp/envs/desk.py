@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -52,11 +53,30 @@ class Desk:
 
 
 def serve(clerk_of: Callable[[EnvConfig], Any]) -> None:
-    """The program of a child: its arguments are the connection's descriptor and the parent's process id."""
+    """The program of a child: its arguments are the connection's descriptor and the parent's process id.
+
+    A clerk with a method `end` is ended by it, whatever ends the conversation.
+    """
     die_with(int(sys.argv[2]))
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # What the code there prints is no part of a stage's output.
     connection = Connection(int(sys.argv[1]))
     config: EnvConfig = connection.recv()
     bound_memory(config.limits.memory_gb)
-    Desk(connection, clerk_of(config)).serve()
+    clerk = clerk_of(config)
+    if (end := getattr(clerk, "end", None)) is None:
+        Desk(connection, clerk).serve()
+    else:
+        signal.signal(signal.SIGTERM, _leave)
+        try:
+            Desk(connection, clerk).serve()
+        except SystemExit:
+            pass
+        finally:
+            end()
     os._exit(0)  # What hangs on a thread of its own does not keep the process.
+
+
+def _leave(*_: Any) -> None:
+    """The parent is gone; a second signal does not disturb the end."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise SystemExit

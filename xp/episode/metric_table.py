@@ -75,7 +75,7 @@ METRICS: Final = (
         "judges/<name>",
         "tokens; US dollars",
         "Sum over this step's scored episodes of what judge models and simulated users read (`prompt_tokens`), wrote"
-        " (`completion_tokens`) and cost (`cost_usd`: by `env.options.prices`, or as the endpoint reports it).",
+        " (`completion_tokens`) and cost (`cost_usd`: by the option `prices`, or as the endpoint reports it).",
         "Absent without judges; `cost_usd` is absent where the price of one is unknown.",
     ),
     Metric(

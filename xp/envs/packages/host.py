@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
+import threading
+import time
 from collections.abc import Sequence
-from typing import Any
+from contextlib import suppress
+from typing import Any, Final
 
 from xp.envs.base import Provider, Session, SessionLost, Task, ToolResult
+from xp.envs.child_process import place_prefix
 from xp.envs.config import EnvConfig
 from xp.envs.desk import serve
 from xp.load import load_object
 
+END_S: Final = 4.0
+"""For what is still open when the parent is gone; xp.envs.bounds ends this process after five seconds."""
+
 
 class HostClerk:
-    """Holds a provider and its sessions; see xp.envs.desk."""
+    """Holds a provider and its sessions, and a directory for all temporary files of theirs; see xp.envs.desk."""
 
     def __init__(self, config: EnvConfig) -> None:
         self._config = config
         self._sessions: dict[int, Session] = {}
-        self._provider: Provider
+        self._provider: Provider | None = None
+        self._place = tempfile.mkdtemp(prefix=place_prefix(os.getpid()))
+        tempfile.tempdir = os.environ["TMPDIR"] = self._place
 
     def start(self, _: int, hosted: str) -> str | None:
         """Make the provider `module:Class`; gives the name of a module that this Python lacks."""
@@ -29,16 +40,17 @@ class HostClerk:
         return None
 
     def version(self, _: int, __: None) -> str:
-        return self._provider.version()
+        return self._held().version()
 
     def sizes(self, _: int, __: None) -> dict[str, int]:
-        return {split: self._provider.num_tasks(split) for split in self._provider.splits()}
+        provider = self._held()
+        return {split: provider.num_tasks(split) for split in provider.splits()}
 
     def specs(self, _: int, wanted: tuple[str, Sequence[int]]) -> list[dict[str, Any]]:
-        return [dict(task.spec) for task in self._provider.tasks(*wanted)]
+        return [dict(task.spec) for task in self._held().tasks(*wanted)]
 
     def open(self, number: int, task: tuple[str, int]) -> dict[str, Any]:
-        session = self._sessions[number] = self._provider.open(Task(self._config.name, *task))
+        session = self._sessions[number] = self._held().open(Task(self._config.name, *task))
         return {"prompt": session.prompt(), "tools": session.tools(), "takes_answer": session.takes_answer}
 
     def call(self, number: int, call: tuple[str, dict[str, Any]]) -> ToolResult:
@@ -50,6 +62,32 @@ class HostClerk:
     def close(self, number: int, _: None) -> None:
         if (session := self._sessions.pop(number, None)) is not None:
             session.close()
+
+    def shut(self, _: int, __: None) -> None:
+        """End all sessions and the provider."""
+        sessions, self._sessions = list(self._sessions.values()), {}
+        for session in sessions:
+            session.close()
+        provider, self._provider = self._provider, None
+        if provider is not None:
+            with suppress(Exception):
+                provider.close()
+
+    def end(self) -> None:
+        """Leave nothing behind, also where the provider does not end in time."""
+        shutting = threading.Thread(target=self.shut, args=(0, None), daemon=True)
+        shutting.start()
+        shutting.join(END_S)
+        for _ in range(10):  # A thread that still writes may bring a file back.
+            shutil.rmtree(self._place, ignore_errors=True)
+            if not os.path.exists(self._place):
+                break
+            time.sleep(0.05)
+
+    def _held(self) -> Provider:
+        if self._provider is None:
+            raise SessionLost("the provider is closed")
+        return self._provider
 
     def _session(self, number: int) -> Session:
         if number not in self._sessions:

@@ -21,7 +21,7 @@ from xp.envs.packages.conversation import ModelRequest
 from xp.envs.packages.inspect_model import POLICY, conversations
 
 START_S: Final = 240.0
-CLOSE_S: Final = 60.0
+CLOSE_S: Final = 8.0
 Key = tuple[int | str, int]
 """Id and epoch of a sample in the evaluation: a sample that is played again has another epoch."""
 

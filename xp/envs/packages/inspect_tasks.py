@@ -5,6 +5,8 @@ inspect_ai plays the sample: its solver, its tools, its limits and its scorers. 
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Any, Final
@@ -33,6 +35,7 @@ class InspectTasks:
 
     def __init__(self, config: EnvConfig, environ: Mapping[str, str]) -> None:
         self._config = config
+        os.environ["XDG_DATA_HOME"] = tempfile.gettempdir()  # Its traces hold the conversations.
         roles = {name: _role(config, name, one, environ) for name, one in config.options["roles"].items()}
         task = _task(config)
         self._samples = _samples(config, task)
