@@ -28,6 +28,8 @@ BIN := $(VENV)/bin
 XP := $(BIN)/python -m xp
 # Makes an environment and installs torch: $(call venv,DIRECTORY)
 venv = $(PYTHON) setup/make_venv.py $(1) "$(TORCH)" $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL))
+# Installs packages in an environment, $(call install,DIRECTORY): with uv, a tenth of the time, where `make setup` brought it.
+install = $(if $(wildcard $(BIN)/uv),$(BIN)/uv pip install --python $(1)/bin/python,$(1)/bin/pip install) --quiet
 RECIPES := $(basename $(notdir $(wildcard recipes/*.yaml)))
 
 .DEFAULT_GOAL := help
@@ -96,8 +98,8 @@ test-install: setup  ## Really install the trainers' locks (several GB) and try 
 # dependencies that want a GPU (requirements-skyrl.txt says which); of trl the tests read a chat template.
 $(SKYRL_VENV)/.done: requirements-skyrl.txt
 	$(call venv,$(SKYRL_VENV))
-	$(SKYRL_VENV)/bin/pip install --quiet --no-deps skyrl==0.3.0 skyrl-gym==0.4.0 trl==1.16.0
-	$(SKYRL_VENV)/bin/pip install --quiet --requirement requirements-skyrl.txt
+	$(call install,$(SKYRL_VENV)) --no-deps skyrl==0.3.0 skyrl-gym==0.4.0 trl==1.16.0
+	$(call install,$(SKYRL_VENV)) --requirement requirements-skyrl.txt
 	touch $@
 
 # With SKYRL_PATH, a checkout takes the place of the wheel.

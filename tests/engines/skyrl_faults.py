@@ -9,8 +9,12 @@ import json
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from importlib import import_module
-from typing import Any
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from typing import Any, cast
 
 from xp.backends.skyrl.worker.rehearsal import stand_ins
 from xp.worker.program import run_stage
@@ -18,13 +22,40 @@ from xp.worker.program import run_stage
 FAULTS = "XP_TEST_FAULTS"
 """Variable: what is broken, as JSON."""
 LEFT_OUT = "layers.1."
+WORKERS = "xp.backends.skyrl.worker.workers"
+UNTIED = "untied"
+"""A fault of the whole run: SkyRL's FSDP gives the head a weight of its own, which vLLM never takes."""
 
 
 def prepare_process() -> None:
     """Set-up hook of each of Ray's workers, with the faults."""
     stand_ins.prepare_process()
-    if faults := json.loads(os.environ[FAULTS]):
+    faults = json.loads(os.environ[FAULTS])
+    if faults == UNTIED:
+        sys.meta_path.insert(0, _Untying())
+    elif faults:
         _break_transfers(faults)
+
+
+class _Untying(MetaPathFinder):
+    """Takes xp's repair out of the module of SkyRL's workers; only some of Ray's processes import it."""
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        del path, target
+        if name != WORKERS:
+            return None
+        sys.meta_path.remove(self)
+        spec = find_spec(name)
+        assert spec is not None
+        loader = cast("Loader", spec.loader)
+        execute = loader.exec_module
+
+        def execute_and_untie(module: Any) -> None:
+            execute(module)
+            module._tying = nullcontext
+
+        loader.exec_module = execute_and_untie  # type: ignore[method-assign]
+        return spec
 
 
 def _break_transfers(faults: dict[str, str]) -> None:

@@ -15,9 +15,11 @@ from tests.engines import needs_vllm
 
 pytest.importorskip("skyrl", reason="SkyRL with its real engine: make test-vllm")
 
+from tests.engines.skyrl_faults import UNTIED
 from tests.tiny import leave_untrained
 from xp.compose import compose
 from xp.episode.metrics_file import read_metrics
+from xp.errors import ExitCode
 from xp.planning.plan import build_plan
 
 pytestmark = [needs_vllm, pytest.mark.slow, pytest.mark.timeout(1500)]
@@ -38,13 +40,20 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return leave_untrained(tmp_path_factory.mktemp("outputs"), *SMALL)
 
 
-def run(outputs: Path, name: str, *overrides: str, faults: Any = None) -> subprocess.CompletedProcess[str]:
-    """The train stage of a run of this name, with faults of tests/engines/skyrl_faults.py."""
+def run(
+    outputs: Path, name: str, *overrides: str, faults: Any = None, instead: tuple[str, str] = ("", "")
+) -> subprocess.CompletedProcess[str]:
+    """The train stage of a run of this name, with faults of tests/engines/skyrl_faults.py.
+
+    Args:
+        instead: a text of the stage's config, and the one that takes its place.
+    """
     plan = build_plan(compose([*SMALL, *overrides]), name, 1)
     job = next(one for one in plan.stages if one.name == "train").job
     for path, text in job.files.items():
         (outputs / path).parent.mkdir(parents=True, exist_ok=True)
-        (outputs / path).write_text(text)
+        (outputs / path).write_text(text.replace(*instead) if instead[0] else text)
+    assert any(instead[0] in text for text in job.files.values())
     *_, module, config = job.argv
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
     argv = [sys.executable, "-m", "tests.engines.skyrl_faults", module, config, json.dumps(faults)]
@@ -84,3 +93,31 @@ def test_servers_beside_training_agree_too(outputs: Path) -> None:
     print([f"{gap:.1e}" for gap in found])
     assert len(found) == 3
     assert max(found) < BAR
+
+
+EXTENSION = "xp.backends.skyrl.worker.rehearsal.extension.SkyRLExtension"
+
+
+@pytest.mark.parametrize(
+    ("faults", "instead", "step"),
+    [
+        (None, ("inference_engine.model_dtype=float32", "inference_engine.model_dtype=bfloat16"), 1),
+        (UNTIED, ("", ""), 2),
+        (None, (EXTENSION, "tests.engines.packed_head.SkyRLExtension"), 2),
+    ],
+    ids=["dtype", "untied", "head"],
+)
+def test_the_run_stops_where_the_engine_has_another_type_or_another_head(
+    outputs: Path, faults: Any, instead: tuple[str, str], step: int, request: pytest.FixtureRequest
+) -> None:
+    name = request.node.callspec.id
+    limits = ("training.num_steps=3", "training.max_logprob_gap=1e-4")
+    done = run(outputs, name, *limits, faults=faults, instead=instead)
+    assert done.returncode == ExitCode.DIVERGED, done.stdout[-5000:] + done.stderr[-5000:]
+    said = done.stdout + done.stderr
+    assert f"rollout step {step}: the engine's log-probabilities" in said
+    print(next(line for line in said.splitlines() if "the engine's log-probabilities" in line))
+    lines = read_metrics(outputs / f"runs/{name}/metrics.jsonl", "train")
+    updated = [line["training/logprob_gap"] for line in lines if "training/grad_norm" in line]
+    assert len(updated) == step - 1
+    assert all(gap < BAR for gap in updated)
