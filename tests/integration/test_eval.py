@@ -95,7 +95,7 @@ def test_an_endpoint_is_evaluated_with_figures_files_and_a_table_of_80_columns(
     right = [one["rewards"] for one in result["tasks"].values()]
     assert result["summary"]["reward"]["value"] == pytest.approx(sum(map(sum, right)) / 60)
     assert result["summary"]["num_tasks"] == 30
-    assert result["usage"] == {"prompt_tokens": 60 * 20, "completion_tokens": 300, "cost_usd": None}
+    assert result["usage"] == {"prompt_tokens": 60 * 20, "completion_tokens": 300, "cost_usd": None, "judges": {}}
     assert pq.read_table(place / "episodes.parquet").num_rows == 60
     assert "| multiply | stub | 60 |" in (place / "table.md").read_text()
     assert r"multiply & stub & 60" in (place / "table.tex").read_text()

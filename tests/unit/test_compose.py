@@ -40,6 +40,7 @@ FRAMES = {
     **{f"openenv_{name}": ["env.target=http://127.0.0.1:8000"] for name in ("atari", "finrl", "openspiel", "sumo_rl")},
     "hf": ["model.path=Org/Name"],
     "custom": ["algorithm.advantage_fn=my_pkg.algorithms:mine"],
+    "skypilot": ["launcher.bucket=s3://my-bucket"],
 }
 """Options that are only a frame, and what a user gives them."""
 
@@ -47,7 +48,7 @@ FRAMES = {
 @pytest.mark.parametrize(("group", "option"), [(g, o) for g in GROUPS for o in options(g)])
 def test_every_option_of_every_group_composes(group: str, option: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    given = FRAMES.get(option, []) if group in ("env", "algorithm", "model") else []
+    given = FRAMES.get(option, []) if group in ("env", "algorithm", "model", "launcher") else []
     assert to_yaml(compose([f"{group}={option}", *given]))
 
 
