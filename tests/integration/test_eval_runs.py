@@ -174,13 +174,13 @@ def test_names_may_be_beginnings_and_patterns_and_what_does_not_exist_is_said_to
     outputs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = f"outputs={outputs}"
-    assert main(["runs", "compare", "multiply-R-0", "multiply-R-5", "--paired", root]) == 0
+    assert main(["runs", "compare", "multiply-R-0-", "multiply-R-5-", "--paired", root]) == 0
     assert "multiply-R-5-" in capsys.readouterr().out
     assert main(["runs", "compare", "multiply-R-[05]-*", "--paired", root]) == 0
     for words, told in (
         (["multiply-R", "R"], "multiply-R is the beginning of 4 names: multiply-R-0-"),
         (["R", "nothing"], "nothing: no run and no evaluation below"),
-        (["multiply-R-0"], "is one evaluation; name another one"),
+        (["multiply-R-0-"], "is one evaluation; name another one"),
         (["R", "--csv"], "compare --paired is shown as text or with --json"),
     ):
         assert main(["runs", "compare", *words, "--paired", root]) != 0

@@ -216,7 +216,7 @@ def test_slimes_checkouts_are_those_of_its_image_and_kubernetes_has_a_volume(tmp
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("launcher=skypilot",), "set one of bucket and volume"),
+        (("launcher=skypilot",), "launcher.options: set one of bucket and volume"),
         (("launcher=kubernetes", "launcher.options.bucket=b"), "set one of bucket and volume"),
         (("launcher=skypilot", "launcher.options.buckt=b"), "buckt: unknown key"),
     ],

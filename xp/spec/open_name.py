@@ -76,12 +76,16 @@ def checked_options(kind: Kind, name: str, given: Mapping[str, Any]) -> dict[str
     try:
         found = model.model_validate_json(json.dumps(given))
     except ValidationError as error:
-        faults += [
-            f"{'.'.join(map(str, one['loc']))}={one['input']}: {one['msg'].removeprefix('Input ')}"
-            for one in error.errors()
-            if one["type"] != "extra_forbidden"
-        ]
+        faults += [_told(one) for one in error.errors() if one["type"] != "extra_forbidden"]
     if faults:
         raise ValueError("; ".join(faults))
     completed: dict[str, Any] = found.model_dump(mode="json")
     return completed
+
+
+def _told(error: Any) -> str:
+    """A fault of an option; one of several options together has its own words, and no value to show."""
+    key = ".".join(map(str, error["loc"]))
+    if error["type"] == "value_error":
+        return f"{key}: {error['ctx']['error']}" if key else str(error["ctx"]["error"])
+    return f"{key}={error['input']}: {error['msg'].removeprefix('Input ')}"
