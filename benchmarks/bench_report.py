@@ -25,7 +25,7 @@ def main() -> None:
         run = make_run(outputs, "run-large", num_steps=NUM_STEPS)
         count = _fill(run)
         command = [sys.executable, "-m", "xp", "report", "run-large", f"outputs={outputs}"]
-        # As on a user's machine: bytecode is compiled once, and the second call finds it.
+        # Bytecode is compiled once, as on a user's machine; the second call finds it.
         there = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
         there["PYTHONPYCACHEPREFIX"] = str(outputs / "bytecode")
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=there)

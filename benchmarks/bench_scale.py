@@ -29,11 +29,11 @@ from xp.episode.trajectory import Tokens, Trajectory, TrajectoryWriter
 
 SIZES = (256, 1024, 4096)
 CALLERS = 256
-"""Threads that open, call and close."""
+"""Threads that open, call and close sessions."""
 EPISODES = 32 * 16
 TURNS = 64
 TOKENS = 131_072
-"""Of one episode; four characters each."""
+"""Tokens of one episode, of four characters each."""
 LARGE_STEPS = 2
 STEPS = 200
 SHARE = 64
@@ -42,7 +42,7 @@ SHARE = 64
 
 @dataclass(frozen=True)
 class Held:
-    """What a process holds."""
+    """Memory and handles of a process."""
 
     memory: int
     """Bytes that are resident."""

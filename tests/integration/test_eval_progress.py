@@ -23,7 +23,7 @@ PRICES = ("model.price_in=100", "model.price_out=1000")
 
 
 def on_a_terminal(command: list[str]) -> tuple[str, int]:
-    """What a command writes to a terminal of 100 columns, as text without colours, and its exit code."""
+    """Output of a command on a terminal of 100 columns, as text without colours, and its exit code."""
     ours, theirs = pty.openpty()
     environ = {**os.environ, "COLUMNS": "100", "TERM": "xterm"}
     with subprocess.Popen(command, cwd=ROOT, env=environ, stdin=theirs, stdout=theirs, stderr=theirs) as process:

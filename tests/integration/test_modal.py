@@ -45,7 +45,7 @@ def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class InTheCloud:
-    """What both contracts ask of a place that does not see this machine."""
+    """Answers of a place that does not see this machine to both contracts."""
 
     cloud: Path
 

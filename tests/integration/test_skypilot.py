@@ -46,7 +46,7 @@ def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class OnSomeCloud:
-    """What both contracts ask of a place that does not see this machine."""
+    """Answers of a place that does not see this machine to both contracts."""
 
     cloud: Path
 

@@ -19,7 +19,7 @@ from xp.launchers.ray_head import GUARD, START
 STATE = Path(os.environ.get("XP_NODES", "/var/lib/xp-slurm-nodes"))
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
 SMALL = ("hardware.num_nodes=2", "hardware.num_cpus=2", "hardware.memory_gb=4")
-"""Of each node."""
+"""Two nodes, and the size of each."""
 QUICK = ("training.num_steps=2", "training.micro_batch_size=32", "env.held_out.num_tasks=32")
 
 

@@ -13,8 +13,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -27,10 +25,9 @@ from xp.launchers import modal_app
 from xp.launchers.base import Context, Echo, Launch, now
 from xp.launchers.cluster import SUBMITTED, TimedOut, ask, identity, inherited, read_launches, write_launches
 from xp.launchers.files import inside, write_files
+from xp.launchers.log_command import follow_until_over
 from xp.launchers.modal_image import lock_of
 from xp.launchers.node.job_spec import JOB_SPEC, RESULT, make_job_spec
-from xp.launchers.node.log import LogStream
-from xp.launchers.node.pipe import drain
 from xp.security.secrets import Redactor
 from xp.spec.place import LauncherSpec
 
@@ -38,8 +35,6 @@ ANSWER_S = 120.0
 SUBMIT_S = 3600.0
 """The first submission builds the image."""
 ASK_S = 10.0
-QUIET_S = 15.0
-"""Seconds that the last lines of a log may take after the result is there."""
 
 
 def make_launcher(spec: LauncherSpec, outputs: Path) -> ModalLauncher:
@@ -93,23 +88,9 @@ class ModalLauncher:
 
     def wait(self, launch: Launch, echo: Echo) -> int:
         """Follow Modal's log of the app until the result is on the volume, then bring the small results here."""
-        log = self._outputs / launch.log
-        log.parent.mkdir(parents=True, exist_ok=True)
         command = [*_modal(), "app", "logs", launch.native_id, "--follow"]
-        logs = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        with log.open("ab") as file:
-            stream = LogStream(file, self._redactor, echo, on_screen=False)
-            reader = threading.Thread(target=drain, args=(logs, stream), daemon=True)
-            reader.start()
-            try:
-                while (code := self.poll(launch)) is None:
-                    time.sleep(ASK_S)
-                reader.join(QUIET_S)
-            finally:
-                logs.terminate()
-                logs.wait()
-                reader.join(QUIET_S)
-            stream.close()
+        log = self._outputs / launch.log
+        code = follow_until_over(command, log, self._redactor, echo, lambda: self.poll(launch), ASK_S)
         self._bring(launch, leave=("log.txt",))  # written here from Modal's own log
         return code
 

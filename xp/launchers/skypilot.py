@@ -11,8 +11,6 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -24,10 +22,9 @@ from xp.job import Stage
 from xp.launchers.base import Context, Echo, Launch, now
 from xp.launchers.cluster import ask, identity, inherited, read_launches, write_launches
 from xp.launchers.files import write_files
+from xp.launchers.log_command import follow_until_over
 from xp.launchers.modal_image import lock_of
 from xp.launchers.node.job_spec import JOB_SPEC, make_job_spec
-from xp.launchers.node.log import LogStream
-from xp.launchers.node.pipe import drain
 from xp.launchers.skypilot_task import (
     LOCKS,
     MOUNT,
@@ -49,7 +46,6 @@ Options = SkypilotOptions
 ANSWER_S, SUBMIT_S = 120.0, 1800.0
 """Seconds for an answer; a submission may first start SkyPilot's own controller."""
 ASK_S = 10.0
-QUIET_S = 15.0
 OVER = frozenset({"SUCCEEDED", "CANCELLED", "FAILED"})
 """States in which a stage is over; with FAILED_SETUP and the like, which begin with FAILED."""
 
@@ -101,24 +97,9 @@ class SkypilotLauncher:
 
     def wait(self, launch: Launch, echo: Echo) -> int:
         """Follow the job's log until SkyPilot says that it is over."""
-        log = self._outputs / launch.log
-        log.parent.mkdir(parents=True, exist_ok=True)
         command = [*_sky(), "jobs", "logs", "--name", launch.native_id, "--follow"]
-        with log.open("ab") as file:
-            stream = LogStream(file, self._redactor, echo, on_screen=False)
-            logs = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-            reader = threading.Thread(target=drain, args=(logs, stream), daemon=True)
-            reader.start()
-            try:
-                while (code := self.poll(launch)) is None:
-                    time.sleep(ASK_S)
-                reader.join(QUIET_S)
-            finally:
-                logs.terminate()
-                logs.wait()
-                reader.join(QUIET_S)
-            stream.close()
-        return code
+        log = self._outputs / launch.log
+        return follow_until_over(command, log, self._redactor, echo, lambda: self.poll(launch), ASK_S)
 
     def poll(self, launch: Launch) -> int | None:
         """The exit code; None while the job is queued, runs or recovers, or while nobody answers."""
