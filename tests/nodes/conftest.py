@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from xp.launchers.ray_head import GUARD, START
+from xp.launchers.node.guarded import START_RAY, behind_guard
 
 STATE = Path(os.environ.get("XP_NODES", "/var/lib/xp-slurm-nodes"))
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
@@ -70,13 +70,13 @@ def ray_nodes(directory: Path, python: Sequence[str], *start: str) -> Iterator[R
     started = []
     for number, address in enumerate(ADDRESSES, 1):
         command = [
-            *(*python, "-c", START, "start", *words[number - 1], f"--node-ip-address={address}"),
+            *(*python, "-c", START_RAY, "start", *words[number - 1], f"--node-ip-address={address}"),
             *("--disable-usage-stats", "--min-worker-port=0", "--max-worker-port=0", *start),
         ]
         with (directory / f"ray_{number}.log").open("wb") as log:
             started.append(
                 subprocess.Popen(
-                    on_node(number, sys.executable, "-E", "-P", str(GUARD), "10", *command),
+                    on_node(number, *behind_guard(command, 10)),
                     env={**os.environ, **variables, "PATH": path},
                     stdin=subprocess.PIPE,
                     stdout=log,

@@ -20,12 +20,12 @@ from xp.launchers.cluster import inherited
 from xp.launchers.files import write_files
 from xp.launchers.limits import needs_one_node
 from xp.launchers.node.gpus import Gpus, claim
+from xp.launchers.node.guarded import behind_guard
 from xp.launchers.node.log import LogStream, is_screen
 from xp.launchers.node.pipe import drain
 from xp.launchers.preflight import check_machine, checkouts, interpreter, project
 from xp.spec.place import LauncherSpec
 
-GUARD = Path(__file__).parent / "node" / "guard.py"
 TREE_LOCK = ".tree.lock"
 TREE_PATIENCE_S = 10.0
 """Seconds beyond its grace period that the process tree of an earlier attempt may take to end."""
@@ -89,7 +89,7 @@ class LocalLauncher:
         argv = [python if part == "python" and at == 0 else part for at, part in enumerate(stage.job.argv)]
         hold = self._hold_tree(context)
         process = subprocess.Popen(
-            [sys.executable, "-E", "-P", str(GUARD), str(self._grace_s), *argv],
+            behind_guard(argv, self._grace_s),
             cwd=context.outputs,
             env=self._environment(stage, context),
             stdin=subprocess.PIPE,

@@ -10,16 +10,13 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
 
 from xp.errors import ExitCode, XpError
+from xp.launchers.node.guarded import START_RAY, behind_guard, end_guarded
 from xp.security import own_ray
 from xp.security.loopback import HOST
 
-GUARD = Path(__file__).parent / "node" / "guard.py"
 START_S = 180.0
-START = "import signal; from ray.scripts.scripts import cli; cli(standalone_mode=False); signal.pause()"
-"""Not `--block`, which ends everything when one process ends, also Ray Client's server, which a busy machine fails."""
 GRACE_S = 10.0
 
 
@@ -32,7 +29,7 @@ class RayHead:
         dashboard, client, agent = free_ports(3)
         self.address = f"http://{HOST}:{dashboard}"
         command = [
-            *(sys.executable, "-c", START, "start", "--head", "--disable-usage-stats", "--port=0"),
+            *(sys.executable, "-c", START_RAY, "start", "--head", "--disable-usage-stats", "--port=0"),
             *("--min-worker-port=0", "--max-worker-port=0", f"--temp-dir={own_ray.files(self._directory)}"),
             *(f"--node-ip-address={HOST}", f"--dashboard-host={HOST}", f"--dashboard-port={dashboard}"),
             *(f"--ray-client-server-port={client}", f"--dashboard-agent-listen-port={agent}"),
@@ -47,7 +44,7 @@ class RayHead:
         self._log = self._directory / "head.log"
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-E", "-P", str(GUARD), str(GRACE_S), *command],
+                behind_guard(command, GRACE_S),
                 env=variables,
                 stdin=subprocess.PIPE,
                 stdout=log,
@@ -68,12 +65,7 @@ class RayHead:
 
     def stop(self) -> None:
         """End every process of the cluster and remove its files."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        try:
-            self._process.wait(2 * GRACE_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
+        end_guarded(self._process, 2 * GRACE_S)
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def _wait(self) -> None:

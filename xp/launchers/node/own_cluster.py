@@ -9,21 +9,19 @@ from __future__ import annotations
 import shutil
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from xp.errors import ExitCode, XpError
+from xp.launchers.node.guarded import START_RAY, behind_guard, end_guarded
 from xp.launchers.node.job_spec import JobSpec
 from xp.launchers.node.program import Ending, deaf_to_usr2, variables
 from xp.launchers.preflight import interpreter
 from xp.security import own_ray
 from xp.worker.nodes import Nodes, free_port, own_address
 
-GUARD = Path(__file__).parent / "guard.py"
-START = "import signal; from ray.scripts.scripts import cli; cli(standalone_mode=False); signal.pause()"
 WAIT = """
 import os, sys, time, ray
 wanted, end = int(sys.argv[1]), time.monotonic() + float(sys.argv[2])
@@ -89,14 +87,14 @@ class _Part:
         environ = own_ray.joining(variables(spec), self.told)
         del environ["RAY_ADDRESS"]  # or `ray start` would refuse to start a second one
         command = [
-            *(interpreter(spec.runtime), "-c", START, "start", *place, "--disable-usage-stats"),
+            *(interpreter(spec.runtime), "-c", START_RAY, "start", *place, "--disable-usage-stats"),
             *(f"--node-ip-address={own_address(nodes.address)}", f"--num-cpus={cpus}", f"--num-gpus={gpus}"),
             *("--min-worker-port=0", "--max-worker-port=0"),
             f"--dashboard-agent-listen-port={free_port('127.0.0.1')}",
         ]
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-E", "-P", str(GUARD), str(GRACE_S), *command],
+                behind_guard(command, GRACE_S),
                 cwd=spec.root,
                 env=environ,
                 stdin=subprocess.PIPE,
@@ -113,12 +111,7 @@ class _Part:
 
     def stop(self) -> None:
         """End every process of this node's part and remove its files."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        try:
-            self._process.wait(2 * GRACE_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
+        end_guarded(self._process, 2 * GRACE_S)
         shutil.rmtree(self._directory, ignore_errors=True)
 
 

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from xp.errors import ExitCode
+from xp.launchers.node.guarded import behind_guard
 from xp.launchers.node.job_spec import JobSpec
 from xp.launchers.node.spread import MEMBER
 from xp.reading import config_of
 from xp.worker.nodes import NUMBER, free_port
 
-GUARD = Path(__file__).parent / "guard.py"
 PLACE_S = 600.0
 """Seconds until the cluster has the nodes free."""
 
@@ -41,7 +41,7 @@ class Member:
         """Start the program; yields what it prints, and its exit code last."""
         argv = [sys.executable, "-m", MEMBER, job_spec, main]
         process = subprocess.Popen(
-            [sys.executable, "-E", "-P", str(GUARD), str(grace_s), *argv],
+            behind_guard(argv, grace_s),
             env={**os.environ, NUMBER: str(number), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             stdin=subprocess.PIPE,  # it ends with this process
             stdout=subprocess.PIPE,
