@@ -253,8 +253,15 @@ tiny-model: setup  ## Build the model that xp ships from nothing again (about fo
 bench: setup  ## Measure the promises of docs/results.md on this machine
 	$(BIN)/python -m benchmarks $(ARGS)
 
+# Finished runs are read, cut ones resumed: the target can be stopped and called again.
+equivalence: setup $(SKYRL_VENV)/.done  ## Five seeds of the embedded default on TRL and SkyRL: do they learn the same? (ARGS="--seeds 1,2 --steps 6"; half an hour)
+	$(BIN)/python -m benchmarks.equivalence --python skyrl=$(SKYRL_VENV)/bin/python $(ARGS)
+
+algorithms: setup $(SKYRL_VENV)/.done  ## Two seeds of each algorithm on SkyRL: does it learn? (ARGS="--algorithms rloo,ppo"; an hour)
+	$(BIN)/python -m benchmarks.algorithms --python $(SKYRL_VENV)/bin/python $(ARGS)
+
 clean:  ## Remove .venv and caches; outputs/ stays
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
-.PHONY: help test-skypilot parity-measure ordinary-tests chromium tiny-model docs docs-site setup lock audit chaos demo plan test test-slow test-install test-environments test-skyrl test-skyrl-slow rehearse-skyrl test-slime rehearse-slime test-sglang test-vllm test-gpu slurm test-nodes scorecard diagnose-check check format catalogs locks check-locks golden bench clean $(RECIPES) \
+.PHONY: help test-skypilot parity-measure ordinary-tests chromium tiny-model docs docs-site setup lock audit chaos demo plan test test-slow test-install test-environments test-skyrl test-skyrl-slow rehearse-skyrl test-slime rehearse-slime test-sglang test-vllm test-gpu slurm test-nodes scorecard diagnose-check check format catalogs locks check-locks golden bench equivalence algorithms clean $(RECIPES) \
 	$(addprefix prepare-,$(RECIPES)) $(addprefix plan-,$(RECIPES))

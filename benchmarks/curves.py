@@ -1,36 +1,55 @@
 """Several runs' reward by step on one chart: `python -m benchmarks.curves PICTURE.png NAME=RUN_DIRECTORY ...`.
 
-Runs of one spec on several trainers log the same metrics under the same names, so their curves lie on each other.
+Runs of one spec on several trainers log the same metrics under the same names, so their curves lie on each other. Runs
+of the same NAME (the seeds of one spec) are one curve: their mean, with a band.
 """
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
-from xp.episode.metrics_file import read_metrics
+from benchmarks.sweeps import rewards_of
+from xp.evaluation.statistics import mean
+from xp.runs.held_out import held_out
 
 WINDOW = 6
-REWARD = "reward/avg_raw_reward"
+"""Steps of the moving average."""
 
 
 def main(argv: Sequence[str]) -> None:
     """Draw the picture and print the table behind it."""
+    picture, curves = Path(argv[0]), dict[str, list[Sequence[float]]]()
+    for text in argv[1:]:
+        name, _, directory = text.partition("=")
+        rewards = rewards_of(Path(directory))
+        curves.setdefault(name, []).append(rewards)
+        print(f"| {name} | {_ends(Path(directory))} | {' | '.join(windows(rewards))} |")
+    draw(picture, curves)
+
+
+def draw(picture: Path, curves: Mapping[str, Sequence[Sequence[float]]]) -> None:
+    """Draw one curve a name as PNG: each step thin, the moving average thick.
+
+    Args:
+        picture: the file.
+        curves: name -> rewards by step of each of its runs. Of several runs, the curve is their mean, and the band
+            around its moving average the 95 % interval of the mean over runs (Student's).
+    """
     from matplotlib.figure import Figure
 
-    picture, runs = Path(argv[0]), [text.partition("=")[::2] for text in argv[1:]]
     figure = Figure(figsize=(8, 4.5), dpi=120, layout="constrained")
     axes = figure.subplots()
-    for number, (name, directory) in enumerate(runs):
-        rewards = [line[REWARD] for line in read_metrics(Path(directory, "metrics.jsonl"), "train")]
-        steps = range(1, len(rewards) + 1)
-        axes.plot(steps, rewards, color=f"C{number}", alpha=0.25, linewidth=1)
-        averages = [fmean(rewards[max(0, step - WINDOW) : step]) for step in steps]
-        axes.plot(steps, averages, color=f"C{number}", linewidth=2, label=name)
-        print(f"| {name} | {_ends(Path(directory))} | {' | '.join(_windows(rewards))} |")
+    for number, (name, runs) in enumerate(curves.items()):
+        steps = range(1, min(map(len, runs)) + 1)
+        axes.plot(steps, [fmean(run[step - 1] for run in runs) for step in steps], f"C{number}", alpha=0.25, lw=1)
+        smooth = [_moving_average(run)[: len(steps)] for run in runs]
+        axes.plot(steps, [fmean(at) for at in zip(*smooth, strict=True)], f"C{number}", lw=2, label=name)
+        if len(runs) > 1:
+            low, high = zip(*map(_band, zip(*smooth, strict=True)), strict=True)
+            axes.fill_between(steps, low, high, color=f"C{number}", alpha=0.15, lw=0)
     axes.set_xlabel("rollout step")
     axes.set_ylabel("mean reward per episode")
     axes.set_title(f"Training reward, each step and mean of {WINDOW} steps")
@@ -39,16 +58,27 @@ def main(argv: Sequence[str]) -> None:
     figure.savefig(picture, metadata={"Software": None})
 
 
-def _windows(rewards: Sequence[float]) -> list[str]:
+def windows(rewards: Sequence[float]) -> list[str]:
+    """Mean reward of each `WINDOW` steps."""
     starts = range(0, len(rewards), WINDOW)
     return [f"{fmean(rewards[start : start + WINDOW]):.3f}" for start in starts]
 
 
+def _moving_average(rewards: Sequence[float]) -> list[float]:
+    return [fmean(rewards[max(0, step - WINDOW) : step]) for step in range(1, len(rewards) + 1)]
+
+
+def _band(values: Sequence[float]) -> tuple[float, float]:
+    """Student's 95 % interval of a mean over runs; of runs that are all alike, the mean twice."""
+    found = mean([[value] for value in values])
+    assert found is not None  # there is a run
+    return (found.value, found.value) if found.low is None or found.high is None else (found.low, found.high)
+
+
 def _ends(run: Path) -> str:
-    """Held-out reward before and after training, of the last evaluation."""
-    file = max(run.glob("attempt_*/evaluate/evaluation.json"))
-    results = json.loads(file.read_text())["results"]
-    return " | ".join(f"{one['reward_mean']:.3f} ± {one['reward_stderr']:.3f}" for one in results.values())
+    """Held-out reward before and after training."""
+    results = held_out(run).values()
+    return " | ".join(f"{one.reward_mean:.3f} ± {one.reward_stderr or 0.0:.3f}" for one in results)
 
 
 if __name__ == "__main__":
