@@ -186,11 +186,14 @@ slurm:  ## A real Slurm of one node on this machine, for tests/integration/test_
 	apt-get install -y -qq --no-install-recommends slurmctld slurmd slurm-client munge >/dev/null
 	tests/slurm/setup.sh
 
-# SKYRL_VENV: the environment that test-skyrl makes. Two network namespaces with a slurmd each; nothing of it stays.
+# Two network namespaces with a slurmd each; nothing of it stays. SKYRL_VENV: the environment that test-skyrl makes.
+on_nodes = trap 'tests/slurm/nodes.sh down' EXIT; tests/slurm/nodes.sh up && SLURM_CONF=$${XP_NODES:-/var/lib/xp-slurm-nodes}/slurm.conf
+
 test-nodes: setup $(SKYRL_VENV)/.done  ## Runs over two nodes: a real Slurm and a real Ray of two network namespaces (Debian, as root; after make slurm)
-	trap 'tests/slurm/nodes.sh down' EXIT; tests/slurm/nodes.sh up && \
-		SLURM_CONF=$${XP_NODES:-/var/lib/xp-slurm-nodes}/slurm.conf SKYRL_PYTHON=$(abspath $(SKYRL_VENV))/bin/python \
-		$(BIN)/python -m pytest -s tests/nodes $(ARGS)
+	$(on_nodes) SKYRL_PYTHON=$(abspath $(SKYRL_VENV))/bin/python $(BIN)/python -m pytest -s tests/nodes $(ARGS)
+
+test-nodes-slime: $(SLIME_VENV)/.done  ## Slime's real train.py over the same two nodes, without training (SLIME_PATH, MEGATRON_PATH: checkouts)
+	$(on_nodes) $(SLIME_PYTHON) -m pytest -s tests/nodes/test_slime_nodes.py $(ARGS)
 
 chromium:  ## The browser that tests/integration/test_report_page.py looks with (Debian, as root)
 	apt-get update -qq
@@ -263,5 +266,5 @@ algorithms: setup $(SKYRL_VENV)/.done  ## Two seeds of each algorithm on SkyRL: 
 clean:  ## Remove .venv and caches; outputs/ stays
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
-.PHONY: help test-skypilot parity-measure ordinary-tests chromium tiny-model docs docs-site setup lock audit chaos demo plan test test-slow test-install test-environments test-skyrl test-skyrl-slow rehearse-skyrl test-slime rehearse-slime test-sglang test-vllm test-gpu slurm test-nodes scorecard diagnose-check check format catalogs locks check-locks golden bench equivalence algorithms clean $(RECIPES) \
+.PHONY: help test-skypilot parity-measure ordinary-tests chromium tiny-model docs docs-site setup lock audit chaos demo plan test test-slow test-install test-environments test-skyrl test-skyrl-slow rehearse-skyrl test-slime rehearse-slime test-sglang test-vllm test-gpu slurm test-nodes test-nodes-slime scorecard diagnose-check check format catalogs locks check-locks golden bench equivalence algorithms clean $(RECIPES) \
 	$(addprefix prepare-,$(RECIPES)) $(addprefix plan-,$(RECIPES))

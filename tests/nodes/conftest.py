@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from xp.launchers.node.guarded import START_RAY, behind_guard
+from xp.launchers.node.guarded import RAY_PATIENCE, START_RAY, behind_guard
 
 STATE = Path(os.environ.get("XP_NODES", "/var/lib/xp-slurm-nodes"))
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
@@ -77,7 +77,7 @@ def ray_nodes(directory: Path, python: Sequence[str], *start: str) -> Iterator[R
             started.append(
                 subprocess.Popen(
                     on_node(number, *behind_guard(command, 10)),
-                    env={**os.environ, **variables, "PATH": path},
+                    env={**os.environ, **RAY_PATIENCE, **variables, "PATH": path},
                     stdin=subprocess.PIPE,
                     stdout=log,
                     stderr=subprocess.STDOUT,
@@ -103,7 +103,7 @@ def _wait_for_both(head: str, token: str) -> None:
     asking = urllib.request.Request(
         f"http://{head}:8265/nodes?view=summary", headers={"Authorization": f"Bearer {token}"}
     )
-    end, said = time.monotonic() + 180, ""
+    end, said = time.monotonic() + 400, ""
     while time.monotonic() < end:
         try:
             with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(asking, timeout=5) as answer:
@@ -119,7 +119,7 @@ def _wait_for_both(head: str, token: str) -> None:
 def _wait_for(address: str, port: int) -> None:
     import socket
 
-    end = time.monotonic() + 120
+    end = time.monotonic() + 300
     while time.monotonic() < end:
         try:
             socket.create_connection((address, port), timeout=2).close()

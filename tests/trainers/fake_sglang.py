@@ -78,9 +78,9 @@ class TinyPolicy:
 
 
 class FakeSglang:
-    """Serves one policy on 127.0.0.1; use it as a context manager."""
+    """Serves one policy on an address of this machine; use it as a context manager."""
 
-    def __init__(self, policy: Policy, decode: Callable[[list[int]], str]) -> None:
+    def __init__(self, policy: Policy, decode: Callable[[list[int]], str], host: str = "127.0.0.1") -> None:
         self.policy, self.decode = policy, decode
         self.requests: list[dict[str, Any]] = []
         """Bodies of all /generate requests."""
@@ -91,8 +91,9 @@ class FakeSglang:
         self.aborted = threading.Event()
         self._writing: set[int] = set()
         """Threads that compute."""
-        self._server = _Server(("127.0.0.1", 0), _handler(self))
+        self._server = _Server((host, 0), _handler(self))
         self.port: int = self._server.server_address[1]
+        self.address = f"{host}:{self.port}"
 
     def __enter__(self) -> FakeSglang:
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
@@ -140,7 +141,7 @@ class FakeSglang:
             "/server_info": {"tp_size": 1, "pp_size": 1, "dp_size": 1, "enable_memory_saver": False, **body},
             "/get_server_info": {"tp_size": 1, "pp_size": 1, "dp_size": 1, "enable_memory_saver": False},
             "/v1/loads": {"loads": []},
-            "/workers": {"workers": [{"url": f"http://127.0.0.1:{self.port}"}]},
+            "/workers": {"workers": [{"url": f"http://{self.address}"}]},
         }.get(path, {})
 
 

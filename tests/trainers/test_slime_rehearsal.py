@@ -118,7 +118,7 @@ def rehearsed(job: Job, engine: FakeSglang, more: Sequence[str]) -> Job:
     kind = SlimeTrainConfig if name.endswith("train/config.json") else SlimeEvaluateConfig
     config: Any = kind.from_json(job.files[name])
     command: SlimeCommand = config.command
-    flags = (*command.flags, "--rollout-external-engine-addrs", f"127.0.0.1:{engine.port}", *more)
+    flags = (*command.flags, "--rollout-external-engine-addrs", engine.address, *more)
     config = replace(config, command=replace(command, flags=flags))
     return replace(job, files={**job.files, name: config.to_json()})
 

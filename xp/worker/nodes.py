@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import struct
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -39,6 +40,18 @@ class Nodes:
         interface = os.environ.get(INTERFACE) or interface_of(own_address(self.address))
         named = {COUNT: str(self.count), NUMBER: str(self.number), MAIN: f"{self.address}:{self.port}"}
         return named | ({INTERFACE: interface} if interface else {})
+
+
+def use_rays_interface() -> None:
+    """Names gloo's interface in a process of a Ray cluster, unless it is named: that of the address that Ray uses.
+
+    A raylet that xp did not start knows nothing of `Nodes.variables`. Nothing is done before the process joined.
+    """
+    ray = sys.modules.get("ray")
+    if ray is None or not ray.is_initialized() or os.environ.get(INTERFACE):
+        return
+    if (interface := interface_of(ray.util.get_node_ip_address())) is not None:
+        os.environ[INTERFACE] = interface
 
 
 def own_address(other: str) -> str:

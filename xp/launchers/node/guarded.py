@@ -12,6 +12,8 @@ GUARD: Final = Path(__file__).parent / "guard.py"
 START_RAY: Final = "import signal; from ray.scripts.scripts import cli; cli(standalone_mode=False); signal.pause()"
 """`ray ...` for `python -c`. Not `--block`, which ends everything when one process of Ray's ends, also Ray Client's
 server, which a busy machine fails."""
+RAY_PATIENCE: Final = {"RAY_NUM_REDIS_GET_RETRIES": "150"}
+"""Variables of `ray start`: a worker asks every 2 s, so often, for a head that answers before its own node is known."""
 
 
 def behind_guard(command: Sequence[str], grace_s: float) -> list[str]:

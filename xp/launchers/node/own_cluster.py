@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from xp.errors import ExitCode, XpError
-from xp.launchers.node.guarded import START_RAY, behind_guard, end_guarded
+from xp.launchers.node.guarded import RAY_PATIENCE, START_RAY, behind_guard, end_guarded
 from xp.launchers.node.job_spec import JobSpec
 from xp.launchers.node.program import Ending, deaf_to_usr2, variables
 from xp.launchers.preflight import interpreter
@@ -96,7 +96,7 @@ class _Part:
             self._process = subprocess.Popen(
                 behind_guard(command, GRACE_S),
                 cwd=spec.root,
-                env=environ,
+                env={**RAY_PATIENCE, **environ},
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -9,6 +9,7 @@ import warnings
 
 from xp.backends.skyrl.worker import attention
 from xp.security import loopback
+from xp.worker.nodes import use_rays_interface
 
 VARIABLES = {
     # Nobody asked for Ray's usage reports.
@@ -26,6 +27,8 @@ def prepare_process() -> None:
     """Make SkyRL importable and quiet; called first in the driver, and by Ray in each of its workers."""
     if loopback.ONE_MACHINE in os.environ:
         loopback.stay()
+    else:
+        use_rays_interface()
     for name, value in VARIABLES.items():
         os.environ.setdefault(name, value)
     attention.do_without()

@@ -109,7 +109,7 @@ def _ray(command: SlimeCommand) -> Iterator[None]:
     """
     if not os.environ.get("RAY_ADDRESS"):
         own_ray.close_to_others()
-    hook: dict[str, Any] = {}
+    hook = {"worker_process_setup_hook": "xp.worker.nodes.use_rays_interface"}
     if loopback.ONE_MACHINE in os.environ:
         loopback.stay()
         hook = {"worker_process_setup_hook": "xp.security.loopback.stay"}
