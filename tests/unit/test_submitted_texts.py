@@ -26,6 +26,25 @@ def test_slurms_scripts_name_the_command_that_would_submit_them(tmp_path: Path) 
     assert f"{tmp_path}/runs/r/attempt_1/train/job.json" in script
 
 
+def test_slurms_script_of_several_nodes_says_how_srun_starts_the_program(tmp_path: Path) -> None:
+    words = ("launcher=slurm", "hardware.num_nodes=2", "hardware.num_cpus=2", "training.micro_batch_size=32")
+    found = texts(tmp_path, *words)
+    script = found["runs/r/attempt_1/train/job.sh"]
+    (said,) = (line for line in script.splitlines() if "srun" in line)
+    assert said.startswith("# ")
+    assert "srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=2" in said
+    assert f"xp.launchers.node.member {tmp_path}/runs/r/attempt_1/train/job.json MAIN_NODE:PORT" in said
+    assert "srun" not in found["runs/r/attempt_1/prepare/job.sh"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_script_says_in_which_container_srun_starts_the_program(tmp_path: Path) -> None:
+    words = ("launcher=slurm", "launcher.container=pyxis", "backend.runtime.image=example/trl:1")
+    script = texts(tmp_path, *words)["runs/r/attempt_1/train/job.sh"]
+    assert "srun --nodes=1" in script
+    assert "--container-image=example/trl:1" in script
+
+
 def test_slurms_array_is_the_script_of_a_task(tmp_path: Path) -> None:
     words = ("launcher=slurm", "launcher.detach=true", "launcher.array=true", "launcher.array_at_once=4")
     ((name, script),) = texts(tmp_path, *words).items()

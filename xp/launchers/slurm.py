@@ -152,7 +152,9 @@ class SlurmLauncher:
         for stage, context in stages:
             job_spec = context.outputs / context.directory / stage.name / JOB_SPEC
             argv = self._command(stage, identity(stage, context), job_spec, context, before)
-            found[f"{context.directory}/{stage.name}/{SCRIPT}"] = batch_script(context, stage, job_spec, argv)
+            found[f"{context.directory}/{stage.name}/{SCRIPT}"] = batch_script(
+                context, stage, job_spec, argv, self._spread(stage, context, has_token=False)
+            )
             before = f"JOB_OF_{stage.name}" if self._spec.detach else None
         return found
 
@@ -188,7 +190,7 @@ class SlurmLauncher:
         spread = self._spread(stage, context)
         job_spec = place_job_spec(stage, context, self._spec, extra=hidden, prints=False, spread=spread)
         argv = self._command(stage, name, job_spec, context, None if after is None else after.native_id)
-        write_atomically(job_spec.parent / SCRIPT, batch_script(context, stage, job_spec, argv))
+        write_atomically(job_spec.parent / SCRIPT, batch_script(context, stage, job_spec, argv, spread))
         try:
             answer = ask(argv, timeout_s=ANSWER_S, environ=plain).strip()
         except TimedOut:
@@ -216,10 +218,16 @@ class SlurmLauncher:
             str(job_spec.parent / SCRIPT),
         ]
 
-    def _spread(self, stage: Stage, context: Context) -> Spread | None:
-        """Way in which the program is started on the job's nodes; None: as it is, on its one node."""
+    def _spread(self, stage: Stage, context: Context, *, has_token: bool = True) -> Spread | None:
+        """Way in which the program is started on the job's nodes; None: as it is, on its one node.
+
+        Args:
+            stage: to be run.
+            context: where it belongs.
+            has_token: whether the token of a Ray cluster that it needs is written; not for a preview.
+        """
         job, root = stage.job, str(context.outputs)
-        needs_ray = job.resources.num_nodes > 1 and asks_itself(job)
+        needs_ray = has_token and job.resources.num_nodes > 1 and asks_itself(job)
         token = str(secrets_files.write_token(context, stage.name)) if needs_ray else None
         image, directories = job.runtime.image, mounts(context, os.environ)
         srun: tuple[str, ...] = ()

@@ -11,7 +11,9 @@ from pathlib import Path
 from xp.errors import ExitCode, XpError
 from xp.job import Resources, Stage
 from xp.launchers.base import Context
+from xp.launchers.node.job_spec import Spread
 from xp.launchers.node.on_node import REQUEUE
+from xp.launchers.node.spread import by_srun
 from xp.spec.place import LauncherSpec
 
 WARNING_S = 60
@@ -31,6 +33,7 @@ BATCH = (
 #!/bin/bash
 # {key}, as xp submitted it: {submitted}
 # The job's program and its environment are in job.json beside this file.
+{starts}\
 export PYTHONPATH={code}${{PYTHONPATH:+:$PYTHONPATH}}
 {python} -m xp.launchers.node.on_node "$SLURM_JOB_ID" {job_spec} &
 """
@@ -81,9 +84,25 @@ def options(spec: LauncherSpec, resources: Resources) -> list[str]:
     ]
 
 
-def batch_script(context: Context, stage: Stage, job_spec: Path, argv: Sequence[str]) -> str:
-    """The batch script for Slurm. Every value that is not xp's own is quoted."""
+MAIN_NODE = "MAIN_NODE:PORT"
+"""Stands in a batch script for an address that is known in the job alone."""
+
+
+def batch_script(
+    context: Context, stage: Stage, job_spec: Path, argv: Sequence[str], spread: Spread | None = None
+) -> str:
+    """The batch script for Slurm. Every value that is not xp's own is quoted.
+
+    Args:
+        context: where the stage belongs.
+        stage: to be run.
+        job_spec: file of its job spec.
+        argv: the command that submits the script.
+        spread: how on_node starts the program on several nodes or in a container, which a comment says.
+    """
+    starts = "" if spread is None else json.dumps(shlex.join(by_srun(spread, str(job_spec), MAIN_NODE)))
     return BATCH.format(
+        starts=f"# It is started on the job's nodes by: {starts}\n" if starts else "",
         key=context.key(stage.name),
         submitted=json.dumps(shlex.join(argv)),
         code=shlex.quote(str(context.outputs / context.code)),

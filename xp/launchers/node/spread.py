@@ -48,8 +48,19 @@ def command(spec: JobSpec, job_spec: str) -> list[str]:
     if spread.by == "ray":
         return [sys.executable, "-m", RAY_MEMBERS, job_spec]
     address = node_address() if spread.count > 1 else "127.0.0.1"
-    member = ["-m", MEMBER, job_spec, f"{address}:{free_port(address)}"]
-    return [*srun(spread), *spread.container, "python3" if spread.container else sys.executable, *member]
+    return by_srun(spread, job_spec, f"{address}:{free_port(address)}")
+
+
+def by_srun(spread: Spread, job_spec: str, main: str) -> list[str]:
+    """The words with which a batch job starts a member on each node.
+
+    Args:
+        spread: the stage's.
+        job_spec: its file.
+        main: `address:port` of the main node.
+    """
+    python = "python3" if spread.container else sys.executable
+    return [*srun(spread), *spread.container, python, "-m", MEMBER, job_spec, main]
 
 
 def srun(spread: Spread) -> list[str]:

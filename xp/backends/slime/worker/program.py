@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final
+from typing import Final
 
 from xp.atomic import write_atomically
 from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, SlimeCommand, WorkerConfig
