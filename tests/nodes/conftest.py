@@ -8,7 +8,7 @@ import secrets
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,36 +67,47 @@ def ray_nodes(directory: Path, python: Sequence[str], *start: str) -> Iterator[R
         ("--head", f"--port={port}", f"--dashboard-host={head}", f"--temp-dir=/tmp/xp-nodes-{os.getpid()}"),
         (f"--address={head}:{port}",),
     ]
-    started = []
-    for number, address in enumerate(ADDRESSES, 1):
-        command = [
-            *(*python, "-c", START_RAY, "start", *words[number - 1], f"--node-ip-address={address}"),
+    commands = [
+        [
+            *(*python, "-c", START_RAY, "start", *words[at], f"--node-ip-address={address}"),
             *("--disable-usage-stats", "--min-worker-port=0", "--max-worker-port=0", *start),
         ]
-        with (directory / f"ray_{number}.log").open("wb") as log:
-            started.append(
-                subprocess.Popen(
-                    on_node(number, *behind_guard(command, 10)),
-                    env={**os.environ, **RAY_PATIENCE, **variables, "PATH": path},
-                    stdin=subprocess.PIPE,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                )
+        for at, address in enumerate(ADDRESSES)
+    ]
+    environ = {**os.environ, **RAY_PATIENCE, **variables, "PATH": path}
+
+    def begin(number: int) -> subprocess.Popen[bytes]:
+        with (directory / f"ray_{number}.log").open("ab") as log:
+            return subprocess.Popen(
+                on_node(number, *behind_guard(commands[number - 1], 10)),
+                env=environ,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
             )
-        if number == 1:
-            _wait_for(head, port)
-    _wait_for_both(head, token.read_text())
+
+    started = {1: begin(1)}
+
+    def again() -> None:
+        """Ray gives a raylet 30 s, which a busy machine may take for longer."""
+        for number, process in started.items():
+            if process.poll() is not None:
+                started[number] = begin(number)
+
     try:
+        _wait_for(head, port, again)
+        started[2] = begin(2)
+        _wait_for_both(head, token.read_text(), again)
         yield RayNodes(f"http://{head}:8265", variables)
     finally:
-        for process in reversed(started):
+        for process in reversed(started.values()):
             assert process.stdin is not None
             process.stdin.close()
-        for process in started:
+        for process in started.values():
             process.wait(40)
 
 
-def _wait_for_both(head: str, token: str) -> None:
+def _wait_for_both(head: str, token: str, again: Callable[[], None]) -> None:
     """Wait until the dashboard shows two raylets, as a person would look before submitting."""
     import urllib.request
 
@@ -105,10 +116,12 @@ def _wait_for_both(head: str, token: str) -> None:
     )
     end, said = time.monotonic() + 400, ""
     while time.monotonic() < end:
+        again()
         try:
             with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(asking, timeout=5) as answer:
                 said = answer.read().decode()
-            if len(json.loads(said)["data"]["summary"]) == 2:
+            states = [node["raylet"]["state"] for node in json.loads(said)["data"]["summary"]]
+            if states.count("ALIVE") == 2:
                 return
         except (OSError, ValueError, KeyError) as error:
             said = str(error)
@@ -116,11 +129,12 @@ def _wait_for_both(head: str, token: str) -> None:
     raise AssertionError(f"no two nodes: {said[-500:]}")
 
 
-def _wait_for(address: str, port: int) -> None:
+def _wait_for(address: str, port: int, again: Callable[[], None]) -> None:
     import socket
 
     end = time.monotonic() + 300
     while time.monotonic() < end:
+        again()
         try:
             socket.create_connection((address, port), timeout=2).close()
             return
