@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -31,17 +32,19 @@ def main(app: Path, root: Path, python: str, uv: str) -> int:
     for local, remote in re.findall(r"\.add_local_\w+\((.*), ('.*/xp/.*')\)", text):
         mount(Path(eval(local)), Path(eval(remote)), root)
     warnings.simplefilter("ignore")  # .local() sees no volume
-    made: dict[str, Path] = {}
+    made: dict[str, tuple[Path, dict[str, str]]] = {}
     stages = [name for name in space if name.startswith("stage_")]
     for name, layers in zip(stages, images, strict=False):
         specs = [layer(BUILDER) for layer in layers]
         files = [Path(file).read_text() for spec in specs for file in spec.context_files.values()]
         key = str([spec.commands for spec in specs]) + "".join(files)
         if key not in made:
-            made[key] = build(layers, root / f"image_{len(made)}", python, uv)
-        os.environ["PATH"] = f"{made[key]}/bin:{os.environ['PATH']}"
+            place = root / f"image_{len(made)}"
+            made[key] = place, build(layers, place, python, uv)
+        place, variables = made[key]
+        os.environ.update({"PATH": f"{place}/bin:{os.environ['PATH']}", **variables})
         code = space[name].local()
-        print(f"{name} in {made[key].name}: {code}", flush=True)
+        print(f"{name} in {place.name}: {code}", flush=True)
         if code:
             return int(code)
     return 0
@@ -67,9 +70,10 @@ def recorded(text: str, app: Path) -> tuple[list[list[Layer]], dict[str, Any]]:
     return images, space
 
 
-def build(layers: list[Layer], place: Path, python: str, uv: str) -> Path:
-    """Execute the layers, one after the other, in an environment of their own."""
-    subprocess.run([uv, "venv", "--quiet", "--python", python, str(place)], check=True)
+def build(layers: list[Layer], place: Path, python: str, uv: str) -> dict[str, str]:
+    """Execute the layers, one after the other, in an environment of their own; returns the variables that they set."""
+    variables: dict[str, str] = {}
+    subprocess.run([uv, "venv", "--quiet", "--seed", "--python", python, str(place)], check=True)
     for layer in layers:
         spec = layer(BUILDER)
         for command in spec.commands:
@@ -83,9 +87,11 @@ def build(layers: list[Layer], place: Path, python: str, uv: str) -> Path:
             elif word == "RUN":
                 environ = {**os.environ, "PATH": f"{place}/bin:{os.environ['PATH']}"}
                 subprocess.run(["sh", "-c", rest.replace("/.uv", f"{place}/.uv")], check=True, env=environ)
+            elif word == "ENV":
+                variables.update(part.split("=", 1) for part in shlex.split(rest))
             else:
                 assert word == "FROM", command
-    return place
+    return variables
 
 
 def mount(local: Path, remote: Path, root: Path) -> None:

@@ -36,8 +36,14 @@ def submitted(tmp_path: Path, words: tuple[str, ...]) -> Path:
     return next(tmp_path.glob("here/runs/*/attempt_1/modal_app.py"))
 
 
-def played(app: Path, root: Path) -> str:
-    """What Modal's builder and containers would say, with a Python of this machine's below the first layer."""
+def played(app: Path, root: Path, exit_code: int = 0) -> str:
+    """What Modal's builder and containers would say, with a Python of this machine's below the first layer.
+
+    Args:
+        app: what is submitted.
+        root: stands for the containers' and the volume's root.
+        exit_code: of the function that is called last.
+    """
     root.mkdir()
     program = shutil.which("uv") or str(Path(sys.executable).with_name("uv"))
     assert uv()
@@ -45,8 +51,8 @@ def played(app: Path, root: Path) -> str:
     command = [sys.executable, helper, app, root, sys.executable, program]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=3000)
     print(done.stdout[-3000:])
-    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
-    return done.stdout
+    assert done.returncode == exit_code, (done.stdout + done.stderr)[-3000:]
+    return done.stdout + done.stderr
 
 
 @WHOLE
@@ -64,3 +70,30 @@ def test_a_whole_run_goes_in_containers_that_are_made_from_the_locks(
     assert list(tmp_path.glob("modal/outputs/runs/*/model/config.json"))
     assert list(tmp_path.glob("modal/outputs/runs/*/wandb/offline-run-*/*.wandb")), "the container told W&B nothing"
     assert not list(tmp_path.glob("here/runs/*/model")), "the function's body ran elsewhere than in the container"
+
+
+BELOW = """
+import importlib.metadata, sys
+import filelock, openreward, psutil, pyarrow, tqdm
+print("openreward", importlib.metadata.version("openreward"))
+sys.path.insert(0, sys.argv[1])
+import xp.backends.slime.worker.train, xp.backends.slime.worker.evaluate
+print("not the image's:", sorted({"torch", "ray", "sglang", "slime", "megatron"} & set(sys.modules)))
+"""
+
+
+@pytest.mark.skipif("XP_TEST_INSTALL" not in os.environ, reason="downloads 100 MB: make test-install")
+def test_what_is_added_to_slimes_image_is_made_and_its_function_says_which_part_of_the_image_is_missing(
+    tmp_path: Path,
+) -> None:
+    """Not real: Slime's image below the added layers, so that its checkouts, torch, Ray and SGLang are not there."""
+    words = ("env=multiply", "hardware=a100x2", "backend=slime", "model=qwen3-4b", "backend.parallel.tensor=2")
+    app = submitted(tmp_path, (*words, "launcher.detach=true"))
+    said = played(app, tmp_path / "modal", exit_code=11)
+    assert "stage_prepare in image_0: 0" in said
+    assert list(tmp_path.glob("modal/outputs/tasks/*/tasks.parquet"))
+    assert "image_1: RUN python -m pip install" in said
+    assert "SLIME_PATH is '/root/slime', which is not a directory" in said
+    command = [tmp_path / "modal/image_1/bin/python", "-c", BELOW, next(tmp_path.glob("here/runs/*/attempt_1/code"))]
+    imported = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert imported == "openreward 0.1.167\nnot the image's: []\n"
