@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
-from xp.compose import compose, options
-from xp.planning.memory import fit, memory_lines, weights_of
+from xp.backends.stages.prepare import task_set_place
+from xp.compose import compose, options, to_yaml
+from xp.errors import XpError
+from xp.planning.memory import Verdict, fit, memory_json, memory_lines, memory_refusals, weights_of
 from xp.planning.memory.estimate import estimate, shape_of
 from xp.planning.memory.fit import headroom
+from xp.planning.plan import build_plan
+from xp.tasks.token_counts import place_of
 
 SKYRL = ("env=whodunit", "hardware=a100x4", "backend=skyrl")
 SLIME = ("env=whodunit", "hardware=h200x8", "model=qwen3-30b-a3b", "backend=slime")
@@ -98,19 +105,20 @@ def test_the_kv_cache_is_that_of_the_published_shape() -> None:
 @pytest.mark.parametrize(
     "overrides",
     [
-        TRL,
-        (*SKYRL, "model=qwen2.5-7b-instruct", "training.micro_batch_size=16"),
+        (*TRL, "backend.parallel.strategy=ddp"),
+        (*SKYRL, "model=qwen2.5-7b-instruct", "training.micro_batch_size=32"),
         (*SLIME, "backend.parallel.tensor=1"),
     ],
 )
 def test_every_lever_makes_it_fit(overrides: tuple[str, ...]) -> None:
     found = fit(compose(overrides))
-    assert found.headroom < 0
+    assert found.verdict is not Verdict.FITS
     assert found.levers
+    lengths = None if found.verdict is Verdict.LIKELY else found.lengths
     for lever in found.levers:
         changes = [f"{key}={_override(value)}" for key, value in lever.changes.items()]
         changed = compose([*overrides, *changes])
-        assert headroom(estimate(changed), found.capacity) == pytest.approx(lever.headroom)
+        assert headroom(estimate(changed, lengths), found.capacity) == pytest.approx(lever.headroom)
         assert lever.headroom >= 0
 
 
@@ -118,8 +126,8 @@ def _override(value: object) -> str:
     return str(value).replace("'", "").replace("None", "null").replace("True", "true")
 
 
-def test_the_plan_says_that_nothing_is_calibrated() -> None:
-    assert "not calibrated" in memory_lines(compose(SKYRL))[0]
+def test_the_plan_says_what_is_measured() -> None:
+    assert "arithmetic, with measured bytes of a logit" in memory_lines(compose(SKYRL))[0]
 
 
 def test_a_run_without_accelerators_says_nothing() -> None:
@@ -140,3 +148,69 @@ def test_skyrls_critic_takes_turns_with_the_policy_and_leaves_its_optimizer_only
     assert with_critic.training_peak - without.training_peak == pytest.approx(adam)
     assert with_critic.generation_peak - without.generation_peak == pytest.approx(adam)
     assert estimate(compose([*SKYRL, "algorithm=ppo"])) == estimate(compose([*SKYRL, "algorithm=grpo"]))
+
+
+GSM8K = ("recipes=gsm8k-skyrl", "training.micro_batch_size=64")
+
+
+def test_skyrls_public_example_fits_as_expected_and_not_at_its_limit() -> None:
+    found = fit(compose(GSM8K))
+    assert found.verdict is Verdict.LIKELY
+    assert found.levers[0].changes == {"training.micro_batch_size": 32}
+    last = memory_lines(compose(GSM8K))[-1]
+    assert "to spare as expected" in last
+    assert "safe with training.micro_batch_size=32" in last
+
+
+def test_lengths_of_an_earlier_run_are_the_expected_ones(tmp_path: Path) -> None:
+    spec = compose(GSM8K)
+    run = tmp_path / "runs" / "earlier"
+    place = run / "attempt_1" / "train" / "trajectories"
+    place.mkdir(parents=True)
+    (run / "spec.yaml").write_text(to_yaml(spec))
+    lines = [json.dumps({"tokens": {"prompt": 100, "generated": size, "observed": 20}}) for size in (80, 180, 280)]
+    (place / "step_0.jsonl").write_text("\n".join([*lines, "{", '{"tokens": null}']))
+    found = fit(spec, tmp_path)
+    assert found.lengths.source == "3 episodes of earlier"
+    assert (found.lengths.mean, found.lengths.longest) == (300, 400)
+    # 64 of 300 in the mean, and twice the spread of their sum.
+    assert found.expected.tokens == pytest.approx(64 * 300 + 2 * 8 * found.lengths.deviation)
+    other = compose([*GSM8K, "training.max_response_tokens=512", "training.max_tokens_per_turn=512"])
+    assert "assumed" in fit(other, tmp_path).lengths.source
+
+
+def test_prompts_that_the_store_has_counted_are_the_expected_ones(tmp_path: Path) -> None:
+    spec = compose(GSM8K)
+    counts = place_of(tmp_path / task_set_place(spec))
+    counts.mkdir(parents=True)
+    (counts / "digest.json").write_text(json.dumps({"a": 100, "b": 140}))
+    found = fit(spec, tmp_path)
+    assert found.lengths.mean == 120 + 0.25 * 1024
+    assert "2 counted in the prepared set" in found.lengths.source
+
+
+def test_a_plan_in_json_has_both_cases() -> None:
+    found = memory_json(compose(GSM8K))
+    assert found is not None
+    assert found["verdict"] == "fits as expected"
+    assert found["expected"]["headroom"] > 0 > found["worst"]["headroom"]
+    assert found["ways_out"][0]["changes"] == {"training.micro_batch_size": 32}
+    assert memory_json(compose([])) is None
+
+
+def test_only_what_no_lengths_make_fit_is_refused() -> None:
+    large = ["env=whodunit", "backend=trl", "hardware=a100x1", "model=qwen2.5-7b-instruct"]
+    reason = str(next(memory_refusals(compose([*large, "backend.parallel.strategy=ddp"]))))
+    assert "weights, gradients and optimizer exceed the 80 GB of an accelerator" in reason
+    with pytest.raises(XpError, match="whatever the lengths of episodes are"):
+        build_plan(compose([*large, "backend.parallel.strategy=ddp"]), "r")
+    engine = [*SKYRL, "backend.engine.memory_fraction=0.05"]
+    assert "an engine's weights in its share exceed" in str(next(memory_refusals(compose(engine))))
+    assert not [*memory_refusals(compose(GSM8K))]
+    assert not [*memory_refusals(compose([*GSM8K, "training.micro_batch_size=256"]))]
+
+
+def test_an_episode_longer_than_the_token_budget_is_a_micro_batch_of_its_own() -> None:
+    budget = (*SLIME, "training.max_tokens_per_micro_batch=4096", "training.max_response_tokens=8192")
+    spec = compose([*budget, "training.max_prompt_tokens=1024"])
+    assert estimate(spec).tokens == 9216

@@ -120,6 +120,18 @@ class MemoryUse:
     """Adam's state is never on the accelerator."""
     splits_experts: bool = False
     """Each expert is split by tensor parallelism, instead of the experts being spread by number."""
+    logit_bytes: float = 8.0
+    """Bytes that one logit of a micro-batch takes at the peak of an update: itself, its copies and its gradient.
+    xp's own backends have measured ones (`make bench ARGS=memory`); the default is a bfloat16, a float32 and its
+    gradient in bfloat16."""
+    entropy_tokens: int = 0
+    """Tokens whose entropy is computed at once, beside the logits of the micro-batch in bfloat16."""
+    entropy_bytes: float = 0.0
+    """Bytes that one logit of those takes then, itself included."""
+    head_bytes: float = 0.0
+    """Bytes per parameter of the embeddings at that peak, beside weights, gradients and optimizer."""
+    pads: bool = False
+    """Every episode of a micro-batch takes as many tokens as the longest of the batch."""
 
 
 class RenderModule(Protocol):

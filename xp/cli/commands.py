@@ -83,13 +83,14 @@ def evaluate(asked: Namespace) -> int:
 
 def plan(asked: Namespace) -> int:
     """Show what would run."""
-    from xp.cli.display import arithmetic, console, show_plan
+    from xp.cli.display import arithmetic, console, plan_json, show_plan
 
     if asked.cfg:
         return show_config(asked)
     plans = _plans(asked)
     if asked.json:
-        print("[" + ",".join(p.to_json() for p in plans) + "]" if asked.multirun else plans[0].to_json(), end="")
+        texts = map(plan_json, plans)
+        print("[" + ",".join(texts) + "]" if asked.multirun else next(texts), end="")
         return ExitCode.OK
     if asked.multirun:
         out = console()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
 from collections.abc import Mapping
@@ -58,7 +59,7 @@ def show_plan(plan: Plan, outputs: Path, *, with_files: bool) -> None:
 
     out = console()
     out.print(f"[bold]{title(plan)}[/bold]")
-    for line in (*arithmetic(plan), *memory_lines(plan.spec)):
+    for line in (*arithmetic(plan), *memory_lines(plan.spec, outputs)):
         out.print(wrapped(f"  {line}"))
     for line in notice_lines(plan):
         out.print(f"  {line}", markup=False)
@@ -83,6 +84,14 @@ def show_plan(plan: Plan, outputs: Path, *, with_files: bool) -> None:
         for path, text in submitted(plan, outputs).items():
             out.rule(f"{path}, as launcher={plan.spec.launcher.name} would submit it")
             out.print(text, markup=False)
+
+
+def plan_json(plan: Plan) -> str:
+    """A plan for programs, with its memory, which depends on the outputs root and so is no part of the plan."""
+    from xp.planning.memory import memory_json
+
+    content = json.loads(plan.to_json()) | {"memory": memory_json(plan.spec, Path(plan.spec.outputs))}
+    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
 
 def submitted(plan: Plan, outputs: Path) -> Mapping[str, str]:

@@ -16,6 +16,7 @@ from xp.backends.stages.prepare import prepare_stage, task_set_place
 from xp.errors import ExitCode, XpError
 from xp.job import Stage
 from xp.launchers.limits import check_limits
+from xp.planning.memory import memory_refusals
 from xp.planning.sandbox import sandbox_refusals
 from xp.planning.splits import profile_refusals, split_refusals
 from xp.spec import RunSpec
@@ -52,6 +53,9 @@ def build_plan(spec: RunSpec, run_id: str, attempt: int = 1) -> Plan:
     backend = render_module(spec)
     if refusals := [*backend.refusals(spec), *extent_refusals(spec, trains=True), *_task_refusals(spec)]:
         raise XpError("\n".join(str(refusal) for refusal in refusals), ExitCode.PLAN)
+    # Last: its way out is searched among legal specs.
+    if too_large := [*memory_refusals(spec)]:
+        raise XpError("\n".join(map(str, too_large)), ExitCode.PLAN)
     places = RunPaths(run=f"runs/{run_id}", attempt=attempt, tasks=task_set_place(spec))
     stages = (prepare_stage(spec, places, trains=True), *backend.stages(spec, places))
     check_limits(spec.launcher, stages)

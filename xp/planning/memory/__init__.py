@@ -1,9 +1,19 @@
-"""Will it fit: plain arithmetic of an accelerator's memory, from the model's architecture alone; uncalibrated."""
+"""Will it fit: an accelerator's memory by the model's architecture, its episodes' lengths and measured slopes."""
 
 from __future__ import annotations
 
-from xp.planning.memory.fit import Lever, MemoryFit, fit
-from xp.planning.memory.report import memory_lines
+from xp.planning.memory.fit import Lever, MemoryFit, Verdict, fit, memory_refusals
+from xp.planning.memory.report import memory_json, memory_lines
 from xp.planning.memory.weights import Weights, weights_of
 
-__all__ = ["Lever", "MemoryFit", "Weights", "fit", "memory_lines", "weights_of"]
+__all__ = [
+    "Lever",
+    "MemoryFit",
+    "Verdict",
+    "Weights",
+    "fit",
+    "memory_json",
+    "memory_lines",
+    "memory_refusals",
+    "weights_of",
+]

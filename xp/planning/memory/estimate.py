@@ -3,16 +3,19 @@
 Sources of the formulas: mixed-precision Adam is 16 bytes a parameter (arXiv:1910.02054, section 3); activations of a
 layer and full recomputation as in arXiv:2205.05198, with the widths of a gated feed-forward layer; the KV cache is
 2 x layers x key-value heads x head width elements a token. What no formula gives (the CUDA context, NCCL's buffers,
-fragmentation) is `OVERHEAD`. Nothing here is calibrated on measurements.
+fragmentation) is `OVERHEAD`. What a logit and the head's gradient take (`MemoryUse.logit_bytes`, `head_bytes`) is
+measured on the CPU by each trainer's own code (`make bench ARGS=memory`); the rest is arithmetic.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from xp.backends.base import MemoryUse, render_module
 from xp.backends.batch import BatchShape, batch_shape
+from xp.planning.memory.lengths import Lengths, at_limit
 from xp.planning.memory.weights import Weights, lora_parameters, weights_of
 from xp.spec import Architecture, BuildSpec, DType, EngineName, Placement, RunSpec, Strategy
 
@@ -21,8 +24,10 @@ OVERHEAD = 3e9
 ENGINE_OVERHEAD = 2e9
 """Bytes of an engine's CUDA graphs and working memory, out of its share."""
 CRITIC_OPTIMIZER = "critic's optimizer"
-LOGIT_BYTES = 8
-"""A logit in bfloat16, its float32 for the log-softmax, and its gradient in bfloat16."""
+SPREAD = 2.0
+"""Standard deviations by which the largest of many micro-batches is above the mean one."""
+BY_LENGTH = ("activations", "logits")
+"""Parts that the episodes' lengths make."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,10 @@ class MemoryEstimate:
     kv_episode: float
     """KV cache of the longest episode."""
     episodes_per_engine: int
+    engine_tensor: int
+    """Accelerators of one engine."""
+    tokens: float
+    """Tokens of the largest micro-batch on one accelerator."""
 
     @property
     def training_peak(self) -> float:
@@ -47,7 +56,7 @@ class MemoryEstimate:
 
     @property
     def episodes_at_once(self) -> int:
-        """Number of an engine's episodes that fit its KV cache when all have the maximal length."""
+        """Number of an engine's episodes that fit its KV cache when all are as long as the longest."""
         return max(0, min(self.episodes_per_engine, int(self.kv_room / self.kv_episode)))
 
 
@@ -56,13 +65,20 @@ def shape_of(spec: RunSpec) -> Architecture | BuildSpec | None:
     return spec.model.architecture or spec.model.build
 
 
-def estimate(spec: RunSpec) -> MemoryEstimate:
-    """The bytes of a spec whose architecture is known (`shape_of`)."""
+def estimate(spec: RunSpec, lengths: Lengths | None = None) -> MemoryEstimate:
+    """The bytes of a spec whose architecture is known (`shape_of`).
+
+    Args:
+        spec: the run.
+        lengths: of its episodes; None: all are at their limit.
+    """
     shape = shape_of(spec)
     assert shape is not None
+    lengths = lengths or at_limit(spec)
     weights, batch = weights_of(shape), batch_shape(spec)
     states = _states(spec, shape, weights, batch)
-    activations = _activations(spec, shape, batch)
+    tokens = _tokens(spec, batch, lengths)
+    activations = _activations(spec, shape, batch, tokens)
     is_colocated = spec.backend.engine.placement is Placement.COLOCATED and _has_engine(spec)
     engine_share = spec.backend.engine.memory_fraction * spec.hardware.accelerator_memory_gb * 1e9
     stays = {name: states[name] for name in _kept(spec) if name in states} if is_colocated else {}
@@ -72,9 +88,23 @@ def estimate(spec: RunSpec) -> MemoryEstimate:
         training={**_in_training(spec, states), **activations, "overhead": OVERHEAD},
         generation={"engine": engine_share, **stays, "overhead": OVERHEAD} if _has_engine(spec) else {},
         kv_room=(engine_share - engine_weights - ENGINE_OVERHEAD) * batch.engine_tensor,
-        kv_episode=kv_token * _longest(spec),
+        kv_episode=kv_token * lengths.longest,
         episodes_per_engine=min(spec.backend.engine.max_sequences, -(-batch.episodes // batch.engines)),
+        engine_tensor=batch.engine_tensor,
+        tokens=tokens,
     )
+
+
+def _tokens(spec: RunSpec, batch: BatchShape, lengths: Lengths) -> float:
+    """Tokens of the largest micro-batch on one accelerator."""
+    if (budget := spec.training.max_tokens_per_micro_batch) is not None:
+        # An episode that is longer than the budget is a micro-batch of its own.
+        return max(budget, lengths.longest / batch.context)
+    if _use(spec).pads:
+        return batch.micro * lengths.longest / batch.context
+    # Of independent lengths: the sum's deviation grows with the root of their number.
+    largest = batch.micro * lengths.mean + SPREAD * lengths.deviation * math.sqrt(batch.micro)
+    return min(largest, batch.micro * lengths.longest) / batch.context
 
 
 def _kept(spec: RunSpec) -> tuple[str, ...]:
@@ -89,10 +119,6 @@ def _use(spec: RunSpec) -> MemoryUse:
 
 def _has_engine(spec: RunSpec) -> bool:
     return spec.backend.engine.name is not EngineName.TRANSFORMERS
-
-
-def _longest(spec: RunSpec) -> int:
-    return spec.training.max_prompt_tokens + spec.training.max_response_tokens
 
 
 def _states(spec: RunSpec, shape: Architecture | BuildSpec, weights: Weights, batch: BatchShape) -> dict[str, float]:
@@ -116,6 +142,8 @@ def _states(spec: RunSpec, shape: Architecture | BuildSpec, weights: Weights, ba
         # Two layers are gathered at a time, in the type they are computed in.
         width = 4 if spec.model.dtype is DType.FLOAT32 else 2
         states["gathered layers"] = 2.0 * width * (weights.layer + weights.experts)
+    if lora is None:
+        states["head's gradient"] = _use(spec).head_bytes * weights.embedding
     needs_reference = spec.training.kl_coef > 0 and strategy is not Strategy.MEGATRON and lora is None
     if needs_reference and not spec.backend.parallel.offload_reference:
         states["reference"] = 2 * held
@@ -150,8 +178,7 @@ def _in_training(spec: RunSpec, states: Mapping[str, float]) -> dict[str, float]
     return {name: size for name, size in states.items() if name not in away}
 
 
-def _activations(spec: RunSpec, shape: Architecture | BuildSpec, batch: BatchShape) -> dict[str, float]:
-    tokens = (spec.training.max_tokens_per_micro_batch or batch.micro * _longest(spec)) / batch.context
+def _activations(spec: RunSpec, shape: Architecture | BuildSpec, batch: BatchShape, tokens: float) -> dict[str, float]:
     heads, kv = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
     inner = shape.intermediate_size
     if isinstance(shape, Architecture) and shape.num_experts:
@@ -165,5 +192,7 @@ def _activations(spec: RunSpec, shape: Architecture | BuildSpec, batch: BatchSha
         activations = layers * width * tokens * shape.hidden_size / batch.tensor + whole_layer
     else:
         activations = layers * whole_layer
-    logits = tokens * shape.vocab_size * LOGIT_BYTES / batch.tensor
-    return {"activations": activations, "logits": logits}
+    use = _use(spec)
+    at_once = min(tokens, use.entropy_tokens)
+    logits = max(tokens * use.logit_bytes, (tokens - at_once) * 2 + at_once * use.entropy_bytes)
+    return {"activations": activations, "logits": logits * shape.vocab_size / batch.tensor}

@@ -4,12 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
+from xp.backends.base import Refusal
 from xp.backends.batch import batch_refusals
 from xp.errors import XpError
-from xp.planning.memory.estimate import MemoryEstimate, estimate
+from xp.planning.memory.estimate import BY_LENGTH, ENGINE_OVERHEAD, OVERHEAD, MemoryEstimate, estimate, shape_of
+from xp.planning.memory.lengths import Lengths, at_limit, expected
 from xp.spec import RunSpec, Strategy
+
+
+class Verdict(StrEnum):
+    """Answer to whether a spec fits."""
+
+    FITS = "fits"
+    """Even with every episode at its limit."""
+    LIKELY = "fits as expected"
+    """With the expected lengths; not with every episode of a micro-batch at its limit."""
+    UNLIKELY = "does not fit as expected"
+    IMPOSSIBLE = "cannot fit"
+    """Episodes without a token would not fit either."""
 
 
 @dataclass(frozen=True)
@@ -27,24 +43,80 @@ class Lever:
 
 @dataclass(frozen=True)
 class MemoryFit:
-    """The verdict."""
+    """The verdict, and what it is made of."""
 
-    estimate: MemoryEstimate
+    expected: MemoryEstimate
+    worst: MemoryEstimate
+    """With every episode at its limit."""
+    lengths: Lengths
+    """Of `expected`."""
     capacity: float
     """Bytes of one accelerator."""
     levers: tuple[Lever, ...]
-    """The cheapest changes that make a spec fit, alone or together; empty if it fits, or if none does."""
+    """The cheapest changes that make the worst case fit, or the expected one where that does not: alone or together;
+    empty if all fits, or if none does."""
 
     @property
     def headroom(self) -> float:
-        return headroom(self.estimate, self.capacity)
+        """Bytes to spare in the expected case."""
+        return headroom(self.expected, self.capacity)
+
+    @property
+    def worst_headroom(self) -> float:
+        """Bytes to spare in the worst case."""
+        return min(self.headroom, headroom(self.worst, self.capacity))
+
+    @property
+    def verdict(self) -> Verdict:
+        if self.worst_headroom >= 0:
+            return Verdict.FITS
+        if self.headroom >= 0:
+            return Verdict.LIKELY
+        return Verdict.IMPOSSIBLE if impossible_by(self.expected, self.capacity) is not None else Verdict.UNLIKELY
 
 
-def fit(spec: RunSpec) -> MemoryFit:
-    """Judge a spec whose architecture is known."""
-    found, capacity = estimate(spec), spec.hardware.accelerator_memory_gb * 1e9
-    is_fine = headroom(found, capacity) >= 0
-    return MemoryFit(found, capacity, () if is_fine else tuple(_levers(spec, capacity)))
+def fit(spec: RunSpec, outputs: Path | None = None) -> MemoryFit:
+    """Judge a spec whose architecture is known.
+
+    Args:
+        spec: the run.
+        outputs: the outputs root, whose task sets and earlier runs show lengths; None: they are assumed.
+    """
+    lengths, capacity = expected(spec, outputs), spec.hardware.accelerator_memory_gb * 1e9
+    likely, worst = estimate(spec, lengths), estimate(spec)
+    aim = at_limit(spec) if headroom(likely, capacity) >= 0 else lengths
+    is_fine = min(headroom(likely, capacity), headroom(worst, capacity)) >= 0
+    levers = () if is_fine else tuple(_levers(spec, capacity, aim))
+    return MemoryFit(likely, worst, lengths, capacity, levers)
+
+
+def impossible_by(found: MemoryEstimate, capacity: float) -> tuple[str, float] | None:
+    """Name of what exceeds the memory whatever the episodes' lengths, and by how many bytes; None: nothing does.
+
+    What is not computed but set aside (`OVERHEAD`) does not count.
+    """
+    fixed = sum(size for name, size in found.training.items() if name not in BY_LENGTH) - OVERHEAD
+    if fixed > capacity:
+        return "weights, gradients and optimizer", fixed - capacity
+    if found.generation and found.kv_room + ENGINE_OVERHEAD * found.engine_tensor < 0:
+        return "an engine's weights in its share", -found.kv_room / found.engine_tensor - ENGINE_OVERHEAD
+    return None
+
+
+def memory_refusals(spec: RunSpec) -> Iterator[Refusal]:
+    """A run that no lengths of episodes would make fit; raises nothing, and says nothing of an unknown network."""
+    if spec.hardware.accelerator == "cpu" or not spec.hardware.accelerator_memory_gb or shape_of(spec) is None:
+        return
+    capacity = spec.hardware.accelerator_memory_gb * 1e9
+    if (reason := impossible_by(estimate(spec), capacity)) is None:
+        return
+    what, excess = reason
+    ways = " or ".join(map(str, fit(spec).levers)) or "choose a larger hardware option or a smaller model"
+    yield Refusal(
+        "hardware.accelerator_memory_gb",
+        f"{what} exceed the {capacity / 1e9:.0f} GB of an accelerator by {excess / 1e9:.1f} GB, whatever the lengths of"
+        f" episodes are; {ways}",
+    )
 
 
 def headroom(found: MemoryEstimate, capacity: float) -> float:
@@ -55,20 +127,22 @@ def headroom(found: MemoryEstimate, capacity: float) -> float:
     return min(phases)
 
 
-def _levers(spec: RunSpec, capacity: float, limit: int = 3) -> Iterator[Lever]:
+def _levers(spec: RunSpec, capacity: float, lengths: Lengths, limit: int = 3) -> Iterator[Lever]:
     """Single changes that mend it, cheapest first; if there is none, all those before the one that does, together."""
-    alone, together = [], dict[str, Any]()
+    alone, together = list[Lever](), dict[str, Any]()
     for changes in _changes(spec):
-        if (room := _room_with(spec, changes, capacity)) is not None and room >= 0:
+        if any(changes.keys() == one.changes.keys() for one in alone):
+            continue
+        if (room := _room_with(spec, changes, capacity, lengths)) is not None and room >= 0:
             alone.append(Lever(changes, room))
     if alone:
         yield from alone[:limit]
         return
     for changes in _changes(spec):
-        if _room_with(spec, together | changes, capacity) is None:
+        if _room_with(spec, together | changes, capacity, lengths) is None:
             continue
         together |= changes
-        room = _room_with(spec, together, capacity)
+        room = _room_with(spec, together, capacity, lengths)
         if room is not None and room >= 0:
             yield Lever(together, room)
             return
@@ -84,6 +158,10 @@ def _changes(spec: RunSpec) -> Iterator[dict[str, Any]]:
     for divisor in (2, 4, 8, 16, 32):
         if training.micro_batch_size >= divisor:
             yield {"training.micro_batch_size": max(1, training.micro_batch_size // divisor)}
+    budget, longest = training.max_tokens_per_micro_batch, training.max_prompt_tokens + training.max_response_tokens
+    for divisor in (2, 4, 8):
+        if budget is not None and budget // divisor >= longest:
+            yield {"training.max_tokens_per_micro_batch": budget // divisor}
     for step in (-0.1, -0.2, 0.1, 0.2, 0.3):
         if 0.2 <= engine.memory_fraction + step <= 0.9:
             yield {"backend.engine.memory_fraction": round(engine.memory_fraction + step, 2)}
@@ -108,7 +186,7 @@ def _has_experts(spec: RunSpec) -> bool:
     return spec.model.architecture is not None and spec.model.architecture.num_experts is not None
 
 
-def _room_with(spec: RunSpec, changes: Mapping[str, Any], capacity: float) -> float | None:
+def _room_with(spec: RunSpec, changes: Mapping[str, Any], capacity: float, lengths: Lengths) -> float | None:
     """Headroom after the changes; None where they are not legal together."""
     from xp.backends.base import render_module
     from xp.compose import from_container
@@ -126,7 +204,7 @@ def _room_with(spec: RunSpec, changes: Mapping[str, Any], capacity: float) -> fl
         return None
     if batch_refusals(changed) or render_module(changed).refusals(changed):
         return None
-    return headroom(estimate(changed), capacity)
+    return headroom(estimate(changed, lengths), capacity)
 
 
 def _yaml(value: Any) -> str:

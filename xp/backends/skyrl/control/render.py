@@ -33,6 +33,10 @@ __all__ = [
 
 PACKAGES = ("skyrl", "skyrl_gym", "ray", "torch", "transformers", "openreward")
 
+FLASH_LOGIT_BYTES, SDPA_LOGIT_BYTES, ENTROPY_BYTES, HEAD_BYTES = 4.0, 10.0, 14.0, 4.0
+"""Of `make bench ARGS=memory`."""
+ENTROPY_TOKENS = 1024
+"""SkyRL's `trainer.logprobs_chunk_size`, of each sequence."""
 LORA = "trainer.policy.model.lora."
 POLICY_PATH, CRITIC_PATH = "trainer.policy.model.path", "trainer.critic.model.path"
 
@@ -62,10 +66,24 @@ def batch_constraints(spec: RunSpec) -> tuple[Constraint, ...]:
 
 
 def memory(spec: RunSpec) -> MemoryUse:
-    """It makes room for the engine, but where its FSDP is told to leave an optimizer alone."""
+    """It makes room for the engine, but where its FSDP is told to leave an optimizer alone.
+
+    `make bench ARGS=memory` of its FSDP worker: FlashAttention's cross-entropy turns the bfloat16 logits into their
+    gradient in place, and the temperature's division makes a second one; without it, SkyRL keeps a float32 log-softmax.
+    """
     parallel = spec.backend.parallel
     is_moved = parallel.offload_optimizer or parallel.offload_parameters
-    return MemoryUse(leaves_optimizers=parallel.strategy is Strategy.FSDP2 and not is_moved)
+    if parallel.strategy is not Strategy.FSDP2:
+        return MemoryUse()
+    is_flash = spec.backend.attention is Attention.FLASH
+    return MemoryUse(
+        leaves_optimizers=not is_moved,
+        logit_bytes=FLASH_LOGIT_BYTES if is_flash else SDPA_LOGIT_BYTES,
+        entropy_tokens=ENTROPY_TOKENS * (1 if is_flash else spec.training.micro_batch_size),
+        entropy_bytes=ENTROPY_BYTES,
+        head_bytes=HEAD_BYTES,
+        pads=not is_flash,
+    )
 
 
 def open_doors(spec: RunSpec) -> tuple[str, ...]:

@@ -80,9 +80,14 @@ def batch_constraints(spec: RunSpec) -> tuple[Constraint, ...]:
 
 
 def memory(spec: RunSpec) -> MemoryUse:
-    """Its Adam runs on the host where it is told to; experts that are not spread by number are split each."""
+    """Its Adam runs on the host where it is told to; experts that are not spread by number are split each.
+
+    `make bench ARGS=memory`: three float32 of a logit live at once in its loss.
+    """
     parallel = spec.backend.parallel
-    return MemoryUse(is_optimizer_on_host=parallel.offload_optimizer, splits_experts=parallel.expert == 1)
+    return MemoryUse(
+        is_optimizer_on_host=parallel.offload_optimizer, splits_experts=parallel.expert == 1, logit_bytes=12.0
+    )
 
 
 def stages(spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
