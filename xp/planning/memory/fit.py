@@ -49,7 +49,7 @@ class MemoryFit:
     worst: MemoryEstimate
     """With every episode at its limit."""
     lengths: Lengths
-    """Of `expected`."""
+    """Lengths of `expected`."""
     capacity: float
     """Bytes of one accelerator."""
     levers: tuple[Lever, ...]

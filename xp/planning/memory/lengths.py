@@ -38,7 +38,7 @@ class Lengths:
     """Standard deviation."""
     longest: float
     source: str
-    """Where they are from, for the plan."""
+    """Source of the numbers, for the plan."""
 
 
 def at_limit(spec: RunSpec) -> Lengths:
@@ -116,7 +116,7 @@ def _of_earlier_run(spec: RunSpec, outputs: Path) -> Lengths | None:
 
 
 def _likeness(spec: Mapping[str, Any]) -> Any:
-    """What two specs must share for their episodes to be of one kind."""
+    """Parts that two specs must share for their episodes to be of one kind."""
     model, training = spec.get("model", {}), spec.get("training", {})
     limits = [training.get(name) for name in ("max_prompt_tokens", "max_response_tokens", "max_tokens_per_turn")]
     return [spec.get("env", {}).get("members"), model.get("path"), limits]
