@@ -10,7 +10,7 @@ import pytest
 from xp.backends.stages.prepare import task_set_place
 from xp.compose import compose, options, to_yaml
 from xp.errors import XpError
-from xp.planning.memory import Verdict, fit, memory_json, memory_lines, memory_refusals, weights_of
+from xp.planning.memory import MemoryVerdict, fit, memory_json, memory_lines, memory_refusals, weights_of
 from xp.planning.memory.estimate import estimate, shape_of
 from xp.planning.memory.fit import headroom
 from xp.planning.plan import build_plan
@@ -112,9 +112,9 @@ def test_the_kv_cache_is_that_of_the_published_shape() -> None:
 )
 def test_every_lever_makes_it_fit(overrides: tuple[str, ...]) -> None:
     found = fit(compose(overrides))
-    assert found.verdict is not Verdict.FITS
+    assert found.verdict is not MemoryVerdict.FITS
     assert found.levers
-    lengths = None if found.verdict is Verdict.LIKELY else found.lengths
+    lengths = None if found.verdict is MemoryVerdict.LIKELY else found.lengths
     for lever in found.levers:
         changes = [f"{key}={_override(value)}" for key, value in lever.changes.items()]
         changed = compose([*overrides, *changes])
@@ -155,7 +155,7 @@ GSM8K = ("recipes=gsm8k-skyrl", "training.micro_batch_size=64")
 
 def test_skyrls_public_example_fits_as_expected_and_not_at_its_limit() -> None:
     found = fit(compose(GSM8K))
-    assert found.verdict is Verdict.LIKELY
+    assert found.verdict is MemoryVerdict.LIKELY
     assert found.levers[0].changes == {"training.micro_batch_size": 32}
     last = memory_lines(compose(GSM8K))[-1]
     assert "to spare as expected" in last

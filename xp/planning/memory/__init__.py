@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from xp.planning.memory.fit import Lever, MemoryFit, Verdict, fit, memory_refusals
+from xp.planning.memory.fit import Lever, MemoryFit, MemoryVerdict, fit, memory_refusals
 from xp.planning.memory.report import memory_json, memory_lines
 from xp.planning.memory.weights import Weights, weights_of
 
 __all__ = [
     "Lever",
     "MemoryFit",
-    "Verdict",
+    "MemoryVerdict",
     "Weights",
     "fit",
     "memory_json",

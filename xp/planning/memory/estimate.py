@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from xp.backends.base import MemoryUse, render_module
 from xp.backends.batch import BatchShape, batch_shape
-from xp.planning.memory.lengths import Lengths, at_limit
+from xp.planning.memory.lengths import EpisodeLengths, at_limit
 from xp.planning.memory.weights import Weights, lora_parameters, weights_of
 from xp.spec import Architecture, BuildSpec, DType, EngineName, Placement, RunSpec, Strategy
 
@@ -65,7 +65,7 @@ def shape_of(spec: RunSpec) -> Architecture | BuildSpec | None:
     return spec.model.architecture or spec.model.build
 
 
-def estimate(spec: RunSpec, lengths: Lengths | None = None) -> MemoryEstimate:
+def estimate(spec: RunSpec, lengths: EpisodeLengths | None = None) -> MemoryEstimate:
     """The bytes of a spec whose architecture is known (`shape_of`).
 
     Args:
@@ -95,7 +95,7 @@ def estimate(spec: RunSpec, lengths: Lengths | None = None) -> MemoryEstimate:
     )
 
 
-def _tokens(spec: RunSpec, batch: BatchShape, lengths: Lengths) -> float:
+def _tokens(spec: RunSpec, batch: BatchShape, lengths: EpisodeLengths) -> float:
     """Tokens of the largest micro-batch on one accelerator."""
     if (budget := spec.training.max_tokens_per_micro_batch) is not None:
         # An episode that is longer than the budget is a micro-batch of its own.

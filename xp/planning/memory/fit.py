@@ -12,11 +12,11 @@ from xp.backends.base import Refusal
 from xp.backends.batch import batch_refusals
 from xp.errors import XpError
 from xp.planning.memory.estimate import BY_LENGTH, ENGINE_OVERHEAD, OVERHEAD, MemoryEstimate, estimate, shape_of
-from xp.planning.memory.lengths import Lengths, at_limit, expected
+from xp.planning.memory.lengths import EpisodeLengths, at_limit, expected
 from xp.spec import RunSpec, Strategy
 
 
-class Verdict(StrEnum):
+class MemoryVerdict(StrEnum):
     """Answer to whether a spec fits."""
 
     FITS = "fits"
@@ -48,7 +48,7 @@ class MemoryFit:
     expected: MemoryEstimate
     worst: MemoryEstimate
     """With every episode at its limit."""
-    lengths: Lengths
+    lengths: EpisodeLengths
     """Lengths of `expected`."""
     capacity: float
     """Bytes of one accelerator."""
@@ -67,12 +67,16 @@ class MemoryFit:
         return min(self.headroom, headroom(self.worst, self.capacity))
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> MemoryVerdict:
         if self.worst_headroom >= 0:
-            return Verdict.FITS
+            return MemoryVerdict.FITS
         if self.headroom >= 0:
-            return Verdict.LIKELY
-        return Verdict.IMPOSSIBLE if impossible_by(self.expected, self.capacity) is not None else Verdict.UNLIKELY
+            return MemoryVerdict.LIKELY
+        return (
+            MemoryVerdict.IMPOSSIBLE
+            if impossible_by(self.expected, self.capacity) is not None
+            else MemoryVerdict.UNLIKELY
+        )
 
 
 def fit(spec: RunSpec, outputs: Path | None = None) -> MemoryFit:
@@ -127,7 +131,7 @@ def headroom(found: MemoryEstimate, capacity: float) -> float:
     return min(phases)
 
 
-def _levers(spec: RunSpec, capacity: float, lengths: Lengths, limit: int = 3) -> Iterator[Lever]:
+def _levers(spec: RunSpec, capacity: float, lengths: EpisodeLengths, limit: int = 3) -> Iterator[Lever]:
     """Single changes that mend it, cheapest first; if there is none, all those before the one that does, together."""
     alone, together = list[Lever](), dict[str, Any]()
     for changes in _changes(spec):
@@ -186,7 +190,7 @@ def _has_experts(spec: RunSpec) -> bool:
     return spec.model.architecture is not None and spec.model.architecture.num_experts is not None
 
 
-def _room_with(spec: RunSpec, changes: Mapping[str, Any], capacity: float, lengths: Lengths) -> float | None:
+def _room_with(spec: RunSpec, changes: Mapping[str, Any], capacity: float, lengths: EpisodeLengths) -> float | None:
     """Headroom after the changes; None where they are not legal together."""
     from xp.backends.base import render_module
     from xp.compose import from_container

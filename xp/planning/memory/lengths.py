@@ -30,7 +30,7 @@ MAX_EPISODES = 1024
 
 
 @dataclass(frozen=True)
-class Lengths:
+class EpisodeLengths:
     """Tokens of episodes, prompts and the environment's words included."""
 
     mean: float
@@ -41,13 +41,13 @@ class Lengths:
     """Source of the numbers, for the plan."""
 
 
-def at_limit(spec: RunSpec) -> Lengths:
+def at_limit(spec: RunSpec) -> EpisodeLengths:
     """Every episode as long as the spec lets it be."""
     limit = float(spec.training.max_prompt_tokens + spec.training.max_response_tokens)
-    return Lengths(limit, 0.0, limit, "every episode at its limit")
+    return EpisodeLengths(limit, 0.0, limit, "every episode at its limit")
 
 
-def expected(spec: RunSpec, outputs: Path | None) -> Lengths:
+def expected(spec: RunSpec, outputs: Path | None) -> EpisodeLengths:
     """Lengths as far as they are known.
 
     Args:
@@ -63,7 +63,7 @@ def expected(spec: RunSpec, outputs: Path | None) -> Lengths:
     longest = min(max(prompts), limits.max_prompt_tokens) + limits.max_response_tokens
     return _capped(
         spec,
-        Lengths(
+        EpisodeLengths(
             mean=min(fmean(prompts), limits.max_prompt_tokens) + response,
             deviation=(pstdev(prompts) ** 2 + response**2) ** 0.5,
             longest=longest,
@@ -72,9 +72,9 @@ def expected(spec: RunSpec, outputs: Path | None) -> Lengths:
     )
 
 
-def _capped(spec: RunSpec, found: Lengths) -> Lengths:
+def _capped(spec: RunSpec, found: EpisodeLengths) -> EpisodeLengths:
     limit = at_limit(spec).longest
-    return Lengths(min(found.mean, limit), found.deviation, min(found.longest, limit), found.source)
+    return EpisodeLengths(min(found.mean, limit), found.deviation, min(found.longest, limit), found.source)
 
 
 def _prompts(spec: RunSpec, outputs: Path | None) -> tuple[Sequence[float], str]:
@@ -97,7 +97,7 @@ def _prompts(spec: RunSpec, outputs: Path | None) -> tuple[Sequence[float], str]
     return [ASSUMED_SHARE * spec.training.max_prompt_tokens], f"assumed, {ASSUMED_SHARE:.0%} of their limit"
 
 
-def _of_earlier_run(spec: RunSpec, outputs: Path) -> Lengths | None:
+def _of_earlier_run(spec: RunSpec, outputs: Path) -> EpisodeLengths | None:
     """Lengths in the newest run with the same environment, model and limits that has recorded any."""
     from xp.compose.recorded import recorded_spec
 
@@ -111,7 +111,7 @@ def _of_earlier_run(spec: RunSpec, outputs: Path) -> Lengths | None:
         found = list(islice(_episodes(file.parent), MAX_EPISODES))
         if found:
             source = f"{len(found):,} episodes of {file.parent.name}"
-            return Lengths(fmean(found), pstdev(found), max(found), source)
+            return EpisodeLengths(fmean(found), pstdev(found), max(found), source)
     return None
 
 

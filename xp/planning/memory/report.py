@@ -8,7 +8,7 @@ from typing import Any
 
 from xp.models.network import COUNTED
 from xp.planning.memory.estimate import BY_LENGTH, MemoryEstimate, shape_of
-from xp.planning.memory.fit import MemoryFit, Verdict, fit
+from xp.planning.memory.fit import MemoryFit, MemoryVerdict, fit
 from xp.planning.memory.weights import weights_of
 from xp.spec import Architecture, BuildSpec, RunSpec
 
@@ -86,9 +86,9 @@ def _verdict(found: MemoryFit) -> Iterator[str]:
     ways = [f"{lever} ({lever.headroom / GB:.1f} GB to spare)" for lever in found.levers]
     way_out = ", or ".join(ways) if ways else "choose a larger hardware option or a smaller model"
     match found.verdict:
-        case Verdict.FITS:
+        case MemoryVerdict.FITS:
             yield f"fits with {_interval(found.worst_headroom, found.headroom)} GB to spare"
-        case Verdict.LIKELY:
+        case MemoryVerdict.LIKELY:
             yield (
                 f"fits with {found.headroom / GB:.1f} GB to spare as expected; [bold]would not fit by"
                 f" {-found.worst_headroom / GB:.1f} GB[/bold] if all episodes of a micro-batch were at their limit;"
