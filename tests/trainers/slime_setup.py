@@ -61,6 +61,7 @@ def worker_config(root: Path, limits: TokenBudget = LIMITS, **changes: Any) -> W
         "num_steps": 2,
         "prompts_per_step": 2,
         "updates_per_step": 1,
+        "max_staleness": 0,
         "mask_truncated": False,
         "checkpoints": None,
         "critic_checkpoints": None,

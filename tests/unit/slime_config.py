@@ -33,6 +33,7 @@ def worker_config(root: Path, updates_per_step: int) -> WorkerConfig:
         num_steps=10,
         prompts_per_step=2,
         updates_per_step=updates_per_step,
+        max_staleness=0,
         mask_truncated=False,
         checkpoints=None,
         critic_checkpoints=None,

@@ -38,6 +38,8 @@ def found(*overrides: str) -> str:
         ("algorithm.advantage_scale=batch_std", "algorithm.advantage_scale", "group_std or none"),
         ("algorithm.loss_aggregation=constant", "algorithm.loss_aggregation", "token_mean or sequence_mean"),
         ("algorithm.importance_correction=sequence", "algorithm.importance_correction", "token or none"),
+        ("training.max_staleness=2", "training.max_staleness", "set 1, or use backend=trl or skyrl"),
+        ("training.max_staleness=1", "training.max_staleness", "set backend.engine.placement=separate"),
         ("algorithm=ppo", "backend.convert_model", "starts from a Megatron checkpoint"),
         ("training.passes_per_step=2", "training.passes_per_step", "updates_per_step higher"),
         ("training.top_p=0.9", "training.top_p", "set it to 1"),
@@ -169,3 +171,14 @@ def test_the_catalog_says_of_each_flag_where_it_is_from() -> None:
     assert origins == {"slime", "megatron", "sglang"}
     assert catalog().flags["--attention-backend"].choices == ("auto", "flash", "fused", "local", "unfused")
     assert catalog().flags["--colocate"].nargs == 0
+
+
+SEPARATE = ("backend.engine.placement=separate", "backend.engine.accelerators=4", "training.max_staleness=1")
+
+
+def test_sampling_ahead_needs_a_correction_and_the_tasks_of_the_spec() -> None:
+    assert "algorithm.importance_correction=token (or sequence)" in found(*SEPARATE)
+    corrected = (*SEPARATE, "algorithm.importance_correction=token")
+    assert "loses the tasks" in found(*corrected, "algorithm.dynamic_sampling=true")
+    flags = train_flags(compose([*SLIME, *corrected]), RunPaths("runs/r", 1, "tasks/t"))
+    assert (flags["--use-tis"], flags["--colocate"], flags["--update-weights-interval"]) == ((), None, ("1",))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from xp.backends.capability import Row
-from xp.spec import EngineName, RunSpec
+from xp.spec import EngineName, ImportanceCorrection, RunSpec
 
 COMMON = (
     Row("model.name", carried_by="the run's record"),
@@ -59,6 +59,17 @@ def length_rows(key: str, per_step: Callable[[RunSpec], int] = lambda _: 1) -> t
     )
 
 
+def stale_uncorrected(spec: RunSpec) -> str | None:
+    """Returns why episodes of an older policy cannot be learned from; None if they can, or if none are older."""
+    is_corrected = spec.algorithm.importance_correction is not ImportanceCorrection.NONE
+    if spec.training.max_staleness == 0 or is_corrected:
+        return None
+    return (
+        "an older policy wrote these episodes, and without a correction the update takes them for its own; set"
+        " algorithm.importance_correction=token (or sequence), or training.max_staleness=0"
+    )
+
+
 def no_best(spec: RunSpec) -> str | None:
     """Returns why no best model can be kept; None if it can, or if none is asked for."""
     return _without_evaluation(spec) if spec.evaluation.keep_best else None
@@ -87,6 +98,10 @@ def too_long(spec: RunSpec) -> str | None:
         f"max_prompt_tokens + max_response_tokens = {longest_episode(spec)} is more than the"
         f" {spec.model.max_context_tokens} tokens that model={spec.model.name} can take; lower one of them"
     )
+
+
+OLDER = "Episodes of an older policy have a gap of their own: it is recorded, and only those of age 0 can stop the run."
+"""Note on `training.max_logprob_gap` where `training.max_staleness` is above 0."""
 
 
 def cut_gap(spec: RunSpec) -> str | None:

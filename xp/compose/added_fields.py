@@ -35,6 +35,7 @@ ADDED: Final[Mapping[str, Former]] = {
     "model.architecture.rope_scaling": None,
     "training.initial_checkpoint": None,
     "training.epochs": None,
+    "training.max_staleness": 0,
     "training.stop": [],
     # Before, such an update was applied, which no value of the field does.
     "training.on_nonfinite": "stop",

@@ -210,6 +210,14 @@ METRICS: Final = (
         " that are trained. Above `training.max_logprob_gap` the run stops (exit code 12).",
     ),
     Metric(
+        "training/staleness",
+        "rollout steps",
+        "Mean age of the step's episodes: rollout steps that the policy learned for between their first token and the"
+        " step's first update; written only where `training.max_staleness` is above 0.",
+        "At most `training.max_staleness`, and 0 in the first step. Below it: the trainer waits for episodes, and more"
+        " staleness would not help.",
+    ),
+    Metric(
         "training/tokens",
         "tokens",
         "Tokens of all training episodes since the run began, read or written.",

@@ -36,6 +36,9 @@ class Training(Section):
     """Optimizer updates per pass over a step's episodes."""
     passes_per_step: Count
     """Passes over the same episodes."""
+    max_staleness: Annotated[int, Field(ge=0)]
+    """Rollout steps by which an episode may be older than the policy that is updated with it: so many steps are played
+    while updates go on. 0: rollouts and updates take turns."""
     micro_batch_size: Count
     """Episodes per accelerator in one forward-backward."""
     max_tokens_per_micro_batch: Count | None

@@ -62,6 +62,8 @@ class TrainConfig(JsonFile):
     length: Length
     prompts_per_step: int
     group_size: int
+    max_staleness: int
+    """Rollout steps that are played ahead of the updates, at most."""
     shuffle: bool
     """True: a random order of tasks. The order is xp's on every trainer."""
     mask_truncated: bool

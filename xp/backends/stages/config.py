@@ -51,6 +51,7 @@ def train_fields(spec: RunSpec, places: RunPaths) -> dict[str, Any]:
         "length": Length(training.num_steps, training.epochs),
         "prompts_per_step": training.prompts_per_step,
         "group_size": training.group_size,
+        "max_staleness": training.max_staleness,
         "shuffle": training.shuffle,
         "mask_truncated": spec.algorithm.mask_truncated,
         "symptoms": live_rules(spec),

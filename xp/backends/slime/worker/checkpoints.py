@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from xp.atomic import write_atomically
+from xp.atomic import replacing, write_atomically
 
 TRACKER = "latest_checkpointed_iteration.txt"
 """Megatron's own file: the iteration that a restart loads."""
@@ -45,6 +45,23 @@ def prune(checkpoints: Path, exports: Path, keep: int, critic: Path | None = Non
         name = f"iter_{rollout_id:07d}"
         for folder in (checkpoints / name, exports / str(rollout_id), *([] if critic is None else [critic / name])):
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def put_position(checkpoints: Path, rollout_id: int, prompts_per_step: int, group_size: int) -> None:
+    """Make a restart begin with the tasks of the step after this one.
+
+    Slime's train_async.py has drawn them already when it writes a checkpoint, and would leave them out.
+    """
+    import torch
+
+    num_prompts = (rollout_id + 1) * prompts_per_step
+    path = _position(checkpoints, rollout_id)
+    state = torch.load(path, weights_only=False)
+    # The view of the tasks is one epoch, as long as the training.
+    state |= {"sample_offset": num_prompts, "epoch_id": 0}
+    state |= {"sample_group_index": num_prompts, "sample_index": num_prompts * group_size}
+    with replacing(path) as part:
+        torch.save(state, part)
 
 
 def _written(checkpoints: Path) -> set[int]:

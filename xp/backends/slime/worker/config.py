@@ -149,6 +149,7 @@ class WorkerConfig(JsonFile):
     num_steps: int
     prompts_per_step: int
     updates_per_step: int
+    max_staleness: int
     mask_truncated: bool
     checkpoints: str | None
     """Directory in which older checkpoints are removed; None: they are kept."""
@@ -162,6 +163,11 @@ class WorkerConfig(JsonFile):
     """None: nothing is trained."""
     estimator: str
     advantage_fn: str | None
+
+
+def train_program(max_staleness: int) -> str:
+    """Slime's own program: with rollouts and updates by turns, or with each step sampled during the updates before."""
+    return "train_async.py" if max_staleness else "train.py"
 
 
 def warm_up_start(learning_rate: float, warmup_updates: int) -> float:

@@ -60,6 +60,7 @@ def worker_config(config: SlimeEvaluateConfig, name: str, root: Path, num_episod
         num_steps=1,
         prompts_per_step=num_episodes,
         updates_per_step=1,
+        max_staleness=0,
         mask_truncated=False,
         checkpoints=None,
         critic_checkpoints=None,

@@ -24,6 +24,7 @@ NATIVE: Final[Mapping[str, str]] = {
 NOT_MEANS: Final = ("grad_norm", "lr-pg_0")
 """Ends of the names that are no mean over an update's episodes or tokens."""
 MEASURED: Final[Mapping[str, str]] = {
+    "training/staleness": "only with `training.max_staleness`",
     "training/updates_left_out": "",
     "episodes/groups_left_out": "only with dynamic sampling",
     "time/rollout_s": "",

@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Final
 
 from xp.atomic import write_atomically
-from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, SlimeCommand, WorkerConfig
+from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, SlimeCommand, WorkerConfig, train_program
 from xp.backends.slime.worker.models import local_model
 from xp.backends.slime.worker.shutdown import ask_to_close
 from xp.backends.slime.worker.sources import open_sources
@@ -28,7 +28,7 @@ OWN: Final = (XpError, EarlyStop)
 
 
 def run_train(command: SlimeCommand, worker: WorkerConfig) -> None:
-    """Run Slime's train.py to its end, in this process.
+    """Run Slime's training program to its end, in this process.
 
     Raises:
         XpError: what a function of xp raised in Slime's processes, with its own exit code; STAGE_FAILED where Slime
@@ -43,7 +43,9 @@ def run_train(command: SlimeCommand, worker: WorkerConfig) -> None:
     arguments = write_worker(worker)
     with _ray(command):
         try:
-            run_file(sources.program("train.py"), [*flags, "--custom-config-path", str(arguments)])
+            run_file(
+                sources.program(train_program(worker.max_staleness)), [*flags, "--custom-config-path", str(arguments)]
+            )
         except BaseException:
             ask_to_close(arguments.parent)
             raise

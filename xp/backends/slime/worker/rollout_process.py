@@ -41,6 +41,7 @@ class Worker:
         """Pool for an Episode's blocking calls, so that the event loop never waits for an environment."""
         self.slots = asyncio.Semaphore(mix.max_sessions())
         """Episodes in flight; each holds a session."""
+        self.num_steps_played = 0
         self._chat: ChatTokens | None = None
         self._prompts: dict[str, list[int]] = {}
         self._recorder = recorder

@@ -41,6 +41,10 @@ def log_rollout(
     dropped = sum(value for name, value in (extra_metrics or {}).items() if name.startswith(DROPPED))
     metrics = episode_metrics(played, config.group_size, config.common.pass_threshold)
     metrics["time/rollout_s"] = rollout_time
+    if config.max_staleness:
+        # The first rollout of a process is that of the weights that it begins with.
+        metrics["training/staleness"] = float(own.num_steps_played > 0)
+        own.num_steps_played += 1
     if args.dynamic_sampling_filter_path is not None:
         metrics["episodes/groups_left_out"] = float(dropped)
     if args.debug_rollout_only:

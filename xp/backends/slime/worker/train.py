@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from xp.atomic import write_atomically
-from xp.backends.slime.worker.checkpoints import choose_latest, prune
+from xp.backends.slime.worker.checkpoints import choose_latest, prune, put_position
 from xp.backends.slime.worker.config import (
     CriticConfig,
     SlimeTrainConfig,
@@ -55,6 +55,8 @@ def main(argv: Sequence[str]) -> None:
         config = config.from_the_start()
     else:
         print(f"going on from rollout step {latest + 1} of {config.num_steps}", flush=True)
+        if config.max_staleness:
+            put_position(root / config.checkpoints, latest, config.prompts_per_step, config.group_size)
     last = train(config, root, latest)
     publish_model(root / config.exports / str(last), root / config.model_dir)
     prune(root / config.checkpoints, root / config.exports, config.keep_checkpoints, critic)
@@ -116,6 +118,7 @@ def worker_config(config: SlimeTrainConfig, root: Path) -> WorkerConfig:
         num_steps=config.num_steps,
         prompts_per_step=config.prompts_per_step,
         updates_per_step=config.updates_per_step,
+        max_staleness=config.max_staleness,
         mask_truncated=config.mask_truncated,
         checkpoints=config.checkpoints,
         critic_checkpoints=None if config.critic is None else config.critic.checkpoints,

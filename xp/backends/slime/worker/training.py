@@ -47,6 +47,8 @@ class Watched(StepLog):
         self._native, self._config = native, config
         self._updates: list[dict[str, float]] = []
         self._left_out = 0
+        self._ended = 0.0
+        """Time of the last line."""
 
     def __call__(self, args: Any, metrics: Mapping[str, Any], step_key: str) -> None:
         self._native(args, metrics, step_key)
@@ -74,7 +76,9 @@ class Watched(StepLog):
         watched = {ours: self._updates[-1].get(f"training/{ours}") for ours in WATCHED}
         self._left_out += not self.are_finite(rollout_id + 1, watched)
         if position == 0 and (gap := self._updates[0].get("training/logprob_gap")) is not None:
-            self.check_gap(rollout_id + 1, gap)
+            half = json.loads(half_of(self._config, rollout_id).read_text()) if self._config.max_staleness else None
+            if half is None or not half["metrics"]["training/staleness"]:
+                self.check_gap(rollout_id + 1, gap)
         if position + 1 < self._config.updates_per_step:
             return
         training = finite_means(self._updates)
@@ -87,7 +91,9 @@ class Watched(StepLog):
         if self._config.estimator == "gae":
             training |= json.loads(_critics(self._config, rollout_id).read_text())
         half = json.loads(half_of(self._config, rollout_id).read_text())
-        self.line(rollout_id + 1, {**half["metrics"], **training, "time/step_s": max(0.0, time.time() - half["began"])})
+        # A step that is sampled during the one before begins when that one ends.
+        began, self._ended = max(half["began"], self._ended), time.time()
+        self.line(rollout_id + 1, {**half["metrics"], **training, "time/step_s": max(0.0, self._ended - began)})
 
 
 def _critics(config: WorkerConfig, rollout_id: int) -> Path:

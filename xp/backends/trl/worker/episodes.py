@@ -40,18 +40,24 @@ class Rollout:
 
 
 def play_with(
-    open_engine: OpenEngine, chat: ChatTokens, numbered: Sequence[tuple[TaskRow, int]], mix: EnvironmentMixture
+    open_engine: OpenEngine,
+    chat: ChatTokens,
+    numbered: Sequence[tuple[TaskRow, int]],
+    mix: EnvironmentMixture,
+    begun: Callable[[EpisodePlay], None] = lambda _: None,
 ) -> list[Rollout]:
     """Play one episode for each row; at any time, as many go on as may have sessions open at the same time.
 
     Args:
         numbered: each row with the number of its sample.
+        begun: is given the loop before it runs, so that another thread can end it.
     """
     if not numbered:
         return []
     with ThreadPoolExecutor(min(mix.calls_at_once(), len(numbered))) as pool:
         play = EpisodePlay(open_engine, chat, numbered, mix, pool)
         try:
+            begun(play)
             outcomes = play.run()
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
@@ -125,6 +131,10 @@ class EpisodePlay:
                 self.engine.step(self._is_live)
             self._take_all()
         return [self._outcomes[number] for number in range(len(self.episodes))]
+
+    def end(self, reason: BaseException) -> None:
+        """Make `run` raise, soon; may be called from any thread."""
+        self._inbox.put(reason)
 
     @property
     def _is_live(self) -> bool:

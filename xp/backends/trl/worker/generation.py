@@ -26,30 +26,45 @@ class Generation:
         chat: the policy's tokenizer.
         ranks: the training processes.
         log: of the vLLM server, where there is one.
+        is_ahead: whether episodes are played while the trainer's weights change.
     """
 
-    def __init__(self, seed: int, chat: ChatTokens, ranks: Ranks, log: str) -> None:
+    def __init__(self, seed: int, chat: ChatTokens, ranks: Ranks, log: str, *, is_ahead: bool = False) -> None:
         self._seed, self._chat, self._ranks, self._log = seed, chat, ranks, log
-        self._policy = WholePolicy()
+        self._is_ahead = is_ahead
+        self._policy = WholePolicy(is_copied=is_ahead)
+        self._model: Any = None
 
     @contextmanager
     def step(self, trainer: Any, number: int) -> Iterator[EngineOf]:
         """The engine of one rollout step, with the weights of its beginning; every rank must enter."""
-        if not trainer.use_vllm:
-            with self._own(trainer, number) as engine:
-                yield engine
+        self.update(trainer)
+        with self.engine(trainer, number) as engine:
+            yield engine
+
+    def update(self, trainer: Any) -> None:
+        """Give the engine the current weights; every rank must call it, and nothing may be written meanwhile."""
+        if not trainer.args.use_vllm:
+            self._model = self._policy.current(trainer)
             return
-        # TRL has brought vLLM's weights up to date, but its main process may be the last to have done so.
+        # Else TRL has done it, before it asked for episodes.
+        if self._is_ahead:
+            trainer.vllm_generation.sync_weights()
+        # Its main process may be the last to have done so.
         self._ranks.wait()
-        with self._vllm(trainer, number) as engine:
+
+    @contextmanager
+    def engine(self, trainer: Any, number: int) -> Iterator[EngineOf]:
+        """The engine of one rollout step, with the weights that it was given last."""
+        with self._vllm(trainer, number) if trainer.args.use_vllm else self._own(number) as engine:
             yield engine
 
     @contextmanager
-    def _own(self, trainer: Any, number: int) -> Iterator[EngineOf]:
+    def _own(self, number: int) -> Iterator[EngineOf]:
         from xp.backends.trl.worker.engine import TransformersEngine
 
         seed = self._seed_of(number)
-        model = self._policy.current(trainer)
+        model = self._model
         was_training = model.training
         model.eval()
 

@@ -25,6 +25,7 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
     """
 
     lr_scheduler: Any
+    use_vllm: bool
     _tr_loss: torch.Tensor
     """Trainer's own sum since it last logged: of this update."""
 
@@ -39,6 +40,14 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
         self._xp_rewards = torch.empty(0)
         """Rewards of the rollout step, over all ranks; nan is void."""
         super().__init__(**parts)
+        # TRL corrects the weight of samples of vLLM alone; those of an older policy need the same, whoever wrote them.
+        self.use_vllm = self.use_vllm or self.vllm_importance_sampling_correction
+
+    def _generate(self, prompts: Any) -> Any:
+        if self._xp_log.is_ahead:
+            # TRL would send weights to an engine that is writing: xp.backends.trl.worker.ahead knows when to.
+            self._last_loaded_step = self.state.global_step
+        return super()._generate(prompts)
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """xp's schedules, whose warm-up begins above 0; another one, of a user's override, is transformers' own."""

@@ -18,6 +18,7 @@ NATIVE: Final[Mapping[str, str]] = {
 """TRL's name -> xp's."""
 MEASURED: Final[Mapping[str, str]] = {
     "training/logprob_gap": "only with vLLM",
+    "training/staleness": "only with `training.max_staleness`",
     "training/updates_left_out": "",
     "time/rollout_s": "",
     "time/step_s": "from the end of the step before",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
 
@@ -10,27 +11,35 @@ class WholePolicy:
 
     Under FSDP2 a forward is a collective, and ranks whose episodes have different numbers of turns would wait for each
     other for ever; so each rank generates with a copy of its own, brought up to date before the first turn.
+
+    Args:
+        is_copied: whether it is a copy without FSDP2 too, which updates do not change meanwhile.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_copied: bool = False) -> None:
+        self._is_copied = is_copied
         self._copy: Any = None
 
     def current(self, trainer: Any) -> Any:
         """The model to generate with; every rank must call it."""
         model = trainer.accelerator.unwrap_model(trainer.model)
-        if trainer.is_fsdp_enabled:
-            return self._copied(model)
-        return model.get_base_model() if hasattr(model, "peft_config") else model
+        model = model.get_base_model() if hasattr(model, "peft_config") and not trainer.is_fsdp_enabled else model
+        return self._copied(model, trainer.is_fsdp_enabled) if self._is_copied or trainer.is_fsdp_enabled else model
 
-    def _copied(self, model: Any) -> Any:
+    def _copied(self, model: Any, is_sharded: bool) -> Any:
         import torch
-        from transformers import AutoModelForCausalLM
 
         if self._copy is None:
-            dtype = next(model.parameters()).dtype
-            self._copy = AutoModelForCausalLM.from_config(model.config, dtype=dtype).eval()
+            self._copy = (_like(model) if is_sharded else deepcopy(model)).eval()
         copies = dict(self._copy.named_parameters())
         with torch.no_grad():
             for name, parameter in model.named_parameters():
-                copies[name].copy_(parameter.full_tensor())
+                copies[name].copy_(parameter.full_tensor() if is_sharded else parameter)
         return self._copy
+
+
+def _like(model: Any) -> Any:
+    """A whole model of the same shape, whose weights are to come."""
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_config(model.config, dtype=next(model.parameters()).dtype)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from xp.backends.trl.worker.config import TRLTrainConfig
-from xp.backends.trl.worker.episodes import Rollout, play_with, sample_numbers
-from xp.backends.trl.worker.generation import Generation
+from xp.backends.trl.worker.episodes import EpisodePlay, Rollout, play_with, sample_numbers
+from xp.backends.trl.worker.generation import EngineOf, Generation
 from xp.backends.trl.worker.ranks import Ranks
 from xp.backends.trl.worker.steps import TRLStepLog
 from xp.backends.trl.worker.tasks_view import SLOT, TASK_ID
@@ -23,6 +24,29 @@ from xp.worker.played import record
 
 if TYPE_CHECKING:
     from xp.backends.trl.worker.held_out import HeldOutEvaluation
+
+
+@dataclass(frozen=True)
+class StepSamples:
+    """One process's episodes of a rollout step."""
+
+    step: int
+    """Number of the step that trains on them, from 0."""
+    policy: int
+    """Rollout steps that the policy which wrote them had learned for."""
+    seconds: float
+    """Wall-clock time of playing them."""
+    prompt_ids: list[list[int]]
+    completion_ids: list[list[int]]
+    logprobs: list[list[float]]
+    env_mask: list[list[int]]
+    """0: not trained on."""
+    played: list[Played]
+
+    def output(self) -> dict[str, list[Any]]:
+        """TRL's required keys, `env_mask` and `settled`, the rewards for the reward function."""
+        keys = ("prompt_ids", "completion_ids", "logprobs", "env_mask")
+        return {**{key: getattr(self, key) for key in keys}, "settled": [one.outcome.reward for one in self.played]}
 
 
 class Rollouts:
@@ -56,36 +80,58 @@ class Rollouts:
         self._mix, self._log, self._recorder, self._ranks = mix, log, recorder, ranks
         self._held_out, self._curriculum = held_out, curriculum
         server_log = f"{config.common.stage_dir}/vllm.log"
-        self._generation = Generation(config.common.sampling.seed, chat, ranks, server_log)
+        is_ahead = config.max_staleness > 0
+        self._generation = Generation(config.common.sampling.seed, chat, ranks, server_log, is_ahead=is_ahead)
 
     def __call__(self, prompts: list[list[dict[str, Any]]], trainer: Any) -> dict[str, list[Any]]:
         """Play one episode for each prompt (a group's prompts are repeated already).
 
         Returns:
-            TRL's required keys, `env_mask` (0: not trained on) and `settled`, the rewards for the reward function.
+            As StepSamples.output.
         """
-        began = time.monotonic()
         step = trainer.state.global_step // self._config.updates_per_rollout
-        rows = self._tasks(prompts, step)
+        samples = self._samples(self._tasks(prompts, step), step, trainer)
+        played = [one for share in self._ranks.gather(samples.played) for one in share]
+        more = self._learnt(step, played)
+        if self._log.is_ahead:
+            more["training/staleness"] = float(step - samples.policy)
+        self._log.episodes(played, samples.seconds, more)
+        return samples.output()
+
+    def _samples(self, rows: Sequence[TaskRow], step: int, trainer: Any) -> StepSamples:
+        """This process's episodes of a step."""
         numbers = self._sample_numbers([row.task_id for row in rows])
-        numbered = list(zip(rows, numbers, strict=True))
         with self._generation.step(trainer, step) as engine:
             if self._held_out is not None and self._held_out.is_due(step):
                 self._held_out.play(engine, step, trainer)
-                began = time.monotonic()
-            rollouts = play_with(engine(self._config.common.sampling), self._chat, numbered, self._mix)
+            return self._play(engine, list(zip(rows, numbers, strict=True)), step, policy=step)
+
+    def _play(self, engine: EngineOf, numbered: Sequence[tuple[TaskRow, int]], step: int, policy: int) -> StepSamples:
+        """Play and record episodes of a step.
+
+        Args:
+            engine: with the weights of the policy.
+            numbered: each row with the number of its sample.
+            step: number of the step that trains on them.
+            policy: rollout steps that it has learned for.
+        """
+        began = time.monotonic()
+        rollouts = play_with(engine(self._config.common.sampling), self._chat, numbered, self._mix, self._begun)
         episodes = (rollout.record for rollout in rollouts)
-        shares = self._ranks.gather(record(episodes, self._recorder, self._config.common.run, "train", step))
-        played = [one for share in shares for one in share]
-        more = self._learnt(step, played)
-        self._log.episodes(played, time.monotonic() - began, more)
-        return {
-            "prompt_ids": [rollout.conversation.prompt_ids for rollout in rollouts],
-            "completion_ids": [rollout.conversation.completion_ids for rollout in rollouts],
-            "logprobs": [rollout.conversation.logprobs for rollout in rollouts],
-            "env_mask": [self._mask(rollout) for rollout in rollouts],
-            "settled": [rollout.outcome.reward for rollout in rollouts],
-        }
+        played = record(episodes, self._recorder, self._config.common.run, "train", step)
+        return StepSamples(
+            step=step,
+            policy=policy,
+            seconds=time.monotonic() - began,
+            prompt_ids=[rollout.conversation.prompt_ids for rollout in rollouts],
+            completion_ids=[rollout.conversation.completion_ids for rollout in rollouts],
+            logprobs=[rollout.conversation.logprobs for rollout in rollouts],
+            env_mask=[self._mask(rollout) for rollout in rollouts],
+            played=played,
+        )
+
+    def _begun(self, play: EpisodePlay) -> None:
+        """Episodes are about to be played."""
 
     def _tasks(self, prompts: Sequence[Sequence[Mapping[str, Any]]], step: int) -> list[TaskRow]:
         """The task of each episode of this process."""

@@ -30,6 +30,8 @@ class TRLStepLog(StepLog):
     def __init__(self, config: TRLTrainConfig, file: MetricsFile | None) -> None:
         super().__init__(config.common, file, config.symptoms, num_steps=config.num_steps)
         self._config = config
+        self.is_ahead = config.max_staleness > 0
+        """True where episodes may be of an older policy than the one that is updated."""
         self._episodes: dict[str, float] = {}
         self._updates: list[dict[str, float]] = []
         self._left_out = 0
@@ -63,7 +65,8 @@ class TRLStepLog(StepLog):
     def gap(self, global_step: int, gap: float) -> None:
         """Engine and trainer differ by so much; raises XpError(DIVERGED) where that is too much."""
         self._episodes["training/logprob_gap"] = gap
-        self.check_gap(global_step // self._config.updates_per_rollout + 1, gap)
+        if not self._episodes.get("training/staleness"):
+            self.check_gap(global_step // self._config.updates_per_rollout + 1, gap)
 
     def update(self, global_step: int, logs: Mapping[str, Any]) -> None:
         """TRL logged an optimizer update."""

@@ -61,6 +61,7 @@ def main(argv: Sequence[str]) -> None:
     kept = within_limit(Path(config.common.tasks), rows, chat, sampling.max_prompt_tokens)
     order = order_of(config, kept, sampling.seed)
 
+    from xp.backends.trl.worker.ahead import RolloutsAhead
     from xp.backends.trl.worker.checkpoints import latest_checkpoint, save_checkpoint
     from xp.backends.trl.worker.held_out import HeldOutEvaluation
     from xp.backends.trl.worker.rollout import Rollouts
@@ -79,16 +80,23 @@ def main(argv: Sequence[str]) -> None:
             config = _patient(config, held_out.patience_s)
         chosen = _curriculum(config, order, kept, ranks)
         by_id = {row.task_id: row for row in order}
-        rollouts = Rollouts(config, chat, by_id, mix, log, recorder, ranks, held_out, chosen)
-        trainer = make_trainer(config, os.environ, tokenizer, order, log, rollouts)
+        parts = (config, chat, by_id, mix, log, recorder, ranks, held_out)
+        ahead = RolloutsAhead(order, *parts) if config.max_staleness else None
+        hooks = () if ahead is None else (ahead.callback(),)
+        trainer = make_trainer(config, os.environ, tokenizer, order, log, ahead or Rollouts(*parts, chosen), hooks)
         checkpoint = latest_checkpoint(Path(config.grpo["output_dir"]))
         if checkpoint is not None:
             print(f"going on from {checkpoint}", flush=True)
+            if ahead is not None:
+                ahead.go_on(checkpoint)
         try:
             trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
         except EarlyStop as stop:
             print(stop, flush=True)
             save_checkpoint(trainer, ranks)
+        finally:
+            if ahead is not None:
+                ahead.close()
         log.finish()
     model = trained_model(trainer)
     if ranks.is_main:
@@ -123,8 +131,9 @@ def make_trainer(
     order: Sequence[Any],
     log: TRLStepLog,
     rollouts: Rollouts,
+    hooks: Sequence[Any] = (),
 ) -> Any:
-    """The GRPOTrainer of this process."""
+    """The GRPOTrainer of this process; `hooks` are callbacks that come before the one that seals a checkpoint."""
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, PrinterCallback
     from trl import GRPOConfig
@@ -148,7 +157,7 @@ def make_trainer(
         train_dataset=Dataset.from_list(trl_rows(order)),
         rollout_func=rollouts,
         reward_funcs=settled_reward,
-        callbacks=[log.callback(), Seal(Ranks())],
+        callbacks=[log.callback(), *hooks, Seal(Ranks())],
         peft_config=None if config.lora is None else peft_config(config.lora),
     )
     trainer.remove_callback(PrinterCallback)

@@ -94,6 +94,15 @@ SIZES = (
     ),
     Row("training.passes_per_step", "trainer.update_epochs_per_batch"),
     Row(
+        "training.max_staleness",
+        carried_by="rollouts and updates by turns",
+        refuse=lambda s: (
+            "xp does not run SkyRL's fully asynchronous trainer yet; set 0, or use backend=trl or slime"
+            if s.training.max_staleness
+            else None
+        ),
+    ),
+    Row(
         "training.micro_batch_size",
         _micro_batch,
         note=lambda s: "Unused: episodes are packed by tokens." if _is_packed(s) else "",

@@ -6,13 +6,23 @@ from typing import Any
 
 from xp.backends.base import Support
 from xp.backends.capability import Row
-from xp.backends.common_rows import length_rows, longest_episode, no_best, no_patience, too_long
+from xp.backends.common_rows import (
+    OLDER,
+    length_rows,
+    longest_episode,
+    no_best,
+    no_patience,
+    stale_uncorrected,
+    too_long,
+)
 from xp.backends.extent import num_steps
-from xp.backends.slime.control.geometry import geometry
-from xp.backends.slime.worker.config import STEPS_FLAG, warm_up_start, warm_up_too_long
+from xp.backends.slime.control.geometry import geometry, is_colocated
+from xp.backends.slime.worker.config import STEPS_FLAG, train_program, warm_up_start, warm_up_too_long
 from xp.backends.slime.worker.hooks import LOG_EVALUATION
 from xp.spec import LossAggregation, RunSpec
 
+TOLD_AFTER = "Slime tells the gap of an update after it is made; the first one of a step is checked."
+REPLAYED = "A resumed run plays the step again that was sampled ahead."
 ROLLOUT = "xp.backends.slime.worker.rollout"
 START = "--load until the run has a checkpoint of its own, and --hf-checkpoint; null: --ref-load is the start"
 HELD_OUT = "held_out"
@@ -91,6 +101,25 @@ def _recompute(spec: RunSpec) -> dict[str, Any]:
     return flags if spec.training.gradient_checkpointing else dict.fromkeys(flags)
 
 
+def _not_ahead(spec: RunSpec) -> str | None:
+    """Returns why nothing can be sampled while updates are made; None if it can, or need not."""
+    if spec.training.max_staleness == 0:
+        return None
+    if spec.training.max_staleness > 1:
+        return "Slime's train_async.py samples one step ahead, and no more; set 1, or use backend=trl or skyrl"
+    if is_colocated(spec):
+        return (
+            "colocated engines and the trainer use the same accelerators by turns, so nothing is sampled ahead; set"
+            " backend.engine.placement=separate (and backend.engine.accelerators), or training.max_staleness=0"
+        )
+    if spec.algorithm.dynamic_sampling:
+        return (
+            "with algorithm.dynamic_sampling, Slime's checkpoint loses the tasks of the step that is sampled ahead; set"
+            " one of both to its default"
+        )
+    return stale_uncorrected(spec)
+
+
 SIZES = (
     *length_rows(STEPS_FLAG),
     Row("training.prompts_per_step", "--rollout-batch-size"),
@@ -112,6 +141,12 @@ SIZES = (
             if s.training.passes_per_step > 1
             else None
         ),
+    ),
+    Row(
+        "training.max_staleness",
+        carried_by=lambda s: f"Slime's {train_program(s.training.max_staleness)}",
+        note=lambda s: REPLAYED if s.training.max_staleness else "",
+        refuse=_not_ahead,
     ),
     # Megatron counts with it where micro-batches are packed too; one divides everything.
     Row(
@@ -224,7 +259,7 @@ PROGRESS = (
     Row(
         "training.max_logprob_gap",
         carried_by="xp.backends.slime.worker.training, of Slime's train_rollout_logprob_abs_diff",
-        note="Slime tells the gap of an update after it is made; the first one of a step is checked.",
+        note=lambda s: f"{TOLD_AFTER} {OLDER}" if s.training.max_staleness else TOLD_AFTER,
     ),
 )
 

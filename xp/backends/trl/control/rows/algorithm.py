@@ -135,7 +135,7 @@ ALGORITHM = (
         _importance_mode,
         refuse=lambda s: (
             "with backend.engine.name=transformers the policy itself generates: there is no gap to correct; set none"
-            if _is_corrected(s) and s.backend.engine.name is EngineName.TRANSFORMERS
+            if _is_corrected(s) and s.backend.engine.name is EngineName.TRANSFORMERS and not s.training.max_staleness
             else None
         ),
     ),

@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from xp.backends.base import Support
 from xp.backends.capability import Row
-from xp.backends.common_rows import cut_gap, length_rows, longest_episode, no_best, no_patience, too_long
-from xp.backends.trl.control.geometry import geometry
+from xp.backends.common_rows import (
+    OLDER,
+    cut_gap,
+    length_rows,
+    longest_episode,
+    no_best,
+    no_patience,
+    stale_uncorrected,
+    too_long,
+)
+from xp.backends.trl.control.geometry import geometry, is_colocated
 from xp.backends.trl.control.rows.algorithm import NO_CRITIC
 from xp.spec import EngineName, RunSpec
 
@@ -30,6 +39,23 @@ def _wrong_reference(spec: RunSpec) -> str | None:
     )
 
 
+def _not_ahead(spec: RunSpec) -> str | None:
+    """Returns why nothing can be sampled while updates are made; None if it can, or need not."""
+    if spec.training.max_staleness == 0:
+        return None
+    if is_colocated(spec):
+        return (
+            "a colocated vLLM and the trainer use the same accelerators by turns, so nothing is sampled ahead; set"
+            " backend.engine.placement=separate (and backend.engine.accelerators), or training.max_staleness=0"
+        )
+    if any(member.train.refresh_every is not None for member in spec.env.members.values()):
+        return (
+            "env.train.refresh_every selects tasks by the episodes of the steps before, which are not played yet; set"
+            " one of both to its default"
+        )
+    return stale_uncorrected(spec)
+
+
 TRAINING = (
     *length_rows("max_steps", per_step=lambda s: geometry(s).updates_per_rollout),
     Row("training.prompts_per_step", lambda s: {"generation_batch_size": geometry(s).generation_batch_size}),
@@ -38,6 +64,11 @@ TRAINING = (
         "training.updates_per_step", lambda s: {"gradient_accumulation_steps": geometry(s).gradient_accumulation_steps}
     ),
     Row("training.passes_per_step", "num_iterations"),
+    Row(
+        "training.max_staleness",
+        carried_by=lambda s: "xp.backends.trl.worker.ahead" if s.training.max_staleness else "rollouts by turns",
+        refuse=_not_ahead,
+    ),
     Row("training.micro_batch_size", "per_device_train_batch_size"),
     Row(
         "training.max_tokens_per_micro_batch",
@@ -97,6 +128,7 @@ TRAINING = (
     Row(
         "training.max_logprob_gap",
         carried_by="xp.backends.trl.worker.guard, over the episodes of the step's first update, before it is made",
+        note=lambda s: OLDER if s.training.max_staleness else "",
         refuse=cut_gap,
     ),
     Row("evaluation.num_tasks", carried_by=ROUNDS),

@@ -1,0 +1,334 @@
+"""`training.max_staleness` on TRL: what is played ahead, with which weights, and what the real trainer makes of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contracts.test_agreement import FakeMix
+from tests.fake_session import RULES, FakeSession, steady, with_limits
+from tests.tiny import tokenizer_and_model
+from tests.trainers.trl_ranks import ROWS
+from xp.backends.base import RunPaths
+from xp.backends.trl.control.render import refusals, stages
+from xp.backends.trl.worker.ahead import Ahead, RolloutsAhead
+from xp.backends.trl.worker.checkpoints import latest_checkpoint
+from xp.backends.trl.worker.config import TRLTrainConfig
+from xp.backends.trl.worker.ranks import Ranks
+from xp.backends.trl.worker.rollout import Rollouts
+from xp.backends.trl.worker.steps import TRLStepLog
+from xp.backends.trl.worker.train import make_trainer
+from xp.compose import compose
+from xp.envs.base import EnvUnavailable, Task, ToolResult
+from xp.episode.episode import Episode
+from xp.episode.metrics_file import MetricsFile
+from xp.episode.recorder import Recorder
+from xp.episode.tokens import ChatTokens
+from xp.tasks.row import TaskRow
+
+STALE = ("training.max_staleness=1", "algorithm.importance_correction=token")
+SEPARATE = ("hardware=a100x4", "model=qwen3-4b", "backend.engine.placement=separate", "backend.engine.accelerators=2")
+
+
+@dataclass(frozen=True)
+class Step:
+    step: int
+    policy: int
+
+
+def taken(max_staleness: int, num_steps: int, settle: Callable[[int], None] = lambda _: None) -> list[int]:
+    """Staleness of each step, where `settle` is called with the step between two takes."""
+    ahead = Ahead(Step, max_staleness, num_steps, Ranks())
+    found = []
+    for step in range(num_steps):
+        one = ahead.take(step, lambda: None)
+        assert one.step == step
+        found.append(step - one.policy)
+        settle(step)
+    ahead.close()
+    return found
+
+
+def test_one_step_ahead_each_step_but_the_first_is_one_policy_old() -> None:
+    assert taken(1, 5) == [0, 1, 1, 1, 1]
+
+
+def test_no_episode_is_older_than_what_is_allowed() -> None:
+    pause = threading.Event()
+    ages = taken(3, 12, lambda _: pause.wait(0.01) and None)
+    assert max(ages) <= 3
+    assert ages[0] == 0
+
+
+def test_weights_change_only_while_nothing_is_played() -> None:
+    inside, changed = threading.Lock(), []
+
+    def play(step: int, policy: int) -> Step:
+        with inside:
+            threading.Event().wait(0.005)
+        return Step(step, policy)
+
+    def update() -> None:
+        assert not inside.locked()
+        changed.append(1)
+
+    ahead = Ahead(play, 2, 8, Ranks())
+    for step in range(8):
+        ahead.take(step, update)
+    ahead.close()
+    assert changed
+
+
+def test_what_stops_the_thread_is_raised_where_the_training_takes() -> None:
+    def play(step: int, policy: int) -> Step:
+        if step == 1:
+            raise EnvUnavailable("refused")
+        return Step(step, policy)
+
+    ahead = Ahead(play, 1, 4, Ranks())
+    ahead.take(0, lambda: None)
+    with pytest.raises(EnvUnavailable, match="refused"):
+        ahead.take(1, lambda: None)
+    ahead.close()
+
+
+def test_an_evaluation_has_the_weights_of_its_step_and_the_engine_for_itself() -> None:
+    playing, seen = threading.Lock(), []
+
+    def play(step: int, policy: int) -> Step:
+        with playing:
+            threading.Event().wait(0.005)
+        return Step(step, policy)
+
+    ahead = Ahead(play, 2, 6, Ranks())
+    weights = [-1]
+    for step in range(6):
+        ahead.take(step, lambda step=step: weights.append(step), lambda: seen.append((weights[-1], playing.locked())))
+    ahead.close()
+    assert seen == [(step, False) for step in range(6)]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        (("training.max_staleness=1",), "algorithm.importance_correction=token (or sequence)"),
+        (("hardware=a100x4", "model=qwen3-4b", *STALE), "set backend.engine.placement=separate"),
+        (
+            (
+                *STALE,
+                "env.train.refresh_every=2",
+                "env.train.profile=x",
+                "env.train.pass_rate=[0.1,0.9]",
+                "env.train.num_tasks=null",
+            ),
+            "env.train.refresh_every selects tasks",
+        ),
+        (("algorithm.importance_correction=token",), "there is no gap to correct; set none"),
+        (STALE, ""),
+        ((*SEPARATE, *STALE, "training.max_staleness=4"), ""),
+    ],
+    ids=["uncorrected", "colocated", "selected anew", "nothing to correct", "the policy itself", "a server"],
+)
+def test_a_plan_says_what_cannot_be_sampled_ahead(overrides: tuple[str, ...], told: str) -> None:
+    found = "\n".join(map(str, refusals(compose(overrides))))
+    assert told in found
+    assert bool(found) == bool(told)
+
+
+OVERRIDES = (
+    *("training.num_steps=4", "training.prompts_per_step=2", "training.group_size=4", "training.micro_batch_size=8"),
+    *("training.learning_rate=0.01", "training.warmup_updates=0", "training.max_logprob_gap=0.0001"),
+    *("training.max_tokens_per_turn=12", "training.max_response_tokens=300", "training.checkpoint_every=2"),
+    *("training.keep_checkpoints=9", "training.kl_coef=0", "algorithm.importance_cap=100", *STALE),
+)
+RULES_HERE = replace(with_limits(RULES, retries_per_episode=0), provider="local", max_turns=2)
+
+
+def paid(text: str) -> ToolResult:
+    """A reward that depends on every letter: an untrained policy learns something of it."""
+    return ToolResult("go on", sum(map(ord, text)) % 5 / 4, awaits_reply=True)
+
+
+class OneIsDown(FakeMix):
+    """The first task's episodes find no environment once in four, and are void."""
+
+    def episode(self, row: TaskRow) -> Episode:
+        is_down = row.index == 0 and len(self.episodes) % 4 == 1
+
+        def session() -> FakeSession:
+            if is_down:
+                raise EnvUnavailable("refused")
+            return FakeSession(steady, paid)
+
+        self.episodes.append(Episode(Task(row.env, row.split, row.index), session, self._rules))
+        return self.episodes[-1]
+
+
+class Seen:
+    """Weights of the policy at each update, and what the loss got."""
+
+    def __init__(self) -> None:
+        self.steps: list[dict[str, Any]] = []
+
+    def watch(self, trainer: Any) -> None:
+        original = trainer._generate_and_score_completions
+
+        def watched(inputs: Any) -> Any:
+            found = original(inputs)
+            model = trainer.accelerator.unwrap_model(trainer.model)
+            state = {name: value.detach().clone() for name, value in model.state_dict().items()}
+            self.steps.append({**found, "state": state})
+            return found
+
+        trainer._generate_and_score_completions = watched
+
+
+@dataclass(frozen=True)
+class Training:
+    lines: list[dict[str, Any]]
+    seen: list[dict[str, Any]]
+    trajectories: list[dict[str, Any]]
+
+
+@contextmanager
+def training(root: Path, *more: str) -> Iterator[tuple[Any, Seen, Any, TRLTrainConfig]]:
+    """A trainer over ROWS, in a directory that holds its model."""
+    tokenizer, model = tokenizer_and_model()
+    model.save_pretrained(root / "base")
+    tokenizer.save_pretrained(root / "base")
+    spec = compose([*OVERRIDES, *more])
+    job = next(one.job for one in stages(spec, RunPaths(str(root), 1, "tasks")) if one.name == "train")
+    config = TRLTrainConfig.from_json(job.files[f"{root}/attempt_1/train/config.json"])
+    config = replace(config, base_model=str(root / "base"))
+    Path(config.common.metrics).parent.mkdir(parents=True, exist_ok=True)
+    log = TRLStepLog(config, MetricsFile(Path(config.common.metrics), "train", 1))
+    mix: Any = OneIsDown(RULES_HERE)
+    with Recorder(root / "trajectories.jsonl", mix, None, os.environ) as recorder:
+        parts = (config, ChatTokens(tokenizer), {row.task_id: row for row in ROWS}, mix, log, recorder, Ranks())
+        ahead = RolloutsAhead(ROWS, *parts) if config.max_staleness else None
+        hooks = () if ahead is None else (ahead.callback(),)
+        trainer = make_trainer(config, os.environ, tokenizer, ROWS, log, ahead or Rollouts(*parts), hooks)
+        seen = Seen()
+        seen.watch(trainer)
+        try:
+            yield trainer, seen, ahead, config
+        finally:
+            if ahead is not None:
+                ahead.close()
+
+
+def lines(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Training]:
+    root = tmp_path_factory.mktemp("ahead")
+    with training(root) as (trainer, seen, _, config):
+        trainer.train()
+    return root, Training(lines(Path(config.common.metrics)), seen.steps, lines(root / "trajectories.jsonl"))
+
+
+def test_the_metrics_say_how_old_each_steps_episodes_are_and_void_ones_stay_void(
+    trained: tuple[Path, Training],
+) -> None:
+    _, run = trained
+    assert [line["training/staleness"] for line in run.lines] == [0, 1, 1, 1]
+    assert [line["step"] for line in run.lines] == [1, 2, 3, 4]
+    assert run.lines[0]["episodes/void"] == 1 / 8
+    void = (run.seen[0]["completion_mask"] * run.seen[0]["tool_mask"]).sum(-1) == 0
+    assert void.sum() == 1
+    assert float(run.seen[0]["advantages"][void].abs().sum()) == 0
+    assert len(run.trajectories) == 32
+    # The older policy's own gap is recorded, and does not stop the run.
+    assert run.lines[0]["training/logprob_gap"] < 1e-4 < min(line["training/logprob_gap"] for line in run.lines[1:])
+
+
+def test_log_probabilities_are_those_of_the_policy_that_wrote_and_their_ratio_is_the_weight(
+    trained: tuple[Path, Training],
+) -> None:
+    import torch
+
+    _, run = trained
+    _, model = tokenizer_and_model()
+    model = type(model)(model.config).eval()
+    for step, found in enumerate(run.seen):
+        is_trained = (found["completion_mask"] * found["tool_mask"]) > 0
+        # A step is written by the policy that the step before it began with.
+        for weights, name in ((run.seen[max(0, step - 1)], "sampling_per_token_logps"), (found, "old_per_token_logps")):
+            model.load_state_dict(weights["state"])
+            told = logprobs(model, found)
+            torch.testing.assert_close(found[name][is_trained], told[is_trained], atol=2e-4, rtol=0)
+        gap = (found["old_per_token_logps"] - found["sampling_per_token_logps"])[is_trained]
+        torch.testing.assert_close(found["importance_sampling_ratio"][is_trained], gap.exp().clamp(max=100))
+        assert bool((gap.abs() > 1e-3).any()) == (step > 0)
+
+
+def logprobs(model: Any, found: dict[str, Any]) -> Any:
+    """Of the completions, by a plain forward."""
+    import torch
+
+    ids = torch.cat([found["prompt_ids"], found["completion_ids"]], 1)
+    mask = torch.cat([found["prompt_mask"], found["completion_mask"]], 1)
+    with torch.no_grad():
+        logits = model(input_ids=ids, attention_mask=mask, position_ids=(mask.cumsum(-1) - 1).clamp(min=0)).logits
+    first = found["prompt_ids"].shape[1]
+    return logits[:, first - 1 : -1].log_softmax(-1).gather(-1, found["completion_ids"][..., None])[..., 0]
+
+
+def test_a_resumed_run_learns_from_what_was_played_before_it_stopped(
+    trained: tuple[Path, Training], tmp_path: Path
+) -> None:
+    import torch
+
+    root, whole = trained
+    kept = root / "checkpoints" / "checkpoint-2"
+    (ahead,) = json.loads((kept / "played_ahead.rank_0.json").read_text())
+    assert (ahead["step"], ahead["policy"]) == (2, 1)
+    with training(tmp_path) as (trainer, seen, rollouts, config):
+        shutil.copytree(kept, Path(config.grpo["output_dir"]) / kept.name)
+        checkpoint = latest_checkpoint(Path(config.grpo["output_dir"]))
+        assert checkpoint is not None
+        rollouts.go_on(checkpoint)
+        trainer.train(resume_from_checkpoint=str(checkpoint))
+    assert [line["training/staleness"] for line in lines(Path(config.common.metrics))] == [1, 1]
+    # One rollout step of the two was played anew: the one that nobody had begun.
+    assert {line["step"] for line in lines(tmp_path / "trajectories.jsonl")} == {3}
+    for resumed, before in zip(seen.steps, whole.seen[2:], strict=True):
+        torch.testing.assert_close(resumed["completion_ids"], before["completion_ids"])
+        torch.testing.assert_close(resumed["advantages"], before["advantages"])
+
+
+def test_a_run_that_fails_does_not_wait_for_the_episodes_that_are_being_played(tmp_path: Path) -> None:
+    with training(tmp_path) as (trainer, _, rollouts, _):
+        stuck = threading.Event()
+        session = threading.Event()
+
+        def play(engine: Any, numbered: Any, step: int, policy: int) -> Any:
+            if step == 1:
+                session.set()
+                assert stuck.wait(60)
+            return original(engine, numbered, step, policy)
+
+        original = rollouts._play
+        rollouts._play = play
+
+        def fail(*_: Any, **__: Any) -> None:
+            assert session.wait(60)
+            stuck.set()
+            raise RuntimeError("of a test")
+
+        trainer._compute_loss = fail
+        with pytest.raises(RuntimeError, match="of a test"):
+            trainer.train()
+        rollouts.close()
+        assert rollouts._ahead._fault is None or type(rollouts._ahead._fault).__name__ == "_Closed"

@@ -1,0 +1,245 @@
+"""Rollout steps that are played in a thread while the trainer updates the policy (`training.max_staleness`).
+
+Each step is played with the weights of one policy from its first token to its last: weights change between steps alone.
+TRL's experimental AsyncGRPOTrainer does otherwise: it has a tool loop of its own in place of Episodes, sends weights in
+the middle of them, and knows neither void episodes nor the clipping and the KL penalty of the spec.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
+
+from transformers import TrainerCallback
+
+from xp.atomic import write_atomically
+from xp.backends.trl.worker.episodes import EpisodePlay, sample_numbers
+from xp.backends.trl.worker.ranks import Ranks
+from xp.backends.trl.worker.rollout import Rollouts, StepSamples
+from xp.codec import decode
+from xp.tasks.row import TaskRow
+
+
+class OfAStep(Protocol):
+    """Episodes of one rollout step."""
+
+    @property
+    def step(self) -> int: ...
+
+
+S = TypeVar("S", bound=OfAStep)
+
+
+class Ahead(Generic[S]):
+    """A thread that plays rollout steps in their order, so many before their turn at most.
+
+    Args:
+        play: plays a step (its number, from 0) with the policy that has learned for so many steps.
+        max_staleness: rollout steps by which that policy may be older than the one that is updated.
+        num_steps: of the training.
+        ranks: the training processes, each of which has such a thread; they take at the same time.
+    """
+
+    def __init__(self, play: Callable[[int, int], S], max_staleness: int, num_steps: int, ranks: Ranks) -> None:
+        self._play, self._max_staleness, self._num_steps, self._ranks = play, max_staleness, num_steps, ranks
+        self._changed = threading.Condition()
+        self._ready: dict[int, S] = {}
+        self._policy: int | None = None
+        """Steps that the engine's policy has learned for."""
+        self._next = 0
+        """First step that nobody has played or plays."""
+        self._last: int | None = None
+        """Last step that may begin for now; None: no such limit."""
+        self._is_playing = self._is_closed = False
+        self._fault: BaseException | None = None
+        self._thread: threading.Thread | None = None
+
+    def take(self, step: int, update: Callable[[], None], meanwhile: Callable[[], None] | None = None) -> S:
+        """Waits for the episodes of a step and returns them; raises what playing them raised.
+
+        Args:
+            step: whose turn it is.
+            update: gives the engine the trainer's weights; called where no process is playing.
+            meanwhile: plays something else with these weights; no process plays until it is done.
+        """
+        if self._thread is None:
+            self._begin(step)
+        with self._up_to(step):
+            with self._changed:
+                self._changed.wait_for(lambda: self._is_idle or (meanwhile is None and step in self._ready))
+                self._check(step)
+            if all(is_idle for (is_idle,) in self._ranks.gather([self._is_idle])):
+                update()
+                self._policy = step
+                if meanwhile is not None:
+                    meanwhile()
+        with self._changed:
+            self._changed.wait_for(lambda: step in self._ready or self._fault is not None)
+            self._check(step)
+            return self._ready.pop(step)
+
+    def all_played(self) -> list[S]:
+        """Everything that waits for its turn, with the next step's episodes, which are waited for."""
+        with self._up_to((self._policy or 0) + 1), self._changed:
+            self._changed.wait_for(lambda: self._is_idle)
+            return [self._ready[step] for step in sorted(self._ready)]
+
+    def go_on(self, played: Sequence[S]) -> None:
+        """Take these as played, before the first `take`."""
+        self._ready = {one.step: one for one in played}
+
+    def close(self) -> None:
+        """Play no further step, and wait for the one that is being played."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _begin(self, step: int) -> None:
+        self._next = max(self._ready, default=step - 1) + 1
+        self._thread = threading.Thread(target=self._run, name="xp-ahead", daemon=True)
+        self._thread.start()
+
+    @contextmanager
+    def _up_to(self, last: int) -> Iterator[None]:
+        """No step after this one begins within."""
+        self._limit(last)
+        try:
+            yield
+        finally:
+            self._limit(None)
+
+    def _limit(self, last: int | None) -> None:
+        with self._changed:
+            self._last = last
+            self._changed.notify_all()
+
+    def _check(self, step: int) -> None:
+        """Raises what stopped the thread, unless it had played this step before."""
+        if self._fault is not None and step not in self._ready:
+            raise self._fault
+
+    @property
+    def _may_begin(self) -> bool:
+        """Returns whether the next step is near enough to the policy, and not held back."""
+        if self._policy is None or self._next >= self._num_steps:
+            return False
+        return self._next - self._policy <= self._max_staleness and (self._last is None or self._next <= self._last)
+
+    @property
+    def _is_idle(self) -> bool:
+        """Returns whether nothing is played, nor about to be."""
+        return self._fault is not None or not (self._is_playing or self._may_begin)
+
+    def _run(self) -> None:
+        try:
+            while self._next < self._num_steps and self._played_next():
+                pass
+        except BaseException as error:
+            with self._changed:
+                self._fault = error
+                self._changed.notify_all()
+
+    def _played_next(self) -> bool:
+        """Plays the next step when it may; False: nothing is to be played any more."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_closed or self._may_begin)
+            if self._is_closed:
+                return False
+            self._is_playing, policy = True, self._policy
+            step, self._next = self._next, self._next + 1
+            assert policy is not None
+        played = self._play(step, policy)
+        with self._changed:
+            self._ready[step], self._is_playing = played, False
+            self._changed.notify_all()
+        return True
+
+
+class RolloutsAhead(Rollouts):
+    """TRL's `rollout_func`, of steps that a thread has played.
+
+    Args:
+        order: tasks of all rollout steps.
+        parts: as of Rollouts, without a curriculum.
+    """
+
+    def __init__(self, order: Sequence[TaskRow], *parts: Any) -> None:
+        super().__init__(*parts)
+        self._order = order
+        self._ahead = Ahead(self._play_ahead, self._config.max_staleness, self._config.num_steps, self._ranks)
+        self._trainer: Any = None
+        self._being_played: EpisodePlay | None = None
+        self._is_closed = False
+
+    def close(self) -> None:
+        """Play no further step, and end the one that is being played."""
+        self._is_closed = True
+        if self._being_played is not None:
+            self._being_played.end(_Closed())
+        self._ahead.close()
+
+    def callback(self) -> TrainerCallback:
+        """Keeps what was played ahead in each checkpoint; goes before the callback that seals it."""
+        return _Keep(self)
+
+    def keep(self, checkpoint: Path) -> None:
+        """Write what was played ahead; each process has a file."""
+        played = [asdict(one) for one in self._ahead.all_played()]
+        write_atomically(self._file(checkpoint), json.dumps(played) + "\n")
+
+    def go_on(self, checkpoint: Path) -> None:
+        """Takes the episodes that a checkpoint kept as played; raises ValueError if it is not what `keep` wrote."""
+        file = self._file(checkpoint)
+        self._ahead.go_on(decode(list[StepSamples], file.read_text()) if file.exists() else [])
+
+    def _file(self, checkpoint: Path) -> Path:
+        return checkpoint / f"played_ahead.rank_{self._ranks.number}.json"
+
+    def _samples(self, rows: Sequence[TaskRow], step: int, trainer: Any) -> StepSamples:
+        self._trainer = trainer
+        is_due = self._held_out is not None and self._held_out.is_due(step)
+        evaluate = (lambda: self._evaluate(step)) if is_due else None
+        samples = self._ahead.take(step, lambda: self._generation.update(trainer), evaluate)
+        assert [one.task_id for one in samples.played] == [row.task_id for row in rows], "TRL gave other prompts"
+        return samples
+
+    def _begun(self, play: EpisodePlay) -> None:
+        self._being_played = play
+        if self._is_closed:
+            play.end(_Closed())
+
+    def _evaluate(self, step: int) -> None:
+        assert self._held_out is not None
+        with self._generation.engine(self._trainer, step) as engine:
+            self._held_out.play(engine, step, self._trainer)
+
+    def _play_ahead(self, step: int, policy: int) -> StepSamples:
+        """Plays this process's share of a step, in the order in which TRL will ask for it."""
+        size, group = self._config.prompts_per_step, self._config.group_size
+        rows = [row for row in self._order[step * size : (step + 1) * size] for _ in range(group)]
+        numbered = list(zip(rows, sample_numbers([row.task_id for row in rows]), strict=True))
+        share = len(rows) // self._ranks.count
+        own = numbered[self._ranks.number * share :][:share]
+        with self._generation.engine(self._trainer, step) as engine:
+            return self._play(engine, own, step, policy)
+
+
+class _Closed(Exception):
+    """Nobody waits for these episodes any more."""
+
+
+class _Keep(TrainerCallback):  # type: ignore[misc]
+    """TRL's hook."""
+
+    def __init__(self, rollouts: RolloutsAhead) -> None:
+        self._rollouts = rollouts
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+        self._rollouts.keep(Path(args.output_dir) / f"checkpoint-{state.global_step}")
