@@ -1,0 +1,100 @@
+"""The planner's verdict on public configurations that are known to run or to run out of memory (docs/memory.md)."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from xp.compose import compose
+from xp.planning.memory import MemoryFit, MemoryVerdict, fit
+
+ROOT = Path(__file__).parents[2]
+ENTRIES: list[dict[str, Any]] = yaml.safe_load((ROOT / "tests/recorded/public_memory.yaml").read_text(encoding="utf-8"))
+PAGE = ROOT / "docs/memory.md"
+RUNS, TOO_LARGE = "runs", "runs out of memory"
+GB = 1e9
+# Of each model's config.json on Hugging Face: hidden, layers, heads, key-value heads, feed-forward, vocabulary, tied.
+NETWORKS = {
+    "qwen3-0.6b": (1024, 28, 16, 8, 3072, 151936, True),
+    "qwen3-1.7b": (2048, 28, 16, 8, 6144, 151936, True),
+    "qwen3-8b": (4096, 36, 32, 8, 12288, 151936, False),
+    "qwen3-14b": (5120, 40, 40, 8, 17408, 151936, False),
+    "qwen2.5-32b": (5120, 64, 40, 8, 27648, 152064, False),
+}
+FIELDS = ("hidden_size", "num_layers", "num_heads", "num_kv_heads", "intermediate_size", "vocab_size")
+
+
+@cache
+def judged(name: str) -> MemoryFit:
+    """The planner's word on an entry."""
+    entry = next(one for one in ENTRIES if one["name"] == name)
+    network: list[str] = []
+    if (kind := entry.get("network")) is not None:
+        *sizes, is_tied = NETWORKS[kind]
+        network = ["model=qwen2.5-7b-instruct" if kind.startswith("qwen2.5") else "model=qwen3-4b"]
+        network += [f"model.architecture.{field}={size}" for field, size in zip(FIELDS, sizes, strict=True)]
+        network += [f"model.architecture.tied_embeddings={str(is_tied).lower()}"]
+    return fit(compose([*network, *entry["overrides"]]))
+
+
+def agrees(outcome: str, verdict: MemoryVerdict) -> bool:
+    """Returns whether a verdict is right: what runs must fit as expected, what does not must not be called safe."""
+    if outcome == RUNS:
+        return verdict in (MemoryVerdict.FITS, MemoryVerdict.LIKELY)
+    return verdict is not MemoryVerdict.FITS
+
+
+def test_there_are_enough_of_both_kinds_and_each_has_its_source() -> None:
+    agreed = [entry["outcome"] for entry in ENTRIES if "disagrees" not in entry]
+    assert agreed.count(RUNS) >= 12
+    assert agreed.count(TOO_LARGE) >= 4
+    assert {entry["outcome"] for entry in ENTRIES} == {RUNS, TOO_LARGE}
+    assert all(entry["source"].startswith("https://github.com/") for entry in ENTRIES)
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry["name"])
+def test_the_planner_agrees_but_where_it_says_that_it_does_not(entry: dict[str, Any]) -> None:
+    assert agrees(entry["outcome"], judged(entry["name"]).verdict) is ("disagrees" not in entry)
+
+
+def page() -> str:
+    """Text of docs/memory.md."""
+    lines = [
+        "# Memory beside public runs",
+        "",
+        "`plan`'s [memory](configuration.md#memory) for public configurations that are known to run, or to run out of"
+        " memory. Made from `tests/recorded/public_memory.yaml`,",
+        "which holds the settings of each in xp's words, by `XP_GOLDEN=write .venv/bin/python -m pytest -q"
+        " tests/unit/test_public_memory.py`; a test holds each verdict.",
+        "Lengths are assumed (a quarter of the limits), since no source states them all. What runs must fit in the"
+        " expected case; what runs out of memory must not be called safe.",
+        "No constant is tuned to this table.",
+        "",
+        "| configuration | source says | plan: larger phase, expected to worst | verdict |",
+        "|---|---|---|---|",
+    ]
+    notes = []
+    for entry in ENTRIES:
+        found = judged(entry["name"])
+        cases = (found.expected, found.worst)
+        peaks = [f"{max(one.training_peak, one.generation_peak) / GB:.0f}" for one in cases]
+        wrong = "" if "disagrees" not in entry else " (**wrong**)"
+        says = f"{entry['outcome']}: {entry['says']}" if entry["outcome"] == RUNS else entry["says"]
+        lines.append(
+            f"| [{entry['name']}]({entry['source']}) | {says} | {' to '.join(dict.fromkeys(peaks))} of"
+            f" {found.capacity / GB:.0f} GB | {found.verdict.value}{wrong} |"
+        )
+        if text := entry.get("disagrees") or entry.get("note"):
+            notes.append(f"* {entry['name']}: {' '.join(text.split())}")
+    return "\n".join([*lines, "", "Notes:", "", *notes, ""])
+
+
+def test_the_page_is_made_of_the_file() -> None:
+    if os.environ.get("XP_GOLDEN") == "write":
+        PAGE.write_text(page(), encoding="utf-8")
+    assert PAGE.read_text(encoding="utf-8") == page()
