@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from xp.launchers.node.guarded import RAY_PATIENCE, START_RAY, behind_guard
+from xp.launchers.node.guarded import RAY_PATIENCE, START_RAY, agent_ports, behind_guard
 
 STATE = Path(os.environ.get("XP_NODES", "/var/lib/xp-slurm-nodes"))
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
@@ -70,7 +70,7 @@ def ray_nodes(directory: Path, python: Sequence[str], *start: str) -> Iterator[R
     commands = [
         [
             *(*python, "-c", START_RAY, "start", *words[at], f"--node-ip-address={address}"),
-            *("--disable-usage-stats", "--min-worker-port=0", "--max-worker-port=0", *start),
+            *("--disable-usage-stats", "--min-worker-port=0", "--max-worker-port=0", *agent_ports("127.0.0.1"), *start),
         ]
         for at, address in enumerate(ADDRESSES)
     ]
@@ -95,9 +95,9 @@ def ray_nodes(directory: Path, python: Sequence[str], *start: str) -> Iterator[R
                 started[number] = begin(number)
 
     try:
-        _wait_for(head, port, again)
+        _wait_for(1, head, token.read_text(), again)
         started[2] = begin(2)
-        _wait_for_both(head, token.read_text(), again)
+        _wait_for(2, head, token.read_text(), again)
         yield RayNodes(f"http://{head}:8265", variables)
     finally:
         for process in reversed(started.values()):
@@ -107,8 +107,8 @@ def ray_nodes(directory: Path, python: Sequence[str], *start: str) -> Iterator[R
             process.wait(40)
 
 
-def _wait_for_both(head: str, token: str, again: Callable[[], None]) -> None:
-    """Wait until the dashboard shows two raylets, as a person would look before submitting."""
+def _wait_for(count: int, head: str, token: str, again: Callable[[], None]) -> None:
+    """Wait until the dashboard shows so many raylets, as a person would look before submitting."""
     import urllib.request
 
     asking = urllib.request.Request(
@@ -121,23 +121,9 @@ def _wait_for_both(head: str, token: str, again: Callable[[], None]) -> None:
             with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(asking, timeout=5) as answer:
                 said = answer.read().decode()
             states = [node["raylet"]["state"] for node in json.loads(said)["data"]["summary"]]
-            if states.count("ALIVE") == 2:
+            if states.count("ALIVE") == count:
                 return
         except (OSError, ValueError, KeyError) as error:
             said = str(error)
         time.sleep(0.5)
-    raise AssertionError(f"no two nodes: {said[-500:]}")
-
-
-def _wait_for(address: str, port: int, again: Callable[[], None]) -> None:
-    import socket
-
-    end = time.monotonic() + 300
-    while time.monotonic() < end:
-        again()
-        try:
-            socket.create_connection((address, port), timeout=2).close()
-            return
-        except OSError:
-            time.sleep(0.3)
-    raise AssertionError("Ray's head did not start")
+    raise AssertionError(f"no {count} nodes: {said[-500:]}")

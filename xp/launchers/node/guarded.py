@@ -8,12 +8,28 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from xp.worker.nodes import free_port
+
 GUARD: Final = Path(__file__).parent / "guard.py"
 START_RAY: Final = "import signal; from ray.scripts.scripts import cli; cli(standalone_mode=False); signal.pause()"
 """`ray ...` for `python -c`. Not `--block`, which ends everything when one process of Ray's ends, also Ray Client's
 server, which a busy machine fails."""
-RAY_PATIENCE: Final = {"RAY_NUM_REDIS_GET_RETRIES": "150"}
-"""Variables of `ray start`: a worker asks every 2 s, so often, for a head that answers before its own node is known."""
+RAY_PATIENCE: Final = {
+    "RAY_NUM_REDIS_GET_RETRIES": "150",
+    "RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT": "300",
+}
+"""Variables of `ray start`: how often a worker asks, every 2 s, for a head whose own node is not known yet; and seconds
+that a part of the dashboard may take to start."""
+
+
+def agent_ports(address: str) -> list[str]:
+    """Options of `ray start` with ports of a node's agents.
+
+    A raylet waits for the ports that its agents select, and aborts (`Timed out waiting for file`) where their imports
+    take too long, as on a busy machine or a slow filesystem.
+    """
+    names = ("metrics-export", "dashboard-agent-grpc", "dashboard-agent-listen", "runtime-env-agent")
+    return [f"--{name}-port={free_port(address)}" for name in names]
 
 
 def behind_guard(command: Sequence[str], grace_s: float) -> list[str]:

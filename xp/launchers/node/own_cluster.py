@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from xp.errors import ExitCode, XpError
-from xp.launchers.node.guarded import RAY_PATIENCE, START_RAY, behind_guard, end_guarded
+from xp.launchers.node.guarded import RAY_PATIENCE, START_RAY, agent_ports, behind_guard, end_guarded
 from xp.launchers.node.job_spec import JobSpec
 from xp.launchers.node.program import Ending, deaf_to_usr2, variables
 from xp.launchers.preflight import interpreter
@@ -84,13 +84,14 @@ class _Part:
         else:
             place = [f"--address={head}"]
         self._log = self._directory / f"node_{nodes.number}.log"
+        address = own_address(nodes.address)
         environ = own_ray.joining(variables(spec), self.told)
         del environ["RAY_ADDRESS"]  # or `ray start` would refuse to start a second one
         command = [
             *(interpreter(spec.runtime), "-c", START_RAY, "start", *place, "--disable-usage-stats"),
-            *(f"--node-ip-address={own_address(nodes.address)}", f"--num-cpus={cpus}", f"--num-gpus={gpus}"),
+            *(f"--node-ip-address={address}", f"--num-cpus={cpus}", f"--num-gpus={gpus}"),
             *("--min-worker-port=0", "--max-worker-port=0"),
-            f"--dashboard-agent-listen-port={free_port('127.0.0.1')}",
+            *agent_ports(address),
         ]
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
