@@ -1,24 +1,22 @@
-"""Slime's real rollout and router on SGLang's real server, with weights from disk (make test-sglang)."""
+"""Slime's real rollout, engine and router on SGLang's real server: weights from disk, and a key (make test-sglang)."""
 
 from __future__ import annotations
 
 import copy
+import multiprocessing
 import os
-import signal
-import subprocess
-import sys
-import time
-import urllib.request
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
+import requests
 
 from tests.contracts.test_agreement import NO_RETRY, ROW, FakeMix
+from tests.listeners import listeners, off_loopback
 from tests.tiny import tokenizer_and_model
 from tests.trainers.slime_play import Kept, play_group
 from tests.trainers.slime_setup import (
@@ -29,6 +27,8 @@ from tests.trainers.slime_setup import (
     tiny_directory,
     worker_config,
 )
+from xp.backends.slime.worker import guarded
+from xp.security import loopback, own_ray
 from xp.security.loopback import HOST, free_port
 
 needs_server = pytest.mark.skipif(find_spec("xgrammar") is None, reason="SGLang's server is not here: make test-sglang")
@@ -37,50 +37,64 @@ pytestmark = [needs_slime, needs_server, pytest.mark.slow, pytest.mark.timeout(1
 GROUP = 4
 BAR = 1e-4
 """Largest mean gap between the engine's log-probabilities and those of the weights on disk."""
-ARGUMENTS = (
-    *("--device", "cpu", "--dtype", "float32", "--attention-backend", "torch_native", "--sampling-backend", "pytorch"),
-    *("--grammar-backend", "none", "--disable-cuda-graph", "--skip-server-warmup", "--max-total-tokens", "20000"),
-    *("--mem-fraction-static", "0.1", "--host", HOST),
+ON_CPU = (
+    *("--sglang-device", "cpu", "--sglang-dtype", "float32", "--sglang-attention-backend", "torch_native"),
+    *("--sglang-sampling-backend", "pytorch", "--sglang-grammar-backend", "none", "--sglang-disable-cuda-graph"),
+    *("--sglang-max-total-tokens", "20000", "--sglang-mem-fraction-static", "0.1"),
+    # As xp.backends.slime.worker.program says it.
+    *("--router-prometheus-host", HOST),
 )
-ENVIRON = {"SGLANG_USE_CPU_ENGINE": "1", "SLIME_HOST_IP": HOST}
 
 
 @dataclass(frozen=True)
-class Engine:
-    """A server that answers."""
+class Servers:
+    """Slime's own engine and router of one machine, with the key of its cluster."""
 
-    port: int
+    args: Any
+    engine: Any
+    """Slime's SGLangEngine, which started the server and registered it."""
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
     root = tmp_path_factory.mktemp("sglang")
-    port, log = free_port(), root / "log.txt"
-    command = ["-m", "tests.engines.sglang_server", "--model-path", str(tiny_directory(root)), "--port", str(port)]
-    with log.open("wb") as file:
-        process = subprocess.Popen(
-            [sys.executable, *command, *ARGUMENTS],
-            # Its own choice of a second port is the first one plus 10,000, which may be none.
-            env=os.environ | ENVIRON | {"SGLANG_GRPC_PORT": str(free_port())},
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    try:
-        while not answers(port):
-            assert process.poll() is None, log.read_text()[-4000:]
-            time.sleep(1)
-        yield Engine(port)
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    own_ray.token_file(root).write_text("a-token")
+    # Reads and writes sound: SGLang imports it with its server, and a text model needs none.
+    (root / "modules").mkdir()
+    (root / "modules/soundfile.py").touch()
+    variables = {
+        **loopback.variables(),
+        **own_ray.token_variables(own_ray.token_file(root)),
+        loopback.ONE_MACHINE: "1",
+        "SGLANG_USE_CPU_ENGINE": "1",
+        # Its own choice of a second port is the first one plus 10,000, which may be none.
+        "SGLANG_GRPC_PORT": str(free_port()),
+        "PYTHONPATH": f"{os.environ['PYTHONPATH']}:{root / 'modules'}:{Path.cwd()}",
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        patch.syspath_prepend(str(root / "modules"))
+        guarded.prepare_process()
+        from slime.backends.sglang_utils.sglang_engine import SGLangEngine
+        from slime.ray.rollout import _start_router
+        from slime.utils.http_utils import init_http_client
 
-
-def answers(port: int) -> bool:
-    with suppress(OSError), urllib.request.urlopen(f"http://{HOST}:{port}/health", timeout=5) as response:
-        return bool(response.status == 200)
-    return False
+        args = slime_arguments(tiny_directory(root), *ON_CPU)
+        args.sglang_router_ip, args.sglang_router_port = _start_router(args)
+        router = multiprocessing.active_children()
+        init_http_client(args)
+        engine = SGLangEngine(args, rank=0, worker_type="regular", base_gpu_id=0)
+        try:
+            place = (args.sglang_router_ip, args.sglang_router_port)
+            engine.init(f"{HOST}:{free_port()}", free_port(), free_port(), HOST, None, *place)
+            yield Servers(args, engine)
+        finally:
+            if getattr(engine, "process", None) is not None:
+                engine.shutdown()
+            for process in router:
+                process.kill()
+                process.join()
 
 
 def other_weights(version: int) -> Any:
@@ -119,18 +133,8 @@ def rollout(args: Any, root: Path) -> list[Any]:
     return play_group(args, group_of(ROW, GROUP))
 
 
-def test_slimes_rollout_has_the_weights_that_slimes_engine_took_from_disk(engine: Engine, tmp_path: Path) -> None:
-    from slime.backends.sglang_utils.sglang_engine import SGLangEngine
-    from slime.ray.rollout import _start_router
-    from slime.utils.http_utils import init_http_client
-
-    args = slime_arguments(tiny_directory(tmp_path))
-    args.sglang_router_ip, args.sglang_router_port = _start_router(args)
-    init_http_client(args)
-    server = SGLangEngine(args, rank=0, worker_type="regular", base_gpu_id=0)
-    server.node_rank, server.server_host, server.server_port = 0, HOST, engine.port
-    server.router_ip, server.router_port = args.sglang_router_ip, args.sglang_router_port
-    server._register_to_router({})
+def test_slimes_rollout_has_the_weights_that_slimes_engine_took_from_disk(servers: Servers, tmp_path: Path) -> None:
+    server, args = servers.engine, servers.args
     assert gap(tokenizer_and_model()[1], rollout(args, tmp_path)) < BAR
     for version in (1, 2):
         directory = tmp_path / f"weight_v{version:06d}"
@@ -145,3 +149,27 @@ def test_slimes_rollout_has_the_weights_that_slimes_engine_took_from_disk(engine
         own, before = gap(other_weights(version), samples), gap(other_weights(version - 1), samples)
         print(f"update {version}: {own:.1e} from its weights, {before:.1e} from others")
         assert own < BAR < before
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        *(("POST", f"/{name}") for name in ("generate", "v1/chat/completions", "flush_cache", "abort_request")),
+        *(("POST", f"/{name}") for name in ("update_weights_from_disk", "pause_generation", "weights_checker")),
+        *(("GET", f"/{name}") for name in ("health_generate", "v1/models", "docs")),
+    ],
+)
+def test_the_engine_refuses_whoever_does_not_say_its_key(servers: Servers, method: str, path: str) -> None:
+    engine = f"http://{HOST}:{servers.engine.server_port}"
+    for said in ({}, {"Authorization": "Bearer None"}):
+        assert requests.request(method, engine + path, json={}, headers=said, timeout=60).status_code == 401
+    assert requests.get(f"{engine}/v1/models", headers=guarded.said(), timeout=60).ok
+
+
+def test_engine_and_router_listen_on_loopback_alone(servers: Servers) -> None:
+    found = listeners(os.getpid())
+    assert {servers.engine.server_port, servers.args.sglang_router_port} <= {port for _, _, port in found}
+    assert off_loopback(found) == set()
+    key, processes = own_ray.engine_key(), psutil.Process().children(recursive=True)
+    assert key
+    assert [one.pid for one in processes if key in " ".join(one.cmdline())] == []

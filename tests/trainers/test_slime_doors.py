@@ -1,14 +1,12 @@
-"""Addresses of Slime's router and engines where a job has this machine alone, and why they cannot be given a key.
+"""Addresses of Slime's router and engines where a job has this machine alone, and their key.
 
-The last two tests fail where Slime or the router has learnt to say a key: then xp can close these doors
-(xp/backends/slime/control/doors.py, docs/security.md).
+The engine here keeps what it is asked; tests/engines/test_slime.py has SGLang's own (make test-sglang).
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -17,18 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 
 from tests.trainers.slime_setup import needs_slime, slime_arguments, tiny_directory
-from xp.security import loopback
+from xp.backends.slime.worker import guarded
+from xp.security import loopback, own_ray
 
 pytestmark = needs_slime
-KEY = "a-key-of-this-run"
-ROUTER = """
-import sys
-from sglang_router.launch_router import RouterArgs, launch_router
-launch_router(RouterArgs(host="127.0.0.1", port=int(sys.argv[1]), prometheus_port=int(sys.argv[2]),
-                         prometheus_host="127.0.0.1", api_key=sys.argv[3]))
-"""
 
 
 class Asked(ThreadingHTTPServer):
@@ -89,40 +82,79 @@ def test_engine_and_router_get_the_loopback_address_as_their_host(tmp_path: Path
     assert (made["host"], made["dist_init_addr"]) == (loopback.HOST, f"{loopback.HOST}:1")
 
 
-def test_slime_asks_its_engines_and_its_router_without_the_key_that_it_was_given(tmp_path: Path, engine: Asked) -> None:
-    from slime.backends.sglang_utils.sglang_engine import SGLangEngine
+@pytest.fixture
+def key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Of this process's cluster, as every process of the job reads it."""
+    own_ray.token_file(tmp_path).write_text("a-token")
+    variables = own_ray.token_variables(own_ray.token_file(tmp_path)) | {loopback.ONE_MACHINE: "1"}
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    guarded.prepare_process()
+    found = own_ray.engine_key()
+    assert found is not None
+    return found
 
-    args = slime_arguments(tiny_directory(tmp_path), "--sglang-api-key", KEY, "--router-api-key", KEY)
+
+@pytest.fixture
+def router(key: str, tmp_path: Path, engine: Asked, capfd: pytest.CaptureFixture[str]) -> Iterator[Any]:
+    """Slime's own router, at which Slime's own engine has registered; gives Slime's arguments."""
+    import multiprocessing
+
+    from slime.backends.sglang_utils.sglang_engine import SGLangEngine
+    from slime.ray.rollout import _start_router
+
+    args = slime_arguments(tiny_directory(tmp_path))
+    before = set(multiprocessing.active_children())
+    args.sglang_router_ip, args.sglang_router_port = _start_router(args)
+    started = set(multiprocessing.active_children()) - before
     one = SGLangEngine(args, 0)
     one.node_rank, one.server_host, one.server_port = 0, "127.0.0.1", engine.server_port
-    one.router_ip, one.router_port = "127.0.0.1", engine.server_port
-    one._register_to_router({})
-    one._make_request("pause_generation")
-    assert engine.requests == [("/workers", None), ("/pause_generation", None)]
-
-
-def test_the_router_wants_its_key_and_asks_a_new_engine_who_it_is_without_one(engine: Asked) -> None:
-    import requests
-    from slime.utils.http_utils import find_available_port
-
-    port = find_available_port(20000)
-    words = [str(port), str(find_available_port(port + 100)), KEY]
-    process = subprocess.Popen([sys.executable, "-c", ROUTER, *words], stdout=subprocess.DEVNULL)
-    url, said = f"http://127.0.0.1:{port}/workers", {"url": f"http://127.0.0.1:{engine.server_port}"}
+    one.router_ip, one.router_port = args.sglang_router_ip, args.sglang_router_port
     try:
-        _eventually(lambda: requests.get(f"http://127.0.0.1:{port}/health").ok)
-        assert requests.post(url, json=said).status_code == 401
-        assert requests.post(url, json=said, headers={"Authorization": f"Bearer {KEY}"}).ok
-        _eventually(lambda: any(path.endswith("/server_info") for path, _ in engine.requests))
-        assert {key for _, key in engine.requests} == {None}
+        _eventually(lambda: requests.get(f"{_url(args)}/health").ok)
+        one._register_to_router({})
+        _eventually(lambda: requests.get(f"{_url(args)}/workers", headers=guarded.said()).json()["total"] == 1)
+        one._make_request("pause_generation")
+        yield args
     finally:
-        process.kill()
-        process.wait()
+        for process in started:
+            process.kill()
+            process.join()
+    assert key not in "".join(capfd.readouterr()), "neither Slime nor the router writes the key to a log"
+
+
+def _url(args: Any) -> str:
+    return f"http://{args.sglang_router_ip}:{args.sglang_router_port}"
+
+
+def test_slimes_engine_and_rollouts_say_the_key_to_the_engine(router: Any, engine: Asked, key: str) -> None:
+    from slime.utils import http_utils
+
+    http_utils.init_http_client(router)
+    answer = asyncio.run(http_utils.post(f"{_url(router)}/generate", {"input_ids": [1], "sampling_params": {}}))
+    assert answer["text"] == "x"
+    said = dict(engine.requests)
+    assert said["/pause_generation"] == said["/generate"] == f"Bearer {key}"
+    asked_without = {path for path, header in engine.requests if header is None}
+    assert asked_without <= set(guarded.ASKED_BY_ROUTER), "the router alone asks without it"
+
+
+def test_the_router_refuses_whoever_does_not_say_it(router: Any, engine: Asked) -> None:
+    before = list(engine.requests)
+    body = {"url": f"http://127.0.0.1:{engine.server_port}", "input_ids": [1]}
+    for method, path in (("POST", "/workers"), ("GET", "/workers"), ("POST", "/generate"), ("POST", "/flush_cache")):
+        for said in ({}, {"Authorization": "Bearer None"}):
+            assert requests.request(method, _url(router) + path, json=body, headers=said).status_code == 401
+    assert engine.requests == before
+
+
+def test_servers_that_the_run_does_not_start_get_no_key() -> None:
+    assert guarded.is_wanted(("--rollout-num-gpus", "4"))
+    assert not guarded.is_wanted(("--rollout-external-engine-addrs", "10.0.0.1:30000"))
+    assert not guarded.is_wanted(("--sglang-router-ip", "10.0.0.1"))
 
 
 def _eventually(is_so: Any) -> None:
-    import requests
-
     deadline = time.monotonic() + 200
     while time.monotonic() < deadline:
         try:

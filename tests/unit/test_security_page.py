@@ -43,8 +43,13 @@ def test_a_command_of_the_page_runs_tests_that_are_there(words: list[str]) -> No
 @pytest.mark.parametrize(
     ("words", "is_open"),
     [
-        (("recipes=whodunit-slime",), True),
+        (("recipes=whodunit-slime",), False),
+        (("recipes=whodunit-slime", "launcher=ray"), True),
+        (("recipes=whodunit-slime", "backend.overrides={rollout-external-engine-addrs: 10.0.0.1:1}"), True),
+        (("recipes=whodunit-slime", "backend.overrides={sglang-router-ip: 10.0.0.1}"), True),
         (("recipes=whodunit-skyrl",), False),
+        (("recipes=whodunit-skyrl", "launcher=ray"), True),
+        (("recipes=whodunit-skyrl", "launcher=ray", "launcher.start_head=true"), False),
         (("recipes=whodunit-skyrl", "hardware.num_nodes=2", "launcher=ray", "launcher.address=http://head:8265"), True),
         (("recipes=whodunit-trl",), False),
         (("recipes=whodunit-trl", "hardware.num_nodes=2", "launcher=slurm"), True),

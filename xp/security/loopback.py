@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 from collections.abc import Callable
 from contextlib import suppress
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
-from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
+
+from xp.security.after_import import after_import
 
 HOST = "127.0.0.1"
 ANYWHERE = ("", "0.0.0.0", "::", "::0")
@@ -38,10 +36,8 @@ def stay() -> None:
     """Keep this process, and what libraries read in those that it starts, on 127.0.0.1; called in each process."""
     os.environ.update(variables())
     _keep_sockets()
-    if (loaded := sys.modules.get(RENDEZVOUS)) is not None:
-        _keep_stores(loaded)
-    elif not any(isinstance(finder, _AfterImport) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _AfterImport())
+    # Most processes of a cluster never import torch.
+    after_import(RENDEZVOUS, _keep_stores)
 
 
 def free_port() -> int:
@@ -82,29 +78,3 @@ def _keep_stores(rendezvous: ModuleType) -> None:
 
     store.xp_stays = True  # type: ignore[attr-defined]
     rendezvous.TCPStore = store  # type: ignore[attr-defined]
-
-
-class _AfterImport(MetaPathFinder):
-    """Keeps the stores once torch is imported: most processes of a cluster never import it."""
-
-    def find_spec(self, name: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:
-        del path, target
-        if name != RENDEZVOUS:
-            return None
-        sys.meta_path.remove(self)
-        spec = find_spec(name)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _Keeping(spec.loader)
-        return spec
-
-
-class _Keeping(Loader):
-    def __init__(self, loader: Loader) -> None:
-        self._loader = loader
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        self._loader.exec_module(module)
-        _keep_stores(module)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+from collections.abc import Collection
 
 from xp.security.web_origin import App, Receive, Scope, Send
 
@@ -16,14 +17,15 @@ class WantsKey:
     Args:
         app: what it guards.
         key: said as `Authorization: Bearer KEY`.
+        open_paths: answered without it.
     """
 
-    def __init__(self, app: App, key: str) -> None:
-        self._app = app
+    def __init__(self, app: App, key: str, open_paths: Collection[str] = OPEN) -> None:
+        self._app, self._open_paths = app, open_paths
         self._wanted = f"Bearer {key}".encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan" or scope["path"] in OPEN or self._is_known(scope):
+        if scope["type"] == "lifespan" or scope["path"] in self._open_paths or self._is_known(scope):
             await self._app(scope, receive, send)
         elif scope["type"] == "http":
             await send({"type": "http.response.start", "status": 401, "headers": []})

@@ -8,7 +8,7 @@ from dataclasses import replace
 from xp.job import Resources, Runtime
 from xp.runtime_checkouts import Checkouts, checkouts_of
 from xp.runtime_locks import RuntimeLock, locks
-from xp.spec import Attention, EngineName, RunSpec, Strategy
+from xp.spec import Attention, EngineName, LauncherName, RunSpec, Strategy
 
 QUIET = {
     # No telemetry, no update checks, no hub look-ups that nobody asked for.
@@ -18,6 +18,12 @@ QUIET = {
     "TRL_EXPERIMENTAL_SILENCE": "1",
 }
 """Environment of every stage."""
+
+
+def starts_own_ray(spec: RunSpec) -> bool:
+    """Whether a stage on one machine starts a Ray of its own there, which is closed to others (xp.security.own_ray)."""
+    is_users = spec.launcher.name is LauncherName.RAY and not spec.launcher.start_head
+    return spec.hardware.num_nodes == 1 and not is_users
 
 
 def cpu_environment(num_threads: int) -> dict[str, str]:

@@ -20,7 +20,14 @@ from xp.backends.stages.config import episode_files, sampling_fields, stage_fiel
 from xp.backends.stages.episode import episode_secrets
 from xp.backends.stages.evaluation import best_rule, rounds
 from xp.backends.stages.model import model_stage
-from xp.backends.stages.needs import QUIET, cpu_engine, cpu_environment, trainer_resources, trainer_runtime
+from xp.backends.stages.needs import (
+    QUIET,
+    cpu_engine,
+    cpu_environment,
+    starts_own_ray,
+    trainer_resources,
+    trainer_runtime,
+)
 from xp.job import Job, Stage
 from xp.security.own_ray import PRETENDED_GPUS
 from xp.spec import Attention, RunSpec, Strategy
@@ -91,7 +98,7 @@ def open_doors(spec: RunSpec) -> tuple[str, ...]:
 
     On one machine, engines and router require the key of the run's own Ray.
     """
-    if spec.hardware.num_nodes == 1:
+    if starts_own_ray(spec):
         return ()
     return ("vLLM and its router need no key on a cluster's network: anyone who can reach them can run code as you",)
 

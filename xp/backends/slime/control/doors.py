@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from xp.backends.slime.control.flags import given
+from xp.backends.slime.worker import guarded
+from xp.backends.stages.needs import starts_own_ray
 from xp.spec import RunSpec
 
 
 def open_doors(spec: RunSpec) -> tuple[str, ...]:
-    """Slime's own requests to its engines and router say no key, so that these can be given none (docs/security.md)."""
-    where = (
-        "on 127.0.0.1: other users of the machine" if spec.hardware.num_nodes == 1 else "on a cluster's network: others"
+    """None where a Ray of the run's own gives SGLang and its router their key (xp.backends.slime.worker.guarded)."""
+    if starts_own_ray(spec) and guarded.is_wanted(tuple(given(spec.backend.overrides))):
+        return ()
+    return (
+        "SGLang and its router need no key: whoever reaches them can replace the weights and read the generated text",
     )
-    return (f"SGLang and its router need no key {where} can replace the weights and read the generated text",)

@@ -14,6 +14,7 @@ from types import FrameType
 from typing import Final
 
 from xp.atomic import write_atomically
+from xp.backends.slime.worker import guarded
 from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, SlimeCommand, WorkerConfig, train_program
 from xp.backends.slime.worker.models import local_model
 from xp.backends.slime.worker.shutdown import ask_to_close
@@ -113,8 +114,9 @@ def _ray(command: SlimeCommand) -> Iterator[None]:
         own_ray.close_to_others()
     hook = {"worker_process_setup_hook": "xp.worker.nodes.use_rays_interface"}
     if loopback.ONE_MACHINE in os.environ:
-        loopback.stay()
-        hook = {"worker_process_setup_hook": "xp.security.loopback.stay"}
+        prepare = guarded.prepare_process if guarded.is_wanted(command.flags) else loopback.stay
+        prepare()
+        hook = {"worker_process_setup_hook": f"{prepare.__module__}.{prepare.__name__}"}
     import ray
 
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")

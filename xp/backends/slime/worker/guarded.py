@@ -1,0 +1,136 @@
+"""SGLang and its router under Slime on one machine: both refuse whoever does not say the run's key.
+
+Slime asks them without a key, in its rollout process and in the process of each engine. The key is of the job's own Ray
+cluster (xp.security.own_ray): every process reads it for itself, and it stands in no argument, variable or log.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from types import ModuleType
+from typing import Any, Final
+
+from xp.security import loopback, own_ray
+from xp.security.after_import import after_import
+from xp.security.with_key import OPEN, WantsKey
+
+FOREIGN_SERVERS: Final = ("--rollout-external-engine-addrs", "--sglang-router-ip")
+"""Slime's flags by which engines or a router are used that this run does not start: they have no key of xp's."""
+ASKED_BY_ROUTER: Final = (*OPEN, "/server_info", "/get_server_info", "/model_info", "/get_model_info")
+"""What the router (sglang-router 0.3.2) asks a new engine without a key: settings, and no text or weights."""
+HTTP_UTILS: Final = "slime.utils.http_utils"
+ENGINE: Final = "slime.backends.sglang_utils.sglang_engine"
+SERVER: Final = "sglang.srt.entrypoints.http_server"
+
+
+def prepare_process() -> None:
+    """Set up a process of Slime's on one machine, before it imports Slime; Ray calls this in each of its workers."""
+    loopback.stay()
+    after_import(HTTP_UTILS, _guard_router_and_rollouts)
+    after_import(ENGINE, _guard_engine)
+    after_import(SERVER, _guard_server)
+
+
+def is_wanted(flags: Sequence[str]) -> bool:
+    """Whether Slime starts all of its engines and its router itself."""
+    return not any(flag in flags for flag in FOREIGN_SERVERS)
+
+
+def said() -> dict[str, str]:
+    """Headers of a request to this run's engines and router; none in a process without a closed cluster."""
+    key = own_ray.engine_key()
+    return {} if key is None else {"Authorization": f"Bearer {key}"}
+
+
+def run_router(args: Any) -> int:
+    """Body of the router's process; its key is set here, because Slime logs the arguments before it starts the process.
+
+    Args:
+        args: RouterArgs.
+
+    Returns:
+        The exit status.
+    """
+    from sglang_router.launch_router import launch_router
+
+    args.api_key = own_ray.engine_key()
+    return int(launch_router(args) is None)
+
+
+def launch_server(server_args: Any) -> None:
+    """Body of an engine's process, in place of SGLang's `launch_server`."""
+    # SGLang's own processes import this one's main module first: then they stay on this machine too (below).
+    sys.modules["__main__"] = sys.modules[__name__]
+    loopback.stay()
+    from sglang.srt.entrypoints import http_server
+
+    key = own_ray.engine_key()
+    if key is not None:
+        http_server.app.add_middleware(WantsKey, key=key, open_paths=ASKED_BY_ROUTER)
+    http_server.launch_server(server_args)
+
+
+def _guard_router_and_rollouts(module: ModuleType) -> None:
+    """The router gets the key, and the client of Slime's rollouts says it."""
+    if getattr(module.init_http_client, "xp_says_key", False):
+        return
+    init = module.init_http_client
+
+    @wraps(init)
+    def init_http_client(args: Any) -> None:
+        init(args)
+        if module._http_client is not None:
+            module._http_client.headers.update(said())
+
+    init_http_client.xp_says_key = True  # type: ignore[attr-defined]
+    module.init_http_client = init_http_client  # type: ignore[attr-defined]
+    module.run_router = run_router  # type: ignore[attr-defined]
+
+
+def _guard_engine(module: ModuleType) -> None:
+    """The process that starts an engine says the key, when it waits for it too."""
+    if isinstance(module.requests, _SaysKey):
+        return
+    wait = module._wait_server_healthy
+    module.requests = _SaysKey(module.requests)  # type: ignore[attr-defined]
+
+    @wraps(wait)
+    def wait_server_healthy(base_url: str, api_key: str | None, is_process_alive: Callable[[], bool]) -> None:
+        wait(base_url, own_ray.engine_key() or api_key, is_process_alive)
+
+    module._wait_server_healthy = wait_server_healthy  # type: ignore[attr-defined]
+
+
+def _guard_server(module: ModuleType) -> None:
+    """Slime starts this module's `launch_server` in a process of its own, by its name: which is xp's then."""
+    module.launch_server = launch_server  # type: ignore[attr-defined]
+
+
+class _SaysKey:
+    """The package `requests`, as Slime's engine uses it."""
+
+    def __init__(self, requests: Any) -> None:
+        self._requests = requests
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._requests, name)
+
+    def get(self, url: str, **more: Any) -> Any:
+        return self._requests.get(url, **_with_key(more))
+
+    def post(self, url: str, **more: Any) -> Any:
+        return self._requests.post(url, **_with_key(more))
+
+    def delete(self, url: str, **more: Any) -> Any:
+        return self._requests.delete(url, **_with_key(more))
+
+
+def _with_key(more: Mapping[str, Any]) -> dict[str, Any]:
+    return {**more, "headers": {**(more.get("headers") or {}), **said()}}
+
+
+if __name__ == "__mp_main__" and loopback.ONE_MACHINE in os.environ:
+    loopback.stay()
