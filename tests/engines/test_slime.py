@@ -40,7 +40,7 @@ BAR = 1e-4
 ON_CPU = (
     *("--sglang-device", "cpu", "--sglang-dtype", "float32", "--sglang-attention-backend", "torch_native"),
     *("--sglang-sampling-backend", "pytorch", "--sglang-grammar-backend", "none", "--sglang-disable-cuda-graph"),
-    *("--sglang-max-total-tokens", "20000", "--sglang-mem-fraction-static", "0.1"),
+    *("--sglang-max-total-tokens", "20000", "--sglang-mem-fraction-static", "0.6"),
     # As xp.backends.slime.worker.program says it.
     *("--router-prometheus-host", HOST),
 )
