@@ -21,7 +21,7 @@ QUIET = {
 
 
 def starts_own_ray(spec: RunSpec) -> bool:
-    """Whether a stage on one machine starts a Ray of its own there, which is closed to others (xp.security.own_ray)."""
+    """True if a stage on one machine starts a Ray of its own there, which is closed to others (xp.security.own_ray)."""
     is_users = spec.launcher.name is LauncherName.RAY and not spec.launcher.start_head
     return spec.hardware.num_nodes == 1 and not is_users
 

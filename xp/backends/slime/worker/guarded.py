@@ -20,7 +20,7 @@ from xp.security.with_key import OPEN, WantsKey
 FOREIGN_SERVERS: Final = ("--rollout-external-engine-addrs", "--sglang-router-ip")
 """Slime's flags by which engines or a router are used that this run does not start: they have no key of xp's."""
 ASKED_BY_ROUTER: Final = (*OPEN, "/server_info", "/get_server_info", "/model_info", "/get_model_info")
-"""What the router (sglang-router 0.3.2) asks a new engine without a key: settings, and no text or weights."""
+"""Paths that the router (sglang-router 0.3.2) asks of a new engine without a key: settings, no text, no weights."""
 HTTP_UTILS: Final = "slime.utils.http_utils"
 ENGINE: Final = "slime.backends.sglang_utils.sglang_engine"
 SERVER: Final = "sglang.srt.entrypoints.http_server"
@@ -35,7 +35,7 @@ def prepare_process() -> None:
 
 
 def is_wanted(flags: Sequence[str]) -> bool:
-    """Whether Slime starts all of its engines and its router itself."""
+    """True if Slime starts all of its engines and its router itself."""
     return not any(flag in flags for flag in FOREIGN_SERVERS)
 
 
