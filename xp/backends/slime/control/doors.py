@@ -9,7 +9,7 @@ from xp.spec import RunSpec
 
 
 def open_doors(spec: RunSpec) -> tuple[str, ...]:
-    """No server where a Ray of the run's own gives SGLang and its router their key (xp.backends.slime.worker.guarded)."""
+    """No server where the run's own Ray gives SGLang and its router a key (xp.backends.slime.worker.guarded)."""
     if starts_own_ray(spec) and guarded.is_wanted(tuple(given(spec.backend.overrides))):
         return ()
     return (
