@@ -214,3 +214,23 @@ def test_an_episode_longer_than_the_token_budget_is_a_micro_batch_of_its_own() -
     budget = (*SLIME, "training.max_tokens_per_micro_batch=4096", "training.max_response_tokens=8192")
     spec = compose([*budget, "training.max_prompt_tokens=1024"])
     assert estimate(spec).tokens == 9216
+
+
+def test_what_a_logit_takes_is_what_was_measured() -> None:
+    tokens = 4 * (2048 + 3072)
+    limits = ("training.micro_batch_size=4", "training.max_prompt_tokens=2048", "training.max_response_tokens=3072")
+    by_spec = {
+        (*TRL, *limits): 0.0,
+        (*SKYRL, *limits): 4.0,
+        (*SKYRL, *limits, "backend.attention=sdpa"): 10.0,
+        (*SLIME, *limits, "training.max_tokens_per_micro_batch=null"): 12.0 / 4,
+    }
+    for overrides, size in by_spec.items():
+        spec = compose(overrides)
+        shape = shape_of(spec)
+        assert shape is not None
+        assert estimate(spec).training["logits"] == pytest.approx(size * tokens * shape.vocab_size)
+    # The entropy of 1,024 tokens at once is more than the gradients of so few.
+    few = compose([*SKYRL, "training.micro_batch_size=1", "training.max_prompt_tokens=512", *limits[2:]])
+    few_tokens = 512 + 3072
+    assert estimate(few).training["logits"] == pytest.approx(151_936 * (1024 * 14 + (few_tokens - 1024) * 2))

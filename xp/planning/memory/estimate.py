@@ -194,5 +194,6 @@ def _activations(spec: RunSpec, shape: Architecture | BuildSpec, batch: BatchSha
         activations = layers * whole_layer
     use = _use(spec)
     at_once = min(tokens, use.entropy_tokens)
-    logits = max(tokens * use.logit_bytes, (tokens - at_once) * 2 + at_once * use.entropy_bytes)
+    with_entropy = (tokens - at_once) * 2 + at_once * use.entropy_bytes if at_once else 0.0
+    logits = max(tokens * use.logit_bytes, with_entropy)
     return {"activations": activations, "logits": logits * shape.vocab_size / batch.tensor}
