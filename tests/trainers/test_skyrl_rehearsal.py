@@ -167,3 +167,26 @@ def _is_of(process: Any, marker: Mapping[str, str]) -> bool:
         return marker.items() <= process.environ().items() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
         return False
+
+
+def test_steps_are_played_while_the_policy_is_updated(tmp_path_factory: pytest.TempPathFactory) -> None:
+    root = leave_untrained(tmp_path_factory.mktemp("ahead"), *SMALL)
+    ahead = (
+        *("training.max_staleness=1", "algorithm.importance_correction=token", "training.num_steps=3"),
+        *("backend.engine.placement=separate", "backend.engine.accelerators=1", "hardware.accelerators_per_node=2"),
+        "backend.parallel.offload_optimizer=false",
+    )
+    done = run(root, "train", 1, *ahead)
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
+    found = lines(root)
+    assert [line["step"] for line in found] == [1, 2, 3]
+    assert found[0]["training/staleness"] == 0
+    assert all(0 < line["training/staleness"] <= 1 for line in found[1:])
+    assert all(line["episodes/num"] == 4 and line["training/grad_norm"] > 0 for line in found)
+    assert found[0]["training/logprob_gap"] < 1e-5
+    played = read_trajectories(root / "runs/r/attempt_1/train/trajectories/train.jsonl").records
+    assert sorted(record["step"] for record in played) == [0] * 4 + [1] * 4 + [2] * 4
+    # Of its checkpoint, a second attempt plays what is left.
+    done = run(root, "train", 2, *ahead[:2], "training.num_steps=4", *ahead[3:])
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
+    assert [(line["step"], line["training/staleness"]) for line in lines(root)][3:] == [(4, 0)]

@@ -16,7 +16,17 @@ CPU = ["backend=skyrl", "hardware=cpu"]
 MEGATRON = [*SKYRL, "backend.parallel.strategy=megatron"]
 LORA = "model.lora={rank: 32, alpha: 64.0, dropout: 0.0, target_modules: null}"
 
+SEPARATE = [
+    *SKYRL,
+    *("backend.engine.placement=separate", "backend.engine.accelerators=2", "backend.parallel.offload_optimizer=false"),
+]
+CORRECTED = ["training.max_staleness=2", "algorithm.importance_correction=token"]
+
 CASES = [
+    ([*SKYRL, *CORRECTED], "set backend.engine.placement=separate"),
+    ([*SEPARATE, "training.max_staleness=2"], "algorithm.importance_correction=token (or sequence)"),
+    ([*SEPARATE, *CORRECTED, "training.updates_per_step=2"], "set training.updates_per_step=1"),
+    ([*SEPARATE, *CORRECTED, "algorithm.dynamic_sampling=true"], "set algorithm.dynamic_sampling=false"),
     ([*SKYRL, "training.updates_per_step=3"], "or training.updates_per_step=4"),
     ([*SKYRL, "training.micro_batch_size=3"], "training.micro_batch_size=2"),
     ([*SKYRL, "training.prompts_per_step=3", "training.group_size=3"], "rounded down"),
@@ -149,3 +159,16 @@ def test_a_python_without_skyrl_is_told_how_to_make_one_that_has_it(overrides: l
         check_machine(train)
     assert caught.value.code is ExitCode.RUNTIME
     assert expected in str(caught.value)
+
+
+def test_sampling_ahead_is_skyrls_fully_asynchronous_trainer() -> None:
+    keys = native(compose([*SEPARATE, *CORRECTED]))
+    found = {name.rpartition(".")[2]: value for name, value in keys.items() if "fully_async" in name}
+    assert found == {
+        "enabled": True,
+        "max_staleness_steps": 2,
+        "num_parallel_generation_workers": 48,
+        "sample_full_batch": False,
+        "clear_kv_cache_on_weight_sync": False,
+    }
+    assert keys["trainer.algorithm.off_policy_correction.tis_ratio_type"] == "token"

@@ -133,7 +133,11 @@ class XpTraining(XpExperiment):
         return self._log
 
     def get_trainer(self, **parts: Any) -> XpTrainer:
-        return XpTrainer(self._rule, self._keeper, **parts)
+        if not self.cfg.trainer.fully_async.enabled:
+            return XpTrainer(self._rule, self._keeper, **parts)
+        from xp.backends.skyrl.worker.ahead import AheadTrainer
+
+        return AheadTrainer(self._rule, self._keeper, **parts)
 
 
 def own_rule(config: SkyRLTrainStageConfig) -> AdvantageFn | None:

@@ -46,19 +46,24 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
             **parts | {"inference_engine_client": TurnClient(client, chat), "tokenizer": OpeningTokenizer(tokenizer)}
         )
         self._chat, self._mix, self._sampling, self._mask_truncated = chat, mix, sampling, mask_truncated
-        self._running: dict[tuple[str, int], RunningEpisode] = {}
+        self._running: dict[int, RunningEpisode] = {}
+        """Episodes by the identity of SkyRL's trajectory id: an evaluation beside the training has the same ids."""
         self._slots = asyncio.Semaphore()
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def generate(self, input_batch: Any, disable_tqdm: bool = True) -> Any:
         """Play one batch; where one episode fails it, no other one keeps its session."""
-        self._running = {}
-        # More episodes than sessions would fill SkyRL's thread pool with waiting, and no session would ever end.
-        self._slots = asyncio.Semaphore(self._mix.max_sessions())
+        if self._loop is not asyncio.get_running_loop():
+            self._loop = asyncio.get_running_loop()
+            # More episodes than sessions would fill SkyRL's thread pool with waiting, and no session would ever end.
+            self._slots = asyncio.Semaphore(self._mix.max_sessions())
         try:
             return await super().generate(input_batch, disable_tqdm=disable_tqdm)
         finally:
-            for running in self._running.values():
-                await self._run_in_executor_if_available(running.episode.settle)
+            begun = [self._running.get(id(one)) for one in input_batch["trajectory_ids"]]
+            for running in begun:
+                if running is not None:
+                    await self._run_in_executor_if_available(running.episode.settle)
 
     async def held_out(self, loader: Any, cfg: Any, step: int) -> AsyncIterator[list[RunningEpisode]]:
         """Play a view of held-out tasks with the sampling of evaluations, a batch at a time.
@@ -76,8 +81,8 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
             yield self.running_episodes(wanted)
 
     def running_episodes(self, input_batch: Any) -> list[RunningEpisode]:
-        """Episodes of the last batch, in its order."""
-        return [self._running[one.instance_id, one.repetition_id] for one in input_batch["trajectory_ids"]]
+        """Episodes of a batch that was played, in its order; they are forgotten."""
+        return [self._running.pop(id(one)) for one in input_batch["trajectory_ids"]]
 
     async def agent_loop(
         self, prompt: Any, env_class: str, env_extras: Any, *args: Any, trajectory_id: Any = None, **kwargs: Any
@@ -122,7 +127,7 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
         ids = self._chat.prompt(row.messages, row.tools)
         sample = trajectory_id.repetition_id
         running = RunningEpisode(row, sample, self._mix.episode(row), ids, self._sampling, self._chat.kept(ids))
-        self._running[trajectory_id.instance_id, sample] = running
+        self._running[id(trajectory_id)] = running
         return running
 
 

@@ -7,6 +7,8 @@ from typing import Final
 
 GAP: Final = "policy/rollout_train_logprobs_abs_diff_mean"
 """SkyRL's mean over the tokens of a step, of its forward before the first update."""
+AGE: Final = "async/staleness_mean"
+"""SkyRL's mean over the groups of a step, of its fully asynchronous trainer."""
 NATIVE: Final[Mapping[str, str]] = {
     "policy/final_loss": "training/loss",
     "policy/grad_norm": "training/grad_norm",
@@ -15,6 +17,7 @@ NATIVE: Final[Mapping[str, str]] = {
     "policy/policy_entropy": "training/entropy",
     "policy/loss_metrics/clip_ratio": "training/clip_fraction",
     GAP: "training/logprob_gap",
+    AGE: "training/staleness",
     "critic/critic_loss": "training/value_loss",
     "critic/grad_norm": "training/critic_grad_norm",
     "critic/values_mean": "training/value",

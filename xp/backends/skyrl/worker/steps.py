@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig
-from xp.backends.skyrl.worker.metric_names import GAP, NATIVE
+from xp.backends.skyrl.worker.metric_names import AGE, GAP, NATIVE
 from xp.backends.skyrl.worker.running_episode import RunningEpisode
 from xp.episode.metrics import Played, check_health, episode_metrics
 from xp.episode.metrics_file import MetricsFile, read_metrics
@@ -31,6 +31,7 @@ class SkyRLStepLog(StepLog):
         self._config, self._recorder = config, recorder
         self._played: list[Played] = []
         self._rollout_s = 0.0
+        self._pending: dict[str, Any] = {}
         self._tokens = 0
         """Tokens of this step's episodes, read or written."""
         self._tokens_before: float | None = None
@@ -48,7 +49,7 @@ class SkyRLStepLog(StepLog):
 
     def compared(self, metrics: Mapping[str, float], step: int) -> None:
         """The engine's log-probabilities were held against the policy's; raises XpError(DIVERGED) where they differ."""
-        if metrics.get(GAP) is not None:
+        if metrics.get(GAP) is not None and not metrics.get(AGE):
             self.check_gap(step, float(metrics[GAP]))
 
     def updated(self, network: str, metrics: Mapping[str, float], step: int) -> None:
@@ -69,10 +70,12 @@ class SkyRLStepLog(StepLog):
         return evaluated_while_training(common, played, step)
 
     def log(self, data: Mapping[str, Any], step: int, commit: bool = False) -> None:
-        """SkyRL's hook: its own metrics of a step that is done."""
+        """SkyRL's hook: its own metrics of a step that is done; its asynchronous trainer gives them in two parts."""
         del commit
+        self._pending |= data
         if "timing/step" not in data or not self._played:
             return
+        data, self._pending = self._pending, {}
         if self._tokens_before is None:
             self._tokens_before = _tokens_until(Path(self._config.common.metrics), step)
         self._tokens_before += self._tokens

@@ -41,19 +41,23 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
 
     def _build_train_dataloader_and_compute_training_steps(self) -> None:
         """SkyRL's loader shuffles; the view is in xp's order already, the same as under the other trainers."""
+        trainer = self.cfg.trainer
+        self.train_dataloader = self._ordered_loader(trainer.train_batch_size)
+        steps = len(self.train_dataloader) * trainer.epochs
+        self.total_training_steps = min(steps, trainer.max_training_steps or steps)
+
+    def _ordered_loader(self, batch_size: int) -> Any:
+        """Loader of so many prompts at a time, in the view's order."""
         from torchdata.stateful_dataloader import StatefulDataLoader
 
-        trainer = self.cfg.trainer
-        self.train_dataloader = StatefulDataLoader(
+        return StatefulDataLoader(
             self.train_dataset,
-            batch_size=trainer.train_batch_size,
+            batch_size=batch_size,
             shuffle=False,
             drop_last=True,
             collate_fn=self.train_dataset.collate_fn,
             num_workers=0,
         )
-        steps = len(self.train_dataloader) * trainer.epochs
-        self.total_training_steps = min(steps, trainer.max_training_steps or steps)
 
     def build_models(self, PolicyWorker: Any, CriticWorker: Any, RefWorker: Any) -> None:  # noqa: N803
         """With xp's own workers under FSDP."""

@@ -163,7 +163,7 @@ def _engine_name(spec: RunSpec) -> str | None:
 def _placement(spec: RunSpec) -> str | None:
     if is_colocated(spec):
         return None
-    if has_stand_in(spec):
+    if has_stand_in(spec) and not spec.training.max_staleness:
         return not_on_cpu("set colocated, or backend.engine.name=vllm")
     if not has_critic(spec):
         return None

@@ -32,7 +32,6 @@ FIXED = Row(
         "trainer.update_ref_every_epoch": False,
         # Old log-probabilities come from the same micro-batches as the update's, so that the first ratio is exactly 1.
         "trainer.recompute_old_logprobs_per_minibatch": True,
-        "trainer.fully_async.enabled": False,
         "trainer.placement.colocate_policy_ref": True,
         # Truncation is the Episode's word, not a missing end of turn; xp's generator masks such episodes itself.
         "generator.apply_overlong_filtering": False,

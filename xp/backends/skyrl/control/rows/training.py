@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from xp.backends.capability import Row
-from xp.backends.common_rows import cut_gap, length_rows, longest_episode, no_best, no_patience, too_long
+from xp.backends.common_rows import (
+    OLDER,
+    cut_gap,
+    length_rows,
+    longest_episode,
+    no_best,
+    no_patience,
+    stale_uncorrected,
+    too_long,
+)
 from xp.backends.extent import num_steps
-from xp.backends.skyrl.control.geometry import geometry, is_megatron
+from xp.backends.skyrl.control.geometry import geometry, is_colocated, is_megatron
 from xp.backends.skyrl.control.keys import ALGORITHM, ENGINE, MEGATRON, Keys, has_critic, optimizers, sampled, trained
 from xp.backends.skyrl.worker.config import STEPS_KEY
 from xp.episode.finite import OnNonfinite
@@ -19,6 +28,10 @@ SCHEDULER = {
 }
 FSDP_ADAM_EPS = 1e-8
 """PyTorch's AdamW default: SkyRL's FSDP strategy has no key for it (fsdp_strategy.py `_fsdp_init_train_model`)."""
+BY_GROUP = (
+    "A step is the groups that end first; weights may change within an episode, whose age counts from its group's first"
+    " token. A resumed run plays again what was sampled ahead."
+)
 CUT = "The engine's log-probabilities are those after the cut, the trainer's those before it."
 
 
@@ -80,6 +93,39 @@ def _entropy_note(spec: RunSpec) -> str:
     return "The bonus is a token mean per micro-batch, not one of the update."
 
 
+def _fully_async(spec: RunSpec) -> Keys:
+    """SkyRL's fully asynchronous trainer: as many groups in flight as its rule allows."""
+    ahead = spec.training.max_staleness
+    keys: Keys = {"trainer.fully_async.enabled": ahead > 0}
+    if not ahead:
+        return keys
+    return keys | {
+        "trainer.fully_async.max_staleness_steps": ahead,
+        "trainer.fully_async.num_parallel_generation_workers": spec.training.prompts_per_step * (ahead + 1),
+        "trainer.fully_async.sample_full_batch": False,
+        "trainer.fully_async.clear_kv_cache_on_weight_sync": False,
+    }
+
+
+def _not_ahead(spec: RunSpec) -> str | None:
+    """Returns why nothing can be sampled while updates are made; None if it can, or need not.
+
+    Source: skyrl 0.3.0, train/fully_async_trainer.py `FullyAsyncRayPPOTrainer.__init__`.
+    """
+    if spec.training.max_staleness == 0:
+        return None
+    if is_colocated(spec):
+        return (
+            "colocated engines and the trainer use the same accelerators by turns, so nothing is sampled ahead; set"
+            " backend.engine.placement=separate (and backend.engine.accelerators), or training.max_staleness=0"
+        )
+    if spec.training.updates_per_step > 1:
+        return "SkyRL's fully asynchronous trainer makes one update of a step; set training.updates_per_step=1"
+    if spec.algorithm.dynamic_sampling:
+        return "SkyRL's fully asynchronous trainer has no dynamic sampling; set algorithm.dynamic_sampling=false"
+    return stale_uncorrected(spec)
+
+
 def _is_packed(spec: RunSpec) -> bool:
     return spec.training.max_tokens_per_micro_batch is not None
 
@@ -95,12 +141,10 @@ SIZES = (
     Row("training.passes_per_step", "trainer.update_epochs_per_batch"),
     Row(
         "training.max_staleness",
-        carried_by="rollouts and updates by turns",
-        refuse=lambda s: (
-            "xp does not run SkyRL's fully asynchronous trainer yet; set 0, or use backend=trl or slime"
-            if s.training.max_staleness
-            else None
-        ),
+        _fully_async,
+        carried_by=lambda s: "xp.backends.skyrl.worker.ahead" if s.training.max_staleness else "",
+        note=lambda s: BY_GROUP if s.training.max_staleness else "",
+        refuse=_not_ahead,
     ),
     Row(
         "training.micro_batch_size",
@@ -222,6 +266,7 @@ PROGRESS = (
     Row(
         "training.max_logprob_gap",
         carried_by="xp.backends.skyrl.worker.trainer, over a step's episodes, before an update is made",
+        note=lambda s: OLDER if s.training.max_staleness else "",
         refuse=cut_gap,
     ),
     Row(

@@ -39,6 +39,8 @@ class CpuEngine(InferenceEngineInterface):  # type: ignore[misc]
         self._waiting: list[_Waiting] = []
         self._worker: asyncio.Task[None] | None = None
         self.weight_version = 0
+        self._turn = asyncio.Lock()
+        """Held while a batch is written, or weights change."""
 
     def __reduce__(self) -> Any:
         return CpuEngine, self._arguments
@@ -78,6 +80,15 @@ class CpuEngine(InferenceEngineInterface):  # type: ignore[misc]
         """Take up the weights, which SkyRL has sent by now; the first time they are the model's own."""
         await asyncio.to_thread(self._load)
 
+    async def pause_generation(self) -> None:
+        """Let the batch that is being written end, and begin none; requests wait."""
+        await self._turn.acquire()
+
+    async def resume_generation(self) -> None:
+        """Take up the weights that SkyRL has sent meanwhile."""
+        await asyncio.to_thread(self._load)
+        self._turn.release()
+
     def increment_weight_version(self) -> None:
         self.weight_version += 1
 
@@ -88,8 +99,6 @@ class CpuEngine(InferenceEngineInterface):  # type: ignore[misc]
     async def init_weight_update_communicator(self, init_info: Any) -> None: ...
     async def teardown(self) -> None: ...
     async def reset_prefix_cache(self, reset_running_requests: bool = False) -> None: ...
-    async def pause_generation(self) -> None: ...
-    async def resume_generation(self) -> None: ...
     async def finish_session(self, session_id: str) -> None: ...
 
     async def update_named_weights(self, request: Any) -> None:
@@ -119,7 +128,8 @@ class CpuEngine(InferenceEngineInterface):  # type: ignore[misc]
                 await asyncio.sleep(QUIET_S)
             batch, self._waiting = self._waiting, []
             try:
-                results = await asyncio.to_thread(self._write, [one.request for one in batch])
+                async with self._turn:
+                    results = await asyncio.to_thread(self._write, [one.request for one in batch])
             except Exception as error:
                 for one in batch:
                     one.answer.set_exception(error)
