@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -68,7 +67,8 @@ class Comparison:
         size = f"{self.second} - {self.first} {self.difference:+.3f}"
         if self.interval is not None:
             size += f" (90 % interval {self.interval[0]:+.3f} to {self.interval[1]:+.3f})"
-        tests = f"two one-sided tests, margin {self.margin:g}, p {p_text(self.p_value)}, {seeds}"
+        p_value = "" if self.p_value is None else f" p {p_text(self.p_value)},"
+        tests = f"two one-sided tests, margin {self.margin:g},{p_value} {seeds}"
         text = f"{self.figure}: {self.verdict.value}: {size}; {tests}"
         if self.verdict is Verdict.UNDECIDED and self.seeds_needed is not None:
             text += f"; about {max(self.seeds_needed, self.num_seeds + 1)} seeds would show a difference of the margin"
@@ -148,12 +148,12 @@ def table(runs: Mapping[str, Sequence[TrainedRun]], found: Sequence[Comparison])
 
 
 def _spread(runs: Sequence[TrainedRun]) -> str:
-    columns = [
-        [run.before.reward_mean for run in runs],
-        [run.after.reward_mean for run in runs],
-        [run.area for run in runs],
-    ]
-    return " | ".join(f"{fmean(one):.3f}, {stdev(one) if len(one) > 1 else math.nan:.3f}" for one in columns)
+    before, after = [run.before.reward_mean for run in runs], [run.after.reward_mean for run in runs]
+    return " | ".join(map(_mean_sd, (before, after, [run.area for run in runs])))
+
+
+def _mean_sd(values: Sequence[float]) -> str:
+    return f"{fmean(values):.3f}, {stdev(values):.3f}" if len(values) > 1 else f"{values[0]:.3f}, -"
 
 
 def _comparison_table(found: Sequence[Comparison]) -> list[str]:
@@ -166,7 +166,7 @@ def _comparison_table(found: Sequence[Comparison]) -> list[str]:
             _bounds(one.bootstrap),
             _bounds(one.interval),
             p_text(one.p_value).removeprefix("= "),
-            f"{one.verdict.value} (margin {one.margin:g}, {one.num_seeds} seeds)",
+            f"{one.verdict.value} (margin {one.margin:g}, seeds: {one.num_seeds})",
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return lines

@@ -70,6 +70,7 @@ def test_each_verdict_is_given_where_it_belongs(differences: list[float], verdic
     found = compared("reward", NAMES, pairs_of(differences), 0.03)
     assert found.verdict is verdict
     assert verdict.value in found.sentence()
+    assert (" p " in found.sentence()) == (len(differences) > 1)
     assert ("seeds would show" in found.sentence()) == (verdict is Verdict.UNDECIDED and len(differences) > 1)
 
 
@@ -92,6 +93,13 @@ def test_the_area_is_the_mean_of_the_steps_and_each_figure_of_each_two_backends_
     text = table(runs, found)
     assert "| trl | 1 | 0.400 ± 0.010 | 0.900 ± 0.010 | 0.400 |" in text
     assert "| skyrl | mean, sd | 0.400, 0.000 | 0.915, 0.049 | 0.500, 0.000 |" in text
+
+
+def test_one_seed_has_no_spread() -> None:
+    runs = {name: [run_of(1, (0.2, 0.4), 0.9)] for name in NAMES}
+    found = comparisons(runs, 0.03)
+    assert [one.verdict for one in found] == [Verdict.UNDECIDED] * 2
+    assert "| trl | mean, sd | 0.400, - | 0.900, - | 0.300, - |" in table(runs, found)
 
 
 def test_runs_of_one_name_are_one_curve_with_a_band(tmp_path: Path) -> None:
