@@ -187,7 +187,9 @@ slurm:  ## A real Slurm of one node on this machine, for tests/integration/test_
 	tests/slurm/setup.sh
 
 # Two network namespaces with a slurmd each; nothing of it stays. SKYRL_VENV: the environment that test-skyrl makes.
-on_nodes = trap 'tests/slurm/nodes.sh down' EXIT; tests/slurm/nodes.sh up && SLURM_CONF=$${XP_NODES:-/var/lib/xp-slurm-nodes}/slurm.conf
+# One at a time: a second one would end the network of the first.
+on_nodes = exec 7>/run/lock/xp-nodes; flock -n 7 || { echo "the two nodes are in use" >&2; exit 1; }; \
+	trap 'tests/slurm/nodes.sh down' EXIT; tests/slurm/nodes.sh up 7>&- && SLURM_CONF=$${XP_NODES:-/var/lib/xp-slurm-nodes}/slurm.conf
 
 test-nodes: setup $(SKYRL_VENV)/.done  ## Runs over two nodes: a real Slurm and a real Ray of two network namespaces (Debian, as root; after make slurm)
 	$(on_nodes) SKYRL_PYTHON=$(abspath $(SKYRL_VENV))/bin/python $(BIN)/python -m pytest -s tests/nodes $(ARGS)

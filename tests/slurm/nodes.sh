@@ -20,7 +20,11 @@ ended() {  # PIDFILE: end that daemon, and wait
 down() {
   for node in 1 2; do ended "$state/slurmd-xp$node.pid"; done
   ended "$state/slurmctld.pid"
-  for node in 1 2; do ip netns del "xp$node" 2>/dev/null || true; done
+  for node in 1 2; do
+    # A namespace lives as long as a process in it; its name and its cable do not.
+    ip netns del "xp$node" 2>/dev/null || true
+    ip link del "$bridge$node" 2>/dev/null || true
+  done
   ip link del "$bridge" 2>/dev/null || true
 }
 
