@@ -43,6 +43,13 @@ class AheadTrainer(XpTrainer, FullyAsyncRayPPOTrainer):  # type: ignore[misc]
         steps = self.num_steps_per_epoch * trainer.epochs
         self.total_training_steps = min(steps, trainer.max_training_steps or steps)
 
+    def load_checkpoints(self) -> Any:
+        """Counts the steps by the tasks that were trained on: SkyRL's last checkpoint has a step more than was made."""
+        step, path, consumed, *rest = super().load_checkpoints()
+        if consumed is not None:
+            step = len(consumed) // self.cfg.trainer.train_batch_size
+        return step, path, consumed, *rest
+
     def convert_generation_group_mini_batch_to_training_input(
         self, cur_generation_group_mini_batch: Sequence[Any], dropped_groups: Any = None
     ) -> Any:
