@@ -130,8 +130,8 @@ def play_ours(bench: Bench, mix: Any, rows: list[Any]) -> Timed:
     found, chat = Timed(), ChatTokens(bench.tokenizer)
 
     class Log(TRLStepLog):
-        def episodes(self, played: Any, rollout_s: float) -> None:
-            super().episodes(played, rollout_s)
+        def episodes(self, played: Any, rollout_s: float, more: Any = None) -> None:
+            super().episodes(played, rollout_s, more)
             found.turns.append(fmean(one.outcome.num_turns for one in played))
 
     with Recorder(bench.directory / "trajectories.jsonl", mix, None, os.environ) as recorder:

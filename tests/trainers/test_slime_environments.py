@@ -131,13 +131,14 @@ def test_the_grader_of_the_docs_is_played_from_a_module_of_the_users_own(
         r"```python\n# my_env\.py\n(.*?)```", (REPOSITORY / "docs/environments.md").read_text(), re.DOTALL
     )
     assert snippet is not None
-    (tmp_path / "my_env.py").write_text(snippet[1])
+    # A name of this test's own: another test of this process may have imported its `my_env`.
+    (tmp_path / "my_env_under_slime.py").write_text(snippet[1])
     monkeypatch.syspath_prepend(str(tmp_path))
-    args, own = opened("env=graded", "env.grader=my_env:Multiply")
+    args, own = opened("env=graded", "env.grader=my_env_under_slime:Multiply")
     samples = play(args, row_of(own.mix, "graded", 5))
     assert sorted(sample.reward for sample in samples) == [0.0, 1.0, 1.0, 1.0]
     assert {one.status for one in outcomes(samples)} == {EpisodeStatus.FINISHED}
-    sys.modules.pop("my_env", None)
+    monkeypatch.delitem(sys.modules, "my_env_under_slime")
 
 
 def test_the_members_of_a_mix_are_rewarded_each_by_its_own_rule_and_counted_apart(opened: Open) -> None:
