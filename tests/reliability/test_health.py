@@ -47,6 +47,7 @@ class Config:
     num_steps: int = 1
     group_size: int = 2
     updates_per_rollout: int = 1
+    max_staleness: int = 0
     common: Common = Common()
     symptoms: LiveRules = NO_RULES
 
