@@ -14,11 +14,14 @@ import pytest
 from tests.fake_session import RULES, FakeSession, with_limits
 from tests.tiny import tokenizer_and_model
 from xp.backends.trl.worker.config import TRLSampling
+from xp.backends.trl.worker.conversation import EngineLost
 from xp.backends.trl.worker.engine import TransformersEngine
 from xp.backends.trl.worker.episodes import Rollout, play_with
 from xp.envs.base import Message, Task, ToolResult
 from xp.episode.episode import Episode
+from xp.episode.metrics import check_health
 from xp.episode.tokens import ChatTokens
+from xp.errors import XpError
 from xp.tasks.config import Purpose
 from xp.tasks.row import TaskRow
 
@@ -66,18 +69,83 @@ class Mix:
     calls_at_once = max_sessions
 
 
+def rows(count: int) -> list[TaskRow]:
+    opening = (Message(role="user", content="play"),)
+    return [
+        TaskRow(f"fake/train/{number}", "fake", Purpose.TRAIN, "train", number, "h", opening, "[]", 1.0)
+        for number in range(count)
+    ]
+
+
 def played(count: int, places: int, hear: Callable[[Mix], Hear]) -> list[Rollout]:
     tokenizer, model = tokenizer_and_model()
     chat = ChatTokens(tokenizer)
     mix: Any = Mix(lambda number, turn: hear(mix)(number, turn), places)
-    opening = (Message(role="user", content="play"),)
-    rows = [
-        TaskRow(f"fake/train/{number}", "fake", Purpose.TRAIN, "train", number, "h", opening, "[]", 1.0)
-        for number in range(count)
-    ]
     return play_with(
-        lambda one: TransformersEngine(model, one, chat.end_ids, SAMPLING, "1"), chat, [(row, 0) for row in rows], mix
+        lambda one: TransformersEngine(model, one, chat.end_ids, SAMPLING, "1"),
+        chat,
+        [(row, 0) for row in rows(count)],
+        mix,
     )
+
+
+class Fragile(TransformersEngine):
+    """An engine that is lost before one of its steps, once."""
+
+    steps_left = 0
+
+    def step(self, is_live: bool) -> None:
+        Fragile.steps_left -= 1
+        if Fragile.steps_left == 0:
+            self._writing.clear()
+            self._opening.deliver(EngineLost("the engine is gone"))
+            self._opening.deliver(EngineLost("the engine is gone, says another request"))
+            return
+        super().step(is_live)
+
+
+def played_with_a_loss(count: int, places: int, steps: int) -> tuple[list[Rollout], list[str]]:
+    tokenizer, model = tokenizer_and_model()
+    chat, faults = ChatTokens(tokenizer), list[str]()
+    mix: Any = Mix(lambda *_: None, places)
+    Fragile.steps_left = steps
+
+    def restored(fault: str) -> bool:
+        faults.append(fault)
+        return bool(fault)
+
+    rollouts = play_with(
+        lambda one: Fragile(model, one, chat.end_ids, SAMPLING, "1"),
+        chat,
+        [(row, 0) for row in rows(count)],
+        mix,
+        restored=restored,
+    )
+    return rollouts, faults
+
+
+def test_a_lost_engine_makes_the_episodes_void_that_go_on_and_the_others_are_played_with_the_next_one() -> None:
+    rollouts, faults = played_with_a_loss(8, 3, steps=4)
+    assert faults == ["the engine is gone", ""]
+    assert [one.row.index for one in rollouts] == list(range(8))
+    assert rewards(rollouts) == [None, None, None, 3.0, 4.0, 5.0, 6.0, 7.0]
+    assert [one.is_lost for one in rollouts] == [True] * 3 + [False] * 5
+    assert {one.outcome.void_reason for one in rollouts[:3]} == {"the engine is gone"}
+    counted = [one.record.played() for one in rollouts]
+    check_health(counted, 0.0)
+    with pytest.raises(XpError, match="3 of 8"):
+        check_health([replace(one, is_lost=False) for one in counted], 0.0)
+
+
+def test_an_engine_that_nobody_restores_ends_the_play() -> None:
+    Fragile.steps_left = 2
+    tokenizer, model = tokenizer_and_model()
+    chat = ChatTokens(tokenizer)
+    mix: Any = Mix(lambda *_: None, 2)
+    with pytest.raises(EngineLost):
+        play_with(
+            lambda one: Fragile(model, one, chat.end_ids, SAMPLING, "1"), chat, [(row, 0) for row in rows(4)], mix
+        )
 
 
 def rewards(rollouts: list[Rollout]) -> list[float | None]:

@@ -15,10 +15,12 @@ import psutil
 import pytest
 
 from tests.trainers.test_trl_vllm import FAKE, SAMPLING
-from xp.backends.trl.worker import guarded
+from xp.backends.trl.worker import guarded, server_link, server_watch
 from xp.backends.trl.worker.completions import ServerWriter
 from xp.backends.trl.worker.config import VLLMServer
+from xp.backends.trl.worker.kept_server import MAX_RESTARTS, kept
 from xp.backends.trl.worker.server import running, split_devices
+from xp.backends.trl.worker.server_link import ServerLink, ServerState
 from xp.backends.trl.worker.writing import GenerationRequest
 from xp.errors import ExitCode, XpError
 
@@ -69,6 +71,66 @@ def test_a_server_that_is_lost_ends_whoever_waits_for_it(
         lose()
     assert caught.value.code is ExitCode.ENGINE
     assert not lost[0].is_running() or lost[0].status() == psutil.STATUS_ZOMBIE
+
+
+def kept_process(start: int, link: ServerLink) -> psutil.Process:
+    """The process of this start, when it answers."""
+    end = time.monotonic() + 300
+    while time.monotonic() < end:
+        state = link.state()
+        if state.start == start and state.url:
+            (found,) = (one for one in psutil.Process().children() if "some/model" in one.cmdline())
+            return found
+        time.sleep(0.1)
+    raise AssertionError(f"start {start} does not answer")
+
+
+def test_a_server_of_a_training_is_started_again_elsewhere_for_the_same_key(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It dies, it hangs, and it dies once more often than it may."""
+    monkeypatch.setenv("PYTHONPATH", str(FAKE))
+    monkeypatch.setattr(server_watch, "PROBE_S", 1.0)
+    log, link = tmp_path / "vllm.log", ServerLink(tmp_path)
+    losses = (signal.SIGKILL, signal.SIGSTOP, *[signal.SIGKILL] * (MAX_RESTARTS - 1))
+    urls = []
+
+    def lose() -> None:
+        with kept(VLLMServer(("--max-num-seqs", "4"), 2, 300.0, 3.0), "some/model", "2,3", log, link) as key:
+            for start, sent in enumerate(losses, 1):
+                process, url = kept_process(start, link), link.state().url
+                urls.append(url)
+                writer = ServerWriter(url, SAMPLING, [2], str(log), key=key)
+                assert list(writer.answer(GenerationRequest([7, 8], 3, 1)).ids) == [8, 2]
+                process.send_signal(sent)
+            link.after(len(losses), XpError("the client has lost it", ExitCode.STAGE_FAILED))
+
+    with pytest.raises(XpError, match=rf"the vLLM server ended with -9; .*after {MAX_RESTARTS} restarts") as caught:
+        lose()
+    assert caught.value.code is ExitCode.ENGINE
+    assert len(set(urls)) == MAX_RESTARTS + 1
+    told = capfd.readouterr().err
+    assert "xp: warning: the vLLM server ended with -9" in told
+    assert "did not answer for 3 s and was stopped" in told
+    assert told.count("xp: warning") == MAX_RESTARTS
+    assert not psutil.Process().children()
+
+
+def test_a_training_whose_first_server_does_not_come_up_ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(FAKE))
+    server = VLLMServer((), 2, 300.0, 600.0)
+    with pytest.raises(XpError, match=r"ended with 1; .*no kernel for this GPU") as caught:
+        kept(server, "dies", "2,3", tmp_path / "a.log", ServerLink(tmp_path)).__enter__()
+    assert caught.value.code is ExitCode.RUNTIME
+
+
+def test_a_server_that_is_still_there_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_link, "SETTLE_S", 0.1)
+    link = ServerLink(tmp_path)
+    link.tell(ServerState(2, "http://127.0.0.1:9"))
+    with pytest.raises(XpError, match="500: no"):
+        link.after(2, XpError("500: no", ExitCode.STAGE_FAILED))
+    assert link.after(1, XpError("", ExitCode.ENGINE)).start == 2
 
 
 @pytest.mark.scorecard(49)

@@ -37,10 +37,13 @@ class PlayedEpisode:
     tokens: Tokens
     prompt: str | None
     """Prompt as the model read it, where the run keeps prompts."""
+    is_lost: bool = False
+    """The engine was lost while it was played."""
 
     def played(self) -> Played:
         """EpisodeResult, as the metrics need it."""
-        return Played(self.task.env, self.task.task_id, self.episode.settle(), self.tokens.generated)
+        outcome = self.episode.settle()
+        return Played(self.task.env, self.task.task_id, outcome, self.tokens.generated, self.is_lost)
 
     def trajectory(self, run: str, phase: str, step: int) -> Trajectory:
         """Record of the episode; `step` is the trainer's rollout step, from 0."""

@@ -26,6 +26,7 @@ class SamplingParams:
     logprobs: int
     stop_token_ids: list[int]
     output_kind: str
+    detokenize: bool
 
 
 class RequestOutput:

@@ -89,6 +89,8 @@ class ColocatedWriter:
             logprobs=0,
             stop_token_ids=self._end_ids,
             output_kind=RequestOutputKind.FINAL_ONLY,
+            # The text is made of the ids when the turn is over; vLLM's own is needed only to find a stop text.
+            detokenize=bool(sampling.stop),
             **({"stop": list(sampling.stop), "include_stop_str_in_output": True} if sampling.stop else {}),
         )
 

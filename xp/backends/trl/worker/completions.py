@@ -10,6 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, ClassVar
 
 from xp.backends.trl.worker.config import TRLSampling
+from xp.backends.trl.worker.conversation import EngineLost
 from xp.backends.trl.worker.writing import Done, GeneratedTurn, GenerationRequest
 from xp.envs.retry import RetryRule, retried
 from xp.errors import ExitCode, XpError
@@ -63,7 +64,7 @@ class ServerWriter:
     """In this process; the server does it by itself."""
 
     def submit(self, request: GenerationRequest, done: Done) -> None:
-        """One HTTP request; `done` may get XpError(STAGE_FAILED)."""
+        """One HTTP request; `done` may get what `answer` raises."""
 
         def ended(future: Future[GeneratedTurn]) -> None:
             if not future.cancelled():
@@ -82,7 +83,7 @@ class ServerWriter:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def answer(self, request: GenerationRequest) -> GeneratedTurn:
-        """Waits for it; raises XpError(STAGE_FAILED) where the server does not answer."""
+        """Waits for it; raises XpError(STAGE_FAILED): EngineLost where the server does not answer."""
         answer = self._post(self._body(request))
         try:
             written = self._turn(answer)
@@ -120,7 +121,7 @@ class ServerWriter:
         try:
             return retried(lambda: self._sent(request), self._again)
         except _Hiccup as fault:
-            raise self._failed(str(fault)) from None
+            raise self._lost(str(fault)) from None
 
     def _sent(self, request: urllib.request.Request) -> Any:
         """The answer to one try; raises _Hiccup where another one may help."""
@@ -131,9 +132,15 @@ class ServerWriter:
             fault = f"{error.code}: {error.read(500).decode(errors='replace')}"
             raise _Hiccup(fault) if error.code >= 500 else self._failed(fault) from None
         except TimeoutError as error:
-            raise self._failed(f"{error} after {TIMEOUT_S:g} s") from None
+            raise self._lost(f"{error} after {TIMEOUT_S:g} s") from None
         except (OSError, ValueError) as error:
             raise _Hiccup(str(error)) from None
 
     def _failed(self, fault: str) -> XpError:
-        return XpError(f"the {self.engine} server failed: {fault}; its log is {self._log}", ExitCode.STAGE_FAILED)
+        return XpError(self._words(fault), ExitCode.STAGE_FAILED)
+
+    def _lost(self, fault: str) -> EngineLost:
+        return EngineLost(self._words(fault), ExitCode.STAGE_FAILED)
+
+    def _words(self, fault: str) -> str:
+        return f"the {self.engine} server failed: {fault}; its log is {self._log}"

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from xp.errors import XpError
+
 
 @dataclass
 class Conversation:
@@ -46,6 +48,10 @@ class RolloutTurn:
     @property
     def last_id(self) -> int | None:
         return self.ids[-1] if self.ids else None
+
+
+class EngineLost(XpError):
+    """An engine in another process does not answer any more."""
 
 
 Deliver = Callable[[RolloutTurn | BaseException], None]

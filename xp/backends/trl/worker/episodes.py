@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from xp.backends.trl.worker.conversation import Conversation, OpenEngine, Opening, RolloutTurn
+from xp.backends.trl.worker.conversation import Conversation, EngineLost, OpenEngine, Opening, RolloutTurn
 from xp.episode.episode import Episode
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import EpisodeResult, Reply
@@ -30,13 +30,19 @@ class Rollout:
     outcome: EpisodeResult
     prompt: str | None
     """Prompt as the model read it, where the run keeps prompts."""
+    is_lost: bool
+    """The engine was lost while it was played."""
 
     @property
     def record(self) -> PlayedEpisode:
         """The episode, as metrics and trajectories have it."""
         mask = self.conversation.mask
         tokens = Tokens(len(self.conversation.prompt_ids), sum(mask), len(mask) - sum(mask))
-        return PlayedEpisode(self.row, self.sample, self.episode, tokens, self.prompt)
+        return PlayedEpisode(self.row, self.sample, self.episode, tokens, self.prompt, self.is_lost)
+
+
+Restored = Callable[[str], bool]
+"""Takes how this process has lost the engine (empty: it has not); tells whether any process has, and it is back."""
 
 
 def play_with(
@@ -45,29 +51,52 @@ def play_with(
     numbered: Sequence[tuple[TaskRow, int]],
     mix: EnvironmentMixture,
     begun: Callable[[EpisodePlay], None] = lambda _: None,
+    restored: Restored | None = None,
 ) -> list[Rollout]:
     """Play one episode for each row; at any time, as many go on as may have sessions open at the same time.
 
     Args:
         numbered: each row with the number of its sample.
         begun: is given the loop before it runs, so that another thread can end it.
+        restored: called after each attempt. Episodes that go on when the engine is lost are void, and those that have
+            not begun yet are played with the next one. None: an engine that is lost ends the play.
     """
+    if restored is None:
+        return _played(open_engine, chat, numbered, mix, begun, gives_up=False)[0]
+    rollouts: list[Rollout] = []
+    while True:
+        played, fault = _played(open_engine, chat, numbered[len(rollouts) :], mix, begun, gives_up=True)
+        rollouts += played
+        if not restored(fault):
+            return rollouts
+
+
+def _played(
+    open_engine: OpenEngine,
+    chat: ChatTokens,
+    numbered: Sequence[tuple[TaskRow, int]],
+    mix: EnvironmentMixture,
+    begun: Callable[[EpisodePlay], None],
+    *,
+    gives_up: bool,
+) -> tuple[list[Rollout], str]:
+    """The episodes that were begun, the first ones of all, and how the engine was lost (empty: it was not)."""
     if not numbered:
-        return []
+        return [], ""
     with ThreadPoolExecutor(min(mix.calls_at_once(), len(numbered))) as pool:
-        play = EpisodePlay(open_engine, chat, numbered, mix, pool)
+        play = EpisodePlay(open_engine, chat, numbered, mix, pool, gives_up=gives_up)
         try:
             begun(play)
             outcomes = play.run()
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
             play.engine.close()
-    return [
-        Rollout(row, sample, conversation, episode, outcome, chat.kept(conversation.prompt_ids))
-        for (row, sample), conversation, episode, outcome in zip(
-            numbered, play.engine.conversations, play.episodes, outcomes, strict=True
-        )
+    parts = zip(numbered, play.engine.conversations, play.episodes, outcomes, strict=False)
+    rollouts = [
+        Rollout(row, sample, conversation, episode, outcome, chat.kept(conversation.prompt_ids), number in play.void)
+        for number, ((row, sample), conversation, episode, outcome) in enumerate(parts)
     ]
+    return rollouts, play.fault
 
 
 def sample_numbers(task_ids: Sequence[str]) -> list[int]:
@@ -98,7 +127,8 @@ class EpisodePlay:
     """The loop of one `play_with`: this thread has the engine, the pool's threads have the environments.
 
     What happens elsewhere comes in through one queue: turns that an engine of another process has ended, answers of
-    environments, outcomes, and faults, which end the play.
+    environments, outcomes, and faults, which end the play. An engine that is lost ends it when all episodes that were
+    begun are settled.
     """
 
     def __init__(
@@ -108,9 +138,15 @@ class EpisodePlay:
         numbered: Sequence[tuple[TaskRow, int]],
         mix: EnvironmentMixture,
         pool: ThreadPoolExecutor,
+        *,
+        gives_up: bool = False,
     ) -> None:
         rows = [row for row, _ in numbered]
-        self._chat, self._pool = chat, pool
+        self._chat, self._pool, self._gives_up = chat, pool, gives_up
+        self.fault = ""
+        """How the engine was lost; empty: it was not."""
+        self.void: set[int] = set()
+        """Episodes that this made void."""
         self._inbox: queue.SimpleQueue[RolloutTurn | Answered | Settled | BaseException] = queue.SimpleQueue()
         self.episodes = [mix.episode(row) for row in rows]
         self._starts: dict[int, Future[None]] = {}
@@ -123,14 +159,18 @@ class EpisodePlay:
         self.engine = open_engine(opening)
 
     def run(self) -> list[EpisodeResult]:
-        """Plays until every episode is settled; raises what an environment's thread or the engine raised."""
+        """Plays until every episode that is begun is settled; raises what an environment's thread or the engine raised.
+
+        Returns:
+            Their outcomes; all have begun unless the engine was lost.
+        """
         for _ in range(self._num_places):
             self._begin_next()
         while self.engine.goes_on(self._is_live):
             if self.engine.is_writing:
                 self.engine.step(self._is_live)
             self._take_all()
-        return [self._outcomes[number] for number in range(len(self.episodes))]
+        return [self._outcomes[number] for number in range(self._num_begun)]
 
     def end(self, reason: BaseException) -> None:
         """Make `run` raise, soon; may be called from any thread."""
@@ -138,7 +178,11 @@ class EpisodePlay:
 
     @property
     def _is_live(self) -> bool:
-        return len(self._outcomes) < len(self.episodes)
+        return len(self._outcomes) < (self._num_begun if self.fault else len(self.episodes))
+
+    @property
+    def _num_begun(self) -> int:
+        return len(self._starts)
 
     def _take_all(self) -> None:
         """Takes in all events; waits for one where this thread has nothing else to do."""
@@ -146,19 +190,23 @@ class EpisodePlay:
         while must_wait or not self._inbox.empty():
             event = self._inbox.get()
             must_wait = False
-            if isinstance(event, RolloutTurn):
-                self._start(self._answer, event)
-            elif isinstance(event, Answered):
-                self._go_on(event)
-            elif isinstance(event, Settled):
+            if isinstance(event, Settled):
                 self._outcomes[event.number] = event.outcome
                 self._begin_next()
-            else:
+            elif isinstance(event, EngineLost) and self._gives_up:
+                self._give_up(event)
+            elif isinstance(event, BaseException):
                 raise event
+            elif self.fault:
+                continue  # Its episode is being given up.
+            elif isinstance(event, RolloutTurn):
+                self._start(self._answer, event)
+            else:
+                self._go_on(event)
 
     def _begin_next(self) -> None:
         """Begins the next episode; its session opens while the model writes its first turn."""
-        number = next(self._waiting, None)
+        number = None if self.fault else next(self._waiting, None)
         if number is not None:
             self._starts[number] = self._pool.submit(self.episodes[number].start)
             self.engine.begin(number)
@@ -179,6 +227,23 @@ class EpisodePlay:
     def _answer(self, turn: RolloutTurn) -> Answered:
         self._starts[turn.number].result()
         return Answered(turn, self.episodes[turn.number].step(self._chat.text(turn.ids)))
+
+    def _give_up(self, fault: EngineLost) -> None:
+        """Ends all episodes that go on, once; a second fault says the same."""
+        if self.fault:
+            return
+        self.fault = str(fault)
+        for number in set(self._starts) - set(self._outcomes):
+            self._start(self._settle_lost, number)
+
+    def _settle_lost(self, number: int) -> Settled:
+        """Void, unless the environment has ended it."""
+        self._starts[number].result()
+        self.episodes[number].give_up(self.fault)
+        settled = self._settle(number)
+        if settled.outcome.void_reason == self.fault:
+            self.void.add(number)
+        return settled
 
     def _settle(self, number: int) -> Settled:
         return Settled(number, self.episodes[number].settle())

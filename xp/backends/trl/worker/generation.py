@@ -5,17 +5,29 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from xp.backends.trl.worker import guarded
 from xp.backends.trl.worker.config import TRLSampling
 from xp.backends.trl.worker.conversation import OpenEngine
+from xp.backends.trl.worker.episodes import Restored
+from xp.backends.trl.worker.kept_weights import KeptWeights
 from xp.backends.trl.worker.policy import WholePolicy
 from xp.backends.trl.worker.ranks import Ranks
 from xp.episode.tokens import ChatTokens
 
 EngineOf = Callable[[TRLSampling], OpenEngine]
 """The engine with the weights of a step, for training's sampling or for evaluation's."""
+
+
+@dataclass(frozen=True)
+class StepEngine:
+    """The engine of one rollout step."""
+
+    of: EngineOf
+    restored: Restored | None
+    """Of an engine that is started again where it is lost."""
 
 
 class Generation:
@@ -34,9 +46,19 @@ class Generation:
         self._is_ahead = is_ahead
         self._policy = WholePolicy(is_copied=is_ahead)
         self._model: Any = None
+        self._weights: KeptWeights | None = None
+        """Of a server that is started again where it is lost."""
+
+    def keep(self, weights: KeptWeights) -> None:
+        """Go on with another server where one is lost."""
+        self._weights = weights
+
+    def restarts(self) -> int:
+        """Number of restarts of the engine since this was asked last."""
+        return 0 if self._weights is None else self._weights.restarts()
 
     @contextmanager
-    def step(self, trainer: Any, number: int) -> Iterator[EngineOf]:
+    def step(self, trainer: Any, number: int) -> Iterator[StepEngine]:
         """The engine of one rollout step, with the weights of its beginning; every rank must enter."""
         self.update(trainer)
         with self.engine(trainer, number) as engine:
@@ -54,10 +76,11 @@ class Generation:
         self._ranks.wait()
 
     @contextmanager
-    def engine(self, trainer: Any, number: int) -> Iterator[EngineOf]:
+    def engine(self, trainer: Any, number: int) -> Iterator[StepEngine]:
         """The engine of one rollout step, with the weights that it was given last."""
+        restored = None if self._weights is None else self._weights.restored
         with self._vllm(trainer, number) if trainer.args.use_vllm else self._own(number) as engine:
-            yield engine
+            yield StepEngine(engine, restored)
 
     @contextmanager
     def _own(self, number: int) -> Iterator[EngineOf]:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
-from xp.backends.trl.worker.config import During, TRLSampling, TRLTrainConfig
-from xp.backends.trl.worker.conversation import OpenEngine
+from xp.backends.trl.worker.config import During, TRLTrainConfig
 from xp.backends.trl.worker.episodes import play_with, sample_numbers
+from xp.backends.trl.worker.generation import StepEngine
 from xp.backends.trl.worker.ranks import Ranks
 from xp.episode.metrics import Played
 from xp.episode.mixture import EnvironmentMixture
@@ -58,7 +58,7 @@ class HeldOutEvaluation:
         """Returns whether the policy is evaluated after this rollout step."""
         return step > 0 and step % self._during.every == 0
 
-    def play(self, engine: Callable[[TRLSampling], OpenEngine], step: int, trainer: Any) -> None:
+    def play(self, engine: StepEngine, step: int, trainer: Any) -> None:
         """Play, record, write the metrics, and keep the model where it is the best so far.
 
         Args:
@@ -71,12 +71,13 @@ class HeldOutEvaluation:
             EarlyStop: none was better for long enough.
         """
         common = self._config.common
-        open_engine = engine(self._during.sampling)
+        open_engine = engine.of(self._during.sampling)
         size = max(1, self._during.batch_size // self._ranks.count)
         numbered = self._share.numbered
         played: list[Played] = []
         for start in range(0, len(numbered), size):
-            rollouts = play_with(open_engine, self._chat, numbered[start : start + size], self._mix)
+            batch = numbered[start : start + size]
+            rollouts = play_with(open_engine, self._chat, batch, self._mix, restored=engine.restored)
             counted = (rollout.record for rollout in rollouts[: max(0, self._share.num_counted - start)])
             played += record(counted, self._recorder, common.run, "evaluate/during", step)
         everyone = [one for share in self._ranks.gather(played) for one in share]

@@ -17,10 +17,11 @@ from pathlib import Path
 
 from xp.backends.trl.worker import guarded, train
 from xp.backends.trl.worker.config import TRLTrainConfig
+from xp.backends.trl.worker.kept_server import MAX_RESTARTS, kept
 from xp.backends.trl.worker.process import STORES, stay_here
-from xp.backends.trl.worker.server import running, split_devices
+from xp.backends.trl.worker.server import split_devices
+from xp.backends.trl.worker.server_link import DIRECTORY, ServerLink
 from xp.reading import config_of
-from xp.security.loopback import free_port
 from xp.worker.nodes import Nodes
 from xp.worker.program import run_stage
 
@@ -48,10 +49,11 @@ def _serve(stack: ExitStack, config: TRLTrainConfig) -> None:
     is_on_cpu = server.num_accelerators == 0
     own, served = ("", "") if is_on_cpu else split_devices(config.num_processes, server.num_accelerators)
     log = Path(config.common.stage_dir) / "vllm.log"
-    os.environ[train.SERVER_URL], os.environ[guarded.KEY] = stack.enter_context(
-        running(server, config.start_model, served, log)
-    )
-    os.environ[train.GROUP_PORT] = str(free_port())
+    os.environ[DIRECTORY] = os.environ[STORES]
+    link = ServerLink(Path(os.environ[DIRECTORY]))
+    # A thread that plays ahead cannot join another server while the trainer is busy with the ranks' collectives.
+    restarts = 0 if config.max_staleness else MAX_RESTARTS
+    os.environ[guarded.KEY] = stack.enter_context(kept(server, config.start_model, served, log, link, restarts))
     os.environ["CUDA_VISIBLE_DEVICES"] = own
     # TRL's client would ask a proxy of the shell's for this machine.
     os.environ["NO_PROXY"] = ",".join(filter(None, (os.environ.get("NO_PROXY"), "127.0.0.1")))

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.backends.trl.worker.episodes import EpisodePlay, Rollout, play_with, sample_numbers
-from xp.backends.trl.worker.generation import EngineOf, Generation
+from xp.backends.trl.worker.generation import Generation, StepEngine
+from xp.backends.trl.worker.kept_weights import KeptWeights
 from xp.backends.trl.worker.ranks import Ranks
 from xp.backends.trl.worker.steps import TRLStepLog
 from xp.backends.trl.worker.tasks_view import SLOT, TASK_ID
@@ -92,7 +93,7 @@ class Rollouts:
         step = trainer.state.global_step // self._config.updates_per_rollout
         samples = self._samples(self._tasks(prompts, step), step, trainer)
         played = [one for share in self._ranks.gather(samples.played) for one in share]
-        more = self._learnt(step, played)
+        more = self._learnt(step, played) | self._restarts()
         if self._log.is_ahead:
             more["training/staleness"] = float(step - samples.policy)
         self._log.episodes(played, samples.seconds, more)
@@ -106,7 +107,7 @@ class Rollouts:
                 self._held_out.play(engine, step, trainer)
             return self._play(engine, list(zip(rows, numbers, strict=True)), step, policy=step)
 
-    def _play(self, engine: EngineOf, numbered: Sequence[tuple[TaskRow, int]], step: int, policy: int) -> StepSamples:
+    def _play(self, engine: StepEngine, numbered: Sequence[tuple[TaskRow, int]], step: int, policy: int) -> StepSamples:
         """Play and record episodes of a step.
 
         Args:
@@ -116,7 +117,10 @@ class Rollouts:
             policy: rollout steps that it has learned for.
         """
         began = time.monotonic()
-        rollouts = play_with(engine(self._config.common.sampling), self._chat, numbered, self._mix, self._begun)
+        opened = engine.of(self._config.common.sampling)
+        rollouts = play_with(opened, self._chat, numbered, self._mix, self._begun, engine.restored)
+        for rollout in rollouts:
+            self._fill(rollout)
         episodes = (rollout.record for rollout in rollouts)
         played = record(episodes, self._recorder, self._config.common.run, "train", step)
         return StepSamples(
@@ -149,6 +153,20 @@ class Rollouts:
         metrics = self._curriculum.num_within(step)
         self._curriculum.played(step, played)
         return metrics
+
+    def _restarts(self) -> dict[str, float]:
+        """Metric of a step in which the engine was started again."""
+        number = self._generation.restarts()
+        return {"training/engine_restarts": float(number)} if number else {}
+
+    def _fill(self, rollout: Rollout) -> None:
+        """The trainer takes no empty completion, which an episode has whose first turn was lost."""
+        if not rollout.conversation.completion_ids:
+            rollout.conversation.observe(list(self._chat.end_ids)[:1])
+
+    def restart_engine_by(self, weights: KeptWeights) -> None:
+        """Go on with another server where one is lost."""
+        self._generation.keep(weights)
 
     def _sample_numbers(self, task_ids: Sequence[str]) -> list[int]:
         """A group may lie on several ranks."""

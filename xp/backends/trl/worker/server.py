@@ -7,6 +7,7 @@ import secrets
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -16,7 +17,7 @@ from typing import NamedTuple
 from xp.backends.trl.worker import guarded
 from xp.backends.trl.worker.completions import MODEL
 from xp.backends.trl.worker.config import VLLMServer
-from xp.backends.trl.worker.server_watch import ServerWatch, is_healthy
+from xp.backends.trl.worker.server_watch import HEALTH, Address, ServerWatch, is_answering
 from xp.envs.pythons import path_for
 from xp.errors import ExitCode, XpError
 from xp.security.loopback import HOST, free_port
@@ -24,6 +25,8 @@ from xp.security.loopback import HOST, free_port
 STOP_S = 20.0
 """Between TERM and KILL."""
 POLL_S = 0.5
+ENGINE_PROBE = "/is_sleeping"
+"""Answered by vLLM's engine process between two steps (0.22 to 0.31); `/health` by the process in front of it alone."""
 
 
 class Served(NamedTuple):
@@ -44,6 +47,8 @@ class Program(NamedTuple):
     """Variable that gets the key."""
     environ: Mapping[str, str]
     """Further variables."""
+    probe: str = HEALTH
+    """Path that the engine itself answers, while it is used."""
 
 
 @contextmanager
@@ -61,17 +66,23 @@ def running(server: VLLMServer, model: str, devices: str, log: Path, python: str
         XpError: as `serving` does.
     """
     port = free_port()
+    program = vllm(server, model, devices, port, python)
+    print(f"vLLM serves {model} on http://{HOST}:{port} (accelerators {devices}); its log is {log}", flush=True)
+    with serving(program, port, server.start_timeout_s, server.patience_s, log) as served:
+        yield served
+
+
+def vllm(server: VLLMServer, model: str, devices: str, port: int, python: str = sys.executable) -> Program:
+    """A vLLM server; the arguments are those of `running`."""
     command = (
         *(python, "-m", guarded.__name__, "serve", model),
         *("--served-model-name", MODEL, "--host", HOST, "--port", str(port)),
         *("--middleware", f"{guarded.__name__}.{guarded.WithKey.__name__}"),
         *server.arguments,
     )
-    # The variable opens the paths by which the trainer's weights come in.
-    program = Program("vLLM", command, guarded.KEY, {"CUDA_VISIBLE_DEVICES": devices, "VLLM_SERVER_DEV_MODE": "1"})
-    print(f"vLLM serves {model} on http://{HOST}:{port} (accelerators {devices}); its log is {log}", flush=True)
-    with serving(program, port, server.start_timeout_s, server.patience_s, log) as served:
-        yield served
+    # The variable opens the paths by which the trainer's weights come in, and the probe's.
+    environ = {"CUDA_VISIBLE_DEVICES": devices, "VLLM_SERVER_DEV_MODE": "1"}
+    return Program("vLLM", command, guarded.KEY, environ, ENGINE_PROBE)
 
 
 @contextmanager
@@ -89,7 +100,22 @@ def serving(program: Program, port: int, start_timeout_s: float, patience_s: flo
         XpError: (RUNTIME) it did not come up in time; (ENGINE) the block failed because it ended, or hung and was
             stopped. The message has the end of its log.
     """
-    key, url = secrets.token_hex(32), f"http://{HOST}:{port}"
+    key, is_over = secrets.token_hex(32), threading.Event()
+    address = Address(f"http://{HOST}:{port}", key, program.probe)
+    with process_of(program, key, log) as process:
+        wait_up(process, program.name, address, start_timeout_s, log, is_over)
+        with ServerWatch(process, program.name, address, lambda: patience_s) as watch:
+            try:
+                yield Served(address.url, key)
+            except (Exception, SystemExit) as error:
+                if not (fault := watch.fault()):
+                    raise
+                raise XpError(f"the {program.name} server {fault}; {tail(log)}", ExitCode.ENGINE) from error
+
+
+@contextmanager
+def process_of(program: Program, key: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A server's process, which leads a group of its own; all of it is ended with the block."""
     python = program.command[0]
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as file:
@@ -107,14 +133,7 @@ def serving(program: Program, port: int, start_timeout_s: float, patience_s: flo
             start_new_session=True,
         )
     try:
-        _wait(process, program.name, url, start_timeout_s, log)
-        with ServerWatch(process, program.name, url, patience_s) as watch:
-            try:
-                yield Served(url, key)
-            except (Exception, SystemExit) as error:
-                if not (fault := watch.fault()):
-                    raise
-                raise XpError(f"the {program.name} server {fault}; {_tail(log)}", ExitCode.ENGINE) from error
+        yield process
     finally:
         _stop(process)
 
@@ -132,15 +151,17 @@ def split_devices(num_first: int, num_rest: int) -> tuple[str, str]:
     return ",".join(names[:num_first]), ",".join(names[num_first : num_first + num_rest])
 
 
-def _wait(process: subprocess.Popen[bytes], name: str, url: str, timeout_s: float, log: Path) -> None:
-    end = time.monotonic() + timeout_s
+def wait_up(
+    process: subprocess.Popen[bytes], name: str, address: Address, timeout_s: float, log: Path, is_over: threading.Event
+) -> None:
+    """Waits for a server's first answer, or until nobody wants one; raises XpError(RUNTIME) where none comes."""
+    end, health = time.monotonic() + timeout_s, address._replace(probe=HEALTH)
     while time.monotonic() < end:
         if process.poll() is not None:
-            raise XpError(f"the {name} server ended with {process.returncode}; {_tail(log)}", ExitCode.RUNTIME)
-        if is_healthy(url, 10):
+            raise XpError(f"the {name} server ended with {process.returncode}; {tail(log)}", ExitCode.RUNTIME)
+        if is_answering(health, 10) or is_over.wait(POLL_S):
             return
-        time.sleep(POLL_S)
-    raise XpError(f"the {name} server did not answer within {timeout_s:g} s; {_tail(log)}", ExitCode.RUNTIME)
+    raise XpError(f"the {name} server did not answer within {timeout_s:g} s; {tail(log)}", ExitCode.RUNTIME)
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
@@ -153,6 +174,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
     # Workers that outlived their leader are killed by the second round above.
 
 
-def _tail(log: Path) -> str:
+def tail(log: Path) -> str:
+    """The end of a server's log, in one line."""
     lines = log.read_text(errors="replace").splitlines()[-5:]
     return f"the end of {log}: " + " | ".join(lines)

@@ -12,14 +12,29 @@ import sys
 import threading
 import time
 import urllib.request
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Self
+from typing import NamedTuple, Self
+from urllib.error import HTTPError
 
 from xp.errors import ExitCode
 
 POLL_S = 1.0
+PROBE_S = 10.0
+"""Deadline of one probe."""
 LAST_S = 1800.0
 """Seconds from the end of a server to the end of its stage, which may be inside a broadcast that never returns."""
+HEALTH = "/health"
+
+
+class Address(NamedTuple):
+    """Where a server answers, and what it wants to hear."""
+
+    url: str
+    """Without a path."""
+    key: str
+    probe: str
+    """Path whose answer comes from the engine itself, not from the process in front of it."""
 
 
 class ServerWatch:
@@ -28,12 +43,14 @@ class ServerWatch:
     Args:
         process: the server; it leads a process group.
         name: of the engine, for messages.
-        url: its own, without a path.
-        patience_s: how long its health check may stay without an answer.
+        address: its own.
+        patience_s: how long the probe may stay without an answer at this moment.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes], name: str, url: str, patience_s: float) -> None:
-        self._process, self._name, self._url, self._patience_s = process, name, url, patience_s
+    def __init__(
+        self, process: subprocess.Popen[bytes], name: str, address: Address, patience_s: Callable[[], float]
+    ) -> None:
+        self._process, self._name, self._address, self._patience_s = process, name, address, patience_s
         self._fault = ""
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
@@ -50,27 +67,41 @@ class ServerWatch:
         code = self._process.poll()
         return self._fault or ("" if code is None else f"ended with {code}")
 
-    def _watch(self) -> None:
+    def until_lost(self, is_over: threading.Event) -> str:
+        """Waits for the server's failure; its words, or nothing where its use was over first."""
         answered = time.monotonic()
-        while not self.fault():
-            if self._is_over.wait(POLL_S):
-                return
-            if is_healthy(self._url, min(10.0, self._patience_s)):
+        while not (fault := self.fault()):
+            if is_over.wait(POLL_S):
+                return ""
+            patience_s = self._patience_s()
+            if is_answering(self._address, min(PROBE_S, patience_s)):
                 answered = time.monotonic()
-            elif self._process.poll() is None and time.monotonic() - answered > self._patience_s:
-                self._fault = f"did not answer for {self._patience_s:g} s and was stopped"
+            elif self._process.poll() is None and time.monotonic() - answered > patience_s:
+                self._fault = f"did not answer for {patience_s:g} s and was stopped"
                 with suppress(ProcessLookupError):
                     os.killpg(self._process.pid, signal.SIGKILL)
-        if not self._is_over.wait(LAST_S):
-            print(
-                f"xp: the {self._name} server {self.fault()}, and the stage waits for it", file=sys.stderr, flush=True
-            )
-            os._exit(ExitCode.ENGINE)
+        return fault
+
+    def _watch(self) -> None:
+        if fault := self.until_lost(self._is_over):
+            end_stage(f"the {self._name} server {fault}", self._is_over)
 
 
-def is_healthy(url: str, timeout_s: float) -> bool:
-    """Returns whether the server reports that it can generate."""
+def end_stage(fault: str, is_over: threading.Event) -> None:
+    """Ends this process, where it has not ended by itself long after its server did."""
+    if not is_over.wait(LAST_S):
+        print(f"xp: {fault}, and the stage waits for it", file=sys.stderr, flush=True)
+        os._exit(ExitCode.ENGINE)
+
+
+def is_answering(address: Address, timeout_s: float) -> bool:
+    """Returns whether the engine answers its probe; a server that does not know its path answers as well as it can."""
+    request = urllib.request.Request(address.url + address.probe, headers={"Authorization": f"Bearer {address.key}"})
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with suppress(OSError), opener.open(f"{url}/health", timeout=timeout_s) as response:
-        return bool(response.status == 200)
-    return False
+    try:
+        with opener.open(request, timeout=timeout_s) as response:
+            return bool(response.status == 200)
+    except HTTPError as error:
+        return error.code == 404
+    except OSError:
+        return False

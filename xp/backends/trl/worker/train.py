@@ -5,6 +5,7 @@ Under torchrun every rank runs this program; the first one writes the run's metr
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,14 +15,18 @@ from typing import TYPE_CHECKING, Any
 
 from xp.backends.trl.worker import colocated, guarded, on_cpu
 from xp.backends.trl.worker.config import Lora, TRLTrainConfig
+from xp.backends.trl.worker.kept_weights import KeptWeights, let_trl_tell
 from xp.backends.trl.worker.process import join_group, leave_group, quiet_rank, quiet_trainer, stay_here
 from xp.backends.trl.worker.publish import publish_model, trained_model
 from xp.backends.trl.worker.ranks import Ranks
+from xp.backends.trl.worker.server_link import DIRECTORY, ServerLink
 from xp.backends.trl.worker.tasks_view import trl_rows
 from xp.episode.metrics_file import MetricsFile
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.recorder import Recorder
+from xp.errors import ExitCode, XpError
 from xp.reading import config_of
+from xp.security.loopback import free_port
 from xp.tasks.length import settle
 from xp.tasks.load import load_tasks, within_limit
 from xp.tasks.row import TaskRow
@@ -35,9 +40,6 @@ from xp.worker.tasks import held_out_tasks, order_of, policy_chat
 if TYPE_CHECKING:
     from xp.backends.trl.worker.rollout import Rollouts
     from xp.backends.trl.worker.steps import TRLStepLog
-
-SERVER_URL = "XP_TRL_SERVER_URL"
-GROUP_PORT = "XP_TRL_GROUP_PORT"
 
 
 def main(argv: Sequence[str]) -> None:
@@ -78,6 +80,8 @@ def main(argv: Sequence[str]) -> None:
             kept = held_out_tasks(config.common, path.parent, chat, sampling.max_prompt_tokens)
             held_out = HeldOutEvaluation(config, kept, chat, mix, recorder, ranks)
             config = _patient(config, held_out.patience_s)
+        if config.common.server is not None:
+            config = _patient(config, math.ceil(config.common.server.start_timeout_s))
         chosen = _curriculum(config, order, kept, ranks)
         by_id = {row.task_id: row for row in order}
         parts = (config, chat, by_id, mix, log, recorder, ranks, held_out)
@@ -162,6 +166,9 @@ def make_trainer(
     )
     trainer.remove_callback(PrinterCallback)
     keep_float32(trainer)
+    if DIRECTORY in environ and not config.max_staleness:
+        link = ServerLink(Path(environ[DIRECTORY]))
+        rollouts.restart_engine_by(KeptWeights(trainer.vllm_generation, link, Ranks()))
     return trainer
 
 
@@ -169,10 +176,11 @@ def prepare_engine(config: TRLTrainConfig, environ: Mapping[str, str]) -> None:
     """Sets what TRL does not pass to vLLM itself, before the trainer starts the engine."""
     if not config.grpo["use_vllm"]:
         return
-    if SERVER_URL in environ:
+    if DIRECTORY in environ:
         guarded.let_trl_say(environ[guarded.KEY])
         if config.grpo["use_cpu"]:
             on_cpu.send_over_gloo()
+        let_trl_tell(ServerLink(Path(environ[DIRECTORY])))
         return
     colocated.choose_port(os.environ)
     colocated.let_trl_say(config.common.dtype)
@@ -229,9 +237,11 @@ def settled_reward(settled: list[float | None], **_: Any) -> list[float | None]:
 
 def _server(environ: Mapping[str, str]) -> dict[str, Any]:
     """TRL's arguments for the vLLM server that xp.backends.trl.worker.launch has started; empty if there is none."""
-    if SERVER_URL not in environ:
+    if DIRECTORY not in environ:
         return {}
-    return {"vllm_server_base_url": environ[SERVER_URL], "vllm_group_port": int(environ[GROUP_PORT])}
+    gone = XpError("the vLLM server is gone", ExitCode.ENGINE)
+    state = ServerLink(Path(environ[DIRECTORY])).after(0, gone)
+    return {"vllm_server_base_url": state.url, "vllm_group_port": free_port()}
 
 
 def _patient(config: TRLTrainConfig, seconds: int) -> TRLTrainConfig:

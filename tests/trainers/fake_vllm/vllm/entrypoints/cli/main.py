@@ -15,7 +15,7 @@ from pathlib import Path
 
 class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
-        self.send_response(200 if self.path == "/health" else 404)
+        self.send_response(200 if self.path in ("/health", "/is_sleeping") else 404)
         self.end_headers()
 
     def do_POST(self) -> None:
