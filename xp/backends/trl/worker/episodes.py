@@ -144,7 +144,7 @@ class EpisodePlay:
         rows = [row for row, _ in numbered]
         self._chat, self._pool, self._gives_up = chat, pool, gives_up
         self.fault = ""
-        """How the engine was lost; empty: it was not."""
+        """Reason for which the engine was lost; empty: it was not."""
         self.void: set[int] = set()
         """Episodes that this made void."""
         self._inbox: queue.SimpleQueue[RolloutTurn | Answered | Settled | BaseException] = queue.SimpleQueue()

@@ -27,7 +27,7 @@ class StepEngine:
 
     of: EngineOf
     restored: Restored | None
-    """Of an engine that is started again where it is lost."""
+    """Function of an engine that is started again where it is lost."""
 
 
 class Generation:
@@ -47,7 +47,7 @@ class Generation:
         self._policy = WholePolicy(is_copied=is_ahead)
         self._model: Any = None
         self._weights: KeptWeights | None = None
-        """Of a server that is started again where it is lost."""
+        """Weights for a server that is started again where it is lost."""
 
     def keep(self, weights: KeptWeights) -> None:
         """Go on with another server where one is lost."""

@@ -71,7 +71,7 @@ class _Keeper:
         self.is_told, self.is_over = threading.Event(), threading.Event()
         """The first server has come up, or has not; no server is wanted any more."""
         self.fault: XpError | None = None
-        """Why there is no server, and will be none."""
+        """Fault for which there is no server, and will be none."""
 
     def keep(self) -> None:
         try:

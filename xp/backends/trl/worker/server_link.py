@@ -1,4 +1,4 @@
-"""What the training processes and the keeper of their vLLM server tell each other, in a directory of the stage's."""
+"""Messages between the training processes and the keeper of their vLLM server, in a directory of the stage's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DIRECTORY = "XP_TRL_SERVER"
 """Variable: the directory."""
 POLL_S = 0.5
 SETTLE_S = 60.0
-"""From a client's failure to the end of the server that caused it. A server that is still there is not restarted."""
+"""Seconds from a client's failure to the end of the server that caused it. A server that is still there is not restarted."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class ServerState(JsonFile):
     url: str
     """Empty while there is none."""
     fault: str = ""
-    """Why there will be none."""
+    """Reason for which there will be none."""
 
 
 class ServerLink:

@@ -28,7 +28,7 @@ HEALTH = "/health"
 
 
 class Address(NamedTuple):
-    """Where a server answers, and what it wants to hear."""
+    """Address of a server, with its key and the path that is asked."""
 
     url: str
     """Without a path."""
