@@ -16,7 +16,7 @@ DIRECTORY = "XP_TRL_SERVER"
 """Variable: the directory."""
 POLL_S = 0.5
 SETTLE_S = 60.0
-"""Seconds from a client's failure to the end of the server that caused it. A server that is still there is not restarted."""
+"""Seconds from a client's failure to the end of the server that caused it. One that is still there is not restarted."""
 
 
 @dataclass(frozen=True)
