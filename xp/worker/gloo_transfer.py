@@ -6,6 +6,7 @@ this module by `--worker-extension-cls xp.worker.gloo_transfer.Extension`, befor
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,8 @@ from xp.worker.seeded_draws import take_back_draws
 
 BACKEND = "gloo"
 """The name of this way in `--weight-transfer-config`."""
+AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
+"""torchrun's variable: torch opens no store, since the one of the launched processes is there."""
 
 
 @dataclass
@@ -77,9 +80,15 @@ class GlooTransfer(WeightTransferEngine):  # type: ignore[misc]
 
 def join(meeting: Meeting, rank: int) -> Any:
     """A process group of the sender and all receivers."""
-    return stateless_init_torch_distributed_process_group(
-        meeting.host, meeting.port, rank, meeting.world_size, backend="gloo"
-    )
+    # Under torchrun the sender would wait for a store of torchrun's at this port, and nobody would open one.
+    from_torchrun = os.environ.pop(AGENT_STORE, None)
+    try:
+        return stateless_init_torch_distributed_process_group(
+            meeting.host, meeting.port, rank, meeting.world_size, backend="gloo"
+        )
+    finally:
+        if from_torchrun is not None:
+            os.environ[AGENT_STORE] = from_torchrun
 
 
 def send(group: Any, tensors: Iterable[torch.Tensor]) -> None:
