@@ -94,9 +94,11 @@ def test_a_server_of_a_training_is_started_again_elsewhere_for_the_same_key(
     log, link = tmp_path / "vllm.log", ServerLink(tmp_path)
     losses = (signal.SIGKILL, signal.SIGSTOP, *[signal.SIGKILL] * (MAX_RESTARTS - 1))
     urls = []
+    # Servers of other tests, which this process keeps.
+    others = set(psutil.Process().children())
 
     def lose() -> None:
-        with kept(VLLMServer(("--max-num-seqs", "4"), 2, 300.0, 3.0), "some/model", "2,3", log, link) as key:
+        with kept(VLLMServer(("--max-num-seqs", "4"), 2, 300.0, 8.0), "some/model", "2,3", log, link) as key:
             for start, sent in enumerate(losses, 1):
                 process, url = kept_process(start, link), link.state().url
                 urls.append(url)
@@ -111,9 +113,9 @@ def test_a_server_of_a_training_is_started_again_elsewhere_for_the_same_key(
     assert len(set(urls)) == MAX_RESTARTS + 1
     told = capfd.readouterr().err
     assert "xp: warning: the vLLM server ended with -9" in told
-    assert "did not answer for 3 s and was stopped" in told
+    assert "did not answer for 8 s and was stopped" in told
     assert told.count("xp: warning") == MAX_RESTARTS
-    assert not psutil.Process().children()
+    assert set(psutil.Process().children()) <= others
 
 
 def test_a_training_whose_first_server_does_not_come_up_ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
