@@ -75,8 +75,6 @@ class SlowMix:
     def max_sessions(self) -> int:
         return self._places
 
-    calls_at_once = max_sessions
-
 
 class LockStepPlay(EpisodePlay):
     """Every episode of a wave waits for the slowest call of each turn, and a wave for its longest episode."""

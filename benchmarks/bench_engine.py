@@ -1,6 +1,6 @@
 """Tokens a second of xp's rollout on the real vLLM, beside the same requests on that engine alone (needs .venv-vllm).
 
-    .venv-vllm/bin/python -m benchmarks.bench_engine [--episodes 128] [--at-once 64] [--rounds 3] [--overrides ...]
+    .venv-vllm/bin/python -m benchmarks.bench_engine [--episodes 128] [--at-once 64] [--rounds 3] [--model DIR] [--overrides ...]
 
 A rollout is all that a training step plays under TRL: sessions with the environment's server, prompts, turns, tool
 calls, rewards; the engine is the one in the trainer's process. Its requests are kept and then given to `LLM.generate`,
@@ -119,7 +119,7 @@ def made_engine(model: Path, config: TRLTrainConfig, at_once: int, share: float)
 
 
 class Bench:
-    """The engine with the model that xp ships, and what one rollout is made of.
+    """The engine with a model (`--model`, else the one that xp ships), and what one rollout is made of.
 
     Args:
         options: of the command line.
@@ -134,11 +134,13 @@ class Bench:
         from xp.episode.tokens import ChatTokens
 
         words = ["backend.engine.name=vllm", f"env.limits.max_sessions={options.at_once}", *options.overrides]
+        if options.model is not None:
+            words = ["model=hf", f"model.path={options.model.absolute()}", *words]
         spec = compose(words)
         config, self.episode_json = rendered(spec, directory)
         quiet_trainer(config.common.num_threads)
         # vLLM writes beside a model's files.
-        model = Path(shutil.copytree(SHIPPED, directory / "model"))
+        model = Path(shutil.copytree(options.model or SHIPPED, directory / "model"))
         self.llm = made_engine(model, config, options.at_once, spec.backend.engine.memory_fraction)
         self.chat = ChatTokens(AutoTokenizer.from_pretrained(model))
         self.sampling = config.common.sampling
@@ -180,6 +182,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--episodes", type=int, default=128)
     parser.add_argument("--at-once", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--model", type=Path, help="a Hugging Face directory; the shipped model unless given")
     parser.add_argument("--overrides", nargs="*", default=[])
     options = parser.parse_args(words)
     with tempfile.TemporaryDirectory() as temporary:

@@ -1,106 +1,94 @@
-"""Steps a second of a TRL training that plays one step ahead, against one that plays and updates by turns.
+"""Steps a second of a training that plays one step ahead, against one that plays and updates by turns, on each backend.
 
-    python -m benchmarks.bench_staleness [--steps 8] [--threads 1]
+    python -m benchmarks.bench_staleness [--backends trl,skyrl] [--steps 10] [--passes 4] [--skyrl-python PYTHON]
 
-The environment is slow, not busy: its tool sleeps. How long is set after two steps without a wait, so that a rollout
-takes about as long as the updates. Both trainings are the real trainer on the tiny model, one after the other.
+The environment is slow, not busy: the bundled mysteries, whose tools sleep. How long is set after a short run without
+sleep, so that a rollout takes about as long as the updates. All are whole runs of `python -m xp` with the model that xp
+ships, one after the other; `--passes` makes the updates long beside the sampling, which needs a core for itself too.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
+import subprocess
+import sys
 import tempfile
-import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+from xp.episode.metrics_file import read_metrics
 
-from tests.fake_session import RULES, FakeSession, steady
-from tests.tiny import tokenizer_and_model
-from xp.backends.base import RunPaths
-from xp.backends.trl.control.render import stages
-from xp.backends.trl.worker.ahead import RolloutsAhead
-from xp.backends.trl.worker.config import TRLTrainConfig
-from xp.backends.trl.worker.process import quiet_trainer
-from xp.backends.trl.worker.ranks import Ranks
-from xp.backends.trl.worker.rollout import Rollouts
-from xp.backends.trl.worker.steps import TRLStepLog
-from xp.backends.trl.worker.train import make_trainer
-from xp.compose import compose
-from xp.envs.base import Message, Task, ToolResult
-from xp.episode.episode import Episode
-from xp.episode.metrics_file import MetricsFile
-from xp.episode.recorder import Recorder
-from xp.episode.tokens import ChatTokens
-from xp.tasks.config import Purpose
-from xp.tasks.row import TaskRow
-
-TURNS = 4
+SKYRL_PYTHON = Path(__file__).parents[1] / ".venv-skyrl/bin/python"
+TURNS = 8
+"""Tool calls one after the other in the longest episodes of the mysteries."""
 SIZES = (
-    *("training.prompts_per_step=4", "training.group_size=4", "training.micro_batch_size=8", "training.kl_coef=0"),
-    *("training.passes_per_step=2", "training.max_tokens_per_turn=12", "training.max_response_tokens=300"),
-    *("training.warmup_updates=0", "training.checkpoint_every=1000", "training.learning_rate=0.0001"),
+    *("env.held_out=null", "evaluation.before_training=false", "training.checkpoint_every=1000"),
+    *("training.prompts_per_step=4", "training.group_size=8", "training.micro_batch_size=8", "training.kl_coef=0"),
+    *("backend.num_threads=1", "training.warmup_updates=0"),
 )
-AHEAD = ("training.max_staleness=1", "algorithm.importance_correction=token")
+BACKENDS = {
+    "trl": (),
+    "skyrl": ("backend=skyrl", "hardware=cpu"),
+}
+AHEAD = {
+    "trl": ("training.max_staleness=1", "algorithm.importance_correction=token"),
+    "skyrl": (
+        *("training.max_staleness=1", "algorithm.importance_correction=token"),
+        *("backend.engine.placement=separate", "backend.engine.accelerators=1"),
+        "backend.parallel.offload_optimizer=false",
+    ),
+}
+ENVIRONMENT = '''"""The bundled mysteries with slow tools."""
+
+import asyncio
+
+from openreward.environments import ToolOutput, tool
+
+from xp.builtin.whodunit_mini import Accusation, Interview, Search, WhodunitMini
 
 
-class SlowMix:
-    """Episodes of some turns, each answered after a wait."""
+class Slow(WhodunitMini):
+    """Each call takes {wait_s} seconds, during which the server computes nothing."""
 
-    def __init__(self, wait_s: float) -> None:
-        self._wait_s = wait_s
+    @tool
+    async def interview(self, params: Interview) -> ToolOutput:
+        """Ask for an alibi."""
+        await asyncio.sleep({wait_s})
+        return self._output(self._game.interview(params.suspect))
 
-    def episode(self, row: TaskRow) -> Episode:
-        def hear(text: str) -> ToolResult:
-            time.sleep(self._wait_s)
-            return ToolResult("go on", sum(map(ord, text)) % 5 / 4, awaits_reply=True)
+    @tool
+    async def search(self, params: Search) -> ToolOutput:
+        """Look for a weapon."""
+        await asyncio.sleep({wait_s})
+        return self._output(self._game.search(params.room))
 
-        rules = replace(RULES, provider="local", max_turns=TURNS)
-        limits = replace(rules.limits, episode_timeout_s=3600.0)
-        task = Task(row.env, row.split, row.index)
-        return Episode(task, lambda: FakeSession(steady, hear), replace(rules, limits=limits))
-
-    def max_sessions(self) -> int:
-        return 64
-
-    calls_at_once = max_sessions
-
-
-def row(number: int) -> TaskRow:
-    opening = (Message(role="user", content=f"play {number}"),)
-    return TaskRow(f"slow/train/{number}", "slow", Purpose.TRAIN, "train", number, "h", opening, "[]", 1.0)
+    @tool
+    async def accuse(self, params: Accusation) -> ToolOutput:
+        """End the case."""
+        await asyncio.sleep({wait_s})
+        return self._output(self._game.accuse(params.suspect, params.weapon, params.room))
+'''
 
 
-def trained(wait_s: float, steps: int, *more: str) -> list[dict[str, Any]]:
-    """Lines of metrics of a training."""
-    tokenizer, model = tokenizer_and_model()
-    with tempfile.TemporaryDirectory() as place:
-        root = Path(place)
-        for made in (tokenizer, model):
-            made.save_pretrained(root / "base")
-        spec = compose([*SIZES, f"training.num_steps={steps}", *more])
-        job = next(one.job for one in stages(spec, RunPaths(str(root), 1, "tasks")) if one.name == "train")
-        config = TRLTrainConfig.from_json(job.files[f"{root}/attempt_1/train/config.json"])
-        config = replace(config, base_model=str(root / "base"))
-        metrics = Path(config.common.metrics)
-        metrics.parent.mkdir(parents=True, exist_ok=True)
-        log = TRLStepLog(config, MetricsFile(metrics, "train", 1))
-        order = [row(number) for number in range(steps * config.prompts_per_step)]
-        mix: Any = SlowMix(wait_s)
-        with Recorder(root / "trajectories.jsonl", mix, None, os.environ) as recorder:
-            by_id = {one.task_id: one for one in order}
-            parts = (config, ChatTokens(tokenizer), by_id, mix, log, recorder, Ranks())
-            ahead = RolloutsAhead(order, *parts) if config.max_staleness else None
-            make_trainer(config, os.environ, tokenizer, order, log, ahead or Rollouts(*parts)).train()
-            if ahead is not None:
-                ahead.close()
-        return [json.loads(line) for line in metrics.read_text().splitlines()]
+def trained(directory: Path, wait_s: float, words: Sequence[str]) -> list[dict[str, Any]]:
+    """Lines of metrics of a run in which each tool call takes that long."""
+    directory.mkdir()
+    (directory / "slow.py").write_text(ENVIRONMENT.format(wait_s=f"{wait_s:.3f}"))
+    done = subprocess.run(
+        [sys.executable, "-m", "xp", "env.serve=slow:Slow", *SIZES, *words],
+        cwd=directory,
+        env={**os.environ, "OMP_WAIT_POLICY": "PASSIVE"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise SystemExit(done.stdout[-3000:] + done.stderr[-3000:])
+    (run,) = (directory / "outputs/runs").iterdir()
+    return read_metrics(run / "metrics.jsonl", "train")
 
 
 def step_s(lines: Sequence[dict[str, Any]]) -> float:
@@ -108,25 +96,39 @@ def step_s(lines: Sequence[dict[str, Any]]) -> float:
     return fmean(line["time/step_s"] for line in lines[2:])
 
 
+def compared(backend: str, options: argparse.Namespace, place: Path) -> str:
+    """Runs one backend by turns and one step ahead. Returns a line with both paces and their ratio."""
+    words = [*BACKENDS[backend], f"training.passes_per_step={options.passes}", *options.overrides]
+    if backend == "skyrl":
+        words.append(f"backend.runtime.python={options.skyrl_python.absolute()}")
+    quick = trained(place / "quick", 0.0, [*words, "training.num_steps=4"])[1:]
+    wait = max(0.0, fmean(map(_update, quick)) - fmean(map(_rollout, quick))) / TURNS
+    steps = f"training.num_steps={options.steps}"
+    turns = trained(place / "by_turns", wait, [*words, steps])
+    ahead = trained(place / "ahead", wait, [*words, steps, *AHEAD[backend]])
+    return (
+        f"{backend}: a tool takes {wait:.2f} s (without it a rollout takes {fmean(map(_rollout, quick)):.2f} s);"
+        f" by turns: a rollout {fmean(map(_rollout, turns[2:])):.2f} s, the rest {fmean(map(_update, turns[2:])):.2f} s,"
+        f" {1 / step_s(turns):.3f} steps/s; one step ahead: {1 / step_s(ahead):.3f} steps/s, staleness"
+        f" {[round(line['training/staleness'], 2) for line in ahead]}; {step_s(turns) / step_s(ahead):.2f} times"
+    )
+
+
 def main(argv: Sequence[str] = ()) -> None:
     """Print each way's steps a second, and their ratio."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=8)
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--backends", type=lambda text: text.split(","), default=list(BACKENDS), help="by comma")
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--passes", type=int, default=4, help="training.passes_per_step")
+    parser.add_argument("--skyrl-python", type=Path, default=SKYRL_PYTHON, help="a Python with SkyRL")
+    parser.add_argument("overrides", nargs="*", help="overrides for every run, as of python -m xp")
     options = parser.parse_args(argv)
-    quiet_trainer(options.threads)
-    quick = trained(0.0, 4)[1:]
-    wait = max(0.0, fmean(map(_update, quick)) - fmean(map(_rollout, quick))) / TURNS
-    turns = trained(wait, options.steps)
-    ahead = trained(wait, options.steps, *AHEAD)
-    by_turns, beside = step_s(turns), step_s(ahead)
-    rollout, update = fmean(map(_rollout, turns[2:])), fmean(map(_update, turns[2:]))
-    print(
-        f"a tool takes {wait:.2f} s; by turns: a rollout {rollout:.2f} s, updates {update:.2f} s,"
-        f" {1 / by_turns:.3f} steps/s; one step ahead: {1 / beside:.3f} steps/s, staleness"
-        f" {[int(one['training/staleness']) for one in ahead]}; {by_turns / beside:.2f} times",
-        flush=True,
-    )
+    for backend in options.backends:
+        if backend == "skyrl" and not options.skyrl_python.exists():
+            print(f"  skyrl was not run: it needs {options.skyrl_python} (make .venv-skyrl/.done)")
+            continue
+        with tempfile.TemporaryDirectory() as place:
+            print(f"  {compared(backend, options, Path(place))}", flush=True)
 
 
 def _rollout(line: dict[str, Any]) -> float:
@@ -139,6 +141,4 @@ def _update(line: dict[str, Any]) -> float:
 
 
 if __name__ == "__main__":
-    import sys
-
     main(sys.argv[1:])

@@ -153,8 +153,6 @@ class FakeMix:
     def max_sessions(self) -> int:
         return 8
 
-    def calls_at_once(self) -> int:
-        return 4
 
 
 def dialogue(episode: Episode) -> list[Message]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -48,6 +49,17 @@ def sees(answer: str, row: Mapping[str, Any]) -> float:
 def ends(answer: str, row: Mapping[str, Any]) -> float:
     del answer, row
     os._exit(3)
+
+
+TOGETHER = 9
+_together = threading.Barrier(TOGETHER)
+
+
+def meets(answer: str, row: Mapping[str, Any]) -> float:
+    """Slow, not busy: 1 when so many answers wait for it at the same time."""
+    del answer, row
+    _together.wait(timeout=120)
+    return 1.0
 
 
 def says_nan(answer: str, row: Mapping[str, Any]) -> float:

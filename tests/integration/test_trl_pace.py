@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -11,15 +12,19 @@ from typing import Any
 
 import pytest
 
+from tests.envs_under_test.graders import TOGETHER
 from tests.fake_session import RULES, FakeSession, with_limits
 from tests.tiny import tokenizer_and_model
+from xp.backends.stages.episode import episode_config
 from xp.backends.trl.worker.config import TRLSampling
 from xp.backends.trl.worker.conversation import EngineLost
 from xp.backends.trl.worker.engine import TransformersEngine
 from xp.backends.trl.worker.episodes import Rollout, play_with
+from xp.compose import compose
 from xp.envs.base import Message, Task, ToolResult
 from xp.episode.episode import Episode
 from xp.episode.metrics import check_health
+from xp.episode.mixture import EnvironmentMixture
 from xp.episode.tokens import ChatTokens
 from xp.errors import XpError
 from xp.tasks.config import Purpose
@@ -66,8 +71,6 @@ class Mix:
     def max_sessions(self) -> int:
         return self._places
 
-    calls_at_once = max_sessions
-
 
 def rows(count: int) -> list[TaskRow]:
     opening = (Message(role="user", content="play"),)
@@ -102,6 +105,23 @@ class Fragile(TransformersEngine):
             self._opening.deliver(EngineLost("the engine is gone, says another request"))
             return
         super().step(is_live)
+
+
+def test_an_environment_of_this_machine_is_asked_by_all_episodes_at_the_same_time() -> None:
+    tokenizer, model = tokenizer_and_model()
+    chat = ChatTokens(tokenizer)
+    graders = "tests.envs_under_test.graders"
+    spec = compose(["env=graded", f"env.grader={graders}:meets", f"env.rows={graders}:rows"])
+    with EnvironmentMixture(episode_config(spec), os.environ) as mix:
+        (name,) = spec.env.members
+        rollouts = play_with(
+            lambda one: TransformersEngine(model, one, chat.end_ids, SAMPLING, "1"),
+            chat,
+            [(replace(row, env=name), 0) for row in rows(TOGETHER)],
+            mix,
+        )
+    assert {one.outcome.void_reason for one in rollouts} == {None}
+    assert rewards(rollouts) == [1.0] * TOGETHER
 
 
 def played_with_a_loss(count: int, places: int, steps: int) -> tuple[list[Rollout], list[str]]:

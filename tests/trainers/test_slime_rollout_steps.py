@@ -92,9 +92,6 @@ class Slow(FakeMix):
     def max_sessions(self) -> int:
         return self._sessions
 
-    def calls_at_once(self) -> int:
-        return self._sessions
-
     def episode(self, row: Any) -> Episode:
         return Episode(Task(row.env, row.split, row.index), self._open, NO_RETRY)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any
 
 from xp.codec import JsonFile
 
@@ -99,12 +99,6 @@ class Chat:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dialect", dialect_of(self.dialect))
-
-
-LOCAL: Final = ("local", "reasoning_gym", "verifiers", "inspect", "harbor")
-"""Providers whose environments run on this machine, whatever they are given."""
-LOCAL_CALLS: Final = 8
-"""A server on the same two cores is fastest at four to eight calls in flight (benchmarks/bench_session.py)."""
 
 
 @dataclass(frozen=True)
@@ -202,9 +196,6 @@ class EpisodeConfig(JsonFile):
     SORTS_KEYS = True
     members: Mapping[str, EnvConfig]
 
-    def calls_at_once(self) -> int:
-        """Environment calls worth having in flight: few where all environments share this machine's cores."""
-        members = self.members.values()
-        sessions = min(member.limits.max_sessions for member in members)
-        is_local = all(member.serve or member.image or member.provider in LOCAL for member in members)
-        return min(LOCAL_CALLS, sessions) if is_local else sessions
+    def max_sessions(self) -> int:
+        """The smallest bound of any member on sessions open at the same time."""
+        return min(member.limits.max_sessions for member in self.members.values())

@@ -63,11 +63,7 @@ class EnvironmentMixture:
 
     def max_sessions(self) -> int:
         """The smallest bound of any member on sessions open at the same time."""
-        return min(member.limits.max_sessions for member in self._config.members.values())
-
-    def calls_at_once(self) -> int:
-        """Environment calls worth having in flight at the same time."""
-        return self._config.calls_at_once()
+        return self._config.max_sessions()
 
     def catalog_names(self) -> Mapping[str, str]:
         """Member -> its name in the OpenReward catalog, for those that have one."""

@@ -143,7 +143,7 @@ def _arguments(config: SlimeTrainConfig, model: Path, scratch: Path) -> Any:
         setattr(args, name, value)
     # Megatron's dummy tokens are part of its softmax.
     args.padded_vocab_size = args.vocab_size
-    nothing: Any = SimpleNamespace(calls_at_once=lambda: 1, max_sessions=lambda: 1)
+    nothing: Any = SimpleNamespace(max_sessions=lambda: 1)
     _workers[str(settings.with_name("worker.json"))] = Worker(worker, nothing, nothing)
     return args
 

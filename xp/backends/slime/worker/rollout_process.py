@@ -37,7 +37,7 @@ class Worker:
 
     def __init__(self, config: WorkerConfig, mix: EnvironmentMixture, recorder: Recorder) -> None:
         self.config, self.mix = config, mix
-        self.pool = ThreadPoolExecutor(mix.calls_at_once(), thread_name_prefix="xp-episode")
+        self.pool = ThreadPoolExecutor(mix.max_sessions(), thread_name_prefix="xp-episode")
         """Pool for an Episode's blocking calls, so that the event loop never waits for an environment."""
         self.slots = asyncio.Semaphore(mix.max_sessions())
         """Episodes in flight; each holds a session."""

@@ -83,7 +83,7 @@ def _played(
     """The episodes that were begun, the first ones of all, and how the engine was lost (empty: it was not)."""
     if not numbered:
         return [], ""
-    with ThreadPoolExecutor(min(mix.calls_at_once(), len(numbered))) as pool:
+    with ThreadPoolExecutor(min(mix.max_sessions(), len(numbered))) as pool:
         play = EpisodePlay(open_engine, chat, numbered, mix, pool, gives_up=gives_up)
         try:
             begun(play)

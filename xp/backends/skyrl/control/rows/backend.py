@@ -219,10 +219,10 @@ OF_ENGINE = (
 )
 
 
-def _calls_at_once(spec: RunSpec) -> int:
-    """Threads for the environments' calls: as many as are worth having in flight, one an episode at most."""
+def _threads_of_calls(spec: RunSpec) -> int:
+    """Threads for the environments' calls: one for each session, since most of them wait."""
     episodes = max(spec.training.prompts_per_step * spec.training.group_size, spec.evaluation.batch_size)
-    return min(episodes, episode_config(spec).calls_at_once())
+    return min(episodes, episode_config(spec).max_sessions())
 
 
 PLACE = (
@@ -247,7 +247,7 @@ PLACE = (
         lambda s: {
             # SkyRL knows one bound and overwrites the environment's with it; each Episode ends at its own.
             "generator.max_turns": max(member.max_turns for member in s.env.members.values()),
-            "environment.skyrl_gym.max_env_workers": _calls_at_once(s),
+            "environment.skyrl_gym.max_env_workers": _threads_of_calls(s),
         },
     ),
     Row("env.train", native=("data.train_data",), refuse=refreshed_tasks),
