@@ -1,6 +1,7 @@
 """Tokens a second of xp's rollout on the real vLLM, beside the same requests on that engine alone (needs .venv-vllm).
 
-    .venv-vllm/bin/python -m benchmarks.bench_engine [--episodes 128] [--at-once 64] [--rounds 3] [--model DIR] [--overrides ...]
+    .venv-vllm/bin/python -m benchmarks.bench_engine [--episodes 128] [--at-once 64] [--rounds 3] [--model DIR]
+        [--overrides ...]
 
 A rollout is all that a training step plays under TRL: sessions with the environment's server, prompts, turns, tool
 calls, rewards; the engine is the one in the trainer's process. Its requests are kept and then given to `LLM.generate`,

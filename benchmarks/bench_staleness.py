@@ -91,9 +91,8 @@ def trained(directory: Path, wait_s: float, words: Sequence[str]) -> list[dict[s
     return read_metrics(run / "metrics.jsonl", "train")
 
 
-def step_s(lines: Sequence[dict[str, Any]]) -> float:
-    """Seconds of a step in the mean; the first two, of which nothing was played ahead, are left out."""
-    return fmean(line["time/step_s"] for line in lines[2:])
+PLAIN = slice(2, -1)
+"""Steps that count: of the first two nothing was played ahead, and the last one writes the checkpoint."""
 
 
 def compared(backend: str, options: argparse.Namespace, place: Path) -> str:
@@ -101,16 +100,20 @@ def compared(backend: str, options: argparse.Namespace, place: Path) -> str:
     words = [*BACKENDS[backend], f"training.passes_per_step={options.passes}", *options.overrides]
     if backend == "skyrl":
         words.append(f"backend.runtime.python={options.skyrl_python.absolute()}")
-    quick = trained(place / "quick", 0.0, [*words, "training.num_steps=4"])[1:]
+    quick = trained(place / "quick", 0.0, [*words, "training.num_steps=5"])[PLAIN]
     wait = max(0.0, fmean(map(_update, quick)) - fmean(map(_rollout, quick))) / TURNS
     steps = f"training.num_steps={options.steps}"
-    turns = trained(place / "by_turns", wait, [*words, steps])
+    turns = trained(place / "by_turns", wait, [*words, steps])[PLAIN]
     ahead = trained(place / "ahead", wait, [*words, steps, *AHEAD[backend]])
+    sampling, rollout, update = (
+        fmean(map(part, lines)) for part, lines in ((_rollout, quick), (_rollout, turns), (_update, turns))
+    )
+    by_turns, beside = (fmean(line["time/step_s"] for line in lines) for lines in (turns, ahead[PLAIN]))
     return (
-        f"{backend}: a tool takes {wait:.2f} s (without it a rollout takes {fmean(map(_rollout, quick)):.2f} s);"
-        f" by turns: a rollout {fmean(map(_rollout, turns[2:])):.2f} s, the rest {fmean(map(_update, turns[2:])):.2f} s,"
-        f" {1 / step_s(turns):.3f} steps/s; one step ahead: {1 / step_s(ahead):.3f} steps/s, staleness"
-        f" {[round(line['training/staleness'], 2) for line in ahead]}; {step_s(turns) / step_s(ahead):.2f} times"
+        f"{backend}: a tool takes {wait:.2f} s (without it a rollout takes {sampling:.2f} s);"
+        f" by turns: a rollout {rollout:.2f} s, the rest {update:.2f} s,"
+        f" {1 / by_turns:.3f} steps/s; one step ahead: {1 / beside:.3f} steps/s, staleness"
+        f" {[round(line['training/staleness'], 2) for line in ahead]}; {by_turns / beside:.2f} times"
     )
 
 

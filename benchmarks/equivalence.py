@@ -1,5 +1,7 @@
 """`make equivalence`: does one spec learn the same on several trainers? Several seeds each, and a test with a margin.
 
+With `--against`, also: does one trainer learn the same with other settings?
+
 Runs that are finished are read, cut ones resumed, the others run. Two figures a run: the area under its training curve
 and its held-out reward afterwards. Two trainers are equivalent in a figure where two one-sided tests (Schuirmann 1987)
 show that the difference of their means is within the margin. The tests are paired by seed: runs of one seed train on
@@ -203,14 +205,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _main(options: argparse.Namespace) -> int:
-    pythons = dict(one.split("=", 1) for one in options.python)
-    sweeps = {
-        name: [
-            *sweep_words(name, options.seeds, options.outputs, pythons.get(name), options.steps),
-            *options.overrides,
-        ]
-        for name in options.backends
-    }
+    sweeps = _sweeps(options)
     if not options.read_only:
         for words in sweeps.values():
             sweep(words)
@@ -219,6 +214,18 @@ def _main(options: argparse.Namespace) -> int:
     _write(options.out or options.outputs / "equivalence", runs, found)
     print(table(runs, found), *(one.sentence() for one in found), sep="\n")
     return int(any(one.verdict is not Verdict.EQUIVALENT for one in found))
+
+
+def _sweeps(options: argparse.Namespace) -> dict[str, list[str]]:
+    """Name -> words of each sweep: one a backend, and one more with the overrides of `--against`."""
+    pythons = dict(one.split("=", 1) for one in options.python)
+    sweeps = {}
+    for name in options.backends:
+        words = sweep_words(name, options.seeds, options.outputs, pythons.get(name), options.steps)
+        sweeps[name] = [*words, *options.overrides]
+        if options.against:
+            sweeps[f"{name} {options.against[0]}"] = [*sweeps[name], *options.against]
+    return sweeps
 
 
 def _write(out: Path, runs: Mapping[str, Sequence[TrainedRun]], found: Sequence[Comparison]) -> None:
@@ -244,6 +251,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seeds", type=numbers, default=[1, 2, 3, 4, 5], help="by comma; five unless told otherwise")
     parser.add_argument("--backends", type=lambda text: text.split(","), default=["trl", "skyrl"], help="by comma")
     parser.add_argument("--steps", type=int, help="rollout steps of each run; the default's own where not given")
+    parser.add_argument(
+        "--against",
+        type=str.split,
+        default=[],
+        metavar="OVERRIDES",
+        help="compare each backend with itself under these overrides too, all in one word",
+    )
     parser.add_argument("--margin", type=float, default=MARGIN)
     parser.add_argument("--python", action="append", default=[], metavar="BACKEND=PATH", help="that trainer's Python")
     parser.add_argument("--outputs", type=Path, default=Path("outputs"), help="outputs root of the runs")

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from benchmarks.curves import draw
-from benchmarks.equivalence import Verdict, compared, comparisons, main, table
+from benchmarks.equivalence import Verdict, _parser, _sweeps, compared, comparisons, main, table
 from benchmarks.sweeps import TrainedRun, rewards_of
+from xp.compose import compose_sweep
 from xp.errors import ExitCode, XpError
 from xp.runs.held_out import HeldOutResult
 
@@ -117,3 +118,21 @@ def test_a_step_without_a_reward_is_not_counted_as_zero(tmp_path: Path) -> None:
 def test_where_a_run_is_missing_nothing_is_concluded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--read-only", "--seeds", "1,2", "--outputs", str(tmp_path)]) == ExitCode.RUN_DIR
     assert "no finished run of" in capsys.readouterr().err
+
+
+def test_a_backend_is_compared_with_itself_under_other_settings() -> None:
+    words = [
+        "--backends",
+        "trl",
+        "--seeds",
+        "1,2",
+        "--against",
+        "training.max_staleness=1 algorithm.importance_correction=token",
+    ]
+    sweeps = _sweeps(_parser().parse_args([*words, "backend.num_threads=1"]))
+    assert list(sweeps) == ["trl", "trl training.max_staleness=1"]
+    for words, staleness in zip(sweeps.values(), (0, 1), strict=True):
+        specs = [point.spec for point in compose_sweep(words)]
+        assert [spec.seed for spec in specs] == [1, 2]
+        assert {spec.training.max_staleness for spec in specs} == {staleness}
+        assert {spec.backend.num_threads for spec in specs} == {1}
