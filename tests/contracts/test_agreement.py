@@ -154,7 +154,6 @@ class FakeMix:
         return 8
 
 
-
 def dialogue(episode: Episode) -> list[Message]:
     messages: list[Message] = []
     for turn in episode.turns:

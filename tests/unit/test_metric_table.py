@@ -16,8 +16,9 @@ from xp.__main__ import main
 from xp.cli.explain import fields_of
 from xp.cli.metrics import is_metric, source_of
 from xp.compose import compose
+from xp.episode.metric import OF_EPISODES, OF_TRAINERS
 from xp.episode.metric_names import check_names, find
-from xp.episode.metric_table import METRICS, OF_EPISODES, OF_TRAINERS
+from xp.episode.metric_table import METRICS
 from xp.episode.metrics import Played, episode_metrics
 from xp.episode.metrics_file import MetricsFile
 from xp.episode.outcome import EpisodeResult, EpisodeStatus

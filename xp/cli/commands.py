@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from argparse import Namespace
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from xp.cli.information import completion, doctor, explain, parity, show_config
 from xp.cli.parser import outputs_of
+from xp.cli.plans import open_plans, plan_again, plans_of, specs_of
 from xp.cli.run_plans import run_plan, run_plans
-from xp.compose import compose, compose_sweep
-from xp.compose.known_names import unread_variables
+from xp.compose import compose
 from xp.digest import text_digest
 from xp.errors import ExitCode, XpError
 from xp.planning.plan import (
     Plan,
-    SweepPlans,
-    build_again,
     build_evaluation,
     build_model_evaluation,
-    build_plan,
     build_preparation,
     new_run_id,
 )
-from xp.runs.resume import Resumed, spec_to_resume, split_off
+from xp.runs.resume import spec_to_resume, split_off
 from xp.spec import RunSpec
 
 
@@ -34,10 +29,10 @@ def run(asked: Namespace) -> int:
     if asked.cfg:
         return show_config(asked)
     if not asked.multirun:
-        return run_plans(_plans(asked), has_panel=not asked.lines)
+        return run_plans(plans_of(asked), has_panel=not asked.lines)
     from xp.cli.compare import compare_existing
 
-    plans, left = _sweep(_specs(asked), again=asked.again)
+    plans, left = open_plans(specs_of(asked), again=asked.again)
     try:
         return run_plans(plans, has_panel=not asked.lines)
     finally:
@@ -48,7 +43,7 @@ def prepare(asked: Namespace) -> int:
     """Task preparation alone; where the model is on this machine, its chat template is held against the tasks."""
     from xp.doctor.template import hold_against_tasks
 
-    plans = [build_preparation(spec, new_run_id(spec)) for spec in _specs(asked)]
+    plans = [build_preparation(spec, new_run_id(spec)) for spec in specs_of(asked)]
     code = run_plans(plans, is_whole=False)
     hold_against_tasks([plan.spec for plan in plans])
     return code
@@ -61,7 +56,7 @@ def evaluate(asked: Namespace) -> int:
     if "run" not in given:
         if step is not None:
             raise XpError("checkpoint=STEP is one of a run: give run=RUN; python -m xp runs list names the runs")
-        specs = _specs(asked)
+        specs = specs_of(asked)
         return run_plans([build_model_evaluation(spec, new_run_id(spec)) for spec in specs])
     if step is not None and not step.isdigit():
         raise XpError(f"checkpoint={step}: a rollout step is a whole number")
@@ -87,7 +82,7 @@ def plan(asked: Namespace) -> int:
 
     if asked.cfg:
         return show_config(asked)
-    plans = _plans(asked)
+    plans = plans_of(asked)
     if asked.json:
         texts = map(plan_json, plans)
         print("[" + ",".join(texts) + "]" if asked.multirun else next(texts), end="")
@@ -134,7 +129,7 @@ def runs(asked: Namespace) -> int:
 
         watch(asked.outputs, asked.names)
     elif asked.action == "resume":
-        return run_plans([_again(spec_to_resume(asked.run, [*asked.overrides, f"outputs={asked.outputs}"]))])
+        return run_plans([plan_again(spec_to_resume(asked.run, [*asked.overrides, f"outputs={asked.outputs}"]))])
     elif asked.action == "episode":
         from xp.cli.episode import show_episode
 
@@ -172,7 +167,7 @@ def search(asked: Namespace) -> int:
     directory = outputs_of(asked.overrides) / "searches" / digest
 
     def reward(spec: RunSpec) -> float:
-        run_plans(_sweep([spec], again=asked.again)[0])
+        run_plans(open_plans([spec], again=asked.again)[0])
         return held_out_reward(spec)
 
     run_trials(asked.overrides, asked.config_dir, directory, asked.trials, reward)
@@ -249,53 +244,3 @@ HANDLERS: Mapping[str, Callable[[Namespace], int]] = {
     "completion": completion,
 }
 """Command -> what it does with its arguments; returns the exit code."""
-
-
-def _plans(asked: Namespace) -> Sequence[Plan]:
-    for line in unread_variables(os.environ):
-        print(f"xp: note: {line}", file=sys.stderr)
-    given, overrides = split_off(("resume",), asked.overrides)
-    if "resume" in given:
-        if asked.multirun:
-            raise XpError("resume=RUN continues one run and cannot be combined with a sweep")
-        resumed = spec_to_resume(given["resume"], overrides)
-        return [_again(resumed)]
-    specs = _specs(asked)
-    if asked.multirun:
-        return _sweep(specs, again=asked.again)[0]
-    return [build_plan(spec, new_run_id(spec)) for spec in specs]
-
-
-def _again(resumed: Resumed) -> Plan:
-    return build_again(resumed.spec, resumed.run_id, resumed.attempt, resumed.stages)
-
-
-def _specs(asked: Namespace) -> list[RunSpec]:
-    """The one of the command line, or every point of a sweep."""
-    if asked.multirun:
-        return [point.spec for point in compose_sweep(asked.overrides, asked.config_dir)]
-    return [compose(asked.overrides, asked.config_dir)]
-
-
-def _sweep(specs: Sequence[RunSpec], *, again: bool) -> tuple[SweepPlans, list[str]]:
-    """Plans of the points that are still to be run, and the runs of the others.
-
-    All are planned before the first one runs, so that illegal ones refuse the sweep, each with its reason.
-    """
-    from xp.cli.display import console
-    from xp.runs.sweep import open_points
-
-    todo, left = open_points(specs, again=again)
-    for entry in left:
-        console().print(f"{entry.run_id}  is {entry.standing.value}, skipped (--again runs it again)")
-    points: list[tuple[RunSpec, str, int]] = []
-    faults: dict[str, ExitCode] = {}
-    for point in todo:
-        points.append((point.spec, point.run_id or new_run_id(point.spec), point.attempt))
-        try:
-            build_plan(*points[-1])
-        except XpError as error:
-            faults |= dict.fromkeys(str(error).splitlines(), error.code)
-    if faults:
-        raise XpError("\n".join(faults), next(iter(faults.values())))
-    return SweepPlans(points), [entry.run_id for entry in left]

@@ -10,8 +10,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Final
 
+from xp.episode.metric import Metric
 from xp.episode.metric_names import find
-from xp.episode.metric_table import METRICS, Metric
+from xp.episode.metric_table import METRICS
 from xp.errors import XpError, nearest
 from xp.spec import BackendName
 

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Final
 
-from xp.episode.metric_table import METRICS, OF_EPISODES, OF_TRAINERS, Metric
+from xp.episode.metric import OF_EPISODES, OF_TRAINERS, Metric
+from xp.episode.metric_table import METRICS
 from xp.errors import nearest
 
 PARTS: Final = {"<n>": r"\d+", "<threshold>": r"[-+.e\d]+", "<name>": r".+"}

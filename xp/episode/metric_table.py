@@ -2,32 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from xp.episode.finite import MOST_IN_A_ROW
-
-
-@dataclass(frozen=True)
-class Metric:
-    """One metric, or a family of them whose names differ in a part such as `<n>`."""
-
-    name: str
-    unit: str
-    meaning: str
-    reading: str
-    """Explanation for a user."""
-
-    @property
-    def is_of_episodes(self) -> bool:
-        """Returns whether xp computes it from the episodes' outcomes, in the same way on every backend."""
-        return self.name.partition("/")[0] in OF_EPISODES and self.name != LEFT_OUT
-
-
-OF_EPISODES: Final = ("reward", "reward_fn", "episodes", "environment", "tasks", "judges")
-OF_TRAINERS: Final = ("training", "time")
-"""First parts of the names that are measured in a trainer."""
-LEFT_OUT: Final = "episodes/groups_left_out"
+from xp.episode.metric import LEFT_OUT, Metric
 
 METRICS: Final = (
     Metric(

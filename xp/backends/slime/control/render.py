@@ -17,7 +17,7 @@ from xp.backends.slime.control.flags import Flags, catalog, flags_of, given, val
 from xp.backends.slime.control.geometry import episodes_per_engine
 from xp.backends.slime.control.rows import ROWS
 from xp.backends.slime.control.rows.algorithm import CRITIC
-from xp.backends.slime.control.rows.training import HELD_OUT, evaluation_flags
+from xp.backends.slime.control.rows.evaluation import HELD_OUT, evaluation_flags
 from xp.backends.slime.worker.config import (
     ConvertConfig,
     CriticConfig,

@@ -38,6 +38,7 @@ from xp.worker.seeded_draws import take_back_draws
 from xp.worker.tasks import held_out_tasks, order_of, policy_chat
 
 if TYPE_CHECKING:
+    from xp.backends.trl.worker.ahead import RolloutsAhead
     from xp.backends.trl.worker.rollout import Rollouts
     from xp.backends.trl.worker.steps import TRLStepLog
 
@@ -64,7 +65,6 @@ def main(argv: Sequence[str]) -> None:
     order = order_of(config, kept, sampling.seed)
 
     from xp.backends.trl.worker.ahead import RolloutsAhead
-    from xp.backends.trl.worker.checkpoints import latest_checkpoint, save_checkpoint
     from xp.backends.trl.worker.held_out import HeldOutEvaluation
     from xp.backends.trl.worker.rollout import Rollouts
     from xp.backends.trl.worker.steps import TRLStepLog
@@ -88,24 +88,31 @@ def main(argv: Sequence[str]) -> None:
         ahead = RolloutsAhead(order, *parts) if config.max_staleness else None
         hooks = () if ahead is None else (ahead.callback(),)
         trainer = make_trainer(config, os.environ, tokenizer, order, log, ahead or Rollouts(*parts, chosen), hooks)
-        checkpoint = latest_checkpoint(Path(config.grpo["output_dir"]))
-        if checkpoint is not None:
-            print(f"going on from {checkpoint}", flush=True)
-            if ahead is not None:
-                ahead.go_on(checkpoint)
-        try:
-            trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
-        except EarlyStop as stop:
-            print(stop, flush=True)
-            save_checkpoint(trainer, ranks)
-        finally:
-            if ahead is not None:
-                ahead.close()
+        _train(trainer, Path(config.grpo["output_dir"]), ahead, ranks)
         log.finish()
     model = trained_model(trainer)
     if ranks.is_main:
         publish_model(model, tokenizer, Path(config.model_dir))
     leave_group(ranks)
+
+
+def _train(trainer: Any, checkpoints: Path, ahead: RolloutsAhead | None, ranks: Ranks) -> None:
+    """Train from the last complete checkpoint, where there is one, to the last step or an early stop."""
+    from xp.backends.trl.worker.checkpoints import latest_checkpoint, save_checkpoint
+
+    checkpoint = latest_checkpoint(checkpoints)
+    if checkpoint is not None:
+        print(f"going on from {checkpoint}", flush=True)
+        if ahead is not None:
+            ahead.go_on(checkpoint)
+    try:
+        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    except EarlyStop as stop:
+        print(stop, flush=True)
+        save_checkpoint(trainer, ranks)
+    finally:
+        if ahead is not None:
+            ahead.close()
 
 
 def _curriculum(

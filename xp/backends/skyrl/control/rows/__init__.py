@@ -6,9 +6,10 @@ Every knob that has meaning is written, whatever SkyRL's default; the keys are t
 from xp.backends.common_rows import COMMON
 from xp.backends.skyrl.control.rows.algorithm import ALGORITHM
 from xp.backends.skyrl.control.rows.backend import BACKEND
+from xp.backends.skyrl.control.rows.evaluation import EVALUATION
 from xp.backends.skyrl.control.rows.fixed import FIXED
 from xp.backends.skyrl.control.rows.model import MODEL
 from xp.backends.skyrl.control.rows.training import TRAINING
 
-ROWS = (FIXED, *COMMON, *MODEL, *ALGORITHM, *TRAINING, *BACKEND)
+ROWS = (FIXED, *COMMON, *MODEL, *ALGORITHM, *TRAINING, *EVALUATION, *BACKEND)
 """All rows."""

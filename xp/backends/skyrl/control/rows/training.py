@@ -1,4 +1,4 @@
-"""Sizes, rates and limits of training, and evaluation."""
+"""Sizes, rates and limits of training."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from xp.backends.common_rows import (
     cut_gap,
     length_rows,
     longest_episode,
-    no_best,
-    no_patience,
     stale_uncorrected,
     too_long,
 )
@@ -280,24 +278,4 @@ PROGRESS = (
     ),
 )
 
-EVALUATION = (
-    Row("evaluation.num_tasks", carried_by="xp.tasks.rounds: rows of the held-out view"),
-    Row("evaluation.samples_per_task", carried_by="xp.tasks.rounds: rows of the held-out view"),
-    Row("evaluation.temperature", "generator.eval_sampling_params.temperature"),
-    Row("evaluation.before_training", carried_by="the evaluate stage", native=("trainer.eval_before_train",)),
-    Row(
-        "evaluation.every",
-        lambda s: {"trainer.eval_interval": s.evaluation.every or -1},
-        note=lambda s: "SkyRL evaluates after the last step too." if s.evaluation.every else "",
-    ),
-    Row("evaluation.keep_best", carried_by="xp.worker.best, by xp.backends.skyrl.worker.trainer", refuse=no_best),
-    Row(
-        "evaluation.patience",
-        carried_by="xp.worker.best; trainer.max_training_steps, once it is spent",
-        native=("trainer.max_training_steps",),
-        refuse=no_patience,
-    ),
-    Row("evaluation.batch_size", "trainer.eval_batch_size"),
-)
-
-TRAINING = (*SIZES, *RATES, *SAMPLING, *PROGRESS, *EVALUATION)
+TRAINING = (*SIZES, *RATES, *SAMPLING, *PROGRESS)

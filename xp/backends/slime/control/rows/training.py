@@ -1,4 +1,4 @@
-"""Sizes, rates and limits of training, and evaluation."""
+"""Sizes, rates and limits of training."""
 
 from __future__ import annotations
 
@@ -10,38 +10,18 @@ from xp.backends.common_rows import (
     OLDER,
     length_rows,
     longest_episode,
-    no_best,
-    no_patience,
     stale_uncorrected,
     too_long,
 )
 from xp.backends.extent import num_steps
 from xp.backends.slime.control.geometry import geometry, is_colocated
 from xp.backends.slime.worker.config import STEPS_FLAG, train_program, warm_up_start, warm_up_too_long
-from xp.backends.slime.worker.hooks import LOG_EVALUATION
 from xp.spec import LossAggregation, RunSpec
 
 TOLD_AFTER = "Slime tells the gap of an update after it is made; the first one of a step is checked."
 REPLAYED = "A resumed run plays the step again that was sampled ahead."
 ROLLOUT = "xp.backends.slime.worker.rollout"
 START = "--load until the run has a checkpoint of its own, and --hf-checkpoint; null: --ref-load is the start"
-HELD_OUT = "held_out"
-"""Name of the evaluation's data set within Slime."""
-
-
-def evaluation_flags(spec: RunSpec, every: int | None) -> dict[str, Any]:
-    """Evaluation by Slime's rollout; None keeps all of it off. The view has one line an episode."""
-    training = spec.training
-    flags = {
-        "--eval-interval": every,
-        "--skip-eval-before-train": True,
-        "--n-samples-per-eval-prompt": 1,
-        "--eval-top-p": training.top_p,
-        "--eval-top-k": training.top_k or -1,
-        "--eval-max-response-len": training.max_tokens_per_turn,
-        "--custom-eval-rollout-log-function-path": LOG_EVALUATION,
-    }
-    return flags if every else dict.fromkeys(flags)
 
 
 def sequence_length(spec: RunSpec) -> int:
@@ -264,42 +244,4 @@ PROGRESS = (
 )
 
 
-def _without_export(spec: RunSpec) -> str | None:
-    """Returns why the step of an evaluation may have no model: Slime exports one with each checkpoint."""
-    every, checkpoint = spec.evaluation.every, spec.training.checkpoint_every
-    if every is None or every % checkpoint == 0:
-        return None
-    return (
-        f"Slime exports a model with each checkpoint, every {checkpoint} steps; set training.checkpoint_every to a"
-        f" divisor of evaluation.every={every}, or use backend=trl or skyrl"
-    )
-
-
-EVALUATION = (
-    Row("evaluation.num_tasks", carried_by="xp.tasks.rounds: lines of the held-out view"),
-    Row("evaluation.samples_per_task", carried_by="xp.tasks.rounds: lines of the held-out view"),
-    Row(
-        "evaluation.temperature",
-        lambda s: {"--eval-temperature": s.evaluation.temperature if s.evaluation.every else None},
-        carried_by="the evaluate stage",
-    ),
-    Row("evaluation.before_training", carried_by="the evaluate stage"),
-    Row("evaluation.every", lambda s: evaluation_flags(s, s.evaluation.every)),
-    Row(
-        "evaluation.keep_best",
-        carried_by="xp.worker.best: the export of that step",
-        refuse=lambda s: no_best(s) or (_without_export(s) if s.evaluation.keep_best else None),
-    ),
-    Row(
-        "evaluation.patience",
-        carried_by="xp.worker.best; train.py is ended, and the export of the last step is the model",
-        refuse=lambda s: no_patience(s) or (_without_export(s) if s.evaluation.patience is not None else None),
-    ),
-    Row(
-        "evaluation.batch_size",
-        carried_by="--sglang-server-concurrency of the evaluate stage",
-        note="Rounded up to whole episodes an engine.",
-    ),
-)
-
-TRAINING = (*SIZES, *RATES, *SAMPLING, *PROGRESS, *EVALUATION)
+TRAINING = (*SIZES, *RATES, *SAMPLING, *PROGRESS)

@@ -6,9 +6,10 @@ Every knob that has meaning is written, whatever TRL's default; `catalog.json` h
 from xp.backends.common_rows import COMMON
 from xp.backends.trl.control.rows.algorithm import ALGORITHM
 from xp.backends.trl.control.rows.backend import BACKEND
+from xp.backends.trl.control.rows.evaluation import EVALUATION
 from xp.backends.trl.control.rows.fixed import FIXED
 from xp.backends.trl.control.rows.model import MODEL
 from xp.backends.trl.control.rows.training import TRAINING
 
-ROWS = (FIXED, *COMMON, *MODEL, *ALGORITHM, *TRAINING, *BACKEND)
+ROWS = (FIXED, *COMMON, *MODEL, *ALGORITHM, *TRAINING, *EVALUATION, *BACKEND)
 """All rows, in the order in which their keys are written."""

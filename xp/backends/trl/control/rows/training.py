@@ -1,4 +1,4 @@
-"""Sizes, rates and limits of training, and evaluation."""
+"""Sizes, rates and limits of training."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from xp.backends.common_rows import (
     cut_gap,
     length_rows,
     longest_episode,
-    no_best,
-    no_patience,
     stale_uncorrected,
     too_long,
 )
@@ -20,7 +18,6 @@ from xp.spec import EngineName, RunSpec
 
 ENGINE = "the engine that xp drives"
 AFTER_THE_CUT = "With vLLM, log-probabilities are those after the cut; with transformers, before it."
-ROUNDS = "xp.tasks.rounds, in the evaluate stage and while training"
 
 
 def _schedule(spec: RunSpec) -> str:
@@ -131,18 +128,4 @@ TRAINING = (
         note=lambda s: OLDER if s.training.max_staleness else "",
         refuse=cut_gap,
     ),
-    Row("evaluation.num_tasks", carried_by=ROUNDS),
-    Row("evaluation.samples_per_task", carried_by=ROUNDS),
-    Row("evaluation.temperature", carried_by="the evaluate stage"),
-    Row("evaluation.before_training", carried_by="the evaluate stage"),
-    Row("evaluation.batch_size", carried_by="the evaluate stage"),
-    Row("evaluation.every", carried_by="xp.backends.trl.worker.held_out", native=("eval_strategy",)),
-    Row(
-        "evaluation.keep_best",
-        carried_by="xp.worker.best",
-        note=lambda s: "The model of the last step is not among them." if s.evaluation.keep_best else "",
-        native=("load_best_model_at_end", "metric_for_best_model"),
-        refuse=no_best,
-    ),
-    Row("evaluation.patience", carried_by="xp.worker.best", refuse=no_patience),
 )

@@ -1,0 +1,71 @@
+"""Plans of what a command line asks for."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+
+from xp.compose import compose, compose_sweep
+from xp.compose.known_names import unread_variables
+from xp.errors import ExitCode, XpError
+from xp.planning.plan import Plan, SweepPlans, build_again, build_plan, new_run_id
+from xp.runs.resume import Resumed, spec_to_resume, split_off
+from xp.spec import RunSpec
+
+
+def plans_of(asked: Namespace) -> Sequence[Plan]:
+    """Plans of a run, of a resumed one, or of a sweep.
+
+    Raises:
+        XpError: nothing may be planned; the reason and the way out.
+    """
+    for line in unread_variables(os.environ):
+        print(f"xp: note: {line}", file=sys.stderr)
+    given, overrides = split_off(("resume",), asked.overrides)
+    if "resume" in given:
+        if asked.multirun:
+            raise XpError("resume=RUN continues one run and cannot be combined with a sweep")
+        resumed = spec_to_resume(given["resume"], overrides)
+        return [plan_again(resumed)]
+    specs = specs_of(asked)
+    if asked.multirun:
+        return open_plans(specs, again=asked.again)[0]
+    return [build_plan(spec, new_run_id(spec)) for spec in specs]
+
+
+def plan_again(resumed: Resumed) -> Plan:
+    """Plan of a run's next attempt."""
+    return build_again(resumed.spec, resumed.run_id, resumed.attempt, resumed.stages)
+
+
+def specs_of(asked: Namespace) -> list[RunSpec]:
+    """The one of the command line, or every point of a sweep."""
+    if asked.multirun:
+        return [point.spec for point in compose_sweep(asked.overrides, asked.config_dir)]
+    return [compose(asked.overrides, asked.config_dir)]
+
+
+def open_plans(specs: Sequence[RunSpec], *, again: bool) -> tuple[SweepPlans, list[str]]:
+    """Plans of the points that are still to be run, and the runs of the others.
+
+    All are planned before the first one runs, so that illegal ones refuse the sweep, each with its reason.
+    """
+    from xp.cli.display import console
+    from xp.runs.sweep import open_points
+
+    todo, left = open_points(specs, again=again)
+    for entry in left:
+        console().print(f"{entry.run_id}  is {entry.standing.value}, skipped (--again runs it again)")
+    points: list[tuple[RunSpec, str, int]] = []
+    faults: dict[str, ExitCode] = {}
+    for point in todo:
+        points.append((point.spec, point.run_id or new_run_id(point.spec), point.attempt))
+        try:
+            build_plan(*points[-1])
+        except XpError as error:
+            faults |= dict.fromkeys(str(error).splitlines(), error.code)
+    if faults:
+        raise XpError("\n".join(faults), next(iter(faults.values())))
+    return SweepPlans(points), [entry.run_id for entry in left]
