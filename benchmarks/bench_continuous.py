@@ -124,7 +124,7 @@ def seconds(way: type[EpisodePlay], count: int, places: int, turns: int) -> floa
     opened: OpenEngine = engine
     began = time.monotonic()
     with ThreadPoolExecutor(places) as pool:
-        way(opened, chat, [(row(number), 0) for number in range(count)], mix, pool).run()
+        way(opened, chat, [(row(number), 0) for number in range(count)], mix, pool, places).run()
     return time.monotonic() - began
 
 

@@ -14,6 +14,10 @@ def rows() -> Mapping[str, Sequence[Mapping[str, Any]]]:
     return {"train": [{"prompt": f"Say {n}.", "answer": str(n)} for n in range(9)], "test": [{"prompt": "?"}]}
 
 
+def held_out_rows() -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    return {split: [{"prompt": f"Say {n} of {split}."} for n in range(9)] for split in ("train", "test")}
+
+
 def equals(answer: str, row: Mapping[str, Any]) -> bool:
     return answer == row["answer"]
 
@@ -59,6 +63,22 @@ def meets(answer: str, row: Mapping[str, Any]) -> float:
     """Slow, not busy: 1 when so many answers wait for it at the same time."""
     del answer, row
     _together.wait(timeout=120)
+    return 1.0
+
+
+_turn = threading.Condition()
+_num_answers = 0
+
+
+def waits_for_others(answer: str, row: Mapping[str, Any]) -> float:
+    """The first answer is graded when four others have been."""
+    global _num_answers
+    del answer, row
+    with _turn:
+        _num_answers += 1
+        _turn.notify_all()
+        if _num_answers == 1 and not _turn.wait_for(lambda: _num_answers > 4, timeout=120):
+            raise TimeoutError("no other episode was played meanwhile")
     return 1.0
 
 

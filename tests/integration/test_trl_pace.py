@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -15,6 +17,7 @@ import pytest
 from tests.envs_under_test.graders import TOGETHER
 from tests.fake_session import RULES, FakeSession, with_limits
 from tests.tiny import tokenizer_and_model
+from xp.__main__ import main
 from xp.backends.stages.episode import episode_config
 from xp.backends.trl.worker.config import TRLSampling
 from xp.backends.trl.worker.conversation import EngineLost
@@ -26,7 +29,8 @@ from xp.episode.episode import Episode
 from xp.episode.metrics import check_health
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.tokens import ChatTokens
-from xp.errors import XpError
+from xp.episode.trajectory import read_trajectories
+from xp.errors import ExitCode, XpError
 from xp.tasks.config import Purpose
 from xp.tasks.row import TaskRow
 
@@ -122,6 +126,26 @@ def test_an_environment_of_this_machine_is_asked_by_all_episodes_at_the_same_tim
         )
     assert {one.outcome.void_reason for one in rollouts} == {None}
     assert rewards(rollouts) == [1.0] * TOGETHER
+
+
+def test_a_held_out_episode_that_waits_for_its_grader_holds_up_none_of_the_others(tmp_path: Path) -> None:
+    graders = "tests.envs_under_test.graders"
+    task = ("env=graded", f"env.grader={graders}:waits_for_others", f"env.rows={graders}:held_out_rows")
+    sizes = (
+        "env.limits.retries_per_episode=0",
+        "evaluation.batch_size=2",
+        "training.max_tokens_per_turn=4",
+        "hardware=cpu",
+        "model=tiny",
+    )
+    assert main(["evaluate", *task, *sizes, "env.held_out.split=test", f"outputs={tmp_path}"]) == ExitCode.OK
+    (file,) = tmp_path.glob("runs/*/attempt_1/evaluate/evaluation.json")
+    (found,) = json.loads(file.read_text())["results"].values()
+    assert (found["num_scored"], found["num_void"], found["reward_mean"]) == (9, 0, 1.0)
+    (file,) = tmp_path.glob("runs/*/attempt_1/evaluate/trajectories/*.jsonl")
+    records = read_trajectories(file).records
+    assert len({record["index"] for record in records}) == 9
+    assert all(record["tokens"]["generated"] > 0 for record in records)
 
 
 def played_with_a_loss(count: int, places: int, steps: int) -> tuple[list[Rollout], list[str]]:

@@ -75,8 +75,8 @@ class EpisodeEngine(Protocol):
     """Writes in many conversations, each at its own pace."""
 
     @property
-    def conversations(self) -> Sequence[Conversation]:
-        """Conversations, indexed by the episodes' numbers."""
+    def conversations(self) -> list[Conversation]:
+        """Conversations, indexed by the episodes' numbers; who has taken one that is over may put another here."""
 
     @property
     def is_writing(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -53,50 +53,46 @@ def play_with(
     begun: Callable[[EpisodePlay], None] = lambda _: None,
     restored: Restored | None = None,
 ) -> list[Rollout]:
-    """Play one episode for each row; at any time, as many go on as may have sessions open at the same time.
+    """Play one episode for each row, all of which are kept; see `play_each`."""
+    return list(play_each(open_engine, chat, numbered, mix, begun, restored))
+
+
+def play_each(
+    open_engine: OpenEngine,
+    chat: ChatTokens,
+    numbered: Sequence[tuple[TaskRow, int]],
+    mix: EnvironmentMixture,
+    begun: Callable[[EpisodePlay], None] = lambda _: None,
+    restored: Restored | None = None,
+    places: int | None = None,
+) -> Iterator[Rollout]:
+    """Play one episode for each row; yields them in this order, each when it and those before it have ended.
 
     Args:
         numbered: each row with the number of its sample.
         begun: is given the loop before it runs, so that another thread can end it.
         restored: called after each attempt. Episodes that go on when the engine is lost are void, and those that have
             not begun yet are played with the next one. None: an engine that is lost ends the play.
+        places: episodes that go on at the same time, at most; None: as many as may have sessions open.
     """
-    if restored is None:
-        return _played(open_engine, chat, numbered, mix, begun, gives_up=False)[0]
-    rollouts: list[Rollout] = []
-    while True:
-        played, fault = _played(open_engine, chat, numbered[len(rollouts) :], mix, begun, gives_up=True)
-        rollouts += played
-        if not restored(fault):
-            return rollouts
-
-
-def _played(
-    open_engine: OpenEngine,
-    chat: ChatTokens,
-    numbered: Sequence[tuple[TaskRow, int]],
-    mix: EnvironmentMixture,
-    begun: Callable[[EpisodePlay], None],
-    *,
-    gives_up: bool,
-) -> tuple[list[Rollout], str]:
-    """The episodes that were begun, the first ones of all, and how the engine was lost (empty: it was not)."""
-    if not numbered:
-        return [], ""
-    with ThreadPoolExecutor(min(mix.max_sessions(), len(numbered))) as pool:
-        play = EpisodePlay(open_engine, chat, numbered, mix, pool, gives_up=gives_up)
-        try:
-            begun(play)
-            outcomes = play.run()
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-            play.engine.close()
-    parts = zip(numbered, play.engine.conversations, play.episodes, outcomes, strict=False)
-    rollouts = [
-        Rollout(row, sample, conversation, episode, outcome, chat.kept(conversation.prompt_ids), number in play.void)
-        for number, ((row, sample), conversation, episode, outcome) in enumerate(parts)
-    ]
-    return rollouts, play.fault
+    most = mix.max_sessions() if places is None else min(places, mix.max_sessions())
+    num_ended, is_over = 0, False
+    while not is_over:
+        left, fault = numbered[num_ended:], ""
+        if left:
+            size = min(most, len(left))
+            with ThreadPoolExecutor(size) as pool:
+                play = EpisodePlay(open_engine, chat, left, mix, pool, size, gives_up=restored is not None)
+                try:
+                    begun(play)
+                    for rollout in play.run():
+                        num_ended += 1
+                        yield rollout
+                finally:
+                    pool.shutdown(wait=False, cancel_futures=True)
+                    play.engine.close()
+            fault = play.fault
+        is_over = restored is None or not restored(fault)
 
 
 def sample_numbers(task_ids: Sequence[str]) -> list[int]:
@@ -138,39 +134,46 @@ class EpisodePlay:
         numbered: Sequence[tuple[TaskRow, int]],
         mix: EnvironmentMixture,
         pool: ThreadPoolExecutor,
+        places: int,
         *,
         gives_up: bool = False,
     ) -> None:
         rows = [row for row, _ in numbered]
+        self._numbered, self._num_places = numbered, places
         self._chat, self._pool, self._gives_up = chat, pool, gives_up
         self.fault = ""
         """Reason for which the engine was lost; empty: it was not."""
         self.void: set[int] = set()
         """Episodes that this made void."""
         self._inbox: queue.SimpleQueue[RolloutTurn | Answered | Settled | BaseException] = queue.SimpleQueue()
-        self.episodes = [mix.episode(row) for row in rows]
+        self._episodes = {number: mix.episode(row) for number, row in enumerate(rows)}
         self._starts: dict[int, Future[None]] = {}
         self._outcomes: dict[int, EpisodeResult] = {}
         self._waiting = iter(range(len(rows)))
-        self._num_places = min(mix.max_sessions(), len(rows))
         prompts = {row.task_id: chat.prompt(row.messages, row.tools) for row in rows}
         names = [f"{row.task_id}/{sample}" for row, sample in numbered]
-        opening = Opening([prompts[row.task_id] for row in rows], names, self._num_places, self._inbox.put)
+        opening = Opening([prompts[row.task_id] for row in rows], names, places, self._inbox.put)
         self.engine = open_engine(opening)
 
-    def run(self) -> list[EpisodeResult]:
-        """Plays until every episode that is begun is settled; raises what an environment's thread or the engine raised.
+    def run(self) -> Iterator[Rollout]:
+        """Plays until every episode that is begun is settled; all have begun unless the engine was lost.
 
-        Returns:
-            Their outcomes; all have begun unless the engine was lost.
+        Yields:
+            The episodes in their order, each when it and those before it are settled; this keeps nothing of them.
+
+        Raises:
+            BaseException: what an environment's thread or the engine raised.
         """
         for _ in range(self._num_places):
             self._begin_next()
+        num_ended = 0
         while self.engine.goes_on(self._is_live):
             if self.engine.is_writing:
                 self.engine.step(self._is_live)
             self._take_all()
-        return [self._outcomes[number] for number in range(self._num_begun)]
+            while num_ended in self._outcomes:
+                yield self._ended(num_ended)
+                num_ended += 1
 
     def end(self, reason: BaseException) -> None:
         """Make `run` raise, soon; may be called from any thread."""
@@ -178,11 +181,19 @@ class EpisodePlay:
 
     @property
     def _is_live(self) -> bool:
-        return len(self._outcomes) < (self._num_begun if self.fault else len(self.episodes))
+        return len(self._outcomes) < (self._num_begun if self.fault else len(self._numbered))
 
     @property
     def _num_begun(self) -> int:
         return len(self._starts)
+
+    def _ended(self, number: int) -> Rollout:
+        row, sample = self._numbered[number]
+        conversation = self.engine.conversations[number]
+        self.engine.conversations[number] = Conversation([])
+        kept = self._chat.kept(conversation.prompt_ids)
+        episode, outcome = self._episodes.pop(number), self._outcomes[number]
+        return Rollout(row, sample, conversation, episode, outcome, kept, number in self.void)
 
     def _take_all(self) -> None:
         """Takes in all events; waits for one where this thread has nothing else to do."""
@@ -208,7 +219,7 @@ class EpisodePlay:
         """Begins the next episode; its session opens while the model writes its first turn."""
         number = None if self.fault else next(self._waiting, None)
         if number is not None:
-            self._starts[number] = self._pool.submit(self.episodes[number].start)
+            self._starts[number] = self._pool.submit(self._episodes[number].start)
             self.engine.begin(number)
 
     def _go_on(self, answered: Answered) -> None:
@@ -226,7 +237,7 @@ class EpisodePlay:
 
     def _answer(self, turn: RolloutTurn) -> Answered:
         self._starts[turn.number].result()
-        return Answered(turn, self.episodes[turn.number].step(self._chat.text(turn.ids)))
+        return Answered(turn, self._episodes[turn.number].step(self._chat.text(turn.ids)))
 
     def _give_up(self, fault: EngineLost) -> None:
         """Ends all episodes that go on, once; a second fault says the same."""
@@ -239,14 +250,14 @@ class EpisodePlay:
     def _settle_lost(self, number: int) -> Settled:
         """Void, unless the environment has ended it."""
         self._starts[number].result()
-        self.episodes[number].give_up(self.fault)
+        self._episodes[number].give_up(self.fault)
         settled = self._settle(number)
         if settled.outcome.void_reason == self.fault:
             self.void.add(number)
         return settled
 
     def _settle(self, number: int) -> Settled:
-        return Settled(number, self.episodes[number].settle())
+        return Settled(number, self._episodes[number].settle())
 
     def _start(self, work: Callable[[Any], Answered | Settled], about: Any) -> None:
         """Runs work in another thread; its result or exception goes into the queue."""

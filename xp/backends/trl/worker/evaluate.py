@@ -48,7 +48,7 @@ def _play(
     from tqdm import tqdm
     from transformers import AutoTokenizer
 
-    from xp.backends.trl.worker.episodes import play_with, sample_numbers
+    from xp.backends.trl.worker.episodes import play_each, sample_numbers
 
     directory = whole_model(directory, Path(config.common.stage_dir) / f"{name}_model")
     chat = ChatTokens(AutoTokenizer.from_pretrained(directory), config.common.chat)
@@ -64,12 +64,9 @@ def _play(
         Recorder(file, mix, upload_as, os.environ) as recorder,
         tqdm(total=len(todo), desc=f"evaluate {name}", unit="episode") as bar,
     ):
-        for start in range(0, len(todo), config.batch_size):
-            batch = numbered[start : start + config.batch_size]
-            rollouts = play_with(open_engine, chat, batch, mix)
-            own = (rollout.record for rollout in rollouts)
-            played += record(own, recorder, config.common.run, f"evaluate/{name}", 0)
-            bar.update(len(batch))
+        for rollout in play_each(open_engine, chat, numbered, mix, places=config.batch_size):
+            played += record([rollout.record], recorder, config.common.run, f"evaluate/{name}", 0)
+            bar.update()
     return played
 
 

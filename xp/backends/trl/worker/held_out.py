@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from xp.backends.trl.worker.config import During, TRLTrainConfig
-from xp.backends.trl.worker.episodes import play_with, sample_numbers
+from xp.backends.trl.worker.episodes import play_each, sample_numbers
 from xp.backends.trl.worker.generation import StepEngine
 from xp.backends.trl.worker.ranks import Ranks
 from xp.episode.metrics import Played
@@ -73,13 +73,13 @@ class HeldOutEvaluation:
         common = self._config.common
         open_engine = engine.of(self._during.sampling)
         size = max(1, self._during.batch_size // self._ranks.count)
-        numbered = self._share.numbered
+        rollouts = play_each(
+            open_engine, self._chat, self._share.numbered, self._mix, restored=engine.restored, places=size
+        )
         played: list[Played] = []
-        for start in range(0, len(numbered), size):
-            batch = numbered[start : start + size]
-            rollouts = play_with(open_engine, self._chat, batch, self._mix, restored=engine.restored)
-            counted = (rollout.record for rollout in rollouts[: max(0, self._share.num_counted - start)])
-            played += record(counted, self._recorder, common.run, "evaluate/during", step)
+        for number, rollout in enumerate(rollouts):
+            if number < self._share.num_counted:
+                played += record([rollout.record], self._recorder, common.run, "evaluate/during", step)
         everyone = [one for share in self._ranks.gather(played) for one in share]
         reward = evaluated_while_training(common, everyone, step, writes=self._ranks.is_main)
         if self._during.best is not None:

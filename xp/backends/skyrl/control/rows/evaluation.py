@@ -22,5 +22,9 @@ EVALUATION = (
         native=("trainer.max_training_steps",),
         refuse=no_patience,
     ),
-    Row("evaluation.batch_size", "trainer.eval_batch_size"),
+    Row(
+        "evaluation.batch_size",
+        "trainer.eval_batch_size",
+        note="SkyRL plays one batch after the other: each ends with its longest episode.",
+    ),
 )
