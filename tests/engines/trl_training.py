@@ -153,10 +153,10 @@ def main(path: str, result: str, faults_text: str) -> None:
         trainer = make_trainer(config, os.environ, tokenizer, ROWS, log, rollouts)
         if faults == UNTIED:
             untie(trainer)
-        elif set(faults.values()) & set(LOSSES):
+        elif faults != DTYPE and set(faults.values()) & set(LOSSES):
             mix.max_sessions = lambda: 3
             lose_server(trainer, faults)
-        else:
+        elif faults != DTYPE:
             put_in(trainer, faults)
         try:
             trainer.train()

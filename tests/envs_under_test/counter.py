@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import time
 import uuid
 from collections.abc import Sequence
@@ -112,6 +113,19 @@ class Hungry(Counter):
     def eat(self, args: Amount) -> ToolOutput:
         """Take so many gigabytes."""
         return said(str(len(bytearray(int(args.amount * 1e9)))))
+
+
+class Gathering(Counter):
+    """Has a tool that blocks its thread until many sessions have called it."""
+
+    SIZE = 40
+    _barrier = threading.Barrier(SIZE)
+
+    @tool
+    def meet(self) -> ToolOutput:
+        """Wait for the others."""
+        self._barrier.wait(timeout=120)
+        return said("met")
 
 
 class Stuck(Counter):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
 import pytest
 
+from tests.envs_under_test.counter import Gathering
 from tests.ors_server import COUNTER, rules
 from xp.envs import server_watch
 from xp.envs.base import EnvFault
@@ -53,6 +55,17 @@ def test_its_output_goes_to_the_file_that_was_asked_for_and_is_quiet_while_all_i
     with pytest.raises(EnvFault):
         session.call("crash", {})
     assert "the tool broke" in log.read_text()
+    provider.close()
+
+
+def test_tools_that_block_their_thread_run_in_all_sessions_at_the_same_time() -> None:
+    limits = {"call_timeout_s": 300.0, "create_timeout_s": 300.0, "memory_gb": 1.0}
+    provider = OpenRewardProvider(rules(serve="tests.envs_under_test.counter:Gathering", **limits), os.environ)
+    task = provider.tasks("train", [1])[0]
+    with ThreadPoolExecutor(Gathering.SIZE) as pool:
+        sessions = list(pool.map(lambda _: provider.open(task), range(Gathering.SIZE)))
+        texts = list(pool.map(lambda session: session.call("meet", {}).text, sessions))
+    assert texts == ["met"] * Gathering.SIZE
     provider.close()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import importlib
 import json
@@ -9,13 +10,17 @@ import os
 import socket
 import sys
 from collections.abc import MutableMapping
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
 
 from xp.envs.bounds import bound_memory, die_with
 from xp.envs.light_sdk import import_openenv, import_openreward
 from xp.envs.local_keys import PROOF_HEADER, TOKEN_VARIABLE, Keys
 from xp.load import load_object
 from xp.security.web_origin import App, OwnOrigin, Receive, Scope, Send
+
+BLOCKING_CALLS: Final = 256
+"""Calls of tools that are no coroutines, at the same time; as many as env.limits.max_sessions is by default."""
 
 
 class Guard:
@@ -81,8 +86,15 @@ def _app(kind: str, serve: str) -> App:
 def _run(app: App, listener: socket.socket) -> None:
     import uvicorn
 
+    class Threaded(uvicorn.Server):  # type: ignore[misc]
+        """Gives the loop threads for tools that block: Python's own default is four more than there are cores."""
+
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(BLOCKING_CALLS))
+            await super().startup(sockets)
+
     config = uvicorn.Config(app, log_config=None, access_log=False, timeout_keep_alive=75, timeout_graceful_shutdown=2)
-    uvicorn.Server(config).run(sockets=[listener])
+    Threaded(config).run(sockets=[listener])
 
 
 if __name__ == "__main__":
