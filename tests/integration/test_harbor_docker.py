@@ -14,6 +14,7 @@ from tests.fake_session import call
 from tests.harbor_tasks import CONFIG, HELLO, harbor, write_task
 from xp.envs.base import Task
 from xp.envs.config import SandboxKind
+from xp.envs.harbor.task_folder import BrokenTask, read_task
 from xp.envs.load import load_provider
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
@@ -31,11 +32,9 @@ if words[0] == "inspect":
     print("true")
 if words[0] == "exec":
     rest = words[1:]
-    names = []
     while rest[0].startswith("--"):
-        names += [rest[1]] if rest[0] == "--env" else []
-        rest = rest[2:]
-    passed = {{name: os.environ[name] for name in [*names, "PATH"]}}
+        rest = rest[1 if rest[0] == "--interactive" else 2:]
+    passed = {{"PATH": os.environ["PATH"]}}
     at = [word.replace("/tests", root + "/tests").replace("/logs", root + "/logs") for word in rest[1:]]
     sys.exit(subprocess.run(at, env=passed, cwd=root + "/app").returncode)
 if words[0] == "cp":
@@ -85,6 +84,29 @@ def test_an_image_is_built_a_container_used_and_removed(tmp_path: Path, containe
     assert "--pids-limit 512 --memory 2048m --cpus 1 --network none xp-harbor:" in lines[2]
     assert "easy" not in lines[3]
     assert lines[-1] == "rm --force abc"
+
+
+def test_variables_of_a_task_change_no_program_of_this_machine(tmp_path: Path, container: Path) -> None:
+    foreign = tmp_path / "foreign/docker"
+    foreign.parent.mkdir()
+    foreign.write_text(f"#!/bin/sh\n/bin/touch {tmp_path}/ran\n")
+    foreign.chmod(0o755)
+    text = "one\ntwo $HOME `id`'"
+    variables = (
+        f'PATH = "{foreign.parent}:{os.environ["PATH"]}"\nDOCKER_HOST = "tcp://elsewhere"\nTEXT = """{text}"""\n'
+    )
+    write_task(tmp_path / "tasks/a", config=f"{CONFIG}[environment.env]\n{variables}")
+    _, read = play(tmp_path / "tasks", 'echo "$DOCKER_HOST $TEXT"; command -v docker; cat')
+    assert read == [f"tcp://elsewhere {text}\n{foreign}\n"]
+    assert not (tmp_path / "ran").exists()
+    assert "tcp://elsewhere" not in (container / "calls").read_text()
+
+
+@pytest.mark.parametrize("name", ["A B", "A=B", "1A", "A;id", ""])
+def test_a_variable_is_named_as_the_shell_names_them(name: str, tmp_path: Path) -> None:
+    write_task(tmp_path / "tasks/a", config=f'{CONFIG}[verifier.env]\n"{name}" = "x"\n')
+    with pytest.raises(BrokenTask, match="is no name of a variable"):
+        read_task(tmp_path / "tasks/a")
 
 
 def test_an_image_that_cannot_be_built_makes_the_episode_void(tmp_path: Path, container: Path) -> None:

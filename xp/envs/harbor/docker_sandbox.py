@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import shlex
 import subprocess
 import threading
 import time
@@ -24,6 +25,8 @@ REMOVE_S: Final = 60.0
 KILL_S: Final = 2
 """Between the polite and the hard end of a command within the container."""
 GRACE_S: Final = 30.0
+EXPORT: Final = 'eval "$(cat)" || exit 126; exec "$@" </dev/null'
+"""Shell script that takes variables from standard input and becomes its arguments."""
 KILLED: Final = (124, 137)
 """Exit codes of `timeout` for a command that it ended."""
 
@@ -75,21 +78,25 @@ class DockerSandbox:
     def run(
         self, command: str, environ: Mapping[str, str], timeout_s: float, output_bytes: int, user: str | None = None
     ) -> Ran:
-        """See CommandSandbox. Values of variables travel in docker's environment, and not in argv."""
-        names = [word for name in environ for word in ("--env", name)]
+        """See CommandSandbox.
+
+        Variables travel as a script on standard input: a task's own `PATH` or `DOCKER_HOST` must not change which
+        program of this machine runs, or where, and no value belongs in argv.
+        """
         where = [] if self._workdir is None else ["--workdir", self._workdir]
         who = [] if user is None else ["--user", user]
+        exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in environ.items())
         bounded = ("timeout", "--kill-after", str(KILL_S), f"{timeout_s:g}", "bash", "-c", command)
+        place = ("docker", "exec", "--interactive", *where, *who, self._container())
         began = time.monotonic()
         reading, writing = os.pipe()
         output = Output(reading, output_bytes)
         try:
             code = subprocess.run(
-                ("docker", "exec", *names, *where, *who, self._container(), *bounded),
-                stdin=subprocess.DEVNULL,
+                (*place, "sh", "-c", EXPORT, "sh", *bounded),
+                input=exports.encode(),
                 stdout=writing,
                 stderr=writing,
-                env={**os.environ, **environ},
                 timeout=timeout_s + GRACE_S,
                 check=False,
             ).returncode

@@ -202,4 +202,9 @@ def _megabytes(environment: Mapping[str, Any]) -> int | None:
 
 
 def _texts(values: Mapping[str, Any]) -> dict[str, str]:
-    return {str(name): str(value) for name, value in values.items()}
+    for name, value in values.items():
+        if re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name) is None:
+            raise ValueError(f"env: {name!r} is no name of a variable")
+        if "\0" in str(value):
+            raise ValueError(f"env: {name} holds a zero byte")
+    return {name: str(value) for name, value in values.items()}
