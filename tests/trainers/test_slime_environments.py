@@ -128,7 +128,7 @@ def test_the_grader_of_the_docs_is_played_from_a_module_of_the_users_own(
     opened: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     snippet = re.search(
-        r"```python\n# my_env\.py\n(.*?)```", (REPOSITORY / "docs/environments.md").read_text(), re.DOTALL
+        r"```python\n# my_env\.py\n(class Multiply.*?)```", (REPOSITORY / "docs/environments.md").read_text(), re.DOTALL
     )
     assert snippet is not None
     # A name of this test's own: another test of this process may have imported its `my_env`.

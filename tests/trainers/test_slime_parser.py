@@ -201,5 +201,5 @@ def test_every_hook_is_a_function_that_slime_can_load() -> None:
     from xp.backends.slime.worker import hooks
 
     paths = [path for name, path in vars(hooks).items() if name.isupper()]
-    assert len(paths) == 7
+    assert paths
     assert all(callable(load_function(path)) for path in paths)

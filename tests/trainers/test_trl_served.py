@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import threading
 import time
@@ -21,6 +22,7 @@ from xp.backends.trl.worker.config import VLLMServer
 from xp.backends.trl.worker.kept_server import MAX_RESTARTS, kept
 from xp.backends.trl.worker.server import running, split_devices
 from xp.backends.trl.worker.server_link import ServerLink, ServerState
+from xp.backends.trl.worker.server_watch import Address, is_answering
 from xp.backends.trl.worker.writing import GenerationRequest
 from xp.errors import ExitCode, XpError
 
@@ -93,17 +95,22 @@ def test_a_server_of_a_training_is_started_again_elsewhere_for_the_same_key(
     monkeypatch.setattr(server_watch, "PROBE_S", 1.0)
     log, link = tmp_path / "vllm.log", ServerLink(tmp_path)
     losses = (signal.SIGKILL, signal.SIGSTOP, *[signal.SIGKILL] * (MAX_RESTARTS - 1))
-    urls = []
+    urls, keys = [], list[str]()
     # Servers of other tests, which this process keeps.
     others = set(psutil.Process().children())
 
     def lose() -> None:
-        with kept(VLLMServer(("--max-num-seqs", "4"), 2, 300.0, 8.0), "some/model", "2,3", log, link) as key:
+        with kept(VLLMServer(("--max-num-seqs", "4"), 2, 300.0, 8.0), "some/model", "2,3", log, link) as secret:
             for start, sent in enumerate(losses, 1):
                 process, url = kept_process(start, link), link.state().url
                 urls.append(url)
-                writer = ServerWriter(url, SAMPLING, [2], str(log), key=key)
+                keys.append(guarded.key_at(secret, url))
+                writer = ServerWriter(url, SAMPLING, [2], str(log), key=keys[-1])
                 assert list(writer.answer(GenerationRequest([7, 8], 3, 1)).ids) == [8, 2]
+                with pytest.raises(XpError, match="401"):
+                    ServerWriter(url, SAMPLING, [2], str(log), key=keys[0] if start > 1 else secret).answer(
+                        GenerationRequest([7], 3, 1)
+                    )
                 process.send_signal(sent)
             link.after(len(losses), XpError("the client has lost it", ExitCode.STAGE_FAILED))
 
@@ -171,13 +178,32 @@ def test_trls_own_client_says_the_key_from_its_first_request_on(monkeypatch: pyt
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     server = ThreadingHTTPServer(("127.0.0.1", 0), Endpoints)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    guarded.let_trl_say("the-key")
-    client = vllm_generation.VLLMClient(base_url=f"http://127.0.0.1:{server.server_port}")
+    guarded.let_trl_say("the-secret")
+    url = f"http://127.0.0.1:{server.server_port}"
+    client = vllm_generation.VLLMClient(base_url=url)
     assert client.get_world_size() == 1
     server.shutdown()
     server.server_close()
     assert [path for path, _ in Endpoints.asked] == ["/health", "/v1/models", "/get_world_size"]
-    assert {said for path, said in Endpoints.asked if path != "/health"} == {"Bearer the-key"}
+    assert {said for path, said in Endpoints.asked if path != "/health"} == {
+        f"Bearer {guarded.key_at('the-secret', url)}"
+    }
+
+
+def test_no_key_is_sent_to_a_port_that_another_user_has_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Endpoints)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    Endpoints.asked.clear()
+    address = Address(f"http://127.0.0.1:{server.server_port}", "the-key", "/health")
+    own = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: own + 1)
+    assert not is_answering(address, 10)
+    assert Endpoints.asked == []
+    monkeypatch.setattr(os, "getuid", lambda: own)
+    assert is_answering(address, 10)
+    server.shutdown()
+    server.server_close()
+    assert not is_answering(address, 10)
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,17 @@ import os
 import socket
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from xp.security.after_import import after_import
 
 HOST = "127.0.0.1"
+LISTENING = "0A"
+"""State of a listening socket in /proc/net/tcp."""
+SERVES_LOOPBACK = ("0100007F", "00000000", "0" * 32, "0000000000000000FFFF00000100007F")
+"""Addresses in /proc/net/tcp and tcp6 that take connections to 127.0.0.1, on a little-endian machine."""
 ANYWHERE = ("", "0.0.0.0", "::", "::0")
 ONE_MACHINE = "XP_ONE_MACHINE"
 """Variable: the job has this machine alone, so that none of its processes needs to be reached from another."""
@@ -45,6 +50,25 @@ def free_port() -> int:
     with socket.socket() as listener:
         listener.bind((HOST, 0))
         return int(listener.getsockname()[1])
+
+
+def is_own_listener(port: int) -> bool:
+    """Returns whether nobody but this user listens on a TCP port of 127.0.0.1; True where the system does not tell.
+
+    A port that was free a moment ago may be another user's by now: check it before a key is sent there.
+    """
+    found: set[int] = set()
+    for name in ("tcp", "tcp6"):
+        try:
+            lines = Path("/proc/net", name).read_text().splitlines()[1:]
+        except OSError:
+            continue
+        for line in lines:
+            _, local, _, state, _, _, _, uid, *_ = line.split()
+            address, _, number = local.rpartition(":")
+            if state == LISTENING and int(number, 16) == port and address in SERVES_LOOPBACK:
+                found.add(int(uid))
+    return found <= {os.getuid()}
 
 
 def _keep_sockets() -> None:

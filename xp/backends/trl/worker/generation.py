@@ -109,8 +109,9 @@ class Generation:
         def writer(sampling: TRLSampling) -> Writer:
             if vllm.mode != "server":
                 return ColocatedWriter(vllm, sampling, self._chat.end_ids)
-            key = os.environ.get(guarded.KEY)
-            return ServerWriter(vllm.server_base_url, sampling, self._chat.end_ids, self._log, key=key)
+            secret, url = os.environ.get(guarded.KEY), vllm.server_base_url
+            key = None if secret is None else guarded.key_at(secret, url)
+            return ServerWriter(url, sampling, self._chat.end_ids, self._log, key=key)
 
         def engine(sampling: TRLSampling) -> OpenEngine:
             return lambda opening: WritingEngine(writer(sampling), opening, self._chat.end_ids, sampling, seed)

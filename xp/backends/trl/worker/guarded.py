@@ -7,6 +7,7 @@ vLLM's own key guards `/v1` only (0.22 to 0.31), while VLLM_SERVER_DEV_MODE adds
 
 from __future__ import annotations
 
+import hmac
 import os
 import runpy
 from typing import Any
@@ -16,7 +17,7 @@ from xp.security.web_origin import App, OwnOrigin, Receive, Scope, Send
 from xp.security.with_key import WantsKey
 
 KEY = "VLLM_API_KEY"
-"""Variable: vLLM's own name of it, in the server; in the trainer, what the server wants."""
+"""Variable: vLLM's own name of it, in the server; in the trainer, the secret that each server's key is made of."""
 
 
 class WithKey:
@@ -29,17 +30,32 @@ class WithKey:
         await self._own(scope, receive, send)
 
 
-def let_trl_say(key: str) -> None:
-    """Make TRL's client of such a server say the key: it has no argument for one, and connects when it is made."""
+def key_at(secret: str, url: str) -> str:
+    """Key of one server of a stage: what another user learns who takes the port of one that died opens no other."""
+    return hmac.new(secret.encode(), url.encode(), "sha256").hexdigest()
+
+
+def let_trl_say(secret: str) -> None:
+    """Make TRL's client of such a server say its key: it has no argument for one, and connects when it is made.
+
+    Args:
+        secret: of the stage, of which each server's key is made.
+    """
     from trl.generation import vllm_generation
 
     base: Any = vllm_generation.VLLMClient
-    said = f"Bearer {key}"
 
     class GuardedClient(base):  # type: ignore[misc]
         def check_server(self, *args: Any, **kwargs: Any) -> None:
-            self.session.headers["Authorization"] = said
+            self._say_key()
             super().check_server(*args, **kwargs)
+
+        def init_communicator(self, *args: Any, **kwargs: Any) -> None:
+            self._say_key()
+            super().init_communicator(*args, **kwargs)
+
+        def _say_key(self) -> None:
+            self.session.headers["Authorization"] = f"Bearer {key_at(secret, self.base_url)}"
 
     vllm_generation.VLLMClient = GuardedClient
 

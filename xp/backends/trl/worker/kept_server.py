@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from xp.backends.trl.worker.config import VLLMServer
+from xp.backends.trl.worker.guarded import key_at
 from xp.backends.trl.worker.server import process_of, tail, vllm, wait_up
 from xp.backends.trl.worker.server_link import ServerLink, ServerState
 from xp.backends.trl.worker.server_watch import Address, ServerWatch, end_stage
@@ -29,7 +30,7 @@ TRANSFER_S = 1800.0
 def kept(
     server: VLLMServer, model: str, devices: str, log: Path, link: ServerLink, max_restarts: int = MAX_RESTARTS
 ) -> Iterator[str]:
-    """Serve a model with vLLM for as long as the block lasts; gives the key, the same after a restart.
+    """Serve a model with vLLM for as long as the block lasts; gives the secret that each server's key is made of.
 
     Args:
         server: arguments and deadlines.
@@ -49,7 +50,7 @@ def kept(
         keeper.is_told.wait()
         if keeper.fault is not None:
             raise keeper.fault
-        yield keeper.key
+        yield keeper.secret
     except (Exception, SystemExit) as error:
         if keeper.fault is None or keeper.fault is error:
             raise
@@ -67,7 +68,7 @@ class _Keeper:
     ) -> None:
         self._server, self._model, self._devices, self._log, self._link = server, model, devices, log, link
         self._max_restarts = max_restarts
-        self.key = secrets.token_hex(32)
+        self.secret = secrets.token_hex(32)
         self.is_told, self.is_over = threading.Event(), threading.Event()
         """The first server has come up, or has not; no server is wanted any more."""
         self.fault: XpError | None = None
@@ -89,12 +90,13 @@ class _Keeper:
         """Runs one server; how it was lost, or nothing where it was wanted no longer."""
         port = free_port()
         program = vllm(self._server, self._model, self._devices, port)
-        address = Address(f"http://{HOST}:{port}", self.key, program.probe)
+        url = f"http://{HOST}:{port}"
+        address = Address(url, key_at(self.secret, url), program.probe)
         print(
             f"vLLM serves {self._model} on {address.url} (accelerators {self._devices}); its log is {self._log}",
             flush=True,
         )
-        with process_of(program, self.key, self._log) as process:
+        with process_of(program, address.key, self._log) as process:
             wait_up(process, program.name, address, self._server.start_timeout_s, self._log, self.is_over)
             self._link.tell(ServerState(number, address.url))
             self.is_told.set()

@@ -18,6 +18,7 @@ from typing import NamedTuple, Self
 from urllib.error import HTTPError
 
 from xp.errors import ExitCode
+from xp.security.loopback import is_own_listener
 
 POLL_S = 1.0
 PROBE_S = 10.0
@@ -95,7 +96,12 @@ def end_stage(fault: str, is_over: threading.Event) -> None:
 
 
 def is_answering(address: Address, timeout_s: float) -> bool:
-    """Returns whether the engine answers its probe; a server that does not know its path answers as well as it can."""
+    """Returns whether the engine answers its probe; a server that does not know its path answers as well as it can.
+
+    Nothing is sent where another user has taken the port.
+    """
+    if not is_own_listener(int(address.url.rpartition(":")[2])):
+        return False
     request = urllib.request.Request(address.url + address.probe, headers={"Authorization": f"Bearer {address.key}"})
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
