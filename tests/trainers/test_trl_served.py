@@ -182,8 +182,16 @@ def test_trls_own_client_says_the_key_from_its_first_request_on(monkeypatch: pyt
     url = f"http://127.0.0.1:{server.server_port}"
     client = vllm_generation.VLLMClient(base_url=url)
     assert client.get_world_size() == 1
-    server.shutdown()
-    server.server_close()
+    other = ThreadingHTTPServer(("127.0.0.1", 0), Endpoints)
+    threading.Thread(target=other.serve_forever, daemon=True).start()
+    client.base_url = f"http://127.0.0.1:{other.server_port}"
+    first = len(Endpoints.asked)
+    assert client.get_world_size() == 1
+    assert Endpoints.asked[first:] == [("/get_world_size", f"Bearer {guarded.key_at('the-secret', client.base_url)}")]
+    del Endpoints.asked[first:]
+    for one in (server, other):
+        one.shutdown()
+        one.server_close()
     assert [path for path, _ in Endpoints.asked] == ["/health", "/v1/models", "/get_world_size"]
     assert {said for path, said in Endpoints.asked if path != "/health"} == {
         f"Bearer {guarded.key_at('the-secret', url)}"

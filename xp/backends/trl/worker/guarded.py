@@ -11,6 +11,7 @@ import hmac
 import os
 import runpy
 from typing import Any
+from urllib.parse import urlsplit
 
 from xp.security import loopback
 from xp.security.web_origin import App, OwnOrigin, Receive, Scope, Send
@@ -45,17 +46,15 @@ def let_trl_say(secret: str) -> None:
 
     base: Any = vllm_generation.VLLMClient
 
+    def say_key(request: Any) -> Any:
+        parts = urlsplit(request.url)
+        request.headers["Authorization"] = f"Bearer {key_at(secret, f'{parts.scheme}://{parts.netloc}')}"
+        return request
+
     class GuardedClient(base):  # type: ignore[misc]
         def check_server(self, *args: Any, **kwargs: Any) -> None:
-            self._say_key()
+            self.session.auth = say_key
             super().check_server(*args, **kwargs)
-
-        def init_communicator(self, *args: Any, **kwargs: Any) -> None:
-            self._say_key()
-            super().init_communicator(*args, **kwargs)
-
-        def _say_key(self) -> None:
-            self.session.headers["Authorization"] = f"Bearer {key_at(secret, self.base_url)}"
 
     vllm_generation.VLLMClient = GuardedClient
 
