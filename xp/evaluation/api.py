@@ -8,7 +8,7 @@ import ssl
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -17,6 +17,7 @@ from xp.envs.retry import backoff_s, retry_after_s
 from xp.envs.target import is_loopback
 from xp.errors import ExitCode, XpError
 from xp.evaluation.settings import Endpoint
+from xp.exchange import post
 from xp.security.secrets import Redactor
 
 MAX_REPLY_BYTES: Final = 16 * 1024 * 1024
@@ -24,6 +25,10 @@ MOST_WAIT_S: Final = 300.0
 """A longer pause is not waited for: the evaluation stops, and goes on when it is called again."""
 TAKEN: Final = (200, 400, 422)
 """Status codes of a running API's answer to a small request."""
+MOST_TOKENS: Final = 10**9
+"""A larger number of tokens in one answer is no count."""
+MOST_DEPTH: Final = 100
+"""Levels of nesting in a message."""
 SHOWN: Final = 300
 """Characters of an API's own message in one of xp's."""
 
@@ -140,15 +145,17 @@ class Api:
         return status in TAKEN
 
     def _send(self, body: bytes) -> tuple[int, http.client.HTTPMessage, bytes]:
-        connection = self._connection()
-        connection.request("POST", f"{urlsplit(self.url).path}/chat/completions", body, self._headers)
-        response = connection.getresponse()
-        reply = response.read(MAX_REPLY_BYTES + 1)
-        if len(reply) > MAX_REPLY_BYTES:
-            raise http.client.HTTPException(f"a reply of more than {MAX_REPLY_BYTES} bytes")
-        if response.will_close:
+        reply = post(
+            self._connection(),
+            f"{urlsplit(self.url).path}/chat/completions",
+            body,
+            self._headers,
+            limit_s=self._endpoint.timeout_s,
+            max_bytes=MAX_REPLY_BYTES,
+        )
+        if reply.is_last:
             self._drop()
-        return response.status, response.headers, reply
+        return reply.status, reply.headers, reply.body
 
     def _connection(self) -> http.client.HTTPConnection:
         found: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
@@ -203,7 +210,7 @@ class Api:
         try:
             error = json.loads(reply)["error"]
             text = str(error["message"] if isinstance(error, dict) else error)
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             text = reply.decode("utf-8", "replace")
         text = self._redactor.redact(" ".join(text.split()))
         return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
@@ -214,18 +221,37 @@ class Api:
             message = value["choices"][0]["message"]
             if not isinstance(message, dict):
                 raise TypeError("a message that is no object")
-        except (ValueError, LookupError, TypeError) as error:
+            if is_deep(message):
+                raise ValueError(f"a message nested more than {MOST_DEPTH} levels deep")
+        except (ValueError, LookupError, TypeError, RecursionError) as error:
             raise XpError(
                 f"{self.url} does not speak the chat-completions protocol: {type(error).__name__} {error}"
                 f" in {self._told(reply)!r}",
                 ExitCode.ENVIRONMENT,
             ) from None
-        usage = value.get("usage") or {}
+        usage = value.get("usage")
+        usage = usage if isinstance(usage, dict) else {}
         return Answer(message, _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens")))
 
 
 def _count(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_TOKENS else None
+
+
+def is_deep(value: Any) -> bool:
+    """Returns whether a JSON value is nested too deeply to be written again from any place of the program."""
+    level = [value]
+    for _ in range(MOST_DEPTH):
+        level = [child for one in level for child in _children(one)]
+        if not level:
+            return False
+    return True
+
+
+def _children(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
 
 
 def _is_too_long(reply: bytes) -> bool:

@@ -14,7 +14,7 @@ from xp.episode.episode import Episode
 from xp.episode.outcome import Reply
 from xp.episode.tools_prompt import as_user, with_tools
 from xp.episode.trajectory import Tokens, Trajectory, trajectory
-from xp.evaluation.api import Answer, DialogueFails, TooLong
+from xp.evaluation.api import Answer, DialogueFails, TooLong, is_deep
 from xp.evaluation.settings import ToolCalls
 from xp.tasks.row import TaskRow
 
@@ -180,7 +180,7 @@ def _arguments(value: Any) -> Any:
         parsed = json.loads(value) if value.strip() else {}
     except (ValueError, RecursionError):
         return value
-    return parsed if isinstance(parsed, dict) else value
+    return parsed if isinstance(parsed, dict) and not is_deep(parsed) else value
 
 
 def _text(arguments: Any) -> str:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import re
-import urllib.error
+import threading
 import urllib.request
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
+
+from xp.exchange import body_of
 
 HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 HUB_TIMEOUT_S: Final = 3.0
@@ -45,16 +48,25 @@ def _from_hub(name: str) -> dict[str, Any] | None:
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
         return None
     endpoint = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
-    try:
-        with urllib.request.urlopen(f"{endpoint}/{name}/resolve/main/config.json", timeout=HUB_TIMEOUT_S) as answer:
-            return _mapping(answer.read(MAX_BYTES))
-    except (OSError, ValueError):
-        return None
+    found: list[dict[str, Any] | None] = []
+
+    def ask() -> None:
+        try:
+            with urllib.request.urlopen(f"{endpoint}/{name}/resolve/main/config.json", timeout=HUB_TIMEOUT_S) as answer:
+                found.append(_mapping(body_of(answer, MAX_BYTES)))
+        except (OSError, ValueError, http.client.HTTPException):
+            found.append(None)
+
+    # The timeout of a socket bounds a single piece of the answer; a thread can be left behind, whatever it waits for.
+    asking = threading.Thread(target=ask, name="xp-hub", daemon=True)
+    asking.start()
+    asking.join(HUB_TIMEOUT_S)
+    return found[0] if found else None
 
 
 def _mapping(content: bytes) -> dict[str, Any] | None:
     try:
         value = json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None

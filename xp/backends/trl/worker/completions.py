@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import urllib.error
 import urllib.request
@@ -133,7 +134,7 @@ class ServerWriter:
             raise _Hiccup(fault) if error.code >= 500 else self._failed(fault) from None
         except TimeoutError as error:
             raise self._lost(f"{error} after {TIMEOUT_S:g} s") from None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError, http.client.HTTPException) as error:
             raise _Hiccup(str(error)) from None
 
     def _failed(self, fault: str) -> XpError:

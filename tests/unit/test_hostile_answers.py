@@ -1,0 +1,137 @@
+"""Answers of a hostile HTTP server: each client of xp ends with a typed error, in time and in bounded memory."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.stubs.raw_server import raw_server, whole
+from xp.backends.trl.worker.completions import ServerWriter
+from xp.backends.trl.worker.config import TRLSampling
+from xp.backends.trl.worker.writing import GenerationRequest
+from xp.errors import ExitCode, XpError
+from xp.evaluation.api import Answer, Api, Unavailable, is_deep
+from xp.evaluation.play import _arguments
+from xp.evaluation.settings import settings
+from xp.models.files import _from_hub
+
+MESSAGES = [{"role": "user", "content": "Hi"}]
+DEEP = b"[" * 200_000
+
+
+def asked(url: str, **given: Any) -> Answer:
+    words = {f"model.{name}": value for name, value in {"max_attempts": 2, **given}.items()}
+    return Api(settings({"model.url": f"{url}/v1", **words}).model, "m", None, lambda _: None).ask(MESSAGES, [], 0.0)
+
+
+def said(message: Any, **more: Any) -> bytes:
+    return json.dumps({"choices": [{"message": message}], **more}).encode()
+
+
+def dripping(head: bytes) -> Iterator[bytes]:
+    yield head
+    for _ in range(100):
+        time.sleep(0.1)
+        yield b" "
+
+
+def test_an_answer_nested_without_end_breaks_the_protocol() -> None:
+    with raw_server(lambda: whole(DEEP)) as url, pytest.raises(XpError, match="does not speak") as caught:
+        asked(url)
+    assert caught.value.code is ExitCode.ENVIRONMENT
+
+
+def test_an_error_nested_without_end_is_shown_as_text() -> None:
+    with raw_server(lambda: whole(DEEP, "500 X")) as url, pytest.raises(Unavailable, match=r"HTTP 500: \[\[\["):
+        asked(url)
+
+
+def test_a_message_that_could_not_be_written_again_breaks_the_protocol() -> None:
+    deep: Any = "x"
+    for _ in range(300):
+        deep = [deep]
+    with raw_server(lambda: whole(said({"content": deep}))) as url:
+        with pytest.raises(XpError, match="nested more than 100 levels"):
+            asked(url)
+    text = json.dumps({"x": deep})
+    assert is_deep(deep)
+    assert not is_deep({"x": [1, {"y": "z"}]})
+    assert _arguments(text) == text  # for the episode, which calls it malformed
+
+
+@pytest.mark.parametrize("usage", [[1], "x", 3, {"prompt_tokens": 10**30}, {"prompt_tokens": [1]}, None])
+def test_a_usage_that_is_none_counts_nothing(usage: Any) -> None:
+    with raw_server(lambda: whole(said({"content": "a"}, usage=usage))) as url:
+        assert asked(url).prompt_tokens is None
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 1000\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nX:",
+        b"HTTP/1.1 ",
+    ],
+    ids=["body", "body without a length", "last body", "header", "status"],
+)
+def test_an_answer_that_comes_byte_by_byte_ends_at_the_deadline(head: bytes) -> None:
+    began = time.monotonic()
+    with raw_server(lambda: dripping(head)) as url:
+        with pytest.raises(Unavailable, match="TimeoutError: no complete answer in 0.4 s"):
+            asked(url, timeout_s=0.4, max_attempts=1)
+    assert time.monotonic() - began < 3  # one try, and a dialogue of one word
+
+
+@pytest.mark.parametrize("head", [b"", b"Content-Length: 1000000000\r\n", b"Transfer-Encoding: chunked\r\n"])
+def test_an_answer_without_end_is_read_to_its_bound_only(head: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xp.evaluation.api.MAX_REPLY_BYTES", 1_000_000)
+    num_sent = 0
+
+    def endless() -> Iterator[bytes]:
+        nonlocal num_sent
+        yield b"HTTP/1.1 200 OK\r\n" + head + b"\r\n"
+        yield b"-1\r\n" if b"chunked" in head else b""
+        for _ in range(1000):
+            num_sent += 1
+            yield b"x" * 100_000
+
+    with raw_server(endless) as url, pytest.raises(Unavailable, match="a reply of more than 1000000 bytes"):
+        asked(url, max_attempts=1, timeout_s=5)
+    assert num_sent < 400  # of two requests, with what the sockets hold
+
+
+def test_an_answer_that_breaks_off_is_tried_again() -> None:
+    answers = iter(([whole(said({"content": "a"}))[0][:-5]], whole(said({"content": "b"}))))
+    with raw_server(lambda: next(answers)) as url:
+        assert asked(url).message == {"content": "b"}
+
+
+@pytest.mark.parametrize("body", [DEEP, b"{}"], ids=["deep", "drip"])
+def test_a_hub_that_answers_badly_leaves_a_model_unknown(
+    body: bytes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("xp.models.files.HUB_TIMEOUT_S", 0.4)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    began = time.monotonic()
+    slow = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n"
+    with raw_server(lambda: whole(body) if body is DEEP else dripping(slow)) as url:
+        monkeypatch.setenv("HF_ENDPOINT", url)
+        _from_hub.cache_clear()
+        assert _from_hub("Org/Model") is None
+    _from_hub.cache_clear()
+    assert time.monotonic() - began < 3
+
+
+@pytest.mark.parametrize("answer", [whole(DEEP), [b"nonsense\r\n\r\n"]], ids=["deep", "no http"])
+def test_an_engine_that_answers_badly_is_lost(answer: list[bytes]) -> None:
+    sampling = TRLSampling(64, 8, 32, temperature=1.0, top_p=1.0, top_k=None, seed=1, stop=())
+    with raw_server(lambda: answer) as url, pytest.raises(XpError, match="the vLLM server failed") as caught:
+        ServerWriter(url, sampling, [], "log", pause_s=0.01).answer(GenerationRequest([1], 8, seed=1))
+    assert caught.value.code is ExitCode.STAGE_FAILED

@@ -1,0 +1,114 @@
+"""One HTTP request and its whole answer, within a deadline and a size.
+
+The timeout of a socket bounds the wait for each piece of an answer, so a server that sends one byte at a time would
+hold its client for ever.
+"""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Final, NamedTuple, Self
+
+PIECE: Final = 64 * 1024
+"""Bytes that are read at a time."""
+REPEAT_S: Final = 0.05
+"""Pause between two attempts to end an exchange that is late; a socket cannot be ended during a TLS handshake."""
+
+
+class WholeReply(NamedTuple):
+    """An answer, read to its end."""
+
+    status: int
+    headers: http.client.HTTPMessage
+    body: bytes
+    is_last: bool
+    """True if the server takes no further request on this connection."""
+
+
+def post(
+    connection: http.client.HTTPConnection,
+    path: str,
+    body: bytes,
+    headers: Mapping[str, str],
+    *,
+    limit_s: float,
+    max_bytes: int,
+) -> WholeReply:
+    """Send a request and read its answer.
+
+    Args:
+        connection: connected if it is not yet; useless after an exception.
+        path: of the request.
+        body: of the request.
+        headers: of the request.
+        limit_s: from now to the end of the answer.
+        max_bytes: largest size of the answer's body.
+
+    Raises:
+        TimeoutError: the answer is not complete in time.
+        OSError: no connection, or a broken one.
+        http.client.HTTPException: an answer that is too large, incomplete or no HTTP.
+    """
+    with _Cutoff(connection, limit_s) as cutoff:
+        if connection.sock is None:
+            connection.connect()
+        cutoff.socket = connection.sock
+        connection.request("POST", path, body, headers)
+        response = connection.getresponse()
+        is_last = response.will_close
+        reply = WholeReply(response.status, response.headers, body_of(response, max_bytes), is_last)
+    return reply
+
+
+def body_of(response: http.client.HTTPResponse, max_bytes: int) -> bytes:
+    """The body of an answer; raises http.client.HTTPException where it is too large or ends too early."""
+    found = bytearray()
+    # `read` would take a chunk of negative size for the rest of the connection, whatever its length.
+    while piece := response.read1(PIECE):
+        found += piece
+        if len(found) > max_bytes:
+            raise http.client.HTTPException(f"a reply of more than {max_bytes} bytes")
+    if response.length:
+        raise http.client.IncompleteRead(b"", response.length)
+    response.close()
+    return bytes(found)
+
+
+class _Cutoff:
+    """Ends an exchange at its deadline: its block then raises TimeoutError.
+
+    Args:
+        connection: whose socket is shut down.
+        limit_s: seconds of the block.
+    """
+
+    def __init__(self, connection: http.client.HTTPConnection, limit_s: float) -> None:
+        self._connection, self._limit_s = connection, limit_s
+        self.socket: socket.socket | None = None
+        """Kept, since a connection forgets the socket of its last answer while the answer is read."""
+        self._is_over, self._is_late = threading.Event(), False
+        self._thread = threading.Thread(target=self._run, name="xp-deadline", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+        if self._is_late and (error is None or isinstance(error, (OSError, http.client.HTTPException))):
+            raise TimeoutError(f"no complete answer in {self._limit_s:g} s") from None
+
+    def _run(self) -> None:
+        if self._is_over.wait(self._limit_s):
+            return
+        self._is_late = True
+        while not self._is_over.wait(REPEAT_S):
+            for one in {self.socket, self._connection.sock} - {None}:
+                with suppress(OSError):
+                    # Not SSLSocket's own method, which takes the encryption away from the thread that reads.
+                    socket.socket.shutdown(one, socket.SHUT_RDWR)
