@@ -31,7 +31,10 @@ def _guarded(argv: Sequence[str] | None) -> int:
     except XpError as error:
         if "--debug" in arguments:
             raise
-        print(f"xp: {error}", file=sys.stderr)
+        from xp.security.secrets import Redactor
+
+        # A refused word is repeated in the message, and may be a URL with a password.
+        print(f"xp: {Redactor().redact(str(error))}", file=sys.stderr)
         return int(error.code)
     except KeyboardInterrupt:
         print("xp: interrupted", file=sys.stderr)

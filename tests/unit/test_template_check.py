@@ -14,7 +14,7 @@ from tests.tiny import tokenizer_and_model
 from xp.codec import decode
 from xp.compose import compose
 from xp.doctor.finding import Verdict
-from xp.doctor.template import chat_template
+from xp.doctor.template import chat_template, hold_against_tasks
 from xp.envs.base import Message
 from xp.envs.config import Chat, Dialect, ToolsPrompt
 from xp.episode.dialects import SYNTAX
@@ -203,6 +203,22 @@ def test_the_doctor_refuses_a_model_that_would_not_be_told_of_its_tools(tmp_path
     assert (found["template"].verdict, found["template"].code) == (Verdict.FAULT, ExitCode.PLAN)
     assert "set model.tools_prompt=system" in found["template"].text
     assert found["system"].verdict is Verdict.OK
+
+
+@pytest.mark.integration
+def test_a_template_that_does_not_end_is_a_fault_with_the_way_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("xp.doctor.template.TIMEOUT_S", 0.01)
+    tokens("smollm2")._tokenizer.save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    spec = compose(["model=hf", f"model.path={tmp_path}"])
+    (found,) = chat_template(spec, tmp_path)
+    assert (found.verdict, found.code) == (Verdict.FAULT, ExitCode.PLAN)
+    assert "may never end" in found.text
+    assert "choose another model" in found.text
+    with pytest.raises(XpError, match="may never end"):
+        hold_against_tasks([spec])
 
 
 def test_a_report_of_no_faults_says_so() -> None:

@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Final
 
 from xp.backends.stages.episode import chat_of
 from xp.backends.stages.model import start_place
@@ -21,6 +22,7 @@ from xp.models.files import local_directory
 from xp.spec import RunSpec
 from xp.tasks.manifest import TABLE
 
+TIMEOUT_S: Final = 120.0
 PROGRAM = "xp.tasks.template_check"
 
 
@@ -37,14 +39,20 @@ def chat_template(spec: RunSpec, outputs: Path) -> Iterator[Finding]:
     except XpError:
         yield unknown("template", "there is no Python with transformers to ask")
         return
-    done = subprocess.run(
-        [python, "-m", PROGRAM, place, json.dumps(asdict(chat_of(spec))), *_prepared(spec, outputs)],
-        env={**os.environ, **QUIET, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    try:
+        done = subprocess.run(
+            [python, "-m", PROGRAM, place, json.dumps(asdict(chat_of(spec))), *_prepared(spec, outputs)],
+            env={**os.environ, **QUIET, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"},
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        told = f"{place}: the chat template renders a short dialogue for more than {TIMEOUT_S:g} s, so it may never end"
+        way_out = "read it (tokenizer_config.json, chat_template.jinja), and mend it or choose another model"
+        yield fault("template", f"{told}; {way_out}; if only this machine is slow, try again", ExitCode.PLAN)
+        return
     if done.returncode:
         yield unknown("template", f"{python} could not read {place}: {(done.stderr.strip().splitlines() or ['?'])[-1]}")
         return

@@ -5,11 +5,11 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from xp.plugins import Kind
 from xp.spec.open_name import OpenName
-from xp.spec.section import Count, EnvVarName, ImagePlace, LocalPath, Section
+from xp.spec.section import Count, EnvVarName, ImagePlace, LocalPath, Section, check_urls_below
 
 
 class BackendName(StrEnum):
@@ -140,3 +140,8 @@ class Backend(Section):
     """CPU threads of the trainer; used where hardware has no accelerator."""
     overrides: dict[str, Any]
     """Native keys of the trainer, passed through; one that xp renders itself is an error."""
+
+    @field_validator("overrides", mode="before")
+    @classmethod
+    def _urls_of_overrides(cls, overrides: Any) -> Any:
+        return check_urls_below(overrides)

@@ -22,6 +22,7 @@ from xp.spec.section import (
     Seconds,
     Section,
     check_plain_url,
+    check_urls_below,
 )
 from xp.spec.tasks import HeldOutSpec, SelectionSpec
 
@@ -147,6 +148,11 @@ class EnvMember(Section):
     @classmethod
     def _is_there(cls, provider: str) -> str:
         return provider if ":" in provider else checked_name(Kind.PROVIDER, provider, ", or package.module:Class")
+
+    @field_validator("options", mode="before")
+    @classmethod
+    def _urls_of_options(cls, options: Any) -> Any:
+        return check_urls_below(options)
 
     @field_validator("options", mode="after")
     @classmethod

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
 from xp.envs.config import Dialect, ToolsPrompt
 from xp.spec.open_name import DialectName
-from xp.spec.section import Count, Fraction, LocalPath, Name, Section
+from xp.spec.section import Count, Fraction, LocalPath, Name, Section, check_urls_below
 
 
 class DType(StrEnum):
@@ -119,6 +119,11 @@ class Model(Section):
     """None: all weights are trained."""
     architecture: Architecture | None
     """None where no trainer needs it, or where `build` says it."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _urls(cls, content: Any) -> Any:
+        return check_urls_below(content)
 
     @model_validator(mode="after")
     def _dialect_is_known(self) -> Model:

@@ -10,7 +10,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from xp.plugins import Kind
 from xp.spec.open_name import OpenName, checked_options
-from xp.spec.section import Count, ImageName, LocalPath, Name, Seconds, Section, check_plain_url
+from xp.spec.section import Count, ImageName, LocalPath, Name, Seconds, Section, check_plain_url, check_urls_below
 
 
 class Hardware(Section):
@@ -100,6 +100,11 @@ class LauncherSpec(Section):
     """Modal: of one stage."""
     secret_name: Name | None
     """Modal: the Modal Secret that holds the values of the run's secrets; None where a run has none."""
+
+    @field_validator("options", mode="before")
+    @classmethod
+    def _urls_of_options(cls, options: Any) -> Any:
+        return check_urls_below(options)
 
     @field_validator("options", mode="after")
     @classmethod

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -20,6 +21,14 @@ def local_path(text: str) -> str:
             " and give that directory"
         )
     return text
+
+
+USER_IN_URL = re.compile(r"://[^\s/?#]*@")
+"""User information of a URL, wherever in a text."""
+WITHOUT_USER = (
+    "a URL with a user or a password, which would be stored with the run; leave them out, put the secret into an"
+    " environment variable, and give the name of the variable where one is taken (env.secrets, api_key_var, model.key)"
+)
 
 
 LocalPath = Annotated[str, AfterValidator(local_path)]
@@ -66,6 +75,34 @@ def check_plain_url(url: str) -> str:
             "a URL is stored with the run, so it must have no user, password or query; name a secret instead"
         )
     return url
+
+
+def user_in_url(value: Any, path: str = "") -> str | None:
+    """The path of the first text below a value with a URL that has a user or a password; None: there is none.
+
+    Args:
+        value: mappings, lists and texts.
+        path: of the value, which is put before.
+    """
+    todo = [(path, value)]
+    while todo:
+        place, one = todo.pop()
+        if isinstance(one, str) and USER_IN_URL.search(one):
+            return place
+        if isinstance(one, Mapping):
+            if any(isinstance(key, str) and USER_IN_URL.search(key) for key in one):
+                return place
+            todo += [(f"{place}.{key}" if place else str(key), child) for key, child in one.items()]
+        elif isinstance(one, (list, tuple)):
+            todo += [(f"{place}.{number}" if place else str(number), child) for number, child in enumerate(one)]
+    return None
+
+
+def check_urls_below(value: Any) -> Any:
+    """Raise ValueError, with the path, where a text below the value has a URL with a user or a password."""
+    if (path := user_in_url(value)) is not None:
+        raise ValueError(f"{path}: {WITHOUT_USER}" if path else WITHOUT_USER)
+    return value
 
 
 class Section(BaseModel):
