@@ -60,8 +60,7 @@ def post(
         connection.request("POST", path, body, headers)
         response = connection.getresponse()
         is_last = response.will_close
-        reply = WholeReply(response.status, response.headers, body_of(response, max_bytes), is_last)
-    return reply
+        return WholeReply(response.status, response.headers, body_of(response, max_bytes), is_last)
 
 
 def body_of(response: http.client.HTTPResponse, max_bytes: int) -> bytes:
@@ -108,7 +107,8 @@ class _Cutoff:
             return
         self._is_late = True
         while not self._is_over.wait(REPEAT_S):
-            for one in {self.socket, self._connection.sock} - {None}:
-                with suppress(OSError):
-                    # Not SSLSocket's own method, which takes the encryption away from the thread that reads.
-                    socket.socket.shutdown(one, socket.SHUT_RDWR)
+            for one in (self.socket, self._connection.sock):
+                if one is not None:
+                    with suppress(OSError):
+                        # Not SSLSocket's own method, which takes the encryption away from the thread that reads.
+                        socket.socket.shutdown(one, socket.SHUT_RDWR)

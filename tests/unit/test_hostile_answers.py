@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -84,7 +83,7 @@ def test_a_usage_that_is_none_counts_nothing(usage: Any) -> None:
 def test_an_answer_that_comes_byte_by_byte_ends_at_the_deadline(head: bytes) -> None:
     began = time.monotonic()
     with raw_server(lambda: dripping(head)) as url:
-        with pytest.raises(Unavailable, match="TimeoutError: no complete answer in 0.4 s"):
+        with pytest.raises(Unavailable, match=r"TimeoutError: no complete answer in 0\.4 s"):
             asked(url, timeout_s=0.4, max_attempts=1)
     assert time.monotonic() - began < 3  # one try, and a dialogue of one word
 
@@ -114,9 +113,7 @@ def test_an_answer_that_breaks_off_is_tried_again() -> None:
 
 
 @pytest.mark.parametrize("body", [DEEP, b"{}"], ids=["deep", "drip"])
-def test_a_hub_that_answers_badly_leaves_a_model_unknown(
-    body: bytes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_hub_that_answers_badly_leaves_a_model_unknown(body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("xp.models.files.HUB_TIMEOUT_S", 0.4)
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")
     began = time.monotonic()
