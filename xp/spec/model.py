@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from xp.envs.config import Dialect, ToolsPrompt
 from xp.spec.open_name import DialectName
@@ -120,10 +120,15 @@ class Model(Section):
     architecture: Architecture | None
     """None where no trainer needs it, or where `build` says it."""
 
-    @model_validator(mode="before")
+    @field_validator("name", "path", mode="before")
     @classmethod
-    def _urls(cls, content: Any) -> Any:
-        return check_urls_below(content)
+    def _url(cls, text: Any) -> Any:
+        return check_urls_below(text)
+
+    @model_validator(mode="after")
+    def _urls(self) -> Model:
+        check_urls_below(self.model_dump())
+        return self
 
     @model_validator(mode="after")
     def _dialect_is_known(self) -> Model:
