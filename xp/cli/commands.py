@@ -134,7 +134,7 @@ def runs(asked: Namespace) -> int:
         from xp.cli.episode import show_episode
 
         return show_episode(asked)
-    elif asked.action in (None, "list"):
+    elif asked.action == "list":
         view.show_all(asked.outputs, as_json=asked.json)
     else:
         run = directory_of(asked.outputs, asked.run)

@@ -8,9 +8,10 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Final
 
-from xp.cli.arguments import COMMANDS, Parser
+from xp.cli.argument_types import Parser
+from xp.cli.arguments import COMMANDS
 from xp.cli.epilogs import EPILOG
-from xp.errors import XpError
+from xp.errors import XpError, nearest
 
 _SECTIONS: Final = ("env", "model", "algorithm", "training", "evaluation", "backend", "hardware", "launcher")
 _KEYS: Final = ("seed", "name", *_SECTIONS)
@@ -33,13 +34,16 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     if is_open:
         words = [words[0], *_with_values(words[1:], flags[words[0]])]
     words, outputs = (words, Path("outputs")) if is_open or words[0] == "env" else _outputs_of(words)
+    words = _with_action(words, flags)
     asked, unknown = parser.parse_known_args(words)
+    action = getattr(asked, "action", None)
+    called = f"{asked.command} {action}" if action else asked.command
     for word in unknown:
-        _refuse_flag_of_another(word, asked.command, flags)
+        if not is_open or _owners(word, called, flags):
+            raise XpError(_not_taken(word, called, flags))
     if is_open:
         asked.overrides = [*asked.overrides, *unknown]
-    elif unknown:
-        raise XpError(f"{unknown[0]}: unknown argument; see python -m xp {asked.command} --help")
+        _check_configuration(asked)
     asked.outputs = outputs
     return asked
 
@@ -50,7 +54,7 @@ def outputs_of(words: Sequence[str]) -> Path:
 
 
 def build() -> tuple[Parser, Mapping[str, frozenset[str]]]:
-    """The parser, and the flags of each command."""
+    """The parser, and the flags of each command and of each action, as `runs list`."""
     from xp import __version__
 
     parser = Parser(
@@ -64,7 +68,7 @@ def build() -> tuple[Parser, Mapping[str, frozenset[str]]]:
     found = parser.add_subparsers(
         title="commands", dest="command", metavar="COMMAND", parser_class=Parser, prog="python -m xp"
     )
-    flags = {}
+    flags: dict[str, frozenset[str]] = {}
     for name, command in COMMANDS.items():
         one = found.add_parser(
             name,
@@ -75,7 +79,7 @@ def build() -> tuple[Parser, Mapping[str, frozenset[str]]]:
         )
         command.add(one)
         one.add_argument("--debug", action="store_true", help="show a traceback instead of one message")
-        flags[name] = frozenset(flag for action in _actions(one) for flag in action.option_strings)
+        flags |= _flags(one, name)
     return parser, flags
 
 
@@ -90,14 +94,33 @@ def _outputs_of(words: Sequence[str]) -> tuple[list[str], Path]:
     return [word for word in words if not word.startswith("outputs=")], root
 
 
-def _actions(parser: argparse.ArgumentParser) -> list[argparse.Action]:
-    """Actions of a parser and of its subcommands."""
-    found = list(parser._actions)
+def _flags(parser: argparse.ArgumentParser, name: str) -> dict[str, frozenset[str]]:
+    """Flags of a command and of each of its actions."""
+    found = {name: frozenset(flag for action in parser._actions for flag in action.option_strings)}
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
-            for child in action.choices.values():
-                found += _actions(child)
+            for child, one in action.choices.items():
+                found |= _flags(one, f"{name} {child}")
     return found
+
+
+def _with_action(words: list[str], flags: Mapping[str, frozenset[str]]) -> list[str]:
+    """The words with the action of a command directly behind it; `runs` without one lists.
+
+    Raises:
+        XpError: no action is named so.
+    """
+    command, *rest = words
+    actions = [name.partition(" ")[2] for name in flags if name.startswith(f"{command} ")]
+    if not actions or (rest and rest[0] in ("-h", "--help")):
+        return words
+    place = next((at for at, word in enumerate(rest) if not word.startswith("-")), None)
+    if place is None:
+        return [command, "list", *rest] if command == "runs" else words
+    if rest[place] not in actions:
+        guess = nearest(rest[place], actions)
+        raise XpError(f"{rest[place]}: no such action of {command}{guess}; actions are {', '.join(actions)}")
+    return [command, rest.pop(place), *rest]
 
 
 def _is_word(text: str) -> bool:
@@ -116,12 +139,37 @@ def _no_command(text: str) -> str:
     )
 
 
-def _refuse_flag_of_another(word: str, command: str, flags: Mapping[str, frozenset[str]]) -> None:
+def _owners(word: str, called: str, flags: Mapping[str, frozenset[str]]) -> list[str]:
+    """Other commands that have a flag; actions of the same command alone where they have it."""
     flag = word.partition("=")[0]
-    others = [name for name, own in flags.items() if flag in own and name != command]
-    if others:
-        own = ", ".join(sorted(name for name in flags[command] if name.startswith("--") and name != "--help"))
-        raise XpError(f"{flag} is a flag of {' and '.join(others)}, not of {command}; {command} takes {own}")
+    found = [name for name, own in flags.items() if flag in own and name != called]
+    siblings = [name for name in found if name.startswith(f"{called.partition(' ')[0]} ")]
+    return siblings or found
+
+
+def _not_taken(word: str, called: str, flags: Mapping[str, frozenset[str]]) -> str:
+    """Message for an argument that a command or an action does not take."""
+    see = f"see python -m xp {called} --help"
+    flag = word.partition("=")[0]
+    if not flag.startswith("-"):
+        return f"{word}: {called} takes no further argument; {see}"
+    own = sorted(name for name in flags[called] if name.startswith("--") and name != "--help")
+    takes = f"{called} takes {', '.join(own)}; {see}"
+    if owners := _owners(word, called, flags):
+        return f"{flag} is a flag of {' and '.join(owners)}, not of {called}; {takes}"
+    return f"{flag}: no such flag of {called}{nearest(flag, own)}; {takes}"
+
+
+def _check_configuration(asked: argparse.Namespace) -> None:
+    """Refuse flags of `--cfg` without it: they would start what they were to show."""
+    given = [name for name in ("package", "resolve") if getattr(asked, name, None)]
+    if given and not asked.cfg:
+        value = f" {asked.package}" if given[0] == "package" else ""
+        command = "" if asked.command == "run" else f" {asked.command}"
+        raise XpError(
+            f"--{given[0]} belongs to --cfg job, which prints the configuration and runs nothing; write\n"
+            f"  python -m xp{command} --cfg job --{given[0]}{value}"
+        )
 
 
 def _with_values(words: Sequence[str], own: frozenset[str]) -> list[str]:

@@ -21,6 +21,7 @@ FREE_FORM = re.compile(
     r"|model\.chat_template)(\.|$)"
 )
 """Paths below which any key is legal."""
+KEY = re.compile(r"[~+]{0,2}[\w./@:$-]+")
 TRACKING = "tracking"
 """The key of the trackers. They decide no result, so that runs which differ in them alone are no sweep."""
 LISTS = re.compile(rf"env(\.members\.[^.]+)?\.options\.|{TRACKING}$")
@@ -40,8 +41,8 @@ def parse(overrides: Sequence[str]) -> tuple[list[Override], list[str]]:
     for text in map(_without_plus, overrides):
         try:
             override = parser.parse_override(text)
-        except HydraException as error:
-            faults.append(_unread(text, str(error).splitlines()[0]))
+        except HydraException:
+            faults.append(_unread(text))
             continue
         fault = _shape_fault(override)
         if fault is None:
@@ -56,13 +57,21 @@ def _without_plus(text: str) -> str:
     return text[1:] if text.startswith("+") and text[1:].partition("=")[0] in GROUPS else text
 
 
-def _unread(text: str, reason: str) -> str:
+def _unread(text: str) -> str:
     """Describes the fault of a text that is no override. A value that may be a secret is not repeated."""
+    key, equals, _ = text.partition("=")
     if known := _elsewhere(text):
-        return f"{text.partition('=')[0]}: {known}"
-    if text.startswith("--"):
-        return f"{text}: no such flag; see python -m xp --help"
-    return f"{text}: an override is written key=value ({reason})"
+        return f"{key}: {known}"
+    if text.startswith("-"):
+        return f"{key}: no such flag; see python -m xp --help"
+    if not equals:
+        return f"{text}: an override is written key=value or group=option; this word has no `=`"
+    if not KEY.fullmatch(key):
+        return f"{key!r}: an override is written key=value; a key is made of letters, digits, _ and dots"
+    return (
+        f"{key}: an override is written key=value, and this value cannot be read;"
+        f" put text with special characters into quotes: '{key}=\"...\"'"
+    )
 
 
 def _elsewhere(text: str) -> str | None:
