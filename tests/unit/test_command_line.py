@@ -45,11 +45,24 @@ def test_every_command_explains_itself(words: str, capsys: pytest.CaptureFixture
         ("doctor --trials 3", "--trials is a flag of search, not of doctor"),
         ("plan --python x", "--python is a flag of install"),
         ("runs list --csv", "--csv"),
-        ("runs shwo x", "invalid choice"),
+        ("runs shwo x", "did you mean show?"),
         ("search --trials 0", "not a whole number from 1 on"),
         ("plan algorithm.group_size=4", "did you mean training.group_size?"),
         ("--cfg job --package trainig", "no section trainig; there are: "),
-        ("parity no.such", "no.such: no key begins so"),
+        ("parity no.such", "no key begins with no.such"),
+        ("--package training", "--cfg job --package training"),
+        ("plan --resolve", "plan --cfg job --resolve"),
+        ("plan foo", "foo: an override is written key=value or group=option; this word has no `=`"),
+        ("plan -x", "-x: no such flag"),
+        ("plan name=[1,", "name: an override is written key=value, and this value cannot be read"),
+        ("runs list --trials", "--trials is a flag of search, not of runs list; runs list takes --debug, --json;"),
+        ("runs compare --best", "is a flag of runs episode, not of runs compare"),
+        ("runs compare --jsno", "(did you mean --json?); runs compare takes"),
+        ("tasks lst", "lst: no such action of tasks (did you mean list?)"),
+        ("plan training.lr=1", "did you mean training.learning_rate?"),
+        ("explain algorithm.group_size", "did you mean training.group_size?"),
+        ("parity algorithm.group_size", "did you mean training.group_size?"),
+        ("env check whodunnit", "no environment (did you mean env=whodunit?)"),
     ],
 )
 def test_a_slip_is_one_message_with_the_way_out(line: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -60,11 +73,27 @@ def test_a_slip_is_one_message_with_the_way_out(line: str, words: str, capsys: p
     assert "missing EQUAL" not in said
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(f"runs {action} nope" for action in ("show", "logs", "cancel", "trust", "resume", "episode", "watch")),
+        *("report nope", "evaluate run=nope", "plan resume=nope", "eval run=nope env=echo"),
+    ],
+)
+def test_a_run_that_does_not_exist_is_always_told_alike(
+    line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*line.split(), f"outputs={tmp_path}"]) == 5
+    assert capsys.readouterr().err == "xp: no such run: nope; python -m xp runs list names the runs\n"
+
+
 def test_a_flag_may_stand_before_or_after_the_overrides() -> None:
     assert parse(["plan", "seed=2", "--files", "name=x"]).overrides == ["seed=2", "name=x"]
     assert parse(["-m", "seed=1,2"]).multirun
     assert parse(["seed=2"]).command == "run"
     assert parse(["runs", "outputs=there"]).outputs == Path("there")
+    assert parse(["runs", "--json"]).action == "list"
+    assert parse(["runs", "--json", "show", "x"]).json
 
 
 @pytest.mark.parametrize("line", ["plan +recipes=quickstart", "plan -m model=glob(tin*)", "--cfg job --resolve"])

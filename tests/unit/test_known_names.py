@@ -59,7 +59,7 @@ def test_no_answer_to_a_tutorial_repeats_a_secret(capsys: pytest.CaptureFixture[
 
 def test_a_flag_that_nobody_knows_is_told_with_its_value(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--no-such-flag", "3", "seed=2"]) == ExitCode.CONFIG
-    assert capsys.readouterr().err == "xp: --no-such-flag=3: no such flag; see python -m xp --help\n"
+    assert capsys.readouterr().err == "xp: --no-such-flag: no such flag; see python -m xp --help\n"
 
 
 def test_a_word_of_a_tutorial_is_known_below_a_section_too() -> None:

@@ -122,7 +122,7 @@ def test_the_leaderboard_ranks_by_held_out_reward_and_keeps_runs_without_one_at_
 
 
 def test_a_run_that_does_not_exist_cannot_be_compared(tmp_path: Path) -> None:
-    with pytest.raises(XpError, match="ghost: no such run below"):
+    with pytest.raises(XpError, match="no such run: ghost; python -m xp runs list"):
         leaderboard(tmp_path, ["ghost"])
 
 

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Final
 
 from xp.backends.stages.episode import chat_of, env_config, episode_secrets
-from xp.compose import compose
+from xp.compose import compose, options
 from xp.env_check.measure import Measured, measure
 from xp.env_check.report import EnvReport, report
 from xp.env_check.watch import CLOSE_S, Watch, close_within
 from xp.envs.base import EnvFault, Message, Provider
 from xp.envs.config import Chat
 from xp.envs.load import load_provider
-from xp.errors import ExitCode, XpError
+from xp.errors import ExitCode, XpError, nearest
 from xp.runs.resume import split_off
 from xp.security.secrets import resolve
 from xp.spec import EnvMember, RunSpec
@@ -137,6 +137,12 @@ def _as_overrides(rest: Sequence[str]) -> list[str]:
     target, others = rest[0], list(rest[1:])
     if "=" in target.partition("://")[0]:
         return list(rest)
+    if not any(character in target for character in "/:."):
+        known = options("env")
+        raise XpError(
+            f"{target}: no environment{nearest(f'env={target}', [f'env={name}' for name in known])}; give env=NAME,"
+            f" a URL, Org/Name or package.module:Class; options of env are {', '.join(known)}"
+        )
     address = "serve" if CLASS.fullmatch(target) else "target"
     chosen = [] if any(text.startswith("env=") for text in others) else ["env=openreward"]
     return [*chosen, f"env.{address}='{target}'", *others]

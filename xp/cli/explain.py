@@ -10,8 +10,9 @@ from typing import Any
 
 from xp.cli.parity import refused, rows
 from xp.compose import ROOT, Origin, origin_of, other_of
+from xp.compose.faults import nearest_key
 from xp.compose.native_names import hint as native_hint
-from xp.errors import XpError, nearest
+from xp.errors import XpError
 from xp.spec import RunSpec, Section
 
 
@@ -47,7 +48,7 @@ def explain(
     below = [field for field in fields.values() if field.path.startswith(f"{path}.")]
     if path not in fields and not below:
         hint = native_hint(path)
-        raise XpError(f"{path}: no such key{f'; {hint}' if hint else nearest(path, fields)}")
+        raise XpError(f"{path}: no such key{f'; {hint}' if hint else nearest_key(path, fields)}")
     if path not in fields:
         yield f"{path}: {_section_meaning(spec, path)}"
         for field in below:

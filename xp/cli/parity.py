@@ -13,7 +13,8 @@ from pathlib import Path
 
 from xp.backends.base import Meaning, Support, meant_fields, render_module
 from xp.compose import compose
-from xp.errors import XpError, nearest
+from xp.compose.faults import nearest_key
+from xp.errors import XpError
 from xp.spec import BackendName, RunSpec
 
 REFERENCE = ("env=whodunit", "model=qwen2.5-3b-instruct", "hardware=a100x4")
@@ -64,7 +65,7 @@ def below(table: Sequence[ParityRow], prefixes: Sequence[str]) -> list[ParityRow
     """The rows whose key begins with one of the prefixes, or all; raises XpError for a prefix that no key has."""
     for prefix in prefixes:
         if not any(row.field.startswith(prefix) for row in table):
-            raise XpError(f"{prefix}: no key begins so{nearest(prefix, [row.field for row in table])}")
+            raise XpError(f"no key begins with {prefix}{nearest_key(prefix, [row.field for row in table])}")
     return [row for row in table if not prefixes or row.field.startswith(tuple(prefixes))]
 
 

@@ -45,10 +45,29 @@ def explain_unknown_key(
     legal = {f"{parent}.{key}" if parent else key: None for key in node}
     if not parent:
         legal |= dict.fromkeys(more)
-    elsewhere = [one for one in everything if one.rpartition(".")[2] == path.rpartition(".")[2]]
-    guess = _named(elsewhere) or nearest(path, legal) or nearest(path, all_paths(node, parent))
+    guess = nearest_key(path, everything, legal) or nearest(path, all_paths(node, parent))
     names = sorted(name.rpartition(".")[2] for name in legal)
     return f"{path}: unknown key{guess}; {parent or 'the top level'} has: {', '.join(names)}"
+
+
+def nearest_key(path: str, everything: Iterable[str], legal: Iterable[str] = ()) -> str:
+    """` (did you mean x?)`: the same name in another section, the name that the word abbreviates, or a close one.
+
+    Args:
+        path: the key that does not exist.
+        everything: every key path of the spec.
+        legal: names among which a close one is looked for; empty: all.
+    """
+    parent, _, word = path.rpartition(".")
+    paths = list(dict.fromkeys(everything))
+    same = [one for one in paths if one.rpartition(".")[2] == word]
+    abbreviated = [one for one in paths if one.rpartition(".")[0] == parent and _initials(one) == word]
+    return _named(same) or _named(abbreviated) or nearest(path, list(legal) or paths)
+
+
+def _initials(path: str) -> str:
+    """First letters of a key's words: `lr` of `training.learning_rate`."""
+    return "".join(word[:1] for word in path.rpartition(".")[2].split("_"))
 
 
 def _named(paths: list[str]) -> str:

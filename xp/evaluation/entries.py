@@ -13,6 +13,7 @@ from xp.backends.stages.model import start_place
 from xp.compose import compose, from_container, give_way, parse_assignments, with_value
 from xp.errors import ExitCode, XpError
 from xp.evaluation.words import ENDPOINT, Asked, is_option
+from xp.runs.record import no_such_run
 from xp.security.names import is_name
 from xp.spec import RunSpec
 
@@ -154,7 +155,7 @@ def _run_directory(run: str, overrides: Sequence[str]) -> Path:
     directory = Path(run) if "/" in run else Path(outputs) / "runs" / run
     is_run = is_name(directory.name) and Path(os.path.abspath(directory)).parent.name == "runs"
     if not is_run or not (directory / "spec.yaml").is_file():
-        raise XpError(f"run={run}: no run at {directory}; python -m xp runs list names the runs", ExitCode.RUN_DIR)
+        raise no_such_run(run, [file.parent.name for file in directory.parent.glob("*/spec.yaml")])
     return directory
 
 

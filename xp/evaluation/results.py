@@ -73,7 +73,7 @@ def _of_word(outputs: Path, word: str, known: Sequence[str]) -> list[str]:
         raise XpError(f"{own} is the beginning of {len(found)} names: {few}, ...; '{own}*' takes all", ExitCode.RUN_DIR)
     if not found:
         raise XpError(
-            f"{own}: no run and no evaluation below {outputs}{nearest(own, known)}; python -m xp runs list and"
+            f"no such run or evaluation: {own}{nearest(own, known)}; python -m xp runs list and"
             " python -m xp eval list name them",
             ExitCode.RUN_DIR,
         )

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from xp.errors import ExitCode, XpError, nearest
-from xp.runs.record import FILE, directory_of
+from xp.errors import ExitCode, XpError
+from xp.runs.record import FILE, directory_of, no_such_run
 
 
 def named_runs(outputs: Path, words: Sequence[str], *, takes_several: bool = False) -> list[Path]:
@@ -41,8 +41,5 @@ def _of_word(outputs: Path, word: str, names: Sequence[str], takes_several: bool
                 ExitCode.RUN_DIR,
             )
     if not chosen:
-        raise XpError(
-            f"{word}: no such run below {outputs / 'runs'}{nearest(word, names)}; see python -m xp runs list",
-            ExitCode.RUN_DIR,
-        )
+        raise no_such_run(word, names)
     return [directory_of(outputs, name) for name in chosen]

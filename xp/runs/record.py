@@ -9,7 +9,7 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from xp.atomic import write_atomically
-from xp.errors import ExitCode, XpError
+from xp.errors import ExitCode, XpError, nearest
 from xp.launchers.base import now
 from xp.security.names import is_name
 from xp.tasks.length import FILE as LENGTH_FILE
@@ -143,10 +143,25 @@ def write_record(directory: Path, record: RunRecord) -> None:
 
 
 def directory_of(outputs: Path, run_id: str) -> Path:
-    """Directory of a run below the outputs root. Raises XpError(RUN_DIR) for a text that is no run's id."""
+    """Directory of a run below the outputs root. Raises XpError(RUN_DIR) where there is no such run."""
     if not is_name(run_id):
         raise XpError(f"{run_id!r} is not the id of a run; python -m xp runs list names the runs", ExitCode.RUN_DIR)
-    return outputs / "runs" / run_id
+    directory = outputs / "runs" / run_id
+    if not directory.is_dir():
+        known = [file.parent.name for file in (outputs / "runs").glob(f"*/{FILE}")]
+        raise no_such_run(run_id, known)
+    return directory
+
+
+def no_such_run(name: str, known: Iterable[str] = ()) -> XpError:
+    """The error for a name that no run has.
+
+    Args:
+        name: as it was given.
+        known: names of runs, of which the nearest is told.
+    """
+    text = f"no such run: {name}{nearest(name, known)}; python -m xp runs list names the runs"
+    return XpError(text, ExitCode.RUN_DIR)
 
 
 def read_record(directory: Path) -> RunRecord:

@@ -62,7 +62,7 @@ def spec_to_resume(run: str, overrides: Sequence[str]) -> Resumed:
         XpError: there is no such run (RUN_DIR), or an override would make it another experiment (CONFIG).
     """
     from xp.compose.recorded import recorded_spec, validated
-    from xp.runs.record import read_record
+    from xp.runs.record import FILE, no_such_run, read_record
     from xp.runs.run_directory import is_unborn
 
     values = parse_assignments(overrides)
@@ -71,10 +71,12 @@ def spec_to_resume(run: str, overrides: Sequence[str]) -> Resumed:
             raise XpError(f"{word}={text}: an address; a run must be in a directory of this machine", ExitCode.RUN_DIR)
     directory = Path(run) if "/" in run else Path(values.pop("outputs", "outputs")) / "runs" / run
     if not is_name(directory.name) or Path(os.path.abspath(directory)).parent.name != "runs":
-        raise XpError(f"resume={run}: not the id of a run, nor a directory OUTPUTS/runs/RUN", ExitCode.RUN_DIR)
+        raise XpError(f"{run}: not the id of a run, nor a directory OUTPUTS/runs/RUN", ExitCode.RUN_DIR)
     file = directory / "spec.yaml"
+    if not directory.is_dir():
+        raise no_such_run(run, [file.parent.name for file in directory.parent.glob(f"*/{FILE}")])
     if not file.is_file():
-        raise XpError(f"resume={run}: {file} does not exist; python -m xp runs list names the runs", ExitCode.RUN_DIR)
+        raise XpError(f"{run}: {file} does not exist; the run cannot be continued without it", ExitCode.RUN_DIR)
     container = recorded_spec(file, tell=True)
     validated(container, directory.name)
     container["outputs"] = str(directory.parent.parent)
