@@ -59,6 +59,8 @@ def test_every_command_explains_itself(words: str, capsys: pytest.CaptureFixture
         ("runs compare --best", "is a flag of runs episode, not of runs compare"),
         ("runs compare --jsno", "(did you mean --json?); runs compare takes"),
         ("tasks lst", "lst: no such action of tasks (did you mean list?)"),
+        ("plan -m algorithm=glob(zz*)", "no option matches; options of algorithm are "),
+        ("plan -m training.group_size=4,1", "(sweep point training.group_size=1)"),
         ("plan training.lr=1", "did you mean training.learning_rate?"),
         ("explain algorithm.group_size", "did you mean training.group_size?"),
         ("parity algorithm.group_size", "did you mean training.group_size?"),
@@ -71,6 +73,14 @@ def test_a_slip_is_one_message_with_the_way_out(line: str, words: str, capsys: p
     assert words in said
     assert said.startswith("xp: ")
     assert "missing EQUAL" not in said
+
+
+def test_a_refusal_names_the_point_of_the_sweep(capsys: pytest.CaptureFixture[str]) -> None:
+    for values in ("grpo,dapo", "glob(da*)"):
+        assert main(["plan", "-m", f"algorithm={values}"]) == 3
+        assert capsys.readouterr().err.endswith("set it to false (sweep point algorithm=dapo)\n")
+    assert main(["plan", "-m", "algorithm=dapo", "seed=1,2"]) == 3
+    assert "sweep point" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from pathlib import Path
 from xp.backends.base import Refusal
 from xp.backends.stages.evaluation import rounds
 from xp.backends.stages.prepare import profiles, task_set_place
+from xp.counted import counted
 from xp.spec import EnvMember, HeldOutSpec, Overlap, RunSpec, SelectionSpec
 from xp.tasks.config import Purpose
 from xp.tasks.length import too_few
@@ -64,12 +65,13 @@ def training_line(spec: RunSpec) -> str:
     training, steps = spec.training, num_steps(spec)
     episodes = training.prompts_per_step * training.group_size
     updates = training.updates_per_step * training.passes_per_step
-    epochs = f"{training.epochs} epoch{'' if training.epochs == 1 else 's'}"
+    epochs = counted(training.epochs or 0, "epoch")
     rate = f"learning rate {training.learning_rate:g}"
     if steps is None:
         return f"the run: steps: {epochs} of the task set, known after prepare; {rate}"
-    how = "" if training.epochs is None else f" ({epochs} of {num_tasks(spec).train:,} tasks)"
-    return f"the run: {steps} steps{how} = {steps * episodes:,} episodes, {steps * updates:,} updates at {rate}"
+    how = "" if training.epochs is None else f" ({epochs} of {counted(num_tasks(spec).train or 0, 'task')})"
+    size = f"{counted(steps * episodes, 'episode')}, {counted(steps * updates, 'update')}"
+    return f"the run: {counted(steps, 'step')}{how} = {size} at {rate}"
 
 
 @dataclass(frozen=True)
@@ -125,20 +127,22 @@ def evaluation_line(spec: RunSpec) -> str:
     if not spec.env.is_held_out:
         return "evaluation: none before or after training, since nothing is held out (env.held_out=null)"
     found, every = evaluated(spec), spec.evaluation.every
-    samples = f"{spec.evaluation.samples_per_task} episode{'s' if spec.evaluation.samples_per_task > 1 else ''}"
+    samples = counted(spec.evaluation.samples_per_task, "episode")
     if found is None:
         wanted = spec.evaluation.num_tasks
-        which = "each held-out task" if wanted is None else f"{wanted} held-out tasks at most"
+        which = "each held-out task" if wanted is None else f"{counted(wanted, 'held-out task')} at most"
         return f"evaluation: {samples} of {which}; how many there are is known after prepare"
     most = "" if spec.evaluation.patience is None else "at most "
-    while_training = f"every {every} steps" if found.during is None else f"{most}{found.during} times during"
+    while_training = f"every {counted(every or 0, 'step')}"
+    if found.during is not None:
+        while_training = f"{most}{counted(found.during, 'time')} during"
     times = ["before"] * found.before + [while_training] * (found.during != 0) + ["after training"]
     when = f"{', '.join(times[:-1])} and {times[-1]}" if times[1:] else times[0]
-    size = f"{found.num_tasks:,} held-out tasks x {samples} = {found.episodes:,} episodes, {when}"
+    size = f"{counted(found.num_tasks, 'held-out task')} x {samples} = {counted(found.episodes, 'episode')}, {when}"
     if found.share is None:
         return f"evaluation: {size}"
     share = f"{found.share:.0%}" if found.share >= 0.005 else "under 1%"
-    return f"evaluation: {size}: {found.total:,} episodes, {share} of the run's"
+    return f"evaluation: {size}: {counted(found.total or 0, 'episode')}, {share} of the run's"
 
 
 def extent_refusals(spec: RunSpec, *, trains: bool) -> Iterator[Refusal]:

@@ -65,5 +65,3 @@ def add_config_dir(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="directory of your own options",
     )
-
-

@@ -8,9 +8,10 @@ from pathlib import Path
 
 from xp.cli.information import completion, doctor, explain, parity, show_config
 from xp.cli.parser import outputs_of
-from xp.cli.plans import open_plans, plan_again, plans_of, specs_of
+from xp.cli.plans import open_plans, plan_again, plans_of, plans_of_sweep, specs_of
 from xp.cli.run_plans import run_plan, run_plans
 from xp.compose import compose
+from xp.counted import counted
 from xp.digest import text_digest
 from xp.errors import ExitCode, XpError
 from xp.planning.plan import (
@@ -32,7 +33,7 @@ def run(asked: Namespace) -> int:
         return run_plans(plans_of(asked), has_panel=not asked.lines)
     from xp.cli.compare import compare_existing
 
-    plans, left = open_plans(specs_of(asked), again=asked.again)
+    plans, left = plans_of_sweep(asked)
     try:
         return run_plans(plans, has_panel=not asked.lines)
     finally:
@@ -92,14 +93,10 @@ def plan(asked: Namespace) -> int:
         for one in plans:
             out.print(f"{one.run_id}  seed {one.spec.seed}  {arithmetic(one)[1]}")
         task_sets = {stage.job.outputs for one in plans for stage in one.stages if stage.name == "prepare"}
-        out.print(f"{_counted(len(plans), 'run')}, {_counted(len(task_sets), 'task set')}")
+        out.print(f"{counted(len(plans), 'run')}, {counted(len(task_sets), 'task set')}")
         return ExitCode.OK
     show_plan(plans[0], Path(plans[0].spec.outputs), with_files=asked.files)
     return ExitCode.OK
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def tasks(asked: Namespace) -> int:

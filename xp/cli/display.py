@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from xp.cli.curve import picture_of
 from xp.cli.table import wrapped
+from xp.counted import counted
 from xp.episode.metrics import FULL_REWARD
 from xp.evaluation.statistics import interval
 from xp.launchers.node.log import harmless
@@ -158,8 +159,9 @@ def arithmetic(plan: Plan) -> list[str]:
     episodes = training.prompts_per_step * training.group_size
     updates = training.updates_per_step * training.passes_per_step
     return [
-        f"a step: {training.prompts_per_step} tasks x {training.group_size} episodes = {episodes} episodes,"
-        f" {updates} optimizer update{'s' if updates > 1 else ''} of {episodes // training.updates_per_step}",
+        f"a step: {counted(training.prompts_per_step, 'task')} x {counted(training.group_size, 'episode')}"
+        f" = {counted(episodes, 'episode')},"
+        f" {counted(updates, 'optimizer update')} of {episodes // training.updates_per_step}",
         training_line(plan.spec),
         *batch_arithmetic(plan.spec),
         evaluation_line(plan.spec),
@@ -223,9 +225,8 @@ def _symptoms(plan: Plan, run: Path) -> list[str]:
 
 
 def _reward(result: HeldOutResult) -> str:
-    text = (
-        f"[bold]{result.reward_mean:.3f}[/bold]{_interval(result)} over {result.num_scored} episodes{_passes(result)}"
-    )
+    size = counted(result.num_scored or 0, "episode")
+    text = f"[bold]{result.reward_mean:.3f}[/bold]{_interval(result)} over {size}{_passes(result)}"
     text = f"{text}, {result.num_void} void" if result.num_void else text
     return f"{text} ({result.label})" if result.label else text
 

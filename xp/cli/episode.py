@@ -8,6 +8,7 @@ from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from xp.counted import counted
 from xp.errors import ExitCode, XpError
 
 if TYPE_CHECKING:
@@ -50,8 +51,8 @@ def show_episode(asked: Namespace) -> int:
     reward = "void" if row.reward is None else f"{row.reward:g}"
     out.print(f"{row.task}  {row.phase} step {row.step} sample {row.sample}", style="bold", markup=False)
     out.print(
-        f"reward {reward}, {row.status}, {row.turns} turns, {row.calls} tool calls, {row.malformed} malformed,"
-        f" {row.seconds:.1f} s",
+        f"reward {reward}, {row.status}, {counted(row.turns, 'turn')}, {counted(row.calls, 'tool call')},"
+        f" {row.malformed} malformed, {row.seconds:.1f} s",
         markup=False,
     )
     for style, line in _lines(record):

@@ -14,6 +14,7 @@ from typing import Any
 from xp.cli.display import console
 from xp.cli.parser import outputs_of
 from xp.cli.table import wrapped
+from xp.counted import counted
 from xp.errors import ExitCode, XpError
 from xp.evaluation import records, tables
 from xp.evaluation.driver import Allowance
@@ -74,7 +75,7 @@ def paired_lines(one: Paired) -> list[str]:
     left_out = f", {one.num_left_out} left out as void" if one.num_left_out else ""
     interval = "" if one.low is None else f", 95 % interval {one.low:+.3f} to {one.high:+.3f}"
     found = [
-        f"{one.second} against {one.first}, {one.num_tasks} tasks{left_out}",
+        f"{one.second} against {one.first}, {counted(one.num_tasks, 'task')}{left_out}",
         f"  reward   {one.mean_first:.3f} -> {one.mean_second:.3f}: {one.difference:+.3f}{interval}",
         f"  passes   both {passes.both}, only {one.first} {passes.only_first}, only {one.second} {passes.only_second},"
         f" neither {passes.neither} (first episode of each task; McNemar p {p_text(passes.p_value)})",

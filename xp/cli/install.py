@@ -11,6 +11,7 @@ from pathlib import Path
 
 from xp.backends.stages.needs import runtime_lock
 from xp.cli.install_checkouts import install_sources, interpreter_for
+from xp.counted import counted
 from xp.errors import ExitCode, XpError
 from xp.runtime_locks import AFTER_LOCK, WHOLE, RuntimeLock, directory, installed
 from xp.spec import LauncherName, RunSpec
@@ -85,7 +86,8 @@ def cannot_run_here(spec: RunSpec) -> str | None:
         return f"launcher={spec.launcher.name} makes the job's Python where it runs"
     wanted = 0 if spec.hardware.accelerator == "cpu" else spec.hardware.accelerators_per_node
     if spec.launcher.name is LauncherName.LOCAL and len(there := visible_gpus()) < wanted:
-        return f"the run needs {wanted} x {spec.hardware.accelerator} and this machine shows {len(there)} GPUs"
+        shown = counted(len(there), "GPU")
+        return f"the run needs {wanted} x {spec.hardware.accelerator} and this machine shows {shown}"
     return None
 
 

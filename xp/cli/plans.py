@@ -7,7 +7,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Sequence
 
-from xp.compose import compose, compose_sweep
+from xp.compose import compose, compose_sweep, faults_of_points
 from xp.compose.known_names import unread_variables
 from xp.errors import ExitCode, XpError
 from xp.planning.plan import Plan, SweepPlans, build_again, build_plan, new_run_id
@@ -29,10 +29,15 @@ def plans_of(asked: Namespace) -> Sequence[Plan]:
             raise XpError("resume=RUN continues one run and cannot be combined with a sweep")
         resumed = spec_to_resume(given["resume"], overrides)
         return [plan_again(resumed)]
-    specs = specs_of(asked)
     if asked.multirun:
-        return open_plans(specs, again=asked.again)[0]
-    return [build_plan(spec, new_run_id(spec)) for spec in specs]
+        return plans_of_sweep(asked)[0]
+    return [build_plan(spec, new_run_id(spec)) for spec in specs_of(asked)]
+
+
+def plans_of_sweep(asked: Namespace) -> tuple[SweepPlans, list[str]]:
+    """Plans of the points of a sweep that are still to be run, and the runs of the others."""
+    points = compose_sweep(asked.overrides, asked.config_dir)
+    return open_plans([point.spec for point in points], again=asked.again, names=[point.name for point in points])
 
 
 def plan_again(resumed: Resumed) -> Plan:
@@ -47,10 +52,15 @@ def specs_of(asked: Namespace) -> list[RunSpec]:
     return [compose(asked.overrides, asked.config_dir)]
 
 
-def open_plans(specs: Sequence[RunSpec], *, again: bool) -> tuple[SweepPlans, list[str]]:
+def open_plans(specs: Sequence[RunSpec], *, again: bool, names: Sequence[str] = ()) -> tuple[SweepPlans, list[str]]:
     """Plans of the points that are still to be run, and the runs of the others.
 
     All are planned before the first one runs, so that illegal ones refuse the sweep, each with its reason.
+
+    Args:
+        specs: of all points.
+        again: run finished points too.
+        names: of the points, for a refusal; empty: they have none.
     """
     from xp.cli.display import console
     from xp.runs.sweep import open_points
@@ -59,13 +69,16 @@ def open_plans(specs: Sequence[RunSpec], *, again: bool) -> tuple[SweepPlans, li
     for entry in left:
         console().print(f"{entry.run_id}  is {entry.standing.value}, skipped (--again runs it again)")
     points: list[tuple[RunSpec, str, int]] = []
-    faults: dict[str, ExitCode] = {}
+    faults: dict[str, list[str]] = {}
+    codes: list[ExitCode] = []
     for point in todo:
         points.append((point.spec, point.run_id or new_run_id(point.spec), point.attempt))
         try:
             build_plan(*points[-1])
         except XpError as error:
-            faults |= dict.fromkeys(str(error).splitlines(), error.code)
+            codes.append(error.code)
+            for line in str(error).splitlines():
+                faults.setdefault(line, []).append(names[point.number] if names else "")
     if faults:
-        raise XpError("\n".join(faults), next(iter(faults.values())))
+        raise XpError("\n".join(faults_of_points(faults, len(todo))), codes[0])
     return SweepPlans(points), [entry.run_id for entry in left]

@@ -9,6 +9,7 @@ from statistics import fmean
 from typing import Any, Final
 
 from xp.cli.sparkline import sparkline
+from xp.counted import counted
 from xp.diagnosis.history import Points
 from xp.diagnosis.rules import symptoms
 from xp.diagnosis.symptom import Severity
@@ -68,7 +69,7 @@ def curves(found: RunProgress) -> list[str]:
     named = (("reward", found.rewards, "step"), ("held-out", found.held_out, "evaluation"))
     return [
         f"{name:<9}{sparkline([value for _, value in points])}  {points[0][1]:.3f} -> {points[-1][1]:.3f}"
-        f"  ({len(points)} {unit}{'' if len(points) == 1 else 's'})"
+        f"  ({counted(len(points), unit)})"
         for name, points, unit in named
         if points
     ]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from xp.cli.table import Column, show_table
+from xp.counted import counted
 from xp.errors import ExitCode, XpError
 from xp.security.terminal import shown
 from xp.tasks.config import Purpose
@@ -55,7 +56,7 @@ def _verify(store: Path, keys: list[str]) -> int:
     for key in keys:
         try:
             found = verify_set(find_set(store, key))
-            print(f"{found.key}: whole, {sum(found.num_tasks(purpose) for purpose in Purpose)} tasks")
+            print(f"{found.key}: whole, {counted(sum(found.num_tasks(purpose) for purpose in Purpose), 'task')}")
         except XpError as error:
             print(f"{key}: {error}")
             status = ExitCode.TASKS

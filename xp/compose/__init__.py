@@ -5,7 +5,15 @@ from __future__ import annotations
 from xp.compose.alternatives import give_way, other_of, with_value
 from xp.compose.groups import GROUPS, ROOT, options
 from xp.compose.origins import Origin, origin_of
-from xp.compose.points import Point, compose, compose_sweep, from_container, parse_assignments, to_yaml
+from xp.compose.points import (
+    Point,
+    compose,
+    compose_sweep,
+    faults_of_points,
+    from_container,
+    parse_assignments,
+    to_yaml,
+)
 
 __all__ = [
     "GROUPS",
@@ -14,6 +22,7 @@ __all__ = [
     "Point",
     "compose",
     "compose_sweep",
+    "faults_of_points",
     "from_container",
     "give_way",
     "options",

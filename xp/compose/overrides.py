@@ -133,7 +133,7 @@ def choices_of(parsed: list[Override], *, is_sweep: bool) -> tuple[list[list[Ove
         counts = Counter(texts) if len(texts) <= MAX_POINTS else Counter()
         twice = sorted(text for text, count in counts.items() if count > 1)
         if twice or not texts:
-            faults.append(f"{line}: {f'{twice[0]} is given twice' if twice else 'holds no value'}")
+            faults.append(f"{line}: {f'{twice[0]} is given twice' if twice else _no_value(override)}")
         else:
             choices.append([parser.parse_override(f"{override.key_or_group}={text}") for text in texts])
     num_points = 1
@@ -143,6 +143,15 @@ def choices_of(parsed: list[Override], *, is_sweep: bool) -> tuple[list[list[Ove
         faults.append(f"the sweep has more than {MAX_POINTS:,} points; split it")
         choices = [one[:1] for one in choices]
     return choices, faults
+
+
+def _no_value(override: Override) -> str:
+    """Describes a sweep without a value."""
+    from hydra.core.override_parser.types import Glob
+
+    if is_group(override) and isinstance(override.value(), Glob):
+        return f"no option matches; options of {override.key_or_group} are {', '.join(options(override.key_or_group))}"
+    return "holds no value"
 
 
 def _listed(line: str) -> str:

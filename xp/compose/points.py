@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
     from xp.spec import RunSpec
 
+MAX_NAMES = 3
+"""Points that a fault of a sweep names; the others are counted."""
 MAX_FAULTS = 40
 """Shown; the rest is counted."""
 
@@ -34,6 +37,8 @@ class Point:
 
     overrides: tuple[str, ...]
     spec: RunSpec
+    name: str = ""
+    """Its values of the swept keys, as overrides; empty where nothing is swept."""
 
 
 def compose(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -> RunSpec:
@@ -98,15 +103,38 @@ def _points(overrides: Sequence[str], config_dirs: Sequence[Path], *, is_sweep: 
     parsed, faults = parse(overrides)
     choices, more = choices_of(parsed, is_sweep=is_sweep)
     faults += more
+    swept = {override.key_or_group for override in parsed if is_sweep and override.is_sweep_override()}
     points: list[Point] = []
+    illegal: dict[str, list[str]] = {}
     for chosen in itertools.product(*choices):
+        name = " ".join(o.input_line or "" for o in chosen if o.key_or_group in swept)
         found = _point(chosen, with_plugins(config_dirs))
         if isinstance(found, Point):
-            points.append(_sharing(found, points[-1].spec) if points else found)
+            points.append(replace(_sharing(found, points[-1].spec) if points else found, name=name))
         else:
-            faults += [fault for fault in found if fault not in faults]
-    _raise(faults)
+            for fault in dict.fromkeys(found):
+                illegal.setdefault(fault, []).append(name)
+    _raise(
+        [*faults, *(fault for fault in faults_of_points(illegal, math.prod(map(len, choices))) if fault not in faults)]
+    )
     return points
+
+
+def faults_of_points(faults: Mapping[str, Sequence[str]], num_points: int) -> list[str]:
+    """The faults, each with the points of the sweep that have it; one that all of several points have stands alone.
+
+    Args:
+        faults: fault -> names of the points.
+        num_points: of the sweep.
+    """
+    return [f"{fault}{_places(names, num_points)}" for fault, names in faults.items()]
+
+
+def _places(names: Sequence[str], num_points: int) -> str:
+    if not any(names) or (len(names) == num_points > 1):
+        return ""
+    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+    return f" (sweep {'point' if len(names) == 1 else 'points'} {', '.join(names[:MAX_NAMES])}{more})"
 
 
 def _sharing(point: Point, before: RunSpec) -> Point:

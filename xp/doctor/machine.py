@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from xp.backends.stages.needs import trainer_runtime
+from xp.counted import counted
 from xp.doctor.finding import Finding, fault, fault_of, ok, unknown
 from xp.errors import ExitCode, XpError
 from xp.job import Stage
@@ -87,7 +88,7 @@ def accelerators(spec: RunSpec) -> Iterator[Finding]:
     there = _gpus()
     wanted = f"{hardware.accelerators_per_node} x {hardware.accelerator}"
     if len(there) < hardware.accelerators_per_node:
-        shown = f"{len(there)} GPUs" if there else "no GPU"
+        shown = counted(len(there), "GPU") if there else "no GPU"
         way_out = "start it where they are, choose a smaller hardware option, or a launcher that has them"
         yield fault("accelerators", f"the plan needs {wanted} and nvidia-smi shows {shown}; {way_out}")
         return
@@ -150,7 +151,9 @@ def disk(spec: RunSpec, outputs: Path) -> Iterator[Finding]:
     if free < need:
         way_out = "make room, set outputs=DIR, or lower training.keep_checkpoints"
         yield fault(
-            "disk", f"{text} ({spec.training.keep_checkpoints} checkpoints are kept); {way_out}", ExitCode.RESOURCE
+            "disk",
+            f"{text} (it keeps {counted(spec.training.keep_checkpoints, 'checkpoint')}); {way_out}",
+            ExitCode.RESOURCE,
         )
     elif not os.access(place, os.W_OK):
         yield fault("disk", f"{place} cannot be written; set outputs=DIR", ExitCode.RESOURCE)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from xp.backends.stages.episode import env_config, episode_secrets
+from xp.counted import counted
 from xp.doctor.finding import Finding, fault, fault_of, ok
 from xp.envs.base import EnvFault
 from xp.envs.load import load_provider
@@ -103,6 +104,5 @@ def _verdict(name: str, member: EnvMember, splits: Sequence[str], counts: dict[s
         way_out = "set env.train.split and env.held_out.split (null: chosen by xp)"
         text = f"{name} has no split {', '.join(missing)}; it has {', '.join(splits)}; {way_out}"
         return fault("environment", text, ExitCode.ENVIRONMENT)
-    return ok(
-        "environment", f"{name} answers: {', '.join(f'{count} tasks in {split}' for split, count in counts.items())}"
-    )
+    sizes = ", ".join(f"{counted(count, 'task')} in {split}" for split, count in counts.items())
+    return ok("environment", f"{name} answers: {sizes}")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from xp.atomic import write_atomically
+from xp.counted import counted
 from xp.digest import digest_of
 from xp.episode.trajectory import read_trajectories
 from xp.errors import ExitCode, XpError
@@ -131,7 +132,7 @@ def line_of(place: Path, summary: Mapping[str, Any] | None) -> str:
     text = "no reward" if reward is None else f"{reward['value']:.3f}"
     if reward is not None and reward["low"] is not None:
         text += f" ({reward['low']:.3f} to {reward['high']:.3f})"
-    of = f"{summary['summary']['num_tasks']} tasks of {summary['env']}"
+    of = f"{counted(summary['summary']['num_tasks'], 'task')} of {summary['env']}"
     return f"{place.name}  {summary['status']}  {text}  {summary['model']['name']} on {of}"
 
 

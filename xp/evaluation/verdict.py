@@ -8,6 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
+from xp.counted import counted
 from xp.diagnosis.history import History, ToolUse
 from xp.diagnosis.rules import symptoms
 from xp.diagnosis.rules.hacked import HACKED
@@ -85,7 +86,9 @@ def _verdict(
         (paired,) = compare_all(outputs, [run.name], settings({}).eval.margin)
     except XpError as error:
         return RunVerdict.INCOMPLETE, str(error).splitlines()[0]
-    told = f"held-out reward {paired.mean_first:.3f} -> {paired.mean_second:.3f} over {paired.num_tasks} tasks"
+    told = (
+        f"held-out reward {paired.mean_first:.3f} -> {paired.mean_second:.3f} over {counted(paired.num_tasks, 'task')}"
+    )
     if paired.p_value is not None and paired.p_value < 1 - CONFIDENCE:
         return _by_reward(paired, found, told)
     broken = next((one for one in found if one.severity is Severity.BROKEN), None)

@@ -8,6 +8,7 @@ from typing import Any
 
 from xp.backends.base import Refusal
 from xp.backends.stages.prepare import STORE, prepare_config, profiles, task_set_place
+from xp.counted import counted
 from xp.spec import EnvMember, HeldOutSpec, Overlap, RunSpec
 from xp.tasks.held_out import OWN_SPLITS, HeldOutRecord, Rule, evaluation_only, named
 from xp.tasks.manifest import MANIFEST, read_manifest
@@ -36,7 +37,7 @@ def profile_lines(spec: RunSpec) -> list[str]:
         below, within, above = profile.counts((low, high))
         left = within if train.num_tasks is None else min(within, train.num_tasks)
         order = ", those that passed most often first" if train.easy_first else ""
-        again = "" if train.refresh_every is None else f", selected anew every {train.refresh_every} steps"
+        again = "" if train.refresh_every is None else f", selected anew every {counted(train.refresh_every, 'step')}"
         what = f"{within} with a pass rate of {low:g} to {high:g}, {below} below, {above} above{order}{again}"
         of = f"{left} of {len(profile.rates)} profiled ({profile.model}, {profile.num_tries} tries)"
         lines.append(f"training tasks of {name}: {of}: {what}")

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from xp.atomic import write_atomically
+from xp.counted import counted
 from xp.errors import ExitCode, XpError, nearest
 from xp.launchers.base import now
 from xp.security.names import is_name
@@ -243,8 +244,8 @@ def _length(training: Mapping[str, int | None] | None) -> str:
     if training is None:
         return ""
     epochs = training["epochs"]
-    how = "" if epochs is None else f" ({epochs} epoch{'' if epochs == 1 else 's'} of {training['num_tasks']} tasks)"
-    return f"  {training['num_steps']} steps{how}"
+    how = "" if epochs is None else f" ({counted(epochs, 'epoch')} of {counted(training['num_tasks'] or 0, 'task')})"
+    return f"  {counted(training['num_steps'] or 0, 'step')}{how}"
 
 
 def _seconds(started: str | None, ended: str | None) -> str:

@@ -48,6 +48,8 @@ class OpenPoint:
     run_id: str | None
     """To be resumed; None: a new run."""
     attempt: int
+    number: int
+    """Index among the specs of the sweep."""
 
 
 def spec_digest(spec: Mapping[str, Any]) -> str:
@@ -82,15 +84,15 @@ def open_points(specs: Sequence[RunSpec], *, again: bool) -> tuple[list[OpenPoin
         again: run every point anew, whatever is there.
     """
     if again:
-        return [OpenPoint(spec, None, 1) for spec in specs], []
+        return [OpenPoint(spec, None, 1, number) for number, spec in enumerate(specs)], []
     ledgers = {outputs: ledger(Path(outputs)) for outputs in {spec.outputs for spec in specs}}
     todo, left = [], []
-    for spec in specs:
+    for number, spec in enumerate(specs):
         entry = ledgers[spec.outputs].get(spec_digest(spec.model_dump(mode="json")))
         if entry is None:
-            todo.append(OpenPoint(spec, None, 1))
+            todo.append(OpenPoint(spec, None, 1, number))
         elif entry.standing is Standing.CUT:
-            todo.append(OpenPoint(spec, entry.run_id, entry.num_attempts + 1))
+            todo.append(OpenPoint(spec, entry.run_id, entry.num_attempts + 1, number))
         else:
             left.append(entry)
     return todo, left

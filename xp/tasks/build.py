@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from xp.atomic import replacing, sync_directory
+from xp.counted import counted
 from xp.digest import file_digest
 from xp.errors import ExitCode, XpError
 from xp.tasks.config import PrepareConfig, Purpose
@@ -123,7 +124,7 @@ def judge(config: PrepareConfig, blocks: Sequence[Block], failures: Sequence[Fai
         lines.append(f"  and {len(failures) - MOST_LISTED} more, in {listing}")
     worst = max(shares, key=lambda name: shares[name])
     raise XpError(
-        f"{len(failures)} tasks could not be prepared ({shares[worst]:.1%} of environment {worst}):\n"
+        f"{counted(len(failures), 'task')} could not be prepared ({shares[worst]:.1%} of environment {worst}):\n"
         + "\n".join(lines)
         + "\nrun the same command again to retry only these, or permit some by preparation.allow_missing_fraction "
         f"(now {config.allow_missing_fraction})",

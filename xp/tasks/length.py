@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from xp.atomic import write_atomically
+from xp.counted import counted
 from xp.errors import ExitCode, XpError
 
 FILE = "length.json"
@@ -64,7 +65,8 @@ def settle(length: Length, num_tasks: int, prompts_per_step: int, stage: Path) -
     """
     found = length.over(num_tasks, prompts_per_step)
     if found.epochs is not None:
-        print(f"{found.epochs} epochs of {num_tasks} tasks, {prompts_per_step} a step: {found.steps} steps", flush=True)
+        size = f"{counted(found.epochs, 'epoch')} of {counted(num_tasks, 'task')}"
+        print(f"{size}, {prompts_per_step} a step: {counted(found.steps, 'step')}", flush=True)
     content = {"epochs": found.epochs, "num_steps": found.steps, "num_tasks": num_tasks}
     write_atomically(stage / FILE, json.dumps(content, indent=2) + "\n")
     return found

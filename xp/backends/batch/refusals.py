@@ -6,6 +6,7 @@ from xp.backends.base import Refusal, render_module
 from xp.backends.batch.constraint import Constraint, broken
 from xp.backends.batch.search import nearest_legal
 from xp.backends.batch.shape import BatchShape, batch_shape
+from xp.counted import counted
 from xp.spec import RunSpec
 
 
@@ -32,16 +33,17 @@ def arithmetic(spec: RunSpec) -> list[str]:
     per_update = batch.episodes // batch.updates
     share = per_update // batch.ranks
     if batch.is_packed:
-        split = f"packed up to {spec.training.max_tokens_per_micro_batch} tokens a micro-batch"
+        split = f"packed up to {counted(spec.training.max_tokens_per_micro_batch or 0, 'token')} a micro-batch"
     else:
-        split = f"{share // batch.micro} micro-batch{'es' if share > batch.micro else ''} of {batch.micro}"
-    ranks = f"{batch.ranks} data-parallel rank{'s' if batch.ranks > 1 else ''}"
-    lines = [f"an update: {batch.episodes} / {batch.updates} = {per_update} episodes over {ranks}, {split} each"]
+        split = f"{counted(share // batch.micro, 'micro-batch', 'micro-batches')} of {batch.micro}"
+    ranks = counted(batch.ranks, "data-parallel rank")
+    share_of_all = f"{batch.episodes} / {batch.updates} = {counted(per_update, 'episode')}"
+    lines = [f"an update: {share_of_all} over {ranks}, {split} each"]
     if batch.accelerators > 1 or spec.hardware.accelerators_per_node:
         shape = " x ".join(
             f"{name} {getattr(batch, name)}" for name in ("tensor", "pipeline", "context") if getattr(batch, name) > 1
         )
-        engines = f"{batch.engines} engine{'s' if batch.engines > 1 else ''} of {batch.engine_tensor}"
+        engines = f"{counted(batch.engines, 'engine')} of {batch.engine_tensor}"
         where = "the same" if batch.engine_accelerators is None else "their own"
         lines.append(
             f"accelerators: {batch.training} train ({ranks}{' x ' + shape if shape else ''});"
