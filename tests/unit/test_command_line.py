@@ -161,17 +161,41 @@ def test_a_pipe_gets_one_plain_line_a_row() -> None:
 
 
 def test_listings_are_json_on_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for line in ("runs list", "runs compare", "tasks list"):
+    for line in ("runs", "runs list", "runs compare", "tasks list", "tasks verify", "tasks prune"):
         assert main([*line.split(), "--json", f"outputs={tmp_path}"]) == 0
         assert json.loads(capsys.readouterr().out) == []
 
 
-@pytest.mark.parametrize(("line", "wanted"), [("xp backend=sk", "skyrl"), ("xp training.num", "training.num_steps")])
+def test_what_is_explained_is_json_on_request(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "metrics", "--json"]) == 0
+    assert "reward/avg_raw_reward" in {row["metric"] for row in json.loads(capsys.readouterr().out)}
+    assert main(["explain", "training.group_size", "clip_fraction", "--json"]) == 0
+    metric, key = json.loads(capsys.readouterr().out)
+    assert (metric["metric"], key["key"], key["value"]) == ("training/clip_fraction", "training.group_size", 8)
+
+
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        ("xp backend=sk", "skyrl"),
+        ("xp training.num", "training.num_steps"),
+        ("xp algorithm.estimator=", "group_mean"),
+        ("xp tracking=", "wandb"),
+        ("xp resume=ru", "run-1"),
+        ("xp runs show r", "run-1"),
+        ("xp report r", "run-1"),
+        ("xp tasks show a", "abc"),
+    ],
+)
 def test_the_tabulator_key_completes_options_and_keys(line: str, wanted: str, tmp_path: Path) -> None:
     answer = tmp_path / "answer"
+    for file in ("runs/run-1/run.json", "tasks/abc/manifest.json"):
+        (tmp_path / "outputs" / file).parent.mkdir(parents=True)
+        (tmp_path / "outputs" / file).write_text("{}")
+    path = str(Path(__file__).parents[2])
     asked = {"_ARGCOMPLETE": "1", "_ARGCOMPLETE_STDOUT_FILENAME": str(answer), "COMP_LINE": line}
-    asked |= {"COMP_POINT": str(len(line)), "_ARGCOMPLETE_IFS": "\n", "_ARGCOMPLETE_SHELL": "fish"}
-    subprocess.run([sys.executable, "-m", "xp"], env={**os.environ, **asked}, check=False, timeout=200)
+    asked |= {"COMP_POINT": str(len(line)), "_ARGCOMPLETE_IFS": "\n", "_ARGCOMPLETE_SHELL": "fish", "PYTHONPATH": path}
+    subprocess.run([sys.executable, "-m", "xp"], env={**os.environ, **asked}, check=False, timeout=200, cwd=tmp_path)
     assert wanted in answer.read_text()
 
 

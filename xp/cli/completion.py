@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from enum import Enum
+from pathlib import Path
 from typing import Any
 
 
@@ -23,13 +25,35 @@ def complete() -> None:
 
     os.environ.update(_with_command(os.environ.get("COMP_LINE", ""), COMMANDS))
     parser, _ = build()
-    for action in parser._actions:
-        for name, child in (action.choices or {}).items() if isinstance(action.choices, dict) else ():
-            if COMMANDS[name].takes_overrides:
-                for one in child._actions:
-                    if one.dest == "overrides":
-                        one.completer = words
+    _give_completers(parser)
     argcomplete.autocomplete(parser, always_complete_options=False)
+
+
+def _give_completers(parser: Any) -> None:
+    """Set what completes each argument of a parser and of its subparsers, by the argument's name."""
+    by_name = {"overrides": words, **dict.fromkeys(("run", "runs", "names"), _runs)}
+    by_name |= dict.fromkeys(("key", "keys", "keep"), _task_sets)
+    for action in parser._actions:
+        if action.dest in by_name:
+            action.completer = by_name[action.dest]
+        for child in action.choices.values() if isinstance(action.choices, dict) else ():
+            _give_completers(child)
+
+
+def _outputs() -> Path:
+    """The outputs root that the line names, or the usual one."""
+    given = [word for word in os.environ.get("COMP_LINE", "").split() if word.startswith("outputs=")]
+    return Path(given[-1].partition("=")[2] if given else "outputs")
+
+
+def _runs(prefix: str = "", **_: Any) -> Iterator[str]:
+    """Names of runs."""
+    yield from sorted(file.parent.name for file in (_outputs() / "runs").glob("*/run.json"))
+
+
+def _task_sets(prefix: str = "", **_: Any) -> Iterator[str]:
+    """Keys of the task sets in the store."""
+    yield from sorted(file.parent.name for file in (_outputs() / "tasks").glob("*/manifest.json"))
 
 
 def _with_command(line: str, commands: Iterable[str]) -> dict[str, str]:
@@ -42,28 +66,48 @@ def _with_command(line: str, commands: Iterable[str]) -> dict[str, str]:
 
 
 def words(prefix: str, **_: Any) -> Iterator[str]:
-    """Overrides that begin with `prefix`: the options of a group once its name is typed, else groups and keys."""
+    """Overrides that begin with `prefix`: options, runs or values once the name is typed, else groups and keys."""
     from xp.compose import GROUPS, options
 
     group, is_chosen, _rest = prefix.partition("=")
     if is_chosen:
         if group in GROUPS:
-            yield from (f"{group}={option}" for option in options(group))
+            values: Iterable[str] = options(group)
+        else:
+            values = _runs() if group in ("run", "resume") else _values(group)
+        yield from (f"{group}={value}" for value in values)
         return
     yield from (f"{name}=" for name in GROUPS)
-    yield from (f"{key}=" for key in _keys())
+    yield from (f"{key}=" for key, _ in _keys())
 
 
-def _keys() -> Iterator[str]:
-    """Every key of the schema, without composing."""
+def _values(key: str) -> Iterator[str]:
+    """Values of a key that has a list of them."""
+    legal = dict(_keys()).get(key)
+    if legal is bool:
+        yield from ("true", "false")
+    yield from (str(one) for one in _enumerated(legal))
+
+
+def _enumerated(annotation: Any) -> Iterator[Any]:
+    """Values of the enumerations in a type."""
+    if isinstance(annotation, type) and issubclass(annotation, Enum):
+        yield from (one.value for one in annotation)
+        return
+    for argument in getattr(annotation, "__args__", ()):
+        yield from _enumerated(argument)
+
+
+def _keys() -> Iterator[tuple[str, Any]]:
+    """Every key of the schema with its type, without composing."""
     from xp.spec import RunSpec
     from xp.spec.section import Section
 
-    def walk(section: type[Section], path: str) -> Iterator[str]:
+    def walk(section: type[Section], path: str) -> Iterator[tuple[str, Any]]:
         for name, field in section.model_fields.items():
             below = _section_in(field.annotation)
             if below is None:
-                yield f"{path}{name}"
+                yield f"{path}{name}", field.annotation
             else:
                 yield from walk(below, f"{path}{name}.")
 

@@ -47,8 +47,7 @@ def explain(
     fields = fields_of(spec)
     below = [field for field in fields.values() if field.path.startswith(f"{path}.")]
     if path not in fields and not below:
-        hint = native_hint(path)
-        raise XpError(f"{path}: no such key{f'; {hint}' if hint else nearest_key(path, fields)}")
+        raise _unknown(path, fields)
     if path not in fields:
         yield f"{path}: {_section_meaning(spec, path)}"
         for field in below:
@@ -65,6 +64,20 @@ def explain(
     yield f"  means  {field.meaning or comment_of(origin_of(path, overrides, config_dirs))}"
     yield f"  legal  {field.legal}"
     yield from _on_backends(path, specs)
+
+
+def key_json(path: str, spec: RunSpec) -> list[dict[str, Any]]:
+    """A key, or every key of a section, as objects; raises XpError for one that does not exist."""
+    fields = fields_of(spec)
+    found = [field for field in fields.values() if field.path == path or field.path.startswith(f"{path}.")]
+    if not found:
+        raise _unknown(path, fields)
+    return [{"key": field.path, "value": field.value, "means": field.meaning, "legal": field.legal} for field in found]
+
+
+def _unknown(path: str, fields: Mapping[str, Field]) -> XpError:
+    hint = native_hint(path)
+    return XpError(f"{path}: no such key{f'; {hint}' if hint else nearest_key(path, fields)}")
 
 
 def fields_of(spec: RunSpec) -> dict[str, Field]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from argparse import Namespace
 
 from xp.cli.table import wrapped
@@ -55,16 +56,23 @@ def _is_key(text: str) -> bool:
 def explain(asked: Namespace) -> int:
     """Value, origin, meaning and rendering of keys, meaning of metrics: `explain KEY|METRIC ... [overrides]`."""
     from xp.cli.explain import explain as explained
-    from xp.cli.metrics import explain_metric, is_metric
+    from xp.cli.explain import key_json
+    from xp.cli.metrics import explain_metric, is_metric, metric_json
     from xp.cli.parity import specs_of
 
     keys = [text for text in asked.overrides if _is_key(text)]
     overrides = [text for text in asked.overrides if not _is_key(text)]
     if not keys:
         raise XpError("explain takes a key or a metric: python -m xp explain algorithm.kl_estimator [overrides]")
-    for metric in filter(is_metric, keys):
+    metrics, keys = [key for key in keys if is_metric(key)], [key for key in keys if not is_metric(key)]
+    if asked.json:
+        found = [row for metric in metrics for row in metric_json(metric)]
+        spec = compose(overrides, asked.config_dir) if keys else None
+        found += [row for key in keys if spec is not None for row in key_json(key, spec)]
+        print(json.dumps(found, indent=2, ensure_ascii=False, default=str))
+        return ExitCode.OK
+    for metric in metrics:
         print("\n".join(map(wrapped, explain_metric(metric))))
-    keys = [key for key in keys if not is_metric(key)]
     if not keys:
         return ExitCode.OK
     spec = compose(overrides, asked.config_dir)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from xp.episode.metric import Metric
 from xp.episode.metric_names import find
@@ -25,16 +25,36 @@ def is_metric(word: str) -> bool:
     return "/" in word or word == ALL or bool(_of_last_part(word))
 
 
-def explain_metric(name: str) -> Iterator[str]:
-    """The answer, line by line; raises XpError for a metric that xp does not write."""
-    if name == ALL:
-        yield from (f"{row.name}  {row.meaning.split('. ')[0].rstrip('.')}." for row in METRICS)
-        return
+def metric_json(name: str) -> list[dict[str, Any]]:
+    """A metric, or all of them, as objects; raises XpError for a metric that xp does not write."""
+    return [
+        {
+            "metric": row.name,
+            "unit": row.unit,
+            "means": row.meaning,
+            "read": row.reading,
+            "sources": {str(backend): source_of(row, backend) or None for backend in BackendName},
+        }
+        for row in (METRICS if name == ALL else [_found(name)[1]])
+    ]
+
+
+def _found(name: str) -> tuple[str, Metric]:
+    """A metric and its whole name; raises XpError where there is none."""
     name = next(iter(_of_last_part(name)), name)
     row = find(name)
     if row is None:
         known = [row.name for row in METRICS]
         raise XpError(f"{name}: no such metric{nearest(name, known)}; python -m xp explain {ALL} lists them")
+    return name, row
+
+
+def explain_metric(name: str) -> Iterator[str]:
+    """The answer, line by line; raises XpError for a metric that xp does not write."""
+    if name == ALL:
+        yield from (f"{row.name}  {row.meaning.split('. ')[0].rstrip('.')}." for row in METRICS)
+        return
+    name, row = _found(name)
     yield name if name == row.name else f"{name}  ({row.name})"
     yield f"  unit   {row.unit}"
     yield f"  means  {row.meaning}"
@@ -83,7 +103,7 @@ def metrics_markdown() -> str:
     lines = [
         HEAD,
         "",
-        "## Of the episodes",
+        "## Metrics of the episodes",
         "",
         "Computed by xp from the episodes' outcomes, the same on every backend.",
         "",
@@ -92,7 +112,7 @@ def metrics_markdown() -> str:
     lines += [_markdown_row(row.name, row) for row in episodes]
     lines += [
         "",
-        "## Of the training",
+        "## Metrics of the training",
         "",
         "| metric | unit | meaning | how to read it | " + " | ".join(BackendName) + " |",
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -25,7 +26,7 @@ from xp.runs.run_directory import cancel as stop_supervisor
 RUNS: Final = (
     Column("run", 0),
     Column("status", 1),
-    Column("progress", 6),
+    Column("progress", 6, digits=2),
     Column("steps", 2),
     Column("before", 4),
     Column("after", 3),
@@ -48,7 +49,10 @@ def show_all(outputs: Path, *, as_json: bool = False) -> None:
     if not files and not as_json:
         print(f"no runs below {outputs / 'runs'}")
         return
-    show_table(RUNS, [_row(file.parent) for file in files], as_json=as_json)
+    rows = [_row(file.parent) for file in files]
+    if not as_json and sys.stdout.isatty():
+        rows = [row | {"progress": bar(row["progress"])} if row.get("progress") is not None else row for row in rows]
+    show_table(RUNS, rows, as_json=as_json)
     if not as_json:
         for line in (line for file in files for line in evaluations_of(file.parent)):
             print(line)
@@ -239,10 +243,10 @@ def _held_out(run: Path, record: RunRecord) -> dict[str, Any]:
 
 
 def _progress(run: Path, record: RunRecord) -> dict[str, Any]:
-    """Rollout steps that are done, of all where they are known, and what share that is."""
+    """Rollout steps that are done, of all where they are known, and their share, a number from 0 to 1."""
     settled = [attempt.training["num_steps"] for attempt in record.attempts if attempt.training]
     step = last_step(run / "metrics.jsonl")
     if step is None:
         return {}
     total = settled[-1] if settled else None
-    return {"steps": f"{step}/{total}", "progress": bar(step / total)} if total else {"steps": str(step)}
+    return {"steps": f"{step}/{total}", "progress": step / total} if total else {"steps": str(step)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from argparse import Namespace
 from pathlib import Path
@@ -37,37 +38,43 @@ def tasks_command(asked: Namespace) -> int:
 
         return profile_command(asked)
     if asked.action == "list":
-        _print_list(list_sets(store), f"task sets in {store}", as_json=asked.json)
+        if sys.stdout.isatty() and not asked.json:
+            print(f"task sets in {store}")
+        show_table(COLUMNS, [_row(item) for item in list_sets(store)], as_json=asked.json)
     elif asked.action == "show":
         purpose = None if asked.purpose is None else Purpose(asked.purpose)
         for row in show_tasks(find_set(store, asked.key), asked.num_tasks, purpose, asked.task):
             _print_task(row)
     elif asked.action == "verify":
         keys = asked.keys or [item.path.name for item in list_sets(store) if item.state in ("whole", "damaged")]
-        return _verify(store, keys)
+        return _verify(store, keys, as_json=asked.json)
     else:
-        removed = prune(store, asked.keep, is_dry=not asked.yes)
-        _print_list(removed, "removed" if asked.yes else "would be removed (add --yes to do it)")
+        rows = [_row(item) for item in prune(store, asked.keep, is_dry=not asked.yes)]
+        if asked.json:
+            print(json.dumps([row | {"removed": asked.yes} for row in rows], indent=2))
+            return ExitCode.OK
+        print("removed" if asked.yes else "would be removed (add --yes to do it)")
+        show_table(COLUMNS, rows)
     return ExitCode.OK
 
 
-def _verify(store: Path, keys: list[str]) -> int:
-    status = ExitCode.OK
+def _verify(store: Path, keys: list[str], *, as_json: bool) -> int:
+    """Check sets, each in a line or an object; the exit code is TASKS where one is at fault."""
+    results: list[dict[str, Any]] = []
     for key in keys:
         try:
             found = verify_set(find_set(store, key))
-            print(f"{found.key}: whole, {counted(sum(found.num_tasks(purpose) for purpose in Purpose), 'task')}")
+            num_tasks = sum(found.num_tasks(purpose) for purpose in Purpose)
+            results.append({"set": found.key, "is_whole": True, "tasks": num_tasks, "fault": None})
+            line = f"{found.key}: whole, {counted(num_tasks, 'task')}"
         except XpError as error:
-            print(f"{key}: {error}")
-            status = ExitCode.TASKS
-    return status
-
-
-def _print_list(listed: list[Listed], title: str, *, as_json: bool = False) -> None:
-    rows = [_row(item) for item in listed]
-    if not as_json:
-        print(title)
-    show_table(COLUMNS, rows, as_json=as_json)
+            results.append({"set": key, "is_whole": False, "tasks": None, "fault": str(error)})
+            line = f"{key}: {error}"
+        if not as_json:
+            print(line, flush=True)
+    if as_json:
+        print(json.dumps(results, indent=2))
+    return ExitCode.OK if all(one["is_whole"] for one in results) else ExitCode.TASKS
 
 
 def _row(item: Listed) -> dict[str, Any]:
