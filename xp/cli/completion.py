@@ -46,12 +46,12 @@ def _outputs() -> Path:
     return Path(given[-1].partition("=")[2] if given else "outputs")
 
 
-def _runs(prefix: str = "", **_: Any) -> Iterator[str]:
+def _runs(**_: Any) -> Iterator[str]:
     """Names of runs."""
     yield from sorted(file.parent.name for file in (_outputs() / "runs").glob("*/run.json"))
 
 
-def _task_sets(prefix: str = "", **_: Any) -> Iterator[str]:
+def _task_sets(**_: Any) -> Iterator[str]:
     """Keys of the task sets in the store."""
     yield from sorted(file.parent.name for file in (_outputs() / "tasks").glob("*/manifest.json"))
 
