@@ -106,12 +106,12 @@ def test_other_tasks_of_the_runs_environment_and_another_environment_are_a_word_
 @pytest.mark.parametrize(
     ("words", "code", "told"),
     [
-        (["run=NONE"], ExitCode.RUN_DIR, "no run at"),
+        (["run=NONE"], ExitCode.RUN_DIR, "no such run"),
         (["run=R@7"], ExitCode.RUN_DIR, "its checkpoints: checkpoint-"),
         (["run=R@last"], ExitCode.CONFIG, "after @ write a rollout step"),
         (["run=R", "training.learning_rate=1.0"], ExitCode.CONFIG, "an evaluation of a run sets"),
         (["run=R", "env.held_out.sed=7"], ExitCode.CONFIG, "unknown key"),
-        (["run=../x"], ExitCode.RUN_DIR, "no run at"),
+        (["run=../x"], ExitCode.RUN_DIR, "no such run"),
     ],
 )
 def test_what_a_run_does_not_have_is_refused_with_what_it_has(
@@ -179,7 +179,7 @@ def test_names_may_be_beginnings_and_patterns_and_what_does_not_exist_is_said_to
     assert main(["runs", "compare", "multiply-R-[05]-*", "--paired", root]) == 0
     for words, told in (
         (["multiply-R", "R"], "multiply-R is the beginning of 4 names: multiply-R-0-"),
-        (["R", "nothing"], "nothing: no run and no evaluation below"),
+        (["R", "nothing"], "no such run or evaluation: nothing"),
         (["multiply-R-0-"], "is one evaluation; name another one"),
         (["R", "--csv"], "compare --paired is shown as text or with --json"),
     ):

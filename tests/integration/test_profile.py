@@ -160,7 +160,7 @@ def test_tasks_that_are_selected_anew_are_all_in_the_set_and_the_plan_says_so(
     assert len(products(outputs, *REFRESHED)) == NUM_TASKS
     code, said = of_plan(outputs, capsys, *REFRESHED)
     assert code == 0, said
-    assert "selected anew every 1 steps" in said
+    assert "selected anew every 1 step" in said
 
 
 @pytest.mark.parametrize("backend", ["skyrl", "slime"])

@@ -260,5 +260,5 @@ def test_a_time_that_is_none_is_refused(arguments: list[str]) -> None:
 
 @pytest.mark.parametrize("arguments", [[], ["lists"], ["check"], ["check", "--what"], ["check", "env=echo", "tasks=x"]])
 def test_a_command_line_that_makes_no_sense_is_answered_with_the_usage(arguments: list[str]) -> None:
-    with pytest.raises(XpError, match=r"usage: python -m xp env|whole number|invalid choice"):
+    with pytest.raises(XpError, match=r"usage: python -m xp env|whole number|no such action of env"):
         env_command(arguments)

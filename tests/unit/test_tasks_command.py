@@ -86,7 +86,7 @@ def test_prune_removes_only_what_is_not_kept_and_only_when_told(tmp_path: Path, 
     ("argv", "message"),
     [
         (["show", "ff"], "no task set whose key begins with 'ff'; there are"),
-        (["shwo"], "invalid choice"),
+        (["shwo"], "did you mean show"),
         ([], "usage"),
     ],
 )

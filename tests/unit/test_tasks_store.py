@@ -154,4 +154,4 @@ def test_a_set_that_lacks_more_than_is_permitted_is_refused_as_partial(tmp_path:
     tolerant = world.config(allow_missing_fraction=0.1)
     task_set = prepare(tolerant, {}, tmp_path)
     assert open_verified(task_set.path, tolerant).num_tasks("train") == 9
-    assert "is partial: 1 tasks are missing (5.0%" in refusal(task_set.path, world.config())
+    assert "is partial: 1 task missing (5.0%" in refusal(task_set.path, world.config())

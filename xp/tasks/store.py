@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from xp.counted import counted
 from xp.digest import file_digest
 from xp.errors import ExitCode, XpError
 from xp.tasks.config import PrepareConfig, Purpose
@@ -101,8 +102,9 @@ def open_verified(path: Path, expected: PrepareConfig | None = None) -> TaskSet:
         raise _refusal(f"the task set {path} is of another request ({_listed(differences)})")
     missing = found.manifest.missing_fraction()
     if missing > expected.allow_missing_fraction:
+        lost = counted(len(found.manifest.failures), "task")
         raise _refusal(
-            f"the task set {path} is partial: {len(found.manifest.failures)} tasks are missing ({missing:.1%} of an "
+            f"the task set {path} is partial: {lost} missing ({missing:.1%} of an "
             f"environment's), and preparation.allow_missing_fraction is {expected.allow_missing_fraction}",
         )
     return found
