@@ -1,0 +1,250 @@
+"""One file of a foreign run, evaluation or task set that hangs, overflows or is huge costs one row, never a command."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from xp.__main__ import main
+from xp.episode.metrics_file import read_metrics
+from xp.errors import ExitCode
+
+pytestmark = pytest.mark.scorecard(43)
+
+RECORDED = Path(__file__).parents[1] / "recorded/planted/runs/good_short"
+SECONDS = 20
+METRICS, LOG = "runs/bad/metrics.jsonl", "runs/bad/attempt_1/train/log.txt"
+EVALUATION = "runs/bad/attempt_1/evaluate/evaluation.json"
+EPISODES = "runs/bad/attempt_1/train/trajectories/train.jsonl"
+SUMMARY, MANIFEST = "evaluations/bad/eval.json", "tasks/bad/manifest.json"
+SPECIAL = {
+    "fifo": lambda file: os.mkfifo(file),
+    "zero": lambda file: file.symlink_to("/dev/zero"),
+    "root": lambda file: file.symlink_to("/"),
+    "sparse": lambda file: (file.touch(), os.truncate(file, 100_000_000_000)),
+    "deep": lambda file: file.write_text("[" * 200_000),
+}
+NUMBERS = ("1" + "0" * 400, "1" + "0" * 308, "1e308", "-1e308", "NaN", "1e999", "-1e999", '"x"', "true", "[]")
+COMMANDS = (
+    ("runs", "list"), ("runs", "watch"), ("runs", "compare"), ("runs", "show", "bad"), ("runs", "watch", "bad"),
+    ("runs", "diagnose", "bad"), ("report", "bad"), ("runs", "compare", "good", "bad"), ("eval", "list"),
+    ("eval", "list", "--markdown"), ("tasks", "list"), ("tasks", "verify"),
+)  # fmt: skip
+TYPED = {int(code) for code in ExitCode} - {ExitCode.INTERNAL}
+LISTINGS = (("runs", "list"), ("runs", "watch"), ("runs", "compare"), ("eval", "list"), ("tasks", "list"))
+
+
+@pytest.fixture
+def outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A good run, one that is about to be bad, an evaluation and a task set."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    place = tmp_path / "outputs"
+    for name in ("good", "bad"):
+        shutil.copytree(RECORDED, place / "runs" / name)
+        file = place / "runs" / name / "run.json"
+        own = json.loads(file.read_text())["run_id"]
+        file.write_text(file.read_text().replace(own, name))
+    (place / EVALUATION).with_name("reward_curve.png").touch()
+    for file in (SUMMARY, MANIFEST, LOG):
+        (place / file).parent.mkdir(parents=True, exist_ok=True)
+    (place / SUMMARY).write_text(json.dumps(SUMMARISED))
+    (place / SUMMARY).with_name("request.json").write_text("{}")
+
+    def late(*_: object) -> None:
+        raise AssertionError(f"it takes more than {SECONDS} s")
+
+    before = signal.signal(signal.SIGALRM, late)
+    yield place
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+FIGURES: dict[str, Any] = {
+    "num_tasks": 1,
+    "num_episodes": 1,
+    "num_void": 0,
+    "reward": {"value": 0.5, "low": 0.4, "high": 0.6},
+    "passes": {"value": 0.5},
+    "pass_threshold": 1.0,
+    "pass_at_k": {},
+    "pass_hat_k": {},
+    "bootstrap_differs": False,
+    "bootstrap": None,
+    "void_bounds": None,
+}
+SUMMARISED: dict[str, Any] = {
+    "schema_version": 1,
+    "id": "bad",
+    "env": "e",
+    "model": {"name": "m"},
+    "run": "good",
+    "status": "finished",
+    "stopped": None,
+    "num_asked": 1,
+    "num_played": 1,
+    "summary": FIGURES,
+    "environments": {"e": FIGURES},
+    "usage": {"prompt_tokens": 1, "completion_tokens": 1, "cost_usd": None},
+    "tasks": {"e/test/1": {"hash": "x", "rewards": [0.5]}},
+}
+
+
+def run_all(outputs: Path, capsys: pytest.CaptureFixture[str], commands: tuple[tuple[str, ...], ...]) -> dict[str, str]:
+    """Output of each command; one that raises, hangs or ends with an untyped code fails the test."""
+    told = {}
+    for words in commands:
+        place = [f"outputs={outputs}"]
+        signal.alarm(SECONDS)
+        try:
+            code = main([*words, *place])
+        except BaseException as error:
+            raise AssertionError(" ".join(words)) from error
+        finally:
+            signal.alarm(0)
+        seen = capsys.readouterr()
+        told[" ".join(words)] = seen.out + seen.err
+        assert code in TYPED, words
+        if words in LISTINGS:
+            assert code == 0, (words, seen.err)
+        if words in (("runs", "list"), ("runs", "compare")):
+            assert "good" in seen.out, words
+    return told
+
+
+@pytest.mark.parametrize("kind", SPECIAL)
+@pytest.mark.parametrize("name", [METRICS, LOG, EVALUATION, EPISODES, SUMMARY, MANIFEST, "runs/bad/.origin"])
+def test_a_file_that_is_no_plain_file_is_refused(
+    outputs: Path, name: str, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (outputs / name).unlink(missing_ok=True)
+    SPECIAL[kind](outputs / name)
+    told = run_all(outputs, capsys, COMMANDS)
+    if name in (METRICS, EVALUATION) and kind != "deep":
+        assert name in told["runs list"]
+
+
+def test_a_link_to_a_directory_of_another_place_is_not_walked(
+    outputs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (outputs / "tasks/link").symlink_to("/")
+    told = run_all(outputs, capsys, (("tasks", "list"), ("tasks", "verify"), ("tasks", "prune", "--yes")))
+    assert "link\tdamaged" in told["tasks list"]
+    assert not (outputs / "tasks/link").exists()
+
+
+Edit = Callable[[Any, Any], Any]
+LINES: dict[str, tuple[str, Edit]] = {
+    "step": (METRICS, lambda line, value: line | {"step": value}),
+    "time/step_s": (METRICS, lambda line, value: line | {"time/step_s": value}),
+    "time": (METRICS, lambda line, value: line | {"time": value, "attempt": value}),
+    "reward": (METRICS, lambda line, value: line | {"reward/avg_raw_reward": value, "reward/avg_pass_at_8": value}),
+    "grad_norm": (METRICS, lambda line, value: line | {"training/grad_norm": value, "training/kl": value}),
+    "elapsed_s": (EPISODES, lambda line, value: line | {"elapsed_s": value}),
+    "env_s": (EPISODES, lambda line, value: line | {"env_s": [value]}),
+    "played": (EPISODES, lambda line, value: line | {"step": value, "index": value, "tokens": {"generated": value}}),
+    "outcome": (EPISODES, lambda line, value: line | {"outcome": dict.fromkeys(line["outcome"], value)}),
+}
+
+
+@pytest.mark.parametrize("value", NUMBERS)
+@pytest.mark.parametrize("name", LINES)
+def test_a_number_of_a_line_that_no_float_holds_is_left_out(
+    outputs: Path, name: str, value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place, edit = LINES[name]
+    file = outputs / place
+    lines = [json.dumps(edit(json.loads(line), "@")) for line in file.read_text().splitlines()]
+    file.write_text("".join(line.replace('"@"', value) + "\n" for line in lines))
+    run_all(outputs, capsys, COMMANDS[:7])
+
+
+@pytest.mark.parametrize("value", [*NUMBERS, '"before"', "null", "{}"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        ["results", "before", "reward_mean"],
+        ["results", "before", "reward_stderr"],
+        ["results", "before", "num_scored"],
+        ["results", "before", "pass_threshold"],
+        ["results", "before", "tasks", "whodunit_mini/test/769"],
+        ["results", "before", "tasks"],
+        ["results", "before"],
+        ["results"],
+        ["held_out"],
+        ["held_out", "x", "num_trained_on"],
+        [],
+    ],
+)
+def test_a_value_of_an_evaluation_that_is_none_is_refused(
+    outputs: Path, path: list[str], value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    leave(outputs / EVALUATION, path, value)
+    run_all(outputs, capsys, (*COMMANDS[:8], ("runs", "compare", "--paired", "bad")))
+
+
+@pytest.mark.parametrize("value", [*NUMBERS, "null", "{}", '"m"'])
+@pytest.mark.parametrize("path", [[], *([name] for name in SUMMARISED), ["summary", "reward"], ["model", "name"],
+                                  ["summary", "reward", "value"], ["environments", "e"],
+                                  ["tasks", "e/test/1"], ["tasks", "e/test/1", "rewards"]])  # fmt: skip
+def test_a_summary_of_another_shape_is_one_line_of_the_list(
+    outputs: Path, path: list[str], value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    leave(outputs / SUMMARY, path, value)
+    wanted = (("runs", "list"), ("eval", "list"), ("eval", "list", "--markdown"), ("runs", "show", "good"))
+    told = run_all(outputs, capsys, (*wanted, ("eval", "list", "--json"), ("runs", "compare", "--paired", "good", "bad")))
+    assert "bad" in told["eval list"]
+
+
+@pytest.mark.parametrize("name", ["run", "summary", "model", "status", "env", "usage", "environments"])
+def test_a_summary_without_a_key_is_named_with_the_reason(
+    outputs: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (outputs / SUMMARY).write_text(json.dumps({key: one for key, one in SUMMARISED.items() if key != name}))
+    told = run_all(outputs, capsys, (("runs", "list"), ("runs", "show", "good"), ("eval", "list")))
+    assert "unreadable" in told["eval list"]
+    assert "unreadable" in told["runs list"]
+
+
+def leave(file: Path, path: list[str], value: str) -> None:
+    """Replace the value at a path of a JSON file."""
+    whole = json.loads(file.read_text())
+    at = whole
+    for key in path[:-1]:
+        at = at.setdefault(key, {})
+    if path:
+        at[path[-1]] = "@@"
+    file.write_text(json.dumps(whole if path else "@@").replace('"@@"', value))
+
+
+def test_a_damaged_run_is_one_row_of_the_comparison(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (outputs / "runs/bad/run.json").write_text("[]")
+    shutil.copytree(outputs / "runs/good", outputs / "runs/a b")
+    assert "unreadable" in run_all(outputs, capsys, (("runs", "compare"),))["runs compare"]
+    assert "unreadable" in run_all(outputs, capsys, (("runs", "compare", "--csv"),))["runs compare --csv"]
+
+
+def test_a_config_of_a_model_that_nests_too_deep_is_no_config(
+    outputs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number, kind in enumerate(("deep", "sparse")):
+        place = outputs / f"models/{number}"
+        place.mkdir(parents=True)
+        SPECIAL[kind](place / "config.json")
+        run_all(outputs, capsys, (("plan", f"model.path={place}"),))
+
+
+def test_a_file_that_grows_is_read_to_where_it_is_whole(tmp_path: Path) -> None:
+    file = tmp_path / "metrics.jsonl"
+    file.write_text('{"step": 1, "stage": "train", "x": 1}\n{"step": 2, "stage": "train", "x": 1e400}\n{"step": 3, "st')
+    assert read_metrics(file, "train") == [
+        {"step": 1, "stage": "train", "x": 1},
+        {"step": 2, "stage": "train", "x": None},
+    ]
+    assert read_metrics(tmp_path / "none.jsonl", "train") == []
