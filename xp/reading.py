@@ -1,21 +1,89 @@
-"""Files that were written earlier, perhaps by somebody else, read as data: whole, bounded, one kind of fault."""
+"""Files that were written earlier, perhaps by somebody else, read as data: regular, bounded, one kind of fault."""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, BinaryIO, Final, TypeVar
 
 from xp.errors import ExitCode, XpError
 
 MAX_BYTES: Final = 64_000_000
 """Largest size of a JSON file that a command reads whole."""
-
+MAX_LINE: Final = 200_000_000
+"""Bytes of a line that is read."""
+LARGEST: Final = 1e100
+"""Largest amount of a number that is taken from a file: sums and squares of such numbers stay in a float's range."""
+MAX_COUNT: Final = 2**53
+"""Every count is below it."""
 
 Config = TypeVar("Config")
+
+
+def opened(file: Path, code: ExitCode, *, follows_link: bool = True) -> BinaryIO:
+    """A regular file, open for reading; the caller closes it. Opening never waits.
+
+    Args:
+        file: to be read; no pipe and no device, which could be read for ever.
+        code: of the fault.
+        follows_link: whether it may be a link to a regular file.
+
+    Raises:
+        XpError: it is absent, not readable or no regular file.
+    """
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follows_link else os.O_NOFOLLOW)
+    try:
+        descriptor = os.open(file, flags)
+    except OSError as error:
+        if not follows_link and error.errno == errno.ELOOP:
+            raise XpError(f"{file} is a link, which is not followed", code) from None
+        raise XpError(f"{file} cannot be read: {error.strerror or error}", code) from None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise XpError(f"{file} is not a regular file", code)
+    return os.fdopen(descriptor, "rb")
+
+
+def lines_of(
+    file: Path, code: ExitCode, *, max_line: int = MAX_LINE, max_bytes: int | None = None, follows_link: bool = True
+) -> Iterator[bytes]:
+    """The lines of a regular file one by one, with their ends; the last one may be without.
+
+    Args:
+        file: to be read.
+        code: of the fault.
+        max_line: bytes of the longest line.
+        max_bytes: of the whole file; None: any size.
+        follows_link: whether it may be a link to a regular file.
+
+    Raises:
+        XpError: as `opened`, or the file or a line is too large.
+    """
+    with opened(file, code, follows_link=follows_link) as lines:
+        size = os.fstat(lines.fileno()).st_size
+        if max_bytes is not None and size > max_bytes:
+            raise XpError(f"{file} has {size:,} bytes; expected at most {max_bytes:,}", code)
+        try:
+            while line := lines.readline(max_line + 1):
+                if len(line) > max_line:
+                    raise XpError(f"{file} has a line of more than {max_line:,} bytes", code)
+                yield line
+        except OSError as error:
+            raise XpError(f"{file} cannot be read: {error.strerror or error}", code) from None
+
+
+def is_finite(value: Any) -> bool:
+    """Returns whether a value is a number, no truth value, of at most `LARGEST`."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST
+
+
+def is_count(value: Any) -> bool:
+    """Returns whether a value is a whole number from 0 that a float holds exactly."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MAX_COUNT
 
 
 def text_of(file: Path, code: ExitCode, max_bytes: int = MAX_BYTES) -> str:
@@ -30,13 +98,11 @@ def text_of(file: Path, code: ExitCode, max_bytes: int = MAX_BYTES) -> str:
         XpError: it is absent, no regular file, too large or not UTF-8.
     """
     try:
-        with os.fdopen(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as opened:
-            status = os.fstat(opened.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise XpError(f"{file} is not a regular file", code)
-            if status.st_size > max_bytes:
-                raise XpError(f"{file} has {status.st_size:,} bytes; expected at most {max_bytes:,}", code)
-            return opened.read(max_bytes).decode("utf-8")
+        with opened(file, code) as found:
+            size = os.fstat(found.fileno()).st_size
+            if size > max_bytes:
+                raise XpError(f"{file} has {size:,} bytes; expected at most {max_bytes:,}", code)
+            return found.read(max_bytes).decode("utf-8")
     except OSError as error:
         raise XpError(f"{file} cannot be read: {error.strerror or error}", code) from None
     except UnicodeDecodeError:

@@ -13,6 +13,7 @@ import pytest
 
 from tests.foreign import contents, leave_programs, leave_run, record
 from tests.launching import stage
+from tests.reliability.test_hostile_files import EPISODE, SUMMARISED
 from xp.cli.runs import show_all
 from xp.compose import compose, from_container, to_yaml
 from xp.compose.recorded import recorded_spec
@@ -20,11 +21,15 @@ from xp.digest import digest_of
 from xp.episode.metrics_file import read_metrics
 from xp.episode.trajectory import read_trajectories
 from xp.errors import XpError
+from xp.evaluation.records import line_of, summaries
+from xp.evaluation.tables import markdown
+from xp.evaluation.verdict import diagnose
 from xp.launchers.base import Context
 from xp.launchers.cluster import read_launches
 from xp.launchers.node.job_spec import JobSpec, make_job_spec, read_result
 from xp.planning.plan import build_plan
 from xp.reading import config_of
+from xp.report.data import report
 from xp.runs import detached
 from xp.runs.held_out import held_out
 from xp.runs.leaderboard import leaderboard
@@ -39,10 +44,11 @@ pytestmark = pytest.mark.scorecard(43)
 NASTY: tuple[Any, ...] = (
     None, True, -1, 0, 2**70, 1e308, float("nan"), float("inf"), "", "..", "../../x", "/etc/passwd", "a\0b", "\x1b[2J",
     "--help", "-rf", "x" * 5000, [], {}, [[]], {"": {}}, ["../x"], {"..": 1}, "\ud800", "2026-13-01", "${oc.env:HOME}",
+    10**308, -(10**400), -1e308, 5e-324,
 )  # fmt: skip
 PIECES = (
     b"", b"\0", b"\xff\xfe", b'"', b"}", b"]", b"[" * 3000, b'{"a":' * 3000, b"9" * 5000, b"\n", b"../", b"\x1b[2J",
-    b"!!python/object:os.system", b"&a [*a, *a]", b"1e999",
+    b"!!python/object:os.system", b"&a [*a, *a]", b"1e999", b"NaN", b"1" + b"0" * 400,
 )  # fmt: skip
 
 
@@ -107,6 +113,16 @@ def task_set(file: Path) -> object:
     return list_sets(file.parents[1]), verify_set(file.parent)
 
 
+def listed(outputs: Path) -> None:
+    """Every evaluation in a list and in a table; one that cannot be read is named with its reason."""
+    found = summaries(outputs)
+    for one in found:
+        line_of(one)
+    markdown([one.summary for one in found if one.summary is not None])
+    if any(one.fault for one in found):
+        raise XpError("an evaluation is unreadable")
+
+
 def kinds(outputs: Path) -> Mapping[str, Kind]:
     """Every file of a run or of the store that a command reads back."""
     run, begun, train = outputs / "runs/run", "runs/run/attempt_1", "runs/run/attempt_1/train"
@@ -115,6 +131,10 @@ def kinds(outputs: Path) -> Mapping[str, Kind]:
         table(read_record(run))
         show_all(outputs)
         leaderboard(outputs, ["run"])
+
+    def judged(_: Path) -> None:
+        diagnose(outputs, run, read_record(run))
+        report([run])
 
     plan = (outputs / begun / "plan.json").read_text()
     told = build_plan(compose([]), "run").stages[0].job.files[f"{begun}/prepare/config.json"]
@@ -131,6 +151,10 @@ def kinds(outputs: Path) -> Mapping[str, Kind]:
         "job.json": Kind(f"{train}/job.json", order(), lambda file: config_of(file, JobSpec.from_json)),
         "prepare.json": Kind(f"{begun}/prepare.json", told, lambda file: config_of(file, PrepareConfig.from_json)),
         "manifest.json": Kind("tasks/k/manifest.json", manifest(), task_set, 1000, signed),
+        "eval.json": Kind("evaluations/e/eval.json", json.dumps(SUMMARISED), lambda _: listed(outputs)),
+        "metrics of a report": Kind("runs/run/metrics.jsonl", METRICS, judged, 40),
+        "evaluation of a report": Kind(f"{begun}/evaluate/evaluation.json", evaluation(), judged, 40),
+        "episodes of a report": Kind(f"{train}/trajectories/train.jsonl", json.dumps(EPISODE) + "\n", judged, 60),
         "lock": Kind("runs/run/.lock", "", lambda _: show_all(outputs), 100),
     }
 
@@ -142,7 +166,14 @@ RESULT = json.dumps({"code": 0, "missing": [], "ended": "2026-01-01T00:00:00+00:
 
 def evaluation() -> str:
     """The result of an evaluation of both models."""
-    mean = {"reward_mean": 0.5, "reward_stderr": 0.1, "perfect_share": 0.2, "num_scored": 8, "num_void": 0}
+    mean: dict[str, Any] = {
+        "reward_mean": 0.5,
+        "reward_stderr": 0.1,
+        "perfect_share": 0.2,
+        "num_scored": 8,
+        "num_void": 0,
+    }
+    mean |= {"pass_threshold": 1.0, "tasks": {"e/test/1": [0.5, None], "e/test/2": [0.1, 0.2]}}
     return json.dumps({"schema_version": 1, "models": {"after": "m"}, "results": {"before": mean, "after": mean}})
 
 
@@ -184,6 +215,8 @@ def test_a_mutated_file_is_read_or_refused_and_nothing_beside_it_changes(
     calls = leave_programs(tmp_path / "bin")
     run = leave_run(outputs, "run", record("run", status="succeeded"))
     mark(run)
+    (outputs / "evaluations/e").mkdir(parents=True)
+    (outputs / "evaluations/e/request.json").write_text("{}")
     chance, total = random.Random(0), 0
     for name, kind in kinds(outputs).items():
         file = outputs / kind.place
@@ -191,6 +224,8 @@ def test_a_mutated_file_is_read_or_refused_and_nothing_beside_it_changes(
         file.write_text(kind.text)
         before = contents(tmp_path)
         refused = 0
+        if " of " in name:
+            kind.read(file)
         for _ in range(kind.count):
             data = mutated(kind.text, chance, kind.resign)
             file.write_bytes(data)
@@ -203,7 +238,7 @@ def test_a_mutated_file_is_read_or_refused_and_nothing_beside_it_changes(
         file.write_text(kind.text)
         capsys.readouterr()
         assert contents(tmp_path) == before, name
-        assert refused or name in ("plan.json", "mark", "metrics.jsonl", "trajectories", "lock"), name
+        assert refused or name in ("plan.json", "mark", "metrics.jsonl", "trajectories", "lock") or " of " in name, name
         total += kind.count
     assert total >= 10_000
     assert not calls.exists()

@@ -58,7 +58,7 @@ def show(outputs: Path, lines: Sequence[RunRow]) -> None:
     for env in envs:
         own = [line for line in lines if line.env == env]
         if len(envs) > 1:
-            print(f"{env}:")
+            print(f"{env or 'unreadable'}:")
         keys = list(dict.fromkeys(key for line in own for key in line.differs))
         plain = [name for name in PLAIN if name not in ("run", "after", "env")]
         columns = [

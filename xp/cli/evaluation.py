@@ -96,10 +96,13 @@ def show_list(asked: Namespace, outputs: Path, words: Sequence[str]) -> int:
     out = console()
     found = records.summaries(outputs)
     if asked.json or asked.markdown or asked.latex:
-        _show(asked, [dict(summary) for _, summary in found if summary is not None], outputs)
+        _show(asked, [dict(one.summary) for one in found if one.summary is not None], outputs)
+        for one in found:
+            if one.fault:
+                print(f"xp: {shown(records.line_of(one))}", file=sys.stderr)
         return ExitCode.OK
-    for place, summary in found:
-        out.print(records.line_of(place, summary), markup=False)
+    for one in found:
+        out.print(records.line_of(one), markup=False)
     if not found:
         out.print(f"no evaluations below {outputs / records.ROOM}", markup=False)
     return ExitCode.OK

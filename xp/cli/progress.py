@@ -14,8 +14,9 @@ from xp.diagnosis.history import Points
 from xp.diagnosis.rules import symptoms
 from xp.diagnosis.symptom import Severity
 from xp.episode.metrics_file import read_metrics
-from xp.errors import XpError
+from xp.errors import ExitCode, XpError
 from xp.launchers.files import inside
+from xp.reading import is_finite, opened
 from xp.runs.diagnose import metrics_history
 from xp.runs.record import RunRecord, RunStatus, StageRecord
 from xp.security.terminal import shown
@@ -46,12 +47,12 @@ class RunProgress:
 def progress_of(run: Path, record: RunRecord) -> RunProgress | None:
     """Reads a run's metrics; None: there is no step yet."""
     file = run / "metrics.jsonl"
-    lines = read_metrics(file, "train") if file.is_file() else []
+    lines = read_metrics(file, "train")
     if not lines:
         return None
     settled = [attempt.training["num_steps"] for attempt in record.attempts if attempt.training]
     total = settled[-1] if settled else None
-    times = [float(line["time/step_s"]) for line in lines[-RECENT:] if isinstance(line.get("time/step_s"), int | float)]
+    times = [float(line["time/step_s"]) for line in lines[-RECENT:] if is_finite(line.get("time/step_s"))]
     step = int(lines[-1]["step"])
     left = fmean(times) * max(0, total - step) if times and total else None
     during = read_metrics(file, "evaluate_during")
@@ -101,9 +102,9 @@ def _last_words(run: Path, stage: StageRecord) -> str:
     if stage.log is None:
         return "no log"
     try:
-        with inside(run.parent.parent, stage.log).open("rb") as log:
+        with opened(inside(run.parent.parent, stage.log), ExitCode.RUN_DIR) as log:
             log.seek(max(0, log.seek(0, 2) - LAST_BYTES))
-            lines = log.read().decode("utf-8", "replace").split("\n")
+            lines = log.read(LAST_BYTES).decode("utf-8", "replace").split("\n")
     except (OSError, XpError):
         return "no log"
     told = [" ".join(line.split()) for line in lines if line.strip()]
@@ -111,4 +112,4 @@ def _last_words(run: Path, stage: StageRecord) -> str:
 
 
 def _points(lines: Sequence[dict[str, Any]], name: str) -> Points:
-    return [(line["step"], float(line[name])) for line in lines if isinstance(line.get(name), int | float)]
+    return [(line["step"], float(line[name])) for line in lines if is_finite(line.get(name))]

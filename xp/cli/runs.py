@@ -22,6 +22,7 @@ from xp.runs.held_out import NAMES, held_out
 from xp.runs.origin import is_ours, mark
 from xp.runs.record import RunRecord, RunStatus, is_held, read_record, table
 from xp.runs.run_directory import cancel as stop_supervisor
+from xp.security.terminal import shown
 
 RUNS: Final = (
     Column("run", 0),
@@ -54,7 +55,7 @@ def show_all(outputs: Path, *, as_json: bool = False) -> None:
         rows = [row | {"progress": bar(row["progress"])} if row.get("progress") is not None else row for row in rows]
     show_table(RUNS, rows, as_json=as_json)
     if not as_json:
-        for line in (line for file in files for line in evaluations_of(file.parent)):
+        for line in _evaluations(outputs, [file.parent.name for file in files]):
             print(line)
 
 
@@ -62,16 +63,30 @@ def evaluations_of(run: Path) -> list[str]:
     """Its evaluations by `xp eval`, one line each: they are records of their own, and no part of its result."""
     from xp.evaluation.records import line_of, summaries
 
-    found = [(place, one) for place, one in summaries(run.parent.parent) if one is not None and one["run"] == run.name]
-    return [f"evaluation {line_of(place, one)}" for place, one in found]
+    found = summaries(run.parent.parent)
+    return [f"evaluation {line_of(one)}" for one in found if one.summary is not None and one.summary["run"] == run.name]
+
+
+def _evaluations(outputs: Path, runs: Sequence[str]) -> list[str]:
+    """The evaluations of these runs in their order, and after them those that cannot be read."""
+    from xp.evaluation.records import line_of, summaries
+
+    found = summaries(outputs)
+    order = {run: place for place, run in enumerate(runs)}
+    own = [one for one in found if one.summary is not None and one.summary["run"] in order]
+    own.sort(key=lambda one: order[one.summary["run"]] if one.summary else 0)
+    return [f"evaluation {shown(line_of(one))}" for one in (*own, *(one for one in found if one.fault))]
 
 
 def _row(run: Path) -> dict[str, Any]:
     try:
         record = detached.current(run)
+        row = {"run": record.run_id, "status": status(run, record)}
     except XpError as error:
         return {"run": run.name, "status": f"unreadable: {error}"}
-    return {"run": record.run_id, "status": status(run, record), **_progress(run, record), **_held_out(run, record)}
+    progress, results = _progress(run, record), _held_out(run, record)
+    notes = [note for note in (progress.get("note"), results.get("note")) if note]
+    return {**row, **progress, **results, "note": "; ".join(notes) or None}
 
 
 def show(run: Path, *, as_json: bool = False) -> None:
@@ -245,7 +260,10 @@ def _held_out(run: Path, record: RunRecord) -> dict[str, Any]:
 def _progress(run: Path, record: RunRecord) -> dict[str, Any]:
     """Rollout steps that are done, of all where they are known, and their share, a number from 0 to 1."""
     settled = [attempt.training["num_steps"] for attempt in record.attempts if attempt.training]
-    step = last_step(run / "metrics.jsonl")
+    try:
+        step = last_step(run / "metrics.jsonl")
+    except XpError as error:
+        return {"note": str(error)}
     if step is None:
         return {}
     total = settled[-1] if settled else None

@@ -80,10 +80,9 @@ def _table(chosen: Sequence[Path]) -> Any:
 def _row(run: Path) -> Row:
     try:
         record = detached.current(run)
+        return (run.name, status(run, record), *_cells(progress_of(run, record)))
     except XpError as error:
         return (run.name, shown(f"unreadable: {error}"), *[""] * (len(HEAD) - 2))
-    found = progress_of(run, record)
-    return (run.name, status(run, record), *_cells(found))
 
 
 def _cells(found: RunProgress | None) -> Row:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any, Final
 
+from xp.reading import is_finite
+
 EARLY: Final = 3
 """A beginning and an end are thirds of what there is."""
 FEWEST: Final = 6
@@ -34,6 +36,9 @@ class Facts:
     def of_spec(spec: Mapping[str, Any]) -> Facts:
         """Facts of a dumped RunSpec; raises KeyError, TypeError or ValueError for what is none."""
         training = spec["training"]
+        numbers = ("updates_per_step", "passes_per_step", "warmup_updates", "max_grad_norm", "num_steps")
+        if not all(training[name] is None or is_finite(training[name]) for name in numbers):
+            raise ValueError("a value of training is not a finite number")
         updates_per_step = int(training["updates_per_step"]) * int(training["passes_per_step"])
         return Facts(
             warmup_updates=int(training["warmup_updates"]),
@@ -118,4 +123,4 @@ def latest(points: Points, number: int = FEWEST) -> float | None:
 
 
 def _points(lines: Sequence[Mapping[str, Any]], name: str) -> Points:
-    return [(line["step"], float(line[name])) for line in lines if isinstance(line.get(name), int | float)]
+    return [(line["step"], float(line[name])) for line in lines if is_finite(line.get(name))]

@@ -6,11 +6,18 @@ import json
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from xp.episode.metric_names import check_names
+from xp.errors import ExitCode, XpError
+from xp.reading import is_count, is_finite, lines_of, opened
+
+MAX_LINE: Final = 10_000_000
+"""Bytes of a line."""
+MAX_BYTES: Final = 1_000_000_000
+"""Bytes of a file, which is held in memory."""
 
 
 class MetricsFile:
@@ -46,16 +53,41 @@ class MetricsFile:
 
 
 def read_metrics(path: Path, stage: str) -> list[dict[str, Any]]:
-    """The lines of one stage in order of step; of a step that several attempts wrote, the last one's."""
-    by_step: dict[int, dict[str, Any]] = {}
-    for text in path.read_bytes().split(b"\n"):
-        try:
-            line = json.loads(text)
-        except (ValueError, RecursionError):
-            continue  # a line torn by a killed process
-        if isinstance(line, dict) and line.get("stage") == stage and isinstance(line.get("step"), int):
-            by_step[line["step"]] = line
+    """The lines of one stage in order of step; of a step that several attempts wrote, the last one's.
+
+    Raises:
+        XpError: as `metrics_lines`.
+    """
+    by_step = {line["step"]: line for line in metrics_lines(path) if line["stage"] == stage}
     return [by_step[step] for step in sorted(by_step)]
+
+
+def metrics_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The whole lines of a file in their order; none where there is no file.
+
+    Raises:
+        XpError: (RUN_DIR) it is no regular file, not readable or too large.
+    """
+    if not os.path.lexists(path):
+        return
+    for text in lines_of(path, ExitCode.RUN_DIR, max_line=MAX_LINE, max_bytes=MAX_BYTES):
+        if (line := _line(text)) is not None:
+            yield line
+
+
+def _line(text: bytes) -> dict[str, Any] | None:
+    """One line, with null for numbers that no sum may hold; None: torn by a killed process, or no metrics."""
+    try:
+        line = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(line, dict) or not isinstance(line.get("stage"), str) or not is_count(line.get("step")):
+        return None
+    return {name: None if _is_beyond(value) else value for name, value in line.items()}
+
+
+def _is_beyond(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and not is_finite(value)
 
 
 TAIL_BYTES = 200_000
@@ -63,18 +95,18 @@ TAIL_BYTES = 200_000
 
 
 def last_step(path: Path) -> int | None:
-    """The last rollout step that a training wrote, from the end of the file; None where there is none."""
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
-            tail = file.read()
-    except OSError:
+    """The last rollout step that a training wrote, from the end of the file; None where there is none.
+
+    Raises:
+        XpError: (RUN_DIR) the file is no regular file, not readable or too large.
+    """
+    if not os.path.lexists(path):
         return None
-    for text in reversed(tail.split(b"\n")):
-        try:
-            line = json.loads(text)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(line, dict) and line.get("stage") == "train" and isinstance(line.get("step"), int):
-            return int(line["step"])
-    return None
+    with opened(path, ExitCode.RUN_DIR) as file:
+        size = file.seek(0, os.SEEK_END)
+        if size > MAX_BYTES:
+            raise XpError(f"{path} has {size:,} bytes; expected at most {MAX_BYTES:,}", ExitCode.RUN_DIR)
+        file.seek(max(0, size - TAIL_BYTES))
+        tail = file.read(TAIL_BYTES)
+    found = (_line(text) for text in reversed(tail.split(b"\n")))
+    return next((int(line["step"]) for line in found if line is not None and line["stage"] == "train"), None)

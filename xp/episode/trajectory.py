@@ -18,6 +18,8 @@ from xp.envs.base import Message, ToolResult
 from xp.episode.episode import Episode, Turn
 from xp.episode.outcome import EpisodeResult
 from xp.episode.tool_calls import Malformed
+from xp.errors import ExitCode
+from xp.reading import lines_of
 
 SCHEMA_VERSION: Final = 3
 READABLE: Final = (1, 2, 3)
@@ -211,21 +213,21 @@ def read_trajectories(path: Path) -> Trajectories:
 
     Raises:
         ValueError: a record of a schema that this version does not know.
+        XpError: (RUN_DIR) the file cannot be read, or is no regular file.
     """
     records: list[Mapping[str, Any]] = []
     num_torn = 0
-    with path.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            try:
-                record = json.loads(line)
-            except (ValueError, RecursionError):
-                num_torn += bool(line.strip())
-                continue
-            version = record.get("schema_version") if isinstance(record, dict) else None
-            if version not in READABLE:
-                readable = " and ".join(map(str, READABLE))
-                raise ValueError(f"{path}:{number}: trajectory schema {version!r}; this xp reads {readable}")
-            records.append(record)
+    for number, line in enumerate(lines_of(path, ExitCode.RUN_DIR), start=1):
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            num_torn += bool(line.strip())
+            continue
+        version = record.get("schema_version") if isinstance(record, dict) else None
+        if version not in READABLE:
+            readable = " and ".join(map(str, READABLE))
+            raise ValueError(f"{path}:{number}: trajectory schema {version!r}; this xp reads {readable}")
+        records.append(record)
     return Trajectories(tuple(records), num_torn)
 
 

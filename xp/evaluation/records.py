@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -114,18 +115,37 @@ def evaluation_place(outputs: Path, name: str) -> Path | None:
     return place if is_name(place.name) and (place / REQUEST).is_file() else None
 
 
-def summaries(outputs: Path) -> list[tuple[Path, Mapping[str, Any] | None]]:
-    """Every evaluation below the outputs root with its eval.json, oldest first; None: it has none yet."""
+@dataclass(frozen=True)
+class ListedEvaluation:
+    """One evaluation below the outputs root."""
+
+    place: Path
+    summary: Mapping[str, Any] | None
+    """Content of its eval.json; None: it has none yet, or an unreadable one."""
+    fault: str = ""
+    """Reason why its eval.json cannot be read; empty: it can, or is absent."""
+
+
+def summaries(outputs: Path) -> list[ListedEvaluation]:
+    """Every evaluation below the outputs root with its eval.json, oldest first."""
     files = sorted((outputs / ROOM).glob(f"*/{REQUEST}"), key=lambda file: file.lstat().st_mtime)
-    found: list[tuple[Path, Mapping[str, Any] | None]] = []
-    for file in files:
-        summary = file.with_name(SUMMARY)
-        found.append((file.parent, read_summary(summary) if summary.exists() else None))
-    return found
+    return [_listed(file.parent) for file in files]
 
 
-def line_of(place: Path, summary: Mapping[str, Any] | None) -> str:
+def _listed(place: Path) -> ListedEvaluation:
+    if not os.path.lexists(place / SUMMARY):
+        return ListedEvaluation(place, None)
+    try:
+        return ListedEvaluation(place, read_summary(place / SUMMARY))
+    except XpError as error:
+        return ListedEvaluation(place, None, str(error))
+
+
+def line_of(one: ListedEvaluation) -> str:
     """One evaluation in a list."""
+    place, summary = one.place, one.summary
+    if one.fault:
+        return f"{place.name}  unreadable: {one.fault}"
     if summary is None:
         return f"{place.name}  not finished: the same command continues it"
     reward = summary["summary"]["reward"]
@@ -138,10 +158,16 @@ def line_of(place: Path, summary: Mapping[str, Any] | None) -> str:
 
 def read_summary(file: Path) -> Mapping[str, Any]:
     """The content of an eval.json; raises XpError(RUN_DIR) for what is none."""
+    from xp.evaluation.summary_check import summary_of
+
     value = json_of(file, ExitCode.RUN_DIR)
     if not isinstance(value, dict) or value.get("schema_version") != SCHEMA_VERSION or "tasks" not in value:
         raise XpError(f"{file} is not a summary of an evaluation (schema {SCHEMA_VERSION})", ExitCode.RUN_DIR)
-    return value
+    try:
+        return summary_of(value)
+    except (KeyError, TypeError, ValueError) as error:
+        reason = f"{type(error).__name__} {error}"
+        raise XpError(f"{file} is not a summary of an evaluation: {reason}", ExitCode.RUN_DIR) from None
 
 
 def _word(text: str) -> str:

@@ -6,14 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
 
 from xp.errors import ExitCode, XpError, nearest
 from xp.evaluation.paired import Paired, compare, holm
 from xp.evaluation.records import ROOM, SUMMARY, evaluation_place, read_summary
 from xp.evaluation.statistics import Rewards
-from xp.reading import json_of
-from xp.runs.held_out import evaluation_files
+from xp.runs.held_out import evaluation_files, read_rewards, rewards_by_task
 from xp.runs.record import FILE, directory_of
 
 
@@ -87,9 +85,9 @@ def named(outputs: Path, name: str) -> NamedResult:
         if not (place / SUMMARY).exists():
             raise XpError(f"{name} is not finished; call the same `eval` again", ExitCode.RUN_DIR)
         value = read_summary(place / SUMMARY)
-        rewards = {task: one["rewards"] for task, one in value["tasks"].items()}
-        hashes = {task: one["hash"] for task, one in value["tasks"].items()}
-        return NamedResult(name, rewards, hashes, value["summary"]["pass_threshold"])
+        rewards = rewards_by_task({task: one["rewards"] for task, one in value["tasks"].items()})
+        hashes = {task: str(one["hash"]) for task, one in value["tasks"].items()}
+        return NamedResult(name, rewards, hashes, float(value["summary"]["pass_threshold"]))
     run, _, step = name.partition("@")
     if step not in ("", "0"):
         raise XpError(f"{name}: a checkpoint is compared by its evaluation: python -m xp eval run={name}")
@@ -99,13 +97,9 @@ def named(outputs: Path, name: str) -> NamedResult:
 def _of_run(directory: Path, name: str, which: str) -> NamedResult:
     """The newest result of the run's own evaluations that holds each task's rewards."""
     for file in reversed(evaluation_files(directory)):
-        results: Any = json_of(file, ExitCode.RUN_DIR).get("results", {})
-        found = results.get(which)
-        if found is None:
-            continue
-        if "tasks" not in found:
-            raise XpError(f"{file} is of an earlier version and has no rewards by task; evaluate it again with `eval`")
-        return NamedResult(name, found["tasks"], {}, found["pass_threshold"])
+        found = read_rewards(file, which)
+        if found is not None:
+            return NamedResult(name, found.rewards, {}, found.pass_threshold)
     raise XpError(f"{name}: the run has no evaluation {which} training; python -m xp eval run={name}", ExitCode.RUN_DIR)
 
 

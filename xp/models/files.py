@@ -12,7 +12,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+from xp.errors import ExitCode, XpError
 from xp.exchange import body_of
+from xp.reading import text_of
 
 HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 HUB_TIMEOUT_S: Final = 3.0
@@ -37,8 +39,8 @@ def config_of(name: str, outputs: Path) -> dict[str, Any] | None:
     if directory is None:
         return _from_hub(name) if HUB_ID.fullmatch(name) else None
     try:
-        return _mapping((directory / "config.json").read_bytes())
-    except OSError:
+        return _mapping(text_of(directory / "config.json", ExitCode.CONFIG, MAX_BYTES))
+    except XpError:
         return None
 
 
@@ -64,7 +66,7 @@ def _from_hub(name: str) -> dict[str, Any] | None:
     return found[0] if found else None
 
 
-def _mapping(content: bytes) -> dict[str, Any] | None:
+def _mapping(content: bytes | str) -> dict[str, Any] | None:
     try:
         value = json.loads(content)
     except (ValueError, RecursionError):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from xp.episode.metrics_file import metrics_lines
 from xp.evaluation.statistics import mean
+from xp.reading import is_finite
 from xp.report.episodes import TRAIN, EpisodeIndex
 from xp.report.foreign import page_name
 
@@ -20,17 +20,15 @@ MOST_METRICS: Final = 2_000
 
 
 def curves(run: Path) -> dict[str, dict[str, Any]]:
-    """Stage -> its lines as columns: `step`, `time`, `attempt`, and `values` by metric; of a step, the last line."""
+    """Stage -> its lines as columns: `step`, `time`, `attempt`, and `values` by metric; of a step, the last line.
+
+    Raises:
+        XpError: as `metrics_lines`.
+    """
     lines: dict[str, dict[int, dict[str, Any]]] = {stage: {} for stage in STAGES}
-    file = run / "metrics.jsonl"
-    for text in file.read_bytes().split(b"\n") if file.is_file() else ():
-        try:
-            line = json.loads(text)
-            stage, step = line["stage"], line["step"]
-        except (ValueError, TypeError, KeyError, RecursionError):
-            continue  # torn by a killed process
-        if stage in lines and isinstance(step, int):
-            lines[stage][step] = line
+    for line in metrics_lines(run / "metrics.jsonl"):
+        if line["stage"] in lines:
+            lines[line["stage"]][line["step"]] = line
     return {stage: _columns([by_step[step] for step in sorted(by_step)]) for stage, by_step in lines.items() if by_step}
 
 
@@ -61,6 +59,6 @@ def _columns(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _number(value: Any) -> float | int | None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if not is_finite(value):
         return None
     return float(f"{value:.7g}") if isinstance(value, float) and abs(value) < 1e6 else value

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,10 +10,10 @@ from typing import Any, BinaryIO, Final, NamedTuple
 
 from xp.episode.trajectory import READABLE
 from xp.errors import ExitCode, XpError
+from xp.reading import MAX_LINE, is_count, is_finite
+from xp.reading import opened as opened_file
 from xp.runs.tool_use import ToolCount
 
-MAX_LINE: Final = 200_000_000
-"""Bytes of a line that is read; a longer one counts as unreadable."""
 TRAIN: Final = "train"
 
 
@@ -61,7 +60,11 @@ class EpisodeIndex:
         """Use of tools in the training's episodes."""
 
     def refresh(self) -> None:
-        """Read what was written since the last time; a line without its end is left for the next time."""
+        """Read what was written since the last time; a line without its end is left for the next time.
+
+        Raises:
+            XpError: (RUN_DIR) a line has no end within `MAX_LINE`.
+        """
         files = self._run.glob("attempt_*/*/trajectories/*.jsonl")
         for file in sorted(files, key=lambda file: (_attempt_of(self._run, file), TRAIN not in file.parts, str(file))):
             if not file.is_symlink() and file.is_file():
@@ -79,7 +82,7 @@ class EpisodeIndex:
                 file, offset = self._places[number]
                 try:
                     if file not in opened:
-                        opened[file] = stack.enter_context(file.open("rb"))
+                        opened[file] = stack.enter_context(opened_file(file, ExitCode.RUN_DIR))
                     opened[file].seek(offset)
                     yield json.loads(opened[file].readline(MAX_LINE))
                 except (OSError, ValueError, RecursionError) as error:
@@ -100,11 +103,13 @@ class EpisodeIndex:
     def _read_on(self, file: Path) -> None:
         attempt, offset = _attempt_of(self._run, file), self._read_to.get(file, 0)
         is_training = TRAIN in file.relative_to(self._run).parts
-        with file.open("rb") as lines:
+        with opened_file(file, ExitCode.RUN_DIR, follows_link=False) as lines:
             lines.seek(offset)
             while line := lines.readline(MAX_LINE):
                 if not line.endswith(b"\n") and len(line) < MAX_LINE:
                     break  # it is being written
+                if not line.endswith(b"\n"):
+                    raise XpError(f"{file} has a line of more than {MAX_LINE:,} bytes", ExitCode.RUN_DIR)
                 record = _parsed(line)
                 row = _row(record, attempt)
                 if row is not None:
@@ -139,17 +144,17 @@ def _row(record: Any, attempt: int) -> EpisodeRow | None:
         return EpisodeRow(
             attempt=attempt,
             phase=phase,
-            step=int(record["step"]) + (phase == TRAIN),
+            step=_count(record["step"]) + (phase == TRAIN),
             env=str(record["env"]),
             split=str(record["split"]),
-            task_index=int(record["index"]),
-            sample=int(record["sample"]),
+            task_index=_count(record["index"]),
+            sample=_count(record["sample"]),
             reward=None if outcome["reward"] is None else _finite(outcome["reward"]),
             status=str(outcome["status"]),
-            turns=int(outcome["num_turns"]),
-            calls=int(outcome["num_tool_calls"]),
-            malformed=int(outcome["num_malformed"]),
-            generated=None if tokens is None else int(tokens["generated"]),
+            turns=_count(outcome["num_turns"]),
+            calls=_count(outcome["num_tool_calls"]),
+            malformed=_count(outcome["num_malformed"]),
+            generated=None if tokens is None else _count(tokens["generated"]),
             seconds=_finite(record["elapsed_s"]),
         )
     except (ValueError, TypeError, KeyError, OverflowError):
@@ -157,7 +162,13 @@ def _row(record: Any, attempt: int) -> EpisodeRow | None:
 
 
 def _finite(value: Any) -> float:
-    number = float(value)
-    if not math.isfinite(number):
+    if not is_finite(value):
         raise ValueError("not a finite number")
+    return float(value)
+
+
+def _count(value: Any) -> int:
+    number = int(value) if is_finite(value) else -1
+    if not is_count(number):
+        raise ValueError("not a count")
     return number

@@ -27,8 +27,8 @@ def history_of(run: Path, record: RunRecord, tools: ToolUse | None = None) -> Hi
 def metrics_history(run: Path, record: RunRecord) -> History:
     """The same without the trajectories, which may be large."""
     file = run / "metrics.jsonl"
-    lines, during = (read_metrics(file, stage) if file.is_file() else [] for stage in ("train", "evaluate_during"))
+    lines, during = (read_metrics(file, stage) for stage in ("train", "evaluate_during"))
     try:
         return History(lines, Facts.of_spec(spec_of(run, len(record.attempts))), during)
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise XpError(f"{run} cannot be read: {type(error).__name__} {error}", ExitCode.RUN_DIR) from error

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from xp.errors import ExitCode, XpError
-from xp.reading import json_of
+from xp.reading import LARGEST, is_count, is_finite, json_of
 from xp.runs.record import RunRecord, read_record
 from xp.tasks.held_out import overlap_label
 
@@ -36,20 +35,75 @@ class HeldOutResult:
     """Remark on every figure: tasks are trained on as well; empty if they are not."""
 
 
+@dataclass(frozen=True)
+class TaskRewards:
+    """Rewards of one model's episodes."""
+
+    rewards: Mapping[str, list[float | None]]
+    """Task -> rewards of its episodes; None: void."""
+    pass_threshold: float
+
+
 def read_held_out(file: Path) -> dict[str, HeldOutResult]:
     """The results of an evaluation.json; raises XpError(RUN_DIR) for what is none."""
+    return _checked(file)[0]
+
+
+def read_rewards(file: Path, which: str) -> TaskRewards | None:
+    """Rewards of one model of an evaluation.json by task; None: the model was not evaluated.
+
+    Args:
+        file: the evaluation.json.
+        which: `before` or `after`.
+
+    Raises:
+        XpError: (RUN_DIR) the file is none.
+    """
+    found, rewards = _checked(file)
+    if which not in found:
+        return None
+    if which not in rewards:
+        raise XpError(f"{file} is of an earlier version and has no rewards by task; evaluate it again with `eval`")
+    return rewards[which]
+
+
+def _checked(file: Path) -> tuple[dict[str, HeldOutResult], dict[str, TaskRewards]]:
+    """Results of each model, and its rewards by task where they are on record."""
     value = json_of(file, ExitCode.RUN_DIR)
     try:
-        results = value["results"]
-        label = _label(value.get("held_out", {}))
-        return {name: replace(_result(results[name]), label=label) for name in NAMES if name in results}
+        results = _mapping(value)["results"]
+        own = {name: _mapping(results[name]) for name in NAMES if name in _mapping(results)}
+        label = _label(_mapping(value.get("held_out", {})))
+        rewards = {
+            name: TaskRewards(rewards_by_task(one["tasks"]), _some(one["pass_threshold"]))
+            for name, one in own.items()
+            if "tasks" in one and one.get("pass_threshold") is not None
+        }
+        return {name: replace(_result(one), label=label) for name, one in own.items()}, rewards
     except (KeyError, TypeError, ValueError) as error:
         raise XpError(f"{file} is not an evaluation: {type(error).__name__} {error}", ExitCode.RUN_DIR) from None
 
 
+def rewards_by_task(value: Any) -> dict[str, list[float | None]]:
+    """Task -> rewards of its episodes, null for a void one; raises TypeError or ValueError for another value."""
+    found: dict[str, list[float | None]] = {}
+    for task, rewards in _mapping(value).items():
+        if not isinstance(rewards, list):
+            raise TypeError("the rewards of a task are not a list")
+        found[task] = [_number(one) for one in rewards]
+    return found
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError("not a JSON object where one is expected")
+    return value
+
+
 def _label(records: Mapping[str, Any]) -> str:
     num_trained_on, num_held_out = (
-        sum(int(record[name]) for record in records.values()) for name in ("num_trained_on", "num_held_out")
+        sum(_whole(record[name]) for record in map(_mapping, records.values()))
+        for name in ("num_trained_on", "num_held_out")
     )
     return overlap_label(num_trained_on, num_held_out) if num_trained_on else ""
 
@@ -84,12 +138,9 @@ def evaluation_files(run: Path, record: RunRecord | None = None) -> list[Path]:
 
 
 def _result(value: Mapping[str, Any]) -> HeldOutResult:
-    mean = _number(value["reward_mean"])
-    if mean is None:
-        raise ValueError("reward_mean is null")
-    counts = [value.get(name) for name in ("num_scored", "num_void", "num_tasks")]
-    if any(count is not None and (not isinstance(count, int) or isinstance(count, bool)) for count in counts):
-        raise ValueError("a number of episodes is not a whole number")
+    mean = _some(value["reward_mean"])
+    found = [value.get(name) for name in ("num_scored", "num_void", "num_tasks")]
+    counts = [None if count is None else _whole(count) for count in found]
     stderr, share = _number(value.get("reward_stderr")), _number(value.get("perfect_share"))
     passes, threshold = _number(value.get("pass_share")), _number(value.get("pass_threshold"))
     return HeldOutResult(mean, stderr, share, counts[0], counts[1], passes, threshold, counts[2])
@@ -98,6 +149,19 @@ def _result(value: Mapping[str, Any]) -> HeldOutResult:
 def _number(value: Any) -> float | None:
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError("a reward is not a finite number")
+    if not is_finite(value):
+        raise ValueError(f"a reward is not a number of at most {LARGEST:g}")
     return float(value)
+
+
+def _some(value: Any) -> float:
+    number = _number(value)
+    if number is None:
+        raise ValueError("a reward is null")
+    return number
+
+
+def _whole(value: Any) -> int:
+    if not is_count(value):
+        raise ValueError("a number of tasks or episodes is not a whole number")
+    return int(value)

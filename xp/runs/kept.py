@@ -9,9 +9,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from xp.errors import XpError
+from xp.errors import ExitCode, XpError
 from xp.job import Stage
 from xp.launchers.node.outputs import states
+from xp.reading import json_of
 from xp.runs.record import RunRecord, RunStatus, read_record
 
 if TYPE_CHECKING:
@@ -106,13 +107,13 @@ def _is_same_today(file: Path, stage: Stage, plan: Plan) -> bool:
     from xp.planning.plan import build_again
 
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = json_of(file, ExitCode.RUN_DIR)
         spec, names = content["spec"], [one["name"] for one in content["stages"]]
         if not fill(spec):
             return False
         spec["outputs"] = str(file.parents[3])
         then = build_again(from_container(spec), plan.run_id, plan.attempt, names)
-    except (OSError, ValueError, LookupError, TypeError, XpError):
+    except (ValueError, LookupError, TypeError, XpError):
         return False
     return any(_content(asdict(one)) == _content(asdict(stage)) for one in then.stages if one.name == stage.name)
 
@@ -124,11 +125,11 @@ def _promised(recorded: Mapping[str, Any] | None) -> list[str]:
 
 def _recorded(file: Path, name: str) -> dict[str, Any] | None:
     try:
-        stages = json.loads(file.read_text(encoding="utf-8"))["stages"]
+        stages = json_of(file, ExitCode.RUN_DIR)["stages"]
         found: dict[str, Any] = next(stage for stage in stages if stage["name"] == name)
         if not all(isinstance(output, str) for output in found["job"]["outputs"]):
             return None
-    except (OSError, ValueError, LookupError, TypeError, StopIteration):
+    except (XpError, ValueError, LookupError, TypeError, StopIteration):
         return None
     return found
 
@@ -144,6 +145,6 @@ def _last_step(run: Path) -> int:
 
     try:
         lines = read_metrics(run / "metrics.jsonl", "train")
-    except OSError:
+    except XpError:
         return 0
     return int(lines[-1]["step"]) if lines else 0

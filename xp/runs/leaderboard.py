@@ -6,7 +6,7 @@ import csv
 import io
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -28,7 +28,8 @@ class RunRow:
     model: str
     algorithm: str
     backend: str
-    seed: int
+    seed: int | None
+    """None: the run cannot be read."""
     steps: int | None
     """None: the run never came to know what its epochs are in steps."""
     before: float | None
@@ -36,8 +37,11 @@ class RunRow:
     after: float | None
     stderr: float | None
     """Standard error of `after`."""
-    minutes: float
-    """Minutes from the first attempt's start to the last one's end, without the pauses between attempts."""
+    minutes: float | None
+    """Minutes from the first attempt's start to the last one's end, without the pauses between attempts.
+
+    None: the run cannot be read.
+    """
     status: str
     note: str
     """Remark on `before` and `after`: their tasks are trained on as well; empty if they are not."""
@@ -57,19 +61,46 @@ def leaderboard(outputs: Path, names: Sequence[str]) -> list[RunRow]:
     """
     from xp.compose.recorded import tell_older
 
-    groups: dict[str, list[tuple[Path, RunRecord, Any]]] = {}
+    groups: dict[str, list[_Readable]] = {}
     older: dict[str, list[str]] = {}
+    broken: list[RunRow] = []
     for run in named_runs(outputs, names, takes_several=True):
-        env, directory, record, spec, filled = _read(run)
-        groups.setdefault(env, []).append((directory, record, spec))
-        if filled:
-            older[run.name] = filled
+        try:
+            found = _read(run)
+        except XpError as error:
+            if names:
+                raise
+            broken.append(_broken(run, error))
+            continue
+        groups.setdefault(found.row.env, []).append(found)
+        if found.filled:
+            older[run.name] = found.filled
     tell_older(list(older), [field for filled in older.values() for field in filled])
     lines = []
     for group in groups.values():
-        differs = differing([spec for _, _, spec in group])
-        lines += [_line(*one, own) for one, own in zip(group, differs, strict=True)]
-    return sorted(lines, key=lambda line: (line.after is None, -(line.after or 0.0), line.run))
+        differs = differing([one.spec for one in group])
+        lines += [replace(one.row, differs=own) for one, own in zip(group, differs, strict=True)]
+    return sorted(lines, key=lambda line: (line.after is None, -(line.after or 0.0), line.run)) + broken
+
+
+def _broken(run: Path, error: XpError) -> RunRow:
+    """Row of a run that cannot be read, with the reason."""
+    return RunRow(
+        run=run.name,
+        env="",
+        model="",
+        algorithm="",
+        backend="",
+        seed=None,
+        steps=None,
+        before=None,
+        after=None,
+        stderr=None,
+        minutes=None,
+        status="unreadable",
+        note=str(error),
+        differs={},
+    )
 
 
 def as_csv(lines: Sequence[RunRow]) -> str:
@@ -128,38 +159,45 @@ def _spec_of(directory: Path, attempt: int) -> tuple[Any, list[str]]:
     return spec, fill(spec)
 
 
-def _read(directory: Path) -> tuple[str, Path, RunRecord, Any, list[str]]:
-    """Its environments, directory, record, spec, and the fields that were added to xp after it."""
+@dataclass(frozen=True)
+class _Readable:
+    """One run as it was read."""
+
+    spec: Any
+    filled: list[str]
+    """Fields that were added to xp after it."""
+    row: RunRow
+    """Its line, without what differs."""
+
+
+def _read(directory: Path) -> _Readable:
     record = read_record(directory)
     try:
         spec, filled = _spec_of(directory, len(record.attempts))
-        return "+".join(spec["env"]["members"]), directory, record, spec, filled
-    except (ValueError, KeyError, TypeError) as error:
+        return _Readable(spec, filled, _row(directory, record, spec))
+    except (AttributeError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise XpError(f"{directory} cannot be compared: {type(error).__name__} {error}", ExitCode.RUN_DIR) from error
 
 
-def _line(directory: Path, record: RunRecord, spec: Any, differs: Mapping[str, Any]) -> RunRow:
-    try:
-        results = held_out(directory, record)
-        before, after = results.get("before"), results.get("after")
-        return RunRow(
-            run=record.run_id,
-            env="+".join(spec["env"]["members"]),
-            model=spec["model"]["name"],
-            algorithm=spec["algorithm"]["name"],
-            backend=spec["backend"]["name"],
-            seed=spec["seed"],
-            steps=_steps(record) or spec["training"]["num_steps"],
-            before=None if before is None else before.reward_mean,
-            after=None if after is None else after.reward_mean,
-            stderr=None if after is None else after.reward_stderr,
-            minutes=_minutes(record),
-            status=record.status.value,
-            note=next((result.label for result in results.values() if result.label), ""),
-            differs=differs,
-        )
-    except (ValueError, KeyError, TypeError) as error:
-        raise XpError(f"{directory} cannot be compared: {type(error).__name__} {error}", ExitCode.RUN_DIR) from error
+def _row(directory: Path, record: RunRecord, spec: Any) -> RunRow:
+    results = held_out(directory, record)
+    before, after = results.get("before"), results.get("after")
+    return RunRow(
+        run=record.run_id,
+        env="+".join(spec["env"]["members"]),
+        model=spec["model"]["name"],
+        algorithm=spec["algorithm"]["name"],
+        backend=spec["backend"]["name"],
+        seed=spec["seed"],
+        steps=_steps(record) or spec["training"]["num_steps"],
+        before=None if before is None else before.reward_mean,
+        after=None if after is None else after.reward_mean,
+        stderr=None if after is None else after.reward_stderr,
+        minutes=_minutes(record),
+        status=record.status.value,
+        note=next((result.label for result in results.values() if result.label), ""),
+        differs={},
+    )
 
 
 def _steps(record: RunRecord) -> int | None:

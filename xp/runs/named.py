@@ -8,6 +8,7 @@ from pathlib import Path
 
 from xp.errors import ExitCode, XpError
 from xp.runs.record import FILE, directory_of, no_such_run
+from xp.security.names import is_name
 
 
 def named_runs(outputs: Path, words: Sequence[str], *, takes_several: bool = False) -> list[Path]:
@@ -21,7 +22,7 @@ def named_runs(outputs: Path, words: Sequence[str], *, takes_several: bool = Fal
     Raises:
         XpError: RUN_DIR where a word names no run, or one word the beginning of several.
     """
-    known = sorted(file.parent.name for file in (outputs / "runs").glob(f"*/{FILE}"))
+    known = sorted(name for file in (outputs / "runs").glob(f"*/{FILE}") if is_name(name := file.parent.name))
     if takes_several and not words:
         words = known
     return list(dict.fromkeys(run for word in words for run in _of_word(outputs, word, known, takes_several)))

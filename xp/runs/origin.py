@@ -17,9 +17,12 @@ from typing import Final
 
 from xp.atomic import write_atomically
 from xp.errors import ExitCode, XpError
+from xp.reading import opened
 
 FILE: Final = ".origin"
 KEY_BYTES: Final = 32
+MAX_MARK: Final = 200
+"""Bytes of a mark that are read."""
 
 
 def mark(run: Path) -> None:
@@ -33,10 +36,9 @@ def mark(run: Path) -> None:
 
 def is_ours(run: Path) -> bool:
     """Returns whether this user began the run, or trusts it."""
-    with suppress(OSError, UnicodeDecodeError):
-        if (run / FILE).is_symlink() or (run / FILE).stat().st_size > 200:
-            return False
-        found = (run / FILE).read_bytes().strip()
+    with suppress(OSError, XpError):
+        with opened(run / FILE, ExitCode.RUN_DIR, follows_link=False) as file:
+            found = file.read(MAX_MARK).strip()
         return hmac.compare_digest(found, _mark_of(run, _key(is_new_allowed=False)).encode())
     return False
 

@@ -10,6 +10,8 @@ from typing import Any, Final
 
 from xp.diagnosis.history import ToolUse
 from xp.episode.trajectory import TOOLS
+from xp.errors import ExitCode, XpError
+from xp.reading import is_finite, json_of, lines_of
 from xp.security.names import is_name
 
 STAGE: Final = "train"
@@ -28,13 +30,15 @@ class ToolCount:
         """Counts one record of a file of trajectories; a record of another shape is left out."""
         try:
             calls = [str(call["name"]) for call in record["tool_calls"] if "name" in call]
-            waited, elapsed = sum(record["env_s"]), record["elapsed_s"]
+            waited, elapsed = record["env_s"], record["elapsed_s"]
+            if not all(map(is_finite, (*waited, elapsed))):
+                return
         except (KeyError, TypeError):
             return
         self._num_episodes += 1
         self._calls.update(calls)
         self._offered.add((file.parent, str(record.get(TOOLS, ""))))
-        self._waited += waited
+        self._waited += sum(waited)
         self._elapsed += elapsed
 
     def result(self) -> ToolUse | None:
@@ -47,7 +51,7 @@ class ToolCount:
 
 
 def tool_use(run: Path) -> ToolUse | None:
-    """Use of tools in all trajectories of a run's training; None: there is none."""
+    """Use of tools in all trajectories of a run's training; None: there is none. Raises XpError as `lines_of`."""
     count = ToolCount()
     for file in sorted(run.glob(f"attempt_*/{STAGE}/trajectories/*.jsonl")):
         for record in _records(file):
@@ -57,12 +61,11 @@ def tool_use(run: Path) -> ToolUse | None:
 
 def _records(file: Path) -> Iterator[Mapping[str, Any]]:
     """A torn line is passed over."""
-    with file.open("rb") as lines:
-        for line in lines:
-            try:
-                yield json.loads(line)
-            except (ValueError, RecursionError):
-                continue
+    for line in lines_of(file, ExitCode.RUN_DIR, follows_link=False):
+        try:
+            yield json.loads(line)
+        except (ValueError, RecursionError):
+            continue
 
 
 def _tools(place: Path, digest: str) -> list[str]:
@@ -71,6 +74,6 @@ def _tools(place: Path, digest: str) -> list[str]:
     if not is_name(digest) or not file.is_file():
         return []
     try:
-        return [str(one["function"]["name"]) for one in json.loads(file.read_bytes())]
-    except (ValueError, LookupError, TypeError, RecursionError):
+        return [str(one["function"]["name"]) for one in json_of(file, ExitCode.RUN_DIR)]
+    except (XpError, LookupError, TypeError):
         return []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -43,7 +45,7 @@ def list_sets(store: Path) -> list[Listed]:
 
 
 def _look_at(path: Path) -> Listed:
-    num_bytes = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+    num_bytes = _size_of(path)
     manifest, state = None, "damaged"
     if path.suffix == ".work":
         state = "unfinished"
@@ -55,6 +57,17 @@ def _look_at(path: Path) -> Listed:
         with suppress(OSError, ValueError):
             manifest, state = read_manifest(path), "whole"
     return Listed(path, manifest, state, num_bytes, path.stat().st_mtime)
+
+
+def _size_of(path: Path) -> int:
+    """Bytes of the files below a directory; links are not followed, and a directory that is a link has none."""
+    files = [Path(place, name) for place, _, names in os.walk(path) for name in names] if not path.is_symlink() else []
+    num_bytes = 0
+    for file in files:
+        with suppress(OSError):  # it was removed meanwhile
+            status = file.lstat()
+            num_bytes += status.st_size if stat.S_ISREG(status.st_mode) else 0
+    return num_bytes
 
 
 def find_set(store: Path, key: str) -> Path:
@@ -129,6 +142,9 @@ def prune(store: Path, keep: Sequence[str], is_dry: bool = False) -> list[Listed
 
 def _remove(path: Path) -> None:
     """Under another name first, so that a removal that is cut short leaves nothing that looks like a set."""
+    if path.is_symlink():
+        path.unlink()
+        return
     doomed = path if path.suffix == ".work" else path.with_name(f"{path.name}.work")
     if doomed != path:
         shutil.rmtree(doomed, ignore_errors=True)

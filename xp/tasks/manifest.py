@@ -10,6 +10,8 @@ from typing import Any
 
 from xp.codec import from_value
 from xp.digest import digest_of
+from xp.errors import ExitCode, XpError
+from xp.reading import is_count, text_of
 from xp.tasks.held_out import HeldOutRecord
 
 MANIFEST = "manifest.json"
@@ -91,7 +93,7 @@ def _check_counts(manifest: Manifest) -> None:
     counts = [number for one in manifest.counts.values() for count in one.values() for number in asdict(count).values()]
     for one in manifest.held_out.values():
         counts += [*one.sizes.values(), one.num_held_out, one.num_train, one.num_trained_on]
-    if min(counts, default=0) < 0:
+    if not all(map(is_count, counts)):
         raise ValueError("a count is not a number of tasks")
 
 
@@ -105,11 +107,16 @@ def missing_fractions(counts: Mapping[str, Mapping[str, Count]]) -> dict[str, fl
 
 def read_manifest(directory: Path) -> Manifest:
     """Raises OSError where there is none, ValueError where it is not whole."""
-    text = (directory / MANIFEST).read_bytes()
+    file = directory / MANIFEST
+    if not file.exists():
+        raise FileNotFoundError(file)
     try:
-        manifest = Manifest.from_json(text.decode())
-    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        text = text_of(file, ExitCode.TASKS)
+        manifest = Manifest.from_json(text)
+    except XpError as error:
+        raise ValueError(str(error)) from None
+    except (KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         raise ValueError(f"not a manifest: {error!r}") from error
-    if manifest.to_json().encode() != text:
+    if manifest.to_json() != text:
         raise ValueError("the manifest was written by something else")
     return manifest

@@ -11,9 +11,13 @@ from pathlib import Path
 from typing import Final
 
 from xp.atomic import replacing
+from xp.errors import ExitCode, XpError
+from xp.reading import is_count, json_of
 from xp.tasks.row import TaskRow
 
 SUFFIX: Final = ".tokens"
+MAX_BYTES: Final = 1_000_000_000
+"""Bytes of a file of counts, which holds a line for each task."""
 
 
 def count_tokens(
@@ -46,10 +50,10 @@ def place_of(task_set: Path) -> Path:
 def read_counts(file: Path) -> dict[str, int] | None:
     """Task id -> tokens; None where the file is absent or is no such thing."""
     try:
-        known = json.loads(file.read_bytes())
-    except (OSError, ValueError, RecursionError):
+        known = json_of(file, ExitCode.TASKS, MAX_BYTES)
+    except XpError:
         return None
-    is_whole = isinstance(known, dict) and all(type(number) is int and number >= 0 for number in known.values())
+    is_whole = isinstance(known, dict) and all(is_count(number) for number in known.values())
     return known if is_whole else None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -11,7 +12,8 @@ from statistics import fmean, pstdev
 from typing import Any
 
 from xp.backends.stages.prepare import task_set_place
-from xp.errors import XpError
+from xp.errors import ExitCode, XpError
+from xp.reading import is_count, lines_of
 from xp.spec import RunSpec
 from xp.tasks.manifest import read_manifest
 from xp.tasks.token_counts import place_of, read_counts
@@ -125,18 +127,22 @@ def _likeness(spec: Mapping[str, Any]) -> Any:
 def _episodes(run: Path) -> Iterator[float]:
     """Tokens of a run's training episodes, the newest first; lines of another shape are passed over."""
     for file in sorted(run.glob("attempt_*/train/trajectories/*.jsonl"), key=_time, reverse=True):
+        totals: deque[float] = deque(maxlen=MAX_EPISODES)
         try:
-            lines = file.read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError):
+            totals.extend(filter(None, map(_tokens, lines_of(file, ExitCode.RUN_DIR))))
+        except XpError:
             continue
-        for line in reversed(lines):
-            try:
-                own = json.loads(line)["tokens"]
-                total = float(own["prompt"] + own["generated"] + own["observed"])
-            except (ValueError, KeyError, TypeError, RecursionError):
-                continue
-            if total > 0:
-                yield total
+        yield from reversed(totals)
+
+
+def _tokens(line: bytes) -> float:
+    """Tokens of an episode; 0 for a line of another shape."""
+    try:
+        own = json.loads(line)["tokens"]
+        counts = [own[name] for name in ("prompt", "generated", "observed")]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return 0.0
+    return float(sum(counts)) if all(map(is_count, counts)) else 0.0
 
 
 def _time(file: Path) -> float:
