@@ -97,6 +97,7 @@ class LockStepPlay(EpisodePlay):
             if self.engine.is_writing:
                 self.engine.step(True)
             self._take_all()
+        return iter(())
 
     def _go_on(self, answered: Answered) -> None:
         self._held.append(answered)
@@ -124,7 +125,8 @@ def seconds(way: type[EpisodePlay], count: int, places: int, turns: int) -> floa
     opened: OpenEngine = engine
     began = time.monotonic()
     with ThreadPoolExecutor(places) as pool:
-        way(opened, chat, [(row(number), 0) for number in range(count)], mix, pool, places).run()
+        for _ in way(opened, chat, [(row(number), 0) for number in range(count)], mix, pool, places).run():
+            pass
     return time.monotonic() - began
 
 

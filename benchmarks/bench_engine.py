@@ -31,7 +31,7 @@ from xp.backends.trl.control.render import stages
 from xp.backends.trl.worker.colocated import ColocatedWriter, choose_port
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.backends.trl.worker.conversation import Opening
-from xp.backends.trl.worker.episodes import play_with
+from xp.backends.trl.worker.episodes import play_each
 from xp.backends.trl.worker.writing import Done, GenerationRequest, WritingEngine
 from xp.compose import compose
 from xp.envs.config import EpisodeConfig
@@ -156,7 +156,7 @@ class Bench:
 
         self.llm.reset_prefix_cache()
         watch = Watch()
-        rollouts = play_with(opened, self.chat, numbered, mix)
+        rollouts = list(play_each(opened, self.chat, numbered, mix))
         ours = watch.rate(sum(sum(one.conversation.mask) for one in rollouts))
         assert all(one.outcome.reward is not None for one in rollouts)
         return Played(len(writer.requests), ours, self._alone(writer))

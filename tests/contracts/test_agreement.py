@@ -175,10 +175,10 @@ def bare(script: Script) -> Played:
 def under_trls_engine(model: Any, chat: ChatTokens, mix: Any, sampling: Any) -> Any:
     """ROW, played with a model of this process."""
     from xp.backends.trl.worker.engine import TransformersEngine
-    from xp.backends.trl.worker.episodes import play_with
+    from xp.backends.trl.worker.episodes import play_each
 
     is_stop = chat.holds_one_of(sampling.stop)
-    (rollout,) = play_with(
+    (rollout,) = play_each(
         lambda opening: TransformersEngine(model, opening, chat.end_ids, sampling, "1", is_stop), chat, [(ROW, 0)], mix
     )
     return rollout

@@ -20,7 +20,7 @@ from tests.ors_server import Effects, rules, running
 from tests.tiny import tokenizer_and_model
 from xp.backends.trl.worker.config import TRLSampling
 from xp.backends.trl.worker.conversation import Conversation, Opening, RolloutTurn
-from xp.backends.trl.worker.episodes import Rollout, play_with
+from xp.backends.trl.worker.episodes import Rollout, play_each
 from xp.backends.trl.worker.tasks_view import trl_rows
 from xp.envs.base import Message, Task
 from xp.envs.config import EpisodeConfig
@@ -97,7 +97,7 @@ def mix_of(**changes: Any) -> EnvironmentMixture:
 
 def played(mix: EnvironmentMixture, rows: Sequence[TaskRow], *texts: str) -> list[Rollout]:
     chat = ChatTokens(tokenizer_and_model()[0])
-    return play_with(lambda opening: Script(opening, texts), chat, [(one, 0) for one in rows], mix)
+    return list(play_each(lambda opening: Script(opening, texts), chat, [(one, 0) for one in rows], mix))
 
 
 def test_finished_ends_an_episode() -> None:

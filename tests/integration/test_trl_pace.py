@@ -22,7 +22,7 @@ from xp.backends.stages.episode import episode_config
 from xp.backends.trl.worker.config import TRLSampling
 from xp.backends.trl.worker.conversation import EngineLost
 from xp.backends.trl.worker.engine import TransformersEngine
-from xp.backends.trl.worker.episodes import Rollout, play_with
+from xp.backends.trl.worker.episodes import Rollout, play_each
 from xp.compose import compose
 from xp.envs.base import Message, Task, ToolResult
 from xp.episode.episode import Episode
@@ -88,11 +88,13 @@ def played(count: int, places: int, hear: Callable[[Mix], Hear]) -> list[Rollout
     tokenizer, model = tokenizer_and_model()
     chat = ChatTokens(tokenizer)
     mix: Any = Mix(lambda number, turn: hear(mix)(number, turn), places)
-    return play_with(
-        lambda one: TransformersEngine(model, one, chat.end_ids, SAMPLING, "1"),
-        chat,
-        [(row, 0) for row in rows(count)],
-        mix,
+    return list(
+        play_each(
+            lambda one: TransformersEngine(model, one, chat.end_ids, SAMPLING, "1"),
+            chat,
+            [(row, 0) for row in rows(count)],
+            mix,
+        )
     )
 
 
@@ -118,11 +120,13 @@ def test_an_environment_of_this_machine_is_asked_by_all_episodes_at_the_same_tim
     spec = compose(["env=graded", f"env.grader={graders}:meets", f"env.rows={graders}:rows"])
     with EnvironmentMixture(episode_config(spec), os.environ) as mix:
         (name,) = spec.env.members
-        rollouts = play_with(
-            lambda one: TransformersEngine(model, one, chat.end_ids, SAMPLING, "1"),
-            chat,
-            [(replace(row, env=name), 0) for row in rows(TOGETHER)],
-            mix,
+        rollouts = list(
+            play_each(
+                lambda one: TransformersEngine(model, one, chat.end_ids, SAMPLING, "1"),
+                chat,
+                [(replace(row, env=name), 0) for row in rows(TOGETHER)],
+                mix,
+            )
         )
     assert {one.outcome.void_reason for one in rollouts} == {None}
     assert rewards(rollouts) == [1.0] * TOGETHER
@@ -158,12 +162,14 @@ def played_with_a_loss(count: int, places: int, steps: int) -> tuple[list[Rollou
         faults.append(fault)
         return bool(fault)
 
-    rollouts = play_with(
-        lambda one: Fragile(model, one, chat.end_ids, SAMPLING, "1"),
-        chat,
-        [(row, 0) for row in rows(count)],
-        mix,
-        restored=restored,
+    rollouts = list(
+        play_each(
+            lambda one: Fragile(model, one, chat.end_ids, SAMPLING, "1"),
+            chat,
+            [(row, 0) for row in rows(count)],
+            mix,
+            restored=restored,
+        )
     )
     return rollouts, faults
 
@@ -187,8 +193,10 @@ def test_an_engine_that_nobody_restores_ends_the_play() -> None:
     chat = ChatTokens(tokenizer)
     mix: Any = Mix(lambda *_: None, 2)
     with pytest.raises(EngineLost):
-        play_with(
-            lambda one: Fragile(model, one, chat.end_ids, SAMPLING, "1"), chat, [(row, 0) for row in rows(4)], mix
+        list(
+            play_each(
+                lambda one: Fragile(model, one, chat.end_ids, SAMPLING, "1"), chat, [(row, 0) for row in rows(4)], mix
+            )
         )
 
 
@@ -245,7 +253,7 @@ def test_when_a_tool_answers_does_not_change_what_is_written() -> None:
     assert [one.conversation.completion_ids for one in first] == [one.conversation.completion_ids for one in second]
 
 
-def test_a_fault_of_xps_own_ends_the_play_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_of_xps_own_ends_the_play_each_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(_: Episode) -> None:
         raise ZeroDivisionError
 

@@ -19,8 +19,8 @@ from xp.envs.local_keys import PROOF_HEADER, TOKEN_VARIABLE, Keys
 from xp.load import load_object
 from xp.security.web_origin import App, OwnOrigin, Receive, Scope, Send
 
-BLOCKING_CALLS: Final = 256
-"""Calls of tools that are no coroutines, at the same time; as many as env.limits.max_sessions is by default."""
+BLOCKING_CALLS: Final = 1024
+"""Calls of tools that are no coroutines, at the same time. The client's own limit is env.limits.max_sessions."""
 
 
 class Guard:

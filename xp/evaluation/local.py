@@ -77,9 +77,9 @@ class LocalModel:
         Args:
             batch: rows with the numbers of their samples.
         """
-        from xp.backends.trl.worker.episodes import play_with
+        from xp.backends.trl.worker.episodes import play_each
 
-        rollouts = play_with(self._open_engine, self.chat, batch, mix)
+        rollouts = list(play_each(self._open_engine, self.chat, batch, mix))
         return [rollout.record.trajectory(run, "eval", 0) for rollout in rollouts]
 
 

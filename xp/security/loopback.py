@@ -52,8 +52,8 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def is_own_listener(port: int) -> bool:
-    """Returns whether nobody but this user listens on a TCP port of 127.0.0.1; True where the system does not tell.
+def has_foreign_listener(port: int) -> bool:
+    """Returns whether another user listens on a TCP port of 127.0.0.1; False where the system does not tell.
 
     A port that was free a moment ago may be another user's by now: check it before a key is sent there.
     """
@@ -68,7 +68,7 @@ def is_own_listener(port: int) -> bool:
             address, _, number = local.rpartition(":")
             if state == LISTENING and int(number, 16) == port and address in SERVES_LOOPBACK:
                 found.add(int(uid))
-    return found <= {os.getuid()}
+    return not found <= {os.getuid()}
 
 
 def _keep_sockets() -> None:

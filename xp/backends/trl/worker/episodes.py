@@ -45,18 +45,6 @@ Restored = Callable[[str], bool]
 """Takes how this process has lost the engine (empty: it has not); tells whether any process has, and it is back."""
 
 
-def play_with(
-    open_engine: OpenEngine,
-    chat: ChatTokens,
-    numbered: Sequence[tuple[TaskRow, int]],
-    mix: EnvironmentMixture,
-    begun: Callable[[EpisodePlay], None] = lambda _: None,
-    restored: Restored | None = None,
-) -> list[Rollout]:
-    """Play one episode for each row, all of which are kept; see `play_each`."""
-    return list(play_each(open_engine, chat, numbered, mix, begun, restored))
-
-
 def play_each(
     open_engine: OpenEngine,
     chat: ChatTokens,
@@ -120,7 +108,7 @@ class Settled(NamedTuple):
 
 
 class EpisodePlay:
-    """The loop of one `play_with`: this thread has the engine, the pool's threads have the environments.
+    """The loop of one `play_each`: this thread has the engine, the pool's threads have the environments.
 
     What happens elsewhere comes in through one queue: turns that an engine of another process has ended, answers of
     environments, outcomes, and faults, which end the play. An engine that is lost ends it when all episodes that were

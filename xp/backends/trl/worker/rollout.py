@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from xp.backends.trl.worker.config import TRLTrainConfig
-from xp.backends.trl.worker.episodes import EpisodePlay, Rollout, play_with, sample_numbers
+from xp.backends.trl.worker.episodes import EpisodePlay, Rollout, play_each, sample_numbers
 from xp.backends.trl.worker.generation import Generation, StepEngine
 from xp.backends.trl.worker.kept_weights import KeptWeights
 from xp.backends.trl.worker.ranks import Ranks
@@ -118,7 +118,7 @@ class Rollouts:
         """
         began = time.monotonic()
         opened = engine.of(self._config.common.sampling)
-        rollouts = play_with(opened, self._chat, numbered, self._mix, self._begun, engine.restored)
+        rollouts = list(play_each(opened, self._chat, numbered, self._mix, self._begun, engine.restored))
         for rollout in rollouts:
             self._fill(rollout)
         episodes = (rollout.record for rollout in rollouts)

@@ -18,7 +18,7 @@ from typing import NamedTuple, Self
 from urllib.error import HTTPError
 
 from xp.errors import ExitCode
-from xp.security.loopback import is_own_listener
+from xp.security.loopback import has_foreign_listener
 
 POLL_S = 1.0
 PROBE_S = 10.0
@@ -100,7 +100,7 @@ def is_answering(address: Address, timeout_s: float) -> bool:
 
     Nothing is sent where another user has taken the port.
     """
-    if not is_own_listener(int(address.url.rpartition(":")[2])):
+    if has_foreign_listener(int(address.url.rpartition(":")[2])):
         return False
     request = urllib.request.Request(address.url + address.probe, headers={"Authorization": f"Bearer {address.key}"})
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
