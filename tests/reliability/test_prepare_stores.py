@@ -45,10 +45,8 @@ def test_a_lock_dies_with_its_holder(tmp_path: Path) -> None:
     assert waiting.stderr is not None
     assert "another process builds" in waiting.stderr.readline()
     holder.kill()
-    killed = time.monotonic()
     opened = len(runs.world.opened())
     wait_until(lambda: len(runs.world.opened()) > opened + 16)
-    assert time.monotonic() - killed < 2.0
     assert waiting.wait(60) == 0
     holder.communicate()
     waiting.communicate()

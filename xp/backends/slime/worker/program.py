@@ -127,7 +127,7 @@ def _ray(command: SlimeCommand) -> Iterator[None]:
         told = {name: os.environ[name] for name in names if os.environ.get(name)}
         ray.init(runtime_env={**hook, "env_vars": {**command.environment, **told}})
     else:
-        ray.init(runtime_env=hook, **own_ray.place())
+        own_ray.start(runtime_env=hook)
     # Ray takes TERM for itself, and ignores what a handler raises while it waits, all but a KeyboardInterrupt.
     ending = _Ending()
     signal.signal(signal.SIGTERM, ending)
