@@ -153,7 +153,7 @@ def test_a_stage_does_not_see_the_secrets_of_another(tmp_path: Path, monkeypatch
 def test_two_supervisors_cannot_run_the_same_run(tmp_path: Path) -> None:
     wait = "import os, time\nopen('up', 'w')\nwhile not os.path.exists('go'): time.sleep(0.02)"
     first = Supervisor(tmp_path, [wait])
-    eventually(lambda: (tmp_path / "up").exists(), 20)
+    eventually(lambda: (tmp_path / "up").exists(), 120)
     for attempt in (1, 2):
         code, output = Supervisor(tmp_path, [wait], attempt=attempt).end()
         assert code == ExitCode.RUN_DIR

@@ -93,7 +93,7 @@ def deploy_before_the_second_call(world: World, seconds: float) -> Callable[[int
 
     def during(turn: int) -> None:
         if turn == 1:
-            everybody.wait(30)
+            everybody.wait(200)
 
     return during
 
