@@ -52,13 +52,30 @@ ROUNDING = (
     " a step"
 )
 FAR = "its k3 penalty is cut at 10, which this policy passes: the learning rate is ten times the others'"
+BONUS = "the bonus is a mean over episodes of their token means; the papers' and the others' is over tokens"
 NORMS = "weight decay leaves biases and norms out"
 CORRECTED = "backend.engine.name=vllm"
-TWO_RANKS = ("hardware.accelerators_per_node=2", "backend.parallel.strategy=ddp")
-ONE_PROCESS = {
-    "skyrl": "the measure runs its workers in one process",
-    "slime": "the measure runs its actor in one process",
-}
+NO_CRITIC = "its critic wants a converted checkpoint, for which Megatron needs CUDA"
+TOKEN_MEAN = "the critic's loss is a mean over episodes of their token means"
+SEQUENCE_MEAN = "algorithm.loss_aggregation=sequence_mean"
+NARROW_CRITIC = (
+    "algorithm.critic={discount: 0.97, gae_lambda: 0.9, value_clip: 0.005}",
+    "training.critic_learning_rate=0.002",
+)
+RANKS: dict[str, tuple[str, ...]] = {"trl": ("backend.parallel.strategy=ddp",)}
+
+
+def _ranks(name: str, *overrides: str, not_on: dict[str, str] | None = None) -> Option:
+    """An option with two processes."""
+    own = ("hardware.accelerators_per_node=2", *overrides)
+    return Option(name, own, of_backend=RANKS, not_on=not_on or {})
+
+
+def _ppo(name: str, *overrides: str, why: dict[str, str] | None = None) -> Option:
+    """An option with a critic."""
+    return Option(name, ("algorithm=ppo", *overrides), why=why or {}, not_on={"slime": NO_CRITIC})
+
+
 OPTIONS = (
     *(Option(f"algorithm={name}", (f"algorithm={name}",)) for name in ("grpo", "dapo", "dr_grpo", "rloo")),
     *(Option(f"algorithm={name}", (f"algorithm={name}",)) for name in ("gspo", "cispo", "reinforce_pp")),
@@ -87,6 +104,7 @@ OPTIONS = (
     ),
     Option("temperature=0.7", ("training.temperature=0.7",)),
     Option("entropy_coef=0.01", ("training.entropy_coef=0.01",)),
+    Option("entropy_coef=0.01, sequence_mean", ("training.entropy_coef=0.01", SEQUENCE_MEAN), why={"slime": BONUS}),
     Option("micro_batch_size=1", ("training.micro_batch_size=1",)),
     Option(
         "micro_batch_size=16",
@@ -117,8 +135,14 @@ OPTIONS = (
     ),
     Option("max_grad_norm=0.1", ("training.max_grad_norm=0.1",)),
     Option("weight_decay=0.1", ("training.weight_decay=0.1",), why={"trl": NORMS, "slime": NORMS}),
-    Option("two ranks", TWO_RANKS, not_on=ONE_PROCESS),
-    Option("two ranks, sequence_mean", (*TWO_RANKS, "algorithm.loss_aggregation=sequence_mean"), not_on=ONE_PROCESS),
+    _ppo("algorithm=ppo", why={"skyrl": TOKEN_MEAN}),
+    _ppo("ppo, sequence_mean", SEQUENCE_MEAN),
+    _ppo("ppo, sequence_mean, a narrow value clip", SEQUENCE_MEAN, *NARROW_CRITIC),
+    _ranks("two ranks"),
+    _ranks("two ranks, sequence_mean", SEQUENCE_MEAN),
+    _ranks("two ranks, max_grad_norm=0.1", "training.max_grad_norm=0.1"),
+    _ranks("two ranks, max_tokens_per_micro_batch=128", "training.max_tokens_per_micro_batch=128"),
+    _ranks("two ranks, ppo, sequence_mean", "algorithm=ppo", SEQUENCE_MEAN, not_on={"slime": NO_CRITIC}),
     *(
         Option(
             f"model.lora, rank {rank}",

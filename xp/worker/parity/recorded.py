@@ -50,6 +50,15 @@ class RecordedEpisode:
 
 
 @dataclass(frozen=True)
+class CriticRule:
+    """xp's words of `algorithm.critic`."""
+
+    discount: float
+    gae_lambda: float
+    value_clip: float
+
+
+@dataclass(frozen=True)
 class UpdateRule:
     """An update as the spec means it: xp's words of `algorithm` and `training`."""
 
@@ -76,6 +85,9 @@ class UpdateRule:
     adam_beta2: float
     adam_eps: float
     max_grad_norm: float
+    critic: CriticRule | None
+    critic_learning_rate: float | None
+    """None: the policy's."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from multiprocessing import get_context
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,10 +21,10 @@ from xp.backends.slime.worker.config import SlimeTrainConfig
 from xp.backends.slime.worker.rehearsal import no_device
 from xp.backends.slime.worker.sources import open_sources
 from xp.episode.finite import finite_means
-from xp.errors import XpError
 from xp.reading import config_of
 from xp.worker.parity.found import Found, watched, whole
 from xp.worker.parity.model import ExactPolicy
+from xp.worker.parity.processes import in_processes
 from xp.worker.parity.program import measure
 from xp.worker.parity.recorded import ParityCase, RecordedEpisode, Work
 from xp.worker.program import run_stage
@@ -34,7 +34,7 @@ def main(argv: Sequence[str]) -> None:
     first = config_of(Path(argv[0]), Work.from_json).cases[0]
     open_sources(SlimeTrainConfig.from_json(first.config).command)
     prepare()
-    measure(argv, in_a_process)
+    measure(argv, in_ranks)
 
 
 def prepare() -> None:
@@ -60,31 +60,34 @@ def prepare() -> None:
     gc.freeze()
 
 
-def in_a_process(case: ParityCase, episodes: Sequence[RecordedEpisode], model: Path, scratch: Path) -> Found:
-    """`updates` in a process of its own, since Megatron keeps its state in globals; raises XpError where it fails."""
-    import torch
+def in_ranks(case: ParityCase, episodes: Sequence[RecordedEpisode], model: Path, scratch: Path) -> Found:
+    """`updates` in processes of their own, since Megatron keeps its state in globals.
 
-    file = scratch / "found.pt"
+    Raises XpError where one fails.
+    """
+    from xp.security.loopback import free_port
 
-    def run() -> None:
-        try:
-            torch.save(updates(case, episodes, model, scratch), file)
-        except BaseException as error:
-            file.with_suffix(".txt").write_text(f"{type(error).__name__}: {error}")
-            raise
+    port = free_port()
 
-    child = get_context("fork").Process(target=run, name=case.name)
-    child.start()
-    child.join()
-    if child.exitcode:
-        reason = file.with_suffix(".txt")
-        said = reason.read_text() if reason.exists() else "it was killed"
-        raise XpError(f"Slime's process ended with {child.exitcode}: {said}")
-    found: Found = torch.load(file, weights_only=False)
-    return found
+    def run(rank: int) -> Found:
+        own = scratch / str(rank)
+        own.mkdir()
+        return updates(case, episodes, model, own, Rank(rank, case.num_ranks, port))
+
+    return in_processes(run, case.num_ranks, scratch)
 
 
-def updates(case: ParityCase, episodes: Sequence[RecordedEpisode], model: Path, scratch: Path) -> Found:
+@dataclass(frozen=True)
+class Rank:
+    """A process among those of Megatron's data parallelism."""
+
+    number: int
+    of: int
+    port: int
+    """At which they meet."""
+
+
+def updates(case: ParityCase, episodes: Sequence[RecordedEpisode], model: Path, scratch: Path, rank: Rank) -> Found:
     """One rollout step of the case, as Slime makes it; in a process that has called `prepare`."""
     from safetensors.torch import load_file, save_file
 
@@ -94,28 +97,40 @@ def updates(case: ParityCase, episodes: Sequence[RecordedEpisode], model: Path, 
     place = scratch / config.base_model
     shutil.copytree(model, place)
     if case.precision == "float32":
-        return _updates(config, episodes, place, scratch)
+        return _updates(config, episodes, place, scratch, rank)
     weights = load_file(place / "model.safetensors")
     save_file({name: one.double() for name, one in weights.items()}, place / "model.safetensors", {"format": "pt"})
     with double_precision():
-        return _updates(config, episodes, place, scratch)
+        return _updates(config, episodes, place, scratch, rank)
 
 
-def _updates(config: SlimeTrainConfig, episodes: Sequence[RecordedEpisode], model: Path, scratch: Path) -> Found:
-    args = _arguments(config, model, scratch)
-    actor = _actor(args)
+def _updates(
+    config: SlimeTrainConfig, episodes: Sequence[RecordedEpisode], model: Path, scratch: Path, rank: Rank
+) -> Found:
+    args = _arguments(config, model, scratch, rank)
+    actor = _actor(args, rank)
     data = _rollout_data(config, args, actor, episodes, model)
     found = Found([], [], [], [], {name: whole(one) for name, one in _parameters(actor).items()}, [])
     _watch_metrics(found)
     with watched(found, lambda: _parameters(actor)):
         actor.train_actor(0, data)
-    found.advantages.extend(float(one[0]) for one in data["advantages"])
+    found.advantages.extend(_in_order(data))
     for begin in range(0, len(episodes), args.global_batch_size):
         found.members.append(list(range(begin, begin + args.global_batch_size)))
     return found
 
 
-def _arguments(config: SlimeTrainConfig, model: Path, scratch: Path) -> Any:
+def _in_order(data: Mapping[str, Any]) -> list[float]:
+    """Advantages of all ranks' episodes, in the order of the batch."""
+    import torch
+
+    shares: list[Any] = [None] * torch.distributed.get_world_size()
+    own = zip(data["partition"], (float(one[0]) for one in data["advantages"]), strict=True)
+    torch.distributed.all_gather_object(shares, list(own))
+    return [advantage for _, advantage in sorted(pair for share in shares for pair in share)]
+
+
+def _arguments(config: SlimeTrainConfig, model: Path, scratch: Path, rank: Rank) -> Any:
     """Slime's own, from its parser, with Megatron's local layers on one CPU."""
     from slime.utils.arguments import parse_args
 
@@ -139,7 +154,8 @@ def _arguments(config: SlimeTrainConfig, model: Path, scratch: Path) -> Any:
         sys.argv = before
     import torch
 
-    for name, value in {**LOCAL, "params_dtype": torch.float32}.items():
+    ranks = {"rank": rank.number, "world_size": rank.of, "data_parallel_size": rank.of}
+    for name, value in {**LOCAL, **ranks, "params_dtype": torch.float32}.items():
         setattr(args, name, value)
     # Megatron's dummy tokens are part of its softmax.
     args.padded_vocab_size = args.vocab_size
@@ -148,15 +164,16 @@ def _arguments(config: SlimeTrainConfig, model: Path, scratch: Path) -> Any:
     return args
 
 
-def _actor(args: Any) -> Any:
+def _actor(args: Any, rank: Rank) -> Any:
     """Slime's training actor after its own init, outside of Ray."""
     from slime.backends.megatron_utils.actor import MegatronTrainRayActor
 
-    from xp.security.loopback import HOST, free_port
+    from xp.security.loopback import HOST
 
-    os.environ |= {"MASTER_ADDR": HOST, "MASTER_PORT": str(free_port()), "WORLD_SIZE": "1", "RANK": "0"}
+    meeting = {"MASTER_ADDR": HOST, "MASTER_PORT": str(rank.port)}
+    os.environ |= {**meeting, "WORLD_SIZE": str(rank.of), "RANK": str(rank.number)}
     actor = object.__new__(MegatronTrainRayActor)
-    actor._rank, actor._world_size = 0, 1
+    actor._rank, actor._world_size = rank.number, rank.of
     args.distributed_backend = "gloo"
     actor.init(args, "actor", with_ref=args.use_kl_loss)
     return actor
