@@ -126,7 +126,7 @@ def _case(fault: Fault) -> ParityCase:
 
 def _planted(fault: Fault) -> Any:
     def trainer(case: ParityCase, episodes: Sequence[RecordedEpisode], model: Path, scratch: Path) -> Any:
-        arguments, updates = parity._arguments, parity.updates
+        arguments, updates = parity.arguments, parity.updates
 
         def changed(*args: Any) -> Any:
             made = arguments(*args)
@@ -134,7 +134,7 @@ def _planted(fault: Fault) -> Any:
             return made
 
         def planted(*args: Any) -> Any:
-            parity._arguments = changed
+            parity.arguments = changed
             fault.code()
             return updates(*args)
 

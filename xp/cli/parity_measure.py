@@ -13,7 +13,7 @@ from typing import Any
 
 from xp.backends.base import RunPaths, render_module
 from xp.builtin.model.tiny_model import SHIPPED
-from xp.cli.parity_options import BASE, NOT_MEASURED, OF_BACKEND, OPTIONS, REPORTED, Option
+from xp.cli.parity_options import BASE, CRITIC_SCALE, NOT_MEASURED, OF_BACKEND, OPTIONS, REPORTED, Option
 from xp.compose import compose
 from xp.errors import ExitCode, XpError
 from xp.spec import RunSpec
@@ -74,7 +74,7 @@ def case_of(option: Option, spec: RunSpec) -> ParityCase:
     sections = {**spec.training.model_dump(mode="json"), **spec.algorithm.model_dump(mode="json")}
     sections["adam_eps"] = option.adam_eps
     if sections["critic"] is not None:
-        sections["critic"] = CriticRule(**sections["critic"])
+        sections["critic"] = CriticRule(**sections["critic"], scale=CRITIC_SCALE[spec.backend.name])
     rule = UpdateRule(**{one.name: sections[one.name] for one in fields(UpdateRule)})
     num_updates = spec.training.updates_per_step * spec.training.passes_per_step
     lora = spec.model.lora

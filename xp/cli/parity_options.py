@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 BASE = (
@@ -40,7 +41,7 @@ class Option:
     the measure sets it in the optimizer."""
     why: dict[str, str] = field(default_factory=dict)
     """Backend -> reason, where its update differs by more than the bar."""
-    of_backend: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    of_backend: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Backend -> overrides after `overrides`."""
     not_on: dict[str, str] = field(default_factory=dict)
     """Backend -> reason why it is not measured there."""
@@ -55,7 +56,6 @@ FAR = "its k3 penalty is cut at 10, which this policy passes: the learning rate 
 BONUS = "the bonus is a mean over episodes of their token means; the papers' and the others' is over tokens"
 NORMS = "weight decay leaves biases and norms out"
 CORRECTED = "backend.engine.name=vllm"
-NO_CRITIC = "its critic wants a converted checkpoint, for which Megatron needs CUDA"
 TOKEN_MEAN = "the critic's loss is a mean over episodes of their token means"
 SEQUENCE_MEAN = "algorithm.loss_aggregation=sequence_mean"
 NARROW_CRITIC = (
@@ -63,17 +63,20 @@ NARROW_CRITIC = (
     "training.critic_learning_rate=0.002",
 )
 RANKS: dict[str, tuple[str, ...]] = {"trl": ("backend.parallel.strategy=ddp",)}
+CONVERTED: dict[str, tuple[str, ...]] = {"slime": ("backend.convert_model=true",)}
+"""Its critic starts from a converted checkpoint; the measure's from the model's files."""
+CRITIC_SCALE = {"trl": 0.5, "skyrl": 0.5, "slime": 1.0}
+"""Backend -> factor of the critic's squared error; TRL has no critic."""
 
 
-def _ranks(name: str, *overrides: str, not_on: dict[str, str] | None = None) -> Option:
+def _ranks(name: str, *overrides: str, of_backend: Mapping[str, tuple[str, ...]] = RANKS) -> Option:
     """An option with two processes."""
-    own = ("hardware.accelerators_per_node=2", *overrides)
-    return Option(name, own, of_backend=RANKS, not_on=not_on or {})
+    return Option(name, ("hardware.accelerators_per_node=2", *overrides), of_backend=of_backend)
 
 
 def _ppo(name: str, *overrides: str, why: dict[str, str] | None = None) -> Option:
     """An option with a critic."""
-    return Option(name, ("algorithm=ppo", *overrides), why=why or {}, not_on={"slime": NO_CRITIC})
+    return Option(name, ("algorithm=ppo", *overrides), why=why or {}, of_backend=CONVERTED)
 
 
 OPTIONS = (
@@ -142,7 +145,7 @@ OPTIONS = (
     _ranks("two ranks, sequence_mean", SEQUENCE_MEAN),
     _ranks("two ranks, max_grad_norm=0.1", "training.max_grad_norm=0.1"),
     _ranks("two ranks, max_tokens_per_micro_batch=128", "training.max_tokens_per_micro_batch=128"),
-    _ranks("two ranks, ppo, sequence_mean", "algorithm=ppo", SEQUENCE_MEAN, not_on={"slime": NO_CRITIC}),
+    _ranks("two ranks, ppo, sequence_mean", "algorithm=ppo", SEQUENCE_MEAN, of_backend=CONVERTED | RANKS),
     *(
         Option(
             f"model.lora, rank {rank}",

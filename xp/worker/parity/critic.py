@@ -82,6 +82,6 @@ def _of_episode(rule: CriticRule, reward: float, values: torch.Tensor) -> torch.
 
 
 def value_errors(rule: CriticRule, now: torch.Tensor, old: torch.Tensor, returns: torch.Tensor) -> torch.Tensor:
-    """Half of the squared error of each token, the larger of the plain and of the clipped one (PPO's own code)."""
+    """Scaled square error of each token: the larger of the plain and of the clipped one, as in PPO's own code."""
     clipped = old + (now - old).clamp(-rule.value_clip, rule.value_clip)
-    return torch.maximum((now - returns).square(), (clipped - returns).square()) / 2
+    return torch.maximum((now - returns).square(), (clipped - returns).square()) * rule.scale

@@ -51,11 +51,13 @@ class RecordedEpisode:
 
 @dataclass(frozen=True)
 class CriticRule:
-    """xp's words of `algorithm.critic`."""
+    """xp's words of `algorithm.critic`, and the factor of its loss."""
 
     discount: float
     gae_lambda: float
     value_clip: float
+    scale: float
+    """Of the squared error: 1 in PPO's paper, 0.5 in its code; the same to AdamW, but for its epsilon."""
 
 
 @dataclass(frozen=True)

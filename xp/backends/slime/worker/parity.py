@@ -8,16 +8,18 @@ and scheduler run as they are. Not real: what xp.backends.slime.worker.rehearsal
 from __future__ import annotations
 
 import gc
+import json
 import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from xp.backends.slime.worker.config import SlimeTrainConfig
+from xp.backends.slime.worker.parity_actor import CRITIC, POLICY, Place, Rank, arguments, made_actor, parameters
 from xp.backends.slime.worker.rehearsal import no_device
 from xp.backends.slime.worker.sources import open_sources
 from xp.episode.finite import finite_means
@@ -67,116 +69,77 @@ def in_ranks(case: ParityCase, episodes: Sequence[RecordedEpisode], model: Path,
     """
     from xp.security.loopback import free_port
 
-    port = free_port()
+    config = SlimeTrainConfig.from_json(case.config)
+    places = [_model(case, config, model, scratch / str(rank)) for rank in range(case.num_ranks)]
 
-    def run(rank: int) -> Found:
-        own = scratch / str(rank)
-        own.mkdir()
-        return updates(case, episodes, model, own, Rank(rank, case.num_ranks, port))
+    def of_role(role: str) -> Found:
+        port = free_port()
 
-    return in_processes(run, case.num_ranks, scratch)
+        def run(rank: int) -> Found:
+            return updates(case, config, episodes, places[rank], Rank(rank, case.num_ranks, port, role))
 
+        return in_processes(run, case.num_ranks, scratch)
 
-@dataclass(frozen=True)
-class Rank:
-    """A process among those of Megatron's data parallelism."""
-
-    number: int
-    of: int
-    port: int
-    """At which they meet."""
+    # As in Slime, the critic is trained first, and gives the values that it had before to the policy.
+    critic = None if config.critic is None else of_role(CRITIC)
+    return replace(of_role(POLICY), critic=critic)
 
 
-def updates(case: ParityCase, episodes: Sequence[RecordedEpisode], model: Path, scratch: Path, rank: Rank) -> Found:
-    """One rollout step of the case, as Slime makes it; in a process that has called `prepare`."""
+def _model(case: ParityCase, config: SlimeTrainConfig, model: Path, scratch: Path) -> Place:
+    """The model where a rank's configuration looks for it, in the case's precision."""
     from safetensors.torch import load_file, save_file
 
-    from xp.backends.slime.worker.rehearsal.megatron import double_precision
-
-    config = SlimeTrainConfig.from_json(case.config)
     place = scratch / config.base_model
     shutil.copytree(model, place)
-    if case.precision == "float32":
-        return _updates(config, episodes, place, scratch, rank)
-    weights = load_file(place / "model.safetensors")
-    save_file({name: one.double() for name, one in weights.items()}, place / "model.safetensors", {"format": "pt"})
-    with double_precision():
-        return _updates(config, episodes, place, scratch, rank)
+    if case.precision == "float64":
+        weights = load_file(place / "model.safetensors")
+        save_file({name: one.double() for name, one in weights.items()}, place / "model.safetensors", {"format": "pt"})
+    return Place(scratch, place)
 
 
-def _updates(
-    config: SlimeTrainConfig, episodes: Sequence[RecordedEpisode], model: Path, scratch: Path, rank: Rank
+def updates(
+    case: ParityCase, config: SlimeTrainConfig, episodes: Sequence[RecordedEpisode], place: Place, rank: Rank
 ) -> Found:
-    args = _arguments(config, model, scratch, rank)
-    actor = _actor(args, rank)
-    data = _rollout_data(config, args, actor, episodes, model)
-    found = Found([], [], [], [], {name: whole(one) for name, one in _parameters(actor).items()}, [])
-    _watch_metrics(found)
-    with watched(found, lambda: _parameters(actor)):
-        actor.train_actor(0, data)
-    found.advantages.extend(_in_order(data))
+    """One rollout step of the case, as one of Slime's roles makes it; in a process that has called `prepare`."""
+    from xp.backends.slime.worker.rehearsal.megatron import double_precision
+
+    if case.precision == "float32":
+        return _updates(config, episodes, place, rank)
+    with double_precision():
+        return _updates(config, episodes, place, rank)
+
+
+def _updates(config: SlimeTrainConfig, episodes: Sequence[RecordedEpisode], place: Place, rank: Rank) -> Found:
+    import torch
+
+    args = arguments(config, place, rank)
+    actor = made_actor(args, rank)
+    data = _rollout_data(config, args, actor, episodes, place.model)
+    found = Found([], [], [], [], {name: whole(one) for name, one in parameters(actor).items()}, [])
+    _watch_metrics(found, "training/value_loss" if rank.role == CRITIC else "training/loss")
+    # Not by torch.save, which learns what types there are when it is first called, and here they are others.
+    values = place.scratch / "values.json"
+    with watched(found, lambda: parameters(actor)):
+        if rank.role == CRITIC:
+            values.write_text(json.dumps([one.tolist() for one in actor.train_critic(0, data)["values"]]))
+        else:
+            given = [torch.tensor(one) for one in json.loads(values.read_text())] if values.exists() else None
+            actor.train_actor(0, data, external_data=None if given is None else {"values": given})
+    found.advantages.extend(_in_order(data, "returns" if rank.role == CRITIC else "advantages", config))
     for begin in range(0, len(episodes), args.global_batch_size):
         found.members.append(list(range(begin, begin + args.global_batch_size)))
     return found
 
 
-def _in_order(data: Mapping[str, Any]) -> list[float]:
-    """Advantages of all ranks' episodes, in the order of the batch."""
+def _in_order(data: Mapping[str, Any], name: str, config: SlimeTrainConfig) -> list[float]:
+    """Values of all ranks' episodes in the order of the batch: one an episode, with a critic one a trained token."""
     import torch
 
     shares: list[Any] = [None] * torch.distributed.get_world_size()
-    own = zip(data["partition"], (float(one[0]) for one in data["advantages"]), strict=True)
-    torch.distributed.all_gather_object(shares, list(own))
-    return [advantage for _, advantage in sorted(pair for share in shares for pair in share)]
-
-
-def _arguments(config: SlimeTrainConfig, model: Path, scratch: Path, rank: Rank) -> Any:
-    """Slime's own, from its parser, with Megatron's local layers on one CPU."""
-    from slime.utils.arguments import parse_args
-
-    from xp.atomic import write_atomically
-    from xp.backends.slime.worker.models import check_architecture
-    from xp.backends.slime.worker.program import absolute_flags, write_worker
-    from xp.backends.slime.worker.rehearsal.megatron import LOCAL
-    from xp.backends.slime.worker.rollout_process import Worker, _workers
-    from xp.backends.slime.worker.steps import half_of
-    from xp.backends.slime.worker.train import worker_config
-
-    check_architecture(model, config.architecture)
-    worker = worker_config(config, scratch)
-    write_atomically(half_of(worker, 0), '{"began": 0.0, "metrics": {}}\n')
-    settings = write_worker(worker)
-    flags = absolute_flags(config.with_length(config.length).command, scratch)
-    before, sys.argv = sys.argv, ["train.py", *flags, "--custom-config-path", str(settings)]
-    try:
-        args = parse_args()
-    finally:
-        sys.argv = before
-    import torch
-
-    ranks = {"rank": rank.number, "world_size": rank.of, "data_parallel_size": rank.of}
-    for name, value in {**LOCAL, **ranks, "params_dtype": torch.float32}.items():
-        setattr(args, name, value)
-    # Megatron's dummy tokens are part of its softmax.
-    args.padded_vocab_size = args.vocab_size
-    nothing: Any = SimpleNamespace(max_sessions=lambda: 1)
-    _workers[str(settings.with_name("worker.json"))] = Worker(worker, nothing, nothing)
-    return args
-
-
-def _actor(args: Any, rank: Rank) -> Any:
-    """Slime's training actor after its own init, outside of Ray."""
-    from slime.backends.megatron_utils.actor import MegatronTrainRayActor
-
-    from xp.security.loopback import HOST
-
-    meeting = {"MASTER_ADDR": HOST, "MASTER_PORT": str(rank.port)}
-    os.environ |= {**meeting, "WORLD_SIZE": str(rank.of), "RANK": str(rank.number)}
-    actor = object.__new__(MegatronTrainRayActor)
-    actor._rank, actor._world_size = rank.number, rank.of
-    args.distributed_backend = "gloo"
-    actor.init(args, "actor", with_ref=args.use_kl_loss)
-    return actor
+    trained = [mask > 0 if config.critic is not None else slice(1) for mask in data["loss_masks"]]
+    kept = (own[which].tolist() for own, which in zip(data[name], trained, strict=True))
+    torch.distributed.all_gather_object(shares, list(zip(data["partition"], kept, strict=True)))
+    return [value for _, own in sorted(pair for share in shares for pair in share) for value in own]
 
 
 def _rollout_data(
@@ -219,28 +182,17 @@ def _sample(at: int, episode: RecordedEpisode, policy: ExactPolicy, args: Any, *
     return sample
 
 
-def _parameters(actor: Any) -> dict[str, Any]:
-    """Megatron's parameters under their Hugging Face names, by Slime's own export; each with its gradient."""
-    from slime.backends.megatron_utils.megatron_to_hf import convert_to_hf
-    from slime.backends.megatron_utils.update_weight.common import named_params_and_buffers
+def _watch_metrics(found: Found, loss: str) -> None:
+    """Collects what xp reports of each update.
 
-    found: dict[str, Any] = {}
-    for name, weight in named_params_and_buffers(actor.args, actor.model, convert_to_global_name=True):
-        parts = convert_to_hf(actor.args, "qwen3", name, weight.detach())
-        for own, part in parts:
-            found[own] = part.clone().requires_grad_()
-        if weight.grad is not None:
-            for own, part in convert_to_hf(actor.args, "qwen3", name, weight.grad):
-                found[own].grad = part.clone()
-    return found
-
-
-def _watch_metrics(found: Found) -> None:
-    """Collects what xp reports of each update."""
+    Args:
+        found: what is filled.
+        loss: metric that is the loss.
+    """
     from xp.backends.slime.worker import training
 
     def means(updates: Sequence[Mapping[str, float]]) -> dict[str, float]:
-        found.losses.extend(update["training/loss"] for update in updates)
+        found.losses.extend(update[loss] for update in updates)
         found.reported.update(finite_means(updates))
         return finite_means(updates)
 
