@@ -166,14 +166,18 @@ REPORTED = {
 """Backend and metric -> reason, where it reports another value than the papers' of the same update."""
 NOT_MEASURED = {
     "algorithm.dynamic_sampling": "it draws further batches; dapo is measured without it",
-    "algorithm=ppo": (
-        "the critic's update; tests/trainers/test_slime_critic.py and test_skyrl_advantages.py hold its advantages,"
-        " returns and loss against the papers' formulas"
-    ),
     "algorithm=custom": "its advantages are the user's own",
-    "backend=slime": (
-        "CUDA, NCCL, TransformerEngine's attention over packed sequences (torch's own, sequence by sequence), the"
-        " distributed optimizer, several ranks of Megatron and bfloat16 do not run on a CPU; everything else is its own"
+    "backend=skyrl": (
+        "CUDA, NCCL, FlashAttention, bfloat16, and Ray between the trainer and its workers (gloo carries what it would);"
+        " Megatron under SkyRL"
     ),
-    "several ranks of SkyRL and Slime": "the measure runs their workers in one process",
+    "backend=slime": (
+        "CUDA, NCCL, TransformerEngine's attention over packed sequences (torch's own, sequence by sequence), bfloat16,"
+        " tensor, pipeline and context parallelism, and the converted checkpoint that a critic starts from (the model's"
+        " files instead, with a head that is drawn); everything else is its own"
+    ),
+    "the factor of a critic's loss": (
+        "SkyRL has half of the squared error, as PPO's code, Slime all of it, as PPO's paper; each is measured against"
+        " its own, and AdamW makes the same step of both but for its epsilon"
+    ),
 }

@@ -19,7 +19,16 @@ from types import SimpleNamespace
 from typing import Any
 
 from xp.backends.slime.worker.config import SlimeTrainConfig
-from xp.backends.slime.worker.parity_actor import CRITIC, POLICY, Place, Rank, arguments, made_actor, parameters
+from xp.backends.slime.worker.parity_actor import (
+    CRITIC,
+    POLICY,
+    Place,
+    Rank,
+    arguments,
+    made_actor,
+    parameters,
+    watch_step,
+)
 from xp.backends.slime.worker.rehearsal import no_device
 from xp.backends.slime.worker.sources import open_sources
 from xp.episode.finite import finite_means
@@ -116,6 +125,7 @@ def _updates(config: SlimeTrainConfig, episodes: Sequence[RecordedEpisode], plac
     actor = made_actor(args, rank)
     data = _rollout_data(config, args, actor, episodes, place.model)
     found = Found([], [], [], [], {name: whole(one) for name, one in parameters(actor).items()}, [])
+    watch_step(actor, found)
     _watch_metrics(found, "training/value_loss" if rank.role == CRITIC else "training/loss")
     # Not by torch.save, which learns what types there are when it is first called, and here they are others.
     values = place.scratch / "values.json"

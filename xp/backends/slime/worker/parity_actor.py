@@ -12,6 +12,7 @@ from typing import Any
 
 from xp.backends.slime.worker.config import SlimeTrainConfig
 from xp.worker.parity.critic import BIAS, HEAD
+from xp.worker.parity.found import Found, whole
 
 POLICY, CRITIC = "policy", "critic"
 HEADS = {"output_layer.weight": HEAD, "output_layer.bias": BIAS}
@@ -71,8 +72,9 @@ def arguments(config: SlimeTrainConfig, place: Place, rank: Rank) -> Any:
         sys.argv = before
     import torch
 
-    ranks = {"rank": rank.number, "world_size": rank.of, "data_parallel_size": rank.of}
-    for name, value in {**LOCAL, **ranks, "params_dtype": torch.float32}.items():
+    own = {"rank": rank.number, "world_size": rank.of, "data_parallel_size": rank.of}
+    own |= {"params_dtype": torch.float32, "use_distributed_optimizer": args.use_distributed_optimizer}
+    for name, value in {**LOCAL, **own}.items():
         setattr(args, name, value)
     # Megatron's dummy tokens are part of its softmax.
     args.padded_vocab_size = args.vocab_size
@@ -114,11 +116,38 @@ def parameters(actor: Any) -> dict[str, Any]:
             return [(head, tensor)]
         return convert_to_hf(actor.args, "qwen3", name, tensor)
 
+    if actor.args.use_distributed_optimizer:
+        gather_gradients(actor)
     found: dict[str, Any] = {}
     for name, weight in named_params_and_buffers(actor.args, actor.model, convert_to_global_name=True):
         for own, part in named(name, weight.detach()):
             found[own] = part.clone().requires_grad_()
-        if weight.grad is not None:
-            for own, part in named(name, weight.grad):
+        gradient = weight.main_grad if actor.args.use_distributed_optimizer else weight.grad
+        if gradient is not None:
+            for own, part in named(name, gradient):
                 found[own].grad = part.clone()
     return found
+
+
+def gather_gradients(actor: Any) -> None:
+    """Let each rank have the whole of the gradients, of which the distributed optimizer reduces a share on each."""
+    import torch
+
+    for chunk in actor.model:
+        for buffer in chunk.buffers:
+            for bucket in buffer.buckets:
+                shares = bucket.grad_data.chunk(torch.distributed.get_world_size())
+                own = shares[torch.distributed.get_rank()].clone()
+                torch.distributed.all_gather_into_tensor(bucket.grad_data, own)
+
+
+def watch_step(actor: Any, found: Found) -> None:
+    """Lets `found` have the parameters after Megatron's whole step: shares of them are gathered after torch's."""
+    step = actor.optimizer.step
+
+    def watched_step() -> Any:
+        done = step()
+        found.parameters[-1] = {name: whole(one) for name, one in parameters(actor).items()}
+        return done
+
+    actor.optimizer.step = watched_step
