@@ -17,8 +17,7 @@ import pytest
 
 from tests.launching import eventually, launcher_spec, plan, stage
 from tests.nodes.conftest import PATIENCE_S, QUICK, SMALL, xp
-from xp.errors import XpError
-from xp.job import Resources, Runtime, Stage
+from xp.job import Resources, Stage
 from xp.launchers.slurm import SlurmLauncher
 from xp.runs.supervise import dispatch
 from xp.testing.launcher import LauncherSuite
@@ -71,62 +70,6 @@ time.sleep(10000)
     assert caught.value.code == 21
     assert "node 1 fails" in "".join(screen)
     assert "node 0 waits at 10.77.0.1:" in "".join(screen)
-
-
-APPTAINER = """#!/bin/bash
-# Stands in for apptainer, which is not to be had here: reads its words, and runs the program in the place of the image.
-[ "$1" = exec ] || exit 9
-shift
-while :; do case "$1" in --nv | --no-home) shift ;; --bind | --pwd) shift 2 ;; *) break ;; esac; done
-image=$1; shift; [ "$1" = python3 ] || exit 9; shift
-echo "in $image"; export IN_IMAGE=1; exec {python} "$@"
-"""
-
-
-@pytest.mark.parametrize("nodes", [1, 2])
-def test_a_stage_with_an_image_is_started_by_apptainers_words(
-    nodes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program = tmp_path / "bin/apptainer"
-    program.parent.mkdir()
-    program.write_text(APPTAINER.format(python=sys.executable))
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
-    monkeypatch.setenv("MY_KEY", "XPCANARY in a container")
-    code = """
-import os
-assert os.environ["KEY"] == "XPCANARY " + "in a container"
-assert os.environ["CHECKOUT"] == "/root/checkout"
-print("program", os.environ.get("IN_IMAGE"), os.environ["KEY"])
-"""
-    runtime = Runtime(image="/images/trl.sif", image_checkouts={"CHECKOUT": "/root/checkout"}, project="CHECKOUT")
-    monkeypatch.setenv("XP_PASS_ENV", "IN_IMAGE,CHECKOUT")
-    job = replace(
-        stage("train", code, secrets={"KEY": "MY_KEY"}).job,
-        resources=Resources("cpu", 0, nodes, 1, 1.0),
-        runtime=replace(runtime, project=None),
-    )
-    spec = launcher_spec("slurm", grace_s=1.0, container="apptainer")
-    one = plan(
-        Stage("train", job), Stage("after", stage("after", "import os; assert 'IN_IMAGE' not in os.environ").job)
-    )
-    record = dispatch(
-        one.by(spec), SlurmLauncher(spec, tmp_path / "outputs"), tmp_path / "outputs", echo=lambda _: None
-    )  # type: ignore[arg-type]
-    assert record.status == "succeeded"
-    (log,) = (tmp_path / "outputs").glob("runs/*/attempt_1/train/log.txt")
-    text = log.read_text()
-    assert text.count("in /images/trl.sif\n") == nodes
-    assert text.count("program 1") == nodes
-    assert "XPCANARY" not in text
-
-
-def test_pyxis_is_refused_where_slurm_has_none(tmp_path: Path) -> None:
-    spec = launcher_spec("slurm", container="pyxis")
-    one = stage("train", "pass")
-    contained = Stage("train", replace(one.job, runtime=Runtime(image="a/b:1")))
-    with pytest.raises(XpError, match="this Slurm has no pyxis"):
-        SlurmLauncher(spec, tmp_path / "outputs").check([contained], LauncherSuite.make_context(tmp_path))
 
 
 def test_the_programs_of_all_nodes_are_told_of_a_time_limit_and_run_again(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A real apptainer and an image without a hub, for tests/nodes/test_apptainer.py: Debian, as root.
+# A real apptainer and an image without a hub, for tests/nodes/test_containers.py: Debian, as root.
 #   tests/slurm/apptainer.sh      # makes /opt/xp-apptainer: bin/apptainer, image/ (Debian trixie with its own Python), image.sif
 # `make apptainer` calls it. apptainer is Debian's package of sid. Its libc is newer than that of the stable releases, so the
 # programs get sid's loader and libraries beside them. Nothing outside that directory is changed but the tools that make it.

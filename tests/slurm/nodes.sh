@@ -8,6 +8,7 @@ state=${XP_NODES:-/var/lib/xp-slurm-nodes}
 export SLURM_CONF=$state/slurm.conf
 bridge=xpnodes
 net=10.77.0
+pyxis=/opt/xp-pyxis  # of tests/slurm/pyxis.sh
 
 ended() {  # PIDFILE: end that daemon, and wait
   [ -s "$1" ] || return 0
@@ -92,8 +93,10 @@ up() {
   network
   configuration
   echo CgroupAutomount=no >"$state/cgroup.conf"
+  rm -f "$state/plugstack.conf"
+  [ ! -e "$pyxis/.done" ] || echo "required $pyxis/lib/slurm/spank_pyxis.so" >"$state/plugstack.conf"
   slurmctld -f "$SLURM_CONF"
-  for node in 1 2; do nsenter "--net=/run/netns/xp$node" slurmd -f "$SLURM_CONF" -N "xp$node"; done
+  for node in 1 2; do PATH="$pyxis/bin:$PATH" nsenter "--net=/run/netns/xp$node" slurmd -f "$SLURM_CONF" -N "xp$node"; done
   for _ in $(seq 1500); do
     [ "$(sinfo --noheader --format=%T%D 2>/dev/null)" = idle2 ] && exit 0
     sleep 0.2

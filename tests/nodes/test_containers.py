@@ -1,10 +1,11 @@
-"""`launcher.container=apptainer` with a real apptainer and an image whose Debian and Python are not this machine's."""
+"""`launcher.container` with a real apptainer and a real pyxis, and an image with a Debian and a Python of its own."""
 
 from __future__ import annotations
 
 import os
 import subprocess
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -18,13 +19,26 @@ from xp.runs.record import RunRecord
 from xp.runs.supervise import dispatch
 from xp.testing.launcher import LauncherSuite
 
-PLACE = Path("/opt/xp-apptainer")
-IMAGES = {
+APPTAINER, PYXIS = Path("/opt/xp-apptainer"), Path("/opt/xp-pyxis")
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way into an image of Debian trixie, which has its own Python."""
+
+    container: str
+    image: Path
+    made_by: str
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Of the submitting shell."""
+
+
+WAYS = {
     # Slurm's jobs are root's here: root mounts a file by the kernel; a user, whom a cluster has, gets a user namespace.
-    "file": (PLACE / "image.sif", {}),
-    "directory": (PLACE / "image", {"APPTAINER_USERNS": "1"}),
+    "apptainer-file": Way("apptainer", APPTAINER / "image.sif", "make apptainer"),
+    "apptainer-directory": Way("apptainer", APPTAINER / "image", "make apptainer", {"APPTAINER_USERNS": "1"}),
+    "pyxis": Way("pyxis", PYXIS / "image.sqsh", "make pyxis"),
 }
-pytestmark = pytest.mark.skipif(not (PLACE / ".done").exists(), reason="no apptainer here (make apptainer)")
 
 LOOK = """
 import os, socket, sys, time
@@ -65,32 +79,34 @@ print("goes on", flush=True)
 """
 
 
-@pytest.fixture(params=IMAGES)
-def image(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An image; the job's shell has apptainer on its PATH, and a home without secrets."""
-    found, variables = IMAGES[request.param]
-    monkeypatch.setenv("PATH", f"{PLACE}/bin:{os.environ['PATH']}")
+@pytest.fixture(params=WAYS)
+def way(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Way:
+    """A way into the image, from a shell that has apptainer on its PATH and a home without secrets."""
+    found = WAYS[request.param]
+    if not found.image.parent.joinpath(".done").exists():
+        pytest.skip(f"not here: {found.made_by}")
+    monkeypatch.setenv("PATH", f"{APPTAINER}/bin:{os.environ['PATH']}")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     (tmp_path / "home").mkdir()
     # Or the container would see this machine's /tmp, and with it the outputs of this test, whatever xp mounts.
     monkeypatch.setenv("APPTAINER_NO_MOUNT", "tmp")
-    for name, value in variables.items():
+    for name, value in found.variables.items():
         monkeypatch.setenv(name, value)
     return found
 
 
-def contained(image: Path, code: str, *words: str, nodes: int = 1, secrets: dict[str, str] | None = None) -> Stage:
+def contained(way: Way, code: str, *words: str, nodes: int = 1, secrets: dict[str, str] | None = None) -> Stage:
     """A stage in that image."""
-    runtime = Runtime(image=str(image), image_checkouts={"CHECKOUT": "/root/checkout"})
+    runtime = Runtime(image=str(way.image), image_checkouts={"CHECKOUT": "/root/checkout"})
     one = stage("train", code, *words, secrets=secrets or {})
     return Stage("train", replace(one.job, resources=Resources("cpu", 0, nodes, 1, 1.0), runtime=runtime))
 
 
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one: Stage) -> tuple[RunRecord, str]:
-    """The run's record and the stage's log."""
+def run(way: Way, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *stages: Stage) -> tuple[RunRecord, str]:
+    """The run's record and the first stage's log."""
     monkeypatch.setenv("XP_PASS_ENV", "CHECKOUT")
-    outputs, spec = tmp_path / "outputs", launcher_spec("slurm", grace_s=5.0, container="apptainer")
-    record = dispatch(plan(one).by(spec), SlurmLauncher(spec, outputs), outputs, echo=lambda _: None)  # type: ignore[arg-type]
+    outputs, spec = tmp_path / "outputs", launcher_spec("slurm", grace_s=5.0, container=way.container)
+    record = dispatch(plan(*stages).by(spec), SlurmLauncher(spec, outputs), outputs, echo=lambda _: None)  # type: ignore[arg-type]
     (log,) = outputs.glob("runs/*/attempt_1/train/log.txt")
     return record, log.read_text()
 
@@ -98,7 +114,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one: Stage) -> tuple[Ru
 @pytest.mark.parametrize("nodes", [1, 2])
 @pytest.mark.parametrize("has_secret", [True, False])
 def test_a_stage_runs_in_its_image_on_each_node_and_sees_what_is_its_own(
-    nodes: int, image: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_secret: bool
+    nodes: int, way: Way, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_secret: bool
 ) -> None:
     private = tmp_path / "private.txt"
     private.touch()
@@ -106,8 +122,10 @@ def test_a_stage_runs_in_its_image_on_each_node_and_sees_what_is_its_own(
     if has_secret:
         monkeypatch.setenv("MY_KEY", "XPCANARY in a container")
         words.append("key")
-    one = contained(image, LOOK, *words, nodes=nodes, secrets={"KEY": "MY_KEY"} if has_secret else None)
-    record, text = run(tmp_path, monkeypatch, one)
+    one = contained(way, LOOK, *words, nodes=nodes, secrets={"KEY": "MY_KEY"} if has_secret else None)
+    # One without an image is in the node's own Python.
+    after = stage("after", "import sys; from pathlib import Path; assert Path(sys.argv[1]).exists()", str(private))
+    record, text = run(way, tmp_path, monkeypatch, one, after)
     assert record.status == "succeeded"
     for node in range(nodes):
         assert f"node {node} runs trixie python True" in text
@@ -117,16 +135,16 @@ def test_a_stage_runs_in_its_image_on_each_node_and_sees_what_is_its_own(
     assert text.count("key ") == (nodes if has_secret else 0)
 
 
-def test_the_exit_code_is_the_programs(image: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_exit_code_is_the_programs(way: Way, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(XpError, match="stage train failed") as caught:
-        run(tmp_path, monkeypatch, contained(image, "import sys; sys.exit(23)"))
+        run(way, tmp_path, monkeypatch, contained(way, "import sys; sys.exit(23)"))
     assert caught.value.code == 23
 
 
-def test_the_programs_of_both_nodes_are_told_of_a_time_limit_and_run_again(image: Path, tmp_path: Path) -> None:
-    outputs, spec = tmp_path / "outputs", launcher_spec("slurm", grace_s=60.0, container="apptainer")
+def test_the_programs_of_both_nodes_are_told_of_a_time_limit_and_run_again(way: Way, tmp_path: Path) -> None:
+    outputs, spec = tmp_path / "outputs", launcher_spec("slurm", grace_s=60.0, container=way.container)
     launcher = SlurmLauncher(spec, outputs)
-    launch = launcher.submit(contained(image, SAVE, nodes=2), LauncherSuite.make_context(tmp_path))
+    launch = launcher.submit(contained(way, SAVE, nodes=2), LauncherSuite.make_context(tmp_path))
     eventually(lambda: all((outputs / f"up_{node}_0").exists() for node in (0, 1)), PATIENCE_S)
     # As a minute before the limit.
     subprocess.run(["scancel", "--batch", "--signal=USR1", launch.native_id], check=True)
