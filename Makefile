@@ -186,6 +186,12 @@ slurm:  ## A real Slurm of one node on this machine, for tests/integration/test_
 	apt-get install -y -qq --no-install-recommends slurmctld slurmd slurm-client munge >/dev/null
 	tests/slurm/setup.sh
 
+apptainer:  ## A real apptainer and an image of Debian's packages, for tests/nodes/test_containers.py (Debian, as root; 0.5 GB)
+	tests/slurm/apptainer.sh
+
+pyxis:  ## A real pyxis with enroot for the same tests, after make slurm apptainer (PYXIS_PATH, ENROOT_PATH: checkouts)
+	PYXIS_PATH="$(PYXIS_PATH)" ENROOT_PATH="$(ENROOT_PATH)" tests/slurm/pyxis.sh
+
 # Two network namespaces with a slurmd each; nothing of it stays. SKYRL_VENV: the environment that test-skyrl makes.
 # One at a time: a second one would end the network of the first.
 on_nodes = exec 7>/run/lock/xp-nodes; flock -n 7 || { echo "the two nodes are in use" >&2; exit 1; }; \
@@ -268,5 +274,5 @@ algorithms: setup $(SKYRL_VENV)/.done  ## Two seeds of each algorithm on SkyRL: 
 clean:  ## Remove .venv and caches; outputs/ stays
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
-.PHONY: help test-skypilot parity-measure ordinary-tests chromium tiny-model docs docs-site setup lock audit chaos demo plan test test-slow test-install test-environments test-skyrl test-skyrl-slow rehearse-skyrl test-slime rehearse-slime test-sglang test-vllm test-gpu slurm test-nodes test-nodes-slime scorecard diagnose-check check format catalogs locks check-locks golden bench equivalence algorithms clean $(RECIPES) \
+.PHONY: help test-skypilot parity-measure ordinary-tests chromium tiny-model docs docs-site setup lock audit chaos demo plan test test-slow test-install test-environments test-skyrl test-skyrl-slow rehearse-skyrl test-slime rehearse-slime test-sglang test-vllm test-gpu slurm apptainer pyxis test-nodes test-nodes-slime scorecard diagnose-check check format catalogs locks check-locks golden bench equivalence algorithms clean $(RECIPES) \
 	$(addprefix prepare-,$(RECIPES)) $(addprefix plan-,$(RECIPES))

@@ -17,7 +17,7 @@ import pytest
 from tests.detaching import DetachingContract
 from tests.launching import eventually, forms, launcher_spec, plan, stage
 from xp.errors import ExitCode, XpError
-from xp.job import Resources, Stage
+from xp.job import Resources, Runtime, Stage
 from xp.launchers.base import Context, Launcher
 from xp.launchers.slurm import SlurmLauncher, assumed_code
 from xp.runs.supervise import dispatch
@@ -213,3 +213,11 @@ raise RuntimeError("cannot log in with " + key)
             assert form not in text
     assert not (outputs / "pwned").exists()
     assert not list((tmp_path / "home/.xp/secrets").rglob("*"))
+
+
+def test_pyxis_is_refused_where_slurm_has_none(tmp_path: Path) -> None:
+    spec = launcher_spec("slurm", container="pyxis")
+    one = stage("train", "pass")
+    contained = Stage("train", replace(one.job, runtime=Runtime(image="a/b:1")))
+    with pytest.raises(XpError, match="this Slurm has no pyxis"):
+        SlurmLauncher(spec, tmp_path / "outputs").check([contained], LauncherSuite.make_context(tmp_path))

@@ -129,6 +129,9 @@ def test_a_job_spec_keeps_how_its_program_is_spread(tmp_path: Path) -> None:
     words = command(replace(made, spread=contained), "job.json")
     assert words[:3] == ["srun", "--nodes=1", "--ntasks=1"]
     assert words[-6:-1] == ["a.sif", "python3", "-m", "xp.launchers.node.member", "job.json"]
+    by_srun_alone = spread_of(one, "srun", srun=("--container-image=a.sqsh",))
+    words = command(replace(made, spread=by_srun_alone), "job.json")
+    assert words[-6:-1] == ["--container-image=a.sqsh", "python3", "-m", "xp.launchers.node.member", "job.json"]
 
 
 def test_whoever_joins_a_cluster_says_its_token_and_no_other() -> None:

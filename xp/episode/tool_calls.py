@@ -145,7 +145,7 @@ def checked_call(name: str, arguments: Mapping[str, Any]) -> ParsedCall:
 def _is_encodable(name: str, arguments: Mapping[str, Any]) -> bool:
     """Returns whether the call can be sent as UTF-8 JSON.
 
-    `\ud800` and `1e999` are legal to write and impossible to send.
+    A lone surrogate and `1e999` are legal to write and impossible to send.
     """
     try:
         json.dumps([name, arguments], ensure_ascii=False, allow_nan=False).encode()
