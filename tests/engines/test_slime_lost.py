@@ -135,6 +135,6 @@ def test_with_one_engine_what_it_was_playing_is_void_and_the_next_step_has_an_en
     assert void[0] == void[2] == 0
     assert void[1] > 0
     records = [json.loads(line) for line in next(tmp_path.rglob("trajectories/train.jsonl")).read_text().splitlines()]
-    reasons = [one["void_reason"] for one in records if one["status"] == "void"]
+    reasons = [one["outcome"]["void_reason"] for one in records if one["outcome"]["status"] == "void"]
     assert len(reasons) == void[1]
     assert all(reason.startswith("EngineLost: no engine answered") for reason in reasons)
