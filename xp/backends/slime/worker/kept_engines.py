@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections import Counter
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Final
 
@@ -72,71 +73,81 @@ def _watch_better(module: ModuleType) -> None:
 
 
 def _kept(base: Any) -> Any:
-    class KeptEngines(base):  # type: ignore[misc]
-        """Slime's monitor of a group of engines, which counts."""
+    return type(base.__name__, (KeptEngines, base), {})
 
-        is_xps = True
 
-        def __init__(self, server_group: Any, args: Any) -> None:
-            super().__init__(server_group, args)
-            self.num_lost: Counter[int] = Counter()
-            """How often each engine was lost, by its number in the group."""
-            self._gone: set[int] = set()
-            self._num_restarts = 0
-            self._checking = threading.Lock()
-            _watches.append(self)
+class KeptEngines:
+    """In front of Slime's monitor of a group of engines: it counts, and asks before engines are asked for more.
 
-        def pause(self) -> None:
-            """Slime pauses before engines free memory or take weights, which ends the run where one is gone."""
-            with self._checking:
-                if self.is_checking_enabled():
-                    self._check_all()
-                super().pause()
+    Args:
+        server_group: Slime's ServerGroup.
+        args: Slime's.
+    """
 
-        def resume(self) -> None:
-            back = {number for number in self._gone if self._server_group.engines[number] is not None}
-            self._gone -= back
-            self._num_restarts += len(back)
-            super().resume()
+    is_xps = True
+    _server_group: Any
+    _check_timeout: float
+    is_checking_enabled: Callable[[], bool]
+    _kill_engine: Callable[..., None]
 
-        def take_restarts(self) -> int:
-            number, self._num_restarts = self._num_restarts, 0
-            return number
+    def __init__(self, server_group: Any, args: Any) -> None:
+        super().__init__(server_group, args)  # type: ignore[call-arg]
+        self.num_lost: Counter[int] = Counter()
+        """How often each engine was lost, by its number in the group."""
+        self._gone: set[int] = set()
+        self._num_restarts = 0
+        self._checking = threading.Lock()
+        _watches.append(self)
 
-        def _run_health_checks(self) -> None:
-            """Called by Slime's thread, again and again."""
-            with self._checking:
-                if self.is_checking_enabled():
-                    self._check_all()
+    def pause(self) -> None:
+        """Slime pauses before engines free memory or take weights, which ends the run where one is gone."""
+        with self._checking:
+            if self.is_checking_enabled():
+                self._check_all()
+            super().pause()  # type: ignore[misc]
 
-        def _check_all(self) -> None:
-            """Asks all engines at once: each takes a second at least to answer."""
-            import ray
+    def resume(self) -> None:
+        back = {number for number in self._gone if self._server_group.engines[number] is not None}
+        self._gone -= back
+        self._num_restarts += len(back)
+        super().resume()  # type: ignore[misc]
 
-            asked = [
-                (number, engine.health_generate.remote(timeout=self._check_timeout))
-                for number, engine in enumerate(self._server_group.engines)
-                if engine is not None
-            ]
-            for number, answer in asked:
-                try:
-                    ray.get(answer)
-                except Exception as fault:
-                    self._lose(number, fault)
+    def take_restarts(self) -> int:
+        number, self._num_restarts = self._num_restarts, 0
+        return number
 
-        def _lose(self, number: int, fault: Exception) -> None:
-            self.num_lost[number] += 1
-            self._gone.add(number)
-            self._kill_engine(rollout_engine_id=number)
-            why = (str(fault).strip().splitlines() or [type(fault).__name__])[-1]
-            print(
-                f"xp: warning: engine {number} did not answer and was ended ({why}); Slime starts it again before the"
-                f" next weights are sent; loss {self.num_lost[number]}, restarts at most {MAX_RESTARTS}",
-                file=sys.stderr,
-                flush=True,
-            )
+    def _run_health_checks(self) -> None:
+        """Called by Slime's thread, again and again."""
+        with self._checking:
+            if self.is_checking_enabled():
+                self._check_all()
 
-    return KeptEngines
+    def _check_all(self) -> None:
+        """Asks all engines at once: each takes a second at least to answer."""
+        import ray
+
+        asked = [
+            (number, engine.health_generate.remote(timeout=self._check_timeout))
+            for number, engine in enumerate(self._server_group.engines)
+            if engine is not None
+        ]
+        for number, answer in asked:
+            try:
+                ray.get(answer)
+            except Exception as fault:
+                self._lose(number, fault)
+
+    def _lose(self, number: int, fault: Exception) -> None:
+        self.num_lost[number] += 1
+        self._gone.add(number)
+        self._kill_engine(rollout_engine_id=number)
+        why = (str(fault).strip().splitlines() or [type(fault).__name__])[-1]
+        print(
+            f"xp: warning: engine {number} did not answer and was ended ({why}); Slime starts it again before the"
+            f" next weights are sent; loss {self.num_lost[number]}, restarts at most {MAX_RESTARTS}",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def _set_deadlines(module: ModuleType) -> None:

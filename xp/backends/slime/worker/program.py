@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Final
+from typing import Any, Final
 
 from xp.atomic import write_atomically
 from xp.backends.slime.worker import processes
@@ -159,10 +159,11 @@ def _own_fault(error: BaseException | None) -> XpError | None:
 
 
 def _engine_fault(error: BaseException) -> XpError | None:
-    """XpError(ENGINE) where an engine did not answer Slime: nothing else of Slime's asks by this package."""
-    from requests import RequestException
-
-    fault = next((one for one in _causes(error) if isinstance(one, RequestException)), None)
+    """XpError(ENGINE) where an engine did not answer Slime: nothing else of Slime's asks by the package `requests`."""
+    requests: Any = sys.modules.get("requests")
+    if requests is None:
+        return None
+    fault = next((one for one in _causes(error) if isinstance(one, requests.RequestException)), None)
     if fault is None:
         return None
     why = (str(fault).strip().splitlines() or [type(fault).__name__])[-1]
