@@ -163,9 +163,10 @@ def _engine_fault(error: BaseException) -> XpError | None:
     requests: Any = sys.modules.get("requests")
     if requests is None:
         return None
-    fault = next((one for one in _causes(error) if isinstance(one, requests.RequestException)), None)
-    if fault is None:
+    faults = [one for one in _causes(error) if isinstance(one, requests.RequestException)]
+    if not faults:
         return None
+    fault = faults[-1]
     why = (str(fault).strip().splitlines() or [type(fault).__name__])[-1]
     return XpError(
         f"an engine did not answer when it was to take weights or to give memory back ({why}); resume=RUN goes on from"
