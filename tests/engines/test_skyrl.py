@@ -47,6 +47,7 @@ def run(
     faults: Any = None,
     instead: tuple[str, str] = ("", ""),
     program: str = "tests.engines.skyrl_faults",
+    timeout_s: float = 1200,
 ) -> subprocess.CompletedProcess[str]:
     """The train stage of a run of this name, with faults.
 
@@ -54,6 +55,7 @@ def run(
         faults: of the program.
         instead: a text of the stage's config, and the one that takes its place.
         program: module that runs the stage with the faults.
+        timeout_s: of the stage.
     """
     plan = build_plan(compose([*SMALL, *overrides]), name, 1)
     job = next(one for one in plan.stages if one.name == "train").job
@@ -65,7 +67,7 @@ def run(
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
     argv = [sys.executable, "-m", program, module, config, json.dumps(faults)]
     environ = {**inherited, **job.env, "XP_ONE_MACHINE": "1", "PYTHONPATH": str(REPOSITORY)}
-    return subprocess.run(argv, cwd=outputs, env=environ, capture_output=True, text=True, timeout=1200)
+    return subprocess.run(argv, cwd=outputs, env=environ, capture_output=True, text=True, timeout=timeout_s)
 
 
 def gaps(outputs: Path, name: str) -> list[float]:

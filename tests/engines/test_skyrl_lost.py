@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,8 +17,8 @@ from tests.tiny import leave_untrained
 from xp.episode.metrics_file import read_metrics
 from xp.errors import ExitCode
 
-pytestmark = [needs_vllm, pytest.mark.slow, pytest.mark.timeout(1800)]
-PROGRAM = "tests.engines.skyrl_lost"
+pytestmark = [needs_vllm, pytest.mark.slow, pytest.mark.timeout(3700)]
+OTHER: Any = {"program": "tests.engines.skyrl_lost", "timeout_s": 3600}
 SMALL_STEPS = ("training.max_logprob_gap=1e-4", "env.limits.max_sessions=2")
 """Two episodes at the same time, of four in a step: those that wait when a server is lost are played by the next."""
 APART = (
@@ -39,7 +40,7 @@ def test_a_server_that_dies_or_hangs_is_started_again_with_the_weights_of_the_mo
     """Killed in a rollout, killed between two, and its engine stopped in a rollout while its HTTP process answers."""
     name = request.node.callspec.id
     faults = {"2": "kill", "3": "gone", "5": "hang"}
-    done = run(outputs, name, "training.num_steps=6", *SMALL_STEPS, *placement, faults=faults, program=PROGRAM)
+    done = run(outputs, name, "training.num_steps=6", *SMALL_STEPS, *placement, faults=faults, **OTHER)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
     lines = read_metrics(outputs / f"runs/{name}/metrics.jsonl", "train")
     restarts = [line.get("training/engine_restarts", 0.0) for line in lines]
@@ -63,7 +64,7 @@ def test_a_server_that_dies_or_hangs_is_started_again_with_the_weights_of_the_mo
 
 def test_an_engine_that_dies_again_and_again_ends_the_run_with_its_own_exit_code(outputs: Path) -> None:
     faults = {"1": "core", "2": "kill", "3": "core", "4": "kill"}
-    done = run(outputs, "again", "training.num_steps=5", *SMALL_STEPS, faults=faults, program=PROGRAM)
+    done = run(outputs, "again", "training.num_steps=5", *SMALL_STEPS, faults=faults, **OTHER)
     assert done.returncode == ExitCode.ENGINE, done.stdout[-5000:] + done.stderr[-5000:]
     assert "(after 3 restarts)" in done.stdout + done.stderr
     assert len(read_metrics(outputs / "runs/again/metrics.jsonl", "train")) == 3
