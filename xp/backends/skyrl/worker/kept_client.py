@@ -25,6 +25,8 @@ class KeptClient(RemoteInferenceClient):  # type: ignore[misc]
         try:
             return await asyncio.wait_for(super()._call_server(server_url, endpoint, *args, **more), TRANSFER_S)
         except (aiohttp.ClientError, TimeoutError) as error:
+            if not isinstance(error, TimeoutError) and not is_engines(error):
+                raise
             raise XpError(
                 f"the engine at {server_url} failed at {endpoint} ({type(error).__name__}: {error}); resume=RUN goes on"
                 " from the last checkpoint, and launcher.max_restarts=N does so by itself",
