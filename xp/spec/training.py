@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from xp.diagnosis.live import OnSymptom
 from xp.episode.finite import OnNonfinite
+from xp.spec.fields import Former
 from xp.spec.section import Count, Fraction, LocalPath, Section
 
 
@@ -21,12 +22,12 @@ class LrSchedule(StrEnum):
 class Training(Section):
     """Sizes, rates and limits; the defaults come with the model."""
 
-    initial_checkpoint: LocalPath | None
+    initial_checkpoint: Annotated[LocalPath | None, Former(None)]
     """Hugging Face directory of the same network, whose weights and tokenizer training starts from; the KL penalty
     stays relative to the model. None: the model itself."""
     num_steps: Count | None
     """Rollout steps: batches of fresh episodes; None: as many as `epochs` makes."""
-    epochs: Count | None
+    epochs: Annotated[Count | None, Former(None)]
     """Passes over the training tasks, each of whole steps; None: `num_steps` are given."""
     prompts_per_step: Count
     """Distinct tasks per rollout step."""
@@ -36,7 +37,7 @@ class Training(Section):
     """Optimizer updates per pass over a step's episodes."""
     passes_per_step: Count
     """Passes over the same episodes."""
-    max_staleness: Annotated[int, Field(ge=0)]
+    max_staleness: Annotated[int, Field(ge=0), Former(0)]
     """Rollout steps by which an episode may be older than the policy that is updated with it: so many steps are played
     while updates go on. 0: rollouts and updates take turns."""
     micro_batch_size: Count
@@ -65,7 +66,7 @@ class Training(Section):
     max_prompt_tokens: Count
     """Tasks with a longer prompt are left out, and counted."""
     max_tokens_per_turn: Count
-    stop: tuple[Annotated[str, Field(min_length=1)], ...]
+    stop: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Former([])]
     """Texts that end a turn, beside the end-of-turn token; they stay in it and are trained on."""
     max_response_tokens: Count
     """All turns of an episode together, tool results included."""
@@ -77,13 +78,14 @@ class Training(Section):
     """Draws tasks in a random order (by `seed`)."""
     max_void_fraction: Fraction
     """The run stops when more episodes of a step, or of an evaluation, are void than this."""
-    on_nonfinite: OnNonfinite
+    # Before the field such an update was applied, which no value of it does.
+    on_nonfinite: Annotated[OnNonfinite, Former("stop")]
     """Effect of an update whose loss or gradient is infinite or not a number: the run stops, or it is left out
     (three rollout steps with one in a row stop the run all the same)."""
-    max_logprob_gap: Annotated[float, Field(gt=0)] | None
+    max_logprob_gap: Annotated[float | None, Field(gt=0), Former(None)]
     """The run stops when the engine's log-probabilities of a step's tokens differ from the trainer's by more than this,
     in the mean: the engine then writes with other weights than those that are trained. None: it is only recorded."""
-    on_symptom: OnSymptom
+    on_symptom: Annotated[OnSymptom, Former("off")]
     """Answer to a sign of a training that goes wrong (xp.diagnosis): nothing, a line in the log, or the run's end."""
 
     @model_validator(mode="after")
@@ -106,9 +108,9 @@ class Evaluation(Section):
     before_training: bool
     every: Count | None
     """Rollout steps between evaluations while training; None: none but before and after."""
-    keep_best: bool
+    keep_best: Annotated[bool, Former(False)]
     """Keeps the model of the best evaluation while training as `checkpoints/best`."""
-    patience: Count | None
+    patience: Annotated[Count | None, Former(None)]
     """Training stops after so many evaluations in a row that are not better than the best; None: it does not."""
     batch_size: Count
     """Episodes played at the same time."""
