@@ -25,7 +25,7 @@ from xp.tasks.length import FILE as LENGTH_FILE
 
 FILE = "run.json"
 LOCK = ".lock"
-"""Held by the run's supervisor."""
+"""Lock file that the run's supervisor holds."""
 FORMAT = 1
 
 
@@ -36,7 +36,7 @@ class RunStatus(StrEnum):
     RUNNING = "running"
     SUCCEEDED = "succeeded"
     CACHED = "cached"
-    """A stage whose result was there already."""
+    """The stage's result existed already."""
     FAILED = "failed"
     INTERRUPTED = "interrupted"
 
@@ -52,7 +52,7 @@ class Provenance:
     is_dirty: bool | None
     """True if tracked files of that checkout were changed."""
     versions: Mapping[str, str | None]
-    """Pinned packages -> what the job's interpreter has; None: not installed."""
+    """Pinned package -> version in the job's interpreter; None: not installed."""
 
 
 @dataclass(frozen=True)
@@ -62,12 +62,12 @@ class StageRecord:
     name: str
     status: RunStatus = RunStatus.PENDING
     exit_code: int | None = None
-    """128 + n: killed by signal n."""
+    """Exit status of the stage's process; 128 + n: killed by signal n."""
     started: str | None = None
-    """UTC, ISO 8601; so are all times here."""
+    """Start in UTC, ISO 8601, as all times of a record."""
     ended: str | None = None
     log: str | None = None
-    """Relative to the outputs root."""
+    """Path of the log, relative to the outputs root."""
     launcher: str | None = None
     native_id: str | None = None
     """Identifier of the job at its launcher: a process id, a job id."""
@@ -77,7 +77,7 @@ class StageRecord:
 
 @dataclass(frozen=True)
 class AttemptRecord:
-    """One go at the run; a resume or a restart makes another."""
+    """One attempt of the run; a resume or a restart makes another."""
 
     number: int
     status: RunStatus
@@ -86,11 +86,11 @@ class AttemptRecord:
     provenance: Provenance
     stages: tuple[StageRecord, ...]
     supervisor: int | None = None
-    """Process id of whoever follows it, true only while the run is held; None: nobody does, the launcher was left."""
+    """Process id of the supervisor, valid only while the run is held; None: detached, there is no supervisor."""
     host: str | None = None
-    """The machine of that process."""
+    """Host name of the supervisor's machine."""
     training: Mapping[str, int | None] | None = None
-    """Epochs (None: the steps were given), rollout steps and tasks of the training, as its stage settled them."""
+    """Epochs (None: the steps were given), rollout steps and tasks of the training, as its stage computed them."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class RunRecord:
     run_id: str
     status: RunStatus
     secrets: tuple[str, ...]
-    """Names of the variables that held secrets at launch; their values are nowhere."""
+    """Names of the variables that held secrets at launch; their values are not stored."""
     attempts: tuple[AttemptRecord, ...] = ()
 
     def to_json(self) -> str:
@@ -110,7 +110,8 @@ class RunRecord:
 def begin_attempt(
     record: RunRecord, stages: Sequence[str], provenance: Provenance, *, is_detached: bool = False
 ) -> RunRecord:
-    """Add an attempt with all stages pending; one that a killed supervisor left open is closed as interrupted."""
+    """Add an attempt with all stages pending; an attempt that a killed supervisor left open is closed as
+    interrupted."""
     if record.attempts and record.attempts[-1].status is RunStatus.RUNNING:
         record = close_attempt(record, RunStatus.INTERRUPTED)
     pending = tuple(StageRecord(name) for name in stages)
@@ -129,7 +130,7 @@ def update_stage(record: RunRecord, name: str, **changes: Any) -> RunRecord:
 
 
 def close_attempt(record: RunRecord, status: RunStatus) -> RunRecord:
-    """End the last attempt, and the stage that it was at."""
+    """End the last attempt and its current stage."""
     attempt = record.attempts[-1]
     stages = tuple(
         replace(stage, status=status, ended=now()) if stage.status is RunStatus.RUNNING else stage
@@ -139,12 +140,12 @@ def close_attempt(record: RunRecord, status: RunStatus) -> RunRecord:
 
 
 def write_record(directory: Path, record: RunRecord) -> None:
-    """Replace `run.json`: a reader sees the old record or the new one, whatever happens meanwhile."""
+    """Replace `run.json` atomically: a reader always sees the old record or the new one."""
     write_atomically(directory / FILE, _with_length(directory, record).to_json())
 
 
 def directory_of(outputs: Path, run_id: str) -> Path:
-    """Directory of a run below the outputs root. Raises XpError(RUN_DIR) where there is no such run."""
+    """Directory of a run below the outputs root; raises XpError(RUN_DIR) if there is no such run."""
     if not is_name(run_id):
         raise XpError(f"{run_id!r} is not the id of a run; python -m xp runs list names the runs", ExitCode.RUN_DIR)
     directory = outputs / "runs" / run_id
@@ -155,18 +156,18 @@ def directory_of(outputs: Path, run_id: str) -> Path:
 
 
 def no_such_run(name: str, known: Iterable[str] = ()) -> XpError:
-    """The error for a name that no run has.
+    """Makes the error for a name that no run has.
 
     Args:
-        name: as it was given.
-        known: names of runs, of which the nearest is told.
+        name: the name that was given.
+        known: names of runs; the message suggests the nearest.
     """
     text = f"no such run: {name}{nearest(name, known)}; python -m xp runs list names the runs"
     return XpError(text, ExitCode.RUN_DIR)
 
 
 def read_record(directory: Path) -> RunRecord:
-    """The record of a run directory; raises XpError(RUN_DIR) where there is none, or one that xp would not write."""
+    """The record of a run directory; raises XpError(RUN_DIR) if there is none, or if it is malformed."""
     from xp.reading import json_of
     from xp.runs.record_check import record_of
 
@@ -184,9 +185,9 @@ def read_record(directory: Path) -> RunRecord:
 
 
 def is_held(directory: Path) -> bool:
-    """Returns whether a supervisor has the run now.
+    """Returns whether a supervisor holds the run now.
 
-    A record that says `running` without a supervisor is of a killed run.
+    A record with status `running` and no supervisor belongs to a killed run.
     """
     from filelock import FileLock, Timeout
 
@@ -202,7 +203,7 @@ def is_held(directory: Path) -> bool:
 
 
 def _with_length(directory: Path, record: RunRecord) -> RunRecord:
-    """With what the last attempt's train stage has left of its length, once it has."""
+    """The record with the length of the last attempt's training, if its stage has written it."""
     if not record.attempts:
         return record
     from xp.reading import json_of
