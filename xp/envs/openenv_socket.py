@@ -106,9 +106,8 @@ class Socket:
         except (ValueError, TypeError, RecursionError) as error:
             raise ProtocolError(f"{self._what}: {kind} cannot be written as JSON ({type(error).__name__})") from None
         with suppress(aiohttp.ClientError, ConnectionError):
-            await self._connection.send_str(
-                message
-            )  # A server that refuses the session sends the reason before it closes the connection.
+            # A server that refuses the session sends the reason before it closes the connection.
+            await self._connection.send_str(message)
         answer = await self._inbox.get()
         if answer is None:
             raise ResponseLost(f"{self._what}: the connection ended before the answer to {kind}")

@@ -81,9 +81,8 @@ class _Chat:
                 body["tools"] = self._schemas
             reply = await self._client.post(f"{self._endpoint}/chat/completions", json=body)
             if reply.status_code != 200:
-                return ProgramResult(
-                    1, "", reply.text
-                )  # Expected if the rollout has stopped; otherwise the reply's text is the error.
+                # Expected if the rollout has stopped; otherwise the reply's text is the error.
+                return ProgramResult(1, "", reply.text)
             message = reply.json()["choices"][0]["message"]
             messages.append({name: value for name, value in message.items() if value is not None})
             if not message.get("tool_calls"):
