@@ -24,7 +24,7 @@ ON_CPU = (
 )
 """Arguments for any CPU; SGLang's default `intel_amx` needs one of Intel's newer CPUs."""
 CACHE_TOKENS_ON_CPU = 32
-"""Number of longest episodes for which the cache has room on a CPU, where `--mem-fraction-static` is not useful."""
+"""Number of longest episodes in the cache on a CPU, where `--mem-fraction-static` would count the whole memory."""
 
 
 class SGLangWriter(ServerWriter):
