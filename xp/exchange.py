@@ -51,7 +51,7 @@ def post(
     Raises:
         TimeoutError: the answer is not complete in time.
         OSError: no connection, or a broken one.
-        http.client.HTTPException: an answer that is too large, incomplete or no HTTP.
+            http.client.HTTPException: an answer that is too large, incomplete or no HTTP.
     """
     with _Cutoff(connection, limit_s) as cutoff:
         if connection.sock is None:

@@ -72,10 +72,10 @@ def meanings(
     """Leaf field of the sections `MEANT` -> its support.
 
     Args:
-    rows: rows of the backend; each field must have one, or be below one.
-    spec: the spec.
-    refused: all refusals of the spec by the backend.
-    written: formats native keys in the trainer's own syntax.
+        rows: rows of the backend; each field must have one, or be below one.
+        spec: the spec.
+        refused: all refusals of the spec by the backend.
+        written: formats native keys in the trainer's own syntax.
     """
     by_field = {row.field: row for row in rows}
     reasons = {refusal.field: refusal.reason for refusal in reversed(refused)}

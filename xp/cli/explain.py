@@ -38,8 +38,8 @@ def explain(
     """Yields the explanation's lines; raises XpError for a key that does not exist.
 
     Args:
-    path: key path of a field, or of a section, whose fields are then listed.
-    spec: the composed spec.
+        path: key path of a field, or of a section, whose fields are then listed.
+        spec: the composed spec.
         specs: backend -> spec composed from the same overrides.
         overrides: overrides of the command line.
         config_dirs: directories with the user's own options.

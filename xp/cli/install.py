@@ -24,7 +24,7 @@ def install(spec: RunSpec, python: str | None = None) -> Path | None:
     """Installs the environment of a spec's trainer, unless it exists.
 
     Args:
-    spec: the run, which determines the lock.
+        spec: the run, which determines the lock.
         python: interpreter to build on; None: one of `PYTHONS`, which uv finds or downloads.
 
     Returns:

@@ -26,13 +26,13 @@ def install_sources(spec: RunSpec, environ: Mapping[str, str] = os.environ) -> d
     """Makes the checkouts of a spec's trainer, unless variables name all of them already.
 
     Args:
-    spec: the run, which determines addresses and commits.
-    environ: environment with variables that name the user's own checkouts.
+        spec: the run, which determines addresses and commits.
+        environ: environment with variables that name the user's own checkouts.
 
     Returns:
         Variable -> directory of each checkout; empty if the trainer is installed as packages.
 
-        Raises:
+    Raises:
         XpError: RUNTIME if git or uv fails, or the user's own checkout is at another commit.
     """
     if (sources := runtime_checkouts(spec)) is None:
@@ -71,11 +71,11 @@ def interpreter_for(spec: RunSpec, asked: str | None) -> Path:
     """Chooses the Python of a trainer whose packages come with an image, once for all runs with these checkouts.
 
     Args:
-    spec: the run.
-    asked: the user's interpreter; None: the first on PATH that has the trainer's packages.
+        spec: the run.
+        asked: the user's interpreter; None: the first on PATH that has the trainer's packages.
 
     Raises:
-    XpError: RUNTIME if it lacks a package, or no Python on PATH has all of them.
+        XpError: RUNTIME if it lacks a package, or no Python on PATH has all of them.
     """
     from xp.planning.plan import build_plan
 

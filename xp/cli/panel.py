@@ -38,8 +38,8 @@ def screen(run: Path, *, has_panel: bool) -> Iterator[Echo]:
     """Yields the receiver of the stages' output: a panel on a terminal, else the plain lines.
 
     Args:
-    run: directory of the run, which may not exist yet.
-    has_panel: whether the panel is shown on a terminal.
+        run: directory of the run, which may not exist yet.
+        has_panel: whether the panel is shown on a terminal.
     """
     out = live_console()
     if not (has_panel and out.is_terminal and not out.is_dumb_terminal):

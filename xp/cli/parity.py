@@ -106,9 +106,9 @@ def markdown(
     """Makes the text of docs/parity.md.
 
     Args:
-    table: rows of the reference spec.
-    by_algorithm: overrides -> all rows with them, of which the algorithm's fields are shown.
-    measured: lines about measurements, after the table.
+        table: rows of the reference spec.
+        by_algorithm: overrides -> all rows with them, of which the algorithm's fields are shown.
+        measured: lines about measurements, after the table.
     """
     counts = {fit: sum(m.support is fit for row in table for m in row.meanings.values()) for fit in Support}
     notes: dict[str, int] = {}

@@ -45,12 +45,12 @@ def measure(overrides: Sequence[str], backends: Sequence[str], pythons: Mapping[
     """Measures every option on every backend.
 
     Args:
-    overrides: overrides of the spec, after the measurement's own.
-    backends: names of backends.
-    pythons: backend -> interpreter; other backends use their spec's, or this one.
+        overrides: overrides of the spec, after the measurement's own.
+        backends: names of backends.
+        pythons: backend -> interpreter; other backends use their spec's, or this one.
 
     Raises:
-    XpError: a backend cannot be measured, or a spec does not compose.
+        XpError: a backend cannot be measured, or a spec does not compose.
     """
     if unknown := sorted({*backends, *pythons} - set(PROGRAMS)):
         raise XpError(f"parity measure: {', '.join(unknown)} cannot be measured; expected {', '.join(PROGRAMS)}")

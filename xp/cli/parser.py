@@ -108,7 +108,7 @@ def _with_action(words: list[str], flags: Mapping[str, frozenset[str]]) -> list[
     """The words with the action moved directly behind its command; `runs` alone becomes `runs list`.
 
     Raises:
-    XpError: there is no such action.
+        XpError: there is no such action.
     """
     command, *rest = words
     actions = [name.partition(" ")[2] for name in flags if name.startswith(f"{command} ")]

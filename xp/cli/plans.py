@@ -19,7 +19,7 @@ def plans_of(asked: Namespace) -> Sequence[Plan]:
     """Plans a run, a resumed run, or a sweep.
 
     Raises:
-    XpError: the spec is refused; the message says why and how to fix it.
+        XpError: the spec is refused; the message says why and how to fix it.
     """
     for line in unread_variables(os.environ):
         print(f"xp: note: {line}", file=sys.stderr)
@@ -58,9 +58,9 @@ def open_plans(specs: Sequence[RunSpec], *, again: bool, names: Sequence[str] = 
     All points are planned before the first one runs, so that a sweep with illegal points starts nothing.
 
     Args:
-    specs: specs of all points.
-    again: whether finished points run again.
-    names: names of the points, for messages; empty: there are none.
+        specs: specs of all points.
+        again: whether finished points run again.
+        names: names of the points, for messages; empty: there are none.
     """
     from xp.cli.display import console
     from xp.runs.sweep import open_points

@@ -27,7 +27,7 @@ def profile_command(asked: Namespace) -> int:
     """Plays every training task several times, or resumes; prints the distribution of the pass rates.
 
     Raises:
-    XpError: the evaluation failed, or there is more than one model or environment.
+        XpError: the evaluation failed, or there is more than one model or environment.
     """
     own = ("eval.tasks=train", f"evaluation.samples_per_task={asked.tries}", f"outputs={asked.outputs}")
     if taken := [word for word in asked.overrides if word.startswith(("eval.tasks=", "evaluation.samples_per_task="))]:

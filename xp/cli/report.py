@@ -82,9 +82,9 @@ def write_page(runs: Sequence[Path], target: Path, episodes: str | None = None, 
         episodes: `none`, `chosen` or `all`; None: depends on the number of runs.
         tokens: whether the page has the tokens of these episodes.
 
-        Raises:
+    Raises:
         XpError: RUN_DIR for a directory that is not a run, or tokens of a run that was begun elsewhere; RUNTIME if its
-        tokenizer is missing; RESOURCE if the file cannot be written.
+            tokenizer is missing; RESOURCE if the file cannot be written.
     """
     from xp.atomic import write_atomically
     from xp.report.data import report

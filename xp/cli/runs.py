@@ -168,7 +168,7 @@ def cancel(run: Path) -> str:
     """Stops a run by a signal to its supervisor, or by cancelling a detached run's jobs; returns a message.
 
     Raises:
-    XpError: RUN_DIR if the run has neither.
+        XpError: RUN_DIR if the run has neither.
     """
     record = detached.current(run)
     if is_held(run) or not (jobs := detached.stop(run, record)):
@@ -187,8 +187,8 @@ def fetch(run: Path, *, with_checkpoints: bool) -> str:
     """Copies a run's results from its launcher's storage to this machine; returns a message.
 
     Args:
-    run: directory of the run.
-    with_checkpoints: whether checkpoints, which may be large, are copied too.
+        run: directory of the run.
+        with_checkpoints: whether checkpoints, which may be large, are copied too.
     """
     record = detached.current(run)
     brought = detached.fetch_results(run, record, with_checkpoints=with_checkpoints)

@@ -34,9 +34,9 @@ def show_table(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], *, 
     """Prints rows as text, or as JSON with every value.
 
     Args:
-    columns: columns, in order.
-    rows: column name -> text, number or None, for each row.
-    as_json: whether a list of JSON objects is printed.
+        columns: columns, in order.
+        rows: column name -> text, number or None, for each row.
+        as_json: whether a list of JSON objects is printed.
     """
     if as_json:
         print(json.dumps([{column.name: row.get(column.name) for column in columns} for row in rows], indent=2))

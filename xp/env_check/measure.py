@@ -114,7 +114,7 @@ def measure(
         found: receives the measurements; another thread may read it at any time.
         watch: receives the current phase; nothing new begins after its time.
 
-        Raises:
+    Raises:
         EnvFault, XpError: the environment does not list its tasks.
     """
     if rules.dialect is Dialect.AUTO:
@@ -153,7 +153,7 @@ class _Player:
         """Plays all groups on daemon threads; the measurements so far are in `found` at any time.
 
         Raises:
-        Exception: the first exception that is not a fault of an environment.
+            Exception: the first exception that is not a fault of an environment.
         """
         waiting = [(number, *one) for number, group in enumerate(groups) for one in group]
         total, lock, bugs = len(waiting), threading.Lock(), list[BaseException]()

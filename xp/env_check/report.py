@@ -45,7 +45,8 @@ def report(
     """Makes the report of one environment.
 
     Args:
-    count_tokens: counts the tokens of a prompt with its tools, by the model's tokenizer; None: there is no tokenizer.
+        count_tokens: counts the tokens of a prompt with its tools, by the model's tokenizer; None: there is no
+            tokenizer.
     """
     prompts = [prompt for prompt in found.prompts if prompt]
     lengths = [count_tokens(prompt, found.schemas(rules.dialect)) for prompt in prompts] if count_tokens else []

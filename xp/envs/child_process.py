@@ -101,9 +101,9 @@ class Child:
         """Sends a request to the child's `xp.envs.desk.Desk` and returns the answer.
 
         Raises:
-        DeadlineExceeded: the answer took longer than `limit_s`; the process is ended.
-        ToolCrashed: the user's code raised an exception.
-        ResponseLost: the process has ended.
+            DeadlineExceeded: the answer took longer than `limit_s`; the process is ended.
+            ToolCrashed: the user's code raised an exception.
+            ResponseLost: the process has ended.
         """
         done: Future[Any] = Future()
         with self._lock:

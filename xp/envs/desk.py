@@ -21,8 +21,8 @@ class Desk:
     """Answers requests `(number, verb, conversation, argument)` with `(number, result)`, each on its own thread.
 
     Args:
-    connection: connection to the parent.
-    clerk: object whose method with the verb's name is called with `(conversation, argument)` for the result.
+        connection: connection to the parent.
+        clerk: object whose method with the verb's name is called with `(conversation, argument)` for the result.
     """
 
     def __init__(self, connection: Connection, clerk: Any) -> None:

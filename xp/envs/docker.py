@@ -24,7 +24,7 @@ def run_docker(needs: str, way_out: str, *arguments: str, with_errors: bool = Fa
         with_errors: whether the result includes the standard error.
         limit_s: seconds after which the command is stopped.
 
-        Raises:
+    Raises:
         XpError: RUNTIME without docker or its daemon, ENVIRONMENT if the command failed.
     """
     try:

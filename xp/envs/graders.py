@@ -30,7 +30,7 @@ def grader_of(config: EnvConfig) -> Any:
     """The function or class that `grader` names; None if it is in skyrl_gym.
 
     Raises:
-    XpError: it cannot be loaded, or is none of the three kinds.
+        XpError: it cannot be loaded, or is none of the three kinds.
     """
     if config.grader is None:
         return None

@@ -26,9 +26,9 @@ class ImageServer:
     """One container; it gets none of this process's variables.
 
     Args:
-    image: name of the image for `docker run`.
-    start_s: seconds until it must answer `/health`.
-    memory_gb: memory of the container; None: no limit.
+        image: name of the image for `docker run`.
+        start_s: seconds until it must answer `/health`.
+        memory_gb: memory of the container; None: no limit.
     """
 
     def __init__(self, image: str, start_s: float, memory_gb: float | None = None) -> None:

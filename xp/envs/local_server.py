@@ -36,7 +36,7 @@ class LocalServer:
         log: file for the child's output; None: it is dropped.
         kind: protocol of `serve`: `openreward` or `openenv`.
         python: the server's interpreter, with uvicorn and the environment's packages; None: this one, or, if it lacks
-        a package, the one that `xp.envs.pythons` names.
+            a package, the one that `xp.envs.pythons` names.
         memory_gb: memory limit of the child and of each process that it starts; None: no limit.
     """
 
@@ -71,7 +71,7 @@ class LocalServer:
         """Starts the child and waits until it listens.
 
         Raises:
-        XpError: the class cannot be imported or served; the message has the child's reason.
+            XpError: the class cannot be imported or served; the message has the child's reason.
         """
         atexit.register(self.stop)
         self._start(0)

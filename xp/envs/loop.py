@@ -61,8 +61,8 @@ def run(work: Coroutine[Any, Any, T], limit_s: float) -> T:
     """Runs `work` on the process's loop and waits for its result.
 
     Args:
-    work: coroutine with its own deadline.
-    limit_s: further time limit in seconds, in case the loop is blocked.
+        work: coroutine with its own deadline.
+        limit_s: further time limit in seconds, in case the loop is blocked.
 
     Raises:
         DeadlineExceeded: after `limit_s`.

@@ -14,7 +14,7 @@ def app_of(found: Any) -> Any:
     """The ASGI app of `module:name`: an app unchanged, or made from a class of `openenv.core.env_server.Environment`.
 
     Raises:
-    TypeError: it is neither, or its type parameters do not give its models.
+        TypeError: it is neither, or its type parameters do not give its models.
     """
     from openenv.core.env_server.http_server import create_fastapi_app
     from openenv.core.env_server.interfaces import Environment

@@ -71,7 +71,7 @@ class Socket:
         """Sends one message and waits for its answer; returns type and data.
 
         Args:
-        deadline: end of the wait, on the loop's clock.
+            deadline: end of the wait, on the loop's clock.
         """
         if self._lost is not None:
             raise SessionLost(f"{self._what}: {self._lost}")

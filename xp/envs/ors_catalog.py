@@ -57,7 +57,7 @@ class Catalog:
         """The tasks' specs, in the order of `indices`.
 
         Raises:
-        ValueError: an index is outside the split.
+            ValueError: an index is outside the split.
         """
         if not indices:
             return []

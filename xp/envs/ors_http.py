@@ -71,7 +71,7 @@ class Transport:
     """Requests to one target. Every method runs on the process's loop and raises EnvFault only.
 
     Args:
-    target: the server, and the secrets that may be sent to it.
+        target: the server, and the secrets that may be sent to it.
         max_attempts: see rules_of.
     """
 
@@ -97,9 +97,9 @@ class Transport:
         """Sends a request and returns the body of the answer.
 
         Args:
-        deadline: end of all attempts together, on the loop's clock.
-        repeat: rule for further attempts.
-        max_bytes: largest size of the answer.
+            deadline: end of all attempts together, on the loop's clock.
+            repeat: rule for further attempts.
+            max_bytes: largest size of the answer.
         """
         what = f"{method} {path}"
         attempt = 0
@@ -128,8 +128,8 @@ class Transport:
         """Sends a request with a streamed answer and returns the result; resumes a broken stream once its id is known.
 
         Args:
-        progress: receives the request's id when the server sends it.
-        repeat: rule for further attempts before that.
+            progress: receives the request's id when the server sends it.
+            repeat: rule for further attempts before that.
         """
         what = f"POST {path}"
         attempt = 0
@@ -158,8 +158,8 @@ class Transport:
         """Waits before the next attempt; raises `fault` if there is none.
 
         Args:
-        attempt: number of attempts so far, from 1.
-        deadline: end of all attempts, on the loop's clock.
+            attempt: number of attempts so far, from 1.
+            deadline: end of all attempts, on the loop's clock.
         """
         left = deadline - asyncio.get_running_loop().time()
         wait = self._rules[repeat].wait_s(fault, attempt, left)

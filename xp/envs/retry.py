@@ -24,9 +24,9 @@ class Refused(EnvUnavailable):
     """The request certainly did not execute: connection refused, 429, or a backend that is starting.
 
     Args:
-    message: text of the fault.
-    retry_after_s: the server's Retry-After, in seconds; the wait is never shorter.
-    is_starting: whether the backend is starting; then the deadline limits the attempts, not `max_attempts`.
+        message: text of the fault.
+        retry_after_s: the server's Retry-After, in seconds; the wait is never shorter.
+        is_starting: whether the backend is starting; then the deadline limits the attempts, not `max_attempts`.
     """
 
     def __init__(self, message: str, retry_after_s: float | None = None, is_starting: bool = False) -> None:
@@ -59,9 +59,9 @@ class RetryRule:
         """Seconds to wait before the next attempt; None: no further attempt.
 
         Args:
-        fault: exception of the last attempt.
-        attempt: number of attempts so far, from 1.
-        left_s: seconds until the deadline, which limits the wait.
+            fault: exception of the last attempt.
+            attempt: number of attempts so far, from 1.
+            left_s: seconds until the deadline, which limits the wait.
         """
         if not isinstance(fault, self.retried):
             return None
@@ -102,7 +102,7 @@ def retry_after_s(header: str | None, now: float) -> float | None:
     """Seconds in a Retry-After header (number or HTTP date); None if it is absent or unreadable.
 
     Args:
-    now: current time, in seconds since the epoch.
+        now: current time, in seconds since the epoch.
     """
     if header is None:
         return None

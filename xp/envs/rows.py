@@ -30,7 +30,7 @@ def load_rows(name: str) -> Rows:
     split to rows.
 
     Raises:
-    XpError: the name does not exist, or a row has no prompt.
+        XpError: the name does not exist, or a row has no prompt.
     """
     module, _, what = name.partition(":")
     if "." in what:

@@ -21,7 +21,8 @@ def environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
     """The process's variables and those of the secrets file, if there is one; the file's values take precedence.
 
     Raises:
-    XpError: (SECRET) the file is missing, readable by others, or not a JSON object of texts. The message has no value.
+        XpError: (SECRET) the file is missing, readable by others, or not a JSON object of texts. The message has no
+            value.
     """
     held = dict(os.environ if environ is None else environ)
     if not held.get(VARIABLE):

@@ -35,10 +35,10 @@ class OwnServerWatch:
     """Thread that checks one server, from `start` until `stop`.
 
     Args:
-    server: the server; the thread replaces it.
-    headers: headers of each check.
-    limit_s: seconds that an answer may take, the same as for a call.
-    ping_s: seconds between two checks.
+        server: the server; the thread replaces it.
+        headers: headers of each check.
+        limit_s: seconds that an answer may take, the same as for a call.
+        ping_s: seconds between two checks.
     """
 
     def __init__(

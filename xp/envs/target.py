@@ -48,7 +48,7 @@ def remote_target(config: EnvConfig, environ: Mapping[str, str]) -> Target:
     """The target of a URL or of a catalog name.
 
     Raises:
-    XpError: a secret is missing, or its origin is not allowed.
+        XpError: a secret is missing, or its origin is not allowed.
     """
     name = config.target or ""
     is_url = "://" in name
@@ -81,7 +81,7 @@ def openenv_target(config: EnvConfig, environ: Mapping[str, str]) -> Target:
     """The target of an OpenEnv server at a URL; its only possible secret is the token of its host.
 
     Raises:
-    XpError: a secret is missing or not supported, or its origin is not allowed.
+        XpError: a secret is missing or not supported, or its origin is not allowed.
     """
     url = (config.target or "").rstrip("/")
     values = _secret_values(config, environ)

@@ -34,11 +34,11 @@ def detect(tokenizer: Any, arguments: Mapping[str, Any]) -> Dialect:
     """The dialect of calls in the model's chat template.
 
     Args:
-    tokenizer: a Hugging Face tokenizer.
-    arguments: arguments of its chat template.
+        tokenizer: a Hugging Face tokenizer.
+        arguments: arguments of its chat template.
 
     Raises:
-    XpError: no dialect, or more than one, parses the template's own call.
+        XpError: no dialect, or more than one, parses the template's own call.
     """
     turn = _rendered_call(tokenizer, arguments)
     wanted = (ToolCall(TOOL.name, ARGUMENTS),)

@@ -39,12 +39,12 @@ class Episode:
     """A state machine that the trainer's loop calls; it has no tokens, no loop and no event loop of its own.
 
     Args:
-    task: the task.
-    open_session: opens a new session on it; called again for each retry.
-    rules: rules of turns, limits and rewards.
-    shapes: the user's reward functions, from the rules' `reward_fn`.
-    opening: the first messages of the dialogue, for those functions.
-    describe: fetches the environment's own description of the task, for those functions; None: not needed.
+        task: the task.
+        open_session: opens a new session on it; called again for each retry.
+        rules: rules of turns, limits and rewards.
+        shapes: the user's reward functions, from the rules' `reward_fn`.
+        opening: the first messages of the dialogue, for those functions.
+        describe: fetches the environment's own description of the task, for those functions; None: not needed.
     """
 
     def __init__(

@@ -51,10 +51,10 @@ def write_evaluation(
     """Writes evaluation.json atomically.
 
     Args:
-    path: path of the file.
-    models: name (`before`, `after`) -> model.
-    results: name -> `evaluation_result`.
-    held_out: environment -> rule of its held-out tasks, with numbers.
+        path: path of the file.
+        models: name (`before`, `after`) -> model.
+        results: name -> `evaluation_result`.
+        held_out: environment -> rule of its held-out tasks, with numbers.
     """
     evaluation = {"schema_version": 1, "models": dict(models), "results": results, "held_out": held_out}
     write_atomically(path, json.dumps(evaluation, indent=2) + "\n")

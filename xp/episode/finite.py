@@ -37,11 +37,11 @@ class FiniteUpdates:
         """Returns whether all numbers of an update are finite; None counts as finite.
 
         Args:
-        step: rollout step, from 1.
-        values: name for messages, such as `loss` -> value.
+            step: rollout step, from 1.
+            values: name for messages, such as `loss` -> value.
 
         Raises:
-        XpError: (DIVERGED) a value is not finite, and the rule or the limit of consecutive steps ends the run.
+            XpError: (DIVERGED) a value is not finite, and the rule or the limit of consecutive steps ends the run.
         """
         wrong = [f"{name} {value}" for name, value in values.items() if value is not None and not math.isfinite(value)]
         if not wrong:

@@ -39,7 +39,7 @@ class MetricsFile:
         """Appends one line; a value that is not finite is written as null, since JSON has no NaN.
 
         Raises:
-        ValueError: a name has no row in xp.episode.metric_table.
+            ValueError: a name has no row in xp.episode.metric_table.
         """
         check_names(metrics)
         values = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
@@ -56,7 +56,7 @@ def read_metrics(path: Path, stage: str) -> list[dict[str, Any]]:
     """The lines of one stage in order of step; if several attempts wrote a step, the last attempt's line.
 
     Raises:
-    XpError: as `metrics_lines` does.
+        XpError: as `metrics_lines` does.
     """
     by_step = {line["step"]: line for line in metrics_lines(path) if line["stage"] == stage}
     return [by_step[step] for step in sorted(by_step)]
@@ -66,7 +66,7 @@ def metrics_lines(path: Path) -> Iterator[dict[str, Any]]:
     """The complete lines of a file in order; none if there is no file.
 
     Raises:
-    XpError: (RUN_DIR) it is not a regular file, not readable or too large.
+        XpError: (RUN_DIR) it is not a regular file, not readable or too large.
     """
     if not os.path.lexists(path):
         return
@@ -98,7 +98,7 @@ def last_step(path: Path) -> int | None:
     """The last rollout step that a training wrote, from the end of the file; None if there is none.
 
     Raises:
-    XpError: (RUN_DIR) the file is not a regular file, not readable or too large.
+        XpError: (RUN_DIR) the file is not a regular file, not readable or too large.
     """
     if not os.path.lexists(path):
         return None

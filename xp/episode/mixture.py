@@ -33,8 +33,8 @@ class EnvironmentMixture:
     """Providers by member name; a context manager, which stops local servers at its end.
 
     Args:
-    config: the mixture.
-    environ: variables with the secrets' values; not shown in a repr.
+        config: the mixture.
+        environ: variables with the secrets' values; not shown in a repr.
     """
 
     def __init__(self, config: EpisodeConfig, environ: Mapping[str, str]) -> None:

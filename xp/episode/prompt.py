@@ -30,7 +30,7 @@ def opening_messages(template: str | None, prompt: Sequence[Message], tools: Seq
     Args:
         template: system prompt; `{tools}` in it becomes the tools' schemas as JSON lines, `{tool_names}` their names.
             Other braces are kept. None: no system message from xp.
-            prompt: the environment's first messages. A system message among them is appended to xp's, since most chat
+        prompt: the environment's first messages. A system message among them is appended to xp's, since most chat
             templates support only one.
     """
     if template is None:

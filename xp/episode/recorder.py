@@ -16,10 +16,10 @@ class Recorder:
     """Writes each trajectory, then queues it for upload; a context manager.
 
     Args:
-    path: the stage's file of trajectories.
-    mix: the mixture, for the environments' names in the catalog.
-    upload_as: run name on OpenReward; None: nothing is uploaded.
-    environ: variables with the API key.
+        path: the stage's file of trajectories.
+        mix: the mixture, for the environments' names in the catalog.
+        upload_as: run name on OpenReward; None: nothing is uploaded.
+        environ: variables with the API key.
     """
 
     def __init__(self, path: Path, mix: EnvironmentMixture, upload_as: str | None, environ: Mapping[str, str]) -> None:

@@ -34,8 +34,8 @@ class Attempt:
     """The session of an episode, with retries; raises EnvFault only.
 
     Args:
-    open_session: opens a new session.
-    retries: largest number of retries of the whole episode.
+        open_session: opens a new session.
+        retries: largest number of retries of the whole episode.
     """
 
     def __init__(self, open_session: Callable[[], Session], retries: int) -> None:

@@ -25,7 +25,7 @@ def check_bound(reward: float, what: str, rule: RewardRule) -> None:
     """Raises RewardOutOfBounds unless `reward` is a number within the rule's bound.
 
     Args:
-    what: source of the reward, for the message.
+        what: source of the reward, for the message.
     """
     if not abs(reward) <= rule.bound:  # Also true for NaN.
         raise RewardOutOfBounds(f"the reward of {what} is {reward:g}; env.reward.bound is {rule.bound:g}")
@@ -35,12 +35,12 @@ def reduce_rewards(step_rewards: Sequence[float], finished: bool, rule: RewardRu
     """The reward of an episode that is not void.
 
     Args:
-    step_rewards: rewards of the steps that the environment scored, in order.
-    finished: whether the environment ended the episode.
-    rule: reduction, non-terminal reward and clamps.
+        step_rewards: rewards of the steps that the environment scored, in order.
+        finished: whether the environment ended the episode.
+        rule: reduction, non-terminal reward and clamps.
 
     Returns:
-    A finite number; 0.0 (clamped) if no step was scored, which counts as the model's failure.
+        A finite number; 0.0 (clamped) if no step was scored, which counts as the model's failure.
 
     Raises:
         OverflowError: the rewards are finite, but their sum is not.

@@ -48,9 +48,9 @@ def shaped(outcome: EpisodeResult, shapes: Sequence[Shape], about: Mapping[str, 
     """The outcome with the weighted sum of the functions' rewards; void, with the function's name, if one fails.
 
     Args:
-    outcome: argument of each function; a void one is returned unchanged.
-    shapes: the functions. If there are several, each one's reward is a metric, and its other metrics have its name.
-    about: data of the episode, by the keywords in ABOUT.
+        outcome: argument of each function; a void one is returned unchanged.
+        shapes: the functions. If there are several, each one's reward is a metric, and its other metrics have its name.
+        about: data of the episode, by the keywords in ABOUT.
     """
     if outcome.reward is None:
         return outcome

@@ -19,8 +19,8 @@ def parse_action(text: str, tools: Callable[[], Sequence[ToolSpec]]) -> tuple[Pa
     """The turn's last action as one call; empty if there is none.
 
     Args:
-    text: the model's text; text inside `<think>` is not an action.
-    tools: called only if there is an action; raises EnvFault.
+        text: the model's text; text inside `<think>` is not an action.
+        tools: called only if there is an action; raises EnvFault.
     """
     found = _ACTION.findall(without_thinking(text))
     if not found:

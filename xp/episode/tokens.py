@@ -29,9 +29,9 @@ class ChatTokens:
     """A tokenizer with its chat template and the run's template arguments.
 
     Args:
-    tokenizer: a Hugging Face tokenizer. If its chat template changes earlier turns (Qwen3's removes thinking from
-    them), the policy still gets them unchanged.
-    chat: arguments of the template, and the source of the tools' text.
+        tokenizer: a Hugging Face tokenizer. If its chat template changes earlier turns (Qwen3's removes thinking from
+            them), the policy still gets them unchanged.
+        chat: arguments of the template, and the source of the tools' text.
     """
 
     def __init__(self, tokenizer: Any, chat: Chat | None = None) -> None:
@@ -122,7 +122,7 @@ class ChatTokens:
         Args:
             messages: the environment's messages.
             last_id: the policy's last token; if it does not end a turn, a token that does is inserted (as the
-            environment's, not trained on).
+                environment's, not trained on).
             tools: names of the tools whose results are among the messages, in order.
         """
         if num_characters(messages) > MAX_KEPT_CHARACTERS:
@@ -142,8 +142,8 @@ class ChatTokens:
         Only the beginning of a reply that is far too long is rendered and tokenized.
 
         Args:
-        room: number of tokens left for the response.
-        messages: as in `reply`, like `last_id` and `tools`.
+            room: number of tokens left for the response.
+            messages: as in `reply`, like `last_id` and `tools`.
         """
         sizes = beginnings(num_characters(messages), room)
         if any(is_far_over(len(self._reply(cut(messages, size), last_id, tools)), room) for size in sizes):

@@ -52,8 +52,8 @@ def bodies(text: str, bare: str | None = None) -> Iterator[str]:
     The last closing tag may be missing, if it was the stop string or the turn ended with the call.
 
     Args:
-    text: one turn.
-    bare: beginning of a call without tags; None: every call has tags.
+        text: one turn.
+        bare: beginning of a call without tags; None: every call has tags.
     """
     said = without_thinking(text)
     if bare is not None and OPEN not in said and (begin := said.find(bare)) >= 0:

@@ -151,9 +151,9 @@ class TrajectoryWriter:
     """Appends complete lines with one write call each; after `write`, the kernel has the line.
 
     Args:
-    path: a separate file for each process; an earlier process's incomplete line is kept and ended by a newline.
-    Each distinct list of tools is written once, as `tools/<digest>.json` beside it, and each distinct prompt
-    that is kept, as `prompts/<digest>.txt`.
+        path: a separate file for each process; an earlier process's incomplete line is kept and ended by a newline.
+            Each distinct list of tools is written once, as `tools/<digest>.json` beside it, and each distinct prompt
+            that is kept, as `prompts/<digest>.txt`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -212,8 +212,8 @@ def read_trajectories(path: Path) -> Trajectories:
     """All complete records of a file.
 
     Raises:
-    ValueError: a record has an unknown version of the schema.
-    XpError: (RUN_DIR) the file cannot be read, or is not a regular file.
+        ValueError: a record has an unknown version of the schema.
+        XpError: (RUN_DIR) the file cannot be read, or is not a regular file.
     """
     records: list[Mapping[str, Any]] = []
     num_torn = 0
@@ -235,7 +235,7 @@ def _calls(number: int, turn: Turn, start: int) -> list[Mapping[str, Any]]:
     """The calls of one turn, in order; a call has no result if it was not executed, no message if it was not answered.
 
     Args:
-    start: index of the turn's first message; the messages answer its calls in order.
+        start: index of the turn's first message; the messages answer its calls in order.
     """
     results = iter(turn.results)
     found: list[Mapping[str, Any]] = []

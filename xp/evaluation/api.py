@@ -59,10 +59,10 @@ class Api:
     """Client of one model; thread-safe, with one connection per thread.
 
     Args:
-    endpoint: address and settings.
-    name: name of the model.
-    key: value of its API key; None: no key.
-    sleep: function that waits for a number of seconds.
+        endpoint: address and settings.
+        name: name of the model.
+        key: value of its API key; None: no key.
+        sleep: function that waits for a number of seconds.
     """
 
     def __init__(
@@ -94,10 +94,10 @@ class Api:
         """Requests one assistant message.
 
         Raises:
-        TooLong: the dialogue is longer than the model's context.
-        DialogueFails: all attempts failed, but another dialogue is answered.
-        Unavailable: all attempts failed.
-        XpError: the API refuses all such requests.
+            TooLong: the dialogue is longer than the model's context.
+            DialogueFails: all attempts failed, but another dialogue is answered.
+            Unavailable: all attempts failed.
+            XpError: the API refuses all such requests.
         """
         own = self._endpoint
         body = {"model": self.name, "messages": messages, "temperature": temperature, own.limit_name: own.max_tokens}

@@ -140,7 +140,7 @@ def play_local(stage: EvaluationStage, model: LocalModel, todo: Todo, size: int,
     """Plays in batches of `size`; a partly recorded batch is played completely, and its missing episodes are recorded.
 
     Returns:
-    Reason of an early stop; None: all episodes were played.
+        Reason of an early stop; None: all episodes were played.
     """
     for start in range(0, len(todo), size):
         batch = todo[start : start + size]
@@ -160,11 +160,11 @@ class EndpointPlay:
     """Plays many episodes at the same time with a model behind an API, with a limit of concurrent requests.
 
     Args:
-    stage: the evaluation.
-    connect: makes the API's client from a function that pauses.
-    tools: format of tool calls.
-    temperature: sampling temperature.
-    spend: receives the usage of each episode.
+        stage: the evaluation.
+        connect: makes the API's client from a function that pauses.
+        tools: format of tool calls.
+        temperature: sampling temperature.
+        spend: receives the usage of each episode.
     """
 
     def __init__(
@@ -189,11 +189,11 @@ class EndpointPlay:
         """Plays the missing episodes; returns the reason of an early stop, None if all were played.
 
         Args:
-        concurrency: largest number of concurrent requests.
-        max_episodes: largest number of concurrent episodes that the environments support.
+            concurrency: largest number of concurrent requests.
+            max_episodes: largest number of concurrent episodes that the environments support.
 
         Raises:
-        XpError: the API refuses, or does not answer in any attempt.
+            XpError: the API refuses, or does not answer in any attempt.
         """
         waiting = [one for one in todo if (one[0].task_id, one[1]) not in self._stage.done]
         waiting.reverse()

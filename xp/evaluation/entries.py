@@ -197,9 +197,9 @@ def _identity(name: str, where: str, directory: str) -> dict[str, Any]:
     """Identity of a model, which distinguishes it from others of the same name.
 
     Args:
-    where: a hub's id, or the path below the outputs root.
-    directory: the same as a path. A user's directory is identified by its files' sizes and times; a model that xp
-    made has a digest in its name.
+        where: a hub's id, or the path below the outputs root.
+        directory: the same as a path. A user's directory is identified by its files' sizes and times; a model that xp
+            made has a digest in its name.
     """
     place = Path(directory)
     is_made = where.startswith("models/") or not place.is_dir()

@@ -34,9 +34,9 @@ def local_model(entry: Entry, how: Eval, place: Path) -> Iterator[LocalModel]:
     """Context manager: loads a model, or serves it.
 
     Args:
-    entry: the evaluation, with the model's directory or id.
-    how: settings, with the engine.
-    place: directory of the evaluation, where adapters are merged into a whole model.
+        entry: the evaluation, with the model's directory or id.
+        how: settings, with the engine.
+        place: directory of the evaluation, where adapters are merged into a whole model.
     """
     from transformers import AutoTokenizer
 

@@ -43,9 +43,9 @@ class EvaluationRun:
     """One evaluation of a command.
 
     Args:
-    entry: the model and its environment.
-    settings: settings of the command.
-    allowance: limit of cost of all episodes of the command.
+        entry: the model and its environment.
+        settings: settings of the command.
+        allowance: limit of cost of all episodes of the command.
     """
 
     def __init__(self, entry: Entry, settings: Settings, allowance: Allowance) -> None:
@@ -65,7 +65,7 @@ class EvaluationRun:
         """Plays missing episodes and writes eval.json; the result of a finished evaluation is only read.
 
         Raises:
-        XpError: the model cannot be loaded or does not answer; played episodes stay recorded.
+            XpError: the model cannot be loaded or does not answer; played episodes stay recorded.
         """
         place = records.place_of(self._outputs, self.requested, again=again)
         summary = place / records.SUMMARY

@@ -71,7 +71,7 @@ def compare(names: tuple[str, str], first: Rewards, second: Rewards, pass_thresh
     """Compares two evaluations task by task; `p_holm` is for a single comparison.
 
     Raises:
-    XpError: PLAN if the tasks differ, or no task has rewards of both.
+        XpError: PLAN if the tasks differ, or no task has rewards of both.
     """
     _check_same(names, first, second)
     scored = {task: (_scored(first[task]), _scored(second[task])) for task in first}

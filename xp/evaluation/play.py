@@ -61,9 +61,9 @@ class Dialogue:
     """The messages in the API's format.
 
     Args:
-    row: the task.
-    rules: rules of its environment.
-    tools: format of tool calls.
+        row: the task.
+        rules: rules of its environment.
+        tools: format of tool calls.
     """
 
     row: TaskRow
@@ -130,10 +130,10 @@ def play(ask: Callable[[Dialogue], Answer], dialogue: Dialogue, episode: Episode
     """Plays an episode to its end, and settles it.
 
     Args:
-    ask: function that requests the model's next message (`Api.ask`).
+        ask: function that requests the model's next message (`Api.ask`).
 
     Raises:
-    XpError: from `ask`. A dialogue that is too long truncates the episode, a failing one makes it void.
+        XpError: from `ask`. A dialogue that is too long truncates the episode, a failing one makes it void.
     """
     usage = Usage()
     episode.start()

@@ -17,10 +17,10 @@ class Board:
     """Counts episodes and shows progress on standard error; a context manager.
 
     Args:
-    title: name of the evaluation.
-    total: number of all episodes, including recorded ones.
-    records: records of earlier episodes.
-    cost: function that returns the cost so far, as text.
+        title: name of the evaluation.
+        total: number of all episodes, including recorded ones.
+        records: records of earlier episodes.
+        cost: function that returns the cost so far, as text.
     """
 
     def __init__(

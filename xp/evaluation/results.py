@@ -30,7 +30,7 @@ def compare_all(outputs: Path, names: Sequence[str], margin: float) -> list[Pair
     """Compares each evaluation with the first one; for a single run, its trained model with the untrained one.
 
     Raises:
-    XpError: RUN_DIR for a name that does not exist, PLAN if the tasks differ.
+        XpError: RUN_DIR for a name that does not exist, PLAN if the tasks differ.
     """
     wanted = whole_names(outputs, names)
     if len(wanted) == 1:
@@ -52,7 +52,7 @@ def whole_names(outputs: Path, words: Sequence[str]) -> list[str]:
     """Full names of runs and evaluations, from names, beginnings, patterns or directories; each name once.
 
     Raises:
-    XpError: (RUN_DIR) a word matches no name, or is the beginning of several.
+        XpError: (RUN_DIR) a word matches no name, or is the beginning of several.
     """
     evaluations = [path.parent.name for path in (outputs / ROOM).glob(f"*/{SUMMARY}")]
     runs = [path.parent.name for path in (outputs / "runs").glob(f"*/{FILE}")]

@@ -86,14 +86,14 @@ def running(spec: RunSpec, model: str, devices: str, log: Path, python: str) -> 
     """Context manager: serves a model to clients with the key.
 
     Args:
-    spec: the spec, with the engine's sizes and the hardware.
-    model: Hugging Face id or directory.
-    devices: the server's CUDA_VISIBLE_DEVICES.
-    log: file for its output.
-    python: the interpreter with SGLang.
+        spec: the spec, with the engine's sizes and the hardware.
+        model: Hugging Face id or directory.
+        devices: the server's CUDA_VISIBLE_DEVICES.
+        log: file for its output.
+        python: the interpreter with SGLang.
 
     Raises:
-    XpError: (RUNTIME) it did not start in time; (ENGINE) it ended or hung during use.
+        XpError: (RUNTIME) it did not start in time; (ENGINE) it ended or hung during use.
     """
     port = free_port()
     command = (

@@ -84,7 +84,7 @@ def summarize(
     """All statistics of one environment.
 
     Args:
-    rewards: rewards of all played episodes.
+        rewards: rewards of all played episodes.
         pass_threshold: smallest reward that is a pass.
         limits: smallest and largest reward that the rule permits; None: no limit.
     """
@@ -182,8 +182,8 @@ def mix_of(parts: Sequence[Estimate], weights: Sequence[float], confidence: floa
     """The weighted mean over environments as strata (Welch-Satterthwaite's degrees of freedom).
 
     Args:
-    parts: one estimate per environment.
-    weights: positive weights of any scale, one per environment.
+        parts: one estimate per environment.
+        weights: positive weights of any scale, one per environment.
     """
     total = sum(weights)
     shares = [weight / total for weight in weights]

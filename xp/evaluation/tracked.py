@@ -33,10 +33,10 @@ def track(place: Path, result: Mapping[str, Any], spec: RunSpec, keys: Mapping[s
     """Appends the results to the evaluation's metrics.jsonl and sends them to each tracker; a failure is a warning.
 
     Args:
-    place: directory of the evaluation.
-    result: content of its eval.json.
-    spec: the spec, with the trackers.
-    keys: keys of the trackers, by name.
+        place: directory of the evaluation.
+        result: content of its eval.json.
+        spec: the spec, with the trackers.
+        keys: keys of the trackers, by name.
     """
     redactor = Redactor(list(keys.values()))
     about = {name: result[name] for name in ("env", "model", "run", "task_set", "playing")}

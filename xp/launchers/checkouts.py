@@ -22,8 +22,8 @@ def differing(commits: Mapping[str, str], environ: Mapping[str, str] = os.enviro
     """One sentence for each checkout that is not at its pinned commit: found, expected, and remedies.
 
     Args:
-    commits: variable that names a checkout -> its pinned commit (`backend.commits`).
-    environ: environment with the variables; variables that are not set are not checked.
+        commits: variable that names a checkout -> its pinned commit (`backend.commits`).
+        environ: environment with the variables; variables that are not set are not checked.
     """
     for variable, pin in commits.items():
         checkout = Path(environ.get(variable, ""))

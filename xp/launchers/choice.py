@@ -14,11 +14,11 @@ def make_launcher(spec: LauncherSpec, outputs: Path) -> Launcher:
     """The spec's launcher, for runs below this outputs root.
 
     Args:
-    spec: the launcher's section.
-    outputs: the outputs root.
+        spec: the launcher's section.
+        outputs: the outputs root.
 
     Raises:
-    XpError: a plugin's launcher cannot be imported, or does not support `detach`.
+        XpError: a plugin's launcher cannot be imported, or does not support `detach`.
     """
     module: LauncherModule = load(Kind.LAUNCHER, spec.name, needs=("make_launcher", "limit"))
     launcher = module.make_launcher(spec, outputs)

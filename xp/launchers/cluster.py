@@ -74,11 +74,11 @@ def spread_of(
     """Start of a job's program on its nodes; None: directly, on its one node.
 
     Args:
-    job: the job to run.
-    by: `srun` or `ray`.
-    ray_token: file with the token of the Ray cluster that it needs; None: it needs no Ray.
-    srun: options of srun for a container.
-    container: command prefix for a container.
+        job: the job to run.
+        by: `srun` or `ray`.
+        ray_token: file with the token of the Ray cluster that it needs; None: it needs no Ray.
+        srun: options of srun for a container.
+        container: command prefix for a container.
     """
     needs = job.resources
     if needs.num_nodes == 1 and not srun and not container:
@@ -118,8 +118,8 @@ def inherited(context: Context, *more: str) -> tuple[dict[str, str], dict[str, s
     """Variables of this process for a job: those that a cluster may record, and secret ones.
 
     Args:
-    context: names in `withheld` and values of its secrets are excluded.
-    more: names that are passed in addition to the list.
+        context: names in `withheld` and values of its secrets are excluded.
+        more: names that are passed in addition to the list.
     """
     environ = {name: value for name, value in os.environ.items() if name not in context.withheld}
     plain, hidden = passed(environ, (*STAGE_TOKENS, *more))
@@ -131,7 +131,7 @@ def ask(argv: Sequence[str], *, timeout_s: float, environ: Mapping[str, str] | N
     """Runs a cluster's own program and returns its output.
 
     Raises:
-    XpError: RUNTIME if it is missing, fails, or does not answer in time (`TimedOut`).
+        XpError: RUNTIME if it is missing, fails, or does not answer in time (`TimedOut`).
     """
     try:
         run = subprocess.run(

@@ -46,7 +46,7 @@ def locate_modules(names: Sequence[str]) -> tuple[Path, ...]:
     """Directories of the user's own top-level modules and of plugins; other installed packages are not copied.
 
     Raises:
-    XpError: CONFIG for a module that is not found; RESOURCE for a directory that is too large for code.
+        XpError: CONFIG for a module that is not found; RESOURCE for a directory that is too large for code.
     """
     places = tuple(place for name in dict.fromkeys(names) if (place := _origin(name)) is not None)
     for place in places:

@@ -28,11 +28,11 @@ def follow_until_over(
     """Follows a stage's log to its end; returns the stage's exit code.
 
     Args:
-    command: command that prints the log and follows it.
-    log: file to which the redacted log is appended.
-    redactor: redactor of the run's secrets.
-    echo: receives lines for the screen.
-    poll: returns the exit code; None while the stage is running.
+        command: command that prints the log and follows it.
+        log: file to which the redacted log is appended.
+        redactor: redactor of the run's secrets.
+        echo: receives lines for the screen.
+        poll: returns the exit code; None while the stage is running.
         ask_s: seconds between two calls of `poll`.
     """
     log.parent.mkdir(parents=True, exist_ok=True)

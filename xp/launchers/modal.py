@@ -126,10 +126,10 @@ class ModalLauncher:
         """Copies directories from the volume, replacing earlier copies; returns those that exist.
 
         Args:
-        names: paths relative to the outputs root, here and on the volume.
+            names: paths relative to the outputs root, here and on the volume.
 
         Raises:
-        XpError: RUNTIME if Modal's client fails.
+            XpError: RUNTIME if Modal's client fails.
         """
         brought = []
         for name in names:

@@ -150,7 +150,7 @@ def app_text(title: str, name: str, parts: Sequence[Part], spec: LauncherSpec) -
     """Text of the app of one stage, or of a chain of stages.
 
     Raises:
-    XpError: PLAN or SECRET, as `check_job` does.
+        XpError: PLAN or SECRET, as `check_job` does.
     """
     names = [function_name(part.stage) for part in parts]
     head = HEAD.format(

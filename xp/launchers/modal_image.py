@@ -20,7 +20,7 @@ def lock_of(job: Job) -> RuntimeLock | None:
     """Lock of the stage's Python; None if the spec names an image that has it.
 
     Raises:
-    XpError: PLAN if no lock has the job's imports.
+        XpError: PLAN if no lock has the job's imports.
     """
     if job.runtime.image is not None:
         return None
@@ -39,9 +39,9 @@ def image_text(job: Job, spec: LauncherSpec, locks: Path) -> str:
     """The image as a Python expression of Modal's API.
 
     Args:
-    job: the stage's job.
-    spec: the launcher's section.
-    locks: directory with a copy of the lock's files.
+        job: the stage's job.
+        spec: the launcher's section.
+        locks: directory with a copy of the lock's files.
     """
     lock = lock_of(job)
     if lock is None:

@@ -34,7 +34,7 @@ def write(context: Context, stage: str, values: Mapping[str, str]) -> Path | Non
     """Writes the file for a stage's job; returns None if it needs none.
 
     Raises:
-    XpError: RESOURCE if the directory of secrets is inside the outputs root.
+        XpError: RESOURCE if the directory of secrets is inside the outputs root.
     """
     if not values:
         return None

@@ -100,7 +100,7 @@ def task_text(name: str, tasks: Sequence[SkyTask], spec: LauncherSpec) -> str:
     """The YAML of one stage, or of a chain of stages.
 
     Raises:
-    XpError: PLAN, with the sentence of `limit_of`.
+        XpError: PLAN, with the sentence of `limit_of`.
     """
     options = SkypilotOptions.model_validate(spec.options)
     documents = [_document(one, options, spec) for one in tasks]

@@ -222,9 +222,9 @@ class SlurmLauncher:
         """Start of the program on the job's nodes; None: directly, on its one node.
 
         Args:
-        stage: the stage to run.
-        context: its run and attempt.
-        has_token: whether the token of a Ray cluster that it needs is written; False for a preview.
+            stage: the stage to run.
+            context: its run and attempt.
+            has_token: whether the token of a Ray cluster that it needs is written; False for a preview.
         """
         job, root = stage.job, str(context.outputs)
         needs_ray = has_token and job.resources.num_nodes > 1 and asks_itself(job)

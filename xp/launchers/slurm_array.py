@@ -26,10 +26,10 @@ class SlurmArrays:
     """The arrays of one sweep; runs with the same options of sbatch share an array.
 
     Args:
-    spec: the launcher's section.
-    outputs: absolute path of the outputs root.
-    sweep: run -> its stages.
-    environ: environment of the jobs.
+        spec: the launcher's section.
+        outputs: absolute path of the outputs root.
+        sweep: run -> its stages.
+        environ: environment of the jobs.
     """
 
     def __init__(
@@ -82,10 +82,10 @@ def array_job(
     """Directory, command and script of the array of these runs.
 
     Args:
-    spec: the launcher's section.
-    outputs: absolute path of the outputs root.
-    words: options of sbatch, the same for all runs.
-    run_ids: runs, in the order of the tasks.
+        spec: the launcher's section.
+        outputs: absolute path of the outputs root.
+        words: options of sbatch, the same for all runs.
+        run_ids: runs, in the order of the tasks.
     """
     directory = outputs / "arrays" / run_ids[0]
     at_once = "" if spec.array_at_once is None else f"%{spec.array_at_once}"

@@ -59,7 +59,7 @@ def options(spec: LauncherSpec, resources: Resources) -> list[str]:
     """Options of sbatch for a job that needs these resources.
 
     Raises:
-    XpError: CONFIG if `launcher.sbatch` has an option that xp sets itself.
+        XpError: CONFIG if `launcher.sbatch` has an option that xp sets itself.
     """
     gpus = 0 if resources.accelerator == "cpu" else resources.num_accelerators
     own = {
@@ -94,11 +94,11 @@ def batch_script(
     """The batch script for Slurm; all values from users are quoted.
 
     Args:
-    context: run and attempt of the stage.
-    stage: the stage to run.
-    job_spec: file of its job spec.
-    argv: the command that submits the script.
-    spread: start of the program on several nodes or in a container, for a comment.
+        context: run and attempt of the stage.
+        stage: the stage to run.
+        job_spec: file of its job spec.
+        argv: the command that submits the script.
+        spread: start of the program on several nodes or in a container, for a comment.
     """
     starts = "" if spread is None else json.dumps(shlex.join(by_srun(spread, str(job_spec), MAIN_NODE)))
     return BATCH.format(

@@ -69,9 +69,9 @@ def plan_and_measured(spec: Mapping[str, Any], record: RunRecord, train: Mapping
     """Rows of planned and measured values.
 
     Args:
-    spec: the run's spec.
-    record: the run's record.
-    train: the training's curves.
+        spec: the run's spec.
+        record: the run's record.
+        train: the training's curves.
     """
     training, values = _dict(spec.get("training")), _dict(train.get("values"))
     steps = train.get("step", [])

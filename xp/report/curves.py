@@ -23,7 +23,7 @@ def curves(run: Path) -> dict[str, dict[str, Any]]:
     """Stage -> its lines as columns: `step`, `time`, `attempt`, and `values` by metric; the last line of each step.
 
     Raises:
-    XpError: as `metrics_lines` does.
+        XpError: as `metrics_lines` does.
     """
     lines: dict[str, dict[int, dict[str, Any]]] = {stage: {} for stage in STAGES}
     for line in metrics_lines(run / "metrics.jsonl"):

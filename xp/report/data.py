@@ -36,8 +36,8 @@ class RunPage:
     """Data of one run for a page.
 
     Args:
-    run: directory of the run, with its record.
-    with_episodes: whether its trajectories are read.
+        run: directory of the run, with its record.
+        with_episodes: whether its trajectories are read.
     """
 
     def __init__(self, run: Path, *, with_episodes: bool = True) -> None:
@@ -56,8 +56,8 @@ class RunPage:
         """All data except the episodes' texts.
 
         Args:
-        rows_from: number of the first episode to include.
-        chunk_of: number of an episode -> chunk with its text; None: the page requests texts from the server.
+            rows_from: number of the first episode to include.
+            chunk_of: number of an episode -> chunk with its text; None: the page requests texts from the server.
         """
         record = read_record(self.run)
         spec, lines = self.spec, curves(self.run)
@@ -106,9 +106,9 @@ def report(
     """Title and data of a self-contained page, and the compressed texts of its episodes by element.
 
     Args:
-    runs: directories of the runs.
-    episodes: an `Extent`; None: depends on the number of runs.
-    tokens: whether the episodes with text also have tokens; raises XpError if that is impossible.
+        runs: directories of the runs.
+        episodes: an `Extent`; None: depends on the number of runs.
+        tokens: whether the episodes with text also have tokens; raises XpError if that is impossible.
     """
     extent = Extent(episodes) if episodes else Extent.CHOSEN if len(runs) <= MOST_WITH_EPISODES else Extent.NONE
     found: list[dict[str, Any]] = []

@@ -16,8 +16,8 @@ def detail(record: Mapping[str, Any], most: int | None = MAX_CHARACTERS) -> dict
     """The record for a page; missing fields and fields of a wrong type are omitted.
 
     Args:
-    record: a line of a file of trajectories.
-    most: largest number of characters of one message; None: all.
+        record: a line of a file of trajectories.
+        most: largest number of characters of one message; None: all.
     """
     messages = [_message(one, most) for one in _list(record.get("messages"))]
     for turn, place in enumerate(own_turns(record)):

@@ -46,7 +46,7 @@ class EpisodeIndex:
     """The episodes below a run's directory, in the order of reading; `refresh` adds new ones.
 
     Args:
-    run: directory of the run.
+        run: directory of the run.
     """
 
     def __init__(self, run: Path) -> None:
@@ -63,7 +63,7 @@ class EpisodeIndex:
         """Reads new lines since the last call; an incomplete line is left for the next call.
 
         Raises:
-        XpError: (RUN_DIR) a line is longer than `MAX_LINE`.
+            XpError: (RUN_DIR) a line is longer than `MAX_LINE`.
         """
         files = self._run.glob("attempt_*/*/trajectories/*.jsonl")
         for file in sorted(files, key=lambda file: (_attempt_of(self._run, file), TRAIN not in file.parts, str(file))):

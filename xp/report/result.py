@@ -46,10 +46,10 @@ def verdict(run: Path, record: RunRecord, status: str, tools: ToolUse | None = N
     """The verdict of `runs diagnose` with its symptoms and its comparison.
 
     Args:
-    run: directory of the run.
-    record: the run's record.
-    status: status text of the page.
-    tools: use of tools, if the trajectories were read already.
+        run: directory of the run.
+        record: the run's record.
+        status: status text of the page.
+        tools: use of tools, if the trajectories were read already.
     """
     try:
         found = diagnose(run.parent.parent, run, record, tools)

@@ -41,8 +41,8 @@ class View:
     """State of the server: the runs, and the token that visitors need.
 
     Args:
-    runs: directories of the runs.
-    token: token of this server only.
+        runs: directories of the runs.
+        token: token of this server only.
     """
 
     def __init__(self, runs: Sequence[Path], token: str) -> None:
@@ -150,9 +150,9 @@ def serve(runs: Sequence[Path], port: int, say: Callable[[str], None] = print) -
     """Serves until Ctrl-C or SIGTERM.
 
     Args:
-    runs: directories of the runs.
-    port: port of 127.0.0.1; 0: a free one.
-    say: receives lines for the user.
+        runs: directories of the runs.
+        port: port of 127.0.0.1; 0: a free one.
+        say: receives lines for the user.
     """
     import uvicorn
 

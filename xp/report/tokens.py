@@ -31,7 +31,7 @@ class TokenReader:
     """Tokenizes the texts of a run's episodes again, with the run's own tokenizer.
 
     Args:
-    run: directory of the run.
+        run: directory of the run.
 
     Raises:
         XpError: the run was begun elsewhere, or its model's tokenizer is not on this machine.
@@ -50,8 +50,8 @@ class TokenReader:
         """Ids in order, alternating lengths of masked and trained parts (masked first), and a note on the method.
 
         Args:
-        record: record of the episode.
-        file: its file; the tools are beside it.
+            record: record of the episode.
+            file: its file; the tools are beside it.
         """
         size = sum(len(str(message.get("content"))) for message in record["messages"])
         if size > MAX_CHARACTERS:

@@ -53,7 +53,7 @@ def policy(*, is_live: bool) -> str:
     """The Content-Security-Policy: the page's own scripts and styles by digest, and no network.
 
     Args:
-    is_live: whether requests to the page's own server are allowed.
+        is_live: whether requests to the page's own server are allowed.
     """
     rules = [
         "default-src 'none'",

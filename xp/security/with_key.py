@@ -15,9 +15,9 @@ class WantsKey:
     """ASGI middleware that answers requests without the key with status 401.
 
     Args:
-    app: the protected application.
-    key: expected in the header `Authorization: Bearer KEY`.
-    open_paths: paths that need no key.
+        app: the protected application.
+        key: expected in the header `Authorization: Bearer KEY`.
+        open_paths: paths that need no key.
     """
 
     def __init__(self, app: App, key: str, open_paths: Collection[str] = OPEN) -> None:

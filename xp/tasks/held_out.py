@@ -80,7 +80,7 @@ def evaluation_only(record: HeldOutRecord | None) -> str:
     """Message about an environment without training tasks, with remedies.
 
     Args:
-    record: record of any task set of the environment; None: its splits are not known yet.
+        record: record of any task set of the environment; None: its splits are not known yet.
     """
     what = "the environment is" if record is None else f"the environment has only {named(record.splits)}, which is"
     split = record.splits[0] if record is not None and record.splits else "NAME"

@@ -121,9 +121,9 @@ def prune(store: Path, keep: Sequence[str], is_dry: bool = False) -> list[Listed
     """Removes directories that no kept key needs, except sets that are being built; returns the removed ones.
 
     Args:
-    store: path of the store.
-    keep: keys, or beginnings of keys, of directories to keep, finished or not.
-    is_dry: whether nothing is removed, and the result lists what would be.
+        store: path of the store.
+        keep: keys, or beginnings of keys, of directories to keep, finished or not.
+        is_dry: whether nothing is removed, and the result lists what would be.
     """
     removed = []
     for listed in list_sets(store):

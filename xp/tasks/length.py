@@ -36,7 +36,7 @@ class Length:
             num_tasks: training tasks of the set, including those with a too long prompt.
             prompts_per_step: tasks of a rollout step.
 
-            Raises:
+        Raises:
             XpError: (TASKS) there are fewer tasks than one step needs.
         """
         if self.epochs is None:
@@ -58,7 +58,7 @@ def settle(length: Length, num_tasks: int, prompts_per_step: int, stage: Path) -
     """Computes the steps, prints them, and writes them for the run's record.
 
     Args:
-    length: length in the spec.
+        length: length in the spec.
         num_tasks: training tasks of the set.
         prompts_per_step: tasks of a rollout step.
         stage: directory of the train stage.

@@ -24,7 +24,7 @@ def load_tasks(directory: Path, stage_dir: Path, purpose: str) -> list[TaskRow]:
         stage_dir: directory with `prepare.json`, the request of the set.
         purpose: `train` or `held_out`.
 
-        Raises:
+    Raises:
         XpError: (TASKS) the set is missing, partial, damaged, or of another spec; the message names differing fields.
     """
     expected = config_of(stage_dir / "prepare.json", PrepareConfig.from_json)
@@ -39,12 +39,12 @@ def within_limit(directory: Path, rows: Sequence[TaskRow], chat: ChatTokens, max
     """Removes tasks whose prompt is too long, and prints their number.
 
     Args:
-    directory: directory of the task set; token counts are stored beside it.
-    chat: the policy's tokenizer.
-    max_tokens: longest prompt, in tokens.
+        directory: directory of the task set; token counts are stored beside it.
+        chat: the policy's tokenizer.
+        max_tokens: longest prompt, in tokens.
 
     Raises:
-    XpError: no task is left; or (PLAN) the model's chat template omits tools, which is checked first.
+        XpError: no task is left; or (PLAN) the model's chat template omits tools, which is checked first.
     """
     check_chat(chat, ((row.messages, row.tools) for row in rows))
     lengths = count_tokens(

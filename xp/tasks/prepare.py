@@ -40,13 +40,13 @@ def prepare(
     """Returns the set of this request: from the store if it is complete there, else newly built.
 
     Args:
-    config: the request.
-    environ: environment with the providers' secrets.
-    root: outputs root; `config.store` is relative to it.
-    reader: model for prompt lengths in the table; None: lengths are in characters.
+        config: the request.
+        environ: environment with the providers' secrets.
+        root: outputs root; `config.store` is relative to it.
+        reader: model for prompt lengths in the table; None: lengths are in characters.
 
     Raises:
-    XpError: see docs/exit-codes.md; no incomplete set is left.
+        XpError: see docs/exit-codes.md; no incomplete set is left.
     """
     fault_point(FaultPoint.START)
     path = root / config.store / request_key(config)

@@ -54,7 +54,7 @@ def read_profile(outputs: Path, name: str, split: str, request: Mapping[str, Any
         split: the training split.
         request: the environment's part of a canonical request (`xp.tasks.request.canonical_request`).
 
-        Raises:
+    Raises:
         XpError: the evaluation does not exist, is not complete, or is of another environment or split.
     """
     place = Path(name) if "/" in name else outputs / ROOM / name

@@ -40,8 +40,8 @@ class Census:
     """See xp.tasks.selection.Splits; requests the facts from a provider.
 
     Args:
-    member: the environment, for messages.
-    provider: its provider.
+        member: the environment, for messages.
+        provider: its provider.
     """
 
     def __init__(self, member: MemberConfig, provider: Provider) -> None:

@@ -26,10 +26,10 @@ def schedule(rows: Sequence[Row], num_prompts: int, *, seed: int, shuffle: bool)
     occurs once per epoch, and each epoch has a new order.
 
     Args:
-    rows: tasks of all members; all rows of one member have its weight.
-    num_prompts: rollout steps x prompts per step.
-    seed: seed of the epochs' orders.
-    shuffle: False keeps the order of `rows` in every epoch.
+        rows: tasks of all members; all rows of one member have its weight.
+        num_prompts: rollout steps x prompts per step.
+        seed: seed of the epochs' orders.
+        shuffle: False keeps the order of `rows` in every epoch.
     """
     members: dict[str, list[Row]] = {}
     for row in rows:

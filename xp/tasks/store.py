@@ -82,12 +82,12 @@ def open_verified(path: Path, expected: PrepareConfig | None = None) -> TaskSet:
     """The verified set at `path`.
 
     Args:
-    path: directory of the set.
-    expected: the caller's request; None: any valid set.
+        path: directory of the set.
+        expected: the caller's request; None: any valid set.
 
     Raises:
-    XpError: (ExitCode.TASKS) the set is missing, partial, damaged or of another request; the message names the
-    differing fields.
+        XpError: (ExitCode.TASKS) the set is missing, partial, damaged or of another request; the message names the
+            differing fields.
     """
     try:
         found = prove(path)

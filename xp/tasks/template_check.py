@@ -87,11 +87,11 @@ def check_chat(chat: ChatTokens, prompts: Iterable[tuple[Sequence[Message], str]
     """Refuses a model whose template omits tools, system messages or results; else prints the template's properties.
 
     Args:
-    chat: the policy's tokenizer.
-    prompts: first messages and tools (a JSON list) of the tasks.
+        chat: the policy's tokenizer.
+        prompts: first messages and tools (a JSON list) of the tasks.
 
     Raises:
-    XpError: (PLAN) with all faults and remedies.
+        XpError: (PLAN) with all faults and remedies.
     """
     report = examine_prompts(chat, prompts)
     if report.faults:
@@ -118,9 +118,9 @@ def examine(
     """Renders a probe with these tools, and reports the template's properties.
 
     Args:
-    chat: the policy's tokenizer.
-    tools: function schemas.
-    has_system: whether the environment's prompts have a system message.
+        chat: the policy's tokenizer.
+        tools: function schemas.
+        has_system: whether the environment's prompts have a system message.
     """
     bare = _try(chat, [_QUESTION], [])
     if _QUESTION["content"] not in bare:

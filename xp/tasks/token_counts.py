@@ -26,11 +26,11 @@ def count_tokens(
     """Tokens of prompts by task id, from the file, or counted and stored there.
 
     Args:
-    task_set: directory of the set.
-    rows: rows of the set; all purposes share one file.
-    tokenizer: digest of the tokenizer (`ChatTokens.digest`).
-    count: returns the length of one row's prompt, tools included; None if it is far above its limit: such a task
-    is absent from the result and from the file.
+        task_set: directory of the set.
+        rows: rows of the set; all purposes share one file.
+        tokenizer: digest of the tokenizer (`ChatTokens.digest`).
+        count: returns the length of one row's prompt, tools included; None if it is far above its limit: such a task
+            is absent from the result and from the file.
     """
     file = place_of(task_set) / f"{tokenizer}.json"
     known = read_counts(file) or {}

@@ -54,8 +54,8 @@ class BestKeeper:
     """Keeps the best model of one run; used in one process only.
 
     Args:
-    rule: the rule.
-    root: the outputs root.
+        rule: the rule.
+        root: the outputs root.
     """
 
     def __init__(self, rule: BestRule, root: Path) -> None:

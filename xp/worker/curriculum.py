@@ -45,15 +45,15 @@ class Curriculum:
     """The tasks of each rollout step, the same in every process that gets the same episodes.
 
     Args:
-    order: tasks of all rollout steps; tasks of environments with a rule are replaced.
-    rows: all tasks that may be trained on.
-    rules: environment -> rule.
-    prompts_per_step: tasks of a step.
-    seed: seed of the windows' orders.
-    shuffle: False: a window keeps the order of the task set.
-    threshold: smallest reward that is a pass.
-    file: file with the steps' measurements, for resumed runs.
-    writes: whether this process writes the file.
+        order: tasks of all rollout steps; tasks of environments with a rule are replaced.
+        rows: all tasks that may be trained on.
+        rules: environment -> rule.
+        prompts_per_step: tasks of a step.
+        seed: seed of the windows' orders.
+        shuffle: False: a window keeps the order of the task set.
+        threshold: smallest reward that is a pass.
+        file: file with the steps' measurements, for resumed runs.
+        writes: whether this process writes the file.
     """
 
     def __init__(

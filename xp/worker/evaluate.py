@@ -17,9 +17,9 @@ def evaluate_models(config: EvaluateConfig, stage: Path, play: Callable[[str, st
     """Evaluates all models of the config and writes evaluation.json.
 
     Args:
-    config: input of the stage.
-    stage: directory of the stage.
-    play: plays all held-out episodes; its arguments are the model's name in the evaluation, and its path or id.
+        config: input of the stage.
+        stage: directory of the stage.
+        play: plays all held-out episodes; its arguments are the model's name in the evaluation, and its path or id.
 
     Raises:
         XpError: (UNHEALTHY) too many episodes of a model are void.
@@ -41,9 +41,9 @@ def evaluated_while_training(
     """Writes the metrics of an evaluation during training; returns its reward.
 
     Args:
-    common: input of the training.
-    played: all its episodes.
-    step: number of rollout steps that the policy was trained for.
+        common: input of the training.
+        played: all its episodes.
+        step: number of rollout steps that the policy was trained for.
         root: the outputs root.
         writes: whether this process writes the metrics.
 

@@ -21,13 +21,13 @@ def learning_rate_factor(schedule: str, warmup_updates: int, num_updates: int, u
     warm-up that is one update shorter; without a warm-up also those of transformers' get_scheduler.
 
     Args:
-    schedule: one of SCHEDULES.
-    warmup_updates: N, in optimizer updates; 0: no warm-up.
-    num_updates: number of updates of the whole run; not used by `constant`.
-    update: index of the update, from 0.
+        schedule: one of SCHEDULES.
+        warmup_updates: N, in optimizer updates; 0: no warm-up.
+        num_updates: number of updates of the whole run; not used by `constant`.
+        update: index of the update, from 0.
 
     Raises:
-    ValueError: the schedule is unknown.
+        ValueError: the schedule is unknown.
     """
     if schedule not in SCHEDULES:
         raise ValueError(f"no schedule {schedule!r}; expected one of {', '.join(SCHEDULES)}")

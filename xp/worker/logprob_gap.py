@@ -11,12 +11,12 @@ def check_gap(step: int, gap: float, limit: float | None) -> None:
     """Compares a step's gap with its limit.
 
     Args:
-    step: rollout step, from 1.
-    gap: mean difference, over the step's tokens, between the engine's and the trainer's log-probabilities.
-    limit: `training.max_logprob_gap`; None: no limit.
+        step: rollout step, from 1.
+        gap: mean difference, over the step's tokens, between the engine's and the trainer's log-probabilities.
+        limit: `training.max_logprob_gap`; None: no limit.
 
     Raises:
-    XpError: (DIVERGED) the gap is larger.
+        XpError: (DIVERGED) the gap is larger.
     """
     if limit is None or gap <= limit or math.isnan(gap):
         return

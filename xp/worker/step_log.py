@@ -17,11 +17,11 @@ class StepLog:
     """Log that all trainers share.
 
     Args:
-    common: input of the training.
-    file: metrics file; None in a process that does not write it.
-    symptoms: watch for symptoms; None: no watch.
-    root: the outputs root.
-    num_steps: number of steps, for the progress bar; None: no bar.
+        common: input of the training.
+        file: metrics file; None in a process that does not write it.
+        symptoms: watch for symptoms; None: no watch.
+        root: the outputs root.
+        num_steps: number of steps, for the progress bar; None: no bar.
     """
 
     def __init__(

@@ -18,7 +18,7 @@ def policy_chat(common: StageConfig, model: str | Path, stage: Path, tokenizer: 
     """Chat of a model; `model.dialect=auto` is resolved by its template.
 
     Args:
-    common: input of the stage.
+        common: input of the stage.
         model: Hugging Face id or directory.
         stage: the stage's directory.
         tokenizer: the model's tokenizer, if it is loaded already.

@@ -136,9 +136,9 @@ def with_shared(
     """A trainer's own constraints, with those of the engine, which splits attention by heads, and of Megatron.
 
     Args:
-    own: constraints of the trainer.
-    spec: the spec, which determines the other constraints.
-    otherwise: constraints instead of Megatron's, if the policy uses another strategy.
+        own: constraints of the trainer.
+        spec: the spec, which determines the other constraints.
+        otherwise: constraints instead of Megatron's, if the policy uses another strategy.
     """
     is_megatron = spec.backend.parallel.strategy is Strategy.MEGATRON
     has_engine = spec.backend.engine.name is not EngineName.TRANSFORMERS

@@ -57,10 +57,10 @@ class DockerSandbox:
     """See xp.envs.harbor.sandbox.CommandSandbox. The container gets none of this process's variables.
 
     Args:
-    image: image of the task.
-    task: the task, with its limits.
-    memory_gb: memory of the container, if the task has no limit of its own.
-    start_s: seconds that the start may take.
+        image: image of the task.
+        task: the task, with its limits.
+        memory_gb: memory of the container, if the task has no limit of its own.
+        start_s: seconds that the start may take.
     """
 
     def __init__(self, image: str, task: HarborTask, memory_gb: float | None, start_s: float) -> None:

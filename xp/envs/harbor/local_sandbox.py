@@ -35,9 +35,9 @@ class LocalSandbox:
     """One directory with `app`, `tests` and `logs`, managed by a xp.envs.harbor.keeper.
 
     Args:
-    files: folder that is copied to the working directory, without its Dockerfile; None: none.
-    environ: this process's variables, of which commands get `PASSED`.
-    memory_gb: memory limit of each process; None: no limit.
+        files: folder that is copied to the working directory, without its Dockerfile; None: none.
+        environ: this process's variables, of which commands get `PASSED`.
+        memory_gb: memory limit of each process; None: no limit.
     """
 
     def __init__(self, files: Path | None, environ: Mapping[str, str], memory_gb: float | None) -> None:

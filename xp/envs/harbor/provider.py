@@ -47,7 +47,7 @@ class HarborProvider(IndexedProvider):
         config: the environment; `target` is the folder.
         environ: this process's variables; tasks get those in xp.envs.harbor.local_sandbox and declared secrets.
 
-        Raises:
+    Raises:
         XpError: the folder has no tasks, or tasks that xp cannot run (all are named); or no Docker daemon answers.
     """
 

@@ -18,12 +18,12 @@ def reward_of(sandbox: CommandSandbox, key: str, said: str) -> float:
     """Returns the reward.
 
     Args:
-    sandbox: sandbox of the verifier.
-    key: name of the reward, if the file has several.
-    said: output of the verifier, for the message.
+        sandbox: sandbox of the verifier.
+        key: name of the reward, if the file has several.
+        said: output of the verifier, for the message.
 
     Raises:
-    ToolCrashed: no reward file has a finite number: the verifier failed, not the model.
+        ToolCrashed: no reward file has a finite number: the verifier failed, not the model.
     """
     if (text := sandbox.read(JSON_FILE)) is not None:
         return _finite(_chosen(text, key), JSON_FILE)

@@ -84,7 +84,7 @@ def task_folders(folder: Path) -> Mapping[str, list[Path]]:
     """Split -> its folders with a task.toml, sorted by name: `train` and `test`, or all folders as `train`.
 
     Raises:
-    BrokenTask: there is no such folder.
+        BrokenTask: there is no such folder.
     """
     if not folder.is_dir():
         raise BrokenTask(f"{folder}: no such folder")

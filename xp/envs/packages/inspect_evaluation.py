@@ -30,10 +30,10 @@ class InspectEvaluation:
     """The evaluation, which starts with the first sample.
 
     Args:
-    task: task of inspect_ai.
-    roles: models by role.
-    at_once: largest number of samples at the same time.
-    max_turns: largest number of the model's messages in one sample; the sample is then scored.
+        task: task of inspect_ai.
+        roles: models by role.
+        at_once: largest number of samples at the same time.
+        max_turns: largest number of the model's messages in one sample; the sample is then scored.
     """
 
     def __init__(self, task: Task, roles: Mapping[str, Model], at_once: int, max_turns: int) -> None:

@@ -25,11 +25,11 @@ def missing(root: Path, names: Sequence[str], before: Mapping[str, State], run: 
     """Declared outputs that do not exist, or, within the run, are unchanged files of an earlier attempt.
 
     Args:
-    root: the outputs root.
-    names: paths relative to it.
-    before: `states` at the beginning of the stage.
-    run: directory of the run, relative to the root. Outputs that runs share (a task set, a built model) are named
-    by content and may have existed before.
+        root: the outputs root.
+        names: paths relative to it.
+        before: `states` at the beginning of the stage.
+        run: directory of the run, relative to the root. Outputs that runs share (a task set, a built model) are named
+            by content and may have existed before.
     """
     now = states(root, names)
     return [

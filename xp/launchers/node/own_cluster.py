@@ -43,13 +43,13 @@ def run_in_ray(spec: JobSpec, nodes: Nodes, ending: Ending, play: Callable[[Mapp
     """Runs this node's part of the cluster; on the main node, runs the program in it and returns its exit code.
 
     Args:
-    spec: the stage's job spec.
-    nodes: the nodes of the stage.
-    ending: shutdown state of this process.
-    play: runs the program with further variables.
+        spec: the stage's job spec.
+        nodes: the nodes of the stage.
+        ending: shutdown state of this process.
+        play: runs the program with further variables.
 
     Raises:
-    XpError: RUNTIME if Ray does not start, or not all nodes join it.
+        XpError: RUNTIME if Ray does not start, or not all nodes join it.
     """
     part = _Part(spec, nodes)
     try:

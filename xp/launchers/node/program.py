@@ -45,9 +45,9 @@ class Ending:
         """Sets the program that signals end from now on.
 
         Args:
-        process: the program.
-        grace_s: seconds between the two signals.
-        signals: signal for an orderly shutdown, and signal that ends it.
+            process: the program.
+            grace_s: seconds between the two signals.
+            signals: signal for an orderly shutdown, and signal that ends it.
         """
         self._process, self._grace_s, self._signals = process, grace_s, signals
         if self.is_asked:
@@ -107,9 +107,9 @@ def start(spec: JobSpec, argv: Sequence[str], more: Mapping[str, str] | None = N
     """Starts a program of the stage, whose output the caller reads.
 
     Args:
-    spec: the stage's job spec.
-    argv: the command; `python` as its first word means the runtime's interpreter.
-    more: variables in addition to the stage's.
+        spec: the stage's job spec.
+        argv: the command; `python` as its first word means the runtime's interpreter.
+        more: variables in addition to the stage's.
     """
     words = [interpreter(spec.runtime) if part == "python" and not at else part for at, part in enumerate(argv)]
     environ = own_ray.joining({**variables(spec), **secrets_of(spec)}, more or {})
@@ -122,10 +122,10 @@ def piped(
     """Starts a process that ends with this one, and whose output the caller reads.
 
     Args:
-    argv: the command.
-    root: its working directory.
-    environ: its variables.
-    is_deaf: whether it and its children ignore USR2, unless they set a handler.
+        argv: the command.
+        root: its working directory.
+        environ: its variables.
+        is_deaf: whether it and its children ignore USR2, unless they set a handler.
     """
     return subprocess.Popen(
         list(argv),

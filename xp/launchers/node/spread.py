@@ -31,7 +31,7 @@ def start_all(spec: JobSpec) -> subprocess.Popen[bytes]:
     """Starts the program on all nodes; the returned process ends when all have ended.
 
     Raises:
-    XpError: RUNTIME if this node's address cannot be found.
+        XpError: RUNTIME if this node's address cannot be found.
     """
     assert spec.spread is not None
     directory = Path(spec.root, spec.directory)
@@ -55,9 +55,9 @@ def by_srun(spread: Spread, job_spec: str, main: str) -> list[str]:
     """The command with which a batch job starts a member on each node.
 
     Args:
-    spread: the stage's nodes.
-    job_spec: file of its job spec.
-    main: `address:port` of the main node.
+        spread: the stage's nodes.
+        job_spec: file of its job spec.
+        main: `address:port` of the main node.
     """
     python = "python3" if spread.container else sys.executable
     return [*srun(spread), *spread.container, python, "-m", MEMBER, job_spec, main]

@@ -24,10 +24,10 @@ def followed(spec: JobSpec, root: Path, run: Callable[[], int], warn: Callable[[
     """Runs a stage's program while its trackers follow the metrics.
 
     Args:
-    spec: job spec of the stage.
-    root: the outputs root.
-    run: runs the program and returns its exit code.
-    warn: receives a line about a failed tracker; the program goes on.
+        spec: job spec of the stage.
+        root: the outputs root.
+        run: runs the program and returns its exit code.
+        warn: receives a line about a failed tracker; the program goes on.
 
     Returns:
         The program's exit code.

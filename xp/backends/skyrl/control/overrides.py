@@ -48,8 +48,8 @@ def override_refusals(spec: RunSpec, owned: Mapping[str, str]) -> list[Refusal]:
     """Refuses keys that xp renders itself, that this SkyRL lacks, or whose value has a wrong type.
 
     Args:
-    spec: the spec, with `backend.overrides`.
-    owned: native key -> its field.
+        spec: the spec, with `backend.overrides`.
+        owned: native key -> its field.
     """
     given = flat(spec.backend.overrides)
     return [Refusal(f"backend.overrides.{key}", why) for key in given for why in _faults(spec, key, given[key], owned)]

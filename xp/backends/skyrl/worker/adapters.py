@@ -12,7 +12,7 @@ def merge_adapter(directory: Path) -> None:
     """Replaces an adapter by whole weights; a directory of whole weights is not changed.
 
     Args:
-    directory: Hugging Face directory that SkyRL saved; its adapter names the base model.
+        directory: Hugging Face directory that SkyRL saved; its adapter names the base model.
     """
     config = directory / CONFIG
     if not config.is_file():

@@ -36,11 +36,11 @@ def by_episode(
     """One advantage per episode, at its trained tokens; 0 elsewhere and for void episodes, which the rule does not get.
 
     Args:
-    rule: function from the valid episodes of a step to one advantage each.
-    rewards: (episodes, tokens); an episode's reward is their sum.
-    trained: (episodes, tokens), 1 for the policy's tokens.
-    groups: name of each episode's group.
-    is_void: whether each episode is void.
+        rule: function from the valid episodes of a step to one advantage each.
+        rewards: (episodes, tokens); an episode's reward is their sum.
+        trained: (episodes, tokens), 1 for the policy's tokens.
+        groups: name of each episode's group.
+        is_void: whether each episode is void.
     """
     valid = [row for row, void in enumerate(is_void) if not void]
     advantages = torch.zeros_like(rewards)
@@ -60,11 +60,11 @@ def gae(
     to the last trained token before it. Both results are 0 for tokens that are not trained.
 
     Args:
-    rewards: (episodes, tokens).
-    values: (episodes, tokens), value of the state before each token.
-    trained: (episodes, tokens), 1 for the policy's tokens.
-    discount: gamma.
-    gae_lambda: lambda of the paper.
+        rewards: (episodes, tokens).
+        values: (episodes, tokens), value of the state before each token.
+        trained: (episodes, tokens), 1 for the policy's tokens.
+        discount: gamma.
+        gae_lambda: lambda of the paper.
     """
     is_trained, dtype = trained > 0, rewards.dtype
     rewards, values = rewards.double(), values.double()

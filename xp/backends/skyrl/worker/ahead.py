@@ -18,8 +18,8 @@ class AheadTrainer(XpTrainer, FullyAsyncRayPPOTrainer):  # type: ignore[misc]
     """An XpTrainer whose steps consist of the groups that end first.
 
     SkyRL refuses losses with a ratio to log-probabilities that it computes itself, since the generating policy does
-    not exist any more then. Here the ratio is to the policy before the update, and the importance correction, which a plan must
-    enable, is the weight between that policy and the generating one (decoupled clipping, arXiv:2110.00641).
+    not exist any more then. Here the ratio is to the policy before the update, and the importance correction, which a
+    plan must enable, is the weight between that policy and the generating one (decoupled clipping, arXiv:2110.00641).
     """
 
     generator: Any
@@ -64,8 +64,8 @@ class _Remembering:
     """A generator that stores the episodes of each training output.
 
     Args:
-    generator: xp's generator.
-    played: mapping for the episodes.
+        generator: xp's generator.
+        played: mapping for the episodes.
     """
 
     def __init__(self, generator: Any, played: dict[int, list[RunningEpisode]]) -> None:

@@ -46,13 +46,13 @@ def run_in_ray(cfg: Any, task: Callable[..., Any], arguments: tuple[Any, ...], *
     """Runs `task(cfg, *arguments)` in a Ray process, as SkyRL does, and waits for its result.
 
     Args:
-    cfg: SkyRLTrainConfig.
-    task: a function of an importable module.
-    arguments: arguments without secrets.
-    num_workers: number of pretended accelerators in a rehearsal; None: no rehearsal.
+        cfg: SkyRLTrainConfig.
+        task: a function of an importable module.
+        arguments: arguments without secrets.
+        num_workers: number of pretended accelerators in a rehearsal; None: no rehearsal.
 
     Raises:
-    XpError: the task's XpError, or STAGE_FAILED with SkyRL's own error.
+        XpError: the task's XpError, or STAGE_FAILED with SkyRL's own error.
     """
     import ray
 

@@ -18,8 +18,8 @@ class XpEnv(BaseTextEnv):  # type: ignore[misc]
     """One episode; the Episode applies its own turn limit, not SkyRL's.
 
     Args:
-    env_config: SkyRL-Gym's configuration, unused.
-    extras: the row's columns, with RUNNING and CHAT.
+        env_config: SkyRL-Gym's configuration, unused.
+        extras: the row's columns, with RUNNING and CHAT.
     """
 
     def __init__(self, env_config: Any, extras: dict[str, Any]) -> None:

@@ -23,10 +23,10 @@ def evaluate_in_task(cfg: Any, config: SkyRLEvaluateConfig, name: str, stage: Pa
     """Task for Ray: plays all held-out episodes of one model.
 
     Args:
-    cfg: SkyRLTrainConfig, whose policy is the model.
-    config: xp's configuration.
-    name: name of the model within the evaluation.
-    stage: directory with `episode.json`.
+        cfg: SkyRLTrainConfig, whose policy is the model.
+        config: xp's configuration.
+        name: name of the model within the evaluation.
+        stage: directory with `episode.json`.
         root: the outputs root.
     """
     os.chdir(root)

@@ -20,9 +20,9 @@ def own_means(loss_mask: torch.Tensor, settings: Any, group: Any) -> Iterator[No
     """Context manager for a policy worker's forward and backward passes of an update with these masks.
 
     Args:
-    loss_mask: (episodes, tokens), for this rank's episodes.
-    settings: SkyRL's AlgorithmConfig.
-    group: process group of the update's ranks.
+        loss_mask: (episodes, tokens), for this rank's episodes.
+        settings: SkyRL's AlgorithmConfig.
+        group: process group of the update's ranks.
     """
     own = torch.stack([loss_mask.sum(), (loss_mask.sum(-1) > 0).sum()]).double()
     torch.distributed.all_reduce(own, group=group)

@@ -14,8 +14,8 @@ def publish_model(save: Callable[[Path], None], target: Path) -> None:
     """Publishes the model that SkyRL saves, with whole weights.
 
     Args:
-    save: function that writes a Hugging Face directory.
-    target: path of the model.
+        save: function that writes a Hugging Face directory.
+        target: path of the model.
     """
 
     def save_whole(staged: Path) -> None:
@@ -29,8 +29,8 @@ def prune_exports(exports: Path, checkpoints: Path) -> None:
     """Removes Hugging Face models of checkpoints that SkyRL has deleted, which SkyRL itself keeps.
 
     Args:
-    exports: directory with one `global_step_<n>` for each model.
-    checkpoints: directory with one `global_step_<n>` for each remaining checkpoint.
+        exports: directory with one `global_step_<n>` for each model.
+        checkpoints: directory with one `global_step_<n>` for each remaining checkpoint.
     """
     for export in exports.glob("global_step_*"):
         if not (checkpoints / export.name).exists():

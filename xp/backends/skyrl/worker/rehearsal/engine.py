@@ -25,10 +25,10 @@ class CpuEngine(InferenceEngineInterface):  # type: ignore[misc]
     """Answers simultaneous requests as one batch. A copy in another process has only the file's path.
 
     Args:
-    model: directory of the initial model.
-    weights: file with the current weights from SkyRL's workers (weights.py).
-    seed: seed of the sampling.
-    num_threads: number of torch's threads.
+        model: directory of the initial model.
+        weights: file with the current weights from SkyRL's workers (weights.py).
+        seed: seed of the sampling.
+        num_threads: number of torch's threads.
     """
 
     def __init__(self, model: str, weights: Path, seed: int, num_threads: int) -> None:

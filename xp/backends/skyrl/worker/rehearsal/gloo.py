@@ -42,8 +42,8 @@ class GlooSender(WeightTransferSender):  # type: ignore[misc]
     """Announces and sends a whole model; all ranks gather, the first rank sends.
 
     Args:
-    group: process group; None except in the first rank.
-    client: SkyRL's client of its inference servers.
+        group: process group; None except in the first rank.
+        client: SkyRL's client of its inference servers.
     """
 
     def __init__(self, group: Any, client: Any) -> None:

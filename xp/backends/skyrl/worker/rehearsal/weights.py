@@ -26,7 +26,7 @@ class FileSender(WeightTransferSender):  # type: ignore[misc]
     """Writes the weights that SkyRL extracts; all ranks gather, the first rank writes.
 
     Args:
-    path: path of the file.
+        path: path of the file.
     """
 
     def __init__(self, path: Path) -> None:
