@@ -1,4 +1,4 @@
-"""Writing files so that a name never points to half a file, whoever is killed and whoever else writes the same."""
+"""Atomic writes: a name never points to half a file, even if a process is killed or several write the same file."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ TEMPORARY: Final = ".tmp"
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Gives a temporary path beside `path`, this process's own, that takes its name when the block ends well.
+    """Yields a temporary path beside `path` that is renamed to `path` when the block ends without an exception.
 
-    The content is on the disk before the name is; on an exception nothing is left.
+    The content is on the disk before the rename; after an exception nothing is left.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY}")
     try:
@@ -30,7 +30,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write a whole file or nothing, with the directories above it, so that it lasts through a power cut."""
+    """Write a whole file or nothing, and make the directories above it; the file survives a power cut."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8", newline="")
@@ -38,7 +38,7 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Make renames within a directory last through a power cut."""
+    """Make renames within a directory survive a power cut."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

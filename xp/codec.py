@@ -13,7 +13,7 @@ Own = TypeVar("Own", bound="JsonFile")
 
 
 class JsonFile:
-    """Base of a frozen dataclass that is a file of a job, and of what such a file holds."""
+    """Base of the frozen dataclasses that are stored as a job's JSON files."""
 
     __pydantic_config__: ClassVar[Mapping[str, Any]] = {"extra": "forbid"}
     SORTS_KEYS: ClassVar[bool] = False
@@ -24,12 +24,12 @@ class JsonFile:
 
     @classmethod
     def from_json(cls: type[Own], text: str) -> Own:
-        """Reads what `to_json` wrote; raises ValueError on anything else."""
+        """Reads the text that `to_json` wrote; raises ValueError for any other text."""
         return decode(cls, text)
 
 
 def decode(kind: type[T], text: str) -> T:
-    """A dataclass (or a list of them) from JSON; nothing is converted that is of another type.
+    """Reads a dataclass (or a list of them) from JSON, without converting values of another type.
 
     Raises:
         ValueError: the text is no JSON, or not of this type; the message names each field.
@@ -45,13 +45,13 @@ def decode(kind: type[T], text: str) -> T:
 
 
 def from_value(kind: type[T], value: Any) -> T:
-    """A dataclass from what `dataclasses.asdict` made of one; raises ValueError as `decode` does."""
+    """Reads a dataclass from the result of `dataclasses.asdict`; raises ValueError as `decode` does."""
     return decode(kind, json.dumps(value))
 
 
 @cache
 def _adapter(kind: Any) -> Any:
-    """pydantic is imported here: xp.launchers.node runs without it."""
+    """The validator of a type. pydantic is imported here, since xp.launchers.node runs without it."""
     from pydantic import TypeAdapter
 
     return TypeAdapter(kind)

@@ -1,4 +1,4 @@
-"""A number with its noun, in the singular where it is one."""
+"""Text of a number with its noun, in the singular for 1."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ class ExitCode(IntEnum):
 
     OK = 0
     INTERNAL = 1
-    """A bug in xp: the only case that prints a traceback unasked."""
+    """A bug in xp: the only case that prints a traceback by default."""
     CONFIG = 2
     """The configuration or the command line is wrong."""
     PLAN = 3
@@ -22,30 +22,30 @@ class ExitCode(IntEnum):
     RUN_DIR = 5
     """The run directory exists, is missing or cannot be resumed."""
     TASKS = 6
-    """The task set is missing, partial, stale or of another spec."""
+    """The task set is missing, partial, stale or belongs to another spec."""
     ENVIRONMENT = 7
     """The environment cannot be reached or breaks the protocol."""
     UNHEALTHY = 8
     """More episodes than `training.max_void_fraction` were void: the environment is failing."""
     STAGE_FAILED = 9
-    """A stage's program failed for a reason of its own; its log says which."""
+    """A stage's program failed; its log has the reason."""
     MISSING_OUTPUT = 10
-    """A stage exited 0 without what it promised to write."""
+    """A stage exited 0 without writing all its declared outputs."""
     RUNTIME = 11
     """A package, accelerator or program that the job needs is not on this machine."""
     DIVERGED = 12
-    """A loss or a gradient was no finite number (`training.on_nonfinite`), or the engine does not write with the
-    weights that are trained (`training.max_logprob_gap`)."""
+    """A loss or a gradient was not finite (`training.on_nonfinite`), or the engine's weights differ from the trainer's
+    (`training.max_logprob_gap`)."""
     ENGINE = 13
     """The inference engine's server ended or hung while the stage needed it."""
     SYMPTOM = 14
     """A training showed a symptom, and `training.on_symptom` is `stop`."""
     FLAT = 21
-    """`runs diagnose`: nothing was learned, and nothing is known to be wrong."""
+    """`runs diagnose`: nothing was learned, and no fault was found."""
     WORSE = 22
-    """`runs diagnose`: the trained model is worse than the one before training."""
+    """`runs diagnose`: the trained model is worse than the model before training."""
     BROKEN = 23
-    """`runs diagnose`: nothing could be learned, for a reason that is named."""
+    """`runs diagnose`: nothing could be learned; the output names the reason."""
     INCOMPLETE = 24
     """`runs diagnose`: the run has not ended, or has no evaluation before and after training."""
     RESOURCE = 74
@@ -55,7 +55,7 @@ class ExitCode(IntEnum):
 
 
 class XpError(Exception):
-    """A fault that the user can mend: the message says what, where and how.
+    """A fault that the user can fix: the message says what is wrong, where, and how to fix it.
 
     Args:
         message: one to three lines, complete without a traceback.
@@ -68,7 +68,7 @@ class XpError(Exception):
 
 
 def nearest(wanted: str, legal: Iterable[str]) -> str:
-    """` (did you mean x?)`, or nothing where no legal name is close."""
+    """Returns ` (did you mean x?)`, or an empty text where no legal name is close."""
     names = list(legal)
     match = difflib.get_close_matches(wanted, names, n=1, cutoff=0.55)
     by_last_part = difflib.get_close_matches(wanted.rpartition(".")[2], [n.rpartition(".")[2] for n in names], 1, 0.75)

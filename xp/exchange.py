@@ -1,4 +1,4 @@
-"""One HTTP request and its whole answer, within a deadline and a size.
+"""One HTTP request and its whole answer, with a deadline and a largest size.
 
 The timeout of a socket bounds the wait for each piece of an answer, so a server that sends one byte at a time would
 hold its client for ever.
@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, Self
 PIECE: Final = 64 * 1024
 """Bytes that are read at a time."""
 REPEAT_S: Final = 0.05
-"""Pause between two attempts to end an exchange that is late; a socket cannot be ended during a TLS handshake."""
+"""Seconds between two attempts to end a late exchange; a socket cannot be shut down during a TLS handshake."""
 
 
 class WholeReply(NamedTuple):
@@ -41,17 +41,17 @@ def post(
     """Send a request and read its answer.
 
     Args:
-        connection: connected if it is not yet; useless after an exception.
-        path: of the request.
-        body: of the request.
-        headers: of the request.
-        limit_s: from now to the end of the answer.
+        connection: is connected here if it is not yet; must not be used after an exception.
+        path: path of the request.
+        body: body of the request.
+        headers: headers of the request.
+        limit_s: seconds until the answer must be complete.
         max_bytes: largest size of the answer's body.
 
     Raises:
         TimeoutError: the answer is not complete in time.
         OSError: no connection, or a broken one.
-        http.client.HTTPException: an answer that is too large, incomplete or no HTTP.
+            http.client.HTTPException: an answer that is too large, incomplete or no HTTP.
     """
     with _Cutoff(connection, limit_s) as cutoff:
         if connection.sock is None:
@@ -64,9 +64,9 @@ def post(
 
 
 def body_of(response: http.client.HTTPResponse, max_bytes: int) -> bytes:
-    """The body of an answer; raises http.client.HTTPException where it is too large or ends too early."""
+    """Reads the body of an answer; raises http.client.HTTPException if it is too large or ends too early."""
     found = bytearray()
-    # `read` would take a chunk of negative size for the rest of the connection, whatever its length.
+    # For a chunk of negative size, `read` would read the rest of the connection, of any length.
     while piece := response.read1(PIECE):
         found += piece
         if len(found) > max_bytes:
@@ -81,14 +81,14 @@ class _Cutoff:
     """Ends an exchange at its deadline: its block then raises TimeoutError.
 
     Args:
-        connection: whose socket is shut down.
-        limit_s: seconds of the block.
+        connection: the connection whose socket is shut down.
+        limit_s: seconds that the block may take.
     """
 
     def __init__(self, connection: http.client.HTTPConnection, limit_s: float) -> None:
         self._connection, self._limit_s = connection, limit_s
         self.socket: socket.socket | None = None
-        """Kept, since a connection forgets the socket of its last answer while the answer is read."""
+        """The socket; `connection.sock` is None while the last answer of a connection is read."""
         self._is_over, self._is_late = threading.Event(), False
         self._thread = threading.Thread(target=self._run, name="xp-deadline", daemon=True)
 
@@ -110,5 +110,5 @@ class _Cutoff:
             for one in (self.socket, self._connection.sock):
                 if one is not None:
                     with suppress(OSError):
-                        # Not SSLSocket's own method, which takes the encryption away from the thread that reads.
+                        # Not SSLSocket's own method: it removes the encryption while another thread reads.
                         socket.socket.shutdown(one, socket.SHUT_RDWR)

@@ -1,4 +1,4 @@
-"""The interface between plans and launchers: JSON-able values, free of any backend and launcher.
+"""The interface between plans and launchers: values that can be JSON, independent of backends and launchers.
 
 Every path in a Job is relative to the outputs root, which is its working directory; no machine's path is in a plan.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Resources:
-    """Resources that a job needs. The launcher decides where it gets them."""
+    """Resources that a job needs."""
 
     accelerator: str
     """`cpu` or a name that the launchers translate (`a100-80gb`, `h100`, `h200`)."""
@@ -27,12 +27,12 @@ class Runtime:
     """The Python of a job. All None: the interpreter that runs xp."""
 
     python: str | None = None
-    """Interpreter of a virtual environment."""
+    """Path of a virtual environment's interpreter."""
     project: str | None = None
     """Name of the environment variable that holds a checkout (`SKYRL_PATH`, ...)."""
     image: str | None = None
     image_checkouts: Mapping[str, str] = field(default_factory=dict)
-    """Variable that names a checkout -> where the image has it."""
+    """Variable that names a checkout -> its path in the image."""
     lock: str | None = None
     """Key of the lock of its environment (`xp.runtime_locks`); used where neither of the first two is set."""
     checkouts: str | None = None
@@ -40,7 +40,7 @@ class Runtime:
     packages: tuple[str, ...] = ()
     """Modules that must be importable there, checked before the start."""
     install: str | None = None
-    """Command that makes such a Python, in words; None: `pip install` with the modules' names."""
+    """Command that makes such a Python, as text; None: `pip install` with the modules' names."""
 
 
 @dataclass(frozen=True)
@@ -56,14 +56,15 @@ class Job:
     runtime: Runtime = Runtime()
     env: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, str] = field(default_factory=dict)
-    """Variable in the job's environment -> variable that holds the value at launch. Names only."""
+    """Variable in the job's environment -> variable that has the value at launch. Names only, never values."""
     stand_ins: tuple[str, ...] = ()
-    """Parts that xp replaces in this job because the machine lacks them: `vLLM: xp's own engine`. They are recorded."""
+    """Parts that xp replaces in this job because the machine lacks them (`vLLM: xp's own engine`); they are
+    recorded."""
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A step of a plan."""
+    """One stage of a plan."""
 
     name: str
     job: Job

@@ -1,4 +1,4 @@
-"""Objects by name: `package.module:attribute`, as specs and entry points give them."""
+"""Imports objects by name: `package.module:attribute`, as in specs and entry points."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds what other packages bring to xp: backends, launchers, providers, dialects and options of config groups.
+"""Finds plugins of installed packages: backends, launchers, providers, dialects and options of config groups.
 
 xp's own names come first. Any other name is looked up in the entry points of the installed packages. A look-up reads
 their metadata alone: a plugin's module is imported when a spec uses it, and never for another spec.
@@ -31,7 +31,7 @@ class Kind(StrEnum):
 
     @property
     def word(self) -> str:
-        """As a user writes it."""
+        """The kind's name in messages."""
         return self.name.lower()
 
 
@@ -61,7 +61,7 @@ OWN: Final[Mapping[Kind, Mapping[str, str]]] = {
         ("hermes", "action", "qwen_xml", "llama_json", "pythonic", "glm", "harmony", "auto"), "xp.episode.dialects"
     ),
 }
-"""xp's own: name -> the module or the object (`module:attribute`) that holds it."""
+"""xp's own parts: name -> the module, or the object (`module:attribute`)."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Plugin:
 
 
 def plugins(kind: Kind) -> tuple[Plugin, ...]:
-    """Everything of a kind that installed packages offer, sorted by name."""
+    """All plugins of a kind, sorted by name."""
     return _installed()[kind]
 
 
@@ -115,23 +115,23 @@ def plugin(kind: Kind, name: str) -> Plugin:
 
 
 def in_job(kind: Kind, name: str) -> str:
-    """The name as a job's files hold it: xp's own as it is, a plugin's as `module:attribute`.
+    """The name for a job's files: xp's own name unchanged, a plugin's as `module:attribute`.
 
-    A trainer's Python sees the modules that a run brings along, and not their metadata.
+    In a trainer's Python, the modules that a run ships can be imported, but their metadata cannot be read.
     """
     return name if ":" in name or is_own(kind, name) else plugin(kind, name).reference
 
 
 def load(kind: Kind, name: str, needs: Collection[str] = ()) -> Any:
-    """The object of a name, imported.
+    """Imports the object of a name.
 
     Args:
-        kind: of it.
+        kind: kind of the object.
         name: xp's own or a plugin's.
         needs: attributes that a plugin's object must have.
 
     Raises:
-        XpError: nobody has the name, the plugin cannot be imported, or it lacks an attribute.
+        XpError: the name is not defined, the plugin cannot be imported, or it lacks an attribute.
     """
     if is_own(kind, name):
         return load_object(OWN[kind][name])
@@ -152,7 +152,7 @@ def load(kind: Kind, name: str, needs: Collection[str] = ()) -> Any:
 
 
 def shipped(kind: Kind, name: str) -> str | None:
-    """Top-level module of a plugin, which a job takes with it; None for what is xp's own."""
+    """Top-level module of a plugin, which is shipped with a job; None for xp's own names."""
     return None if ":" in name or is_own(kind, name) else plugin(kind, name).top
 
 
@@ -167,7 +167,7 @@ def config_dirs() -> tuple[Path, ...]:
 
 
 def _directory(found: Plugin) -> Path:
-    """Raises XpError where the package's directory is not there."""
+    """Directory of a plugin's package; raises XpError where it does not exist."""
     top, *below = found.reference.split(".")
     spec = find_spec(top)
     places = list(spec.submodule_search_locations or ()) if spec is not None else []

@@ -1,4 +1,4 @@
-"""Files that were written earlier, perhaps by somebody else, read as data: regular, bounded, one kind of fault."""
+"""Reads files that may come from somebody else: only regular files of bounded size; every fault is an XpError."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import Any, BinaryIO, Final, TypeVar
 from xp.errors import ExitCode, XpError
 
 MAX_BYTES: Final = 64_000_000
-"""Largest size of a JSON file that a command reads whole."""
+"""Largest size, in bytes, of a JSON file that a command reads whole."""
 MAX_LINE: Final = 200_000_000
-"""Bytes of a line that is read."""
+"""Largest size of a line, in bytes."""
 LARGEST: Final = 1e100
-"""Largest amount of a number that is taken from a file: sums and squares of such numbers stay in a float's range."""
+"""Largest absolute value of a number from a file: sums and squares of such numbers stay within a float's range."""
 MAX_COUNT: Final = 2**53
-"""Every count is below it."""
+"""Largest count that a file may have: a float holds every smaller whole number exactly."""
 
 Config = TypeVar("Config")
 
@@ -29,7 +29,7 @@ def opened(file: Path, code: ExitCode, *, follows_link: bool = True) -> BinaryIO
 
     Args:
         file: to be read; no pipe and no device, which could be read for ever.
-        code: of the fault.
+        code: exit code of the XpError.
         follows_link: whether it may be a link to a regular file.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Names the checkouts that a trainer comes as, and finds those that `install` made. Standard library only."""
+"""Names the checkouts that a trainer consists of, and finds those that `install` made. Standard library only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from xp.runtime_locks import LOCKS, WHOLE, added_to_image, directory
 
 FILE = "checkouts.toml"
 PLACES = "checkouts.json"
-"""Beside the checkouts: variable -> folder, written by `install`."""
+"""File beside the checkouts, written by `install`: variable -> folder."""
 
 
 @dataclass(frozen=True)
@@ -20,19 +20,19 @@ class Checkout:
     """One repository at one commit."""
 
     variable: str
-    """Variable that names it for the trainer (`SLIME_PATH`)."""
+    """Environment variable with the checkout's path (`SLIME_PATH`)."""
     folder: str
     address: str
     commit: str
     patches: tuple[str, ...] = ()
     """Files to apply, relative to the parent of all folders."""
     extras: Mapping[str, str] = field(default_factory=dict)
-    """Strategy -> extra of the checkout's own uv.lock; empty where it has none that is used."""
+    """Strategy -> extra of the checkout's own uv.lock; empty where no extra is used."""
 
 
 @dataclass(frozen=True)
 class Checkouts:
-    """Everything that one `install` makes together."""
+    """All checkouts that one `install` makes."""
 
     name: str
     checkouts: tuple[Checkout, ...]

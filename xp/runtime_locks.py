@@ -10,7 +10,7 @@ from pathlib import Path
 
 LOCK, AFTER_LOCK = "requirements.lock", "flash-attention.txt"
 WHOLE = ".whole"
-"""Written last into an environment; one without it is unfinished."""
+"""File that is written last into an environment; an environment without it is unfinished."""
 
 _PACKAGE = Path(__file__).resolve().parent
 LOCKS = (_PACKAGE if (_PACKAGE / "runtimes").is_dir() else _PACKAGE.parent) / "runtimes"
@@ -23,7 +23,7 @@ class RuntimeLock:
     name: str
     directory: Path
     has_flash: bool = True
-    """True if FlashAttention is wanted, where the folder has it in a file of its own."""
+    """True if FlashAttention is installed too, where the folder has a requirement file for it."""
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -60,13 +60,13 @@ def locks() -> dict[str, RuntimeLock]:
 
 
 def lock_with(key: str) -> RuntimeLock | None:
-    """The lock of a key; None: it is another version's."""
+    """The lock of a key; None: the key is from another version."""
     variants = (replace(lock, has_flash=flash) for lock in locks().values() for flash in (True, False))
     return next((lock for lock in variants if lock.key == key), None)
 
 
 def smallest_with(modules: Sequence[str]) -> RuntimeLock | None:
-    """The lock with the fewest packages that holds all of these modules; None where no lock does.
+    """The lock with the fewest packages that has all of these modules; None where no lock has them.
 
     FlashAttention, which computes on GPUs alone, is left out where it is not among the modules.
     """
@@ -83,7 +83,7 @@ def added_to_image() -> list[str]:
 
 
 def directory() -> Path:
-    """Parent of the installed environments; on a cluster, its nodes see the same home."""
+    """Parent directory of the installed environments; on a cluster, the nodes see the same home directory."""
     return Path.home() / ".xp" / "runtimes"
 
 

@@ -1,4 +1,4 @@
-"""The interface between the planner and a backend: what the backend refuses, and the stages that it makes of a spec."""
+"""The interface between the planner and a backend: refusals of a spec, and its stages."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class RunPaths:
     """Paths of one attempt, relative to the outputs root."""
 
     run: str
-    """`runs/<run id>`: shared by all attempts."""
+    """Directory of the run, `runs/<run id>`, shared by all attempts."""
     attempt: int
     tasks: str
-    """The canonical task set."""
+    """Directory of the canonical task set."""
 
     def stage(self, name: str) -> str:
-        """Directory of one stage of this attempt."""
+        """Directory of a stage in this attempt."""
         return f"{self.run}/attempt_{self.attempt}/{name}"
 
     @property
@@ -36,7 +36,7 @@ class RunPaths:
 
     @property
     def model(self) -> str:
-        """The trained model, as a Hugging Face directory."""
+        """Hugging Face directory of the trained model."""
         return f"{self.run}/model"
 
     @property
@@ -51,7 +51,7 @@ class Refusal:
     field: str
     """Key path as in the spec."""
     reason: str
-    """One sentence with the way out."""
+    """One sentence with a remedy."""
 
     def __str__(self) -> str:
         return f"{self.field}: {self.reason}"
@@ -62,20 +62,20 @@ class Support(StrEnum):
 
     EXACT = "exact"
     EMULATED = "emulated"
-    """The same meaning by other means, or with a difference that `note` names."""
+    """Supported by other means, or with a difference that `note` describes."""
     UNSUPPORTED = "unsupported"
-    """Refused where it is set (`refusals`)."""
+    """Refused if it is set (`refusals`)."""
 
 
 @dataclass(frozen=True)
 class Meaning:
-    """A backend's reading of one field of a spec."""
+    """Support of one field of a spec by a backend."""
 
     support: Support
     receives: str
-    """In the trainer's own words (`learning_rate=1e-06`), or the part of xp that carries it (`xp.episode`)."""
+    """The trainer's native keys (`learning_rate=1e-06`), or the part of xp that implements the field (`xp.episode`)."""
     note: str = ""
-    """One sentence, where the support is not exact."""
+    """One sentence about a difference, if the support is not exact."""
 
 
 MEANT = (
@@ -88,11 +88,11 @@ MEANT = (
     "backend.parallel",
     "backend.engine",
 )
-"""Sections whose every leaf field each backend must give a Meaning; the others mean the same everywhere."""
+"""Sections for whose leaf fields each backend must have a Meaning; other sections are independent of the backend."""
 
 
 def meant_fields(spec: RunSpec) -> Iterator[str]:
-    """Key path of every leaf field of the sections `MEANT`; a mapping of the user's own keys is one leaf."""
+    """Key paths of all leaf fields of the sections `MEANT`; a mapping with the user's own keys is one leaf."""
     for section in MEANT:
         yield from _leaves(section, attrgetter(section)(spec))
 
@@ -107,44 +107,43 @@ def _leaves(path: str, value: Any) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """Parts of the training state that a trainer keeps on an accelerator, and when.
+    """A trainer's use of accelerator memory over time.
 
-    The defaults free it for the engine.
+    By default, everything is freed while a colocated engine generates.
     """
 
     stays: tuple[str, ...] = ()
-    """`weights`, `optimizer`, `reference`: what stays while a colocated engine generates."""
+    """Parts that stay while a colocated engine generates: `weights`, `optimizer`, `reference`."""
     leaves_optimizers: bool = False
-    """The optimizer stays then, and a critic's beside it."""
+    """True if the policy's and a critic's optimizer stay while the engine generates."""
     is_optimizer_on_host: bool = False
-    """Adam's state is never on the accelerator."""
+    """True if Adam's state is never on the accelerator."""
     splits_experts: bool = False
-    """Each expert is split by tensor parallelism, instead of the experts being spread by number."""
+    """True if tensor parallelism splits each expert; False: whole experts are distributed."""
     logit_bytes: float = 8.0
-    """Bytes that one logit of a micro-batch takes at the peak of an update: itself, its copies and its gradient.
-    xp's own backends have measured ones (`make bench ARGS=memory`); the default is a bfloat16, a float32 and its
-    gradient in bfloat16."""
+    """Bytes per logit of a micro-batch at the peak of an update: value, copies and gradient. xp's own backends have
+    measured values (`make bench ARGS=memory`); the default is a bfloat16, a float32 and a gradient in bfloat16."""
     entropy_tokens: int = 0
-    """Tokens whose entropy is computed at once, beside the logits of the micro-batch in bfloat16."""
+    """Number of tokens whose entropy is computed at a time, in addition to the micro-batch's logits in bfloat16."""
     entropy_bytes: float = 0.0
-    """Bytes that one logit of those takes then, itself included."""
+    """Bytes per logit of these tokens, including the logit."""
     head_bytes: float = 0.0
-    """Bytes per parameter of the embeddings at that peak, beside weights, gradients and optimizer."""
+    """Bytes per parameter of the embeddings at that peak, in addition to weights, gradients and optimizer."""
     pads: bool = False
-    """Every episode of a micro-batch takes as many tokens as the longest of the batch."""
+    """True if every episode of a micro-batch is padded to the longest of the batch."""
 
 
 class RenderModule(Protocol):
-    """The control-plane half of a backend: xp.backends.<name>.control.render, or a plugin's module."""
+    """Control-plane functions of a backend: xp.backends.<name>.control.render, or a plugin's module."""
 
     def refusals(self, spec: RunSpec) -> Sequence[Refusal]:
-        """Everything in the spec that this backend cannot do."""
+        """All refusals of the spec."""
 
     def owners(self, spec: RunSpec) -> Mapping[str, str]:
-        """Native key -> the field that it comes from (empty: the same for every run); where nothing is refused."""
+        """Native key -> its field (empty: the same for every run), for a spec without refusals."""
 
     def meanings(self, spec: RunSpec) -> Mapping[str, Meaning]:
-        """Leaf field of the sections `MEANT` (as a key path) -> what becomes of it: the rows of the parity table."""
+        """Key path of each leaf field of the sections `MEANT` -> its support: the rows of the parity table."""
 
     def batch_constraints(self, spec: RunSpec) -> tuple[Constraint, ...]:
         """Constraints on prompts, episodes, ranks and micro-batches (xp.backends.batch)."""
@@ -153,28 +152,28 @@ class RenderModule(Protocol):
         """Memory use over time, for the estimate."""
 
     def open_doors(self, spec: RunSpec) -> Sequence[str]:
-        """Servers of a run that other users of its machine or network can reach, a sentence each; for the plan."""
+        """One sentence for each server of a run that other users of its machine or network can reach, for the plan."""
 
     def stages(self, spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
-        """The stages that follow `prepare`, in order; raises XpError(PLAN) for what cannot be rendered."""
+        """The stages after `prepare`, in order; raises XpError(PLAN) if the spec cannot be rendered."""
 
     def evaluation(self, spec: RunSpec, places: RunPaths, models: Mapping[str, str], needs: tuple[str, ...]) -> Stage:
-        """Play the held-out tasks with each of these models (name -> Hugging Face directory)."""
+        """Stage that plays the held-out tasks with each of these models (name -> Hugging Face directory)."""
 
     def evaluations(self, spec: RunSpec, num_steps: int) -> int:
         """Number of evaluations on the held-out tasks in a training run of `num_steps` rollout steps."""
 
     def checkpoint(self, spec: RunSpec, places: RunPaths, step: int) -> str:
-        """Directory of the checkpoint of a rollout step, as a Hugging Face model."""
+        """Hugging Face directory of a rollout step's checkpoint."""
 
 
 NEEDS = (
     "refusals", "owners", "meanings", "batch_constraints", "memory", "open_doors", "stages", "evaluation",
     "evaluations", "checkpoint",
 )  # fmt: skip
-"""The functions of a RenderModule."""
+"""Names of the functions of a RenderModule."""
 
 
 def render_module(spec: RunSpec) -> RenderModule:
-    """The control-plane half of the spec's backend; raises XpError for a plugin that cannot be used."""
+    """The control-plane module of the spec's backend; raises XpError for a plugin that cannot be used."""
     return cast(RenderModule, load(Kind.BACKEND, spec.backend.name, NEEDS))

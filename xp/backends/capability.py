@@ -1,6 +1,6 @@
-"""One row per field of the spec and backend: all that is known of the field there.
+"""Rows that describe the support of a field of the spec on a backend.
 
-From a backend's rows come the native keys of a job, the refusals, the parity table and the names in hints.
+A backend's rows give the native keys of a job, the refusals, the parity table and the names in hints.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ LEFT_OUT = "nothing: the flag is left out"
 
 @dataclass(frozen=True)
 class Row:
-    """A field on one backend."""
+    """Support of one field on one backend."""
 
     field: str
-    """Key path; fields below it that have no row of their own share this one. Empty: the same for every spec."""
+    """Key path; fields below it without their own row share this one. Empty: the row is the same for every spec."""
     render: str | Native | Callable[[RunSpec], Native] | None = None
-    """Native keys and their values; a single name: the key that takes the field's value as it is."""
+    """Native keys and their values; a single name: the key that gets the field's value unchanged."""
     carried_by: Text = ""
-    """The part of xp or of the trainer that carries the field, alone or beside the native keys."""
+    """The part of xp or of the trainer that implements the field, alone or in addition to the native keys."""
     receives: Text = ""
-    """A description in place of the native keys and of `carried_by`; empty: none."""
+    """Description instead of the native keys and `carried_by`; empty: none."""
     note: Text = ""
-    """One sentence on what differs; with a note the support is emulated."""
+    """One sentence about the difference; with a note, the support is emulated."""
     support: Support | Callable[[RunSpec], Support | None] | None = None
-    """Degree of support, where `note` and `refuse` do not decide it."""
+    """Degree of support, if `note` and `refuse` do not determine it."""
     refuse: Callable[[RunSpec], str | None] | None = None
     """Returns why this value cannot run and how to fix it; None if it can run."""
     native: tuple[str, ...] = ()
-    """Native keys of the field that are written elsewhere, or by nobody."""
+    """Native keys of the field that are written elsewhere, or not at all."""
 
     def keys(self, spec: RunSpec) -> Native:
         """The native keys of a spec."""
@@ -56,7 +56,7 @@ def render(rows: Sequence[Row], spec: RunSpec) -> dict[str, Any]:
 
 
 def owners(rows: Sequence[Row], spec: RunSpec) -> dict[str, str]:
-    """Native key -> the field that it belongs to; empty where every run has the same."""
+    """Native key -> its field; empty if the key is the same for every run."""
     return {key: row.field for row in rows for key in (*row.keys(spec), *row.native)}
 
 
@@ -69,13 +69,13 @@ def refusals(rows: Sequence[Row], spec: RunSpec) -> list[Refusal]:
 def meanings(
     rows: Sequence[Row], spec: RunSpec, refused: Sequence[Refusal], written: Callable[[Native], str]
 ) -> dict[str, Meaning]:
-    """Leaf field of the sections `MEANT` -> what becomes of it.
+    """Leaf field of the sections `MEANT` -> its support.
 
     Args:
-        rows: of the backend; each field must have one, or lie below one.
-        spec: whose fields they are.
-        refused: everything that the backend refuses of it.
-        written: native keys as the trainer's user would write them.
+        rows: rows of the backend; each field must have one, or be below one.
+        spec: the spec.
+        refused: all refusals of the spec by the backend.
+        written: formats native keys in the trainer's own syntax.
     """
     by_field = {row.field: row for row in rows}
     reasons = {refusal.field: refusal.reason for refusal in reversed(refused)}
@@ -88,7 +88,7 @@ def meanings(
 
 
 def _upwards(path: str) -> Iterator[str]:
-    """The path itself, then the sections around it."""
+    """The path itself, then its enclosing sections."""
     while path:
         yield path
         path = path.rpartition(".")[0]

@@ -1,4 +1,4 @@
-"""Rows that are the same on every backend, and facts that several backends' rows share."""
+"""Rows that are the same on every backend, and functions that several backends' rows share."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ COMMON = (
     Row("algorithm.name", carried_by="the run's record"),
     Row("evaluation.pass_threshold", carried_by="xp.episode.metrics"),
 )
-"""Fields that xp itself carries on every backend."""
+"""Fields that xp itself implements on every backend."""
 
 
 def refreshed_tasks(spec: RunSpec) -> str | None:
-    """Returns why tasks cannot be selected anew where the trainer takes all prompts before it begins."""
+    """Returns why tasks cannot be selected again with a trainer that reads all prompts before it begins."""
     if all(member.train.refresh_every is None for member in spec.env.members.values()):
         return None
     return (
@@ -32,8 +32,8 @@ def length_rows(key: str, per_step: Callable[[RunSpec], int] = lambda _: 1) -> t
     """Rows of `training.num_steps` and `training.epochs`, of which one is null.
 
     Args:
-        key: by which the trainer is told its steps.
-        per_step: the trainer's steps in one rollout step.
+        key: native key of the number of steps.
+        per_step: number of the trainer's steps in one rollout step.
     """
 
     def steps(spec: RunSpec) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def length_rows(key: str, per_step: Callable[[RunSpec], int] = lambda _: 1) -> t
             steps,
             receives=lambda s: "nothing: training.epochs is set" if s.training.num_steps is None else "",
         ),
-        # With epochs, the stage's program puts it there, once it knows the number of tasks.
+        # With epochs, the stage's program sets it when the number of tasks is known.
         Row(
             "training.epochs",
             lambda s: {} if s.training.epochs is None else {key: None},
@@ -60,7 +60,7 @@ def length_rows(key: str, per_step: Callable[[RunSpec], int] = lambda _: 1) -> t
 
 
 def stale_uncorrected(spec: RunSpec) -> str | None:
-    """Returns why episodes of an older policy cannot be learned from; None if they can, or if none are older."""
+    """Returns why episodes of an older policy cannot be used; None if they can, or if none are older."""
     is_corrected = spec.algorithm.importance_correction is not ImportanceCorrection.NONE
     if spec.training.max_staleness == 0 or is_corrected:
         return None

@@ -1,4 +1,4 @@
-"""Size of a run: its training episodes, its evaluation episodes, and how many are known before tasks are fetched."""
+"""Size of a run: numbers of training and evaluation episodes, as far as they are known before tasks are fetched."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from xp.tasks.profile import Profile
 
 @dataclass(frozen=True)
 class NumTasks:
-    """Numbers of tasks of the whole mixture; None: not known before the tasks are fetched."""
+    """Numbers of tasks of the whole mixture; None: unknown before the tasks are fetched."""
 
     train: int | None
     held_out: int | None
 
 
 def num_tasks(spec: RunSpec) -> NumTasks:
-    """As the cached task set has them, else as the spec names them."""
+    """Numbers of tasks from the cached task set, else from the spec."""
     try:
         counts = read_manifest(Path(spec.outputs, task_set_place(spec))).counts
     except (OSError, ValueError):
@@ -36,7 +36,7 @@ def num_tasks(spec: RunSpec) -> NumTasks:
 
 
 def named_tasks(spec: RunSpec) -> NumTasks:
-    """Numbers of tasks that the spec gives by itself, as numbers or as lists."""
+    """Numbers of tasks that the spec states, as numbers or as lists."""
     members = spec.env.members
     by_profile = {
         name: len(_selected(profile, members[name].train)[: members[name].train.num_tasks])
@@ -52,7 +52,7 @@ def _selected(profile: Profile, wanted: SelectionSpec) -> tuple[int, ...]:
 
 
 def num_steps(spec: RunSpec) -> int | None:
-    """Rollout steps of the run; None: its epochs' are not known before the tasks are."""
+    """Rollout steps of the run; None: they follow from epochs, and the number of tasks is unknown."""
     training = spec.training
     if training.epochs is None:
         return training.num_steps
@@ -61,7 +61,7 @@ def num_steps(spec: RunSpec) -> int | None:
 
 
 def training_line(spec: RunSpec) -> str:
-    """Length of the run, in one line."""
+    """One line about the length of the run."""
     training, steps = spec.training, num_steps(spec)
     episodes = training.prompts_per_step * training.group_size
     updates = training.updates_per_step * training.passes_per_step
@@ -76,36 +76,36 @@ def training_line(spec: RunSpec) -> str:
 
 @dataclass(frozen=True)
 class Evaluated:
-    """Amount of evaluation in a run."""
+    """Size of the evaluations in a run."""
 
     num_tasks: int
     samples_per_task: int
     before: int
     during: int | None
-    """Evaluations while training, as this backend counts them; None: not known before the steps are."""
+    """Number of evaluations during training on this backend; None: the number of steps is unknown."""
     num_trained: int | None
-    """Episodes of the training."""
+    """Number of training episodes; None: unknown."""
 
     @property
     def episodes(self) -> int:
-        """Episodes of one evaluation."""
+        """Number of episodes of one evaluation."""
         return self.num_tasks * self.samples_per_task
 
     @property
     def total(self) -> int | None:
-        """Episodes of all evaluations."""
+        """Number of episodes of all evaluations; None: unknown."""
         return None if self.during is None else self.episodes * (self.before + self.during + 1)
 
     @property
     def share(self) -> float | None:
-        """Share of the evaluations in all episodes of the run."""
+        """Share of evaluation episodes among all episodes of the run; None: unknown."""
         if self.total is None or self.num_trained is None:
             return None
         return self.total / (self.total + self.num_trained)
 
 
 def evaluated(spec: RunSpec) -> Evaluated | None:
-    """None where the number of held-out tasks is not known yet, or nothing is held out."""
+    """Size of the evaluations; None if the number of held-out tasks is unknown, or nothing is held out."""
     from xp.backends.base import render_module
 
     held_out, size, training = num_tasks(spec).held_out, rounds(spec), spec.training
@@ -123,7 +123,7 @@ def evaluated(spec: RunSpec) -> Evaluated | None:
 
 
 def evaluation_line(spec: RunSpec) -> str:
-    """The evaluations of a run in one line: tasks, times, and their share of all episodes."""
+    """One line about the evaluations of a run: tasks, number of evaluations, and their share of all episodes."""
     if not spec.env.is_held_out:
         return "evaluation: none before or after training, since nothing is held out (env.held_out=null)"
     found, every = evaluated(spec), spec.evaluation.every
@@ -146,7 +146,7 @@ def evaluation_line(spec: RunSpec) -> str:
 
 
 def extent_refusals(spec: RunSpec, *, trains: bool) -> Iterator[Refusal]:
-    """Refusals that hold on every backend. A run that trains nothing needs no tasks for its steps."""
+    """Refusals that are the same on every backend; `trains` False: no tasks are needed for steps."""
     wanted, training, known = spec.evaluation.num_tasks, spec.training, num_tasks(spec)
     if wanted is not None and known.held_out is not None and wanted > known.held_out:
         way_out = f"set {known.held_out}, or null for all" if known.held_out else "set it to null"
@@ -162,7 +162,7 @@ def _named(selection: SelectionSpec | HeldOutSpec) -> int | None:
 
 
 def _held_out(member: EnvMember) -> int | None:
-    """A share is not known before it is chosen: its num_tasks only bounds it."""
+    """Number of a member's held-out tasks; None for a share, whose num_tasks is only a bound."""
     wanted = member.held_out
     if wanted is None:
         return 0

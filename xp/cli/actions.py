@@ -21,7 +21,7 @@ SIMPLE: Final = {
     "trust": "mark a run from elsewhere as your own",
     "resume": "continue from the last checkpoint",
 }
-"""Actions on one run."""
+"""Action on one run -> its line of help."""
 
 
 def _actions(parser: argparse.ArgumentParser) -> Actions:

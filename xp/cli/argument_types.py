@@ -17,7 +17,7 @@ class Parser(argparse.ArgumentParser):
         if self.description:
             self.description = folded(self.description)
         if any(action.dest == "overrides" and action.nargs == "*" for action in self._actions) and not self.epilog:
-            self.epilog = groups()  # read from the files only when somebody asks
+            self.epilog = groups()  # reads the files, so only for --help
         elif self.epilog == EPILOG:
             self.epilog = f"{EPILOG}\n{groups()}"
         return super().format_help()
@@ -34,14 +34,14 @@ def directory(text: str) -> Path:
 
 
 def count(text: str) -> int:
-    """A whole number from 1 on."""
+    """Argument type: a whole number of at least 1."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 on")
     return int(text)
 
 
 def amount(text: str) -> float:
-    """A number above 0."""
+    """Argument type: a number above 0."""
     try:
         value = float(text)
     except ValueError:

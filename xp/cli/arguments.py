@@ -21,11 +21,11 @@ class Command:
     """One command."""
 
     help: str
-    """One line, for the list of commands."""
+    """One line of help, for the list of commands."""
     add: Add
     """Adds its arguments."""
     takes_overrides: bool = True
-    """True if its arguments are `group=option` and `key=value`; an unknown flag may then be a key of another tool."""
+    """True if its arguments are `group=option` and `key=value`; an unknown flag may then be another tool's key."""
 
 
 def _sweep(parser: argparse.ArgumentParser) -> None:

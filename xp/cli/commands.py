@@ -26,7 +26,7 @@ from xp.spec import RunSpec
 
 
 def run(asked: Namespace) -> int:
-    """Plan everything, refuse what is illegal, then run it: one run, or one after the other for a sweep."""
+    """Plans all runs, refuses illegal ones, then runs them in order."""
     if asked.cfg:
         return show_config(asked)
     if not asked.multirun:
@@ -41,7 +41,7 @@ def run(asked: Namespace) -> int:
 
 
 def prepare(asked: Namespace) -> int:
-    """Task preparation alone; where the model is on this machine, its chat template is held against the tasks."""
+    """Prepares tasks; checks the model's chat template against them if the model is on this machine."""
     from xp.doctor.template import hold_against_tasks
 
     plans = [build_preparation(spec, new_run_id(spec)) for spec in specs_of(asked)]
@@ -51,7 +51,8 @@ def prepare(asked: Namespace) -> int:
 
 
 def evaluate(asked: Namespace) -> int:
-    """Held-out episodes with a run's model (`run=RUN`), its checkpoint of a step (`checkpoint=STEP`), or the spec's."""
+    """Plays held-out episodes with a run's model (`run=RUN`), its checkpoint (`checkpoint=STEP`), or the spec's
+    model."""
     given, overrides = split_off(("run", "checkpoint"), asked.overrides)
     step = given.get("checkpoint")
     if "run" not in given:
@@ -78,7 +79,7 @@ def evaluate(asked: Namespace) -> int:
 
 
 def plan(asked: Namespace) -> int:
-    """Show what would run."""
+    """Prints the plan and runs nothing."""
     from xp.cli.display import arithmetic, console, plan_json, show_plan
 
     if asked.cfg:
@@ -156,7 +157,7 @@ def runs(asked: Namespace) -> int:
 
 
 def search(asked: Namespace) -> int:
-    """Let Optuna look within the given ranges for what ends in the highest held-out reward, one run after the other."""
+    """Searches the given ranges with Optuna for the highest held-out reward, one run after the other."""
     from xp.compose.search import search as run_trials
     from xp.runs.sweep import held_out_reward
 
@@ -173,7 +174,7 @@ def search(asked: Namespace) -> int:
 
 
 def install(asked: Namespace) -> int:
-    """Make the Python that the spec's trainer needs."""
+    """Installs the Python environment of the spec's trainer."""
     from xp.cli.install import cannot_run_here, why_not
     from xp.cli.install import install as make
 
@@ -187,7 +188,7 @@ def install(asked: Namespace) -> int:
 
 
 def env(asked: Namespace) -> int:
-    """Environments: check one, or each of a mixture; begin one; list them."""
+    """Environments: check one or each of a mixture, create one, list them."""
     if asked.action == "new":
         from xp.cli.env_new import new_command
 
@@ -202,21 +203,21 @@ def env(asked: Namespace) -> int:
 
 
 def evaluate_any(asked: Namespace) -> int:
-    """Any model on any environment, with statistics; or the list of evaluations."""
+    """Evaluates any model on any environment, or lists evaluations."""
     from xp.cli.evaluation import eval_command
 
     return eval_command(asked)
 
 
 def report(asked: Namespace) -> int:
-    """One page of runs as a file."""
+    """Writes the report of runs to a file."""
     from xp.cli.report import report_command
 
     return report_command(asked)
 
 
 def view(asked: Namespace) -> int:
-    """The same page, served to this machine's browser."""
+    """Serves the report of runs on this machine."""
     from xp.cli.report import view_command
 
     return view_command(asked)
@@ -240,4 +241,4 @@ HANDLERS: Mapping[str, Callable[[Namespace], int]] = {
     "view": view,
     "completion": completion,
 }
-"""Command -> what it does with its arguments; returns the exit code."""
+"""Command -> function that takes the arguments and returns the exit code."""

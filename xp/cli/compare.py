@@ -1,4 +1,4 @@
-"""`python -m xp runs compare`: a table for each environment, best run first, and what may be said of the best."""
+"""`python -m xp runs compare`: a table for each environment, best run first, and a sentence about the best run."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ RANKS: Final = {
         )
     )
 }
-"""Column -> its rank, after that of the keys that differ."""
+"""Column -> its rank (`xp.cli.table.Column`); keys that differ come before."""
 
 
 def compare(outputs: Path, names: Sequence[str], form: str | None) -> None:
-    """Runs by their held-out reward, best first.
+    """Prints runs by their held-out reward, best first.
 
     Args:
         outputs: the outputs root.
-        names: of the runs, beginnings of them, or patterns; none: all.
-        form: csv, markdown, json; None: a table for each environment.
+        names: names of runs, beginnings of names, or patterns; none: all runs.
+        form: csv, markdown or json; None: a table for each environment.
     """
     lines = leaderboard(outputs, names)
     if form == "json":
@@ -45,7 +45,7 @@ def compare(outputs: Path, names: Sequence[str], form: str | None) -> None:
 
 
 def compare_existing(outputs: Path, names: Sequence[str]) -> None:
-    """The same of those runs that have a record: a sweep may have been cut."""
+    """Compares those of the runs that have a record, since a sweep may have been interrupted."""
     found = [name for name in names if (outputs / "runs" / name / "run.json").is_file()]
     if len(found) > 1:
         print()
@@ -53,7 +53,7 @@ def compare_existing(outputs: Path, names: Sequence[str]) -> None:
 
 
 def show(outputs: Path, lines: Sequence[RunRow]) -> None:
-    """A table and a sentence for each environment."""
+    """Prints a table and a sentence for each environment."""
     envs = list(dict.fromkeys(line.env for line in lines))
     for env in envs:
         own = [line for line in lines if line.env == env]

@@ -17,7 +17,7 @@ def script(shell: str) -> str:
 
 
 def complete() -> None:
-    """Answer a shell that asks for completions, and end the process."""
+    """Prints completions if a shell requests them, and then ends the process."""
     import argcomplete
 
     from xp.cli.arguments import COMMANDS
@@ -30,7 +30,7 @@ def complete() -> None:
 
 
 def _give_completers(parser: Any) -> None:
-    """Set what completes each argument of a parser and of its subparsers, by the argument's name."""
+    """Sets the completer of each argument of a parser and its subparsers, by the argument's name."""
     by_name = {"overrides": words, **dict.fromkeys(("run", "runs", "names"), _runs)}
     by_name |= dict.fromkeys(("key", "keys", "keep"), _task_sets)
     for action in parser._actions:
@@ -41,7 +41,7 @@ def _give_completers(parser: Any) -> None:
 
 
 def _outputs() -> Path:
-    """The outputs root that the line names, or the usual one."""
+    """The outputs root in the command line, else the default one."""
     given = [word for word in os.environ.get("COMP_LINE", "").split() if word.startswith("outputs=")]
     return Path(given[-1].partition("=")[2] if given else "outputs")
 
@@ -57,7 +57,7 @@ def _task_sets(**_: Any) -> Iterator[str]:
 
 
 def _with_command(line: str, commands: Iterable[str]) -> dict[str, str]:
-    """The line with `run` put in where it begins with an override; argcomplete knows no default command."""
+    """The line with `run` inserted if it begins with an override, since argcomplete has no default command."""
     program, _, rest = line.partition(" ")
     first, is_more, _ = rest.partition(" ")
     if first in commands or first.startswith("-") or (not is_more and any(one.startswith(first) for one in commands)):
@@ -82,7 +82,7 @@ def words(prefix: str, **_: Any) -> Iterator[str]:
 
 
 def _values(key: str) -> Iterator[str]:
-    """Values of a key that has a list of them."""
+    """Legal values of a key, if it has a fixed list of them."""
     legal = _keys().get(key)
     if legal is bool:
         yield from ("true", "false")

@@ -1,4 +1,4 @@
-"""The reward curve of a run as a picture, drawn by whoever looks at the run and never by a stage of it."""
+"""Draws the reward curve of a run as a picture; commands call it, stages do not."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from xp.episode.metrics_file import read_metrics
 from xp.runs.held_out import HeldOutResult, read_held_out
 
 WINDOW = 5
-"""Steps of the moving average."""
+"""Number of steps of the moving average."""
 PICTURE = "reward_curve.png"
 
 
 def picture_of(run: Path, evaluation: Path, warn: Callable[[str], None]) -> Path | None:
-    """Draw the reward curve beside an evaluation unless it is there; None, with a warning, where that fails.
+    """Draws the reward curve beside an evaluation, unless it exists; returns None, with a warning, if that fails.
 
     Args:
         run: the run's directory, which holds metrics.jsonl.
         evaluation: its evaluation.json.
-        warn: takes one sentence.
+        warn: receives one sentence.
     """
     target = evaluation.with_name(PICTURE)
     if target.exists():
@@ -29,7 +29,7 @@ def picture_of(run: Path, evaluation: Path, warn: Callable[[str], None]) -> Path
         return None
     try:
         draw_curve(run / "metrics.jsonl", read_held_out(evaluation), target)
-    except Exception as error:  # a missing library, a full disk, odd metrics: the run is whole without its picture
+    except Exception as error:  # a missing library, a full disk, odd metrics: the run is complete without its picture
         warn(f"no reward curve: {type(error).__name__}: {error}")
         return None
     return target

@@ -1,4 +1,4 @@
-"""`python -m xp runs diagnose RUN`: a verdict with an exit code of its own, and what was seen."""
+"""`python -m xp runs diagnose RUN`: a verdict with its own exit code, and the symptoms."""
 
 from __future__ import annotations
 

@@ -25,21 +25,21 @@ if TYPE_CHECKING:
 
 
 def console(*, stderr: bool = False) -> Console:
-    """The terminal; plain text where output is not one."""
+    """Console for output: styled on a terminal, else plain text."""
     from rich.console import Console
 
     return Console(stderr=stderr, highlight=False, soft_wrap=True)
 
 
 def live_console() -> Console:
-    """The terminal for what is drawn again and again: moves of the cursor go through, which `console` writes out."""
+    """Console for output that is redrawn: it allows moves of the cursor, which `console` escapes."""
     from rich.console import Console
 
     return Console(file=_Redrawn(), highlight=False)  # type: ignore[arg-type]
 
 
 class _Redrawn:
-    """Standard output, with colours and moves of the cursor and no other control."""
+    """Standard output that allows colours and moves of the cursor, but no other control characters."""
 
     def __init__(self) -> None:
         self._stream = getattr(sys.stdout, "stream", sys.stdout)
@@ -53,7 +53,7 @@ class _Redrawn:
 
 
 def show_plan(plan: Plan, outputs: Path, *, with_files: bool) -> None:
-    """Everything that would run, and nothing of it run."""
+    """Prints a plan without running it."""
     from xp.backends.base import render_module
     from xp.planning.memory import memory_lines
     from xp.planning.splits import held_out_lines, profile_lines
@@ -88,7 +88,8 @@ def show_plan(plan: Plan, outputs: Path, *, with_files: bool) -> None:
 
 
 def plan_json(plan: Plan) -> str:
-    """A plan for programs, with its memory, which depends on the outputs root and so is no part of the plan."""
+    """A plan as JSON, with its estimate of memory, which is no part of the plan since it depends on the outputs
+    root."""
     from xp.planning.memory import memory_json
 
     content = json.loads(plan.to_json()) | {"memory": memory_json(plan.spec, Path(plan.spec.outputs))}
@@ -96,7 +97,7 @@ def plan_json(plan: Plan) -> str:
 
 
 def submitted(plan: Plan, outputs: Path) -> Mapping[str, str]:
-    """Files that the plan's launcher would submit: path -> text; empty if the launcher starts the jobs itself."""
+    """Files that the launcher would submit: path -> text; empty if the launcher starts the jobs itself."""
     from xp.launchers.base import Context, Showing
     from xp.launchers.choice import make_launcher
 
@@ -109,9 +110,9 @@ def submitted(plan: Plan, outputs: Path) -> Mapping[str, str]:
 
 
 def code_of(plan: Plan) -> list[str]:
-    """Names of the user's code that a run imports or starts, beside xp and the trainer.
+    """Names of the user's code that a run imports or starts, in addition to xp and the trainer.
 
-    A spec from others may name any code.
+    Check them before you run another person's spec: it may name any code.
     """
     from xp.backends.stages.episode import user_modules
 
@@ -128,7 +129,7 @@ def code_of(plan: Plan) -> list[str]:
 
 
 def title(plan: Plan) -> str:
-    """The run in one line."""
+    """One line about the run."""
     spec = plan.spec
     mix = "+".join(spec.env.members)
     return (
@@ -144,14 +145,14 @@ def stand_in_lines(plan: Plan) -> list[str]:
 
 
 def notice_lines(plan: Plan) -> list[str]:
-    """Facts about a run that nobody may overlook: replaced parts, and commands without isolation."""
+    """Important facts about a run: replaced parts, and commands without isolation."""
     from xp.planning.sandbox import sandbox_lines
 
     return [*stand_in_lines(plan), *sandbox_lines(plan.spec)]
 
 
 def arithmetic(plan: Plan) -> list[str]:
-    """The batch geometry in words; the second line is the size of the run."""
+    """The batch shape as text; the second line is the size of the run."""
     from xp.backends.batch import arithmetic as batch_arithmetic
     from xp.backends.extent import evaluation_line, training_line
 
@@ -169,7 +170,7 @@ def arithmetic(plan: Plan) -> list[str]:
 
 
 def show_summary(plan: Plan, outputs: Path, attempt: int) -> None:
-    """The few lines at the end of a run: what was trained, reward before and after, where everything lies."""
+    """Prints the summary at the end of a run: the training, reward before and after, and paths of its files."""
     from xp.cli.places import episodes_line, report_line, written_report
     from xp.planning.splits import held_out_lines
 
@@ -208,7 +209,7 @@ def show_summary(plan: Plan, outputs: Path, attempt: int) -> None:
 
 
 def _symptoms(plan: Plan, run: Path) -> list[str]:
-    """Symptoms in the metrics of a training, first of all that its rewards never varied."""
+    """Symptoms in the metrics of a training; rewards that never varied come first."""
     from xp.diagnosis.history import Facts, History
     from xp.diagnosis.rules import symptoms
     from xp.diagnosis.symptom import Severity
@@ -242,7 +243,7 @@ def _interval(result: HeldOutResult) -> str:
 
 
 def _passes(result: HeldOutResult) -> str:
-    """Evaluations of earlier versions say only how many were perfect."""
+    """Text of the passed share; evaluations of earlier versions have only the share of perfect episodes."""
     if result.pass_share is None or result.pass_threshold in (None, FULL_REWARD):
         return "" if result.perfect_share is None else f", {result.perfect_share:.0%} with full reward"
     return f", {result.pass_share:.0%} with a reward of at least {result.pass_threshold:g}"

@@ -1,4 +1,4 @@
-"""`python -m xp env check`: from the command line to a report for each environment of a mixture."""
+"""`python -m xp env check`: a report for each environment of a mixture."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ CLASS: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
 def env_command(words: Sequence[str], seconds: int, *, as_json: bool) -> int:
-    """Check environments; the exit code is ENVIRONMENT where one cannot be trained on or the time was too short.
+    """Checks environments; the exit code is ENVIRONMENT if one cannot be trained on or the time was too short.
 
     Args:
-        words: what to check, then `tasks=N`, `tokenizer=DIR` and overrides.
+        words: the environment, then `tasks=N`, `tokenizer=DIR` and overrides.
         seconds: time limit.
-        as_json: print the reports as JSON.
+        as_json: whether the reports are printed as JSON.
     """
     given, rest = split_off(("tasks", "tokenizer"), words)
     if not rest:
@@ -64,7 +64,7 @@ def _check_member(
 ) -> EnvReport:
     member, group_size = spec.env.members[name], spec.training.group_size
     rules = env_config(name, member, spec)
-    # A fault is what is looked for, so that no second session hides it.
+    # The check must find faults, so no retry on a second session may hide one.
     rules = replace(rules, limits=replace(rules.limits, retries_per_episode=0))
     found, raised = Measured(), list[BaseException]()
     providers: list[Provider] = []
@@ -98,12 +98,12 @@ def _check_member(
 
 
 def _split(member: EnvMember, splits: Sequence[str]) -> str:
-    """The one to play: of the training splits, or whatever an environment has that trains nothing."""
+    """The split to play: a training split, or any split of an environment without training tasks."""
     return next((split for split in (*member.train.split, *splits) if split in splits), "train")
 
 
 def token_counter(directory: str, rules: Chat) -> Callable[[Sequence[Message], str], int]:
-    """Counts a prompt's tokens by the tokenizer of a Hugging Face directory; raises XpError if there is none."""
+    """Makes a counter of a prompt's tokens with a Hugging Face directory's tokenizer; raises XpError if it has none."""
     from transformers import AutoTokenizer
 
     from xp.episode.tokens import ChatTokens
@@ -133,7 +133,7 @@ def show(one: EnvReport) -> None:
 
 
 def _as_overrides(rest: Sequence[str]) -> list[str]:
-    """A bare target becomes the option for any environment of its kind; what follows stays as it is."""
+    """Replaces a bare target by the option for its kind of environment; other words are unchanged."""
     target, others = rest[0], list(rest[1:])
     if "=" in target.partition("://")[0]:
         return list(rest)
@@ -149,7 +149,7 @@ def _as_overrides(rest: Sequence[str]) -> list[str]:
 
 
 def _environ(spec: RunSpec) -> dict[str, str]:
-    """This process's variables and the declared secrets under the names by which a job sees them."""
+    """This process's variables, and the declared secrets under their names in a job."""
     secrets = episode_secrets(spec)
     values = resolve(sorted(set(secrets.values())))
     return {**os.environ, **{name: values[variable] for name, variable in secrets.items()}}

@@ -1,4 +1,4 @@
-"""`python -m xp env list`: which environments are installed, what each needs, and on wish its splits and tools."""
+"""`python -m xp env list`: installed environments, their requirements, and optionally their splits and tools."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ HOSTED_NEEDS: Final = {
     "verifiers": "package verifiers",
     "inspect": "package inspect_ai",
 }
-"""Provider -> what a Python of the run must have for it."""
+"""Provider -> package that the run's Python must have for it."""
 
 
 @dataclass(frozen=True)
@@ -44,16 +44,16 @@ class InstalledEnvironment:
     """Providers of its members."""
     max_turns: int | None
     needs: Sequence[str]
-    """Keys, programs, packages and addresses that a run must be given."""
+    """Keys, programs, packages and addresses that a run needs."""
     splits: Mapping[str, int] | None = None
-    """Split -> tasks; None: not opened."""
+    """Split -> number of tasks; None: the environment was not opened."""
     tools: Sequence[str] | None = None
     fault: str | None = None
-    """Reason why it could not be opened."""
+    """Reason why the environment could not be opened."""
 
 
 def list_command(config_dirs: Sequence[Path], *, is_opened: bool, as_json: bool) -> int:
-    """Print the list."""
+    """Prints the list of environments."""
     found = listed(config_dirs, is_opened=is_opened)
     if as_json:
         print(json.dumps([asdict(one) for one in found], indent=2))
@@ -63,11 +63,11 @@ def list_command(config_dirs: Sequence[Path], *, is_opened: bool, as_json: bool)
 
 
 def listed(config_dirs: Sequence[Path], *, is_opened: bool) -> Iterator[InstalledEnvironment]:
-    """Every option, sorted by name.
+    """Yields every option of the group `env`, sorted by name.
 
     Args:
-        config_dirs: of the user's own options.
-        is_opened: open those that need nothing, and ask them for splits and tools.
+        config_dirs: directories with the user's own options.
+        is_opened: whether environments without requirements are opened, to list their splits and tools.
     """
     for name in options("env", config_dirs):
         try:
@@ -83,7 +83,7 @@ def listed(config_dirs: Sequence[Path], *, is_opened: bool) -> Iterator[Installe
 
 
 def _row(one: InstalledEnvironment) -> Mapping[str, Any]:
-    """Cells for a person: needs without the explanations in brackets, which --json has."""
+    """Cells of the table: needs without the explanations in brackets, which --json has."""
     splits = ", ".join(f"{split} {size:,}" for split, size in (one.splits or {}).items())
     tools = "" if one.tools is None else f"; tools: {', '.join(one.tools) or 'none'}"
     return {
@@ -96,7 +96,7 @@ def _row(one: InstalledEnvironment) -> Mapping[str, Any]:
 
 
 def _what_is_missing(error: str) -> str:
-    """The last clause of a fault, which says what to give."""
+    """Last clause of a fault, which names the missing value."""
     text = error.splitlines()[0]
     if "give exactly one of " in text:
         return text.rpartition("give exactly one of ")[2].replace(" and ", " or ")

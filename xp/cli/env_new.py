@@ -1,4 +1,4 @@
-"""`python -m xp env new NAME`: an environment that works, with its test, for its author to change."""
+"""`python -m xp env new NAME`: creates a working environment and its test, to be edited."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ WORDS: Final = {
     "openenv": ("env=openenv", "env.serve={module}:{cls}", "env.rows={module}:rows"),
     "verifiers": ("env=verifiers", "env.target={module}"),
 }
-"""Kind -> how xp is told of such an environment."""
+"""Kind -> overrides that select such an environment."""
 
 
 def new_command(name: str, kind: str) -> int:
-    """Begin an environment in the current directory and say what to do next."""
+    """Creates an environment in the current directory and prints the next steps."""
     words = " ".join(new_environment(name, kind, Path.cwd()))
     print(f"wrote {name}.py and test_{name}.py")
     for command in (f"pytest test_{name}.py", f"xp env check {words}", f"xp {words}"):
@@ -34,10 +34,10 @@ def new_command(name: str, kind: str) -> int:
 
 
 def new_environment(name: str, kind: str, folder: Path) -> list[str]:
-    """Write `NAME.py` and `test_NAME.py` into a folder; gives the words by which xp plays it.
+    """Writes `NAME.py` and `test_NAME.py` into a folder; returns the overrides that select the environment.
 
     Raises:
-        XpError: CONFIG for a name that is no module's of one's own, or a file that is there already.
+        XpError: CONFIG for a name that cannot be a new module's, or a file that exists already.
     """
     cls = "".join(part.capitalize() for part in name.split("_"))
     if not NAME.fullmatch(name) or keyword.iskeyword(name):

@@ -61,6 +61,6 @@ def groups() -> str:
 
 
 def folded(text: str, indent: int = 0) -> str:
-    """Text as lines for the terminal, further ones indented; no name is broken."""
+    """Text wrapped for the terminal, continuation lines indented; names are not split."""
     width = max(60, get_terminal_size().columns - 2)
     return fill(text, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)

@@ -34,7 +34,7 @@ def add_episode(parser: argparse.ArgumentParser) -> None:
 
 
 def show_episode(asked: Namespace) -> int:
-    """Print the episode that the arguments mean; of several, the first."""
+    """Prints the first episode that matches the arguments."""
     from xp.cli.display import console
     from xp.report.episodes import EpisodeIndex
     from xp.runs.named import named_runs
@@ -66,7 +66,7 @@ def show_episode(asked: Namespace) -> int:
 
 
 def _chosen(index: EpisodeIndex, asked: Namespace) -> tuple[int, int]:
-    """Number of the episode, and how many more the arguments match."""
+    """Number of the chosen episode, and number of further matches."""
     from xp.report.selection import ranked
 
     rows = index.rows
@@ -106,7 +106,7 @@ def _few(values: Sequence[int]) -> str:
 
 
 def _lines(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Style and text of each part, in order; a call stands below the message that made it."""
+    """Style and text of each part, in order; a call follows the message that contains it."""
     from xp.report.detail import detail
 
     found = detail(record)

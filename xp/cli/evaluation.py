@@ -1,4 +1,4 @@
-"""`python -m xp eval`: each model on each environment, played or gone on with, and one table of them all."""
+"""`python -m xp eval`: evaluates each model on each environment, or resumes, and prints one table."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from xp.spec import RunSpec
 
 
 def eval_command(asked: Namespace) -> int:
-    """Evaluate, or list what was evaluated; the exit code is UNHEALTHY where too many episodes are void."""
+    """Evaluates, or lists evaluations; the exit code is UNHEALTHY if too many episodes are void."""
     if asked.overrides[:1] == ["list"]:
         return show_list(asked, outputs_of(asked.overrides), asked.overrides[1:])
     read_words = read(asked.overrides, asked.config_dir)
@@ -52,7 +52,7 @@ def eval_command(asked: Namespace) -> int:
 
 
 def show_paired(asked: Namespace) -> int:
-    """Evaluations task by task: difference, interval, tests, and what was found in a sentence."""
+    """Prints evaluations compared task by task: difference, interval, tests, and a sentence with the result."""
     if not asked.names:
         raise XpError("compare --paired: name a RUN (before against after training), or two runs or evaluations")
     if asked.csv or asked.markdown:
@@ -70,7 +70,7 @@ def show_paired(asked: Namespace) -> int:
 
 
 def paired_lines(one: Paired) -> list[str]:
-    """A comparison for people."""
+    """A comparison as lines of text."""
     passes = one.passes
     left_out = f", {one.num_left_out} left out as void" if one.num_left_out else ""
     interval = "" if one.low is None else f", 95 % interval {one.low:+.3f} to {one.high:+.3f}"
@@ -88,7 +88,7 @@ def paired_lines(one: Paired) -> list[str]:
 
 
 def show_list(asked: Namespace, outputs: Path, words: Sequence[str]) -> int:
-    """Every evaluation below the outputs root, oldest first; as JSON or a table those that have a result."""
+    """Prints every evaluation below the outputs root, oldest first, as JSON or a table of those with a result."""
     if strange := [word for word in words if not word.startswith("outputs=")]:
         raise XpError(f"{strange[0]}: eval list takes only outputs=DIR, --json, --markdown and --latex")
     if asked.again or asked.budget_usd is not None or asked.max_tokens_total is not None or asked.config_dir:
@@ -109,7 +109,7 @@ def show_list(asked: Namespace, outputs: Path, words: Sequence[str]) -> int:
 
 
 def show_table(results: Sequence[dict[str, Any]]) -> None:
-    """The table, and below it what does not fit into one."""
+    """Prints the table, and notes below it."""
     from rich.table import Table
 
     out = console()
@@ -138,7 +138,7 @@ def _show(asked: Namespace, results: Sequence[dict[str, Any]], outputs: Path) ->
 
 
 def _judge(specs: Sequence[RunSpec], results: Sequence[dict[str, Any]]) -> int:
-    """OK, or UNHEALTHY with a message."""
+    """Returns OK, or UNHEALTHY with a message on standard error."""
     for spec, one in zip(specs, results, strict=True):
         found, most = one["summary"], spec.training.max_void_fraction
         if found["num_void"] > most * found["num_episodes"]:

@@ -1,4 +1,4 @@
-"""One field of a spec: its value, where it comes from, what it means, and what each backend makes of it."""
+"""Explains one field of a spec: value, origin, meaning, and what each backend receives."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Field:
     """A key of the spec."""
 
     path: str
-    """As the user types it."""
+    """Key path as the user types it."""
     value: Any
     meaning: str
-    """Its docstring."""
+    """The field's docstring."""
     legal: str
 
 
@@ -35,14 +35,14 @@ def explain(
     overrides: Sequence[str],
     config_dirs: Sequence[Path] = (),
 ) -> Iterator[str]:
-    """The answer, line by line; raises XpError for a key that does not exist.
+    """Yields the explanation's lines; raises XpError for a key that does not exist.
 
     Args:
-        path: of a field, or of a section, whose fields are then listed.
-        spec: as composed.
-        specs: the same overrides on each backend.
-        overrides: of the command line.
-        config_dirs: the user's own.
+        path: key path of a field, or of a section, whose fields are then listed.
+        spec: the composed spec.
+        specs: backend -> spec composed from the same overrides.
+        overrides: overrides of the command line.
+        config_dirs: directories with the user's own options.
     """
     fields = fields_of(spec)
     below = [field for field in fields.values() if field.path.startswith(f"{path}.")]
@@ -67,7 +67,7 @@ def explain(
 
 
 def key_json(path: str, spec: RunSpec) -> list[dict[str, Any]]:
-    """A key, or every key of a section, as objects; raises XpError for one that does not exist."""
+    """A key, or every key of a section, as JSON objects; raises XpError for a key that does not exist."""
     fields = fields_of(spec)
     found = [field for field in fields.values() if field.path == path or field.path.startswith(f"{path}.")]
     if not found:
@@ -81,7 +81,7 @@ def _unknown(path: str, fields: Mapping[str, Field]) -> XpError:
 
 
 def fields_of(spec: RunSpec) -> dict[str, Field]:
-    """Every leaf field, by the key that the user types; of a mixture of one, without the member's name."""
+    """Every leaf field by its key as the user types it; for a single environment, without the member's name."""
     found = {field.path: field for field in _walk(spec, "")}
     if len(spec.env.members) == 1:
         prefix = f"env.members.{next(iter(spec.env.members))}."
@@ -93,7 +93,7 @@ def fields_of(spec: RunSpec) -> dict[str, Field]:
 
 
 def shown(value: Any) -> str:
-    """A value as YAML would have it."""
+    """A value in YAML's syntax."""
     if value is None or isinstance(value, bool):
         return "null" if value is None else str(value).lower()
     if isinstance(value, tuple):
@@ -146,7 +146,7 @@ def _places(path: str, overrides: Sequence[str], config_dirs: Sequence[Path]) ->
 
 
 def comment_of(origin: Origin) -> str:
-    """The comment above the key in the file that says it first."""
+    """The comment above the key in the first file that sets it."""
     if not origin.marks:
         return ""
     lines = origin.marks[0].file.read_text().splitlines()[: origin.marks[0].line - 1]

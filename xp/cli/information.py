@@ -1,4 +1,4 @@
-"""Commands that print what is known and change nothing: parity, explain, doctor, the configuration, completion."""
+"""Commands that only print: parity, explain, doctor, the configuration, completion."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def parity(asked: Namespace) -> int:
 
 
 def _measure(asked: Namespace) -> int:
-    """One recorded batch through the trainers: exit 0 where all that differs is explained."""
+    """Runs one recorded batch through the trainers; returns 0 if every difference is explained."""
     from xp.cli.parity_measure import PROGRAMS, measure, table, unexplained
     from xp.runs.resume import split_off
 
@@ -49,12 +49,12 @@ def _measure(asked: Namespace) -> int:
 
 
 def _is_key(text: str) -> bool:
-    """Returns whether a word names a key; anything else is an override, which composing judges."""
+    """Returns whether a word names a key; any other word is an override, which is checked when composing."""
     return "=" not in text and not text.startswith(("-", "~", "+"))
 
 
 def explain(asked: Namespace) -> int:
-    """Value, origin, meaning and rendering of keys, meaning of metrics: `explain KEY|METRIC ... [overrides]`."""
+    """Explains keys (value, origin, meaning, rendering) and metrics: `explain KEY|METRIC ... [overrides]`."""
     from xp.cli.explain import explain as explained
     from xp.cli.explain import key_json
     from xp.cli.metrics import explain_metric, is_metric, metric_json
@@ -94,7 +94,7 @@ def doctor(asked: Namespace) -> int:
 
 
 def show_config(asked: Namespace) -> int:
-    """The composed configuration as YAML, or one section of it."""
+    """Prints the composed configuration as YAML, or one section of it."""
     import yaml
 
     text = to_yaml(compose(asked.overrides, asked.config_dir))
@@ -112,7 +112,7 @@ def show_config(asked: Namespace) -> int:
 
 
 def completion(asked: Namespace) -> int:
-    """The script that completes xp's words in a shell."""
+    """Prints the script for completion in a shell."""
     from xp.cli.completion import script
 
     print(script(asked.shell))

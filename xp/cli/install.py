@@ -1,4 +1,4 @@
-"""`python -m xp install`: the Python that a spec's trainer needs, made from its lock with uv; whole or not at all."""
+"""`python -m xp install`: installs the Python environment of a spec's trainer from its lock with uv, atomically."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from xp.runtime_locks import AFTER_LOCK, WHOLE, RuntimeLock, directory, installe
 from xp.spec import LauncherName, RunSpec
 
 PYTHONS = ("3.12", "3.11")
-"""Versions that the locks are resolved for, the preferred one first."""
+"""Python versions that the locks are resolved for, the preferred one first."""
 KEPT = ", and downloaded packages are kept in uv's cache"
 
 
 def install(spec: RunSpec, python: str | None = None) -> Path | None:
-    """Make the environment of a spec's trainer, unless it is there.
+    """Installs the environment of a spec's trainer, unless it exists.
 
     Args:
-        spec: decides which lock.
+        spec: the run, which determines the lock.
         python: interpreter to build on; None: one of `PYTHONS`, which uv finds or downloads.
 
     Returns:
-        The environment's interpreter; None where the spec names its own, or runs in xp's.
+        The environment's interpreter; None if the spec names its own, or runs in xp's.
 
     Raises:
-        XpError: RUNTIME where uv or git is missing or failed; nothing that looks installed is left then.
+        XpError: RUNTIME if uv or git is missing or failed; no partial environment is left.
     """
     if sources := install_sources(spec):
         for variable, place in sources.items():
@@ -40,7 +40,7 @@ def install(spec: RunSpec, python: str | None = None) -> Path | None:
 
 
 def _python_of_sources(spec: RunSpec, checkout: Path, python: str | None) -> Path | None:
-    """The checkout's own `.venv`, else one that has the trainer's packages; None where the spec names its own."""
+    """Interpreter of the checkout's `.venv`, else one with the trainer's packages; None if the spec names its own."""
     if spec.backend.runtime.python is not None:
         return None
     own = checkout / ".venv" / "bin" / "python"
@@ -48,7 +48,7 @@ def _python_of_sources(spec: RunSpec, checkout: Path, python: str | None) -> Pat
 
 
 def install_lock(lock: RuntimeLock, python: str | None = None) -> Path:
-    """Make one lock's environment; a second process waits for the first and finds it made."""
+    """Installs one lock's environment; a second process waits for the first."""
     from filelock import FileLock
 
     if (there := installed(lock.key)) is not None:
@@ -58,7 +58,7 @@ def install_lock(lock: RuntimeLock, python: str | None = None) -> Path:
     with FileLock(place.with_name(f".{lock.key}.lock")):
         if (there := installed(lock.key)) is not None:
             return there
-        if place.exists():  # of a build that was cut short
+        if place.exists():  # of an interrupted installation
             shutil.rmtree(place)
         _build(lock, place, python)
         (place / WHOLE).write_text(f"{lock.key}\n", encoding="utf-8")
@@ -66,7 +66,7 @@ def install_lock(lock: RuntimeLock, python: str | None = None) -> Path:
 
 
 def why_not(spec: RunSpec) -> str:
-    """Reason why `install` has nothing to make for a spec, in words."""
+    """Reason why `install` has nothing to do for a spec."""
     runtime = spec.backend.runtime
     if runtime.python is not None:
         return f"the job's Python is backend.runtime.python={runtime.python}"
@@ -77,7 +77,7 @@ def why_not(spec: RunSpec) -> str:
 
 
 def cannot_run_here(spec: RunSpec) -> str | None:
-    """Reason why a run of this spec does not use this machine's environments; None: it does."""
+    """Reason why a run of this spec does not use this machine's environments; None: it uses them."""
     from xp.launchers.node.gpus import visible_gpus
 
     if isinstance(spec.launcher.name, LauncherName) and spec.launcher.name.is_elsewhere:
@@ -100,7 +100,7 @@ def _build(lock: RuntimeLock, place: Path, python: str | None) -> None:
 
 
 def _python(program: list[str]) -> str:
-    """The first of `PYTHONS` that is on the machine, else the first, which uv then downloads."""
+    """The first of `PYTHONS` on this machine, else the first of all, which uv then downloads."""
     find = [*program, "python", "find", "--no-python-downloads"]
     there = (one for one in PYTHONS if subprocess.run([*find, one], capture_output=True, check=False).returncode == 0)
     return next(there, PYTHONS[0])

@@ -1,4 +1,4 @@
-"""`python -m xp install` for trainers that come as checkouts: cloned at their pinned commits, whole or not at all."""
+"""`python -m xp install` for trainers in the form of checkouts, cloned atomically at their pinned commits."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ PYTHON_NAMES = ("python3.12", "python3", "python")
 
 
 def install_sources(spec: RunSpec, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Make the checkouts of a spec's trainer, unless their variables name all of them already.
+    """Makes the checkouts of a spec's trainer, unless variables name all of them already.
 
     Args:
-        spec: decides the addresses and commits.
-        environ: where variables name checkouts of the user's own.
+        spec: the run, which determines addresses and commits.
+        environ: environment with variables that name the user's own checkouts.
 
     Returns:
-        Variable -> directory of each; empty where the trainer comes as packages.
+        Variable -> directory of each checkout; empty if the trainer is installed as packages.
 
     Raises:
-        XpError: RUNTIME where git or uv fails, or a checkout of the user's is at another commit.
+        XpError: RUNTIME if git or uv fails, or the user's own checkout is at another commit.
     """
     if (sources := runtime_checkouts(spec)) is None:
         return {}
@@ -47,7 +47,7 @@ def install_sources(spec: RunSpec, environ: Mapping[str, str] = os.environ) -> d
 
 
 def make_checkouts(sources: Checkouts) -> dict[str, str]:
-    """Variable -> directory of each checkout, made here unless it is there; a second process waits for the first."""
+    """Makes missing checkouts; returns variable -> directory. A second process waits for the first."""
     from filelock import FileLock
 
     place = directory() / sources.key
@@ -55,7 +55,7 @@ def make_checkouts(sources: Checkouts) -> dict[str, str]:
     with FileLock(place.with_name(f".{sources.key}.lock")):
         if there := installed_checkouts(sources.key):
             return there
-        if place.exists():  # of a build that was cut short
+        if place.exists():  # of an interrupted installation
             shutil.rmtree(place)
         for one in sources.checkouts:
             _clone(one, place)
@@ -69,14 +69,14 @@ def make_checkouts(sources: Checkouts) -> dict[str, str]:
 
 
 def interpreter_for(spec: RunSpec, asked: str | None) -> Path:
-    """The Python of a trainer whose packages come with an image, chosen once for all runs with these checkouts.
+    """Chooses the Python of a trainer whose packages come with an image, once for all runs with these checkouts.
 
     Args:
-        spec: of the run.
-        asked: interpreter of the user's; None: the first on PATH that has the trainer's packages.
+        spec: the run.
+        asked: the user's interpreter; None: the first on PATH that has the trainer's packages.
 
     Raises:
-        XpError: RUNTIME where it lacks a package, or no Python on PATH has them all.
+        XpError: RUNTIME if it lacks a package, or no Python on PATH has all of them.
     """
     from xp.planning.plan import build_plan
 
@@ -96,7 +96,7 @@ def interpreter_for(spec: RunSpec, asked: str | None) -> Path:
 
 
 def python_above(candidates: Sequence[str], packages: Sequence[str], place: Path) -> Path:
-    """`place/bin/python`: the first candidate with the packages, and above it what xp adds to an image.
+    """Makes `place/bin/python`: an environment on the first candidate with the packages, with xp's additions.
 
     Args:
         candidates: interpreters, the preferred one first.
@@ -104,7 +104,7 @@ def python_above(candidates: Sequence[str], packages: Sequence[str], place: Path
         place: directory of the checkouts.
 
     Raises:
-        XpError: RUNTIME where each candidate lacks a package that xp does not add.
+        XpError: RUNTIME if each candidate lacks a package that xp does not add.
     """
     added = added_to_image()
     names = {line.partition("==")[0] for line in added}
@@ -113,7 +113,7 @@ def python_above(candidates: Sequence[str], packages: Sequence[str], place: Path
         absent = _lacks(python, packages)
         if not absent:
             program.parent.mkdir(exist_ok=True, parents=True)
-            # A link to the interpreter of a virtual environment would leave its packages behind.
+            # With a link to a virtual environment's interpreter, its packages would be missing.
             write_atomically(program, f'#!/bin/sh\nexec {shlex.quote(python)} "$@"\n')
             program.chmod(0o755)
             return program
@@ -127,7 +127,7 @@ def python_above(candidates: Sequence[str], packages: Sequence[str], place: Path
 
 
 def _is_virtual(python: str) -> bool:
-    """Returns whether an environment above it would not see its packages."""
+    """Returns whether an interpreter is a virtual environment's, whose packages a new one on it would not see."""
     ask = "import sys; sys.exit(sys.prefix == sys.base_prefix)"
     return subprocess.run([python, "-c", ask], check=False).returncode == 0
 
@@ -147,7 +147,7 @@ def _lacks(python: str, packages: Sequence[str]) -> list[str]:
 
 
 def _clone(one: Checkout, place: Path) -> None:
-    """One commit and no history; all of it where the server refuses single commits."""
+    """Clones one commit without history; with history if the server refuses single commits."""
     checkout = place / one.folder
     git = ["git", "-C", str(checkout)]
     run(["git", "init", "--quiet", str(checkout)])
@@ -168,7 +168,7 @@ def _patch(one: Checkout, place: Path) -> None:
 
 
 def _sync(checkout: Path, extra: str, added: Sequence[str]) -> None:
-    """The packages of the checkout's own uv.lock, into its `.venv`, and what xp needs beside them."""
+    """Installs the packages of the checkout's uv.lock, and xp's additional ones, into its `.venv`."""
     run([*uv(), "sync", "--frozen", "--extra", extra, "--project", str(checkout)])
     if added:
         run([*uv(), "pip", "install", "--python", str(checkout / ".venv" / "bin" / "python"), *added])

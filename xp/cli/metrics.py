@@ -1,4 +1,4 @@
-"""The metrics of a run, explained from the table that the code writes them by.
+"""Explains the metrics of a run, from the table in the code.
 
 `python -m xp.cli.metrics` writes docs/metrics.md.
 """
@@ -17,16 +17,16 @@ from xp.errors import XpError, nearest
 from xp.spec import BackendName
 
 ALL: Final = "metrics"
-"""Argument of `explain` for the list of all metrics."""
+"""Argument of `explain` that lists all metrics."""
 
 
 def is_metric(word: str) -> bool:
-    """Returns whether an argument of `explain` names a metric: keys of the spec have no slash."""
+    """Returns whether an argument of `explain` names a metric; keys of the spec have no slash."""
     return "/" in word or word == ALL or bool(_of_last_part(word))
 
 
 def metric_json(name: str) -> list[dict[str, Any]]:
-    """A metric, or all of them, as objects; raises XpError for a metric that xp does not write."""
+    """A metric, or all metrics, as JSON objects; raises XpError for an unknown metric."""
     return [
         {
             "metric": row.name,
@@ -40,7 +40,7 @@ def metric_json(name: str) -> list[dict[str, Any]]:
 
 
 def _found(name: str) -> tuple[str, Metric]:
-    """A metric and its whole name; raises XpError where there is none."""
+    """A metric and its full name; raises XpError for an unknown metric."""
     name = next(iter(_of_last_part(name)), name)
     row = find(name)
     if row is None:
@@ -50,7 +50,7 @@ def _found(name: str) -> tuple[str, Metric]:
 
 
 def explain_metric(name: str) -> Iterator[str]:
-    """The answer, line by line; raises XpError for a metric that xp does not write."""
+    """Yields the explanation's lines; raises XpError for an unknown metric."""
     if name == ALL:
         yield from (f"{row.name}  {row.meaning.split('. ')[0].rstrip('.')}." for row in METRICS)
         return
@@ -97,7 +97,7 @@ An empty cell: the backend does not have the metric."""
 
 
 def metrics_markdown() -> str:
-    """docs/metrics.md as it should be."""
+    """Content of docs/metrics.md."""
     episodes = [row for row in METRICS if row.is_of_episodes]
     others = [row for row in METRICS if not row.is_of_episodes]
     lines = [

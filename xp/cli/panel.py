@@ -35,11 +35,11 @@ _LINE_END = re.compile(r"\r\n|\n|\r(?!\Z)")
 
 @contextmanager
 def screen(run: Path, *, has_panel: bool) -> Iterator[Echo]:
-    """Yields what takes the output of a run's stages: a panel on a terminal, else every line as it comes.
+    """Yields the receiver of the stages' output: a panel on a terminal, else the plain lines.
 
     Args:
-        run: its directory, which may not be there yet.
-        has_panel: whether a terminal may have the panel.
+        run: directory of the run, which may not exist yet.
+        has_panel: whether the panel is shown on a terminal.
     """
     out = live_console()
     if not (has_panel and out.is_terminal and not out.is_dumb_terminal):
@@ -48,7 +48,7 @@ def screen(run: Path, *, has_panel: bool) -> Iterator[Echo]:
     from rich.live import Live
 
     panel = Panel(run)
-    # Nothing else prints meanwhile, and what `rich` puts in the place of standard output has no encoding.
+    # Nothing else prints meanwhile, and the replacement of standard output by `rich` has no encoding.
     with Live(
         get_renderable=panel.view,
         console=out,
@@ -62,7 +62,7 @@ def screen(run: Path, *, has_panel: bool) -> Iterator[Echo]:
 
 
 class Panel:
-    """Current state of a run. The supervisor calls `echo`, the thread of the screen calls `view`."""
+    """Current state of a run. The supervisor calls `echo`, the screen's thread calls `view`."""
 
     def __init__(self, run: Path) -> None:
         self._run = run
@@ -75,7 +75,7 @@ class Panel:
         self._known: tuple[RunRecord, RunProgress | None] | None = None
 
     def echo(self, text: str) -> None:
-        """Takes output of a stage; of a progress bar its last state stays."""
+        """Adds output of a stage; only the last state of a progress bar is kept."""
         with self._lock:
             self._rest += text
             begin = 0
@@ -87,11 +87,11 @@ class Panel:
             self._rest = self._rest[begin:]
 
     def end(self) -> None:
-        """Leaves the lines of the output out of the last view: the summary follows."""
+        """Removes the output's lines from the last view, since the summary follows."""
         self._is_over = True
 
     def view(self) -> Any:
-        """The panel as `rich` draws it."""
+        """The panel for `rich`."""
         from rich.console import Group
         from rich.panel import Panel as Box
         from rich.text import Text
@@ -105,7 +105,7 @@ class Panel:
         return Box(Group(*parts, *body), title=title, title_align="left", border_style="dim")
 
     def _now(self) -> tuple[RunRecord, RunProgress | None] | None:
-        """Record and progress, read again once their files have changed."""
+        """Record and progress, read again when their files change."""
         files = [self._run / FILE, self._run / "metrics.jsonl"]
         try:
             seen = tuple(value for file in files if file.is_file() for value in _stamp(file))
@@ -113,7 +113,7 @@ class Panel:
                 record = read_record(self._run)
                 self._known, self._seen = (record, progress_of(self._run, record)), seen
         except (OSError, XpError):
-            return self._known  # it is being made or written; the next look is in half a second
+            return self._known  # the record is being written; it is read again in half a second
         return self._known
 
 
@@ -133,7 +133,7 @@ def _stages(record: RunRecord) -> Any:
 
 
 def _training(found: RunProgress | None) -> list[str]:
-    """Step with the share that is done and the time left, and the curves."""
+    """Lines with the step, the completed share, the time left, and the curves."""
     if found is None:
         return []
     step = f"{found.step}/{found.num_steps}" if found.num_steps else str(found.step)

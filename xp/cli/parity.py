@@ -1,4 +1,4 @@
-"""One spec on three trainers: what each of them receives of every field, and how well it fits.
+"""One spec on three trainers: what each receives of every field, and how well it supports the field.
 
 `python -m xp.cli.parity` writes docs/parity.md for the reference composition, and what other algorithms change there.
 """
@@ -26,14 +26,14 @@ ALGORITHMS = (
     ("algorithm=ppo", "training.critic_learning_rate=1e-05"),
     ("algorithm=custom", "algorithm.advantage_fn=my_pkg.algorithms:my_advantages"),
 )
-"""On the reference: what brings fields to life that are null or without effect there."""
+"""Overrides of the reference spec under which fields have an effect that are null or unused in it."""
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 SIGNS = {Support.EXACT: "", Support.EMULATED: "≈ ", Support.UNSUPPORTED: "✗ "}
 
 
 @dataclass(frozen=True)
 class ParityRow:
-    """One field."""
+    """Row of one field."""
 
     field: str
     value: str
@@ -41,10 +41,10 @@ class ParityRow:
 
 
 def specs_of(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -> dict[str, RunSpec]:
-    """The same overrides composed for each of xp's backends, and for a plugin's that they choose.
+    """Composes the same overrides for each of xp's backends, and for a plugin's backend if they select one.
 
     Raises:
-        XpError: they do not compose.
+        XpError: the overrides do not compose.
     """
     kept = [text for text in overrides if not text.startswith("backend=")]
     chosen = [text for text in overrides if text.startswith("backend=")]
@@ -55,14 +55,14 @@ def specs_of(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -> dict
 
 
 def rows(specs: Mapping[str, RunSpec]) -> list[ParityRow]:
-    """The table, in the order of the schema."""
+    """Rows of the table, in the order of the schema."""
     meanings = {name: render_module(spec).meanings(spec) for name, spec in specs.items()}
     fields = dict.fromkeys(field for spec in specs.values() for field in meant_fields(spec))
     return [ParityRow(field, _value(field, specs), _of(field, meanings)) for field in fields]
 
 
 def below(table: Sequence[ParityRow], prefixes: Sequence[str]) -> list[ParityRow]:
-    """The rows whose key begins with one of the prefixes, or all; raises XpError for a prefix that no key has."""
+    """Rows whose key begins with one of the prefixes, or all rows; raises XpError for a prefix that no key has."""
     for prefix in prefixes:
         if not any(row.field.startswith(prefix) for row in table):
             raise XpError(f"no key begins with {prefix}{nearest_key(prefix, [row.field for row in table])}")
@@ -70,7 +70,7 @@ def below(table: Sequence[ParityRow], prefixes: Sequence[str]) -> list[ParityRow
 
 
 def as_json(table: Iterable[ParityRow]) -> str:
-    """A list of objects: key, value, and for each backend its support, what it receives, and a note."""
+    """JSON list of objects: key, value, and for each backend its support, what it receives, and a note."""
     return json.dumps(
         [
             {"key": row.field, "value": row.value}
@@ -86,7 +86,7 @@ def as_json(table: Iterable[ParityRow]) -> str:
 
 
 def lines(table: Iterable[ParityRow]) -> Iterator[str]:
-    """The table for a terminal: a field, then one line a backend, the fit before what it receives."""
+    """Lines for a terminal: a field, then one line per backend with its support and what it receives."""
     for row in table:
         yield f"{row.field} = {row.value}"
         for name, meaning in row.meanings.items():
@@ -95,7 +95,7 @@ def lines(table: Iterable[ParityRow]) -> Iterator[str]:
 
 
 def refused(specs: Mapping[str, RunSpec]) -> dict[str, list[str]]:
-    """Reasons why backends refuse the spec; backends that take it are left out."""
+    """Backend -> reasons why it refuses the spec; backends that accept it are left out."""
     found = {name: [str(one) for one in render_module(spec).refusals(spec)] for name, spec in specs.items()}
     return {name: reasons for name, reasons in found.items() if reasons}
 
@@ -103,12 +103,12 @@ def refused(specs: Mapping[str, RunSpec]) -> dict[str, list[str]]:
 def markdown(
     table: Sequence[ParityRow], by_algorithm: Mapping[str, Sequence[ParityRow]], measured: Sequence[str] = ()
 ) -> str:
-    """docs/parity.md.
+    """Makes the text of docs/parity.md.
 
     Args:
-        table: of the reference.
-        by_algorithm: overrides -> the whole table with them, of which the fields of the algorithm are shown.
-        measured: lines on what was measured, after the table.
+        table: rows of the reference spec.
+        by_algorithm: overrides -> all rows with them, of which the algorithm's fields are shown.
+        measured: lines about measurements, after the table.
     """
     counts = {fit: sum(m.support is fit for row in table for m in row.meanings.values()) for fit in Support}
     notes: dict[str, int] = {}
@@ -148,7 +148,7 @@ HEADER = (
 
 
 def reference_markdown() -> str:
-    """docs/parity.md as it should be."""
+    """Content of docs/parity.md."""
     from xp.cli.parity_measure import section
 
     others = {" ".join(one): rows(specs_of([*REFERENCE, *one])) for one in ALGORITHMS}
@@ -177,7 +177,7 @@ def _of(field: str, meanings: Mapping[str, Mapping[str, Meaning]]) -> dict[str, 
 
 
 def _value(field: str, specs: Mapping[str, RunSpec]) -> str:
-    """The value; where the backends' options differ, each one's own."""
+    """The value of a field, or each backend's value if they differ."""
     values = {name: _shown(attrgetter(field)(spec)) for name, spec in specs.items() if field in set(meant_fields(spec))}
     first = next(iter(values.values()))
     others = [f"{name}: {value}" for name, value in values.items() if value != first]

@@ -1,4 +1,4 @@
-"""`python -m xp parity measure`: one recorded batch through each trainer's own code, beside the papers in float64."""
+"""`python -m xp parity measure`: one recorded batch through each trainer's code, compared with float64 formulas."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ TRAINERS = {"trl": "trl", "skyrl": "skyrl", "slime": "sglang"}
 PLACES = RunPaths(run="runs/parity", attempt=1, tasks="tasks/parity")
 SKIPPED = "not measured"
 Cell = dict[str, Any]
-"""Differences by name; or `refused`, SKIPPED, `fault` or `missing` with a sentence."""
+"""Differences by name; or `refused`, SKIPPED, `fault` or `missing`, with a sentence."""
 
 
 @dataclass(frozen=True)
 class ParityMeasure:
-    """The whole measure."""
+    """Result of the whole measurement."""
 
     overrides: tuple[str, ...]
     options: Mapping[str, Mapping[str, Cell]]
@@ -42,15 +42,15 @@ class ParityMeasure:
 
 
 def measure(overrides: Sequence[str], backends: Sequence[str], pythons: Mapping[str, str]) -> ParityMeasure:
-    """Every option on every backend.
+    """Measures every option on every backend.
 
     Args:
-        overrides: of the spec, after the measure's own.
-        backends: names.
-        pythons: backend -> interpreter; the others run in their spec's, or in this one.
+        overrides: overrides of the spec, after the measurement's own.
+        backends: names of backends.
+        pythons: backend -> interpreter; other backends use their spec's, or this one.
 
     Raises:
-        XpError: a backend is none of xp's that can be measured, or a spec does not compose.
+        XpError: a backend cannot be measured, or a spec does not compose.
     """
     if unknown := sorted({*backends, *pythons} - set(PROGRAMS)):
         raise XpError(f"parity measure: {', '.join(unknown)} cannot be measured; expected {', '.join(PROGRAMS)}")
@@ -61,14 +61,14 @@ def measure(overrides: Sequence[str], backends: Sequence[str], pythons: Mapping[
 
 
 def spec_of(option: Option, backend: str, overrides: Sequence[str]) -> RunSpec:
-    """Raises XpError where it does not compose."""
+    """Spec of an option on a backend; raises XpError if it does not compose."""
     own = () if backend == "skyrl" else (f"training.adam_eps={option.adam_eps}",)
     last = (*option.overrides, *option.of_backend.get(backend, ()))
     return compose([f"backend={backend}", *own, *BASE, *OF_BACKEND.get(backend, ()), *overrides, *last])
 
 
 def case_of(option: Option, spec: RunSpec) -> ParityCase:
-    """One option as the backend's program takes it."""
+    """Input of the backend's program for one option."""
     job = next(stage.job for stage in render_module(spec).stages(spec, PLACES) if stage.name == "train")
     config = next(text for path, text in job.files.items() if path.endswith("/train/config.json"))
     sections = {**spec.training.model_dump(mode="json"), **spec.algorithm.model_dump(mode="json")}
@@ -84,7 +84,7 @@ def case_of(option: Option, spec: RunSpec) -> ParityCase:
 
 
 def _of_backend(name: str, overrides: Sequence[str], python: str | None) -> dict[str, Cell]:
-    """Option -> cell. A spec that the backend refuses is no fault: it says that it cannot."""
+    """Option -> cell; a spec that the backend refuses is not a fault."""
     cells: dict[str, Cell] = {}
     cases = []
     for option in OPTIONS:
@@ -108,7 +108,7 @@ def _of_backend(name: str, overrides: Sequence[str], python: str | None) -> dict
 
 
 def _run(backend: str, python: str, work: Work) -> dict[str, Cell]:
-    """The backend's program, in its own Python."""
+    """Runs the backend's program in its own Python."""
     words = [python, "-c", f"import importlib.util as u; raise SystemExit(u.find_spec({TRAINERS[backend]!r}) is None)"]
     try:
         is_there = subprocess.run(words, check=False, capture_output=True).returncode == 0
@@ -135,19 +135,19 @@ def _run(backend: str, python: str, work: Work) -> dict[str, Cell]:
 
 
 def largest(cell: Cell) -> float | None:
-    """The largest difference; None where nothing was measured."""
+    """Largest difference of a cell; None if nothing was measured."""
     values = [value for value in cell.values() if isinstance(value, float)]
     return max(values) if values else None
 
 
 def shown(cell: Cell) -> str:
-    """A cell in a word or two."""
+    """Short text of a cell."""
     value = largest(cell)
     return next(iter(cell)) if value is None else f"{value:.0e}"
 
 
 def unexplained(measured: ParityMeasure) -> list[str]:
-    """Differences above the bar that no option explains, faults, and trainers that are not installed: one a line."""
+    """Lines about faults, trainers that are not installed, and unexplained differences above the bar."""
     why = {option.name: option.why for option in OPTIONS}
     found = []
     for option, cells in measured.options.items():
@@ -166,7 +166,7 @@ def unexplained(measured: ParityMeasure) -> list[str]:
 
 
 def reported(measured: ParityMeasure) -> list[tuple[str, str, float]]:
-    """Backend, metric and its relative difference from the reference's, of the first option."""
+    """Backend, metric and its relative difference from the reference, for the first option."""
     cells = next(iter(measured.options.values()))
     found = []
     for backend, cell in cells.items():
@@ -186,7 +186,7 @@ def table(measured: ParityMeasure) -> list[str]:
 
 
 def section(file: Path) -> list[str]:
-    """The part of docs/parity.md that shows a measure's file; nothing without one."""
+    """The part of docs/parity.md about a file of measurements; empty if there is no file."""
     if not file.exists():
         return []
     said = json.loads(file.read_text(encoding="utf-8"))
@@ -215,7 +215,7 @@ def section(file: Path) -> list[str]:
 
 
 def _of_metrics(measured: ParityMeasure, backends: Sequence[str]) -> list[str]:
-    """Table of what the trainers report of the first option's updates."""
+    """Table of the metrics that the trainers report for the first option's updates."""
     found = {(backend, metric): value for backend, metric, value in reported(measured)}
     lines = [
         "",

@@ -1,4 +1,4 @@
-"""Options that `parity measure` measures, and why a trainer's update differs where it does."""
+"""Options that `parity measure` measures, with reasons for known differences."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BASE = (
     # The engine's log-probabilities are made up.
     *("training.max_logprob_gap=null", "algorithm.dynamic_sampling=false"),
 )
-"""One rollout step of four groups of four, three updates over the whole of it."""
+"""Overrides for one rollout step of four groups of four episodes, with three updates over all of them."""
 OF_BACKEND = {
     "skyrl": ("hardware=cpu",),
     "slime": (
@@ -21,7 +21,7 @@ OF_BACKEND = {
         *("model.architecture.hidden_size=32", "model.architecture.intermediate_size=48"),
         *("model.architecture.num_layers=2", "model.architecture.num_heads=4", "model.architecture.num_kv_heads=2"),
         *("model.architecture.head_dim=8", "model.architecture.vocab_size=96", "model.architecture.rope_theta=10000.0"),
-        # It passes over a step's episodes once: four updates of a group each, instead of three of them all.
+        # Slime has one pass over a step's episodes: four updates of a group each, instead of three of all groups.
         *("training.passes_per_step=1", "training.updates_per_step=4", "training.micro_batch_size=2"),
     ),
 }
@@ -37,12 +37,12 @@ class Option:
     overrides: tuple[str, ...] = ()
     precision: str = "float64"
     adam_eps: float = 1e-4
-    """Large beside a gradient of nearly zero, whose rounding AdamW would else make a step of. SkyRL has no key for it:
-    the measure sets it in the optimizer."""
+    """Adam's epsilon, large compared with rounding errors of a gradient near zero, which AdamW would else scale up to a
+    step. SkyRL has no key for it: the measurement sets it in the optimizer."""
     why: dict[str, str] = field(default_factory=dict)
-    """Backend -> reason, where its update differs by more than the bar."""
+    """Backend -> reason why its update differs by more than the bar."""
     of_backend: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Backend -> overrides after `overrides`."""
+    """Backend -> further overrides, after `overrides`."""
     not_on: dict[str, str] = field(default_factory=dict)
     """Backend -> reason why it is not measured there."""
 
@@ -150,7 +150,7 @@ OPTIONS = (
         Option(
             f"model.lora, rank {rank}",
             (f"model.lora={{rank: {rank}, alpha: 8, dropout: 0, target_modules: null}}",),
-            # xp's rehearsal on a CPU refuses adapters, which are moved to engines; the measure has none.
+            # xp's rehearsal on a CPU refuses adapters, since they go to engines; the measurement has no engine.
             of_backend={"skyrl": ("hardware=a100x1", "backend.attention=sdpa")},
         )
         for rank in (2, 8)
@@ -163,13 +163,13 @@ REPORTED = {
     ("trl", "training/kl"): "TRL's own: a mean of the micro-batches' means",
     ("trl", "training/entropy"): "TRL's own: a mean of the micro-batches' means",
 }
-"""Backend and metric -> reason, where it reports another value than the papers' of the same update."""
+"""Backend and metric -> reason why it reports another value than the formulas for the same update."""
 NOT_MEASURED = {
     "algorithm.dynamic_sampling": "it draws further batches; dapo is measured without it",
     "algorithm=custom": "its advantages are the user's own",
     "backend=skyrl": (
-        "CUDA, NCCL, FlashAttention, bfloat16, and Ray between the trainer and its workers (gloo carries what it would);"
-        " Megatron under SkyRL"
+        "CUDA, NCCL, FlashAttention, bfloat16, Megatron under SkyRL, and Ray between the trainer and its workers (gloo"
+        " carries what it would)"
     ),
     "backend=slime": (
         "CUDA, NCCL, TransformerEngine's attention over packed sequences (torch's own, sequence by sequence), bfloat16,"

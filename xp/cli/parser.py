@@ -1,4 +1,4 @@
-"""Reads a command line: one argparse subparser for each command, so that a flag belongs to its command."""
+"""Parses a command line, with one argparse subparser for each command."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from xp.errors import XpError, nearest
 
 _SECTIONS: Final = ("env", "model", "algorithm", "training", "evaluation", "backend", "hardware", "launcher")
 _KEYS: Final = ("seed", "name", *_SECTIONS)
-"""First words of keys, which are no commands."""
+"""First words of keys, which are not commands."""
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -49,7 +49,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def outputs_of(words: Sequence[str]) -> Path:
-    """The outputs root that a command line names, or the usual one; raises XpError for one that is no local path."""
+    """The outputs root in a command line, else the default one; raises XpError if it is not a local path."""
     return _outputs_of(words)[1]
 
 
@@ -105,10 +105,10 @@ def _flags(parser: argparse.ArgumentParser, name: str) -> dict[str, frozenset[st
 
 
 def _with_action(words: list[str], flags: Mapping[str, frozenset[str]]) -> list[str]:
-    """The words with the action of a command directly behind it; `runs` without one lists.
+    """The words with the action moved directly behind its command; `runs` alone becomes `runs list`.
 
     Raises:
-        XpError: no action is named so.
+        XpError: there is no such action.
     """
     command, *rest = words
     actions = [name.partition(" ")[2] for name in flags if name.startswith(f"{command} ")]
@@ -124,7 +124,7 @@ def _with_action(words: list[str], flags: Mapping[str, frozenset[str]]) -> list[
 
 
 def _is_word(text: str) -> bool:
-    """Returns whether a first argument is meant as a command, and not as a flag or an override."""
+    """Returns whether a first argument is a command, not a flag or an override."""
     return not text.startswith(("-", "~", "+")) and "=" not in text
 
 
@@ -140,7 +140,7 @@ def _no_command(text: str) -> str:
 
 
 def _owners(word: str, called: str, flags: Mapping[str, frozenset[str]]) -> list[str]:
-    """Other commands that have a flag; actions of the same command alone where they have it."""
+    """Commands that have a flag; only actions of the same command, if some have it."""
     flag = word.partition("=")[0]
     found = [name for name, own in flags.items() if flag in own and name != called]
     siblings = [name for name in found if name.startswith(f"{called.partition(' ')[0]} ")]
@@ -148,7 +148,7 @@ def _owners(word: str, called: str, flags: Mapping[str, frozenset[str]]) -> list
 
 
 def _not_taken(word: str, called: str, flags: Mapping[str, frozenset[str]]) -> str:
-    """Message for an argument that a command or an action does not take."""
+    """Message for an argument that a command or action does not accept."""
     see = f"see python -m xp {called} --help"
     flag = word.partition("=")[0]
     if not flag.startswith("-"):
@@ -161,7 +161,7 @@ def _not_taken(word: str, called: str, flags: Mapping[str, frozenset[str]]) -> s
 
 
 def _check_configuration(asked: argparse.Namespace) -> None:
-    """Refuse flags of `--cfg` without it: they would start what they were to show."""
+    """Refuses flags of `--cfg` without `--cfg`, since the command would then start a run."""
     given = [name for name in ("package", "resolve") if getattr(asked, name, None)]
     if given and not asked.cfg:
         value = f" {asked.package}" if given[0] == "package" else ""
@@ -173,7 +173,7 @@ def _check_configuration(asked: argparse.Namespace) -> None:
 
 
 def _with_values(words: Sequence[str], own: frozenset[str]) -> list[str]:
-    """The words, a flag of another program joined with the value after it, so that one answer is given for both."""
+    """The words, with another program's flag joined to its value, so that one message is about both."""
     rest, found = list(words), list[str]()
     while rest:
         word = rest.pop(0)

@@ -1,4 +1,4 @@
-"""Places of what a run leaves behind for people: the texts of its episodes, and its report."""
+"""Paths of a run's files for people: its episodes' texts and its report."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from xp.cli.report import REPORT, write_page
 
 
 def episodes_line(run: Path) -> str | None:
-    """Directory of the newest attempt's trajectories, with the command that shows one; None: there is none."""
+    """Directory of the newest attempt's trajectories, with the command that shows one; None: there are none."""
     found = sorted(run.glob("attempt_*/*/trajectories"), key=lambda place: place.stat().st_mtime)
     if not found:
         return None
@@ -18,14 +18,14 @@ def episodes_line(run: Path) -> str | None:
 
 
 def report_line(run: Path) -> str:
-    """The report that was written, or the command that writes it."""
+    """Path of the report, or the command that writes it."""
     if (run / REPORT).is_file():
         return f"report        {run / REPORT}"
     return f"report        not written yet: python -m xp report {run.name}"
 
 
 def written_report(run: Path, warn: Callable[[str], None]) -> Path | None:
-    """Write the run's report; None, with a warning, where that fails: the run's record is whole without it."""
+    """Writes the run's report; returns None, with a warning, if that fails."""
     try:
         write_page([run], run / REPORT)
     except Exception as error:
@@ -35,7 +35,7 @@ def written_report(run: Path, warn: Callable[[str], None]) -> Path | None:
 
 
 def places_of_failed(run: Path) -> list[str]:
-    """The same of a run that failed; its report is written if any episode was played."""
+    """Lines with the paths of a failed run; its report is written if any episode was played."""
     line = episodes_line(run)
     if line is None:
         return []

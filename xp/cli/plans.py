@@ -1,4 +1,4 @@
-"""Plans of what a command line asks for."""
+"""Plans of the runs in a command line."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from xp.spec import RunSpec
 
 
 def plans_of(asked: Namespace) -> Sequence[Plan]:
-    """Plans of a run, of a resumed one, or of a sweep.
+    """Plans a run, a resumed run, or a sweep.
 
     Raises:
-        XpError: nothing may be planned; the reason and the way out.
+        XpError: the spec is refused; the message says why and how to fix it.
     """
     for line in unread_variables(os.environ):
         print(f"xp: note: {line}", file=sys.stderr)
@@ -35,32 +35,32 @@ def plans_of(asked: Namespace) -> Sequence[Plan]:
 
 
 def plans_of_sweep(asked: Namespace) -> tuple[SweepPlans, list[str]]:
-    """Plans of the points of a sweep that are still to be run, and the runs of the others."""
+    """Plans of a sweep's points that must still run, and the runs of the other points."""
     points = compose_sweep(asked.overrides, asked.config_dir)
     return open_plans([point.spec for point in points], again=asked.again, names=[point.name for point in points])
 
 
 def plan_again(resumed: Resumed) -> Plan:
-    """Plan of a run's next attempt."""
+    """Plans a run's next attempt."""
     return build_again(resumed.spec, resumed.run_id, resumed.attempt, resumed.stages)
 
 
 def specs_of(asked: Namespace) -> list[RunSpec]:
-    """The one of the command line, or every point of a sweep."""
+    """The spec of a command line, or the specs of all points of a sweep."""
     if asked.multirun:
         return [point.spec for point in compose_sweep(asked.overrides, asked.config_dir)]
     return [compose(asked.overrides, asked.config_dir)]
 
 
 def open_plans(specs: Sequence[RunSpec], *, again: bool, names: Sequence[str] = ()) -> tuple[SweepPlans, list[str]]:
-    """Plans of the points that are still to be run, and the runs of the others.
+    """Plans of the points that must still run, and the runs of the other points.
 
-    All are planned before the first one runs, so that illegal ones refuse the sweep, each with its reason.
+    All points are planned before the first one runs, so that a sweep with illegal points starts nothing.
 
     Args:
-        specs: of all points.
-        again: run finished points too.
-        names: of the points, for a refusal; empty: they have none.
+        specs: specs of all points.
+        again: whether finished points run again.
+        names: names of the points, for messages; empty: there are none.
     """
     from xp.cli.display import console
     from xp.runs.sweep import open_points

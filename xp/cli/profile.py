@@ -1,4 +1,4 @@
-"""`python -m xp tasks profile`: the pass rate of each training task, as an evaluation of these tasks measures it."""
+"""`python -m xp tasks profile`: measures the pass rate of each training task by an evaluation."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from xp.security.terminal import shown
 from xp.tasks.profile import pass_share
 
 BINS: Final = 4
-"""Ranges of rates between never and always."""
+"""Number of ranges of rates between never and always."""
 
 
 def profile_command(asked: Namespace) -> int:
-    """Play every training task several times, or go on with it; print how many tasks have which rate.
+    """Plays every training task several times, or resumes; prints the distribution of the pass rates.
 
     Raises:
-        XpError: of an evaluation, and for more than one model or environment.
+        XpError: the evaluation failed, or there is more than one model or environment.
     """
     own = ("eval.tasks=train", f"evaluation.samples_per_task={asked.tries}", f"outputs={asked.outputs}")
     if taken := [word for word in asked.overrides if word.startswith(("eval.tasks=", "evaluation.samples_per_task="))]:
@@ -47,7 +47,7 @@ def profile_command(asked: Namespace) -> int:
 
 
 def rates_of(result: Mapping[str, Any]) -> dict[str, float | None]:
-    """Task -> share of its tries that passed; None: every try was void."""
+    """Task -> share of its episodes that passed; None: every episode was void."""
     threshold = result["playing"]["pass_threshold"]
     return {task: pass_share(one["rewards"], threshold) for task, one in result["tasks"].items()}
 
@@ -73,7 +73,7 @@ def _show(result: Mapping[str, Any], rates: Mapping[str, float | None]) -> None:
 
 
 def _histogram(rates: list[float]) -> list[tuple[str, int]]:
-    """Label and number of tasks: never, ranges between, always."""
+    """Label and number of tasks of each range: never, ranges between, always."""
     between = [rate for rate in rates if 0 < rate < 1]
     edges = [number / BINS for number in range(BINS + 1)]
     ranges = [(f"{low:g} to {high:g}", sum(low <= rate < high for rate in between)) for low, high in pairwise(edges)]

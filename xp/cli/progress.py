@@ -23,13 +23,13 @@ from xp.security.terminal import shown
 
 REWARD: Final = "reward/avg_raw_reward"
 RECENT: Final = 5
-"""Steps whose mean time says how long the others take."""
+"""Number of last steps whose mean time predicts the time left."""
 LAST_BYTES: Final = 4096
 
 
 @dataclass(frozen=True)
 class RunProgress:
-    """One run."""
+    """Progress of one run."""
 
     step: int
     num_steps: int | None
@@ -40,7 +40,7 @@ class RunProgress:
 
     @property
     def share(self) -> float | None:
-        """Share of its rollout steps that is done."""
+        """Completed share of the rollout steps, from 0 to 1."""
         return self.step / self.num_steps if self.num_steps else None
 
 
@@ -60,7 +60,7 @@ def progress_of(run: Path, record: RunRecord) -> RunProgress | None:
 
 
 def clock(seconds: float) -> str:
-    """Minutes and seconds, with hours where there are any."""
+    """Minutes and seconds, with hours if there are any."""
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes // 60}:{minutes % 60:02}:{rest:02}" if minutes >= 60 else f"{minutes}:{rest:02}"
 
@@ -77,7 +77,7 @@ def curves(found: RunProgress) -> list[str]:
 
 
 def last_problem(run: Path, record: RunRecord) -> str | None:
-    """A failed stage's last words, or the weightiest symptom, in one line; None: neither is there."""
+    """Last line of a failed stage's log, or the most severe symptom; None: neither exists."""
     stages = record.attempts[-1].stages if record.attempts else ()
     failed = next((stage for stage in stages if stage.status is RunStatus.FAILED), None)
     if failed is not None:
@@ -98,7 +98,7 @@ def _weight(symptom: Any) -> tuple[bool, int]:
 
 
 def _last_words(run: Path, stage: StageRecord) -> str:
-    """The last line of its log that says something."""
+    """The last line of a stage's log with content."""
     if stage.log is None:
         return "no log"
     try:

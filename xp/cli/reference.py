@@ -1,4 +1,4 @@
-"""Every key of the configuration on one page, made from the schema, conf/ and the backends' rows.
+"""Writes a page with every key of the configuration, from the schema, conf/ and the backends' rows.
 
 `python -m xp.cli.reference` writes docs/reference.md.
 """
@@ -20,7 +20,7 @@ COMPOSITIONS: Final = (
     (*REFERENCE, "model.lora={rank: 32, alpha: 64.0, dropout: 0.0, target_modules: null}"),
     ("hardware=cpu",),
 )
-"""Together they have every section: a critic, adapters and a model that is made on the spot are null elsewhere."""
+"""Overrides of specs that together have every section; a critic, adapters and a built model are null in others."""
 HEAD: Final = """\
 # Every key
 
@@ -36,7 +36,7 @@ A key without this line is carried by xp itself and means the same everywhere.""
 
 
 def reference_page() -> str:
-    """docs/reference.md as it should be."""
+    """Content of docs/reference.md."""
     lines = [HEAD.format(reference=" ".join(REFERENCE))]
     section = ""
     keys = _keys()

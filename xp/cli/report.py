@@ -44,7 +44,7 @@ def add_view(parser: argparse.ArgumentParser) -> None:
 
 
 def report_command(asked: Namespace) -> int:
-    """Write the page and say where it is."""
+    """Writes the page and prints its path."""
     runs = _named(asked)
     target = asked.page or _target(asked.outputs, runs)
     size = write_page(runs, target, asked.episodes, tokens=asked.tokens)
@@ -53,7 +53,7 @@ def report_command(asked: Namespace) -> int:
 
 
 def view_command(asked: Namespace) -> int:
-    """Serve the page until Ctrl-C."""
+    """Serves the page until Ctrl-C."""
     from xp.report.server import serve
 
     serve(_named(asked), asked.port)
@@ -61,7 +61,7 @@ def view_command(asked: Namespace) -> int:
 
 
 def _named(asked: Namespace) -> list[Path]:
-    """The runs of a command line; those of an earlier xp are named on standard error."""
+    """The runs of a command line; runs of an earlier version of xp are named on standard error."""
     from xp.compose.added_fields import fill
     from xp.compose.recorded import raw_spec, tell_older
     from xp.runs.named import named_runs
@@ -74,17 +74,17 @@ def _named(asked: Namespace) -> list[Path]:
 
 
 def write_page(runs: Sequence[Path], target: Path, episodes: str | None = None, *, tokens: bool = False) -> int:
-    """Write the page of some runs; returns its size in bytes.
+    """Writes the page of some runs; returns its size in bytes.
 
     Args:
-        runs: their directories.
-        target: the file; it appears whole or not at all.
-        episodes: `none`, `chosen` or `all`; None: by the number of runs.
-        tokens: with the tokens of these episodes.
+        runs: directories of the runs.
+        target: path of the file, which is written atomically.
+        episodes: `none`, `chosen` or `all`; None: depends on the number of runs.
+        tokens: whether the page has the tokens of these episodes.
 
     Raises:
-        XpError: RUN_DIR for what is no run, or one begun elsewhere whose tokens are wanted; RUNTIME where its tokenizer
-            is not here; RESOURCE where the file cannot be written.
+        XpError: RUN_DIR for a directory that is not a run, or tokens of a run that was begun elsewhere; RUNTIME if its
+            tokenizer is missing; RESOURCE if the file cannot be written.
     """
     from xp.atomic import write_atomically
     from xp.report.data import report
@@ -101,7 +101,7 @@ def write_page(runs: Sequence[Path], target: Path, episodes: str | None = None, 
 
 
 def _target(outputs: Path, runs: Sequence[Path]) -> Path:
-    """Target of a report: a run's own directory; for several runs, a file named by the first and the last."""
+    """Path of a report: in a run's own directory; for several runs, a file named after the first and the last."""
     if len(runs) == 1:
         return runs[0] / REPORT
     return outputs / ROOM / f"{runs[0].name}-and-{len(runs) - 1}-more.html"

@@ -1,4 +1,4 @@
-"""`make locks`, `make check-locks`: resolves runtimes/*/requirements.in with uv, on each Python that a lock is for."""
+"""`make locks`, `make check-locks`: resolves runtimes/*/requirements.in with uv, for each Python of a lock."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ PLATFORM = "x86_64-manylinux_2_28"
 
 
 def main(argv: Sequence[str]) -> int:
-    """Rewrite every lock (`--write`), or compare each with what resolves today; returns the number of differences."""
+    """Rewrites every lock (`--write`), or compares each with a new resolution; returns the number of differences."""
     faults = [line for lock in locks().values() for line in (_write(lock) if "--write" in argv else _check(lock))]
     print("\n".join(faults) or "no differences")
     return min(len(faults), 1)
 
 
 def _write(lock: RuntimeLock) -> list[str]:
-    """The lock is made for the oldest Python, and must be complete on the others."""
+    """Makes a lock for the oldest Python, and checks that it is complete on the others."""
     _compile(lock, min(PYTHONS), lock.directory / LOCK, ["--generate-hashes", "--upgrade"])
     return _check(lock)
 
 
 def _check(lock: RuntimeLock) -> list[str]:
-    """Checks that the committed lock is a solution of its sources on every Python and holds nothing else."""
+    """Checks that the committed lock is a solution of its sources on every Python and has no other packages."""
     found = []
     with tempfile.TemporaryDirectory() as directory:
         for python in PYTHONS:

@@ -1,4 +1,4 @@
-"""Runs plans one after the other and tells a person what became of them."""
+"""Runs plans one after the other and prints their results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from xp.tracking.places import tracked_places
 
 
 def run_plans(plans: Sequence[Plan], *, is_whole: bool = True, has_panel: bool = True) -> int:
-    """Run the plans in order. A sweep goes on after a failure and returns the first one's exit code."""
+    """Runs the plans in order. A sweep continues after a failure and returns the first failure's exit code."""
     from xp.runs.differences import dumped, swept
 
     specs = plans.specs if isinstance(plans, SweepPlans) else [one.spec for one in plans]
@@ -29,7 +29,7 @@ def run_plans(plans: Sequence[Plan], *, is_whole: bool = True, has_panel: bool =
 
 
 def _begun(plans: Sequence[Plan]) -> dict[str, Grouping]:
-    """Run id -> launcher, of the runs that are handed in together."""
+    """Run id -> launcher, for runs that are submitted together."""
     from xp.launchers.choice import make_launcher
 
     found: dict[str, Grouping] = {}
@@ -79,15 +79,15 @@ def run_plan(
     has_panel: bool = True,
     launcher: Launcher | None = None,
 ) -> None:
-    """Run one plan, unless its run is finished.
+    """Runs one plan, unless its run is finished.
 
     Args:
         one: the plan.
-        is_whole: whether it ends with an evaluation, which is shown.
-        again: run also what succeeded in an earlier attempt.
+        is_whole: whether the plan ends with an evaluation, which is shown.
+        again: whether stages that succeeded in an earlier attempt run again.
         replan: makes the same plan for another attempt; None: `xp.planning.plan.build_plan`.
-        has_panel: whether a terminal shows a panel in the place of the stages' output.
-        launcher: the one that has the runs of a sweep together; None: one of its own.
+        has_panel: whether a terminal shows a panel instead of the stages' output.
+        launcher: launcher that a sweep's runs share; None: a new one.
     """
     from xp.cli.display import console, notice_lines, show_summary, title
     from xp.cli.panel import screen

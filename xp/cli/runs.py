@@ -1,4 +1,4 @@
-"""`python -m xp runs`: what became of runs, from their records alone; those left to a cluster are asked for first."""
+"""`python -m xp runs`: runs by their records; the jobs of detached runs are queried first."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ RUNS: Final = (
 )
 """Columns of `runs list`; `before` and `after` are held-out rewards."""
 FOREIGN = "of elsewhere"
-"""The record says `running`, and the run was not begun here, so that nobody is asked about it."""
+"""Status of a run that was begun elsewhere and is recorded as `running`; it is not queried."""
 KILLED = "killed"
-"""The record says `running`, and nobody runs it any more."""
+"""Status of a run that is recorded as `running` and has no supervisor."""
 ASK_S = 3.0
-"""Between looks at the record while a log is followed."""
+"""Seconds between two reads of the record while a log is followed."""
 PATIENCE_S = 30.0
-"""Seconds that the jobs of a cancelled run may take to end. After that the command reports them and returns."""
+"""Seconds that a cancelled run's jobs may take to end; after that the command reports them and returns."""
 
 
 def show_all(outputs: Path, *, as_json: bool = False) -> None:
-    """Every run below the outputs root, oldest first."""
+    """Prints every run below the outputs root, oldest first."""
     files = sorted((outputs / "runs").glob("*/run.json"), key=lambda path: path.parent.stat().st_ctime)
     if not files and not as_json:
         print(f"no runs below {outputs / 'runs'}")
@@ -60,7 +60,7 @@ def show_all(outputs: Path, *, as_json: bool = False) -> None:
 
 
 def evaluations_of(run: Path) -> list[str]:
-    """Its evaluations by `xp eval`, one line each: they are records of their own, and no part of its result."""
+    """A run's evaluations by `xp eval`, one line each; they have their own records."""
     from xp.evaluation.records import line_of, summaries
 
     found = summaries(run.parent.parent)
@@ -68,7 +68,7 @@ def evaluations_of(run: Path) -> list[str]:
 
 
 def _evaluations(outputs: Path, runs: Sequence[str]) -> list[str]:
-    """The evaluations of these runs in their order, and after them those that cannot be read."""
+    """Lines of the evaluations of these runs in their order, then of those that cannot be read."""
     from xp.evaluation.records import line_of, summaries
 
     found = summaries(outputs)
@@ -90,7 +90,7 @@ def _row(run: Path) -> dict[str, Any]:
 
 
 def show(run: Path, *, as_json: bool = False) -> None:
-    """One run's stages, with exit codes and times; raises XpError(RUN_DIR) where there is no such run."""
+    """Prints one run's stages, with exit codes and times; raises XpError(RUN_DIR) if there is no such run."""
     from xp.cli.display import console
 
     record = detached.current(run)
@@ -131,7 +131,7 @@ def recipe(run: Path, config_dirs: Sequence[Path]) -> str:
 
 
 def _show_progress(run: Path, record: RunRecord) -> None:
-    """Its curves, its last problem, and where its episodes and its report are."""
+    """Prints a run's curves, last problem, and the paths of its episodes and report."""
     from xp.cli.display import console
     from xp.cli.places import episodes_line, report_line
     from xp.cli.progress import curves, last_problem, progress_of
@@ -143,7 +143,7 @@ def _show_progress(run: Path, record: RunRecord) -> None:
 
 
 def logs(outputs: Path, run: Path) -> None:
-    """The log of the stage that ran last; of a run that goes on, as it grows, and the logs of the stages after it."""
+    """Prints the log of the last stage; while the run goes on, follows it and the logs of later stages."""
     record = detached.current(run)
     first = max(0, len(_logs(outputs, record)) - 1)
     tails: dict[Path, Tail] = {}
@@ -165,10 +165,10 @@ def logs(outputs: Path, run: Path) -> None:
 
 
 def cancel(run: Path) -> str:
-    """End a run: its supervisor is asked to, or, where it was left to a cluster, its jobs; returns what was asked.
+    """Stops a run by a signal to its supervisor, or by cancelling a detached run's jobs; returns a message.
 
     Raises:
-        XpError: RUN_DIR where nothing runs it.
+        XpError: RUN_DIR if the run has neither.
     """
     record = detached.current(run)
     if is_held(run) or not (jobs := detached.stop(run, record)):
@@ -184,11 +184,11 @@ def cancel(run: Path) -> str:
 
 
 def fetch(run: Path, *, with_checkpoints: bool) -> str:
-    """Bring a run's results from where its launcher keeps them; returns what came.
+    """Copies a run's results from its launcher's storage to this machine; returns a message.
 
     Args:
-        run: its directory.
-        with_checkpoints: whether the checkpoints come too, which may be large.
+        run: directory of the run.
+        with_checkpoints: whether checkpoints, which may be large, are copied too.
     """
     record = detached.current(run)
     brought = detached.fetch_results(run, record, with_checkpoints=with_checkpoints)
@@ -199,7 +199,7 @@ def fetch(run: Path, *, with_checkpoints: bool) -> str:
 
 
 def trust(run: Path) -> str:
-    """Mark a run that was begun elsewhere as this user's, so that it can be gone on with; returns what that means."""
+    """Marks a run that was begun elsewhere as this user's, so that it can be resumed; returns a message."""
     from xp.backends.stages.episode import user_modules
     from xp.compose.recorded import recorded_spec, validated
 
@@ -214,12 +214,12 @@ def trust(run: Path) -> str:
 
 
 def status(run: Path, record: RunRecord) -> str:
-    """Status in the record; but `running` is replaced if no process supervises the run any more."""
+    """Status in the record; `running` is replaced if no process supervises the run."""
     if record.status is not RunStatus.RUNNING or is_held(run):
         return record.status.value
     if not is_ours(run):
         return FOREIGN
-    # The last record is written before the run is let go, so that one that ended meanwhile is seen now.
+    # The last record is written before the lock is released: a run that ended meanwhile is seen now.
     record = read_record(run)
     if record.status is not RunStatus.RUNNING:
         return record.status.value
@@ -227,19 +227,19 @@ def status(run: Path, record: RunRecord) -> str:
 
 
 def _logs(outputs: Path, record: RunRecord) -> list[Path]:
-    """Logs of all stages that have begun, in order."""
+    """Logs of all started stages, in order."""
     named = [inside(outputs, stage.log) for attempt in record.attempts for stage in attempt.stages if stage.log]
     return [file for file in named if file.exists()]
 
 
 def _evaluation(run: Path) -> Path | None:
-    """The newest of its attempts."""
+    """Newest evaluation.json of a run's attempts; None: there is none."""
     found = run.glob("attempt_*/evaluate/evaluation.json")
     return max(found, key=lambda path: path.stat().st_mtime, default=None)
 
 
 def _show_curve(run: Path, evaluation: Path) -> None:
-    """Nobody drew the picture of a run that was left to a cluster."""
+    """Draws the picture of a detached run, which no command has drawn yet."""
     from xp.cli.curve import picture_of
     from xp.cli.display import console
 
@@ -258,7 +258,7 @@ def _held_out(run: Path, record: RunRecord) -> dict[str, Any]:
 
 
 def _progress(run: Path, record: RunRecord) -> dict[str, Any]:
-    """Rollout steps that are done, of all where they are known, and their share, a number from 0 to 1."""
+    """Completed rollout steps, their total if it is known, and the completed share from 0 to 1."""
     settled = [attempt.training["num_steps"] for attempt in record.attempts if attempt.training]
     try:
         step = last_step(run / "metrics.jsonl")

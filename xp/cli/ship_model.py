@@ -1,4 +1,4 @@
-"""`make tiny-model`: builds the model of `model=tiny` from nothing and puts it into the package, for everybody."""
+"""`make tiny-model`: builds the model of `model=tiny` and puts it into the package."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from xp.compose import compose
 
 
 def ship(target: Path = SHIPPED) -> float:
-    """Build the default's model into `target`, which is replaced when it is whole.
+    """Builds the default's model; replaces `target` when the model is complete.
 
     Returns:
         The warm-up's final loss, nats per weighted token.

@@ -10,13 +10,13 @@ from typing import Final
 
 BARS: Final = "▁▂▃▄▅▆▇█"
 PLAIN: Final = ".:-=+*%@"
-"""For terminals that cannot show the others."""
+"""Characters for terminals that cannot show block characters."""
 WIDTH: Final = 32
 CELLS: Final = 10
 
 
 def sparkline(values: Sequence[float], width: int = WIDTH) -> str:
-    """One character a value from its smallest to its largest; of more values than `width`, means of neighbours."""
+    """One character per value, scaled from the smallest to the largest; more than `width` values are averaged."""
     if not values:
         return ""
     size = min(width, len(values))

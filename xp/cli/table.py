@@ -1,4 +1,4 @@
-"""Tables of listings: on a terminal the columns that fit, with names whole; in a pipe one plain line for each row."""
+"""Tables of listings: on a terminal the columns that fit, in a pipe one plain line for each row."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from xp.security.terminal import shown
 
 GAP: Final = "  "
 MAX_CELL: Final = 60
-"""Characters of a cell on a terminal, except in a column that is always shown."""
+"""Largest number of characters of a cell on a terminal, except in columns that are always shown."""
 
 
 @dataclass(frozen=True)
@@ -23,20 +23,20 @@ class Column:
     """One column of a listing."""
 
     name: str
-    """Also the key of its values."""
+    """Title of the column, and key of its values."""
     rank: int
-    """0: always shown, and whole; the highest rank is left out first where the terminal is narrow."""
+    """0: always shown, never cut; on a narrow terminal the columns with the highest rank are left out first."""
     digits: int = 3
-    """After the decimal point."""
+    """Digits after the decimal point."""
 
 
 def show_table(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], *, as_json: bool = False) -> None:
-    """Print rows: JSON with every value, or text.
+    """Prints rows as text, or as JSON with every value.
 
     Args:
-        columns: in their order.
-        rows: column name -> text, number or None.
-        as_json: a list of objects, whatever the output is.
+        columns: columns, in order.
+        rows: column name -> text, number or None, for each row.
+        as_json: whether a list of JSON objects is printed.
     """
     if as_json:
         print(json.dumps([{column.name: row.get(column.name) for column in columns} for row in rows], indent=2))
@@ -47,7 +47,7 @@ def show_table(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], *, 
 
 
 def wrapped(line: str) -> str:
-    """The line; on a terminal broken between words, with further lines below the text that follows its labels."""
+    """The line, wrapped between words on a terminal, with continuation lines aligned to the text after the labels."""
     width = shutil.get_terminal_size().columns
     if not sys.stdout.isatty() or len(line) <= width:
         return line
@@ -58,13 +58,13 @@ def wrapped(line: str) -> str:
 
 
 def plain(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> str:
-    """A header and one line for each row, the cells separated by tabs."""
+    """A header and one line for each row, cells separated by tabs."""
     lines = [[column.name for column in columns], *([_cell(column, row) for column in columns] for row in rows)]
     return "".join("\t".join(cell.replace("\t", " ") for cell in line) + "\n" for line in lines)
 
 
 def fitted(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], width: int) -> str:
-    """Aligned columns, as many as fit into `width` characters by their rank, and a line that names the others."""
+    """Aligned columns, as many as fit into `width` characters by rank, and a line that names the others."""
     if not rows:
         return ""
     cells = {column.name: [_short(column, _cell(column, row)) for row in rows] for column in columns}

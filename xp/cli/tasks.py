@@ -1,4 +1,4 @@
-"""`python -m xp tasks list|show|verify|prune`: the store for a person at a terminal."""
+"""`python -m xp tasks list|show|verify|prune`: commands on the task store."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ COLUMNS: Final = (
 
 
 def tasks_command(asked: Namespace) -> int:
-    """Run one command on the store below the outputs root; raises XpError."""
+    """Runs one command on the store below the outputs root; raises XpError."""
     store = asked.outputs / STORE
     if asked.action == "profile":
         from xp.cli.profile import profile_command
@@ -59,7 +59,7 @@ def tasks_command(asked: Namespace) -> int:
 
 
 def _verify(store: Path, keys: list[str], *, as_json: bool) -> int:
-    """Check sets, each in a line or an object; the exit code is TASKS where one is at fault."""
+    """Checks task sets, with a line or a JSON object for each; the exit code is TASKS if one is faulty."""
     results: list[dict[str, Any]] = []
     for key in keys:
         try:

@@ -1,4 +1,4 @@
-"""`python -m xp runs watch`: a table of runs that changes while they go on; in a pipe, a line for each change."""
+"""`python -m xp runs watch`: a table of runs that is redrawn while they go on; in a pipe, a line for each change."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ Row = tuple[str, ...]
 
 
 def watch(outputs: Path, names: Sequence[str], look_s: float = LOOK_S) -> None:
-    """Show runs until none of them goes on any more.
+    """Shows runs until none of them is running.
 
     Args:
         outputs: the outputs root.
-        names: of the runs, beginnings of them, or patterns; none: those that go on now.
-        look_s: between two looks.
+        names: names of runs, beginnings of names, or patterns; none: all running ones.
+        look_s: seconds between two reads.
     """
     chosen = named_runs(outputs, names, takes_several=True)
     if not names:
@@ -51,12 +51,12 @@ def watch(outputs: Path, names: Sequence[str], look_s: float = LOOK_S) -> None:
 
 
 def _lines(chosen: Sequence[Path], look_s: float) -> None:
-    """One line for each change of a run."""
+    """Prints one line for each change of a run."""
     before: dict[Path, Row] = {}
     while True:
         rows = {run: _row(run) for run in chosen}
         for run, row in rows.items():
-            told = row[:-1]  # the time left changes all the time
+            told = row[:-1]  # without the time left, which always changes
             if before.get(run) != told:
                 before[run] = told
                 print("\t".join(row), flush=True)

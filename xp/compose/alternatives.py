@@ -1,4 +1,4 @@
-"""Two keys for one thing: whoever sets one of them takes the other away from whatever set it before."""
+"""Pairs of keys that exclude each other: setting one of them sets the other, from an earlier source, to null."""
 
 from __future__ import annotations
 

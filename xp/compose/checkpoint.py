@@ -26,7 +26,7 @@ def complete_checkpoint(container: dict[str, Any]) -> Iterator[Fault]:
         return
     given = training.get("initial_checkpoint")
     if not isinstance(given, str) or ADDRESS.match(given):
-        return  # None, or the schema's fault to tell
+        return  # None, or a fault that the schema reports
     outputs = Path(str(container.get("outputs", "outputs")))
     place = next((one for one in (Path(given).expanduser(), outputs / given) if one.is_dir()), None)
     if place is None:
@@ -50,7 +50,7 @@ def _without_config(place: Path) -> str:
 
 
 def _same_network(given: str, config: Mapping[str, Any], model: Mapping[str, Any], outputs: Path) -> Iterator[Fault]:
-    """The reference, the memory plan and Slime's flags are of model.architecture."""
+    """Checks that the checkpoint has the model's network, which the reference, memory and Slime's flags rely on."""
     network = model.get("architecture")
     if not isinstance(network, dict) and isinstance(build := model.get("build"), dict):
         # Its tokenizer decides the vocabulary, when it is made.

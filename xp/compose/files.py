@@ -40,7 +40,7 @@ class Mark:
     raw: str
     """The scalar's own text; empty for a list or a mapping."""
     is_plain: bool = False
-    """Without quotes."""
+    """True if the scalar has no quotes."""
 
     @property
     def place(self) -> str:
@@ -70,7 +70,7 @@ class UserFile:
 
 
 def read_file(file: Path) -> UserFile:
-    """Everything that can be said of a file without composing it; never raises for what it holds."""
+    """Reads a file and finds all faults that need no composition; never raises for the file's content."""
     found = UserFile()
     text = _text(file, found)
     if text is None or not _is_well_formed(file, text, found):

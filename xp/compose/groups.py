@@ -1,4 +1,4 @@
-"""Composes the chosen options with Hydra; the values of the command line are not its affair."""
+"""Composes the chosen options with Hydra, without the values of the command line."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def compose_groups(groups: tuple[tuple[str, str], ...], config_dirs: tuple[Path,
         if container is not None:
             undecided = {section for group in dropped for section in SECTIONS[group]}
             return Composed(container, env_name, tuple(chosen.items()), tuple(faults), frozenset(undecided))
-        # Go on without what is at fault, so that the rest of the command line is judged too.
+        # Go on without the faulty option, so that the rest of the command line is checked too.
         foreign = {group for group, option in chosen.items() if _is_users(group, option, config_dirs)} or set(chosen)
         if not foreign:
             raise XpError("\n".join(faults))
@@ -194,7 +194,7 @@ def _lines(chosen: dict[str, str], config_dirs: tuple[Path, ...], reads: list[Fi
 
 
 def _first_lines(error: BaseException) -> str:
-    """Hydra's own words, without its search path and the invitation to `+`."""
+    """Hydra's message, without its search path and its advice to use `+`."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     kept = [line for line in lines if not line.startswith(("Search path", "Config search path", "provider=", "To "))]
     return " ".join(kept[:2]) or type(error).__name__

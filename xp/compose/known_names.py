@@ -81,7 +81,7 @@ SCRIPT_VARIABLES = (
 )
 """Variables that configure a run in the public scripts."""
 SECTIONS = re.compile(r"(env\.members\.[^.]+|env\.held_out|env\.train|env|model|training|evaluation|backend)\.")
-"""Under which the words of another program are put, too."""
+"""Sections that are removed from a key before it is looked up among other programs' keys."""
 NESTED = ("environments", "secrets", "reward_spec", "extra_info")
 """Words that have keys of their own below them."""
 PLAIN = re.compile(r"[\w./:+-]+")

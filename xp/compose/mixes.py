@@ -9,7 +9,7 @@ from typing import Any
 MIXED = "env"
 """The group of which several options can be chosen."""
 SIGN = "+"
-"""Between the options of a mixture, where it is one word."""
+"""Separator of a mixture's options in one word."""
 
 
 def members_of(wanted: str) -> list[str]:

@@ -30,7 +30,7 @@ def complete_model(container: dict[str, Any], option: Mapping[str, Any]) -> Iter
     path, outputs = model.get("path"), Path(str(container.get("outputs", "outputs")))
     if path is None and option.get("name") is None:
         yield Fault(_KEY, f"model={GENERAL} needs {_KEY}=ORG/NAME, or the directory of a Hugging Face model")
-    # An option that says all of its model asks nobody; an address is the schema's fault to tell.
+    # An option with all fields needs no config.json; a URL is a fault that the schema reports.
     if (
         not isinstance(path, str)
         or ADDRESS.match(path)

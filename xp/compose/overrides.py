@@ -77,7 +77,7 @@ def _unread(text: str) -> str:
 
 
 def _elsewhere(text: str) -> str | None:
-    """xp's words for a key of another program; None for a key that xp has by the same name."""
+    """Hint for another program's key; None for a key that xp has under the same name."""
     known = hint(text)
     return None if known == f"in xp: {text.partition('=')[0].lstrip('+~')}" else known
 

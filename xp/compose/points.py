@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 MAX_NAMES = 3
 """Points that a fault of a sweep names; the others are counted."""
 MAX_FAULTS = 40
-"""Shown; the rest is counted."""
+"""Number of faults that are shown; the others are counted."""
 
 
 @dataclass(frozen=True)

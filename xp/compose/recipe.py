@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _GROUPS: Final = ("hardware", "env", "model", "algorithm", "backend", "launcher")
 """The hardware first: it brings a model."""
 _NAME: Final = "recipe_of_a_run"
-"""Under which a recipe is tried."""
+"""Name under which a recipe is composed for a trial."""
 _TRIALS: Final = 4
 """A value may refer to another one, whose difference is found only when that one is written."""
 _NONE: Final = object()

@@ -15,7 +15,7 @@ OWN_FILES, USER_FILES = "xp-own", "xp-user"
 
 
 def register_sources(reads: list[FileFault]) -> None:
-    """Teach Hydra both schemes; what is wrong with a user's file goes into `reads`."""
+    """Registers both schemes with Hydra; faults of a user's file are added to `reads`."""
     from hydra._internal.core_plugins.file_config_source import FileConfigSource
     from hydra._internal.sources_registry import SourcesRegistry
     from hydra.plugins.config_source import ConfigResult
@@ -47,7 +47,7 @@ def register_sources(reads: list[FileFault]) -> None:
             return USER_FILES
 
         def is_config(self, config_path: str) -> bool:
-            # Whatever has the name: what it is and why it cannot be read is for read_file to say.
+            # Anything with this name; read_file reports what it is and why it cannot be read.
             return os.path.lexists(Path(self.path) / self._normalize_file_name(config_path))
 
         def load_config(self, config_path: str) -> ConfigResult:
@@ -55,7 +55,7 @@ def register_sources(reads: list[FileFault]) -> None:
             found = read_file(file)
             type(self).into.extend(fault for fault in found.faults if fault not in type(self).into)
             if any(fault.is_fatal for fault in found.faults):
-                # Empty in its place, so that the files beside it are read too.
+                # An empty file instead, so that the other files are read too.
                 place = f"{self.scheme()}://{self.path}"
                 return ConfigResult(self.provider, place, OmegaConf.create({}), {"package": None})
             loaded = super().load_config(config_path)
@@ -81,7 +81,7 @@ def _name_mixes(loaded: Any) -> None:
 
 
 def _kept_missing(node: Any) -> Any:
-    """`???` as a text of our own: Hydra would keep the value of the file before, and the user asked for one."""
+    """Replaces `???` by a marker, since Hydra would keep the earlier file's value although one is required."""
     if isinstance(node, dict):
         return {key: _kept_missing(child) for key, child in node.items()}
     if isinstance(node, list):

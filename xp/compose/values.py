@@ -11,7 +11,7 @@ from xp.errors import nearest
 
 MISSING = "???"
 KEPT_MISSING = "????"
-"""Stands for it where Hydra would drop it."""
+"""Marker for `???`, which Hydra would drop."""
 
 
 def resolve_values(container: dict[str, Any]) -> list[Fault]:

@@ -1,4 +1,4 @@
-"""History of a run as the rules read it: metrics by step, evaluations, and a few facts of its spec."""
+"""History of a run for the rules: metrics by step, evaluations, and facts of its spec."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any, Final
 from xp.reading import is_finite
 
 EARLY: Final = 3
-"""A beginning and an end are thirds of what there is."""
+"""Divisor of a run's length: its beginning and its end are thirds."""
 FEWEST: Final = 6
-"""Steps before anything is said of a development."""
+"""Smallest number of steps for a statement about a trend."""
 
 Points = list[tuple[int, float]]
 """Step and value."""
@@ -20,7 +20,7 @@ Points = list[tuple[int, float]]
 
 @dataclass(frozen=True)
 class Facts:
-    """Values of a spec that the rules need; JSON-able."""
+    """Values of a spec that the rules need; can be written as JSON."""
 
     warmup_updates: int
     updates_per_step: int
@@ -34,7 +34,7 @@ class Facts:
 
     @staticmethod
     def of_spec(spec: Mapping[str, Any]) -> Facts:
-        """Facts of a dumped RunSpec; raises KeyError, TypeError or ValueError for what is none."""
+        """Facts of a dumped RunSpec; raises KeyError, TypeError or ValueError for another value."""
         training = spec["training"]
         numbers = ("updates_per_step", "passes_per_step", "warmup_updates", "max_grad_norm", "num_steps")
         if not all(training[name] is None or is_finite(training[name]) for name in numbers):
@@ -55,11 +55,11 @@ class ToolUse:
 
     num_episodes: int
     offered: frozenset[str]
-    """Names of the tools that were shown."""
+    """Names of the tools in the prompts."""
     calls: Mapping[str, int]
-    """Tool -> how often it was called."""
+    """Tool -> number of its calls."""
     waiting_share: float | None
-    """Share of the episodes' time that the environment took; None: not on record."""
+    """Share of the episodes' time that the environment took; None: not recorded."""
 
     @property
     def num_calls(self) -> int:
@@ -69,7 +69,7 @@ class ToolUse:
 
 @dataclass(frozen=True)
 class History:
-    """One run."""
+    """History of one run."""
 
     lines: Sequence[Mapping[str, Any]]
     """Metrics of the training, by step."""
@@ -77,30 +77,30 @@ class History:
     evaluations: Sequence[Mapping[str, Any]] = ()
     """Evaluations while training, by step."""
     tools: ToolUse | None = None
-    """None: the trajectories were not read."""
+    """Use of tools; None: the trajectories were not read."""
 
     def series(self, name: str) -> Points:
-        """The steps that have a value of this metric."""
+        """Steps and values of a metric, for the steps that have it."""
         return _points(self.lines, name)
 
     def held_out(self, name: str) -> Points:
-        """The same of the evaluations while training."""
+        """Steps and values of a metric of the evaluations during training."""
         return _points(self.evaluations, f"evaluation/during/{name}")
 
     def passes(self) -> Points:
-        """Share of tasks with a pass among their episodes, whatever the size of a group."""
+        """Steps and shares of tasks with a passed episode, for any size of a group."""
         names = {name for line in self.lines for name in line if name.startswith("reward/avg_pass_at_")}
         return self.series(min(names)) if names else []
 
 
 @dataclass(frozen=True)
 class Change:
-    """A metric at the beginning and at the end."""
+    """A metric's mean at the beginning and at the end."""
 
     before: float
     after: float
     step: int
-    """The last one."""
+    """The last step."""
     values: Points = field(repr=False)
 
     @property
@@ -109,7 +109,7 @@ class Change:
 
 
 def change(points: Points) -> Change | None:
-    """Means of the first and of the last third; None: too few steps."""
+    """Means over the first and the last third; None: too few steps."""
     if len(points) < FEWEST:
         return None
     size = len(points) // EARLY
@@ -118,7 +118,7 @@ def change(points: Points) -> Change | None:
 
 
 def latest(points: Points, number: int = FEWEST) -> float | None:
-    """Mean of the last ones; None: there are fewer."""
+    """Mean of the last `number` values; None: there are fewer."""
     return fmean(value for _, value in points[-number:]) if len(points) >= number else None
 
 

@@ -1,4 +1,4 @@
-"""The rules while a training goes on: each symptom is told once, or stops the run (`training.on_symptom`)."""
+"""Applies the rules during training: each symptom is reported once, or stops the run (`training.on_symptom`)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class OnSymptom(StrEnum):
 
 @dataclass(frozen=True)
 class LiveRules:
-    """Input of a SymptomWatch; JSON-able."""
+    """Input of a SymptomWatch; can be written as JSON."""
 
     action: str
     """A value of OnSymptom."""
@@ -34,11 +34,11 @@ class LiveRules:
 
 
 class SymptomWatch:
-    """Looks at each line of a training as it is written.
+    """Checks each step's metrics during training.
 
     Args:
         rules: action and facts of the spec.
-        metrics: the run's metrics.jsonl, with what earlier attempts wrote.
+        metrics: the run's metrics.jsonl, with the lines of earlier attempts.
     """
 
     def __init__(self, rules: LiveRules, metrics: Path) -> None:
@@ -47,7 +47,7 @@ class SymptomWatch:
         self._told: set[str] = set()
 
     def line(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Looks at a step's line; raises XpError(SYMPTOM) where the run is to stop. A note stops none."""
+        """Checks a step's metrics; raises XpError(SYMPTOM) if the run must stop, which a note never causes."""
         if self._rules.action == OnSymptom.OFF:
             return
         if self._lines is None:

@@ -1,4 +1,4 @@
-"""A symptom: what was seen, at which step, why that usually is, and what to change."""
+"""A symptom: the finding, its step, its usual cause, and what to change."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from enum import StrEnum
 
 
 class Severity(StrEnum):
-    """Weight of a symptom."""
+    """Severity of a symptom."""
 
     BROKEN = "broken"
-    """Nothing can be learned so."""
+    """Nothing can be learned."""
     ALARM = "alarm"
-    """Something is wrong, or soon will be."""
+    """Something is wrong, or will soon be."""
     NOTE = "note"
-    """Worth knowing; a run may be good all the same."""
+    """Information; the run may still be good."""
 
 
 @dataclass(frozen=True)
@@ -24,14 +24,14 @@ class Symptom:
     rule: str
     severity: Severity
     step: int
-    """The last step that was looked at."""
+    """The last step that was checked."""
     found: str
-    """The finding, with its figure."""
+    """The finding, with its number."""
     cause: str
     """Usual cause."""
     change: str
-    """Remedy; names the fields."""
+    """Remedy, with the names of the fields."""
 
     def text(self) -> str:
-        """Two sentences for people."""
+        """The symptom as two sentences."""
         return f"{self.found} (step {self.step}). {self.cause} {self.change}"

@@ -1,4 +1,4 @@
-"""Holds this machine against a spec: everything that a launch would trip over, each with the way out."""
+"""Checks this machine against a spec: every fault that would stop a launch, with how to fix it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Finding", "Verdict", "examine", "exit_code"]
 
 
 def examine(spec: RunSpec) -> Iterator[Finding]:
-    """Look at one thing after the other; slow ones (an interpreter, a server) come last."""
+    """Runs all checks in order; slow ones (an interpreter, a server) come last."""
     outputs = Path(spec.outputs)
     stages: tuple[Stage, ...] = ()
     try:

@@ -12,7 +12,7 @@ class Verdict(StrEnum):
     OK = "ok"
     FAULT = "FAULT"
     UNKNOWN = "?"
-    """It could not be looked at from here; the line says why."""
+    """The check cannot be made from here; the line says why."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Finding:
     subject: str
     verdict: Verdict
     text: str
-    """With the way out, where it is a fault."""
+    """The result, and for a fault how to fix it."""
     code: ExitCode = ExitCode.RUNTIME
     """Exit code of the process if this is a fault."""
 
@@ -43,5 +43,5 @@ def fault(subject: str, text: str, code: ExitCode = ExitCode.RUNTIME) -> Finding
 
 
 def fault_of(subject: str, error: XpError) -> Finding:
-    """An error that already says what, where and how."""
+    """Finding of an XpError, whose message already says how to fix it."""
     return Finding(subject, Verdict.FAULT, str(error).replace("\n", "; "), error.code)

@@ -1,4 +1,4 @@
-"""Functions of the user's own that the trainer will load: each is named, and imported by the trainer's own Python."""
+"""Checks the user's own functions: each is imported by the trainer's Python."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def functions(spec: RunSpec) -> Iterator[Finding]:
     except XpError:
         yield unknown("functions", f"a run imports {names}; there is no Python of the trainer's to try it with")
         return
-    # Where xp finds the modules, of which a run takes a copy; another Python has a standard library of its own.
+    # The directories of the user's modules, which a run copies; another Python has its own standard library.
     own = (sys.prefix, sys.base_prefix, sys.exec_prefix)
     places = [entry or os.getcwd() for entry in sys.path if not entry.startswith(own)]
     path = os.pathsep.join([str(ROOT), *places])

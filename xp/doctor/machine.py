@@ -1,4 +1,4 @@
-"""Versions against pins, accelerators and host against the hardware option, disk against what a run writes."""
+"""Checks versions against pins, accelerators and host against the hardware option, and disk space."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def versions(spec: RunSpec, stages: Sequence[Stage]) -> Iterator[Finding]:
     install = next((stage.job.runtime.install for stage in stages if stage.name == "train"), None)
     differing = {package: pin for package, pin in spec.backend.pins.items() if _differs(found[package], pin)}
     if differing and python == sys.executable and install:
-        # xp's own Python is not to be turned into the trainer's.
+        # Do not advise the user to install the trainer into xp's own Python.
         wanted = ", ".join(f"{package} {pin}" for package, pin in differing.items())
         yield fault("version", f"this is xp's own Python and has not {wanted}; {install}")
         differing, found = {}, {}
@@ -51,12 +51,12 @@ def versions(spec: RunSpec, stages: Sequence[Stage]) -> Iterator[Finding]:
 
 
 def _differs(there: str | None, pin: str) -> bool:
-    """A local label (`2.13.0+cpu`) is no difference."""
+    """Returns whether a version differs from its pin; a local label (`2.13.0+cpu`) is ignored."""
     return there is None or there.partition("+")[0] != pin
 
 
 def _checkouts(spec: RunSpec) -> Iterator[Finding]:
-    """Each checkout that the backend wants: named, there, and at its pinned commit."""
+    """Checks that each checkout of the backend is named, exists, and is at its pinned commit."""
     environ = {**os.environ, **checkouts(trainer_runtime(spec, ()))}
     wrong = {text.partition(":")[0]: text for text in differing(spec.backend.commits, environ)}
     for variable, pin in spec.backend.commits.items():

@@ -22,7 +22,7 @@ from xp.tasks.held_out import OWN_SPLITS
 from xp.tracking.base import check_trackers, node_tracking
 
 PATIENCE_S = 20.0
-"""For each question to an environment."""
+"""Seconds that an environment may take to answer each request."""
 
 
 def secrets(spec: RunSpec, stages: Sequence[Stage]) -> Iterator[Finding]:
@@ -54,7 +54,7 @@ def trackers(spec: RunSpec) -> Iterator[Finding]:
 
 
 def launcher(spec: RunSpec, stages: Sequence[Stage], outputs: Path) -> Iterator[Finding]:
-    """The launcher's own check of the stages: programs, modules, nodes, accelerators, whether a cluster answers."""
+    """The launcher's own check of the stages: programs, modules, nodes, accelerators, and a cluster's answer."""
     if not stages:
         return
     context = Context(run_id="doctor", attempt=1, outputs=outputs.absolute(), directory="runs/doctor/attempt_1")
@@ -92,7 +92,7 @@ def environments(spec: RunSpec) -> Iterator[Finding]:
 
 
 def _wanted(member: EnvMember, splits: Sequence[str]) -> list[str]:
-    """The splits that a run names; an environment that has only splits to evaluate on needs no other."""
+    """Names of the splits that a run needs; an environment with splits for evaluation only needs no training split."""
     own = member.held_out.split if member.held_out is not None else None
     train = () if member.train.split == ("train",) and {*splits} <= {*OWN_SPLITS} else member.train.split
     return list(dict.fromkeys([*train, *([] if own is None else [own])]))

@@ -1,4 +1,4 @@
-"""Checks that the model's chat template keeps what the policy must read, if its tokenizer is on this machine."""
+"""Checks that the model's chat template renders tools and tool results, if its tokenizer is on this machine."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PROGRAM = "xp.tasks.template_check"
 
 
 def chat_template(spec: RunSpec, outputs: Path) -> Iterator[Finding]:
-    """Ask the trainer's own transformers, offline."""
+    """Checks the template with the trainer's own transformers, offline."""
     found = local_directory(start_place(spec), outputs, file="tokenizer_config.json")
     if found is None:
         where = start_place(spec)
@@ -64,7 +64,7 @@ def chat_template(spec: RunSpec, outputs: Path) -> Iterator[Finding]:
 
 
 def hold_against_tasks(specs: Sequence[RunSpec]) -> None:
-    """Say what each model's template makes of its prepared tasks; raises XpError(PLAN) where it loses tools."""
+    """Prints how each model's template renders its prepared tasks; raises XpError(PLAN) if it leaves out tools."""
     findings = {str(one): one for spec in specs for one in chat_template(spec, Path(spec.outputs))}
     if faults := [one for one in findings.values() if one.verdict is Verdict.FAULT]:
         raise XpError("\n".join(f"the task set is complete, and {one.text}" for one in faults), faults[0].code)
@@ -73,6 +73,6 @@ def hold_against_tasks(specs: Sequence[RunSpec]) -> None:
 
 
 def _prepared(spec: RunSpec, outputs: Path) -> list[str]:
-    """The task set, where it is there: its tools are the ones that the template must render."""
+    """Path of the prepared task set, whose tools the template must render; empty if there is none."""
     place = outputs / task_set_place(spec)
     return [str(place.absolute())] if (place / TABLE).is_file() else []

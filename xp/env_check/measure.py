@@ -1,4 +1,4 @@
-"""Plays an environment without a model, and measures what a training run would meet."""
+"""Plays an environment without a model, and measures its times, faults, prompts and rewards."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Plays:
     groups: tuple[tuple[EpisodeResult, ...], ...]
     """One group for each task."""
     num_call_errors: int
-    """Calls that the environment refused as wrong, though its schemas allow them."""
+    """Calls that the environment rejected although its schemas allow them."""
 
     @property
     def outcomes(self) -> list[EpisodeResult]:
@@ -46,7 +46,7 @@ class Plays:
         return sum(outcome.status is status for outcome in outcomes) / len(outcomes) if outcomes else 0.0
 
     def share_without_variance(self) -> float | None:
-        """Share of groups without variance, among those with two or more scored episodes; such groups teach nothing.
+        """Share of groups without variance, which have no advantage, among those with two or more scored episodes.
 
         None: there are no such groups.
         """
@@ -63,11 +63,11 @@ class Measured:
     counts: dict[str, int] = field(default_factory=dict)
     """Split -> tasks."""
     split: str = ""
-    """The one that was played."""
+    """Name of the split that was played."""
     seconds: dict[str, list[float]] = field(default_factory=dict)
-    """Question (open, tools, call, close) -> how long each took."""
+    """Request (open, tools, call, close) -> seconds of each."""
     faults: list[str] = field(default_factory=list)
-    """Failures while sessions were opened, one for each failure."""
+    """Failures while sessions were opened, as texts."""
     num_opened: int = 0
     tools: tuple[ToolSpec, ...] = ()
     tool_faults: tuple[str, ...] = ()
@@ -76,19 +76,19 @@ class Measured:
     """True if a second session on a task begins with the same messages."""
     prompts: list[list[Message]] = field(default_factory=list)
     is_repeatable: bool | None = None
-    """True if two runs of the scripted policy on a task get the same answers; None: it could not be played."""
+    """True if two episodes of the scripted policy on a task get the same answers; None: it could not be played."""
     random: Plays = Plays((), 0)
     scripted: Plays = Plays((), 0)
     stopped: str | None = None
     """The measurement that was running when the time limit was reached; None: all measurements are complete."""
 
     def until_now(self) -> Measured:
-        """A copy that no other thread changes."""
+        """Copy of the measurements so far, which no other thread changes."""
         seconds = {question: list(taken) for question, taken in dict(self.seconds).items()}
         return replace(self, seconds=seconds, faults=list(self.faults), prompts=list(self.prompts))
 
     def schemas(self, dialect: Dialect | str) -> str:
-        """The tools that a chat template is given: none where calls are written as text."""
+        """The tools that a chat template gets; none for a dialect that writes calls as text."""
         return json.dumps(tool_schemas(() if dialect is Dialect.ACTION else self.tools))
 
 
@@ -103,22 +103,22 @@ def measure(
     found: Measured,
     watch: Watch,
 ) -> None:
-    """Ask, open, call and play; faults of sessions are counted, those of the catalog are raised.
+    """Measures an environment; faults of sessions are counted, faults of the catalog are raised.
 
     Args:
         provider: the environment.
-        rules: what an episode of it means.
-        split: to be played; the environment's first where it has none of that name.
+        rules: limits and reward of its episodes.
+        split: the split to play; if the environment lacks it, its first one.
         num_tasks: how many tasks are looked at and played.
         group_size: episodes of the random policy on each.
-        found: takes what was found as soon as it is known: another thread may read it at any time.
-        watch: is told what is being done; nothing new begins when its time is over.
+        found: receives the measurements; another thread may read it at any time.
+        watch: receives the current phase; nothing new begins after its time.
 
     Raises:
-        EnvFault, XpError: it cannot be asked for its tasks at all.
+        EnvFault, XpError: the environment does not list its tasks.
     """
     if rules.dialect is Dialect.AUTO:
-        # The check writes the calls itself, so that every dialect is as good; no model is at hand.
+        # The check itself writes the calls, without a model, so that any dialect will do.
         rules = replace(rules, dialect=Dialect.HERMES)
     watch.doing("asking for its splits")
     found.version = provider.version()
@@ -150,10 +150,10 @@ class _Player:
         self._provider, self._rules, self._found, self._watch = provider, rules, found, watch
 
     def __call__(self, policy: str, groups: Sequence[Sequence[tuple[Task, Policy]]]) -> None:
-        """Play them all on threads that no process waits for; what was played so far stands in `found` at any time.
+        """Plays all groups on daemon threads; the measurements so far are in `found` at any time.
 
         Raises:
-            Exception: the first that is no fault of an environment.
+            Exception: the first exception that is not a fault of an environment.
         """
         waiting = [(number, *one) for number, group in enumerate(groups) for one in group]
         total, lock, bugs = len(waiting), threading.Lock(), list[BaseException]()
@@ -200,13 +200,13 @@ class _Player:
 
 
 def _visit(provider: Provider, task: Task, found: Measured, system_prompt: str | None, watch: Watch) -> None:
-    """Two sessions on a task: how long it takes, what it says first, and whether it says the same again."""
+    """Opens two sessions on a task: measures times, the prompt, and whether the prompt is the same again."""
     seen = []
     for _ in range(2):
         if watch.is_over:
             return
         try:
-            # The first one may start a server.
+            # The first session may start a server.
             session = _timed(found, "open" if found.seconds else "first open", lambda: provider.open(task))
         except EnvFault as fault:
             found.faults.append(f"{task.id}: {type(fault).__name__}: {fault}")
@@ -240,13 +240,13 @@ def _timed(found: Measured, question: str, ask: Callable[[], T]) -> T:
 
 
 def _spread(size: int, wanted: int) -> list[int]:
-    """Positions over the whole split, from the first on."""
+    """Positions spread evenly over the whole split, from the first on."""
     count = min(size, wanted)
     return [number * size // count for number in range(count)]
 
 
 def _words(prompt: Sequence[Message]) -> list[str]:
-    """Distinct words of a prompt, in their order: what a tool takes is often named there."""
+    """Distinct words of a prompt, in their order; they are often legal arguments of tools."""
     found = re.findall(r"\w+", " ".join(message["content"] for message in prompt))
     return list(dict.fromkeys(found))[:MAX_WORDS]
 
@@ -257,6 +257,6 @@ def _are_alike(plays: Plays) -> bool | None:
 
 
 def texts(prompts: Sequence[Sequence[Message]]) -> Iterator[int]:
-    """Characters of each prompt."""
+    """Number of characters of each prompt."""
     for prompt in prompts:
         yield sum(len(message["content"]) for message in prompt)

@@ -1,4 +1,4 @@
-"""Policies without a model that write turns as a model would: one acts at random, one calls each tool in its order."""
+"""Policies without a model: one calls random tools, one calls each tool in order."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from xp.episode.dialects import syntax_of
 WORDS: Final = ("yes", "no", "a", "the", "x", "hello", "0", "1", "42")
 MAX_ITEMS: Final = 2
 MAX_DEPTH: Final = 4
-"""Below it only what is required is made."""
+"""Depth of nested arguments below which only required ones are made."""
 MOST_DEPTH: Final = 32
-"""No arguments fit a schema that requires itself."""
+"""Largest depth of nested arguments; a schema that requires itself has no legal arguments."""
 SMALL: Final = 9
-"""Whole numbers without bounds are drawn from 0 to this: indices and moves are small."""
+"""Largest random whole number where the schema has no bounds; indices and moves are small."""
 
 
 class Draw(random.Random):
-    """Random choices, and the words that texts are made of: a few of every day's and those of the prompt."""
+    """Random choices, and the words for random texts: some common words and the prompt's."""
 
     def __init__(self, seed: int, words: Sequence[str]) -> None:
         super().__init__(seed)
@@ -37,7 +37,7 @@ class Policy(Protocol):
 
 
 def random_policy(tools: Sequence[ToolSpec], dialect: Dialect | str, words: Sequence[str], seed: int) -> Policy:
-    """A random tool with random arguments that its schema allows, texts out of `words`; a word if there is no tool."""
+    """Calls random tools with random legal arguments, with texts from `words`; writes a word if there is no tool."""
     draw = Draw(seed, words)
 
     def write() -> str:
@@ -50,18 +50,18 @@ def random_policy(tools: Sequence[ToolSpec], dialect: Dialect | str, words: Sequ
 
 
 def scripted_policy(tools: Sequence[ToolSpec], dialect: Dialect | str) -> Policy:
-    """Each tool in its order, with the same arguments each time, over and over."""
+    """Calls each tool in order, repeatedly, with the same arguments each time."""
     calls = cycle([written(tool, arguments_of(tool, Draw(0, ())), dialect) for tool in tools] or [WORDS[0]])
     return lambda: next(calls)
 
 
 def written(tool: ToolSpec, arguments: Mapping[str, Any], dialect: Dialect | str) -> str:
-    """The call as a model writes it."""
+    """Text of a call in a dialect, as a model would write it."""
     return syntax_of(dialect).write(tool.name, arguments)
 
 
 def arguments_of(tool: ToolSpec, draw: Draw) -> dict[str, Any]:
-    """Arguments that the schema of a tool allows: all required ones, and each optional one half of the time."""
+    """Arguments that a tool's schema allows: all required ones, and each optional one with probability 0.5."""
     value = _value(tool.parameters, tool.parameters, draw, 0)
     return value if isinstance(value, dict) else {}
 
@@ -120,7 +120,7 @@ _OF_KIND: Final[Mapping[str, Any]] = {
 
 
 def _resolved(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The schema behind a local reference."""
+    """The schema that a local reference names."""
     for _ in range(MAX_DEPTH):
         if not isinstance(schema, Mapping) or "$ref" not in schema:
             break

@@ -1,4 +1,4 @@
-"""Report of the measurements in words: facts, faults and remarks."""
+"""Report of the measurements: facts, faults and remarks."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from xp.envs.config import Dialect, EnvConfig
 from xp.episode.outcome import EpisodeStatus
 
 FLAT = 0.9
-"""Share of groups without variance above which a random start learns next to nothing."""
+"""Share of groups without variance above which a random policy learns hardly anything."""
 LOUD = 0.5
-"""Share of random calls, all legal by their schema, that may be refused before it is worth a thought."""
+"""Share of rejected random calls, all legal by their schema, above which the report has a remark."""
 
 
 @dataclass(frozen=True)
 class EnvReport:
-    """A report for a person, or for a program (`as_dict`)."""
+    """Report as text, and as JSON values (`as_dict`)."""
 
     name: str
     facts: dict[str, str]
     faults: tuple[str, ...]
-    """It cannot be trained on as it is."""
+    """Reasons why the environment cannot be trained on."""
     warnings: tuple[str, ...]
     stopped: str | None = None
     """Reason why some measurements are missing; None: all are complete."""
@@ -42,10 +42,11 @@ def report(
     max_prompt_tokens: int,
     count_tokens: Callable[[Sequence[Message], str], int] | None,
 ) -> EnvReport:
-    """Judge one environment.
+    """Makes the report of one environment.
 
     Args:
-        count_tokens: of a prompt with its tools, by the model's tokenizer; None: there is none at hand.
+        count_tokens: counts the tokens of a prompt with its tools, by the model's tokenizer; None: there is no
+            tokenizer.
     """
     prompts = [prompt for prompt in found.prompts if prompt]
     lengths = [count_tokens(prompt, found.schemas(rules.dialect)) for prompt in prompts] if count_tokens else []

@@ -1,4 +1,4 @@
-"""The time of a check: says on standard error what is being done, and ends the wait when the time is over."""
+"""Time limit of a check; the current phase is printed to standard error."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from collections.abc import Callable
 from typing import Final
 
 EVERY_S: Final = 5.0
-"""Between two lines while one phase goes on."""
+"""Seconds between two lines about the same phase."""
 CLOSE_S: Final = 10.0
-"""For ending sessions and servers after the time is over."""
+"""Seconds to close sessions and servers after the time limit."""
 
 
 class Watch:
-    """Phase and time of one environment's check.
+    """Current phase and time limit of one environment's check.
 
     Args:
-        name: of the environment, before each line.
-        ends: on the monotonic clock; None: no limit.
+        name: name of the environment, printed before each line.
+        ends: end of the time, on the monotonic clock; None: no limit.
     """
 
     def __init__(self, name: str, ends: float | None = None) -> None:
@@ -28,7 +28,7 @@ class Watch:
         self._phase, self._part = "starting", ""
 
     def doing(self, phase: str, part: str = "") -> None:
-        """A phase begins, which is said, or goes on with another part."""
+        """Records the current phase and part; a new phase is printed."""
         self._part = part
         if phase != self._phase:
             self._phase, self._since = phase, time.monotonic()
@@ -47,7 +47,7 @@ class Watch:
         return self._ends is not None and time.monotonic() >= self._ends
 
     def run(self, work: Callable[[], None]) -> bool:
-        """Do `work` on a thread that a process does not wait for; False: the time was over before its end."""
+        """Runs `work` on a daemon thread; returns False if the time is over before its end."""
         thread = threading.Thread(target=work, name="env-check", daemon=True)
         thread.start()
         while thread.is_alive() and not self.is_over:
@@ -61,7 +61,7 @@ class Watch:
 
 
 def close_within(close: Callable[[], None], seconds: float) -> None:
-    """Close what may hang: after `seconds` it is left to the end of the process."""
+    """Calls `close`, which may hang, on a daemon thread; returns after `seconds` at the latest."""
     thread = threading.Thread(target=close, name="env-check-close", daemon=True)
     thread.start()
     thread.join(seconds)

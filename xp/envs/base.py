@@ -1,7 +1,7 @@
 """The interface of an environment to the rest of xp: a Provider of tasks and sessions, and the types of its failures.
 
-A provider never sees a backend or a launcher. `provider: openreward` in the spec names the module `xp.envs.openreward`;
-`provider: my_pkg.envs:MyProvider` names exactly that class.
+A provider is independent of backends and launchers. `provider: openreward` in the spec names the module
+`xp.envs.openreward`; `provider: my_pkg.envs:MyProvider` names exactly that class.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypedDict, runtime_checkable
 
 MOST_TASKS: Final = 2**53
-"""Tasks that a split may say it has: the whole numbers that every JSON reader keeps exact end here."""
+"""Largest number of tasks of a split; every JSON reader keeps smaller whole numbers exact."""
 
 
 class Message(TypedDict):
-    """One chat message as a chat template takes it."""
+    """One chat message, in the form of chat templates."""
 
     role: str
     content: str
@@ -23,25 +23,25 @@ class Message(TypedDict):
 
 @dataclass(frozen=True)
 class ToolSpec:
-    """A tool as the environment declares it."""
+    """Declaration of an environment's tool."""
 
     name: str
     description: str
     parameters: Mapping[str, Any]
-    """JSON schema of the arguments (an object schema)."""
+    """JSON schema of the arguments; its type is object."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """One problem of an environment, named so that any process can open it again."""
+    """One task of an environment, identified so that any process can open it again."""
 
     env: str
-    """Name of the member of the mixture that it belongs to."""
+    """Name of its member of the mixture."""
     split: str
     index: int
     """Position within the split, from 0."""
     spec: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
-    """The environment's own description; it may hold the answer, so it never reaches a prompt or a dataset column."""
+    """The environment's own description; it may include the answer, so it is never in a prompt or a dataset column."""
 
     @property
     def id(self) -> str:
@@ -54,27 +54,27 @@ class ToolResult:
 
     text: str
     reward: float | None = None
-    """None: the environment did not score this step."""
+    """Reward of this step; None: the environment did not score it."""
     finished: bool = False
     is_call_error: bool = False
-    """The call itself was wrong (unknown tool, bad arguments): the model's fault, shown to it as `text`."""
+    """True if the model's call was wrong (unknown tool, bad arguments); `text` is the message for the model."""
     awaits_reply: bool = False
-    """A plain message was answered, and the conversation goes on: only where a session takes plain messages."""
+    """True if a plain message was answered and the conversation goes on; only in sessions with plain messages."""
     judges: Mapping[str, float] = field(default_factory=dict)
-    """Usage of judge models: `prompt_tokens`, `completion_tokens`, and `cost_usd` where all prices are known."""
+    """Usage of judge models: `prompt_tokens`, `completion_tokens`, and `cost_usd` if all prices are known."""
 
 
 class Session(Protocol):
-    """One live attempt at one task. Methods block, are called from one thread at a time, and raise EnvFault only."""
+    """One open attempt at one task. Methods block, are called from one thread at a time, and raise EnvFault only."""
 
     def prompt(self) -> list[Message]:
-        """The environment's opening messages."""
+        """The environment's first messages."""
 
     def tools(self) -> tuple[ToolSpec, ...]: ...
 
     @property
     def takes_answer(self) -> bool:
-        """Returns whether a plain message is passed to `answer`: the final one, or each one of a conversation."""
+        """Returns whether plain messages go to `answer`: the final one, or each one of a conversation."""
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult: ...
 
@@ -86,14 +86,14 @@ class Session(Protocol):
 
 @runtime_checkable
 class StateScorer(Protocol):
-    """A session whose reward is of the state that it is left in, also if the model never said that it is done."""
+    """A session whose reward depends on its final state, even if the model never ended the episode."""
 
     def leave(self) -> ToolResult:
-        """The score of the state, asked for once, when turns or tokens ran out. Raises EnvFault."""
+        """Scores the final state when the limit of turns or tokens is reached; called once. Raises EnvFault."""
 
 
 class Provider(Protocol):
-    """An environment that can be asked for tasks and sessions. Safe under threads; constructed once a process."""
+    """Source of an environment's tasks and sessions. Thread-safe; constructed once per process."""
 
     def version(self) -> str:
         """Identifier of the environment's content: a version, a digest of its source, or an empty string."""
@@ -103,63 +103,63 @@ class Provider(Protocol):
     def num_tasks(self, split: str) -> int: ...
 
     def tasks(self, split: str, indices: Sequence[int]) -> list[Task]:
-        """The named tasks with their specs, in the order asked for; one bulk request where the protocol has one."""
+        """Tasks with their specs, in the order of `indices`; one bulk request if the protocol has one."""
 
     def open(self, task: Task) -> Session:
-        """Open a session; raises EnvFault."""
+        """Opens a session; raises EnvFault."""
 
     def close(self) -> None: ...
 
 
 @runtime_checkable
 class Describer(Protocol):
-    """A provider that reads a task's prompt and tools at once, for less than a session that a caller holds."""
+    """A provider that reads a task's prompt and tools in one call, cheaper than a session."""
 
     async def describe(self, task: Task) -> tuple[list[Message], tuple[ToolSpec, ...]]:
-        """The opening messages and tools of a session that is ended again. Raises EnvFault.
+        """First messages and tools of a task; its session is closed again. Raises EnvFault.
 
-        Runs on the process's loop (xp.envs.loop), after the provider has answered a question there; how many run at
-        the same time is the caller's to bound.
+        Must run on the process's loop (xp.envs.loop), after another request of the provider; the caller limits the
+        number of concurrent calls.
         """
 
 
 @runtime_checkable
 class Lister(Protocol):
-    """A provider whose environment may list all tasks of a split at once."""
+    """A provider whose environment may list all tasks of a split in one call."""
 
     def listed(self, split: str) -> list[Task] | None:
-        """Every task with its spec, in order; None: the environment only counts its tasks. Raises EnvFault."""
+        """All tasks with their specs, in order; None: the environment only counts its tasks. Raises EnvFault."""
 
 
 class EnvFault(Exception):
-    """Infrastructure failed: not the model's doing, so an episode that meets one is void, never scored 0."""
+    """Failure of infrastructure, not of the model: the episode is void and is never scored 0."""
 
     retry_after_s: float | None = None
-    """Seconds that the server asks the client to wait; None: it did not say."""
+    """Seconds to wait, from the server's Retry-After; None: not given."""
 
 
 class EnvUnavailable(EnvFault):
-    """The server refused, was not there, or said that it is busy: the request did not execute."""
+    """The server refused, was unreachable or busy: the request did not execute."""
 
 
 class SessionLost(EnvFault):
-    """The server no longer knows the session."""
+    """The session no longer exists on the server."""
 
 
 class DeadlineExceeded(EnvFault):
-    """A call, a creation or an episode took longer than its limit; whether it executed is unknown."""
+    """A call, a creation or an episode exceeded its time limit; it may have executed."""
 
 
 class ResponseLost(EnvFault):
-    """The connection broke after the request was sent; whether it executed is unknown, so it is not repeated."""
+    """The connection broke after the request was sent; the request may have executed, so it is not repeated."""
 
 
 class ProtocolError(EnvFault):
-    """The server's reply is not what the protocol allows (bad JSON, a reward that is no finite number, ...)."""
+    """The server's reply violates the protocol (bad JSON, a reward that is not finite, ...)."""
 
 
 class NotOffered(ProtocolError):
-    """The server knows no such question (a 4xx), or its whole answer is longer than is read."""
+    """The server does not support this request (a 4xx), or its answer exceeds the largest size."""
 
 
 class ToolCrashed(EnvFault):

@@ -1,4 +1,4 @@
-"""Limits on a process that runs a user's environment or grader: its memory, and its end with the parent's."""
+"""Limits of a process that runs a user's environment or grader: its memory, and its end with its parent."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ GRACE_S: Final = 5.0
 
 
 def bound_memory(memory_gb: float | None) -> None:
-    """Let this process, and each one that it starts, have so much memory of its own; what asks for more fails.
+    """Limits the private memory of this process and of each child process, in GB; larger allocations fail.
 
-    In Python that is a MemoryError where it was asked for. Files that are mapped, and libraries, do not count.
+    In Python, an allocation then raises MemoryError. Mapped files and libraries do not count.
     """
     if memory_gb is not None and sys.platform == "linux":
         import resource
@@ -30,7 +30,7 @@ def bound_memory(memory_gb: float | None) -> None:
 
 
 def die_with(parent: int) -> None:
-    """Two lines: the kernel's signal, and a watch for the case that the parent was gone before it was asked for."""
+    """Ends this process with its parent: by the kernel's signal, and by a watch in case the parent ended before."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 

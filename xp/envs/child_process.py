@@ -1,4 +1,4 @@
-"""Somebody's code in a process of its own, so that code that loops or eats memory costs an episode and not the run."""
+"""Runs the user's code in a separate process: an endless loop or too much memory costs an episode, not the run."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from xp.errors import ExitCode, XpError
 from xp.security.environment import inherited
 
 STOP_S: Final = 2.0
-"""For a process that has hung up to end by itself."""
+"""Seconds that a process may take to end after it closed its connection."""
 
 
 def place_prefix(pid: int) -> str:
-    """First part of the name of a child's directory of temporary files, if it makes one."""
+    """Prefix of the name of a child's directory of temporary files, if it makes one."""
     return f"xp-host-{pid}-"
 
 
 class ChildProcess:
-    """Starts the child with the first request, and again after it was ended.
+    """Starts the child with the first request, and again after it ended.
 
     Args:
-        program: module that answers by `xp.envs.desk`.
-        config: of the environment.
-        environ: of which the child gets what `xp.security.environment` lists, and the environment's declared secrets.
-        python: the interpreter; it needs pydantic, and what the program imports.
+        program: module that runs a `xp.envs.desk`.
+        config: configuration of the environment.
+        environ: variables, of which the child gets those in `xp.security.environment` and the declared secrets.
+        python: the interpreter; it must have pydantic and the program's imports.
     """
 
     def __init__(
@@ -53,19 +53,20 @@ class ChildProcess:
         self._child: Child | None = None
 
     def child(self) -> Child:
-        """The one that lives."""
+        """The running child; starts it if there is none."""
         with self._lock:
             if self._child is None or not self._child.is_alive():
-                # The kernel's death signal follows the thread that forked, so the fork happens on one that never ends.
+                # The kernel's death signal depends on the thread that forked, so the fork happens on one that never
+                # ends.
                 self._child = call_on_loop(lambda: Child(self._program, self._config, self._environ, self._python))
             return self._child
 
     def number(self) -> int:
-        """A new name for a conversation."""
+        """A new number for a conversation."""
         return next(self._numbers)
 
     def close(self, grace_s: float = 0.0) -> None:
-        """End the child; one that has an end of its own gets `grace_s` for it."""
+        """Ends the child; a child with its own shutdown gets `grace_s` seconds for it."""
         with self._lock:
             child, self._child = self._child, None
         if child is not None:
@@ -73,7 +74,7 @@ class ChildProcess:
 
 
 class Child:
-    """One process; a request that is not answered in time ends it."""
+    """One child process; it is ended when a request times out."""
 
     def __init__(self, program: str, config: EnvConfig, environ: Mapping[str, str], python: str) -> None:
         self._owner = os.getpid()
@@ -97,12 +98,12 @@ class Child:
         return self._gone is None and self._owner == os.getpid()
 
     def ask(self, verb: str, conversation: int, argument: Any, limit_s: float, what: str) -> Any:
-        """The answer of the child's `xp.envs.desk.Desk`.
+        """Sends a request to the child's `xp.envs.desk.Desk` and returns the answer.
 
         Raises:
-            DeadlineExceeded: it took longer than `limit_s`; the process is ended.
-            ToolCrashed: the code there raised.
-            ResponseLost: the process is gone.
+            DeadlineExceeded: the answer took longer than `limit_s`; the process is ended.
+            ToolCrashed: the user's code raised an exception.
+            ResponseLost: the process has ended.
         """
         done: Future[Any] = Future()
         with self._lock:
@@ -124,7 +125,7 @@ class Child:
         return _result(kind, value, what)
 
     def end(self, why: str, grace_s: float = 0.0) -> None:
-        """Kill it, after so many seconds in which it may end by itself; whoever waits is told why."""
+        """Kills the process after `grace_s` seconds; waiting callers get the reason."""
         self._gone = self._gone or why
         if self._owner != os.getpid():
             return
@@ -151,7 +152,7 @@ class Child:
             self._gone = self._gone or f"it ended with code {code}"
             connection.close()
             for place in Path(tempfile.gettempdir()).glob(f"{place_prefix(self._process.pid)}*"):
-                shutil.rmtree(place, ignore_errors=True)  # It was killed, and could not remove it itself.
+                shutil.rmtree(place, ignore_errors=True)  # The killed process could not remove it itself.
         for done in list(self._waiting.values()):
             done.set_result(("gone", self._gone))
 

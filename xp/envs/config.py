@@ -28,7 +28,7 @@ class OnNoToolCall(StrEnum):
 
 
 class OnMalformedCall(StrEnum):
-    """Effect of a turn whose tool call cannot be read."""
+    """Effect of a turn whose tool call cannot be parsed."""
 
     TELL = "tell"
     STOP = "stop"
@@ -42,16 +42,16 @@ class ToolCallsPerTurn(StrEnum):
 
 
 class SandboxKind(StrEnum):
-    """Place in which the commands of a model run."""
+    """Sandbox of the model's commands."""
 
     DOCKER = "docker"
     """A container for each session."""
     NONE = "none"
-    """A fresh directory for each session on this machine, without isolation."""
+    """A new directory on this machine for each session, without isolation."""
 
 
 class Dialect(StrEnum):
-    """Format in which the model writes a tool call (xp.episode.dialects has a reader for each)."""
+    """Format of the model's tool calls (xp.episode.dialects has a parser for each)."""
 
     HERMES = "hermes"
     """`<tool_call>{json}</tool_call>`: Qwen2.5, Qwen3, Hermes."""
@@ -68,21 +68,22 @@ class Dialect(StrEnum):
     HARMONY = "harmony"
     """Messages on channels: gpt-oss."""
     AUTO = "auto"
-    """Whichever of the above the model's chat template writes (xp.episode.auto_dialect)."""
+    """The format of the model's chat template (xp.episode.auto_dialect)."""
 
 
 def dialect_of(text: str) -> Dialect | str:
-    """A dialect as a job's files name it: one of xp's own, or `module:attribute` of a plugin's."""
+    """Dialect from its name in a job's files: one of xp's own, or `module:attribute` of a plugin."""
     return text if ":" in text else Dialect(text)
 
 
 class ToolsPrompt(StrEnum):
-    """Place of the tools' description: the chat template or the system prompt; and the role of their results."""
+    """Source of the tools' description, the chat template or the system prompt, and role of tool results."""
 
     TEMPLATE = "template"
-    """The model's chat template, which is given the tools and messages of the role `tool`."""
+    """The model's chat template gets the tools, and messages of the role `tool`."""
     SYSTEM = "system"
-    """xp, in the system message and in user messages, for a template that knows no tools (xp.episode.tools_prompt)."""
+    """xp writes the tools in the system message and results in user messages, for a template without tools
+    (xp.episode.tools_prompt)."""
 
 
 @dataclass(frozen=True)
@@ -93,9 +94,9 @@ class Chat:
     """Arguments of the chat template, such as enable_thinking."""
     tools_prompt: ToolsPrompt = ToolsPrompt.TEMPLATE
     dialect: Dialect | str = Dialect.HERMES
-    """In which xp writes the tools; `module:attribute` of a plugin's."""
+    """Format in which xp writes the tools: one of xp's own, or `module:attribute` of a plugin."""
     keep_prompts: bool = False
-    """True if trajectories keep the prompt as the model read it."""
+    """True if trajectories include the model's exact prompt."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dialect", dialect_of(self.dialect))
@@ -103,25 +104,25 @@ class Chat:
 
 @dataclass(frozen=True)
 class RewardRule:
-    """Rule that makes an episode's reward of the rewards of its steps; see xp.episode.rewards."""
+    """Rule that computes an episode's reward from its step rewards; see xp.episode.rewards."""
 
     reduction: Reduction
     nonterminal: float | None
-    """Added as a last step reward when the environment never said `finished`; None: nothing is added."""
+    """Appended as the last step reward if the environment never reported `finished`; None: nothing is appended."""
     minimum: float | None
     maximum: float | None
     bound: float
-    """Largest distance from 0 of a step's and of the episode's reward; one beyond it makes the episode void."""
+    """Largest absolute value of a step's and of the episode's reward; a larger one makes the episode void."""
 
 
 @dataclass(frozen=True)
 class WeightedFn:
-    """One reward function of the user's own."""
+    """One of the user's reward functions."""
 
     fn: str
     """`package.module:function`."""
     weight: float
-    """Factor of what it gives in the episode's reward, which is the sum."""
+    """Factor of its value; the episode's reward is the sum over all functions."""
 
 
 @dataclass(frozen=True)
@@ -132,26 +133,26 @@ class Limits:
     call_timeout_s: float
     episode_timeout_s: float
     max_sessions: int
-    """Sessions open at the same time in one process."""
+    """Largest number of sessions that one process has open at the same time."""
     max_attempts: int
-    """Tries of a question, and of a call that provably did not execute although the server was there (429)."""
+    """Attempts of a request that changes nothing, and of a tool call that certainly did not execute (status 429)."""
     retries_per_episode: int
-    """Whole-episode retries on a fresh session before an episode is void."""
+    """Retries of a whole episode on a new session before it is void."""
     memory_gb: float | None
     """Memory limit in GB of each process that xp starts for the environment: its server or grader. None: no limit."""
 
 
 @dataclass(frozen=True)
 class EnvConfig:
-    """One member of the mixture, with everything that its provider and its episodes need. Holds no secret value."""
+    """One member of the mixture, with everything that its provider and episodes need; no secret values."""
 
     name: str
     provider: str
-    """One of xp's own, or `module:Class`."""
+    """Name of one of xp's own providers, or `module:Class`."""
     target: str | None
     """`Org/Name` in the catalog, or the URL of a server."""
     serve: str | None
-    """`module:Class` of an environment that xp serves itself on 127.0.0.1."""
+    """`module:Class` of an environment that xp serves on 127.0.0.1."""
     variant: str | None
     """Name of the environment on its server; None: the only one, or the last part of the target's name."""
     max_turns: int
@@ -160,28 +161,28 @@ class EnvConfig:
     on_malformed_call: OnMalformedCall
     tool_calls_per_turn: ToolCallsPerTurn
     dialect: Dialect | str
-    """One of xp's own, or `module:attribute` of a plugin's."""
+    """Format of tool calls: one of xp's own, or `module:attribute` of a plugin."""
     limits: Limits
     secrets: tuple[str, ...]
-    """Names of the environment variables that are handed to each session."""
+    """Names of the environment variables that each session gets."""
     allowed_origins: tuple[str, ...]
-    """Origins (scheme://host[:port]) beside the catalog's own that may receive the API key and the secrets."""
+    """Origins (scheme://host[:port]) that may receive the API key and the secrets, in addition to the catalog's."""
     reward_fn: tuple[WeightedFn, ...] | None = None
     """Functions from the settled EpisodeResult to its reward; None: the rule's reward is used."""
     image: str | None = None
     """Docker image of a server that the provider starts."""
     python: str | None = None
-    """Interpreter that runs `serve`, or the package that the provider needs; None: see xp.envs.pythons."""
+    """Interpreter that runs `serve` or the provider's package; None: see xp.envs.pythons."""
     sandbox: SandboxKind | None = None
-    """Place in which commands run; None: the provider runs none."""
+    """Sandbox of commands; None: the provider runs no commands."""
     grader: str | None = None
     """`module:function` or `module:Class` that scores answers."""
     env_class: str | None = None
     """Name of an environment in skyrl_gym's registry."""
     rows: str | None = None
-    """`package:file.jsonl` or `module:function`: the tasks; None: the grader's own."""
+    """Tasks, as `package:file.jsonl` or `module:function`; None: the grader's own."""
     num_seeds: int = 1
-    """Reset seeds for each row."""
+    """Number of reset seeds for each row."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Fields of the provider's own schema."""
 
@@ -191,11 +192,11 @@ class EnvConfig:
 
 @dataclass(frozen=True)
 class EpisodeConfig(JsonFile):
-    """The mixture: every environment that episodes of this job may open."""
+    """The mixture: all environments of this job's episodes."""
 
     SORTS_KEYS = True
     members: Mapping[str, EnvConfig]
 
     def max_sessions(self) -> int:
-        """The smallest bound of any member on sessions open at the same time."""
+        """The smallest limit of any member on concurrent sessions."""
         return min(member.limits.max_sessions for member in self.members.values())

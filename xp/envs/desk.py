@@ -1,4 +1,4 @@
-"""The child's side of `xp.envs.child_process`: requests in, results out, until the parent hangs up."""
+"""The child's side of `xp.envs.child_process`: answers requests until the parent closes the connection."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from xp.errors import XpError
 
 
 class Desk:
-    """Answers requests `(number, verb, conversation, argument)` by `(number, result)`, each on a thread of its own.
+    """Answers requests `(number, verb, conversation, argument)` with `(number, result)`, each on its own thread.
 
     Args:
-        connection: to the parent.
-        clerk: its method of the verb's name, called as `verb(conversation, argument)`, gives the result.
+        connection: connection to the parent.
+        clerk: object whose method with the verb's name is called with `(conversation, argument)` for the result.
     """
 
     def __init__(self, connection: Connection, clerk: Any) -> None:
@@ -30,7 +30,7 @@ class Desk:
         self._lock = threading.Lock()
 
     def serve(self) -> None:
-        """Until the parent hangs up."""
+        """Answers requests until the parent closes the connection."""
         while True:
             try:
                 request = self._connection.recv()
@@ -53,12 +53,12 @@ class Desk:
 
 
 def serve(clerk_of: Callable[[EnvConfig], Any]) -> None:
-    """The program of a child: its arguments are the connection's descriptor and the parent's process id.
+    """Main function of a child; its arguments are the connection's descriptor and the parent's process id.
 
-    A clerk with a method `end` is ended by it, whatever ends the conversation.
+    A clerk's method `end`, if there is one, is called at every end of the process.
     """
     die_with(int(sys.argv[2]))
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # What the code there prints is no part of a stage's output.
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # The user's printed text must not be part of a stage's output.
     connection = Connection(int(sys.argv[1]))
     config: EnvConfig = connection.recv()
     bound_memory(config.limits.memory_gb)
@@ -73,10 +73,10 @@ def serve(clerk_of: Callable[[EnvConfig], Any]) -> None:
             pass
         finally:
             end()
-    os._exit(0)  # What hangs on a thread of its own does not keep the process.
+    os._exit(0)  # A thread that hangs must not keep the process alive.
 
 
 def _leave(*_: Any) -> None:
-    """The parent is gone; a second signal does not disturb the end."""
+    """Ends the process after its parent's end; ignores further signals."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise SystemExit

@@ -1,4 +1,4 @@
-"""Docker's command line: its output, or the fault in words of the field that needs it."""
+"""Runs Docker's command line; a fault names the field that needs Docker."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def run_docker(needs: str, way_out: str, *arguments: str, with_errors: bool = Fa
     """Runs docker and returns its output.
 
     Args:
-        needs: field that needs it.
-        way_out: what else could be set.
-        arguments: of docker.
-        with_errors: return what it writes to its standard error, too.
-        limit_s: seconds after which it is given up.
+        needs: field that needs Docker.
+        way_out: alternative setting, for the message.
+        arguments: arguments of docker.
+        with_errors: whether the result includes the standard error.
+        limit_s: seconds after which the command is stopped.
 
     Raises:
-        XpError: RUNTIME where there is no docker or no daemon, ENVIRONMENT where it could not do it.
+        XpError: RUNTIME without docker or its daemon, ENVIRONMENT if the command failed.
     """
     try:
         done = subprocess.run(
@@ -49,7 +49,7 @@ def run_docker(needs: str, way_out: str, *arguments: str, with_errors: bool = Fa
 
 
 def start_remover(container: str) -> subprocess.Popen[bytes]:
-    """A process that removes the container when its standard input is closed, or this process is gone."""
+    """Starts a process that removes the container when its standard input is closed, or this process has ended."""
     return subprocess.Popen(
         ["sh", "-c", REMOVE, "sh", container],
         stdin=subprocess.PIPE,
@@ -60,7 +60,7 @@ def start_remover(container: str) -> subprocess.Popen[bytes]:
 
 
 def _failure(needs: str, way_out: str, what: str, said: str) -> XpError:
-    """`docker version` asks the daemon alone: it tells one that is not there from a command that failed."""
+    """The error of a failed command; `docker version` shows whether the daemon is missing."""
     if subprocess.run(("docker", "version"), stdin=subprocess.DEVNULL, capture_output=True, check=False).returncode:
         return XpError(
             f"{needs} needs a Docker daemon, and this machine's does not answer: {said[:500]}\n"

@@ -1,7 +1,7 @@
 """`provider: local`: a task is a row and a Python function scores the answer; no server, no tools.
 
-A grader is the user's own code, so what it raises is infrastructure: the episode is void, never 0. It runs in a process
-of its own (xp.envs.child_process), of bounded memory, which is ended where a call takes too long.
+A grader is the user's own code: its exceptions count as infrastructure faults, the episode is void, never 0. It runs
+in a separate process (xp.envs.child_process) of limited memory, which is ended if a call takes too long.
 """
 
 from __future__ import annotations
@@ -102,9 +102,9 @@ class GradedSession:
     """See xp.envs.base.Session: plain messages go to the grader, there are no tools.
 
     Args:
-        process: of the grader.
+        process: process of the grader.
         row: the task.
-        limits: of the environment.
+        limits: limits of the environment.
     """
 
     def __init__(self, process: ChildProcess, row: Mapping[str, Any], limits: Limits) -> None:
@@ -113,7 +113,7 @@ class GradedSession:
         self._begin()
 
     def _begin(self, is_again: bool = False) -> None:
-        """Open the conversation; once more where the process was ended meanwhile, for another's sake."""
+        """Opens the conversation; tries again once if the process was ended because of another conversation."""
         self._child, self._number = self._process.child(), self._process.number()
         limit_s, what = self._limits.create_timeout_s, "the grader's beginning"
         try:
@@ -146,7 +146,7 @@ class GradedSession:
         return said
 
     def _take(self, text: str) -> ToolResult:
-        """The verdict; a conversation that had not begun when its process ended, for another's sake, begins again."""
+        """Returns the grader's result; a conversation that was lost before its first message begins again."""
         try:
             return self._ask(text)
         except ResponseLost:

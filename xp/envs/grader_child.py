@@ -1,4 +1,4 @@
-"""The child process in which a user's grader runs: bounded memory, and ended from outside where a call hangs."""
+"""The child process of a user's grader, with limited memory; the parent ends it if a call hangs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from xp.envs.graders import Begin, GraderConversation, conversations_of
 
 
 class GraderClerk:
-    """Holds the conversations of one grader; see xp.envs.desk."""
+    """The conversations of one grader; see xp.envs.desk."""
 
     def __init__(self, config: EnvConfig) -> None:
         self._config = config

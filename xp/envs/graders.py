@@ -1,4 +1,4 @@
-"""The three shapes of a grader, each as a conversation: a function, a class with `grade`, a class with `step`."""
+"""The three kinds of graders, each as a conversation: a function, a class with `grade`, a class with `step`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class GraderConversation:
 
     opening: Sequence[Message]
     take: Callable[[str], ToolResult]
-    """A plain message in, what the grader says of it out."""
+    """Function from a plain message to the grader's result."""
     close: Callable[[], None]
 
 
@@ -27,10 +27,10 @@ Begin = Callable[[Row], GraderConversation]
 
 
 def grader_of(config: EnvConfig) -> Any:
-    """The function or class that `grader` names; None where skyrl_gym has it.
+    """The function or class that `grader` names; None if it is in skyrl_gym.
 
     Raises:
-        XpError: it cannot be loaded, or has none of the three shapes.
+        XpError: it cannot be loaded, or is none of the three kinds.
     """
     if config.grader is None:
         return None
@@ -46,13 +46,13 @@ def grader_of(config: EnvConfig) -> Any:
 
 
 def rows_of(grader: Any) -> Callable[[], Any] | None:
-    """The method of a grader that gives its tasks; None where it has none."""
+    """The method of a grader that returns its tasks; None if it has none."""
     owner = grader() if inspect.isclass(grader) and not _has_steps(grader) else grader
     return getattr(owner, "rows", None)
 
 
 def conversations_of(config: EnvConfig) -> Begin:
-    """Function that begins a conversation on a row; raises XpError as `grader_of`."""
+    """Function that begins a conversation on a row; raises XpError as `grader_of` does."""
     grader = grader_of(config)
     if grader is None:
         return _stepped(lambda row: _registered(config, row))
@@ -73,7 +73,7 @@ def _grades(kind: type) -> bool:
 
 
 def _graded(grade: Callable[[str, Row], Any]) -> Begin:
-    """One answer, one reward."""
+    """Conversations with one answer and one reward."""
 
     def begin(row: Row) -> GraderConversation:
         return GraderConversation(messages_of(row), lambda answer: _verdict(grade(answer, row)), lambda: None)
@@ -86,7 +86,7 @@ def _verdict(reward: Any) -> ToolResult:
 
 
 def _stepped(make: Callable[[Row], Any]) -> Begin:
-    """SkyRL-Gym's BaseTextEnv: `init(prompt)`, then `step(text)` until it says `done`."""
+    """Conversations with SkyRL-Gym's BaseTextEnv: `init(prompt)`, then `step(text)` until `done`."""
 
     def begin(row: Row) -> GraderConversation:
         env = make(row)
@@ -107,7 +107,7 @@ def _step(output: Mapping[str, Any]) -> ToolResult:
 
 
 def _number(reward: Any) -> float | None:
-    """Raises ProtocolError for what is no number."""
+    """The reward as a number; raises ProtocolError for another value."""
     if reward is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""A Docker image that serves an environment on this machine's loopback for as long as a stage needs it."""
+"""Runs a Docker image that serves an environment on this machine's loopback, while a stage needs it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from xp.envs.docker import run_docker, start_remover
 from xp.errors import ExitCode, XpError
 
 PORT: Final = 8000
-"""On which OpenEnv's images listen."""
+"""Port in the container on which OpenEnv's images listen."""
 POLL_S: Final = 0.5
 REMOVE_S: Final = 60.0
 LOG_LINES: Final = 20
@@ -23,12 +23,12 @@ NEEDS: Final = ("env.image", "serve the environment with env.serve or env.target
 
 
 class ImageServer:
-    """One container; nothing of this process's environment goes into it.
+    """One container; it gets none of this process's variables.
 
     Args:
-        image: as `docker run` takes it.
-        start_s: seconds within which it must answer `/health`.
-        memory_gb: of the container; None: no bound.
+        image: name of the image for `docker run`.
+        start_s: seconds until it must answer `/health`.
+        memory_gb: memory of the container; None: no limit.
     """
 
     def __init__(self, image: str, start_s: float, memory_gb: float | None = None) -> None:
@@ -41,7 +41,7 @@ class ImageServer:
         self._owner = os.getpid()
 
     def start(self) -> None:
-        """Start the container and wait until it answers; raises XpError."""
+        """Starts the container and waits until it answers; raises XpError."""
         self._id = self._run()
         try:
             atexit.register(self.stop)
@@ -62,7 +62,7 @@ class ImageServer:
             raise
 
     def stop(self) -> None:
-        """Remove the container; idempotent, and a forked process leaves its parent's alone."""
+        """Removes the container; idempotent. A forked process does not remove its parent's container."""
         if self._id is None or self._owner != os.getpid():
             return
         atexit.unregister(self.stop)
@@ -76,7 +76,7 @@ class ImageServer:
                 remover.wait(REMOVE_S)
 
     def _run(self) -> str:
-        # Without --rm: the log of one that ended by itself is what says why.
+        # Without --rm: the log of a container that ended by itself has the reason.
         try:
             publish = ("--publish", f"127.0.0.1::{PORT}")
             return _docker("run", "--detach", *publish, *self._bound, self._image).splitlines()[-1]
@@ -101,7 +101,7 @@ class ImageServer:
             raise XpError(ended, ExitCode.ENVIRONMENT)
 
     def _ended(self) -> str | None:
-        """Returns how a container that nobody stopped has ended; None while it runs."""
+        """Returns how the container ended unexpectedly; None while it runs."""
         assert self._id is not None
         state, code = _docker("inspect", "--format", "{{.State.Status}} {{.State.ExitCode}}", self._id).split()
         if state not in ("exited", "dead"):
@@ -109,7 +109,7 @@ class ImageServer:
         return f"the container of {self._image} ended by itself with code {code}{self._log()}"
 
     def _log(self) -> str:
-        """The last of what the container said, on lines of its own."""
+        """The last lines of the container's log."""
         assert self._id is not None
         with suppress(XpError):
             said = _docker("logs", "--tail", str(LOG_LINES), self._id, with_errors=True)

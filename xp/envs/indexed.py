@@ -1,4 +1,4 @@
-"""Tasks of a provider that knows the sizes of its splits: bounds and faults are the same for all such providers."""
+"""Base of providers with known sizes of splits: checks of bounds and their faults are the same for all of them."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ class IndexedProvider(ABC):
 
     @abstractmethod
     def _size(self, split: str) -> int:
-        """Number of tasks of a split that is there."""
+        """Number of tasks of an existing split."""
 
     @abstractmethod
     def _specs(self, split: str, indices: Sequence[int]) -> Sequence[Mapping[str, Any]]:
-        """Descriptions of tasks that are there."""
+        """Specs of existing tasks."""
 
     def num_tasks(self, split: str) -> int:
-        """Raises ProtocolError for a split that is not there."""
+        """Number of tasks of a split; raises ProtocolError if it does not exist."""
         if split not in self.splits():
             raise ProtocolError(f"{self!r}: there is no split {split!r}, only {', '.join(self.splits())}")
         return self._size(split)
 
     def tasks(self, split: str, indices: Sequence[int]) -> list[Task]:
-        """Raises ValueError for an index outside of the split."""
+        """See xp.envs.base.Provider; raises ValueError for an index outside the split."""
         size = self.num_tasks(split)
         if wrong := [index for index in indices if not 0 <= index < size]:
             raise ValueError(f"split {split!r} has tasks 0 to {size - 1}, not {wrong[:5]}")
@@ -49,7 +49,7 @@ class IndexedProvider(ABC):
         return self.tasks(split, range(self.num_tasks(split)))
 
     def _check(self, task: Task) -> None:
-        """Raise ProtocolError for a task that is not there."""
+        """Raises ProtocolError for a task that does not exist."""
         size = self.num_tasks(task.split)
         if not 0 <= task.index < size:
             raise ProtocolError(f"task {task.id}: split {task.split!r} has tasks 0 to {size - 1}")

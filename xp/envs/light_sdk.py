@@ -1,8 +1,8 @@
-"""Imports the SDKs of environments without what they need for annotations, or for pages that xp does not serve.
+"""Imports the SDKs of environments without packages that only annotations, or pages that xp does not serve, need.
 
-`import openreward` imports anthropic, openai and google-genai, for the upload of transcripts: two thirds of the time in
-which a served environment starts. `import openenv` imports gradio, for a page to try an environment by hand: three
-quarters of that time. Here they are imported when a name of theirs is used.
+`import openreward` imports anthropic, openai and google-genai, for the upload of transcripts: two thirds of a served
+environment's start-up time. `import openenv` imports gradio, for a page to try an environment by hand: three quarters
+of that time. Here these packages are imported at the first use of one of their names.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ OPENENV_PAGE = "openenv.core.env_server.web_interface"
 
 
 def import_openreward() -> None:
-    """Import `openreward`, if it is installed; afterwards every other import finds the vendors' real packages."""
+    """Imports `openreward`, if it is installed; later imports find the vendors' real packages."""
     _import_without("openreward", VENDORS)
 
 
 def import_openenv() -> None:
-    """Import the server of `openenv`, if it is installed; its page is imported where a name of it is used."""
+    """Imports the server of `openenv`, if it is installed; its page is imported at the first use of a name."""
     _import_without("openenv.core.env_server.http_server", (OPENENV_PAGE,))
 
 
@@ -52,7 +52,7 @@ def _deferred(packages: Sequence[str]) -> Iterator[None]:
 
 
 class _VendorFinder:
-    """Finds modules without content below some packages; a name of theirs is a _VendorName."""
+    """Finder that gives empty modules below some packages; their names are _VendorName objects."""
 
     def __init__(self, packages: Sequence[str]) -> None:
         self._packages = packages
@@ -80,7 +80,7 @@ class _VendorFinder:
 
 
 class _VendorName:
-    """A name of a module that is imported at the name's first use; in an annotation it is never used."""
+    """Name in a module that is imported at the name's first use; an annotation does not use it."""
 
     def __init__(self, finder: _VendorFinder, module: str, path: tuple[str, ...]) -> None:
         self._finder, self._module, self._path = finder, module, path

@@ -1,4 +1,4 @@
-"""Finds the provider that the spec names."""
+"""Loads the provider of a spec."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from xp.plugins import OWN, Kind
 
 
 def load_provider(config: EnvConfig, environ: Mapping[str, str]) -> Provider:
-    """xp's own by its name; `pkg.mod:Class` (a user's or a plugin's) is that class, called with the same arguments.
+    """Makes a provider from its name, or from `pkg.mod:Class` (a user's or a plugin's), with the same arguments.
 
     Raises:
         XpError: there is no such provider.

@@ -1,4 +1,4 @@
-"""The two keys of a local server and its client, made from one token, so that neither side can pose as the other."""
+"""The keys of a local server and of its client, derived from one token; neither side can imitate the other."""
 
 from __future__ import annotations
 

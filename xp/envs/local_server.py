@@ -1,4 +1,4 @@
-"""An ORS environment served on this machine for as long as a stage needs it, by a process that is provably our own."""
+"""Serves an ORS environment on this machine while a stage needs it; the server proves that it is xp's own."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ STOP_S: Final = 5.0
 
 
 class LocalServer:
-    """A child process that serves `module:Class` on 127.0.0.1; use it as a context manager.
+    """Child process that serves `module:Class` on 127.0.0.1; a context manager.
 
     Args:
         serve: `module:Class` of an environment of the openreward SDK.
-        environ: of which the child gets what `xp.security.environment` lists.
-        log: where the child's output goes; None: nowhere.
-        kind: what `serve` is of: `openreward` or `openenv`.
-        python: the interpreter that serves; it must have uvicorn and the environment's packages. None: this one, or,
-            where a package is missing in it, the one that `xp.envs.pythons` names.
-        memory_gb: of the child, and of each process that it starts; None: no bound.
+        environ: variables, of which the child gets those in `xp.security.environment`.
+        log: file for the child's output; None: it is dropped.
+        kind: protocol of `serve`: `openreward` or `openenv`.
+        python: the server's interpreter, with uvicorn and the environment's packages; None: this one, or, if it lacks
+            a package, the one that `xp.envs.pythons` names.
+        memory_gb: memory limit of the child and of each process that it starts; None: no limit.
     """
 
     def __init__(
@@ -68,16 +68,16 @@ class LocalServer:
         return None if self._process is None else self._process.pid
 
     def start(self) -> None:
-        """Start the child and wait until it listens.
+        """Starts the child and waits until it listens.
 
         Raises:
-            XpError: the class cannot be imported or served; the message holds the child's reason.
+            XpError: the class cannot be imported or served; the message has the child's reason.
         """
         atexit.register(self.stop)
         self._start(0)
 
     def watch(self, limit_s: float, ping_s: float | None = None) -> None:
-        """Starts to watch the child: replaces it when it has ended, or has answered nothing for `limit_s` seconds."""
+        """Starts a watch of the child, which replaces it if it ends or gives no answer for `limit_s` seconds."""
         self._watch = OwnServerWatch(self, {"X-API-Key": self.keys.client}, limit_s, ping_s)
         self._watch.start()
 
@@ -86,7 +86,7 @@ class LocalServer:
         return process is not None and process.poll() is None
 
     def replace(self) -> None:
-        """Kill the child, and start another one on the same port with the same keys; its sessions are lost."""
+        """Kills the child and starts another one on the same port with the same keys; its sessions are lost."""
         with self._turn:
             if self._process is None or self._owner != os.getpid():
                 return
@@ -96,7 +96,7 @@ class LocalServer:
                 self._start(int(self.url.rpartition(":")[2]))
 
     def _start(self, port: int) -> None:
-        """At this port; 0: any."""
+        """Starts the child on this port; 0: any port."""
         report: dict[str, object] = {}
         for python in self._pythons:
             report = self._start_by(python, port)
@@ -114,7 +114,7 @@ class LocalServer:
         self.url = f"http://127.0.0.1:{report['port']}"
 
     def stop(self) -> None:
-        """End the child; idempotent, and a forked process leaves its parent's server alone."""
+        """Ends the child; idempotent. A forked process does not end its parent's server."""
         if self._watch is not None:
             self._watch.stop()
         if self._owner != os.getpid():
@@ -122,7 +122,7 @@ class LocalServer:
             return
         atexit.unregister(self.stop)
         self._end()
-        with self._turn:  # A replacement that was under way has started what nobody ended yet.
+        with self._turn:  # A replacement may have started a new child in the meantime.
             self._end()
 
     def _end(self) -> None:
@@ -146,8 +146,8 @@ class LocalServer:
         self.stop()
 
     def _start_by(self, python: str, port: int) -> dict[str, object]:
-        """Starts a child with this interpreter. Returns its report. The child is stopped unless it reports a port."""
-        # The kernel's death signal follows the thread that forked, so the fork happens on one that never ends.
+        """Starts a child with this interpreter and returns its report; stops it unless it reports a port."""
+        # The kernel's death signal depends on the thread that forked, so the fork happens on one that never ends.
         try:
             reading = call_on_loop(lambda: self._spawn(python, port))
         except OSError as error:
@@ -203,14 +203,15 @@ def _first_line(fd: int) -> dict[str, object]:
 
 
 def _child_environ(environ: Mapping[str, str], token: str, python: str) -> dict[str, str]:
-    """Another interpreter gets xp and the user's own modules, and its libraries from where it is installed."""
+    """Variables of the child; another interpreter gets the paths of xp and the user's modules, and has its own
+    libraries."""
     plain, hidden = inherited(environ)
     quiet = {"OPENREWARD_DISABLE_UPDATE_CHECK": "1", "OPENREWARD_LOG_LEVEL": "WARNING"}
     return {**plain, **hidden, **quiet, "PYTHONPATH": path_for(python), TOKEN_VARIABLE: token}
 
 
 def source_version(serve: str) -> str:
-    """Names the source of `module:Class`: a change of its file, or of its package's, is another version."""
+    """Version of the source of `module:Class`; it changes with its file and with its package's files."""
     module = serve.partition(":")[0]
     try:
         spec = importlib.util.find_spec(module)

@@ -1,4 +1,4 @@
-"""One event loop on one thread for all environment traffic of a process, whatever the caller's threads and loops do."""
+"""One event loop on one thread for a process's requests to environments, independent of the caller's loops."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class LoopThread:
             return self._loop
 
     def forget(self) -> None:
-        """In a forked child: drop the child's copy of the parent's epoll, through which it could disturb the parent."""
+        """Drops a forked child's copy of the parent's epoll, through which it could disturb the parent."""
         if self._selector is not None:
             self._selector.close()
 
@@ -58,11 +58,11 @@ def current_loop() -> asyncio.AbstractEventLoop:
 
 
 def run(work: Coroutine[Any, Any, T], limit_s: float) -> T:
-    """Run `work` on the process's loop and wait for it here.
+    """Runs `work` on the process's loop and waits for its result.
 
     Args:
-        work: has its own deadline.
-        limit_s: second line, for a loop that no longer turns; seconds.
+        work: coroutine with its own deadline.
+        limit_s: further time limit in seconds, in case the loop is blocked.
 
     Raises:
         DeadlineExceeded: after `limit_s`.
@@ -81,7 +81,7 @@ def run(work: Coroutine[Any, Any, T], limit_s: float) -> T:
 
 
 def call_on_loop(function: Callable[[], T]) -> T:
-    """Call a plain function on the loop's thread, which lives as long as the process does."""
+    """Calls a plain function on the loop's thread, which lives as long as the process."""
 
     async def call() -> T:
         return function()

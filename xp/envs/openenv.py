@@ -1,4 +1,4 @@
-"""OpenEnv environments at a URL, served here or in a container: rows times reset seeds are tasks, steps tool calls."""
+"""OpenEnv environments at a URL, served by xp or in a container; a task is a row with a reset seed, a step a call."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ from xp.errors import XpError
 T = TypeVar("T")
 
 OBSERVATION: Final = "{observation}"
-"""In a row's prompt: what the environment showed at the reset."""
+"""Placeholder in a row's prompt for the environment's observation after the reset."""
 RESET: Final = "reset"
-"""Column of a row with the arguments of the reset, beside its seed."""
+"""Column of a row with the reset's arguments other than the seed."""
 
 
 class OpenEnvProvider(IndexedProvider, ProcessBoundProvider[Core]):
     """See xp.envs.base.Provider.
 
     Args:
-        config: the environment; `target`, `serve` or `image` says where it is, `rows` what its tasks are.
-        environ: where a token for the server is; the environment variables of one that is served here.
+        config: the environment: `target`, `serve` or `image`, and the tasks in `rows`.
+        environ: variables with a token for the server; variables of a server that xp starts.
     """
 
     kind = "openenv"
@@ -83,7 +83,7 @@ class OpenEnvProvider(IndexedProvider, ProcessBoundProvider[Core]):
         return [self._spec(split, index) for index in indices]
 
     def _spec(self, split: str, index: int) -> dict[str, Any]:
-        """A task: the row, and the arguments of its reset. All seeds of a row stand together."""
+        """Spec of a task: the row, and its reset's arguments. The seeds of a row are consecutive tasks."""
         number, seed = divmod(index, self._config.num_seeds)
         row = dict(self._rows[split][number])
         return {"row": row, RESET: {"seed": seed, **row.get(RESET, {})}}
@@ -102,7 +102,7 @@ class OpenEnvProvider(IndexedProvider, ProcessBoundProvider[Core]):
 
 
 def opening(row: Row, seen: ToolResult) -> list[Message]:
-    """The row's prompt, with what the environment showed at its reset in place of `{observation}`."""
+    """The row's prompt, with the observation after the reset instead of `{observation}`."""
     return [
         Message(role=message["role"], content=message["content"].replace(OBSERVATION, seen.text))
         for message in messages_of(row)
@@ -136,7 +136,7 @@ class OpenEnvSession:
         raise ProtocolError("an OpenEnv environment takes no plain answer")
 
     def close(self) -> None:
-        """Returns at once; the server is told in the background."""
+        """Returns at once; the session is closed on the server in the background."""
         if self._is_closed or self._core.pid != os.getpid():
             return
         self._is_closed = True

@@ -1,4 +1,4 @@
-"""In the server's process: from an OpenEnv environment class, or an app of its author's, to what is served."""
+"""Makes the served app, in the server's process, from an OpenEnv environment class or its author's own app."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import typing
 from typing import Any, Final
 
 MAX_SESSIONS: Final = 1024
-"""Largest number of sessions of a class that supports several. The client's own limit is env.limits.max_sessions."""
+"""Largest number of sessions of a class that supports several; the client's limit is env.limits.max_sessions."""
 
 
 def app_of(found: Any) -> Any:
-    """The ASGI app of `module:name`: an app as it is, a class of `openenv.core.env_server.Environment` with its models.
+    """The ASGI app of `module:name`: an app unchanged, or made from a class of `openenv.core.env_server.Environment`.
 
     Raises:
-        TypeError: it is neither, or its models cannot be told from its type parameters.
+        TypeError: it is neither, or its type parameters do not give its models.
     """
     from openenv.core.env_server.http_server import create_fastapi_app
     from openenv.core.env_server.interfaces import Environment

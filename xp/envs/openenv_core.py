@@ -18,7 +18,7 @@ from xp.envs.wire import parsed
 
 
 class Core:
-    """Its coroutines run on the process's loop and raise EnvFault only."""
+    """State of a provider in one process; coroutines run on the process's loop and raise EnvFault only."""
 
     def __init__(self, target: Target, config: EnvConfig) -> None:
         self.pid = os.getpid()
@@ -39,7 +39,8 @@ class Core:
         return self._schema
 
     async def open(self, reset: Mapping[str, Any]) -> tuple[Socket, ToolResult]:
-        """A session after its reset. Its connection is the session, so that one which failed leaves nothing behind."""
+        """Opens a session and resets it. A session is its connection, so that a failed one leaves nothing on the
+        server."""
         deadline, attempt = asyncio.get_running_loop().time() + self.limits.create_timeout_s, 0
         while True:
             attempt += 1

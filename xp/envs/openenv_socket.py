@@ -1,4 +1,4 @@
-"""One session of an OpenEnv server: a WebSocket on which one question is answered at a time, and never a late one."""
+"""One session of an OpenEnv server: a WebSocket with one request at a time; a late answer ends the session."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ENDS: Final = (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSING, aiohttp.WSMs
 
 
 def client_of(target: Target) -> aiohttp.ClientSession:
-    """The client of one server; every answer must carry the proof where the server is our own."""
+    """HTTP client of one server; answers of xp's own server must have its proof."""
 
     async def check(_session: Any, _context: Any, seen: aiohttp.TraceRequestEndParams) -> None:
         if target.proof is not None and seen.response.headers.get(PROOF_HEADER) != target.proof:
@@ -42,7 +42,7 @@ def client_of(target: Target) -> aiohttp.ClientSession:
 
 
 async def connect(client: aiohttp.ClientSession, target: Target, deadline: float) -> Socket:
-    """A fresh session; raises EnvFault."""
+    """Opens a new session; raises EnvFault."""
     what = f"{target.url}/ws"
     try:
         with translated(what):
@@ -56,8 +56,8 @@ async def connect(client: aiohttp.ClientSession, target: Target, deadline: float
 class Socket:
     """An open session. Every coroutine runs on the process's loop and raises EnvFault only.
 
-    Frames are read all the time, since the server's pings are answered by reading. After a question that was not
-    answered in time the session is over: its answer may still come, and would be taken for the next one's.
+    Frames are read continuously, since reading answers the server's pings. A request without an answer in time ends
+    the session, since its late answer would be taken for the next request's.
     """
 
     def __init__(self, connection: aiohttp.ClientWebSocketResponse, what: str) -> None:
@@ -68,10 +68,10 @@ class Socket:
         self._reader = asyncio.get_running_loop().create_task(self._read())
 
     async def ask(self, kind: str, data: Mapping[str, Any], deadline: float) -> tuple[str, Any]:
-        """Send one message and wait for its answer: type and data.
+        """Sends one message and waits for its answer; returns type and data.
 
         Args:
-            deadline: on the loop's clock.
+            deadline: end of the wait, on the loop's clock.
         """
         if self._lost is not None:
             raise SessionLost(f"{self._what}: {self._lost}")
@@ -90,7 +90,7 @@ class Socket:
         return reply["type"], reply.get("data")
 
     async def close(self) -> None:
-        """End the session on the server, as far as it listens."""
+        """Closes the session on the server, if it still answers."""
         self._lost = self._lost or "it is closed"
         self._reader.cancel()
         with suppress(Exception):
@@ -106,7 +106,8 @@ class Socket:
         except (ValueError, TypeError, RecursionError) as error:
             raise ProtocolError(f"{self._what}: {kind} cannot be written as JSON ({type(error).__name__})") from None
         with suppress(aiohttp.ClientError, ConnectionError):
-            await self._connection.send_str(message)  # A server that refuses the session says so before it hangs up.
+            # A server that refuses the session sends the reason before it closes the connection.
+            await self._connection.send_str(message)
         answer = await self._inbox.get()
         if answer is None:
             raise ResponseLost(f"{self._what}: the connection ended before the answer to {kind}")
@@ -131,4 +132,4 @@ class Socket:
 
 
 _closing: set[asyncio.Task[None]] = set()
-"""Keeps what nobody waits for from being collected."""
+"""References to background tasks, which would be garbage-collected otherwise."""

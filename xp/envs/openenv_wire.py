@@ -1,4 +1,4 @@
-"""Strict reader of an OpenEnv server's answers: its schema as tools, its observations as text and score."""
+"""Strict parser of an OpenEnv server's answers: schema to tools, observations to text and reward."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ STEP: Final = "step"
 MCP_FIELDS: Final = frozenset({"tool_name", "arguments"})
 """Properties of the action of an environment whose actions are calls of MCP tools."""
 CALL_ERRORS: Final = ("invalid_args", "tool_not_found")
-"""Reasons of a failed MCP call that are the model's fault."""
+"""Error types of a failed MCP call that are the model's fault."""
 MAX_ERROR_CHARS: Final = 500
 
 
 def step_tool(schema: Any, what: str) -> ToolSpec | None:
-    """The one tool of an environment with an action model; None where its actions are calls of MCP tools."""
+    """The one tool of an environment with an action model; None if its actions are calls of MCP tools."""
     action = _mapping(_mapping(schema, what).get("action"), f"{what}: action")
     properties = _mapping(action.get("properties", {}), f"{what}: action.properties")
     if properties.keys() >= MCP_FIELDS:
@@ -30,7 +30,7 @@ def step_tool(schema: Any, what: str) -> ToolSpec | None:
 
 
 def mcp_tools(reply: Mapping[str, Any], what: str) -> tuple[ToolSpec, ...]:
-    """The answer of `tools/list`."""
+    """Tools in the answer of `tools/list`."""
     result = _mapping(reply.get("result"), f"{what}: result")
     found = []
     for item in result.get("tools") or []:
@@ -43,7 +43,7 @@ def mcp_tools(reply: Mapping[str, Any], what: str) -> tuple[ToolSpec, ...]:
 
 
 def observed(reply: Mapping[str, Any], what: str) -> ToolResult:
-    """A step's observation as text, reward and end."""
+    """Text, reward and end from a step's observation."""
     observation = _mapping(reply.get("observation"), f"{what}: observation")
     is_done, reward = reply.get("done", False), reply.get("reward")
     if not isinstance(is_done, bool):
@@ -59,7 +59,7 @@ def observed(reply: Mapping[str, Any], what: str) -> ToolResult:
 
 
 def text_of(observation: Mapping[str, Any]) -> str:
-    """Text for the model: the only text as it is, the blocks of an MCP result, or else the fields as JSON."""
+    """Text for the model: the observation's only text, the blocks of an MCP result, or else the fields as JSON."""
     fields = {name: value for name, value in observation.items() if name != "metadata" and value is not None}
     if fields.keys() >= {"tool_name", "result"}:
         return _mcp_text(fields["result"])
@@ -69,7 +69,7 @@ def text_of(observation: Mapping[str, Any]) -> str:
 
 
 def refusal(error: Any, what: str) -> ToolResult:
-    """An answer of type `error`: the model's fault as a result, everything else raised as what it is."""
+    """Result for an answer of type `error` that is the model's fault; raises EnvFault for any other error."""
     detail = _mapping(error, what)
     code, message = detail.get("code"), str(detail.get("message"))[:MAX_ERROR_CHARS]
     if code == "VALIDATION_ERROR":

@@ -1,4 +1,4 @@
-"""Environments of the Open Reward Standard in the catalog, at a URL or served here: one call path for all trainers."""
+"""Environments of the Open Reward Standard, in the catalog, at a URL or served by xp."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class OpenRewardProvider(ProcessBoundProvider["_Core"]):
     """See xp.envs.base.Provider.
 
     Args:
-        config: the environment; `target` or `serve` says where it is.
-        environ: where the API key and the secrets are.
+        config: the environment, with `target` or `serve`.
+        environ: variables with the API key and the secrets.
     """
 
     def __init__(self, config: EnvConfig, environ: Mapping[str, str]) -> None:
@@ -42,7 +42,7 @@ class OpenRewardProvider(ProcessBoundProvider["_Core"]):
 
     @property
     def server(self) -> LocalServer | None:
-        """The server that this provider has started, if `serve` asks for one and anything was asked of it yet."""
+        """The server that this provider has started for `serve`; None before the first request."""
         return self._server if isinstance(self._server, LocalServer) else None
 
     def version(self) -> str:
@@ -57,7 +57,7 @@ class OpenRewardProvider(ProcessBoundProvider["_Core"]):
         return self._ask(lambda catalog: catalog.num_tasks(split))
 
     def tasks(self, split: str, indices: Sequence[int]) -> list[Task]:
-        """Raises ValueError for an index outside of the split."""
+        """See xp.envs.base.Provider; raises ValueError for an index outside the split."""
         specs = self._ask(lambda catalog: catalog.specs(split, indices))
         return [Task(self._config.name, split, index, spec) for index, spec in zip(indices, specs, strict=True)]
 
@@ -69,7 +69,7 @@ class OpenRewardProvider(ProcessBoundProvider["_Core"]):
         return [Task(self._config.name, split, index, spec) for index, spec in enumerate(specs)]
 
     def open(self, task: Task) -> OpenRewardSession:
-        """Open a session as soon as there may be one more; the slot is given back with the session."""
+        """Opens a session, after a wait for a free slot; closing the session frees the slot."""
         core, limits = self._core(), self._config.limits
         checked_index(task)
         if not core.slots.acquire(timeout=limits.episode_timeout_s):
@@ -106,7 +106,7 @@ class _Core:
         self._transport = transport
 
     async def open(self, task: Task) -> Live:
-        """Within a slot, which is free again if there is no session."""
+        """Opens a session in a slot; the slot is freed if that fails."""
         try:
             return await self.sessions.open(await self.catalog.env(), task)
         except BaseException:
@@ -122,7 +122,7 @@ class _Core:
         return live.prompt, tools
 
     def end_session(self, live: Live) -> None:
-        """On the loop's thread."""
+        """Closes a session and frees its slot; must be called on the loop's thread."""
         ending = self.sessions.close_soon(live)
         ending.add_done_callback(lambda _: self.slots.release())
 
@@ -161,7 +161,8 @@ class OpenRewardSession:
         return self.call(name, {} if argument is None else {argument: text})
 
     def close(self) -> None:
-        """Returns at once; the server is told in the background, and at the latest in the provider's close."""
+        """Returns at once; the session is closed on the server in the background, at the latest in the provider's
+        close."""
         if self._is_closed or self._core.pid != os.getpid():
             return
         self._is_closed = True

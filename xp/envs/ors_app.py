@@ -1,4 +1,4 @@
-"""In the server's process: from an ORS environment of whichever SDK, or an app of its author's, to what is served."""
+"""Makes the served app, in the server's process, from an ORS environment of either SDK or its author's own app."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import inspect
 from typing import Any, Final
 
 SDKS: Final = ("openreward.environments", "ors")
-"""Modules with an `Environment` to derive from and a `Server` to serve it."""
+"""Modules of the SDKs, with a base class `Environment` and a `Server`."""
 
 
 def app_of(found: Any) -> Any:
-    """The ASGI app of `module:name`: an app as it is, a class by the server of the SDK that it derives from.
+    """The ASGI app of `module:name`: an app unchanged, or made from a class by the server of its SDK.
 
     Raises:
         TypeError: it is neither.

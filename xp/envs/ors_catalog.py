@@ -14,14 +14,14 @@ from xp.envs.ors_http import MAX_LISTING_BYTES, Repeat, Transport
 from xp.envs.ors_session import Sessions
 
 PAGE: Final = 512
-"""Tasks in one request."""
+"""Number of tasks in one request."""
 PARALLEL: Final = 16
 MAX_SPREAD: Final = 4
-"""A range that holds up to this many times the tasks asked for is fetched whole."""
+"""Largest ratio of a range's length to the tasks needed from it at which the whole range is fetched."""
 
 
 class Catalog:
-    """Questions about one environment; every coroutine runs on the process's loop and raises EnvFault only."""
+    """Requests about one environment; every coroutine runs on the process's loop and raises EnvFault only."""
 
     def __init__(self, transport: Transport, sessions: Sessions, config: EnvConfig) -> None:
         self._transport = transport
@@ -30,7 +30,7 @@ class Catalog:
         self._env: str | None = None
 
     async def env(self) -> str:
-        """The environment's path segment; asked for once."""
+        """The environment's path segment, requested once."""
         if self._env is None:
             self._env = self._config.variant.lower() if self._config.variant else await self._find_env()
         return self._env
@@ -54,10 +54,10 @@ class Catalog:
         return wire.count(reply.get("num_tasks") if isinstance(reply, dict) else reply, path)
 
     async def specs(self, split: str, indices: Sequence[int]) -> list[Mapping[str, Any]]:
-        """The tasks' descriptions, in the order asked for.
+        """The tasks' specs, in the order of `indices`.
 
         Raises:
-            ValueError: an index is outside of the split.
+            ValueError: an index is outside the split.
         """
         if not indices:
             return []
@@ -73,7 +73,7 @@ class Catalog:
         return [found[index] for index in indices]
 
     async def listed(self, split: str) -> list[Mapping[str, Any]] | None:
-        """The descriptions of all tasks of a split; None where the environment only counts them."""
+        """The specs of all tasks of a split; None if the environment only counts them."""
         path = f"/{await self.env()}/tasks"
         try:
             reply = await self._json("POST", path, {"split": split})
@@ -108,7 +108,7 @@ class Catalog:
         return dict(zip(indices, await asyncio.gather(*map(one, indices)), strict=True))
 
     async def _find_env(self) -> str:
-        """The only environment of the server, or the one that is called like the target's last part."""
+        """Name of the server's only environment, or of the one with the name of the target's last part."""
         try:
             reply = await self._json("GET", "/list_environments")
         except (ProtocolError, SessionLost):
@@ -124,7 +124,8 @@ class Catalog:
         return last
 
     async def _env_of_redirect(self) -> str:
-        """A server without that listing redirects a bare path to its first environment: its name is in the answer."""
+        """Name from the redirect of a bare path to the first environment, for a server without a list of
+        environments."""
         deadline = self._deadline()
         location = await self._transport.location("/splits", deadline)
         env = (location or "").partition("://")[2].partition("/")[2] if "://" in (location or "") else location or ""
@@ -147,7 +148,7 @@ class Catalog:
 
     @asynccontextmanager
     async def _borrowed(self, deadline: float) -> AsyncIterator[str | None]:
-        """The catalog routes every request by a session; a server of one's own does not."""
+        """Yields a session's id for requests to the catalog, which routes by it; None for other servers."""
         if self._transport.target.deployment is None:
             yield None
             return

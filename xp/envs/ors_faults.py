@@ -1,4 +1,4 @@
-"""Translates failures of requests to the types by which retries and episodes decide. No other module does so."""
+"""Converts failures of requests to types of EnvFault, by which retries and episodes decide."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ GATEWAY: Final = (502, 503, 504)
 
 
 class translated:  # noqa: N801
-    """aiohttp's faults as ours: `with translated(what): ...`. Its own exceptions carry the request's headers.
+    """Converts aiohttp's exceptions, which include the request's headers: `with translated(what): ...`.
 
-    A class, since a generator's context costs several times as much, and every request has one.
+    A class, since a generator-based context manager, one per request, costs several times as much.
     """
 
     __slots__ = ("_what",)
@@ -56,7 +56,7 @@ def _fault(error: BaseException, what: str) -> EnvFault | None:
         case aiohttp.ClientConnectorError():
             return Unreachable(f"{what}: cannot connect ({error.os_error.strerror or type(error.os_error).__name__})")
         case aiohttp.WSServerHandshakeError() if error.status in (429, *GATEWAY):
-            # No session without its connection: whoever asks again finds nothing left over.
+            # A session ends with its connection, so a new attempt finds no remains.
             header = error.headers.get("Retry-After") if error.headers else None
             return Refused(f"{what}: {error.status}", retry_after_s(header, time.time()))
         case aiohttp.ClientResponseError():
@@ -93,7 +93,7 @@ async def raise_for_status(response: aiohttp.ClientResponse, what: str, has_sess
 
 
 def _elsewhere(url: str, goal: str) -> str | None:
-    """Target of a redirect if it is another origin, else None."""
+    """Target of a redirect to another origin; None for the same origin."""
     try:
         place = origin(urljoin(url, goal))
     except (ValueError, XpError):  # another scheme, no host, no legal port

@@ -1,4 +1,4 @@
-"""The one way in which a request reaches an ORS server: deadline, origin, size and retries are decided here."""
+"""Sends every request to an ORS server, with checks of deadline, origin and size, and with retries."""
 
 from __future__ import annotations
 
@@ -28,32 +28,34 @@ from xp.envs.target import Target, origin
 MAX_LISTING_BYTES: Final = 64 * 1024 * 1024
 """Largest size of a list of tasks."""
 IDLE_CONNECTION_S: Final = 4.0
-"""Shorter than any server's own limit (uvicorn's is 5 s), so that a call never meets a connection just being closed."""
+"""Seconds that an idle connection is kept; below the servers' own limits (uvicorn: 5 s), so that a call never uses a
+connection that is being closed."""
 SAID_AFTER: Final = 4
-"""Tries after which an outage is said, once until it is over."""
+"""Attempts after which an outage is reported, once until its end."""
 _log = logging.getLogger(__name__)
 
 
 class Repeat(Enum):
-    """Cases in which a request is sent again."""
+    """Rule by which a request is sent again."""
 
     QUESTION = "question"
-    """Executing it twice is the same as once; a few tries say whether the server is there."""
+    """Idempotent; a few attempts show whether the server can be reached."""
     OPENING = "opening"
-    """Executing it twice is the same as once; an outage is waited out until the deadline."""
+    """Idempotent; an outage is waited out until the deadline."""
     CREATION = "creation"
-    """It executes at most once; whatever refuses it is waited out until the deadline."""
+    """Executes at most once; every refusal is waited out until the deadline."""
     CALL = "call"
-    """It executes at most once; refused connections are waited out until the deadline, other refusals a few times."""
+    """Executes at most once; refused connections are waited out until the deadline, other refusals are tried a few
+    times."""
     RESUMPTION = "resumption"
-    """A call whose id is known: asking for its result again executes nothing."""
+    """Request for the result of a call with a known id; executes nothing."""
 
 
 def rules_of(max_attempts: int) -> Mapping[Repeat, RetryRule]:
     """The rule of each kind of request.
 
     Args:
-        max_attempts: tries of a request that provably did not execute, or is safe to repeat.
+        max_attempts: attempts of a request that certainly did not execute, or is safe to repeat.
     """
     lost, refused = (Refused, ResponseLost), (Refused,)
     return {
@@ -66,10 +68,10 @@ def rules_of(max_attempts: int) -> Mapping[Repeat, RetryRule]:
 
 
 class Transport:
-    """Requests to one target. Every method runs on the process's loop; raises EnvFault only.
+    """Requests to one target. Every method runs on the process's loop and raises EnvFault only.
 
     Args:
-        target: where, and what may be sent there.
+        target: the server, and the secrets that may be sent to it.
         max_attempts: see rules_of.
     """
 
@@ -92,12 +94,12 @@ class Transport:
         repeat: Repeat,
         max_bytes: int = MAX_REPLY_BYTES,
     ) -> bytes:
-        """The body of the answer.
+        """Sends a request and returns the body of the answer.
 
         Args:
-            deadline: on the loop's clock; all tries together end by then.
-            repeat: when it is sent again.
-            max_bytes: a longer answer is refused.
+            deadline: end of all attempts together, on the loop's clock.
+            repeat: rule for further attempts.
+            max_bytes: largest size of the answer.
         """
         what = f"{method} {path}"
         attempt = 0
@@ -123,11 +125,11 @@ class Transport:
         progress: list[str],
         repeat: Repeat = Repeat.CALL,
     ) -> str:
-        """The result of a streamed request, which is resumed as soon as its id is known.
+        """Sends a request with a streamed answer and returns the result; resumes a broken stream once its id is known.
 
         Args:
-            progress: receives the request's id as soon as the server gives it.
-            repeat: when it is sent again before that.
+            progress: receives the request's id when the server sends it.
+            repeat: rule for further attempts before that.
         """
         what = f"POST {path}"
         attempt = 0
@@ -146,18 +148,18 @@ class Transport:
                     await self.pause(repeat, fault, attempt, deadline)
 
     async def location(self, path: str, deadline: float) -> str | None:
-        """Target of the server's redirect for a bare path. The redirect is read, not followed."""
+        """Target of the server's redirect for a bare path; the redirect is not followed."""
         async with _until(deadline, path):
             with translated(path):
                 async with self._open("GET", path, None, None, False) as response:
                     return response.headers.get("Location") if response.status in (307, 308) else None
 
     async def pause(self, repeat: Repeat, fault: EnvFault, attempt: int, deadline: float) -> None:
-        """Wait before the next try, or raise `fault` where there is to be none.
+        """Waits before the next attempt; raises `fault` if there is none.
 
         Args:
-            attempt: tries so far, from 1.
-            deadline: on the loop's clock.
+            attempt: number of attempts so far, from 1.
+            deadline: end of all attempts, on the loop's clock.
         """
         left = deadline - asyncio.get_running_loop().time()
         wait = self._rules[repeat].wait_s(fault, attempt, left)
@@ -174,7 +176,7 @@ class Transport:
             await client.close()
 
     async def _accept(self, response: aiohttp.ClientResponse, what: str, sid: str | None) -> None:
-        """Raise unless it is an answer of the server that was meant, and no error."""
+        """Raises EnvFault unless the answer is from the right server and is not an error."""
         if self.target.proof is not None and response.headers.get(PROOF_HEADER) != self.target.proof:
             raise UnsafeOrigin(f"{what}: {self._origin} is no longer the server that this run started")
         if not 200 <= response.status < 300:
@@ -224,7 +226,7 @@ def _encoded(body: Mapping[str, Any], path: str) -> bytes:
 
 
 class _until:  # noqa: N801
-    """`async with _until(deadline, what): ...`, ended by a DeadlineExceeded."""
+    """Context manager that raises DeadlineExceeded at the deadline: `async with _until(deadline, what): ...`."""
 
     __slots__ = ("_timeout", "_what")
 

@@ -1,4 +1,4 @@
-"""Reads what an ORS server answers, bounded: a whole body, or the events of a tool call up to its result."""
+"""Reads an ORS server's answers, with a largest size: a whole body, or the events of a tool call up to its result."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from xp.envs.base import NotOffered, ProtocolError, ResponseLost, ToolCrashed
 from xp.envs.sse import EventReader
 
 MAX_REPLY_BYTES: Final = 16 * 1024 * 1024
-"""Largest size of an answer about one session or one environment: a prompt, tools, a tool's result."""
+"""Largest size, in bytes, of an answer about one session or environment: a prompt, tools, a tool's result."""
 SILENCE_S: Final = 25.0
-"""A server sends a comment every 10 s; after this much silence a call that can be resumed is resumed."""
+"""Seconds without an event after which a call is resumed, if possible; servers send a comment every 10 s."""
 DRAIN_S: Final = 0.2
 EVENTS: Final = "text/event-stream"
 
@@ -29,7 +29,7 @@ async def read_body(response: aiohttp.ClientResponse, limit: int, what: str) -> 
 
 
 async def read_result(response: aiohttp.ClientResponse, what: str, progress: list[str], is_resumed: bool) -> str:
-    """Read events up to `end`; the pieces of the result are joined as they are."""
+    """Reads events up to `end` and joins the result's pieces."""
     if response.content_type != EVENTS:
         raise ProtocolError(f"{what}: the answer is {response.content_type[:60]!r}, not an event stream")
     reader, pieces, size = EventReader(), list[str](), 0
@@ -63,7 +63,7 @@ async def read_result(response: aiohttp.ClientResponse, what: str, progress: lis
 
 
 async def _finish(response: aiohttp.ClientResponse) -> None:
-    """Read to the end of an answer whose result is known: a connection that is left before it cannot be used again."""
+    """Reads the rest of an answer whose result is known, so that its connection can be used again."""
     with suppress(TimeoutError, aiohttp.ClientError):
         async with asyncio.timeout(DRAIN_S):
             while await response.content.readany():

@@ -1,4 +1,4 @@
-"""Sessions of an ORS server as coroutines on the process's loop: opened whole or torn down, kept alive, called once."""
+"""Sessions of an ORS server, as coroutines on the process's loop: opening, keep-alive, calls, closing."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ T = TypeVar("T")
 PING_EVERY_S: Final = 10.0
 CLOSE_S: Final = 10.0
 END_AGAIN_S: Final = (2.0, 10.0, 60.0, 300.0)
-"""Pauses before a session is ended once more whose creation was not answered: the server may create it even then."""
+"""Seconds between attempts to end a session whose creation had no answer, since the server may create it later."""
 Terminal = tuple[str, str | None]
 """Name and argument of an environment's terminal tool."""
 
 
 @dataclass(eq=False)
 class Live:
-    """One session that is open on the server."""
+    """One open session on the server."""
 
     sid: str
     env: str
@@ -52,8 +52,8 @@ class Sessions:
     """All sessions of one provider in one process. Every coroutine runs on the process's loop and raises EnvFault only.
 
     Args:
-        transport: the way to the server.
-        limits: deadlines.
+        transport: connection to the server.
+        limits: deadlines of the sessions.
     """
 
     def __init__(self, transport: Transport, limits: Limits) -> None:
@@ -66,9 +66,9 @@ class Sessions:
         self._has_messages = True
 
     async def open(self, env: str, task: Task) -> Live:
-        """Create a session and wait until its setup is done: what it returns can be called at once.
+        """Creates a session and waits until its setup is complete, so that tools can be called at once.
 
-        A creation that was not answered may have executed; the next try is a session of its own.
+        A creation without an answer may have executed; the next attempt creates another session.
         """
         deadline = asyncio.get_running_loop().time() + self._limits.create_timeout_s
         attempt = 0
@@ -105,7 +105,7 @@ class Sessions:
         return live
 
     async def mint(self, deadline: float, progress: list[str], repeat: Repeat = Repeat.OPENING) -> str:
-        """The id of a new session, which holds nothing yet."""
+        """Requests the id of a new, empty session."""
         text = await self._transport.stream(
             "/create_session", deadline=deadline, body={}, with_secrets=True, progress=progress, repeat=repeat
         )
@@ -130,17 +130,17 @@ class Sessions:
         return live.tools
 
     def close_soon(self, live: Live) -> asyncio.Task[None]:
-        """End the session on the server, off the caller's path."""
+        """Ends the session on the server in the background."""
         self._open.discard(live)
         live.lost = live.lost or "it is closed"
         return self._later(self._tear_down(live.sid))
 
     def end(self, sid: str) -> None:
-        """End a session that was minted, and never created, here."""
+        """Ends a session that has an id but was not created."""
         self._later(self._tear_down(sid))
 
     async def drain(self) -> None:
-        """Close every session and wait until the server knows."""
+        """Closes all sessions and waits for the server's answers."""
         for live in list(self._open):
             self.close_soon(live)
         if self._keeper is not None:
@@ -158,14 +158,14 @@ class Sessions:
                     "GET", path, deadline=deadline, sid=live.sid, repeat=Repeat.OPENING
                 )
                 return wire.messages(await wire.parsed(body, path), path)
-        # Servers before 0.1.157 have no /messages; if the session is what is gone, this says so.
+        # Servers before 0.1.157 have no /messages; if the session is lost instead, this request fails with that.
         path = f"/{live.env}/prompt"
         body = await self._transport.request("GET", path, deadline=deadline, sid=live.sid, repeat=Repeat.OPENING)
         self._has_messages = False
         return [Message(role="user", content=wire.block_text(await wire.parsed(body, path), path))]
 
     async def _guarded(self, live: Live, work: Coroutine[Any, Any, T]) -> T:
-        """Do `work` on the session, and stop as soon as the keeper finds that the server has lost it."""
+        """Runs `work` on the session; stops when the keep-alive task finds that the server has lost it."""
         if live.lost is not None:
             work.close()
             raise SessionLost(f"session on {self._transport.target.url}: {live.lost}")
@@ -184,7 +184,7 @@ class Sessions:
             live.in_flight = None
 
     async def _keep_alive(self) -> None:
-        """Ping whatever the server has not heard of; a session that it no longer knows ends its call as well."""
+        """Pings idle sessions; a session that the server has lost ends its current call."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(PING_EVERY_S / 4)
@@ -202,10 +202,10 @@ class Sessions:
             if live.in_flight is not None:
                 live.in_flight.cancel()
         except EnvFault:
-            pass  # An outage is for the next call to meet: it may be over by then.
+            pass  # The next call reports an outage, if it is not over by then.
 
     async def _end_unanswered(self, sid: str) -> None:
-        """End a session that the server may still create: now, after pauses, and at the latest with the provider."""
+        """Ends a session that the server may still create: now, after pauses, and at the latest with the provider."""
         await self._tear_down(sid)
         for pause in END_AGAIN_S:
             with suppress(TimeoutError):
@@ -229,7 +229,7 @@ class Sessions:
 
 @lru_cache(maxsize=256)
 def _listing(body: bytes, path: str) -> tuple[tuple[ToolSpec, ...], Terminal | None]:
-    """The tools of an answer; most tasks of an environment have the same."""
+    """Parses the tools of an answer; cached, since most tasks of an environment have the same."""
     return wire.tools(wire.parse_json(body, path), path)
 
 

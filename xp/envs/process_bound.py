@@ -1,4 +1,4 @@
-"""Base of providers of servers: a half per process, a server that is started when it is needed, and an end."""
+"""Base of providers of servers: state per process, a server that is started on demand, and shutdown."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from xp.envs.loop import run
 from xp.envs.target import Target
 
 LOG_VARIABLE: Final = "XP_SERVE_LOG"
-"""File to which the output of servers that a provider starts is appended; unset: it is dropped."""
+"""Variable with the file for the output of servers that a provider starts; unset: output is dropped."""
 SLACK_S: Final = 30.0
-"""Seconds that a caller waits beyond a request's own deadline. Only a stopped event loop needs them."""
+"""Seconds that a caller waits beyond a request's own deadline, in case the event loop is blocked."""
 CLOSE_S: Final = 60.0
 
 
 class ServerHandle(Protocol):
-    """A server that a provider has started and must stop."""
+    """A server that a provider started and must stop."""
 
     def stop(self) -> None: ...
 
 
 class Closable(Protocol):
-    """A provider's half in one process."""
+    """State of a provider in one process."""
 
     async def close(self) -> None: ...
 
@@ -40,12 +40,12 @@ C = TypeVar("C", bound=Closable)
 
 
 class ProcessBoundProvider(ABC, Generic[C]):
-    """Part of an xp.envs.base.Provider whose sockets and sessions do not survive a fork; the configuration does.
+    """Part of an xp.envs.base.Provider: after a fork, only its configuration is used, not its sockets and sessions.
 
     Args:
         config: the environment.
-        environ: where the key and the secrets are; the environment variables of a server that is started here.
-        target: the server; None: it is started when it is needed.
+        environ: variables with the key and the secrets; variables of a server that is started here.
+        target: the server; None: it is started on demand.
     """
 
     kind: ClassVar[str] = "openreward"
@@ -76,14 +76,14 @@ class ProcessBoundProvider(ABC, Generic[C]):
 
     @abstractmethod
     def _new_core(self, target: Target) -> C:
-        """A half for this process."""
+        """Makes the state for this process."""
 
     @abstractmethod
     def _start(self) -> tuple[ServerHandle, Target]:
-        """Start the server that the configuration asks for."""
+        """Starts the configured server."""
 
     def _core(self) -> C:
-        """Returns this process's half; raises EnvUnavailable when the provider is closed."""
+        """Returns this process's state; raises EnvUnavailable if the provider is closed."""
         if self._is_closed:
             raise EnvUnavailable(f"{self!r} is closed")
         core = self._cores.get(os.getpid())
@@ -98,7 +98,7 @@ class ProcessBoundProvider(ABC, Generic[C]):
         return self._target
 
     def _serve(self) -> LocalServer:
-        """Start `serve` of the configuration; the provider's close ends the sessions first, then the server."""
+        """Starts the configuration's `serve`; the provider's close ends the sessions first, then the server."""
         config, log = self._config, self._environ.get(LOG_VARIABLE)
         assert config.serve is not None  # EnvConfig: one of target, serve and image
         server = LocalServer(
@@ -120,7 +120,7 @@ _providers: weakref.WeakSet[ProcessBoundProvider[Any]] = weakref.WeakSet()
 
 @atexit.register
 def close_all() -> None:
-    """Sessions and servers that are still there at the end; a forked child leaves its parent's alone."""
+    """Closes remaining sessions and servers at the end of the process; a forked child does not close its parent's."""
     for provider in list(_providers):
         if not provider._is_closed:
             provider.close()

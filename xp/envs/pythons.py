@@ -1,4 +1,4 @@
-"""Choice of the interpreter that runs an environment's code beside a stage, and its module path."""
+"""Chooses the interpreter for an environment's code, and its module path."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from pathlib import Path
 from typing import Final
 
 PYTHON_VARIABLE: Final = "XP_PYTHON"
-"""Names the interpreter that xp itself was started with, where that is on this machine (launcher=local)."""
+"""Variable with the interpreter that started xp, if it is on this machine (launcher=local)."""
 
 
 def candidates(chosen: str | None, environ: Mapping[str, str]) -> list[str]:
-    """The interpreter that was chosen; without a choice this one, and then the one that xp was started with."""
+    """The chosen interpreter; without a choice this one, and then the one that started xp."""
     if chosen:
         return [chosen]
     return list(dict.fromkeys((sys.executable, environ.get(PYTHON_VARIABLE) or sys.executable)))
 
 
 def path_for(python: str) -> str:
-    """PYTHONPATH of a child: another interpreter gets xp and the user's modules, and has libraries of its own."""
+    """PYTHONPATH of a child; another interpreter gets xp and the user's modules, and has its own libraries."""
     if python == sys.executable:
         return os.pathsep.join(entry or os.getcwd() for entry in sys.path)
     own = {os.path.realpath(place) for place in (*site.getsitepackages(), sysconfig.get_paths()["stdlib"])}

@@ -1,4 +1,4 @@
-"""Retry of requests: the fault's type, never its text, decides whether and after how long."""
+"""Retries of requests: the fault's type, never its text, decides whether to retry and how long to wait."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ T = TypeVar("T")
 BASE_S: Final = 0.25
 CAP_S: Final = 8.0
 MOST_ASKED_S: Final = 60.0
-"""In an outage a longer Retry-After is not waited for: a gateway's page asks for an hour whatever happens."""
+"""Largest Retry-After, in seconds, that is respected in an outage; gateways often send an hour."""
 
 
 class Refused(EnvUnavailable):
-    """The request provably did not execute: connection refused, 429, or a backend that says that it is starting.
+    """The request certainly did not execute: connection refused, 429, or a backend that is starting.
 
     Args:
-        message: what was refused.
-        retry_after_s: the server's own wish; the wait is never shorter.
-        is_starting: the backend is coming up, so the deadline bounds the tries and `max_attempts` does not.
+        message: text of the fault.
+        retry_after_s: the server's Retry-After, in seconds; the wait is never shorter.
+        is_starting: whether the backend is starting; then the deadline limits the attempts, not `max_attempts`.
     """
 
     def __init__(self, message: str, retry_after_s: float | None = None, is_starting: bool = False) -> None:
@@ -36,32 +36,32 @@ class Refused(EnvUnavailable):
 
 
 class Unreachable(Refused):
-    """No connection: the server is restarting, or is not there."""
+    """No connection: the server is restarting, or does not exist."""
 
 
 @dataclass(frozen=True)
 class RetryRule:
     """Faults that are retried.
 
-    tenacity would do, but its bookkeeping costs more CPU per call than the request's own overhead may (1 ms).
+    tenacity is not used, since it costs more CPU per call than the budget of a request (1 ms).
     """
 
     max_attempts: int
     retried: tuple[type[Exception], ...] = (Refused,)
     waited_out: tuple[type[EnvFault], ...] = ()
-    """Faults among them that are retried until the deadline, without a limit on the number of tries."""
+    """Faults that are retried until the deadline, with any number of attempts."""
     base_s: float = BASE_S
-    """Pause before the second try; doubled with each further one."""
+    """Seconds before the second attempt; doubled with each further one."""
 
     def wait_s(
         self, fault: EnvFault, attempt: int, left_s: float, jitter: Callable[[], float] = random.random
     ) -> float | None:
-        """Seconds to wait before the next try, or None: give up.
+        """Seconds to wait before the next attempt; None: no further attempt.
 
         Args:
-            fault: what the last try raised.
-            attempt: tries so far, from 1.
-            left_s: seconds until the deadline; a wait beyond it is not begun.
+            fault: exception of the last attempt.
+            attempt: number of attempts so far, from 1.
+            left_s: seconds until the deadline, which limits the wait.
         """
         if not isinstance(fault, self.retried):
             return None
@@ -75,13 +75,13 @@ class RetryRule:
         return wait if wait < left_s else None
 
     def pause_s(self, fault: Exception, attempt: int) -> float | None:
-        """Seconds to wait where neither a deadline nor a server's wish counts; arguments and result of `wait_s`."""
+        """Seconds to wait without a deadline and a Retry-After; arguments and result as of `wait_s`."""
         again = isinstance(fault, self.retried) and attempt < self.max_attempts
         return backoff_s(attempt, base_s=self.base_s) if again else None
 
 
 def retried(act: Callable[[], T], rule: RetryRule) -> T:
-    """Result of an action that is tried as often as the rule says; raises what the last try raised."""
+    """Runs an action with retries by a rule; raises the last attempt's exception."""
     for attempt in count(1):
         try:
             return act()
@@ -94,15 +94,15 @@ def retried(act: Callable[[], T], rule: RetryRule) -> T:
 
 
 def backoff_s(attempt: int, jitter: Callable[[], float] = random.random, base_s: float = BASE_S) -> float:
-    """The pause after the given number of tries, from 1: twice as long each time, spread by half of it."""
+    """Seconds to wait after the given number of attempts, from 1: doubled each time, with jitter of up to half."""
     return min(CAP_S, base_s * 2.0 ** min(attempt - 1, 16)) * (0.5 + jitter())
 
 
 def retry_after_s(header: str | None, now: float) -> float | None:
-    """The seconds that a Retry-After header asks for (number or HTTP date), None when it is absent or unreadable.
+    """Seconds in a Retry-After header (number or HTTP date); None if it is absent or unreadable.
 
     Args:
-        now: seconds since the epoch.
+        now: current time, in seconds since the epoch.
     """
     if header is None:
         return None

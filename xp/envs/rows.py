@@ -1,4 +1,4 @@
-"""Tasks as rows: from a file beside a module, or from a function, to prompts and what a grader reads."""
+"""Reads tasks as rows, from a file beside a module or from a function; converts them to prompts."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ DEFAULT_SPLIT: Final = "train"
 def load_rows(name: str) -> Rows:
     """The rows of `package:file.jsonl`, `package:file.parquet` or `package.module:function`.
 
-    A row of a file belongs to the split that its `split` says, `train` without it; a function returns the mapping
-    from split to rows itself.
+    A row of a file belongs to the split in its field `split`, else to `train`; a function returns the mapping from
+    split to rows.
 
     Raises:
-        XpError: there is nothing of that name, or a row has no prompt.
+        XpError: the name does not exist, or a row has no prompt.
     """
     module, _, what = name.partition(":")
     if "." in what:
@@ -47,7 +47,7 @@ def attribute(name: str) -> Any:
 
 
 def checked(rows: Any, name: str) -> Rows:
-    """The rows, if each has a prompt; raises XpError otherwise."""
+    """Returns the rows if each has a prompt; raises XpError otherwise."""
     if not isinstance(rows, Mapping) or not all(isinstance(split, str) for split in rows):
         raise XpError(f"rows {name}: not a mapping from the name of a split to its rows", ExitCode.CONFIG)
     for split, members in rows.items():
@@ -62,7 +62,7 @@ def checked(rows: Any, name: str) -> Rows:
 
 
 def messages_of(row: Row) -> list[Message]:
-    """The row's prompt as chat messages; a text is what the user says."""
+    """The row's prompt as chat messages; a text becomes a user message."""
     prompt = row[PROMPT]
     if isinstance(prompt, str):
         return [Message(role="user", content=prompt)]

@@ -1,6 +1,6 @@
-"""Secrets of a process that did not inherit them: a 0600 file whose name, not its content, is in the environment.
+"""Secrets of a process that did not inherit them: a file of mode 0600, whose path is in the environment.
 
-Ray keeps a job's environment in plain text; a launcher that goes through Ray writes this file and names it there.
+Ray stores a job's environment as plain text, so a launcher that uses Ray writes this file instead.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from typing import Final
 from xp.errors import ExitCode, XpError
 
 VARIABLE: Final = "XP_SECRETS_FILE"
-"""Names a JSON object, variable -> value."""
+"""Variable with the path of a JSON file, variable -> value."""
 
 
 def environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The process's variables, and those of the secrets file where one is named; the file's win.
+    """The process's variables and those of the secrets file, if there is one; the file's values take precedence.
 
     Raises:
-        XpError: (SECRET) the file is missing, readable by others, or no object of texts. The message holds no value.
+        XpError: (SECRET) the file is missing, readable by others, or not a JSON object of texts. The message has no
+            value.
     """
     held = dict(os.environ if environ is None else environ)
     if not held.get(VARIABLE):

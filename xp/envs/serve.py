@@ -1,4 +1,4 @@
-"""The child process of a local server: the SDK's own app on 127.0.0.1, open to its parent only, gone when that is."""
+"""The child process of a local server: the SDK's app on 127.0.0.1, for its parent only; it ends with its parent."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from xp.load import load_object
 from xp.security.web_origin import App, OwnOrigin, Receive, Scope, Send
 
 BLOCKING_CALLS: Final = 1024
-"""Calls of tools that are no coroutines, at the same time. The client's own limit is env.limits.max_sessions."""
+"""Largest number of concurrent calls of blocking tools; the client's limit is env.limits.max_sessions."""
 
 
 class Guard:
-    """Asks every request and WebSocket for the client's key and puts the server's proof on every answer."""
+    """ASGI middleware: requires the client's key, and adds the server's proof to every answer."""
 
     def __init__(self, app: App, keys: Keys) -> None:
         self._app = app
@@ -53,9 +53,9 @@ class Guard:
 
 
 def main(kind: str, serve: str, report_fd: int, parent: int, port: int, memory_gb: float | None) -> None:
-    """Serve `module:Class` until SIGTERM or the parent's end.
+    """Serves `module:Class` until SIGTERM or the parent's end.
 
-    The port goes to `report_fd` as one line of JSON; 0 is any.
+    The port is written to `report_fd` as one line of JSON; port 0 means any port.
     """
     die_with(parent)
     bound_memory(memory_gb)
@@ -87,7 +87,7 @@ def _run(app: App, listener: socket.socket) -> None:
     import uvicorn
 
     class Threaded(uvicorn.Server):  # type: ignore[misc]
-        """Gives the loop threads for tools that block: Python's own default is four more than there are cores."""
+        """Server with enough threads for blocking tools; Python's default is the number of cores plus four."""
 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(BLOCKING_CALLS))

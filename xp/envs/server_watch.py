@@ -1,7 +1,7 @@
-"""Asks a server that a run started whether it still answers, and has it replaced where it does not.
+"""Checks regularly that a server that a run started still answers, and replaces it if not.
 
-A tool that never lets the server's loop turn, or a process that was killed for memory, would else cost every later
-episode of the run; so it costs those that were open.
+Without replacement, a tool that blocks the server's loop, or a process killed for memory, would make all later episodes
+void; with it, only the open ones are lost.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ class Replaceable(Protocol):
     def is_alive(self) -> bool: ...
 
     def replace(self) -> None:
-        """Raises XpError where it does not come up again."""
+        """Replaces the server; raises XpError if it does not start again."""
 
 
 class OwnServerWatch:
-    """A thread beside one server, from `start` until `stop`.
+    """Thread that checks one server, from `start` until `stop`.
 
     Args:
-        server: is replaced from the thread.
-        headers: said by each question.
-        limit_s: how long an answer may take; a call has no longer either.
-        ping_s: between two questions.
+        server: the server; the thread replaces it.
+        headers: headers of each check.
+        limit_s: seconds that an answer may take, the same as for a call.
+        ping_s: seconds between two checks.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class OwnServerWatch:
         self._thread.start()
 
     def stop(self) -> None:
-        """No replacement begins after this."""
+        """Stops the watch; no replacement begins afterwards."""
         self._ended.set()
 
     def join(self, timeout_s: float) -> None:
@@ -96,4 +96,4 @@ class OwnServerWatch:
 
 
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-"""Without the shell's proxy."""
+"""Opener that ignores the shell's proxy."""

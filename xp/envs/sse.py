@@ -1,4 +1,4 @@
-"""Server-sent events, byte for byte: the SDK's own reader strips leading whitespace of every 4 KB piece."""
+"""Exact reader of server-sent events; the SDK's own reader strips leading whitespace of every 4 KB piece."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Event(NamedTuple):
 
 
 class EventReader:
-    """Takes the bytes of a stream as they come and gives back whole events (WHATWG's rules; ids are not kept)."""
+    """Converts the bytes of a stream to events (WHATWG's rules; ids are not kept)."""
 
     def __init__(self) -> None:
         self._tail = bytearray()
@@ -28,7 +28,7 @@ class EventReader:
         if b"\n" not in piece and b"\r" not in piece:
             return []
         lines = bytes(self._tail).splitlines(keepends=True)
-        # A line without its end waits for more, and so does "\r": it may be the half of "\r\n".
+        # An incomplete line waits for more bytes, and so does "\r", which may be the first half of "\r\n".
         self._tail = bytearray(b"" if lines[-1].endswith(b"\n") else lines.pop())
         events: list[Event] = []
         for line in lines:

@@ -1,4 +1,4 @@
-"""Address of an environment and the secrets that it may get: the API key and secrets go to allowed origins only."""
+"""Address of an environment and its secrets; the API key and secrets are sent to allowed origins only."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from xp.errors import ExitCode, XpError
 DEFAULT_URL = "https://openreward.ai"
 API_KEY = "OPENREWARD_API_KEY"
 HOST_TOKEN = "HF_TOKEN"
-"""Variable with the token of a private Hugging Face space."""
+"""Variable with the token for a private Hugging Face space."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """A server of environments. Its repr shows no header."""
+    """A server of environments; its repr has no headers or secrets."""
 
     url: str
     """Scheme, host, port and path prefix, without a trailing slash."""
     deployment: str | None
-    """`Org/Name` in the catalog; such a server wants a session for every request."""
+    """`Org/Name` in the catalog, whose server needs a session for every request; None: another server."""
     headers: Mapping[str, str] = field(repr=False)
-    """Sent with every request."""
+    """Headers of every request."""
     secrets: Mapping[str, str] = field(repr=False)
-    """Sent when a session is created."""
+    """Secrets that are sent when a session is created."""
     proof: str | None = field(default=None, repr=False)
-    """Proof that the server's answers must carry; None: it is not a server of xp."""
+    """Proof that the server's answers must have; None: it is not a server of xp."""
 
     @property
     def is_loopback(self) -> bool:
@@ -48,7 +48,7 @@ def remote_target(config: EnvConfig, environ: Mapping[str, str]) -> Target:
     """The target of a URL or of a catalog name.
 
     Raises:
-        XpError: a secret is missing, or it would go to an origin that is not allowed.
+        XpError: a secret is missing, or its origin is not allowed.
     """
     name = config.target or ""
     is_url = "://" in name
@@ -78,10 +78,10 @@ def remote_target(config: EnvConfig, environ: Mapping[str, str]) -> Target:
 
 
 def openenv_target(config: EnvConfig, environ: Mapping[str, str]) -> Target:
-    """The target of an OpenEnv server at a URL; the one secret that has a place there is a token of its host.
+    """The target of an OpenEnv server at a URL; its only possible secret is the token of its host.
 
     Raises:
-        XpError: a secret is missing, has no place, or would go to an origin that is not allowed.
+        XpError: a secret is missing or not supported, or its origin is not allowed.
     """
     url = (config.target or "").rstrip("/")
     values = _secret_values(config, environ)
@@ -100,7 +100,7 @@ def openenv_target(config: EnvConfig, environ: Mapping[str, str]) -> Target:
 
 
 def api_target(environ: Mapping[str, str]) -> Target:
-    """The OpenReward API, for uploads.
+    """The target of the OpenReward API, for uploads.
 
     Raises:
         XpError: there is no API key, or the API's URL is neither https nor loopback.
@@ -122,7 +122,7 @@ def served_target(url: str, keys: Keys, config: EnvConfig, environ: Mapping[str,
 
 @lru_cache(maxsize=256)
 def origin(url: str) -> str:
-    """scheme://host:port of a URL, with the scheme's own port written out."""
+    """scheme://host:port of a URL, with the default port added."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -145,19 +145,19 @@ def is_loopback(url: str) -> bool:
 
 
 def _shown(url: str) -> str:
-    """A URL for a message, without what may be a password."""
+    """A URL for a message, without a possible password."""
     return repr(f"{url.partition('://')[0]}://...@{url.rpartition('@')[2]}" if "@" in url else url)
 
 
 def _header(value: str, name: str) -> str:
-    """A secret as a header's value; raises XpError(SECRET), without it, where it cannot be one."""
+    """A secret as a header's value; raises XpError(SECRET), without the value, if it is not legal in a header."""
     if not value.isprintable():
         raise XpError(f"{name} holds a line break or another control character; set it again", ExitCode.SECRET)
     return value
 
 
 def _is_allowed(url: str, config: EnvConfig, catalog: set[str]) -> bool:
-    # Any user of a machine may own a loopback port: such an origin has to be listed as every other.
+    # A loopback port may belong to any user of the machine, so its origin must be listed too.
     place = origin(url)
     if place in {origin(allowed) for allowed in config.allowed_origins}:
         return True
@@ -183,7 +183,7 @@ def _secret_values(config: EnvConfig, environ: Mapping[str, str]) -> dict[str, s
 
 
 def _secrets_header(values: Mapping[str, str]) -> dict[str, str]:
-    """For a server of one's own, which sends the values nowhere by itself: no domains."""
+    """Header of secrets without domains, for the user's own server, which does not forward them."""
     if not values:
         return {}
     payload = {name: {"value": value, "allowed_domains": []} for name, value in values.items()}
@@ -191,7 +191,7 @@ def _secrets_header(values: Mapping[str, str]) -> dict[str, str]:
 
 
 def _catalog_secrets(values: Mapping[str, str], key: str, session_url: str, api_url: str) -> dict[str, str]:
-    """The catalog's proxy lets a secret through to its own domains only; the SDK knows which."""
+    """Secrets with the domains to which the catalog's proxy may forward them; the SDK has the list."""
     sdk = _sdk_secrets()
     unknown = [name for name in values if name not in sdk.WELL_KNOWN_SECRETS]
     if unknown:
@@ -205,7 +205,7 @@ def _catalog_secrets(values: Mapping[str, str], key: str, session_url: str, api_
 
 
 def _sdk_secrets() -> ModuleType | Any:
-    """The SDK's table of secrets, loaded by its file: importing the SDK for it costs two seconds and 4,000 modules."""
+    """The SDK's table of secrets, loaded from its file, since importing the SDK takes two seconds and 4,000 modules."""
     package = importlib.util.find_spec("openreward")
     if package is None or package.origin is None:
         raise XpError("environments of the OpenReward catalog need the package openreward", ExitCode.RUNTIME)

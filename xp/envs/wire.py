@@ -1,4 +1,4 @@
-"""Strict reader of an ORS server's answers: any unexpected reply is a ProtocolError, never a score."""
+"""Strict parser of an ORS server's answers: any unexpected reply is a ProtocolError, never a score."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any, Final, NoReturn
 from xp.envs.base import MOST_TASKS, Message, ProtocolError, ResponseLost, ToolResult, ToolSpec
 
 CALL_ERRORS = ("not_found", "input_validation", None)
-"""Reasons of a refused call that are the model's fault; servers before 0.1.150 send none."""
+"""Error types of a rejected call that are the model's fault; servers before 0.1.150 send none."""
 ROLES = ("system", "user", "assistant")
 
 
 LARGE: Final = 256 * 1024
-"""Characters or bytes of JSON above which it is parsed off the event loop."""
+"""Length of JSON, in characters or bytes, above which it is parsed in a thread instead of on the event loop."""
 
 
 async def parsed(text: str | bytes, what: str) -> Any:
-    """`parse_json` for a coroutine; the other sessions of the loop go on while a large answer is read."""
+    """`parse_json` for a coroutine; other sessions of the loop continue while a large answer is parsed."""
     if len(text) <= LARGE:
         return parse_json(text, what)
     return await asyncio.to_thread(parse_json, text, what, object_hook=_yield)
@@ -36,7 +36,7 @@ def parse_json(text: str | bytes, what: str, object_hook: Callable[[Any], Any] |
 
 
 def tool_result(value: Any, what: str) -> ToolResult:
-    """The result of `/call`."""
+    """Parses the result of `/call`."""
     reply = _mapping(value, what)
     if reply.get("ok") is True:
         output = _mapping(reply.get("output"), f"{what}: output")
@@ -59,7 +59,7 @@ def tool_result(value: Any, what: str) -> ToolResult:
 
 
 def messages(value: Any, what: str) -> list[Message]:
-    """The answer of `/messages`."""
+    """Parses the answer of `/messages`."""
     if not isinstance(value, list) or not value:
         raise ProtocolError(f"{what}: not a list of messages")
     found = []
@@ -73,7 +73,7 @@ def messages(value: Any, what: str) -> list[Message]:
 
 
 def block_text(blocks: Any, what: str) -> str:
-    """The text of content blocks, joined as they stand. Raises ProtocolError for an image, which no model is given."""
+    """The joined text of content blocks; raises ProtocolError for an image, which is not supported."""
     if not isinstance(blocks, list):
         _refuse(what, "blocks", blocks)
     return "".join(_one_block(_mapping(block, what), what) for block in blocks)
@@ -97,7 +97,7 @@ def _one_block(block: Mapping[str, Any], what: str) -> str:
 
 
 def tools(value: Any, what: str) -> tuple[tuple[ToolSpec, ...], tuple[str, str | None] | None]:
-    """The answer of `/task_tools`: the tools, and name and argument of the terminal tool if there is one."""
+    """Parses the answer of `/task_tools`: the tools, and name and argument of the terminal tool if there is one."""
     listing = _mapping(value, what)
     items = listing.get("tools")
     if not isinstance(items, list):
@@ -156,7 +156,7 @@ def _refuse(what: str, field: str, value: object) -> NoReturn:
 
 
 def _yield(value: Any) -> Any:
-    """Returns its argument: the parser holds the interpreter's lock except where it calls Python, as it does here."""
+    """Returns its argument; as a Python callback it makes the parser release the interpreter's lock."""
     return value
 
 

@@ -1,4 +1,4 @@
-"""Advantages of a rollout step's rewards, for the estimators that a trainer lacks or computes differently."""
+"""Computes advantages of a rollout step, for estimators that a trainer lacks or computes differently."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from xp.errors import ExitCode, XpError
 from xp.load import load_object
 
 EPSILON = 1e-8
-"""Added to a variance before its root, as the trainers' own whitening does."""
+"""Added to a variance before its square root, as in the trainers' own whitening."""
 
 
 @dataclass(frozen=True)
 class Valid:
-    """An episode that was scored; void ones never reach an estimator."""
+    """A scored episode; estimators never get void ones."""
 
     reward: float
-    """Settled and shaped."""
+    """The settled reward, after the user's reward functions."""
     group: str
-    """The same for all episodes of one task in one step."""
+    """Name of the group: the same for all episodes of one task in one step."""
     num_tokens: int
-    """Trained ones: those that the policy wrote."""
+    """Number of trained tokens, which the policy wrote."""
 
 
 AdvantageFn = Callable[[Sequence[Valid]], Sequence[float]]
-"""Takes all valid episodes of a rollout step, gives back one advantage each, which all its tokens get."""
+"""Function from all valid episodes of a rollout step to one advantage each, which all its tokens get."""
 
 
 def reinforce_pp(episodes: Sequence[Valid]) -> list[float]:
-    """REINFORCE++ (arXiv:2501.03262): rewards whitened over all trained tokens of the step.
+    """Advantages of REINFORCE++ (arXiv:2501.03262): rewards whitened over all trained tokens of the step.
 
     Without discount, and with the KL penalty in the loss, every token's return is its episode's reward, so that mean
     and variance (n - 1) over tokens are those over episodes weighted by their tokens.
@@ -49,7 +49,7 @@ def reinforce_pp(episodes: Sequence[Valid]) -> list[float]:
 
 
 def load_advantage_fn(name: str) -> AdvantageFn:
-    """The function `package.module:function`, held to its contract; raises XpError where there is none."""
+    """Loads the function `package.module:function`, with checks of its results; raises XpError if it does not exist."""
     try:
         found = load_object(name)
     except (ImportError, AttributeError) as error:
@@ -60,7 +60,8 @@ def load_advantage_fn(name: str) -> AdvantageFn:
         raise XpError(f"advantage_fn {name} cannot be loaded: it is not a function but {found!r:.100}")
 
     def checked(episodes: Sequence[Valid]) -> list[float]:
-        """Raises XpError: it raised, or did not give one finite number an episode. That stops the run."""
+        """Calls the user's function; raises XpError, which stops the run, unless it gives one finite number per
+        episode."""
         try:
             advantages = list(found(episodes))
         except Exception as error:

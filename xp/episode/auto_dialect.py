@@ -1,6 +1,6 @@
-"""`dialect: auto`: plays a tool call through the model's chat template, and looks which reader reads it back.
+"""`dialect: auto`: renders a tool call with the model's chat template, and finds the dialect that parses it.
 
-It is resolved once a stage, by the program that has the tokenizer, and stands in `dialect.json` beside `episode.json`.
+The program that has the tokenizer resolves it once per stage, and writes `dialect.json` beside `episode.json`.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ TOOL: Final = ToolSpec(
 
 
 def detect(tokenizer: Any, arguments: Mapping[str, Any]) -> Dialect:
-    """The dialect in which the model's chat template writes a call.
+    """The dialect of calls in the model's chat template.
 
     Args:
         tokenizer: a Hugging Face tokenizer.
-        arguments: of its chat template.
+        arguments: arguments of its chat template.
 
     Raises:
-        XpError: no reader, or more than one, reads the template's own call.
+        XpError: no dialect, or more than one, parses the template's own call.
     """
     turn = _rendered_call(tokenizer, arguments)
     wanted = (ToolCall(TOOL.name, ARGUMENTS),)
     found = [dialect for dialect, syntax in SYNTAX.items() if syntax.read(turn, lambda: (TOOL,)) == wanted]
     if len(found) > 1 and Dialect.LLAMA_JSON in found:
-        found.remove(Dialect.LLAMA_JSON)  # its reader finds an object within any other's tags
+        found.remove(Dialect.LLAMA_JSON)  # its parser also finds an object within another dialect's tags
     if len(found) != 1:
         names = ", ".join(SYNTAX)
         raise XpError(
@@ -55,7 +55,7 @@ def detect(tokenizer: Any, arguments: Mapping[str, Any]) -> Dialect:
 
 
 def resolve(stage: Path, chat: ChatTokens) -> None:
-    """Write a stage's `dialect.json` where a member of its mixture has `auto`; raises XpError as `detect` does."""
+    """Writes a stage's `dialect.json` if a member of its mixture has `auto`; raises XpError as `detect` does."""
     config = config_of(stage / "episode.json", EpisodeConfig.from_json)
     if any(member.dialect is Dialect.AUTO for member in config.members.values()):
         found = detect(chat.tokenizer, chat.chat.arguments)
@@ -64,7 +64,7 @@ def resolve(stage: Path, chat: ChatTokens) -> None:
 
 
 def resolved(config: EpisodeConfig, stage: Path) -> EpisodeConfig:
-    """The mixture with what `resolve` found; raises XpError where it was not called."""
+    """The mixture with the dialect that `resolve` found; raises XpError if `resolve` was not called."""
     if all(member.dialect is not Dialect.AUTO for member in config.members.values()):
         return config
     try:
@@ -79,7 +79,7 @@ def resolved(config: EpisodeConfig, stage: Path) -> EpisodeConfig:
 
 
 def _rendered_call(tokenizer: Any, arguments: Mapping[str, Any]) -> str:
-    """The assistant's turn as the template renders it; empty where it renders none."""
+    """The assistant's turn as the template renders it; empty if the template does not support calls."""
     asked = {"role": "user", "content": "Where is the key?"}
     called = {
         "role": "assistant",
@@ -92,6 +92,6 @@ def _rendered_call(tokenizer: Any, arguments: Mapping[str, Any]) -> str:
     try:
         before = tokenizer.apply_chat_template([asked], **options)
         after = tokenizer.apply_chat_template([asked, called], **options)
-    except Exception:  # a template raises whatever it wants to: it takes no tool call
+    except Exception:  # a template without support of tool calls may raise anything
         return ""
     return str(after[len(before) :]) if after.startswith(before) else ""

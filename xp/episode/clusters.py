@@ -1,7 +1,7 @@
 """Standard error of a mean over episodes of which several belong to one task; standard library only.
 
-Episodes of one task are alike, so the tasks are what was sampled: their sums are independent, their episodes are not.
-Every summary uses this formula, in the trainers' own Pythons too; a test holds it against statsmodels.
+Episodes of one task are correlated; the tasks are the independent samples. Every summary uses this formula, also in the
+trainers' own Pythons; a test compares it with statsmodels.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def clustered_stderr(groups: Sequence[Sequence[float]]) -> float | None:
     This is the sandwich estimator of a regression on a constant with the correction G / (G - 1) (CR1).
 
     Args:
-        groups: the values of each task; a task without any does not count.
+        groups: the values of each task; a task without values is ignored.
     """
     filled = [group for group in groups if group]
     num_groups = len(filled)

@@ -1,4 +1,4 @@
-"""Tool-call dialects: one reader, one writer and one description for each."""
+"""Tool-call dialects: one parser, one writer and one description for each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from xp.errors import XpError
 from xp.load import load_object
 
 Tools = Callable[[], Sequence[ToolSpec]]
-"""The session's tools, asked for only where the dialect needs them."""
+"""Function that returns the session's tools; called only if the dialect needs them."""
 
 
 @dataclass(frozen=True)
@@ -23,13 +23,13 @@ class Syntax:
     """One dialect."""
 
     form: str
-    """Description of a call's format, for the message that tells the model."""
+    """Description of a call's format, for messages to the model."""
     read: Callable[[str, Tools], tuple[ParsedCall, ...]]
-    """One turn's calls; raises nothing but what `Tools` raises, whatever the text."""
+    """Parses one turn's calls; for any text, raises only the exceptions of `Tools`."""
     write: Callable[[str, Mapping[str, Any]], str]
-    """A call of a tool, as the model writes it, without the token that ends the turn."""
+    """Writes a call as the model does, without the token that ends the turn."""
     plain: Callable[[str], str] = without_thinking
-    """Text of a turn without a call."""
+    """Returns the text of a turn without a call."""
 
 
 def _without_tools(read: Callable[[str], tuple[ParsedCall, ...]]) -> Callable[[str, Tools], tuple[ParsedCall, ...]]:
@@ -60,7 +60,7 @@ SYNTAX: Final[Mapping[Dialect, Syntax]] = {
         harmony.FORM, _without_tools(harmony.parse_harmony), harmony.write_harmony, harmony.plain_harmony
     ),
 }
-"""Every dialect but `auto`, which is one of these once the chat template was read."""
+"""Every dialect except `auto`, which is resolved to one of these from the chat template."""
 
 
 def syntax_of(dialect: Dialect | str) -> Syntax:

@@ -1,4 +1,4 @@
-"""One attempt at one task, driven by a trainer turn by turn: the shape that all trainers share, and the only scorer."""
+"""One attempt at one task, which every trainer runs turn by turn; the only place where episodes are scored."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ from xp.episode.shaping import Shape, shaped
 from xp.episode.tool_calls import Malformed, ParsedCall, ToolCall
 
 UNREAD: Final = "tool"
-"""Name of the tool, where the call could not be read."""
+"""Name of the tool for a call that could not be parsed."""
 NUDGE: Final = "Your message held no tool call. Go on by calling one of the tools."
 
 
 @dataclass(frozen=True)
 class Turn:
-    """One assistant message and what came of it, for the trajectory."""
+    """One assistant message and its results, for the trajectory."""
 
     text: str
     calls: tuple[ParsedCall, ...]
     results: tuple[ToolResult, ...]
     messages: tuple[Message, ...]
-    """The environment's messages, also if the episode ended with them."""
+    """The environment's messages, including the last ones of the episode."""
     elapsed_s: float
     """Seconds that the environment took."""
 
 
 class Episode:
-    """A state machine that the trainer's loop drives; it has no loop, no tokens and no event loop of its own.
+    """A state machine that the trainer's loop calls; it has no tokens, no loop and no event loop of its own.
 
     Args:
-        task: the problem.
-        open_session: opens a fresh session on it; called again for each retry.
-        rules: what a turn means and how it is scored.
-        shapes: the user's own rewards, from the rules' `reward_fn`.
-        opening: the messages that the model reads first, for those functions.
-        describe: asks the environment for its own description of the task, for those functions; None: none wants it.
+        task: the task.
+        open_session: opens a new session on it; called again for each retry.
+        rules: rules of turns, limits and rewards.
+        shapes: the user's reward functions, from the rules' `reward_fn`.
+        opening: the first messages of the dialogue, for those functions.
+        describe: fetches the environment's own description of the task, for those functions; None: not needed.
     """
 
     def __init__(
@@ -77,19 +77,20 @@ class Episode:
         self.open_s = 0.0
         """Seconds that opening the session took."""
         self.elapsed_s = 0.0
-        """Seconds from the start to the settling, the model's own time included."""
+        """Seconds from the start until the episode is settled, the model's time included."""
 
     @property
     def turns(self) -> tuple[Turn, ...]:
         return tuple(self._turns)
 
     def start(self) -> None:
-        """Open the session, ahead of the first step and from any thread; a fault is held until step or settle."""
+        """Opens the session before the first step, from any thread; a fault is reported by `step` or `settle`."""
         with self._lock:
             self._start()
 
     def step(self, text: str) -> Reply:
-        """Take one assistant turn; on an episode that is over it does nothing. Never raises for the environment."""
+        """Processes one assistant turn; does nothing after the episode's end. Never raises for the environment's
+        faults."""
         with self._lock:
             if self._status is not EpisodeStatus.ONGOING:
                 return Reply((), self._status)
@@ -102,18 +103,19 @@ class Episode:
             is_over = self._status is not EpisodeStatus.ONGOING
             if is_over:
                 self._leave()
-                self._attempt.close()  # Its slot is free for the next episode, whenever the trainer settles this one.
+                self._attempt.close()  # Frees its slot for the next episode before the trainer settles this one.
             names = tuple(call.name if isinstance(call, ToolCall) else UNREAD for call in turn.calls)
             return Reply((), self._status) if is_over else Reply(turn.messages, self._status, names)
 
     def give_up(self, reason: str) -> None:
-        """Make an episode void since its model cannot be asked; one that is over stays as it ended."""
+        """Makes an episode void because its model is unavailable; does nothing after the episode's end."""
         with self._lock:
             if self._status is EpisodeStatus.ONGOING:
                 self._status, self._void_reason = EpisodeStatus.VOID, reason
 
     def settle(self) -> EpisodeResult:
-        """Close the session and score; idempotent. An episode that is still going on was truncated by the trainer."""
+        """Closes the session and scores the episode; idempotent. An unfinished episode counts as truncated by the
+        trainer."""
         with self._lock:
             if self._outcome is None:
                 if self._status is EpisodeStatus.ONGOING:
@@ -176,7 +178,7 @@ class Episode:
                 return
 
     def _take_plain(self, answer: str, results: list[ToolResult], messages: list[Message]) -> None:
-        """A turn without a call: an answer where the environment takes one, else what the rules say."""
+        """Processes a turn without a call: an answer if the environment accepts one, else by the rules."""
         if self._attempt.takes_answer():
             result = self._perform(Call(answer))
             results.append(result)
@@ -201,7 +203,7 @@ class Episode:
         return result
 
     def _leave(self) -> None:
-        """Have the state scored that turns or tokens ended in; the score is one more result of the last turn."""
+        """Has the environment score the final state after the last turn or token; adds the result to the last turn."""
         if self._deadline is None or not self._turns or self._status in (EpisodeStatus.FINISHED, EpisodeStatus.VOID):
             return
         try:
@@ -218,7 +220,7 @@ class Episode:
         self._void_reason = f"{type(fault).__name__}: {fault}"
 
     def _bounded(self, outcome: EpisodeResult) -> EpisodeResult:
-        """Void where the reward is one that no trainer can use."""
+        """The result, made void if its reward is out of bounds."""
         if outcome.reward is None:
             return outcome
         try:
@@ -229,13 +231,13 @@ class Episode:
         return outcome
 
     def _about(self) -> dict[str, Any]:
-        """Arguments that a reward function may ask for, beside the outcome."""
+        """Arguments that a reward function's parameters may name, in addition to the outcome."""
         messages = list(self._opening)
         calls: list[dict[str, Any]] = []
         for turn in self._turns:
             messages += [Message(role="assistant", content=turn.text), *turn.messages]
             taken = [call for call in turn.calls if isinstance(call, ToolCall)]
-            for call, result in zip(taken, turn.results, strict=False):  # a later call may not have been taken
+            for call, result in zip(taken, turn.results, strict=False):  # later calls may not have been executed
                 calls.append({"name": call.name, "arguments": dict(call.arguments), "result": result})
         task = self.task
         return {
@@ -269,10 +271,10 @@ class Episode:
 
 
 def _judges(used: Sequence[Mapping[str, float]]) -> Mapping[str, float]:
-    """Sums of the figures that each of the results has."""
+    """Sums over the results, by name."""
     return {name: sum(one[name] for one in used) for name in (used or [{}])[0] if all(name in one for one in used)}
 
 
 def _sendable(text: str) -> str:
-    """Without lone surrogates, which no UTF-8 request can carry."""
+    """The text without lone surrogates, which cannot be encoded as UTF-8."""
     return text.encode("utf-8", "replace").decode()

@@ -1,4 +1,4 @@
-"""The result of an evaluation: evaluation.json and its numbers, the same whatever played the episodes."""
+"""The result of an evaluation: evaluation.json and its numbers, the same for every backend."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from xp.errors import ExitCode, XpError
 
 
 def evaluation_result(played: Sequence[Played], pass_threshold: float) -> dict[str, Any]:
-    """Mean reward with its standard error, over the episodes that have one; raises XpError where none has.
+    """Mean reward with its standard error, over the scored episodes; raises XpError if there are none.
 
     `perfect_share` counts rewards of at least 1, `pass_share` those of at least `pass_threshold`. The standard error
-    is clustered by task. `tasks` holds each task's rewards in the order of play, None for a void episode.
+    is clustered by task. `tasks` has each task's rewards in the order of play, None for a void episode.
     """
     tasks: dict[str, list[float | None]] = {}
     for one in played:
@@ -48,13 +48,13 @@ def write_evaluation(
     results: Mapping[str, Mapping[str, Any]],
     held_out: Mapping[str, Mapping[str, Any]],
 ) -> None:
-    """Write evaluation.json, whole or not at all.
+    """Writes evaluation.json atomically.
 
     Args:
-        path: of the file.
-        models: name (`before`, `after`) -> what was played.
+        path: path of the file.
+        models: name (`before`, `after`) -> model.
         results: name -> `evaluation_result`.
-        held_out: environment -> which rule held its tasks out, and its figures.
+        held_out: environment -> rule of its held-out tasks, with numbers.
     """
     evaluation = {"schema_version": 1, "models": dict(models), "results": results, "held_out": held_out}
     write_atomically(path, json.dumps(evaluation, indent=2) + "\n")

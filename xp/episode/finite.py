@@ -1,4 +1,4 @@
-"""Updates whose loss or gradient is no finite number: the run stops, or leaves them out while they are rare."""
+"""Handles updates whose loss or gradient is not finite: stops the run, or skips them while they are rare."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final
 from xp.errors import ExitCode, XpError
 
 MOST_IN_A_ROW: Final = 3
-"""Rollout steps in a row with such an update: then nothing is learnt any more."""
+"""Number of consecutive rollout steps with such an update after which the run stops in any case."""
 
 
 class OnNonfinite(StrEnum):
@@ -22,7 +22,7 @@ class OnNonfinite(StrEnum):
 
 
 class FiniteUpdates:
-    """Watches the updates of a run.
+    """Checks the updates of a run.
 
     Args:
         rule: `training.on_nonfinite`.
@@ -34,14 +34,14 @@ class FiniteUpdates:
         self._in_a_row = 0
 
     def are_finite(self, step: int, values: Mapping[str, float | None]) -> bool:
-        """Returns whether all numbers of an update are finite; an absent one counts as finite.
+        """Returns whether all numbers of an update are finite; None counts as finite.
 
         Args:
             step: rollout step, from 1.
-            values: by the names that a user reads, such as `loss`.
+            values: name for messages, such as `loss` -> value.
 
         Raises:
-            XpError: (DIVERGED) they are not, and the rule or their frequency ends the run.
+            XpError: (DIVERGED) a value is not finite, and the rule or the limit of consecutive steps ends the run.
         """
         wrong = [f"{name} {value}" for name, value in values.items() if value is not None and not math.isfinite(value)]
         if not wrong:
@@ -67,7 +67,7 @@ class FiniteUpdates:
 
 
 def finite_means(updates: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The mean of each metric over the updates that have it as a finite number."""
+    """Mean of each metric over the updates with a finite value of it."""
     names = sorted({name for update in updates for name, value in update.items() if math.isfinite(value)})
     return {
         name: fmean(update[name] for update in updates if math.isfinite(update.get(name, math.nan))) for name in names

@@ -1,4 +1,4 @@
-"""gpt-oss' harmony format: a turn is messages on channels; one with a recipient is a tool call."""
+"""gpt-oss' harmony format: a turn is messages on channels; a message with a recipient is a tool call."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _NAMESPACE: Final = "functions."
 
 
 def parse_harmony(text: str) -> tuple[ParsedCall, ...]:
-    """The calls of one turn, in order; empty when no message has a recipient."""
+    """The calls of one turn, in order; empty if no message has a recipient."""
     return with_calls((body for header, body in _messages(text) if _recipient(header)), _call)
 
 
 def plain_harmony(text: str) -> str:
-    """Text of the turn for the user: that of the channel `final`, or all of it if there are no channels."""
+    """Text of the turn for the user: the channel `final`, or the whole text if there are no channels."""
     if MESSAGE not in text:
         return text
     said = [body for header, body in _messages(text) if _channel(header) == "final"]
@@ -37,7 +37,7 @@ def write_harmony(name: str, arguments: Mapping[str, Any]) -> str:
 
 
 def _messages(text: str) -> Iterator[tuple[str, str]]:
-    """Header of each message, and the whole of it: the arguments of a call need both."""
+    """Header and full text of each message; parsing a call's arguments needs both."""
     for piece in _ENDS.split(text):
         header, mark, _ = piece.partition(MESSAGE)
         if mark:

@@ -1,4 +1,4 @@
-"""Llama's two forms of a tool call: a JSON object with `parameters`, and a Python list of calls that is never run."""
+"""Llama's two formats of tool calls: a JSON object with `parameters`, and a Python list of calls (never executed)."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _DECODER: Final = json.JSONDecoder()
 
 
 def parse_llama_json(text: str) -> tuple[ParsedCall, ...]:
-    """The calls of one turn, separated by `;` or nothing; empty where no object begins like a call."""
+    """The calls of one turn, separated by `;` or nothing; empty if no object begins like a call."""
     said = without_thinking(text).replace(PYTHON_TAG, "")
     return tuple(_limited(_objects(said)))
 
 
 def parse_pythonic(text: str) -> tuple[ParsedCall, ...]:
-    """The calls of the turn's first list; empty where no list begins with a call. LFM2 puts tokens around the list."""
+    """The calls of the turn's first list; empty if no list begins with a call. LFM2 puts tokens around the list."""
     said = without_thinking(text).replace(PYTHON_TAG, "")
     begin = _LIST.search(said)
     if begin is None:

@@ -8,13 +8,13 @@ from typing import Final
 
 @dataclass(frozen=True)
 class Metric:
-    """One metric, or a family of them whose names differ in a part such as `<n>`."""
+    """One metric, or a family of metrics whose names differ in a part such as `<n>`."""
 
     name: str
     unit: str
     meaning: str
     reading: str
-    """Explanation for a user."""
+    """How to interpret the metric."""
 
     @property
     def is_of_episodes(self) -> bool:
@@ -24,5 +24,5 @@ class Metric:
 
 OF_EPISODES: Final = ("reward", "reward_fn", "episodes", "environment", "tasks", "judges")
 OF_TRAINERS: Final = ("training", "time")
-"""First parts of the names that are measured in a trainer."""
+"""First parts of the names of metrics that trainers measure."""
 LEFT_OUT: Final = "episodes/groups_left_out"

@@ -1,4 +1,4 @@
-"""Look-up of a metric's name in the table: families, evaluations and the environments of a mixture have their row."""
+"""Finds the row of a metric's name, also for families, evaluations and environments of a mixture."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def find(name: str) -> Metric | None:
 
 
 def check_names(names: Iterable[str]) -> None:
-    """Raise ValueError for a name under xp's own first parts that is in no row; a plugin's own parts are its own."""
+    """Raises ValueError for an unknown name below one of xp's first parts; other first parts belong to plugins."""
     for name in names:
         if name.split("/", 1)[0] in (*OF_EPISODES, *OF_TRAINERS, "evaluation") and find(name) is None:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""Every metric of metrics.jsonl: unit, meaning and how to read it. A name that is in no row is not written."""
+"""Every metric of metrics.jsonl: unit, meaning and interpretation. A metric without a row cannot be written."""
 
 from __future__ import annotations
 
@@ -288,5 +288,5 @@ METRICS: Final = (
         "As `time/checkpoint_s`.",
     ),
 )
-"""In the order of the docs. A name of an evaluation is `evaluation/<before, during or after>/` and one of these; of one
-environment in a mixture, `<environment>/` and one of these."""
+"""All metrics, in the order of the docs. Metrics of an evaluation have the prefix
+`evaluation/<before, during or after>/`, those of one environment in a mixture the prefix `<environment>/`."""

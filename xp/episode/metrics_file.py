@@ -1,4 +1,4 @@
-"""metrics.jsonl: one JSON object a line, appended by a run's stages, mirrored to trackers by the control plane."""
+"""metrics.jsonl: one JSON object per line, appended by a run's stages, sent to trackers by the control plane."""
 
 from __future__ import annotations
 
@@ -15,58 +15,58 @@ from xp.errors import ExitCode, XpError
 from xp.reading import is_count, is_finite, lines_of, opened
 
 MAX_LINE: Final = 10_000_000
-"""Bytes of a line."""
+"""Largest size of a line, in bytes."""
 MAX_BYTES: Final = 1_000_000_000
-"""Bytes of a file, which is held in memory."""
+"""Largest size of a file, in bytes; it is read into memory."""
 
 
 class MetricsFile:
-    """Appends lines to a run's metrics file; each is on its way to the disk when `write` returns.
+    """Appends lines to a run's metrics file; after `write`, the kernel has the line.
 
     Args:
         path: the file; attempts of one run share it.
-        stage: who writes.
-        attempt: of the run, from 1.
+        stage: name of the writing stage.
+        attempt: number of the attempt, from 1.
     """
 
     def __init__(self, path: Path, stage: str, attempt: int) -> None:
         self._path = path
         self._head = {"stage": stage, "attempt": attempt}
         if path.is_file() and path.stat().st_size:
-            os.utime(path)  # an attempt that finds every step done has nothing to write, and leaves a file that is true
+            os.utime(path)  # an attempt without a step to do writes nothing, but its file is up to date
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Append one line. A value that is not finite is written as null, since JSON has no NaN.
+        """Appends one line; a value that is not finite is written as null, since JSON has no NaN.
 
         Raises:
-            ValueError: a name is in no row of xp.episode.metric_table.
+            ValueError: a name has no row in xp.episode.metric_table.
         """
         check_names(metrics)
         values = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
         line = {"step": step, "time": time.time(), **self._head, **values}
         with self._path.open("ab+") as file:
             size = file.seek(0, os.SEEK_END)
-            is_torn = size > 0 and os.pread(file.fileno(), 1, size - 1) != b"\n"  # by a writer that was killed
+            is_torn = size > 0 and os.pread(file.fileno(), 1, size - 1) != b"\n"  # the previous writer was killed
             file.write(b"\n" * is_torn + json.dumps(line).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
 
 
 def read_metrics(path: Path, stage: str) -> list[dict[str, Any]]:
-    """The lines of one stage in order of step; of a step that several attempts wrote, the last one's.
+    """The lines of one stage in order of step; if several attempts wrote a step, the last attempt's line.
 
     Raises:
-        XpError: as `metrics_lines`.
+        XpError: as `metrics_lines` does.
     """
     by_step = {line["step"]: line for line in metrics_lines(path) if line["stage"] == stage}
     return [by_step[step] for step in sorted(by_step)]
 
 
 def metrics_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The whole lines of a file in their order; none where there is no file.
+    """The complete lines of a file in order; none if there is no file.
 
     Raises:
-        XpError: (RUN_DIR) it is no regular file, not readable or too large.
+        XpError: (RUN_DIR) it is not a regular file, not readable or too large.
     """
     if not os.path.lexists(path):
         return
@@ -76,7 +76,7 @@ def metrics_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _line(text: bytes) -> dict[str, Any] | None:
-    """One line, with null for numbers that no sum may hold; None: torn by a killed process, or no metrics."""
+    """Parses one line, with None for numbers that are not finite or too large; None: incomplete, or not metrics."""
     try:
         line = json.loads(text)
     except (ValueError, RecursionError):
@@ -91,14 +91,14 @@ def _is_beyond(value: Any) -> bool:
 
 
 TAIL_BYTES = 200_000
-"""Read of a file by `last_step`: more than one line has."""
+"""Bytes at the end of a file that `last_step` reads; longer than any line."""
 
 
 def last_step(path: Path) -> int | None:
-    """The last rollout step that a training wrote, from the end of the file; None where there is none.
+    """The last rollout step that a training wrote, from the end of the file; None if there is none.
 
     Raises:
-        XpError: (RUN_DIR) the file is no regular file, not readable or too large.
+        XpError: (RUN_DIR) the file is not a regular file, not readable or too large.
     """
     if not os.path.lexists(path):
         return None

@@ -1,4 +1,4 @@
-"""The environments of a run, opened once a process: from a task's row to an Episode, whatever trainer asks."""
+"""The environments of a run, opened once per process; makes an Episode from a task's row, for every trainer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from xp.reading import config_of
 
 
 class TaskName(Protocol):
-    """Identity of a task in any process. A row of the task set has it."""
+    """Identity of a task, the same in all processes; a row of the task set has these fields."""
 
     @property
     def env(self) -> str: ...
@@ -30,11 +30,11 @@ class TaskName(Protocol):
 
 
 class EnvironmentMixture:
-    """Providers by member name; use it as a context manager, so that local servers stop.
+    """Providers by member name; a context manager, which stops local servers at its end.
 
     Args:
         config: the mixture.
-        environ: where the secrets' values are; read, never kept in a repr.
+        environ: variables with the secrets' values; not shown in a repr.
     """
 
     def __init__(self, config: EpisodeConfig, environ: Mapping[str, str]) -> None:
@@ -49,24 +49,24 @@ class EnvironmentMixture:
 
     @staticmethod
     def from_file(path: Path, environ: Mapping[str, str]) -> EnvironmentMixture:
-        """Read the `episode.json` that the control plane wrote, and what a stage found out of the dialect."""
+        """Reads the control plane's `episode.json`, and the dialect that the stage resolved."""
         return EnvironmentMixture(resolved(config_of(path, EpisodeConfig.from_json), path.parent), environ)
 
     def episode(self, row: TaskName) -> Episode:
-        """A fresh episode on a task; its session opens with `start()` or the first step."""
+        """A new episode on a task; its session opens with `start()` or the first step."""
         provider = self._providers[row.env]
         task = Task(row.env, row.split, row.index)
         rules, shapes = self._config.members[row.env], self._shapes[row.env]
-        # Not from the task set: a description may hold the answer, and no dataset of a trainer's does.
+        # Not from the task set: a description may include the answer, which trainers' datasets never have.
         describe = partial(_description, provider, task) if any(shape.wants("task") for shape in shapes) else None
         return Episode(task, lambda: provider.open(task), rules, shapes, row.messages, describe)
 
     def max_sessions(self) -> int:
-        """The smallest bound of any member on sessions open at the same time."""
+        """The smallest limit of any member on concurrent sessions."""
         return self._config.max_sessions()
 
     def catalog_names(self) -> Mapping[str, str]:
-        """Member -> its name in the OpenReward catalog, for those that have one."""
+        """Member -> its name in the OpenReward catalog, for members that have one."""
         targets = {name: member.target for name, member in self._config.members.items()}
         return {name: target for name, target in targets.items() if target is not None and "://" not in target}
 
@@ -82,7 +82,7 @@ class EnvironmentMixture:
 
 
 def _description(provider: Provider, task: Task) -> Mapping[str, Any]:
-    """The environment's own, asked for again; raises EnvFault."""
+    """The environment's own description of a task, fetched again; raises EnvFault."""
     try:
         return provider.tasks(task.split, [task.index])[0].spec
     except ValueError as error:

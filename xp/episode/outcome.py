@@ -1,4 +1,4 @@
-"""The values that leave an episode: what to say to the model next, and how it ended."""
+"""Results of an episode: the reply to a turn, and the final result."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from xp.envs.base import Message
 
 
 class EpisodeStatus(StrEnum):
-    """Stage of an episode's life."""
+    """Status of an episode."""
 
     ONGOING = "ongoing"
     FINISHED = "finished"
-    """The environment said that it is over."""
+    """The environment ended the episode."""
     STOPPED = "stopped"
-    """A turn without a (readable) tool call ended it."""
+    """A turn without a (well-formed) tool call ended the episode."""
     TRUNCATED = "truncated"
-    """Turns or tokens ran out."""
+    """The limit of turns or tokens was reached."""
     VOID = "void"
     """Infrastructure failed; there is no reward."""
 
@@ -30,7 +30,7 @@ class Reply:
     messages: tuple[Message, ...]
     status: EpisodeStatus
     tools: tuple[str, ...] = ()
-    """Names of the tools whose results stand among the messages, in order; some chat templates render them."""
+    """Names of the tools whose results are among the messages, in order; some chat templates render them."""
 
     @property
     def is_done(self) -> bool:
@@ -49,6 +49,6 @@ class EpisodeResult:
     num_malformed: int
     void_reason: str | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """Metrics that the user's reward function returned beside the reward."""
+    """Metrics that the user's reward function returned in addition to the reward."""
     judges: Mapping[str, float] = field(default_factory=dict)
-    """Usage of judge models: `prompt_tokens`, `completion_tokens`, and `cost_usd` where all prices are known."""
+    """Usage of judge models: `prompt_tokens`, `completion_tokens`, and `cost_usd` if all prices are known."""

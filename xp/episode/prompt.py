@@ -1,4 +1,4 @@
-"""The opening messages of an episode, rendered once for all backends: system prompt, then the environment's own."""
+"""The first messages of an episode, the same for all backends: system prompt, then the environment's own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ EMPTY_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
 
 
 def tool_schema(tool: ToolSpec) -> dict[str, Any]:
-    """A tool as Hugging Face chat templates take it in `tools=`."""
+    """A tool in the format of `tools=` of Hugging Face chat templates."""
     parameters = dict(tool.parameters) or EMPTY_PARAMETERS
     return {
         "type": "function",
@@ -25,13 +25,13 @@ def tool_schemas(tools: Sequence[ToolSpec]) -> list[dict[str, Any]]:
 
 
 def opening_messages(template: str | None, prompt: Sequence[Message], tools: Sequence[ToolSpec]) -> list[Message]:
-    """Messages that the model reads first.
+    """First messages of the dialogue.
 
     Args:
         template: system prompt; `{tools}` in it becomes the tools' schemas as JSON lines, `{tool_names}` their names.
-            Other braces stand as they are. None: no system message of ours.
-        prompt: the environment's opening messages. A system message among them follows ours in the same message,
-            since most chat templates take one only.
+            Other braces are kept. None: no system message from xp.
+        prompt: the environment's first messages. A system message among them is appended to xp's, since most chat
+            templates support only one.
     """
     if template is None:
         return list(prompt)
@@ -44,7 +44,7 @@ def opening_messages(template: str | None, prompt: Sequence[Message], tools: Seq
 
 
 def _pieces(template: str) -> list[str]:
-    """The template cut at its placeholders, so that a tool's text which looks like one is not replaced again."""
+    """The template split at its placeholders, so that a placeholder within a tool's text is not replaced."""
     pieces = [template]
     for placeholder in ("{tools}", "{tool_names}"):
         pieces = [

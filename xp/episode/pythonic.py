@@ -1,4 +1,4 @@
-"""A list of calls in Python's notation, read as data: literals only, by a scanner of our own; nothing is evaluated."""
+"""Parses a list of calls in Python's notation: literals only, with a scanner; nothing is evaluated."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _STRING: Final = re.compile(r"""'([^'\\]*(?:\\.[^'\\]*)*)'|"([^"\\]*(?:\\.[^"\\]
 _ESCAPE: Final = re.compile(r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|[0-7]{1,3}|.)", re.DOTALL)
 _SHORT: Final = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v", "a": "\a", "\n": ""}
 _WORDS: Final = {"True": True, "False": False, "None": None, "true": True, "false": False, "null": None}
-"""Also JSON's: LFM2's template writes a dictionary as JSON."""
+"""Constants of Python and of JSON, since LFM2's template writes a dictionary as JSON."""
 _MAX_DIGITS: Final = 400
-"""A longer number is no argument of a tool; turning digits into an integer takes quadratic time."""
+"""Largest number of digits of a number; conversion of digits to an integer takes quadratic time."""
 
 
 class NotPythonic(ValueError):
-    """The text is no list of calls; the message says why."""
+    """The text is not a list of calls; the message says why."""
 
 
 def read_calls(text: str) -> list[tuple[str, dict[str, Any]]]:
@@ -39,13 +39,13 @@ def read_calls(text: str) -> list[tuple[str, dict[str, Any]]]:
 
 
 class _Scanner:
-    """A place in the text; every method moves on or raises NotPythonic."""
+    """A position in the text; every method moves it forward or raises NotPythonic."""
 
     def __init__(self, text: str) -> None:
         self._text, self._at = text, 0
 
     def accepts(self, mark: str) -> bool:
-        """Returns whether the mark is next in the text, and if so moves behind it."""
+        """Returns whether the mark is next in the text, and if so moves past it."""
         space = _SPACE.match(self._text, self._at)
         assert space is not None  # it matches the empty text
         self._at = space.end()
@@ -67,7 +67,7 @@ class _Scanner:
         return found.group()
 
     def arguments(self) -> dict[str, Any]:
-        """`key=value, ...)`: tools take no positional arguments."""
+        """Reads `key=value, ...)`; tools have no positional arguments."""
         given: dict[str, Any] = {}
         while not self.accepts(")"):
             if given:

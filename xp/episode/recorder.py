@@ -1,4 +1,4 @@
-"""Recorder of a stage's trajectories: always to the stage's own file, and to OpenReward if the run asks for it."""
+"""Records a stage's trajectories: always in the stage's file, and on OpenReward if the run uploads them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from xp.episode.upload import Uploader
 
 
 class Recorder:
-    """Writes each trajectory first, then hands it to the upload; use it as a context manager.
+    """Writes each trajectory, then queues it for upload; a context manager.
 
     Args:
         path: the stage's file of trajectories.
-        mix: whose environments' catalog names the upload shows.
+        mix: the mixture, for the environments' names in the catalog.
         upload_as: run name on OpenReward; None: nothing is uploaded.
-        environ: where the API key is.
+        environ: variables with the API key.
     """
 
     def __init__(self, path: Path, mix: EnvironmentMixture, upload_as: str | None, environ: Mapping[str, str]) -> None:
@@ -27,13 +27,13 @@ class Recorder:
         self._writer = TrajectoryWriter(path)
 
     def write(self, record: Trajectory) -> None:
-        """Raises OSError when the disk is full; an upload that fails is counted, not raised."""
+        """Writes a trajectory; raises OSError if the disk is full. A failed upload is counted, not raised."""
         self._writer.write(record)
         if self._uploader is not None:
             self._uploader.put(record)
 
     def close(self) -> None:
-        """Finish the upload, for a bounded time, and say how much of it was lost."""
+        """Finishes the upload within a time limit, and prints how many trajectories were lost."""
         self._writer.close()
         if self._uploader is not None:
             done = self._uploader.close()

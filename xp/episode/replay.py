@@ -1,4 +1,4 @@
-"""A session that survives the loss of its server: a fresh one, brought to the same state by the same calls, or void."""
+"""Replaces a lost session by a new one, brought to the same state by the same calls; else the episode is void."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ T = TypeVar("T")
 
 
 class Diverged(EnvFault):
-    """A fresh session answered an earlier call differently, so the episode cannot go on where it was."""
+    """The new session answered an earlier call differently, so the episode cannot continue."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """One thing done to a session: a tool call, or the final plain message."""
+    """One action on a session: a tool call, or the final plain message."""
 
     what: ToolCall | str
 
@@ -31,11 +31,11 @@ def call_name(call: Call) -> str:
 
 
 class Attempt:
-    """The session of an episode, with the retries that it may spend; raises EnvFault only.
+    """The session of an episode, with retries; raises EnvFault only.
 
     Args:
-        open_session: opens a fresh session.
-        retries: how often the whole episode may be begun again.
+        open_session: opens a new session.
+        retries: largest number of retries of the whole episode.
     """
 
     def __init__(self, open_session: Callable[[], Session], retries: int) -> None:
@@ -54,7 +54,7 @@ class Attempt:
         return result
 
     def leave(self, deadline: float) -> ToolResult | None:
-        """The score of the state that the episode leaves; None: the environment scores none."""
+        """The score of the episode's final state; None: the environment does not score states."""
         return self._persist(lambda session: session.leave() if isinstance(session, StateScorer) else None, deadline)
 
     def takes_answer(self) -> bool:
@@ -70,7 +70,7 @@ class Attempt:
                 session.close()
 
     def _persist(self, act: Callable[[Session], T], deadline: float) -> T:
-        """Act on the session; after a fault on a fresh one, as long as retries and time last."""
+        """Acts on the session; after a fault on a new one, while retries and time are left."""
         while True:
             if time.monotonic() > deadline:
                 raise DeadlineExceeded("the episode took longer than its limit")
@@ -102,7 +102,7 @@ def _perform(session: Session, call: Call) -> ToolResult:
 
 
 def _as_fault(act: Callable[[], T]) -> T:
-    """A provider outside of this repository may raise anything; to the episode it is infrastructure all the same."""
+    """Converts any exception of a foreign provider to an EnvFault."""
     try:
         return act()
     except EnvFault:

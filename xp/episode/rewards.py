@@ -1,4 +1,4 @@
-"""The one place where step rewards become an episode's reward, so that a reward means the same on every trainer."""
+"""Computes an episode's reward from its step rewards, in the same way for every trainer."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ REDUCTIONS: Mapping[Reduction, Callable[[Sequence[float]], float]] = {
 
 
 class RewardOutOfBounds(EnvFault):
-    """A reward that no environment means: infinite, not a number, or so large that a float32 cannot hold its square."""
+    """A reward that is infinite, not a number, or so large that its square exceeds float32."""
 
 
 def check_bound(reward: float, what: str, rule: RewardRule) -> None:
-    """Raise RewardOutOfBounds unless `reward` is a number within the rule's bound.
+    """Raises RewardOutOfBounds unless `reward` is a number within the rule's bound.
 
     Args:
-        what: whose reward it is, for the message.
+        what: source of the reward, for the message.
     """
-    if not abs(reward) <= rule.bound:  # Also false where it is not a number.
+    if not abs(reward) <= rule.bound:  # Also true for NaN.
         raise RewardOutOfBounds(f"the reward of {what} is {reward:g}; env.reward.bound is {rule.bound:g}")
 
 
 def reduce_rewards(step_rewards: Sequence[float], finished: bool, rule: RewardRule) -> float:
-    """The reward of an episode that ran.
+    """The reward of an episode that is not void.
 
     Args:
-        step_rewards: the rewards of the steps that the environment scored, in order.
-        finished: whether the environment ever said that the episode is over.
+        step_rewards: rewards of the steps that the environment scored, in order.
+        finished: whether the environment ended the episode.
         rule: reduction, non-terminal reward and clamps.
 
     Returns:
-        A finite number; 0.0 (clamped) when nothing was ever scored: failing to score is the model's doing.
+        A finite number; 0.0 (clamped) if no step was scored, which counts as the model's failure.
 
     Raises:
         OverflowError: the rewards are finite, but their sum is not.

@@ -1,4 +1,4 @@
-"""A user's own reward: functions by name, applied once to the settled EpisodeResult, the same on every backend."""
+"""Applies the user's reward functions once to the settled EpisodeResult, in the same way on every backend."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from xp.errors import XpError
 from xp.load import load_object
 
 REWARD: Final = "reward"
-"""Key of the reward in a dictionary that a function gives back; every other entry is a metric."""
+"""Key of the reward in a dictionary that a function returns; every other entry is a metric."""
 
 
 @dataclass(frozen=True)
@@ -23,12 +23,12 @@ class Shape:
     """A user's reward function."""
 
     name: str
-    """`package.module:function`, for the record."""
+    """`package.module:function`, for records and messages."""
     call: Callable[..., Any]
     wanted: tuple[str, ...] | None
-    """Keywords that it takes; None: it takes the EpisodeResult alone, by position."""
+    """Names of its keyword arguments; None: its only argument is the EpisodeResult, by position."""
     weight: float = 1.0
-    """Factor of what it gives in the episode's reward."""
+    """Factor of its value in the episode's reward."""
 
     def wants(self, name: str) -> bool:
         """Returns whether the function has a parameter of this name, one of ABOUT."""
@@ -36,7 +36,7 @@ class Shape:
 
 
 def load_shape(name: str, weight: float = 1.0) -> Shape:
-    """The function `package.module:function`; raises XpError where there is none."""
+    """Loads the function `package.module:function`; raises XpError if it does not exist."""
     try:
         found = load_object(name)
     except (ImportError, AttributeError) as error:
@@ -45,12 +45,12 @@ def load_shape(name: str, weight: float = 1.0) -> Shape:
 
 
 def shaped(outcome: EpisodeResult, shapes: Sequence[Shape], about: Mapping[str, Any]) -> EpisodeResult:
-    """The outcome with the weighted sum of the functions' rewards; void, with the function's name, where one has none.
+    """The outcome with the weighted sum of the functions' rewards; void, with the function's name, if one fails.
 
     Args:
-        outcome: what each function gets; one that is void stays as it is.
-        shapes: the functions. Of several, each one's reward is a metric, and its other entries follow its name.
-        about: the episode, by the keywords of ABOUT.
+        outcome: argument of each function; a void one is returned unchanged.
+        shapes: the functions. If there are several, each one's reward is a metric, and its other metrics have its name.
+        about: data of the episode, by the keywords in ABOUT.
     """
     if outcome.reward is None:
         return outcome
@@ -72,7 +72,7 @@ def _under(function: str, given: float, entries: Mapping[str, float]) -> dict[st
 
 
 ABOUT: Final = ("outcome", "env", "split", "index", "task", "messages", "tool_calls")
-"""Arguments that a function may ask for, by the names of its parameters."""
+"""Names of parameters that a function may have."""
 
 
 def _wanted(name: str, function: Any) -> tuple[str, ...] | None:
@@ -103,7 +103,7 @@ def _called(shape: Shape, about: Mapping[str, Any]) -> Any:
     async def awaited() -> Any:
         return await given
 
-    # A trainer may settle from its own event loop, within which no other one can run.
+    # A trainer may settle within its own event loop, in which no second loop can run.
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(asyncio.run, awaited()).result()
 

@@ -1,4 +1,4 @@
-"""Tool calls with tagged arguments, Qwen3.5's and GLM's; what type an argument has is in the tool's schema."""
+"""Tool calls with tagged arguments, of Qwen3.5 and GLM; the tool's schema has the arguments' types."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ GLM_FORM: Final = "<tool_call><tool>\n<arg_key><name></arg_key>\n<arg_value><val
 _XML_TAGS: Final = re.compile(r"(<function=|</function>|<parameter=|</parameter>)")
 _GLM_TAGS: Final = re.compile(r"(</?arg_key>|</?arg_value>)")
 _PYTHON: Final[Mapping[str, Any]] = {"True": True, "False": False, "None": None}
-"""Qwen3.5's template writes a boolean as Python does."""
+"""Python's constants, which Qwen3.5's template writes."""
 
 
 def parse_xml(text: str, tools: Tools) -> tuple[ParsedCall, ...]:
-    """The calls of one turn in Qwen3.5's form, which Qwen3-Coder and Nemotron 3 share; empty when there is none."""
+    """The calls of one turn in Qwen3.5's format, which Qwen3-Coder and Nemotron 3 share; empty if there are none."""
     return with_calls(bodies(text, bare="<function="), lambda body: _xml_call(body, tools))
 
 
 def parse_glm(text: str, tools: Tools) -> tuple[ParsedCall, ...]:
-    """The calls of one turn in GLM's form; empty when there is none."""
+    """The calls of one turn in GLM's format; empty if there are none."""
     return with_calls(bodies(text), lambda body: _glm_call(body, tools))
 
 
@@ -92,7 +92,7 @@ def _glm_call(body: str, tools: Tools) -> ParsedCall:
 
 
 def _typed_call(name: str, given: Mapping[str, str], tools: Tools) -> ParsedCall:
-    """The call with its values as the tool's schema has them; an unknown tool is the environment's to refuse."""
+    """The call with values of the schema's types; the environment rejects an unknown tool."""
     schema = next((tool.parameters for tool in tools() if tool.name == name), {}) if given else {}
     properties = schema.get("properties")
     arguments: dict[str, Any] = {}
@@ -107,7 +107,7 @@ def _typed_call(name: str, given: Mapping[str, str], tools: Tools) -> ParsedCall
 
 
 def _typed(text: str, kinds: frozenset[str]) -> Any:
-    """A value from its text: what may be a text stays one, everything else is JSON (or Python's True, False, None)."""
+    """A value from its text: unchanged if the schema allows a string, else parsed as JSON (or True, False, None)."""
     stripped = text.strip()
     if kinds == {"string"}:
         return text
@@ -122,7 +122,7 @@ def _typed(text: str, kinds: frozenset[str]) -> Any:
 
 
 def _kinds(schema: Mapping[str, Any]) -> frozenset[str]:
-    """The JSON types that a property may have; empty where its schema does not say."""
+    """The JSON types that a property may have; empty if its schema does not say."""
     found: set[str] = set()
     own = schema.get("type")
     found |= {own} if isinstance(own, str) else {kind for kind in _listed(own) if isinstance(kind, str)}

@@ -1,4 +1,4 @@
-"""The dialect of text environments: `<action>...</action>` holds what the environment's only tool takes."""
+"""The dialect of text environments: `<action>...</action>` has the argument of the environment's only tool."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _READ: Final[Mapping[str, Callable[[str], Any]]] = {"integer": int, "number": fl
 
 
 def parse_action(text: str, tools: Callable[[], Sequence[ToolSpec]]) -> tuple[ParsedCall, ...]:
-    """The turn's last action as one call; empty when there is none.
+    """The turn's last action as one call; empty if there is none.
 
     Args:
-        text: what the model wrote; what stands in `<think>` is not an action.
-        tools: asked only where there is an action; raises EnvFault.
+        text: the model's text; text inside `<think>` is not an action.
+        tools: called only if there is an action; raises EnvFault.
     """
     found = _ACTION.findall(without_thinking(text))
     if not found:

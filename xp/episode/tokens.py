@@ -1,6 +1,6 @@
-"""Between messages and token ids, by the model's own chat template: prompts, and what comes back after a turn.
+"""Converts messages to token ids with the model's chat template: prompts, and replies between turns.
 
-Every trainer's adapter goes through here, so that one policy reads the same ids on all of them.
+Every trainer's adapter uses this module, so that the policy gets the same ids on all of them.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from xp.episode.tools_prompt import as_user, with_tools
 from xp.episode.turn_ends import TURN, TurnEnds, calling_turn, plain_turn, turn_ends
 
 MAX_KEPT_CHARACTERS: Final = 65_536
-"""A reply up to this length is kept as ids: a group's episodes often hear the same."""
+"""Largest length of a reply whose ids are cached, since episodes of a group often have the same replies."""
 MAX_KEPT: Final = 4_096
-"""Replies that are kept at the same time."""
+"""Largest number of cached replies."""
 
 
 class ChatTokens:
-    """A tokenizer with its chat template and the arguments that the run gives it.
+    """A tokenizer with its chat template and the run's template arguments.
 
     Args:
-        tokenizer: a Hugging Face tokenizer. Where its chat template rewrites earlier turns (Qwen3's takes thinking out
-            of them), the policy reads them as they were written all the same.
-        chat: arguments of the template, and who writes the tools.
+        tokenizer: a Hugging Face tokenizer. If its chat template changes earlier turns (Qwen3's removes thinking from
+            them), the policy still gets them unchanged.
+        chat: arguments of the template, and the source of the tools' text.
     """
 
     def __init__(self, tokenizer: Any, chat: Chat | None = None) -> None:
@@ -47,21 +47,21 @@ class ChatTokens:
 
     @cached_property
     def ends(self) -> TurnEnds:
-        """Tokens that end a turn: the template's, and the tokenizer's end of text."""
+        """Tokens that end a turn: the template's, and the tokenizer's end-of-text token."""
         return turn_ends(self._tokenizer, self._arguments)
 
     @property
     def end_ids(self) -> tuple[int, ...]:
-        """Their ids, the usual one first; a policy that writes one of them has ended its turn, on every engine."""
+        """Ids of the tokens that end a turn on every engine, the usual one first."""
         return self.ends.ids
 
     @property
     def end_id(self) -> int:
-        """The usual one."""
+        """Id of the usual token that ends a turn."""
         return self.ends.ids[0]
 
     def digest(self) -> str:
-        """Digest of everything that decides how a prompt becomes tokens: tokenizer, chat template and its arguments."""
+        """Digest of tokenizer, chat template and its arguments, which determine a prompt's tokens."""
         content = f"{self._tokenizer.backend_tokenizer.to_str()}\n{self._tokenizer.chat_template}"
         if self._arguments:
             content += json.dumps(self._arguments, sort_keys=True)
@@ -70,12 +70,12 @@ class ChatTokens:
         return text_digest(content)[:16]
 
     def prompt(self, messages: Sequence[Message], tools: str) -> list[int]:
-        """The prompt as the model reads it: opening messages and tools (a JSON list), and the start of its turn."""
+        """Token ids of the prompt: first messages and tools (a JSON list), and the start of the model's turn."""
         rendered = self._apply(messages, tools, tokenize=True, return_dict=True)
         return list(rendered["input_ids"])
 
     def prompt_length(self, messages: Sequence[Message], tools: str, limit: int) -> int | None:
-        """Tokens of the prompt; None where it is far over the limit, which is known without reading it to its end."""
+        """Number of tokens of the prompt; None if it is far above the limit, which its beginning shows."""
         if beginnings(num_characters(messages) + len(tools), limit):
             text = self.rendered(messages, tools)
             if any(is_far_over(len(self._ids(text[:size])), limit) for size in beginnings(len(text), limit)):
@@ -83,15 +83,15 @@ class ChatTokens:
         return len(self.prompt(messages, tools))
 
     def kept(self, prompt_ids: Sequence[int]) -> str | None:
-        """The prompt for the trajectory, as the model reads it; None where the run keeps none."""
+        """The exact prompt for the trajectory; None if the run does not keep prompts."""
         return str(self._tokenizer.decode(prompt_ids, skip_special_tokens=False)) if self.chat.keep_prompts else None
 
     def rendered(self, messages: Sequence[Message], tools: str) -> str:
-        """`prompt` as text."""
+        """The text of `prompt`."""
         return str(self._apply(messages, tools, tokenize=False))
 
     def reads(self, argument: str) -> bool:
-        """Returns whether the chat template uses an argument. It would ignore others without a message."""
+        """Returns whether the chat template uses an argument; it silently ignores others."""
         return re.search(rf"\b{re.escape(argument)}\b", str(self._tokenizer.chat_template)) is not None
 
     def _apply(self, messages: Sequence[Message], tools: str, **how: Any) -> Any:
@@ -120,10 +120,10 @@ class ChatTokens:
         """Token ids from the end of the assistant's turn to the beginning of its next.
 
         Args:
-            messages: what the environment said.
-            last_id: token that the policy wrote last; where it ends no turn, one that does is put in (the
+            messages: the environment's messages.
+            last_id: the policy's last token; if it does not end a turn, a token that does is inserted (as the
                 environment's, not trained on).
-            tools: names of the tools whose results stand among the messages, in order.
+            tools: names of the tools whose results are among the messages, in order.
         """
         if num_characters(messages) > MAX_KEPT_CHARACTERS:
             return self._reply(messages, last_id, tools)
@@ -137,13 +137,13 @@ class ChatTokens:
     def reply_within(
         self, room: int, messages: Sequence[Message], *, last_id: int | None, tools: Sequence[str] = ()
     ) -> list[int] | None:
-        """The ids of `reply`; None where no token of the next turn would fit behind them.
+        """The ids of `reply`; None if no room is left for a token of the next turn.
 
-        Of a reply that is far too long only a beginning is rendered and tokenized, in proportion to the room.
+        Only the beginning of a reply that is far too long is rendered and tokenized.
 
         Args:
-            room: tokens that the response may still take.
-            messages: as in `reply`, and so are `last_id` and `tools`.
+            room: number of tokens left for the response.
+            messages: as in `reply`, like `last_id` and `tools`.
         """
         sizes = beginnings(num_characters(messages), room)
         if any(is_far_over(len(self._reply(cut(messages, size), last_id, tools)), room) for size in sizes):
@@ -165,27 +165,27 @@ class ChatTokens:
         return as_user(messages) if self._is_ours else list(messages)
 
     def holds_one_of(self, texts: Sequence[str]) -> Callable[[Sequence[int]], bool]:
-        """Returns a function that takes the tokens one by one and tells whether one of these texts ends them."""
+        """Returns a function that gets the tokens one by one and returns whether they end with one of these texts."""
         longest = max((len(text.encode()) for text in texts), default=0)
 
         def is_there(ids: Sequence[int]) -> bool:
-            # A token is at least a byte; one that ends a text may reach over it.
+            # A token has at least one byte; the last token of a text may extend beyond it.
             end = self._tokenizer.decode(ids[-longest - 1 :], skip_special_tokens=False) if texts else ""
             return any(text in end for text in texts)
 
         return is_there
 
     def rendered_reply(self, messages: Sequence[Message], tools: Sequence[str] = ()) -> str:
-        """Text between two turns of the assistant, from the token that ends the first. Raises ValueError.
+        """Text between two turns of the assistant, from the token that ends the first; raises ValueError.
 
-        Where the template takes tool calls, the assistant's turn is one: gpt-oss' takes no result without.
+        If the template supports tool calls, the assistant's turn is one, since gpt-oss' needs a call before a result.
         """
         said = self.said(messages)
         num_results = sum(message["role"] == "tool" for message in said)
         found = ""
         if num_results:
             names = [*tools, *["tool"] * num_results][:num_results]
-            with suppress(Exception):  # a template raises what it likes; without calls it may take them
+            with suppress(Exception):  # a template may raise anything; without calls it may support the messages
                 found = self._after(calling_turn(names), said)
         found = found or self._after(plain_turn(), said)
         if not found:

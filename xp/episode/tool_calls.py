@@ -1,4 +1,4 @@
-"""Tool calls in a model's text: one reading function per dialect. None of them raises, whatever the text."""
+"""Parsers of tool calls in a model's text, one per dialect; none of them raises for any text."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ THINK_OPEN: Final = "<think>"
 THINK_CLOSE: Final = "</think>"
 HERMES_FORM: Final = '<tool_call>\n{"name": "<tool>", "arguments": {...}}\n</tool_call>'
 MAX_CALL_CHARS: Final = 262_144
-"""A longer call is malformed: no tool takes it, and it would be parsed at the cost of every other episode."""
+"""Largest length of a call, in characters; parsing longer ones would delay other episodes."""
 
 MAX_CALLS: Final = 64
-"""Calls of one message that are read; what follows is one malformed call, however much it is."""
+"""Largest number of parsed calls of one message; all further text counts as one malformed call."""
 
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A call as the model wrote it; whether the tool exists is the environment's question."""
+    """A call as the model wrote it; the environment checks whether the tool exists."""
 
     name: str
     arguments: Mapping[str, Any]
@@ -31,10 +31,10 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class Malformed:
-    """Something that wants to be a tool call and cannot be read as one."""
+    """A tool call that cannot be parsed."""
 
     fault: str
-    """One sentence for the model: what is wrong."""
+    """The fault in one sentence, for the model."""
 
 
 ParsedCall = ToolCall | Malformed
@@ -42,18 +42,18 @@ TOO_LONG: Final = Malformed(f"the tool call is longer than {MAX_CALL_CHARS} char
 
 
 def parse_hermes(text: str) -> tuple[ParsedCall, ...]:
-    """The calls of one turn, in order; empty when there is none."""
+    """The calls of one turn, in order; empty if there are none."""
     return with_calls(bodies(text), parse_call)
 
 
 def bodies(text: str, bare: str | None = None) -> Iterator[str]:
     """Text between `<tool_call>` and `</tool_call>`, call by call. Text inside `<think>` is not a call.
 
-    The closing tag may be missing at the end: it was the stop string, or the turn ended with the call.
+    The last closing tag may be missing, if it was the stop string or the turn ended with the call.
 
     Args:
         text: one turn.
-        bare: how a call begins that stands without the tags; None: there is no such thing.
+        bare: beginning of a call without tags; None: every call has tags.
     """
     said = without_thinking(text)
     if bare is not None and OPEN not in said and (begin := said.find(bare)) >= 0:
@@ -73,7 +73,7 @@ def bodies(text: str, bare: str | None = None) -> Iterator[str]:
 
 
 def with_calls(found: Iterable[str], read: Callable[[str], ParsedCall]) -> tuple[ParsedCall, ...]:
-    """Each body read as a call, as long as bodies and their number are within bounds."""
+    """Parses each body as a call, within the limits of length and number."""
     calls: list[ParsedCall] = []
     for body in found:
         if len(calls) == MAX_CALLS:
@@ -83,7 +83,7 @@ def with_calls(found: Iterable[str], read: Callable[[str], ParsedCall]) -> tuple
 
 
 def without_thinking(text: str) -> str:
-    """The text outside of `<think>` blocks; the opening tag may stand in the prompt, the closing one may be missing."""
+    """The text outside `<think>` blocks; the opening tag may be in the prompt, the closing one may be missing."""
     close, opening = text.find(THINK_CLOSE), text.find(THINK_OPEN)
     if close >= 0 and (opening < 0 or close < opening):
         text = text[close + len(THINK_CLOSE) :]
@@ -98,7 +98,7 @@ def without_thinking(text: str) -> str:
 
 
 def parse_call(body: str) -> ParsedCall:
-    """A call from its JSON object with `name` and `arguments`."""
+    """Parses a call from its JSON object with `name` and `arguments`."""
     value = read_json(body)
     return value if isinstance(value, Malformed) else call_of(value, "arguments")
 
@@ -118,14 +118,14 @@ def read_json(text: str) -> Any:
 
 
 def call_of(value: Any, key: str) -> ParsedCall:
-    """The call that a JSON value describes, with its arguments under `key`; null and none at all are no arguments."""
+    """The call in a JSON value, with its arguments under `key`; null or a missing key means no arguments."""
     if not isinstance(value, dict):
         return Malformed("the tool call is not a JSON object")
     name, arguments = value.get("name"), value.get(key)
     if not isinstance(name, str) or not name:
         return Malformed('the tool call has no "name" that is a string')
     if isinstance(arguments, str):
-        # Some models write the arguments as a JSON string, the way OpenAI's API carries them.
+        # Some models write the arguments as a JSON string, as in OpenAI's API.
         inner = None if arguments.strip() in ("", "null") else read_json(arguments)
         arguments = arguments if isinstance(inner, Malformed) else inner
     if arguments is None:
@@ -136,16 +136,16 @@ def call_of(value: Any, key: str) -> ParsedCall:
 
 
 def checked_call(name: str, arguments: Mapping[str, Any]) -> ParsedCall:
-    """The call, if it can travel as UTF-8 JSON."""
+    """The call, or Malformed if it cannot be encoded as UTF-8 JSON."""
     if not _is_encodable(name, arguments):
         return Malformed("the tool call holds a lone surrogate or a number that JSON cannot carry")
     return ToolCall(name, arguments)
 
 
 def _is_encodable(name: str, arguments: Mapping[str, Any]) -> bool:
-    """Returns whether the call can be sent as UTF-8 JSON.
+    """Returns whether the call can be encoded as UTF-8 JSON.
 
-    A lone surrogate and `1e999` are legal to write and impossible to send.
+    JSON allows `\ud800` and `1e999`, but they cannot be sent.
     """
     try:
         json.dumps([name, arguments], ensure_ascii=False, allow_nan=False).encode()

@@ -1,4 +1,4 @@
-"""The tools as xp writes them, for a model whose chat template leaves them out: the same text on every trainer."""
+"""Writes the tools into the system message, for a chat template without tools; the same text for every trainer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ The next message holds its answer within <tool_response></tool_response>."""
 def with_tools(
     messages: Sequence[Message], schemas: Sequence[Mapping[str, Any]], dialect: Dialect | str
 ) -> list[Message]:
-    """The opening messages with the tools at the end of the system message, which is made where there is none."""
+    """The first messages with the tools at the end of the system message, which is added if there is none."""
     if not schemas:
         return list(messages)
     lines = "\n".join(json.dumps(schema, ensure_ascii=False) for schema in schemas)
@@ -37,7 +37,8 @@ def with_tools(
 
 
 def as_user(messages: Sequence[Message]) -> list[Message]:
-    """The environment's messages as one user message. Some templates have no role `tool`, or refuse two in a row."""
+    """The environment's messages as one user message, since some templates lack the role `tool` or refuse two in a
+    row."""
     parts = [
         f"<tool_response>\n{message['content']}\n</tool_response>" if message["role"] == "tool" else message["content"]
         for message in messages

@@ -1,4 +1,4 @@
-"""The record of an episode, written so that a killed run loses at most the line that it was writing."""
+"""Writes and reads records of episodes; a killed run loses at most the line that it was writing."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from xp.reading import lines_of
 
 SCHEMA_VERSION: Final = 3
 READABLE: Final = (1, 2, 3)
-"""Schemas that can be read; 1 has no `tools`, 2 no `prompt`."""
+"""Versions of the schema that can be read; version 1 has no `tools`, version 2 no `prompt`."""
 TOOLS: Final = "tools"
-"""The field with the digest of the tools, and the directory beside the trajectories that holds them."""
+"""Name of the field with the digest of the tools, and of the tools' directory beside the trajectories."""
 PROMPT: Final = "prompt"
 PROMPTS: Final = "prompts"
-"""The directory beside the trajectories that holds the prompts."""
+"""Name of the prompts' directory beside the trajectories."""
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """Token counts of the adapter; the Episode has none."""
+    """Token counts, from the trainer's adapter."""
 
     prompt: int
-    """Tokens of the opening messages."""
+    """Tokens of the first messages."""
     generated: int
     """Tokens that the model wrote, over all turns."""
     observed: int
-    """Tokens of what the environment said after the opening."""
+    """Tokens of the environment's later messages."""
 
 
 @dataclass(frozen=True)
@@ -49,53 +49,53 @@ class Trajectory:
 
     run: str
     phase: str
-    """`train` or `evaluate`, or what else the stage calls itself."""
+    """`train`, `evaluate`, or another name of the stage."""
     step: int
     """Rollout step of the trainer, from 0."""
     env: str
-    """Member of the mixture."""
+    """Name of the member of the mixture."""
     split: str
     index: int
     sample: int
     """Index of the episode among those of its task in this step, from 0."""
     messages: Sequence[Message]
     tool_calls: Sequence[Mapping[str, Any]]
-    """Each with its `turn`, the index of the `message` that answered it, and either `malformed` or name, arguments and
-    `result`."""
+    """Calls, each with its `turn`, the index of the `message` with its answer, and either `malformed` or name,
+    arguments and `result`."""
     outcome: EpisodeResult
     started_at: float
     """Seconds since the epoch."""
     elapsed_s: float
     """Seconds from the start to the end of the episode, with the model's own time."""
     open_s: float
-    """Opening the session."""
+    """Seconds to open the session."""
     env_s: Sequence[float]
     """Seconds that the environment took in each turn."""
     tokens: Tokens | None
     tools: str
-    """JSON list of the tools' schemas, as the chat template took them; a line holds the digest alone."""
+    """JSON list of the tools' schemas for the chat template; in a file, its digest."""
     prompt: str | None = None
-    """The opening as the model read it, special tokens included; a line holds the digest alone. None: not kept."""
+    """The model's exact prompt, with special tokens; in a file, its digest. None: not kept."""
     extra: Mapping[str, Any] = field(default_factory=dict)
-    """Further data of an adapter; JSON-able."""
+    """Further data of an adapter, as JSON values."""
 
     def to_line(self) -> bytes:
         digests = {TOOLS: tools_digest(self.tools), PROMPT: None if self.prompt is None else text_digest(self.prompt)}
         own = {"outcome": vars(self.outcome), "tokens": None if self.tokens is None else vars(self.tokens)}
         # `asdict` copies every message and takes five times as long.
         value = {"schema_version": SCHEMA_VERSION, **vars(self), **own, **digests}
-        # A lone surrogate that a model wrote becomes the JSON escape of itself.
+        # A lone surrogate from a model is written as its JSON escape.
         return json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
 
 
 def tools_digest(tools: str) -> str:
-    """sha256 of what `canonical_tools` makes of a JSON list of schemas."""
+    """sha256 of the canonical form (`canonical_tools`) of a JSON list of schemas."""
     return text_digest(canonical_tools(tools))
 
 
 @cache
 def canonical_tools(tools: str) -> str:
-    """The same text for the same tools, however a backend's own task file has written them."""
+    """Canonical text of the tools, independent of the formatting in a backend's task file."""
     return json.dumps(json.loads(tools), indent=2, sort_keys=True) + "\n"
 
 
@@ -115,9 +115,9 @@ def trajectory(
     """The record of a settled episode.
 
     Args:
-        opening: the messages that the model read first.
-        tools: JSON list of the schemas that it read with them.
-        prompt: both as text, where the run keeps it.
+        opening: first messages of the dialogue.
+        tools: JSON list of the tools' schemas.
+        prompt: both as text, if the run keeps prompts.
     """
     messages = list(opening)
     tool_calls: list[Mapping[str, Any]] = []
@@ -148,10 +148,10 @@ def trajectory(
 
 
 class TrajectoryWriter:
-    """Appends whole lines with one write each: what `write` returned from is in the kernel's hands.
+    """Appends complete lines with one write call each; after `write`, the kernel has the line.
 
     Args:
-        path: a file of its own for each process; a line that an earlier process left torn stays, closed by a newline.
+        path: a separate file for each process; an earlier process's incomplete line is kept and ended by a newline.
             Each distinct list of tools is written once, as `tools/<digest>.json` beside it, and each distinct prompt
             that is kept, as `prompts/<digest>.txt`.
     """
@@ -166,7 +166,7 @@ class TrajectoryWriter:
         self._is_torn = size > 0 and os.pread(self._fd, 1, size - 1) != b"\n"
 
     def write(self, record: Trajectory) -> None:
-        """Raises OSError when the disk is full; the next line then starts afresh."""
+        """Writes a record; raises OSError if the disk is full, and the next record then starts on a new line."""
         line = record.to_line()
         with self._lock:
             self._keep(TOOLS, f"{tools_digest(record.tools)}.json", canonical_tools(record.tools))
@@ -205,15 +205,15 @@ class Trajectories:
 
     records: tuple[Mapping[str, Any], ...]
     num_torn: int
-    """Lines that a killed writer left unfinished."""
+    """Number of incomplete lines, left by killed writers."""
 
 
 def read_trajectories(path: Path) -> Trajectories:
-    """All whole records of a file.
+    """All complete records of a file.
 
     Raises:
-        ValueError: a record of a schema that this version does not know.
-        XpError: (RUN_DIR) the file cannot be read, or is no regular file.
+        ValueError: a record has an unknown version of the schema.
+        XpError: (RUN_DIR) the file cannot be read, or is not a regular file.
     """
     records: list[Mapping[str, Any]] = []
     num_torn = 0
@@ -232,10 +232,10 @@ def read_trajectories(path: Path) -> Trajectories:
 
 
 def _calls(number: int, turn: Turn, start: int) -> list[Mapping[str, Any]]:
-    """The calls of one turn, in order; one that was not executed has no result, one that was not answered no message.
+    """The calls of one turn, in order; a call has no result if it was not executed, no message if it was not answered.
 
     Args:
-        start: where the turn's own messages begin among all; its calls are answered one by one from the first.
+        start: index of the turn's first message; the messages answer its calls in order.
     """
     results = iter(turn.results)
     found: list[Mapping[str, Any]] = []

@@ -1,4 +1,4 @@
-"""Tokens that end a turn, as the model's own chat template renders one: not always the end-of-text token."""
+"""Finds the tokens that end a turn in the model's chat template; often it is not the end-of-text token."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 TURN: Final = "[xp: a turn]"
-"""Stands for what the policy wrote, in a dialogue that shows what a template puts after it."""
+"""Placeholder of the policy's turn in a dialogue, to find the text that a template puts after it."""
 _ASKED: Final = {"role": "user", "content": "."}
 _NO_ENDS: Final = frozenset(
     (
@@ -22,9 +22,9 @@ _NO_ENDS: Final = frozenset(
         "</arg_value>",
     )
 )
-"""Special tokens of some tokenizers that stand within a turn."""
+"""Special tokens of some tokenizers that can be within a turn."""
 _ALSO: Final = ("<|eom_id|>",)
-"""Ends that a template renders on conditions alone: Llama 3.1 ends a call so where it has tools of its own."""
+"""Further ends that a template renders only in some cases: Llama 3.1 after calls of its built-in tools."""
 
 
 @dataclass(frozen=True)
@@ -32,25 +32,25 @@ class TurnEnds:
     """Tokens that end a turn."""
 
     ids: tuple[int, ...]
-    """The usual one first."""
+    """Ids, the usual one first."""
     texts: frozenset[str]
-    """All special tokens that may stand after a turn."""
+    """All special tokens that can follow a turn."""
     opening_texts: frozenset[str]
     """Texts that end a turn and also open the next message: GLM's turn ends with `<|user|>` or `<|observation|>`."""
 
     def first(self, tail: str) -> str:
-        """The one that comes first in what follows a turn; empty where none does."""
+        """The first of these tokens in the text after a turn; empty if there is none."""
         places = {tail.find(text): text for text in self.texts if text in tail}
         return places[min(places)] if places else ""
 
 
 def plain_turn() -> list[dict[str, Any]]:
-    """A dialogue whose last turn is a text."""
+    """A dialogue whose last turn is plain text."""
     return [_ASKED, {"role": "assistant", "content": TURN}]
 
 
 def calling_turn(names: Sequence[str]) -> list[dict[str, Any]]:
-    """A dialogue whose last turn calls these tools; what follows the mark follows the last call."""
+    """A dialogue whose last turn calls these tools, with the placeholder in the last call."""
     calls = [
         {
             "id": f"call{number:05}",
@@ -63,12 +63,12 @@ def calling_turn(names: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def turn_ends(tokenizer: Any, arguments: Mapping[str, Any]) -> TurnEnds:
-    """Render turns, and look which special token comes last; where none does, which one opens the message after."""
+    """Finds the special token at the end of rendered turns; without one, the token that opens the next message."""
     special = _special_tokens(tokenizer)
 
     def after(dialogue: Sequence[Mapping[str, Any]]) -> list[str]:
         """Special tokens after the turn, in order."""
-        with suppress(Exception):  # a template raises what it likes
+        with suppress(Exception):  # a template may raise anything
             rendered = str(tokenizer.apply_chat_template(list(dialogue), tokenize=False, **arguments))
             tail = rendered.partition(TURN)[2]
             return sorted((text for text in special if text in tail), key=tail.index)

@@ -1,4 +1,4 @@
-"""Trajectories to OpenReward, off the rollout's path: a failed upload slows nothing, fails nothing and is counted."""
+"""Uploads trajectories to OpenReward in the background; a failed upload is counted and does not affect the run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from xp.envs.target import Target
 from xp.episode.trajectory import Trajectory
 
 MAX_WAITING: Final = 2048
-"""Trajectories in memory; further ones are lost, and counted."""
+"""Largest number of trajectories in memory; further ones are lost, and counted."""
 NUM_SENDERS: Final = 4
 REQUEST_S: Final = 60.0
 MAX_ATTEMPTS: Final = 4
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Uploaded:
-    """Numbers of trajectories that arrived and that were lost."""
+    """Numbers of uploaded and of lost trajectories."""
 
     sent: int
     lost: int
@@ -43,7 +43,7 @@ class Uploader:
 
     Args:
         api: the OpenReward API (xp.envs.target.api_target).
-        run_name: under which the rollouts are shown.
+        run_name: name under which the rollouts are shown.
         environments: member of the mixture -> its name in the catalog.
     """
 
@@ -58,12 +58,12 @@ class Uploader:
         self._senders: list[asyncio.Task[None]] = []
 
     def put(self, record: Trajectory) -> None:
-        """Take a trajectory; returns at once and never raises."""
+        """Queues a trajectory; returns at once and never raises."""
         if self._pid == os.getpid():
             current_loop().call_soon_threadsafe(self._take, record)
 
     def close(self, limit_s: float = 30.0) -> Uploaded:
-        """Send what is waiting, for at most `limit_s`; what is left by then is lost."""
+        """Sends waiting trajectories for at most `limit_s` seconds; the rest is lost."""
         if self._pid == os.getpid():
             run(self._finish(limit_s), limit_s + 10.0)
         return Uploaded(self._sent, self._lost)
@@ -95,7 +95,7 @@ class Uploader:
     async def _send(self, record: Trajectory) -> None:
         for batch in batches(rollout_events(record, self._run_name, self._environments.get(record.env))):
             deadline = asyncio.get_running_loop().time() + REQUEST_S
-            # Each event has an id of its own, so the API recognises one that it has seen.
+            # Each event has its own id, so that the API recognises repeated events.
             await self._transport.request(
                 "POST", "/v1/rollouts", deadline=deadline, body={"events": batch}, repeat=Repeat.QUESTION
             )
@@ -117,7 +117,7 @@ class Uploader:
 
 
 def rollout_events(record: Trajectory, run_name: str, environment: str | None) -> list[Event]:
-    """A trajectory as the API's events, the rollout first. The task's spec, which is the answer, stays here."""
+    """A trajectory as the API's events, the rollout first; without the task's spec, which may include the answer."""
     rollout_id = str(uuid.uuid4())
     at = int(record.started_at * 1000)
     started: Event = {
@@ -143,7 +143,7 @@ def rollout_events(record: Trajectory, run_name: str, environment: str | None) -
 
 
 def batches(events: Sequence[Event]) -> Iterator[list[Event]]:
-    """Cut as the API takes them."""
+    """Splits events into batches of the API's largest size."""
     batch: list[Event] = []
     size = 0
     for event in events:
@@ -158,7 +158,7 @@ def batches(events: Sequence[Event]) -> Iterator[list[Event]]:
 
 
 def _said(record: Trajectory) -> Iterator[Event]:
-    """The messages in order; a tool's message carries the reward of the call that it answers."""
+    """Events of the messages, in order; a tool's message has the reward of its call."""
     answered = {call["message"]: call["result"] for call in record.tool_calls if "result" in call and "message" in call}
     for index, message in enumerate(record.messages):
         event: Event = {"type": KINDS.get(message["role"], "tool_result"), "content": message["content"]}

@@ -1,4 +1,4 @@
-"""One request to an OpenAI-compatible API: retried where that helps; its key goes to the given origin alone."""
+"""Requests to an OpenAI-compatible API, with retries; its key is sent to the given origin only."""
 
 from __future__ import annotations
 
@@ -22,53 +22,53 @@ from xp.security.secrets import Redactor
 
 MAX_REPLY_BYTES: Final = 16 * 1024 * 1024
 MOST_WAIT_S: Final = 300.0
-"""A longer pause is not waited for: the evaluation stops, and goes on when it is called again."""
+"""Longest pause in seconds; for a longer one the evaluation stops, and continues when it is called again."""
 TAKEN: Final = (200, 400, 422)
-"""Status codes of a running API's answer to a small request."""
+"""Status codes of a small request that show that an API is running."""
 MOST_TOKENS: Final = 10**9
-"""A larger number of tokens in one answer is no count."""
+"""Largest number of tokens in one answer; a larger number is not a count."""
 MOST_DEPTH: Final = 100
-"""Levels of nesting in a message."""
+"""Largest depth of nesting in a message."""
 SHOWN: Final = 300
-"""Characters of an API's own message in one of xp's."""
+"""Largest number of characters of an API's message in xp's message."""
 
 
 class TooLong(Exception):
-    """The dialogue does not fit into the model's context any more: the episode is truncated."""
+    """The dialogue exceeds the model's context; the episode is truncated."""
 
 
 class DialogueFails(Exception):
-    """The API fails at this dialogue in all its tries, and answers others: the episode is void."""
+    """All attempts at this dialogue failed, but the API answers others; the episode is void."""
 
 
 class Unavailable(XpError):
-    """The API did not answer in all its tries; nothing is known of the episode, which is played again later."""
+    """The API did not answer in any attempt; the episode is played again later."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The model's output of one turn."""
+    """The model's output in one turn."""
 
     message: Mapping[str, Any]
     prompt_tokens: int | None
     completion_tokens: int | None
-    """None: the API counts none."""
+    """Generated tokens; None: the API does not count them."""
 
 
 class Api:
-    """Asks one model; safe under threads, each with a connection of its own.
+    """Client of one model; thread-safe, with one connection per thread.
 
     Args:
-        endpoint: where and how.
-        name: of the model.
-        key: value of its API key; None: it wants none.
-        sleep: takes the seconds of a pause.
+        endpoint: address and settings.
+        name: name of the model.
+        key: value of its API key; None: no key.
+        sleep: function that waits for a number of seconds.
     """
 
     def __init__(
         self, endpoint: Endpoint, name: str, key: str | None, sleep: Callable[[float], None] = time.sleep
     ) -> None:
-        assert endpoint.url is not None  # words.read: an endpoint has one
+        assert endpoint.url is not None  # checked by words.read
         url = endpoint.url.rstrip("/")
         self.url = url if urlsplit(url).path else f"{url}/v1"
         if key is not None and not (self.url.startswith("https://") or is_loopback(self.url)):
@@ -91,13 +91,13 @@ class Api:
         return f"Api({self.url!r}, {self.name!r})"
 
     def ask(self, messages: list[dict[str, Any]], tools: list[Any], temperature: float) -> Answer:
-        """One assistant message.
+        """Requests one assistant message.
 
         Raises:
             TooLong: the dialogue is longer than the model's context.
-            DialogueFails: all tries failed, and another dialogue is answered.
-            Unavailable: all tries failed.
-            XpError: the API refuses such requests altogether.
+            DialogueFails: all attempts failed, but another dialogue is answered.
+            Unavailable: all attempts failed.
+            XpError: the API refuses all such requests.
         """
         own = self._endpoint
         body = {"model": self.name, "messages": messages, "temperature": temperature, own.limit_name: own.max_tokens}
@@ -108,7 +108,7 @@ class Api:
         return self._answer(self._post(json.dumps(body).encode()))
 
     def _post(self, body: bytes) -> bytes:
-        """The reply to a request, which is repeated while that may help."""
+        """Sends a request, with retries, and returns the reply."""
         is_busy = False
         for attempt in range(1, self._endpoint.max_attempts + 1):
             try:
@@ -135,7 +135,7 @@ class Api:
         raise Unavailable(f"{self.url} {told}", ExitCode.ENVIRONMENT)
 
     def _answers_another(self) -> bool:
-        """Returns whether the API answers a dialogue of one word, or refuses only its content. Then it is running."""
+        """Returns whether the API is running: it answers a dialogue of one word, or refuses its content."""
         body = {"model": self.name, "messages": [{"role": "user", "content": "Hello"}], self._endpoint.limit_name: 1}
         try:
             status, _, _ = self._send(json.dumps(body).encode())
@@ -206,7 +206,7 @@ class Api:
         raise XpError(f"{self.url}, model {self.name}: HTTP {status}: {told}{way_out}", ExitCode.ENVIRONMENT)
 
     def _told(self, reply: bytes) -> str:
-        """The API's own message, without the key should it hold it."""
+        """The API's own message, with the key removed."""
         try:
             error = json.loads(reply)["error"]
             text = str(error["message"] if isinstance(error, dict) else error)
@@ -239,7 +239,7 @@ def _count(value: Any) -> int | None:
 
 
 def is_deep(value: Any) -> bool:
-    """Returns whether a JSON value is nested too deeply to be written again from any place of the program."""
+    """Returns whether a JSON value is nested too deeply to be written again."""
     level = [value]
     for _ in range(MOST_DEPTH):
         level = [child for one in level for child in _children(one)]
@@ -255,6 +255,7 @@ def _children(value: Any) -> Iterable[Any]:
 
 
 def _is_too_long(reply: bytes) -> bool:
-    """OpenAI says it by a code; vLLM, SGLang, llama.cpp and Ollama only in words, which are all there is to go by."""
+    """Returns whether a reply means a too long dialogue: OpenAI sends a code; vLLM, SGLang, llama.cpp, Ollama only
+    text."""
     text = reply.decode("utf-8", "replace").lower()
     return any(mark in text for mark in ("context_length_exceeded", "context length", "context size", "context window"))

@@ -1,4 +1,4 @@
-"""Plays the episodes of one evaluation that are not on record yet, and writes each as it ends."""
+"""Plays the missing episodes of one evaluation, and records each at its end."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from xp.evaluation.settings import ToolCalls
 from xp.tasks.row import TaskRow
 
 Todo = Sequence[tuple[TaskRow, int]]
-"""Rows with the numbers of their samples, in the order of play."""
+"""Rows with numbers of samples, in the order of play."""
 STOPPING_S: Final = 30.0
-"""Seconds that episodes in flight may take to end after a fault."""
+"""Seconds that running episodes may take to end after a fault."""
 MORE: Final = 4
-"""One more episode for this many requests in flight: the endpoint stays busy while some wait for their environments."""
+"""One additional episode per this many requests, so that the endpoint is busy while some wait for environments."""
 
 
 JUDGES: Final = "judges_cost_usd"
-"""Key of an episode's usage: US dollars that its judges cost, where their prices are known."""
+"""Key of an episode's usage: cost of its judges in US dollars, if their prices are known."""
 
 
 @dataclass
@@ -38,8 +38,8 @@ class Allowance:
     """Limit on the cost of all episodes of a command.
 
     Args:
-        budget_usd: None: anything.
-        max_tokens: read and written; None: any number.
+        budget_usd: limit in US dollars; None: no limit.
+        max_tokens: limit of input and output tokens together; None: no limit.
     """
 
     budget_usd: float | None = None
@@ -48,7 +48,7 @@ class Allowance:
     tokens: int = 0
 
     def spend(self, usage: Mapping[str, Any], price_in: float | None, price_out: float | None) -> None:
-        """Count an episode's usage; raises XpError where there is a limit and the API counts no tokens."""
+        """Adds an episode's usage; raises XpError if there is a limit and the API does not count tokens."""
         self.cost_usd += usage.get(JUDGES, 0.0)
         read, written = usage.get("prompt_tokens"), usage.get("completion_tokens")
         if read is None or written is None:
@@ -60,7 +60,7 @@ class Allowance:
             self.cost_usd += (read * price_in + written * price_out) / 1e6
 
     def spent(self) -> str | None:
-        """The limit that is reached; None: none is."""
+        """Description of the limit that is reached; None: none is."""
         if self.budget_usd is not None and self.cost_usd >= self.budget_usd:
             return f"--budget-usd {self.budget_usd:g} is spent ({self.cost_usd:.4f})"
         if self.max_tokens is not None and self.tokens >= self.max_tokens:
@@ -73,9 +73,9 @@ class Health:
     """Limit on the void episodes of an evaluation.
 
     Args:
-        most: share of all its episodes.
-        num_asked: all its episodes.
-        num_void: of those on record.
+        most: largest share of all its episodes.
+        num_asked: number of all its episodes.
+        num_void: number of void episodes so far.
     """
 
     most: float
@@ -83,12 +83,12 @@ class Health:
     num_void: int = 0
 
     def ended(self, outcome: EpisodeResult) -> str | None:
-        """Count an episode; returns what `passed` does."""
+        """Counts an episode; returns the result of `passed`."""
         self.num_void += outcome.status is EpisodeStatus.VOID
         return self.passed()
 
     def passed(self) -> str | None:
-        """Names the limit once it is passed, since no further episode can mend it; None: it is not."""
+        """Description of the limit if it is exceeded for any result of the remaining episodes; else None."""
         if self.num_void <= self.most * self.num_asked:
             return None
         return f"{self.num_void} episodes are void, more than training.max_void_fraction={self.most:g} of all"
@@ -108,14 +108,14 @@ class EvaluationStage:
     done: frozenset[Number]
 
     def take(self, one: Trajectory) -> str | None:
-        """Write an episode that ended; names the limit of void ones that is passed."""
+        """Records a finished episode; returns a description of the limit of void episodes if it is exceeded."""
         self.writer.write(one)
         self.board.ended(one.outcome)
         return self.health.ended(one.outcome)
 
 
 def usage_of_record(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The same of an episode on record."""
+    """`usage_of` for a recorded episode."""
     own = record["tokens"]
     judges = {JUDGES: record["outcome"].get("judges", {}).get("cost_usd", 0.0)}
     if "usage" in record["extra"] or own is None:
@@ -124,11 +124,11 @@ def usage_of_record(record: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 Spend = Callable[[Mapping[str, Any]], str | None]
-"""Takes an episode's usage; names the limit that is reached, after which no episode begins."""
+"""Function of an episode's usage; returns a description of the reached limit, after which no episode begins."""
 
 
 def usage_of(one: Trajectory) -> Mapping[str, Any]:
-    """Tokens that an episode read and wrote, by the endpoint's count or the tokenizer's, and the cost of its judges."""
+    """Input and output tokens of an episode, by the endpoint's count or the tokenizer's, and the cost of its judges."""
     judges = {JUDGES: one.outcome.judges.get("cost_usd", 0.0)}
     if "usage" in one.extra or one.tokens is None:
         return {**one.extra.get("usage", {}), **judges}
@@ -137,10 +137,10 @@ def usage_of(one: Trajectory) -> Mapping[str, Any]:
 
 
 def play_local(stage: EvaluationStage, model: LocalModel, todo: Todo, size: int, spend: Spend) -> str | None:
-    """Play in batches of `size`; a batch of which a part is on record is played whole, and the rest of it written.
+    """Plays in batches of `size`; a partly recorded batch is played completely, and its missing episodes are recorded.
 
     Returns:
-        Why it stopped early; None: all is played.
+        Reason of an early stop; None: all episodes were played.
     """
     for start in range(0, len(todo), size):
         batch = todo[start : start + size]
@@ -157,14 +157,14 @@ def play_local(stage: EvaluationStage, model: LocalModel, todo: Todo, size: int,
 
 
 class EndpointPlay:
-    """Many episodes at the same time with a model behind an API, of which a bounded number ask it.
+    """Plays many episodes at the same time with a model behind an API, with a limit of concurrent requests.
 
     Args:
-        stage: where.
-        connect: makes the API's client, given how to pause.
-        tools: who writes tool calls.
-        temperature: of sampling.
-        spend: is told the usage of each episode.
+        stage: the evaluation.
+        connect: makes the API's client from a function that pauses.
+        tools: format of tool calls.
+        temperature: sampling temperature.
+        spend: receives the usage of each episode.
     """
 
     def __init__(
@@ -178,29 +178,29 @@ class EndpointPlay:
         self._stage, self._tools, self._temperature, self._spend = stage, tools, temperature, spend
         self._halt = threading.Event()
         self._enough: str | None = None
-        """The limit that is reached, of cost or of void episodes."""
+        """Description of the reached limit of cost or of void episodes; None: no limit is reached."""
         self._api = connect(self._pause)
         self._slots = threading.Semaphore(0)
-        """As many as requests may still be sent."""
+        """Number of requests that may still be sent."""
         self._lock = threading.Lock()
         self._ended: queue.SimpleQueue[Trajectory | BaseException | None] = queue.SimpleQueue()
 
     def __call__(self, todo: Todo, concurrency: int, max_episodes: int) -> str | None:
-        """Play what is not on record; returns why it stopped early, None where all is played.
+        """Plays the missing episodes; returns the reason of an early stop, None if all were played.
 
         Args:
-            concurrency: requests in flight.
-            max_episodes: what the environments take at the same time.
+            concurrency: largest number of concurrent requests.
+            max_episodes: largest number of concurrent episodes that the environments support.
 
         Raises:
-            XpError: the API refuses, or does not answer in all its tries.
+            XpError: the API refuses, or does not answer in any attempt.
         """
         waiting = [one for one in todo if (one[0].task_id, one[1]) not in self._stage.done]
         waiting.reverse()
         self._slots.release(concurrency)
         num_threads = min(concurrency + concurrency // MORE, max_episodes, len(waiting))
         for _ in range(num_threads):
-            # No process waits for these: a request that hangs does not keep an interrupted command.
+            # Daemon threads: a request that hangs does not keep an interrupted command alive.
             threading.Thread(target=self._work, args=(waiting,), daemon=True).start()
         try:
             return self._collect(num_threads)
@@ -208,7 +208,7 @@ class EndpointPlay:
             self._halt.set()
 
     def _collect(self, num_threads: int) -> str | None:
-        """Write what ends until every thread has; the first fault ends the others' pauses and is raised."""
+        """Records finished episodes until all threads end; the first fault ends the others' pauses and is raised."""
         fault: BaseException | None = None
         while num_threads:
             try:
@@ -251,7 +251,7 @@ class EndpointPlay:
         return record(episode, row.messages, row.tools, usage, run=stage.run, sample=sample)
 
     def _ask(self, dialogue: Dialogue) -> Answer:
-        """A pause between two tries holds its slot: a busy endpoint is not asked by others meanwhile."""
+        """Sends a request; pauses between attempts keep the slot, so that a busy endpoint gets fewer requests."""
         with self._slots:
             self._pause(0)
             return self._api.ask(dialogue.messages, dialogue.schemas, self._temperature)

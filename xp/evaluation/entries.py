@@ -1,4 +1,4 @@
-"""Makes the list of evaluations of a command line: each model on each environment, with its spec."""
+"""Lists the evaluations of a command line: each model on each environment, with its spec."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _OF_A_RUN: Final = (
     "training.max_",
     "training.stop",
 )
-"""Keys that an evaluation of a run may set. The rest of its spec is the run's."""
+"""Keys that an evaluation of a run may set; the rest of its spec is the run's."""
 WEIGHTS: Final = ("config.json", "*.safetensors", "adapter_config.json")
 BEST: Final = "best"
 _START: Final = "training.initial_checkpoint"
@@ -44,14 +44,14 @@ class Entry:
     env: str
     spec: RunSpec
     model: Mapping[str, Any]
-    """Its identity, on record."""
+    """Identity of the model, for records."""
     directory: str | None = None
-    """Hugging Face directory or id; None: behind an endpoint, as `name`."""
+    """Hugging Face directory or id; None: the model is behind an endpoint."""
     run: str | None = None
 
 
 def entries(asked: Asked) -> list[Entry]:
-    """Every model on every environment; raises XpError for what does not exist."""
+    """Every model on every environment; raises XpError for a name that does not exist."""
     found = [entry for env in asked.envs or (None,) for entry in _models(asked, env)]
     told: set[str] = set()
     for env in asked.envs or (None,):
@@ -109,7 +109,7 @@ def _of_run(asked: Asked, name: str, env: str | None, *, tell: bool) -> Entry:
 
 
 def _spec_of_run(directory: Path, asked: Asked, env: str | None, *, tell: bool) -> RunSpec:
-    """The run's own spec, with another environment and what an evaluation may set."""
+    """The run's spec, with another environment and the keys that an evaluation may set."""
     from xp.compose.recorded import recorded_spec, validated
 
     container = recorded_spec(directory / "spec.yaml", tell=tell)
@@ -143,7 +143,7 @@ def _set(container: dict[str, Any], key: str, value: Any) -> str | None:
 
 
 def _in_mix(key: str, env: Mapping[str, Any]) -> str:
-    """A key of the only environment by its path in the mixture that every record holds."""
+    """Path in the mixture of a key of a single environment."""
     members = list(env.get("members", ()))
     if key.startswith("env.") and not key.startswith("env.members.") and len(members) == 1:
         return f"env.members.{members[0]}.{key.removeprefix('env.')}"
@@ -189,17 +189,17 @@ def _hugging_face(model: str, config_dirs: Sequence[Path]) -> list[str]:
 
 
 def _local(outputs: Path, where: str) -> str:
-    """A model's place in the outputs as a path; a hub's id as it is."""
+    """Path of a model in the outputs; a hub's id is returned unchanged."""
     return str(outputs / where) if where.startswith(("runs/", "models/")) else where
 
 
 def _identity(name: str, where: str, directory: str) -> dict[str, Any]:
-    """Identity of this model, which tells it from another of the same name.
+    """Identity of a model, which distinguishes it from others of the same name.
 
     Args:
-        where: a hub's id, or the place below the outputs root.
-        directory: the same as a path. A directory of the user's own is told by its files' sizes and times; a model
-            that xp made has its content in its name.
+        where: a hub's id, or the path below the outputs root.
+        directory: the same as a path. A user's directory is identified by its files' sizes and times; a model that xp
+            made has a digest in its name.
     """
     place = Path(directory)
     is_made = where.startswith("models/") or not place.is_dir()

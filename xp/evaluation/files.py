@@ -11,7 +11,7 @@ from xp.evaluation.tables import Result, latex, markdown
 
 
 def write_files(place: Path, result: Result, records: Sequence[Mapping[str, Any]]) -> None:
-    """Write all of them, each whole or not at all."""
+    """Writes all files, each atomically."""
     from xp.evaluation.inspect_log import inspect_log
 
     write_parquet(place / "episodes.parquet", result, records)
@@ -21,7 +21,7 @@ def write_files(place: Path, result: Result, records: Sequence[Mapping[str, Any]
 
 
 def write_parquet(file: Path, result: Result, records: Sequence[Mapping[str, Any]]) -> None:
-    """One row an episode; a void one has no reward."""
+    """Writes one row per episode; a void episode has no reward."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

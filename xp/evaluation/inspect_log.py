@@ -1,4 +1,4 @@
-"""An evaluation in the format of inspect_ai's logs (version 2), so that its viewer shows the dialogues and rewards."""
+"""Writes an evaluation in the format of inspect_ai's logs (version 2), whose viewer shows dialogues and rewards."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STATUS: Final = {"finished": "success", "stopped": "cancelled"}
 
 
 def inspect_log(result: Result, records: Sequence[Mapping[str, Any]]) -> str:
-    """The log as JSON, as `inspect view` and `inspect_ai.log.read_eval_log` take it."""
+    """The log as JSON, for `inspect view` and `inspect_ai.log.read_eval_log`."""
     found, model = result["summary"], result["model"]["name"]
     tasks = sorted({_task(record) for record in records})
     log = {

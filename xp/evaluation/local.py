@@ -1,4 +1,4 @@
-"""A Hugging Face model played on this machine, on the engines that TRL's `evaluate` stage plays with."""
+"""A Hugging Face model on this machine, with the engines of TRL's `evaluate` stage."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from xp.tasks.row import TaskRow
 
 @contextmanager
 def local_model(entry: Entry, how: Eval, place: Path) -> Iterator[LocalModel]:
-    """Load a model, or serve it, for as long as the block lasts.
+    """Context manager: loads a model, or serves it.
 
     Args:
-        entry: names the directory or the hub's id.
-        how: which engine.
-        place: of the evaluation; adapters are merged into a whole model there.
+        entry: the evaluation, with the model's directory or id.
+        how: settings, with the engine.
+        place: directory of the evaluation, where adapters are merged into a whole model.
     """
     from transformers import AutoTokenizer
 
@@ -58,24 +58,24 @@ class LocalModel:
 
     Args:
         chat: its tokenizer.
-        max_prompt_tokens: of the evaluation.
-        open_engine: plays it.
+        max_prompt_tokens: longest prompt, in tokens.
+        open_engine: makes its engine.
     """
 
     def __init__(self, chat: ChatTokens, max_prompt_tokens: int, open_engine: OpenEngine) -> None:
         self.chat, self.max_prompt_tokens, self._open_engine = chat, max_prompt_tokens, open_engine
 
     def dialect(self) -> Dialect:
-        """Dialect of the spec, or of the model's chat template if the spec leaves it open."""
+        """Dialect of the spec, or of the model's chat template if the spec has `auto`."""
         from xp.episode.auto_dialect import detect
 
         return detect(self.chat.tokenizer, self.chat.chat.arguments)
 
     def play(self, batch: Sequence[tuple[TaskRow, int]], mix: EnvironmentMixture, run: str) -> list[Trajectory]:
-        """Play a batch; an episode depends on its task, its sample's number and the seed.
+        """Plays a batch; an episode depends on its task, its sample's number and the seed.
 
         Args:
-            batch: rows with the numbers of their samples.
+            batch: rows with numbers of samples.
         """
         from xp.backends.trl.worker.episodes import play_each
 
@@ -141,7 +141,7 @@ ENGINES: Final[Mapping[Engine, Callable[..., AbstractContextManager[OpenEngine]]
 
 
 def _python_with(engine: Engine, python: str | None) -> str:
-    """The interpreter that has the engine; raises XpError(RUNTIME) where it has none."""
+    """The interpreter with the engine; raises XpError(RUNTIME) if it lacks the engine."""
     program = sys.executable if python is None else str(Path(python).expanduser().absolute())
     if not is_installed(engine.value, program):
         name = engine.spelling
@@ -157,7 +157,7 @@ def _seed(sampling: TRLSampling) -> str:
 
 
 def is_installed(package: str, python: str) -> bool:
-    """True if another interpreter finds a package."""
+    """Returns whether another interpreter can import a package."""
     asked = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({package!r}) is None)"
     try:
         return subprocess.run([python, "-c", asked], cwd="/", check=False).returncode == 0
@@ -166,7 +166,7 @@ def is_installed(package: str, python: str) -> bool:
 
 
 def ensure_made(spec: RunSpec, directory: str) -> None:
-    """Make a model that xp makes itself, where it is not there; raises XpError where that fails."""
+    """Makes a model of xp's own if it does not exist; raises XpError if that fails."""
     place = model_place(spec.model)
     outputs = Path(spec.outputs).absolute()
     if spec.model.build is None or Path(directory).absolute() != outputs / place or (outputs / place).exists():

@@ -1,4 +1,4 @@
-"""One model on one environment: its tasks prepared, its episodes played or gone on with, its summary written."""
+"""Evaluates one model on one environment: prepares tasks, plays or resumes episodes, writes the summary."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ from xp.tracking.base import check_trackers
 
 
 class EvaluationRun:
-    """An entry, made ready to be played.
+    """One evaluation of a command.
 
     Args:
         entry: the model and its environment.
-        settings: of the command.
-        allowance: what all episodes of the command may cost together.
+        settings: settings of the command.
+        allowance: limit of cost of all episodes of the command.
     """
 
     def __init__(self, entry: Entry, settings: Settings, allowance: Allowance) -> None:
@@ -62,10 +62,10 @@ class EvaluationRun:
         return f"{self._entry.env} / {self._entry.name}"
 
     def run(self, *, again: bool) -> dict[str, Any]:
-        """Play what is not on record and write eval.json; a finished evaluation is read.
+        """Plays missing episodes and writes eval.json; the result of a finished evaluation is only read.
 
         Raises:
-            XpError: the model cannot be loaded or asked; what was played stays on record.
+            XpError: the model cannot be loaded or does not answer; played episodes stay recorded.
         """
         place = records.place_of(self._outputs, self.requested, again=again)
         summary = place / records.SUMMARY
@@ -88,7 +88,7 @@ class EvaluationRun:
         return local_model(self._entry, self._settings.eval, place)
 
     def _todo(self, model: LocalModel | None) -> Todo:
-        """Every episode of the evaluation: each task once, then each again."""
+        """All episodes of the evaluation: each task once, then each task again."""
         rows = self._rows
         if model is not None:
             rows = within_limit(self._task_set.path, rows, model.chat, model.max_prompt_tokens)
@@ -97,7 +97,7 @@ class EvaluationRun:
         return [(row, sample) for sample in range(wanted.samples_per_task) for row in chosen]
 
     def _rules(self, model: LocalModel | None) -> EpisodeConfig:
-        """With a dialect that the model writes: an endpoint's calls are xp's to write."""
+        """The episodes' rules, with the model's dialect; for an endpoint, xp writes the calls."""
         config = episode_config(self._entry.spec)
 
         def fitting(dialect: Dialect | str) -> Dialect | str:
@@ -109,7 +109,7 @@ class EvaluationRun:
         return EpisodeConfig(members)
 
     def _play(self, place: Path, model: LocalModel | None, rules: EpisodeConfig, todo: Todo) -> str | None:
-        """Play; returns why it stopped early."""
+        """Plays missing episodes; returns the reason of an early stop, else None."""
         found = records.played(place)
         for record in found.values():
             self._spend(usage_of_record(record))
@@ -179,7 +179,7 @@ def _rows(task_set: TaskSet, tasks: Tasks) -> list[TaskRow]:
 
 
 def _environ(spec: RunSpec) -> dict[str, str]:
-    """This process's variables, and the environments' secrets under the names by which an episode sees them."""
+    """This process's variables, and the environments' secrets under their names in an episode."""
     wanted = episode_secrets(spec)
     values = resolve(sorted(set(wanted.values())))
     return {**os.environ, **{name: values[variable] for name, variable in wanted.items()}}

@@ -1,4 +1,4 @@
-"""Two models on the same tasks: the difference, its interval, and what may be said of it."""
+"""Compares two models on the same tasks: the difference, its interval, and a verdict."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from xp.errors import ExitCode, XpError
 from xp.evaluation.statistics import CONFIDENCE, Rewards
 
 POWER: Final = 0.8
-"""Chance with which the smallest difference that could have been shown is found."""
+"""Power of the test for the smallest detectable difference."""
 SHOWN: Final = 3
-"""Names of tasks in a message."""
+"""Number of tasks that a message names."""
 
 
 @dataclass(frozen=True)
@@ -26,51 +26,52 @@ class Passes:
     only_second: int
     neither: int
     p_value: float
-    """Exact, two-sided."""
+    """P value of the exact, two-sided test."""
 
 
 @dataclass(frozen=True)
 class Paired:
-    """B against A."""
+    """Comparison of model B with model A."""
 
     first: str
     second: str
     num_tasks: int
-    """Tasks that both have a scored episode of."""
+    """Tasks with a scored episode of both models."""
     num_left_out: int
-    """Tasks of which one of them has void episodes alone."""
+    """Tasks for which one model has only void episodes."""
     mean_first: float
     mean_second: float
     difference: float
-    """Mean over tasks of B's mean reward minus A's."""
+    """Mean over tasks of B's mean reward minus A's mean reward."""
     stderr: float | None
     low: float | None
     high: float | None
     p_value: float | None
-    """Paired t test, two-sided; None: one task."""
+    """P value of the two-sided paired t test; None: there is only one task."""
     p_holm: float | None
-    """The same, adjusted by Holm for all comparisons of the command."""
+    """The same, with Holm's adjustment for all comparisons of the command."""
     passes: Passes
     smallest: float | None
-    """Smallest difference that so many tasks show with a chance of 80 %, at this spread; None: there is no spread."""
+    """Smallest difference that this number of tasks shows with a power of 80 %; None: the tasks' differences are
+    equal."""
     margin: float
-    """Differences up to this count as none."""
+    """Largest difference that counts as equivalent."""
     p_equivalent: float | None
-    """Two one-sided tests: the larger p value; below 0.05 the models are equivalent within the margin."""
+    """Larger p value of two one-sided tests; below 0.05 the models are equivalent within the margin."""
     enough_tasks: int | None
-    """Tasks with which a difference of the size of the margin is shown with a chance of 80 %.
+    """Number of tasks that shows a difference of the size of the margin with a power of 80 %.
 
-    Where all tasks differ alike, those with which this would be shown: a difference, or equivalence within the margin.
+    If all tasks have the same difference: the number that shows this difference, or equivalence within the margin.
     """
     verdict: str
-    """One sentence."""
+    """The verdict, as one sentence."""
 
 
 def compare(names: tuple[str, str], first: Rewards, second: Rewards, pass_threshold: float, margin: float) -> Paired:
-    """Compare two evaluations task by task; `p_holm` is that of a single comparison.
+    """Compares two evaluations task by task; `p_holm` is for a single comparison.
 
     Raises:
-        XpError: PLAN where the tasks differ, or none has a reward on both sides.
+        XpError: PLAN if the tasks differ, or no task has rewards of both.
     """
     _check_same(names, first, second)
     scored = {task: (_scored(first[task]), _scored(second[task])) for task in first}
@@ -105,9 +106,9 @@ def compare(names: tuple[str, str], first: Rewards, second: Rewards, pass_thresh
 
 
 def holm(comparisons: Sequence[Paired]) -> list[Paired]:
-    """The same comparisons with p values adjusted for their number, and verdicts that go by these."""
+    """The comparisons with p values adjusted for their number, and with verdicts from these."""
     tested = [one.p_value for one in comparisons if one.p_value is not None]
-    if len(tested) < 2:  # alone it stays what it is
+    if len(tested) < 2:  # a single comparison needs no adjustment
         return list(comparisons)
     from statsmodels.stats.multitest import multipletests
 
@@ -117,7 +118,7 @@ def holm(comparisons: Sequence[Paired]) -> list[Paired]:
 
 
 def verdict(found: Paired) -> str:
-    """Result in a sentence: better, worse, equivalent within the margin, or not enough tasks."""
+    """Result as a sentence: better, worse, equivalent within the margin, or not enough tasks."""
     size = f"by {abs(found.difference):.3f} (p {p_text(found.p_holm)})"
     if found.low is not None and found.high is not None:
         size = f"by {abs(found.difference):.3f} (95 % interval {found.low:+.3f} to {found.high:+.3f}"
@@ -147,7 +148,7 @@ def _missing(found: Paired) -> str:
         shows = f"equivalence within {found.margin:g}" if found.difference == 0 else "it"
         return f"all {found.num_tasks} tasks {alike}, and {found.enough_tasks} such tasks would show {shows}"
     text = f"{found.num_tasks} tasks show differences from {found.smallest:.3f} on"
-    assert found.enough_tasks is not None  # there is a spread
+    assert found.enough_tasks is not None  # the differences vary
     return f"{text}; about {max(found.enough_tasks, found.num_tasks + 1):,} tasks would show one of {found.margin:g}"
 
 
@@ -171,7 +172,7 @@ def _scored(rewards: Sequence[float | None]) -> list[float]:
 
 
 def _interval(differences: Sequence[float]) -> tuple[float | None, float | None, float | None]:
-    """Bounds and p value of the mean difference; of tasks that all differ alike the sign test's, and no interval."""
+    """Bounds and p value of the mean difference; for equal differences the sign test's p value, without bounds."""
     if len(differences) < 2:
         return None, None, None
     if max(differences) == min(differences):
@@ -191,7 +192,7 @@ def _passes(pairs: Sequence[tuple[Sequence[float], Sequence[float]]], threshold:
         for key in ((True, True), (True, False), (False, True), (False, False))
     }
     both, only_first, only_second, neither = counts.values()
-    # McNemar's exact test: of the tasks on which they differ, either side has half by chance.
+    # McNemar's exact test: among tasks on which they differ, each side wins half by chance.
     p_value = min(1.0, 2 * float(bdtr(min(only_first, only_second), only_first + only_second, 0.5)))
     return Passes(both, only_first, only_second, neither, p_value)
 
@@ -199,8 +200,8 @@ def _passes(pairs: Sequence[tuple[Sequence[float], Sequence[float]]], threshold:
 def _equivalence(differences: Sequence[float], margin: float, reach: float) -> float | None:
     """The larger p value of two one-sided tests.
 
-    Where all tasks differ alike there is no spread to test with. Then it is the chance that so many tasks show none of
-    those that differ by `reach`, if these were frequent enough to move the mean by the margin.
+    If all tasks have the same difference there is no variance for the test. Then it is the probability to see no task
+    with a difference of `reach`, if such tasks were frequent enough to change the mean by the margin.
     """
     if len(differences) < 2:
         return None
@@ -213,7 +214,7 @@ def _equivalence(differences: Sequence[float], margin: float, reach: float) -> f
 
 
 def _reach(pairs: Sequence[tuple[Sequence[float], Sequence[float]]]) -> float:
-    """Largest difference that two rewards can have, as far as was seen; 1 where all are the same."""
+    """Range of the observed rewards; 1 if all are equal."""
     rewards = [reward for pair in pairs for side in pair for reward in side]
     return max(rewards) - min(rewards) or 1.0
 
@@ -248,7 +249,7 @@ def _enough_tasks(spread: float, margin: float) -> int:
 
 
 def _enough_alike(difference: float, margin: float, reach: float) -> int:
-    """Number of tasks that all differ alike with which the sign test, or the test of equivalence, shows it."""
+    """Number of tasks with the same difference at which the sign test, or the test of equivalence, is significant."""
     limit = math.log(1 - CONFIDENCE)
     if difference != 0:
         return 1 + math.ceil(limit / math.log(0.5))
@@ -256,7 +257,7 @@ def _enough_alike(difference: float, margin: float, reach: float) -> int:
 
 
 def p_text(value: float | None) -> str:
-    """A p value behind the letter p."""
+    """Text of a p value, such as `p = 0.03`."""
     if value is None:
         return "-"
     return "< 0.001" if value < 0.001 else f"= {value:.3f}"

@@ -1,4 +1,4 @@
-"""One episode with a model behind an API: the Episode's rules, with tool calls native to the API or in text."""
+"""Plays one episode with a model behind an API, with native tool calls or calls in text."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ class Usage:
     """Tokens and cost of an episode."""
 
     prompt_tokens: int = 0
-    """Read, over all requests: what a provider bills."""
+    """Input tokens over all requests, as providers bill them."""
     completion_tokens: int = 0
     requests: int = 0
     is_counted: bool = True
-    """False: the API counted no tokens."""
+    """False if the API did not count tokens."""
     first_prompt: int = 0
     last_prompt: int = 0
     before_last: int = 0
-    """Tokens written before the last request."""
+    """Generated tokens before the last request."""
 
     def add(self, answer: Answer) -> None:
         self.requests += 1
@@ -45,7 +45,7 @@ class Usage:
         self.completion_tokens += answer.completion_tokens
 
     def tokens(self) -> Tokens | None:
-        """As a trajectory counts them; None: the API counted none."""
+        """Counts for the trajectory; None: the API did not count tokens."""
         if not self.is_counted:
             return None
         observed = max(0, self.last_prompt - self.first_prompt - self.before_last)
@@ -58,12 +58,12 @@ class Usage:
 
 @dataclass
 class Dialogue:
-    """The messages as the API takes them.
+    """The messages in the API's format.
 
     Args:
         row: the task.
-        rules: of its environment.
-        tools: who writes tool calls.
+        rules: rules of its environment.
+        tools: format of tool calls.
     """
 
     row: TaskRow
@@ -71,7 +71,7 @@ class Dialogue:
     tools: ToolCalls
     messages: list[dict[str, Any]] = field(init=False)
     schemas: list[Any] = field(init=False)
-    """Tools that are sent with each request."""
+    """Schemas of the tools, sent with each request."""
 
     def __post_init__(self) -> None:
         schemas = json.loads(self.row.tools) if self.rules.dialect is not Dialect.ACTION else []
@@ -81,7 +81,7 @@ class Dialogue:
         self.messages = [dict(message) for message in opening]
 
     def written(self, message: Mapping[str, Any]) -> str:
-        """The model's message as the Episode reads it: text, with native calls in the dialect of the rules."""
+        """The model's message as text for the Episode, with native calls in the rules' dialect."""
         text = message.get("content")
         parts = [_plain(text)] if isinstance(text, str) and text else []
         for call in self._calls(message):
@@ -90,7 +90,7 @@ class Dialogue:
         return "\n".join(parts)
 
     def add(self, message: Mapping[str, Any], reply: Reply) -> None:
-        """The assistant's message and what came back; calls that were not executed are left out."""
+        """Adds the assistant's message and the reply; calls that were not executed are left out."""
         calls = self._calls(message)
         answers = [one for one in reply.messages if one["role"] == "tool"]
         taken = calls[: len(answers)]
@@ -110,9 +110,9 @@ class Dialogue:
         self.messages += [said, *map(dict, as_user(list(reply.messages)))]
 
     def _calls(self, message: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """The native calls that have a name, each with an id; the first alone where the rules take no more.
+        """The native calls that have a name, each with an id; only the first if the rules allow one per turn.
 
-        Some servers (transformers serve) read a call out of the text although no tools were sent with the request.
+        Some servers (transformers serve) parse calls from the text although the request has no tools.
         """
         found = message.get("tool_calls")
         calls: list[dict[str, Any]] = []
@@ -127,13 +127,13 @@ class Dialogue:
 
 
 def play(ask: Callable[[Dialogue], Answer], dialogue: Dialogue, episode: Episode) -> Usage:
-    """Play an episode to its end, and settle it.
+    """Plays an episode to its end, and settles it.
 
     Args:
-        ask: asks the API (`Api.ask`).
+        ask: function that requests the model's next message (`Api.ask`).
 
     Raises:
-        XpError: of `ask`. A dialogue that is too long truncates the episode, one that fails makes it void.
+        XpError: from `ask`. A dialogue that is too long truncates the episode, a failing one makes it void.
     """
     usage = Usage()
     episode.start()
@@ -173,7 +173,7 @@ def record(
 
 
 def _arguments(value: Any) -> Any:
-    """The arguments of a call as an object where they are one; else as written, for the Episode to judge."""
+    """The arguments of a call, parsed if they are a JSON object; else unchanged, for the Episode's check."""
     if not isinstance(value, str):
         return value if isinstance(value, dict) else {}
     try:
@@ -188,5 +188,5 @@ def _text(arguments: Any) -> str:
 
 
 def _plain(text: str) -> str:
-    """Without lone surrogates, which no UTF-8 request can carry."""
+    """The text without lone surrogates, which cannot be encoded as UTF-8."""
     return text.encode("utf-8", "replace").decode()

@@ -1,4 +1,4 @@
-"""Progress of an evaluation with running mean and cost: a bar on a terminal, a line from time to time in a log."""
+"""Progress of an evaluation with mean reward and cost: a bar on a terminal, periodic lines in a log."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ LINE_EVERY_S: Final = 10.0
 
 
 class Board:
-    """Counts episodes and shows them on standard error; use it as a context manager.
+    """Counts episodes and shows progress on standard error; a context manager.
 
     Args:
-        title: what is played.
-        total: episodes, those on record included.
-        records: of earlier episodes.
-        cost: what is spent so far, as text.
+        title: name of the evaluation.
+        total: number of all episodes, including recorded ones.
+        records: records of earlier episodes.
+        cost: function that returns the cost so far, as text.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class Board:
         self._task: Any = None
 
     def ended(self, outcome: EpisodeResult) -> None:
-        """One more episode is on record."""
+        """Counts an episode that was recorded."""
         if outcome.reward is None:
             self._void += 1
         else:

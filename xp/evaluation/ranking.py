@@ -1,4 +1,4 @@
-"""Comparison of the best of several runs with the next one: over seeds where there are several, else task by task."""
+"""Compares the best of several runs with the next one: over seeds if there are several, else task by task."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NORMAL: Final = 1.96
 
 @dataclass(frozen=True)
 class ComparedSpec:
-    """Runs of one spec, which differ by their seeds alone."""
+    """Runs of one spec, which differ only by their seeds."""
 
     label: str
     runs: tuple[RunRow, ...]
@@ -78,7 +78,7 @@ def _over_seeds(point: ComparedSpec) -> str:
 
 
 def _interval(outputs: Path, first: ComparedSpec, second: ComparedSpec) -> tuple[tuple[float, float] | None, str]:
-    """Bounds of first minus second, and what they are over."""
+    """Bounds of first minus second, and a text about the samples."""
     if len(first.rewards) > 1 and len(second.rewards) > 1:
         return _welch(first, second)
     one, other = first.runs[0], second.runs[0]
@@ -104,7 +104,7 @@ def _welch(first: ComparedSpec, second: ComparedSpec) -> tuple[tuple[float, floa
 
 
 def _by_errors(one: RunRow, other: RunRow) -> tuple[tuple[float, float] | None, str]:
-    """Comparison by the two standard errors, for different tasks or tasks that are not on record."""
+    """Comparison by the two standard errors, if the tasks differ or are not recorded."""
     if one.stderr is None or other.stderr is None or one.after is None or other.after is None:
         return None, "the evaluations have no standard error"
     reach = NORMAL * (one.stderr**2 + other.stderr**2) ** 0.5

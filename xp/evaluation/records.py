@@ -1,4 +1,4 @@
-"""An evaluation's directory: what was asked, each episode as it ended, and the summary at the end."""
+"""An evaluation's directory: the request, a record of each episode, and the summary."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ Number = tuple[str, int]
 
 @dataclass(frozen=True)
 class Requested:
-    """Identity of one evaluation, through its digest. Holds no secret and no path of a machine."""
+    """Identity of one evaluation, by its digest; without secrets and a machine's paths."""
 
     env: str
     """Name of the environment or mixture."""
     model: Mapping[str, Any]
-    """Kind, name, and what tells its weights or its endpoint from others."""
+    """Kind, name, and identity of its weights or its endpoint."""
     run: str | None
-    """The run that it is listed beside; None: it is of none."""
+    """Run under which it is listed; None: it belongs to no run."""
     tasks: str
     """Key of the task set."""
     rules: str
@@ -53,7 +53,7 @@ class Requested:
 
 
 def place_of(outputs: Path, requested: Requested, *, again: bool) -> Path:
-    """The directory of this evaluation: the one that is there, finished or not; a fresh one with `again`."""
+    """Directory of this evaluation: an existing one, finished or not; a new one with `again`."""
     name = f"{_word(requested.env)}-{_word(str(requested.model['name']))}-{requested.digest()}"
     first = outputs / ROOM / name
     places = [first, *(first.with_name(f"{name}-{number}") for number in range(2, MAX_AGAIN))]
@@ -61,13 +61,13 @@ def place_of(outputs: Path, requested: Requested, *, again: bool) -> Path:
     if not taken or not again:
         return taken[-1] if taken else first
     newest = taken[-1]
-    # One that was cut is gone on with, also by the command that began it anew.
+    # An interrupted evaluation is resumed, also by a command with `again`.
     return newest if not (newest / SUMMARY).exists() else next(place for place in places if place not in taken)
 
 
 @contextmanager
 def held(place: Path, requested: Requested) -> Iterator[None]:
-    """Make the directory or enter it, as the only process; the lock dies with its holder."""
+    """Makes the directory if necessary, and locks it; the lock ends with its process."""
     from filelock import FileLock, Timeout
 
     place.mkdir(parents=True, exist_ok=True)
@@ -86,7 +86,7 @@ def held(place: Path, requested: Requested) -> Iterator[None]:
 
 
 def played(place: Path) -> dict[Number, Mapping[str, Any]]:
-    """The episodes that are on record, each once: the first record of an episode counts."""
+    """The recorded episodes; if an episode has several records, the first one."""
     file = place / EPISODES
     if not file.exists():
         return {}
@@ -101,7 +101,7 @@ def played(place: Path) -> dict[Number, Mapping[str, Any]]:
 
 
 def rewards_of(records: Mapping[Number, Mapping[str, Any]], asked: Sequence[Number]) -> dict[str, list[float | None]]:
-    """Task -> rewards of its episodes in the order of their samples, of those that were played."""
+    """Task -> rewards of its played episodes, in the order of samples."""
     found: dict[str, list[float | None]] = {}
     for number in sorted(asked):
         if number in records:
@@ -110,7 +110,7 @@ def rewards_of(records: Mapping[Number, Mapping[str, Any]], asked: Sequence[Numb
 
 
 def evaluation_place(outputs: Path, name: str) -> Path | None:
-    """The directory of an evaluation by its name or path; None: there is none."""
+    """Directory of an evaluation by name or path; None: there is none."""
     place = Path(name) if "/" in name else outputs / ROOM / name
     return place if is_name(place.name) and (place / REQUEST).is_file() else None
 
@@ -121,9 +121,9 @@ class ListedEvaluation:
 
     place: Path
     summary: Mapping[str, Any] | None
-    """Content of its eval.json; None: it has none yet, or an unreadable one."""
+    """Content of its eval.json; None: it does not exist yet, or is unreadable."""
     fault: str = ""
-    """Reason why its eval.json cannot be read; empty: it can, or is absent."""
+    """Reason why its eval.json cannot be read; empty: it is readable or absent."""
 
 
 def summaries(outputs: Path) -> list[ListedEvaluation]:
@@ -142,7 +142,7 @@ def _listed(place: Path) -> ListedEvaluation:
 
 
 def line_of(one: ListedEvaluation) -> str:
-    """One evaluation in a list."""
+    """Line of one evaluation in a list."""
     place, summary = one.place, one.summary
     if one.fault:
         return f"{place.name}  unreadable: {one.fault}"
@@ -157,7 +157,7 @@ def line_of(one: ListedEvaluation) -> str:
 
 
 def read_summary(file: Path) -> Mapping[str, Any]:
-    """The content of an eval.json; raises XpError(RUN_DIR) for what is none."""
+    """The content of an eval.json; raises XpError(RUN_DIR) for another file."""
     from xp.evaluation.summary_check import check_summary
 
     value = json_of(file, ExitCode.RUN_DIR)
@@ -171,5 +171,5 @@ def read_summary(file: Path) -> Mapping[str, Any]:
 
 
 def _word(text: str) -> str:
-    """A part of a directory's name."""
+    """A text made legal as a part of a directory's name."""
     return re.sub(r"[^A-Za-z0-9_-]+", "-", text).strip("-")[:48] or "x"

@@ -1,4 +1,4 @@
-"""The rewards of an evaluation by its name: one of `xp eval`, or a run's own, for comparing them task by task."""
+"""Finds the rewards of an evaluation by name (of `xp eval`, or of a run) for comparisons task by task."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from xp.runs.record import FILE, directory_of
 
 @dataclass(frozen=True)
 class NamedResult:
-    """One evaluation."""
+    """Rewards of one evaluation."""
 
     name: str
     rewards: Rewards
     hashes: Mapping[str, str]
-    """Task -> digest of its content; empty: not on record."""
+    """Task -> digest of its content; empty: not recorded."""
     pass_threshold: float
 
 
 def compare_all(outputs: Path, names: Sequence[str], margin: float) -> list[Paired]:
-    """The first one against each other; of one run alone, its model before training against the trained one.
+    """Compares each evaluation with the first one; for a single run, its trained model with the untrained one.
 
     Raises:
-        XpError: RUN_DIR for what does not exist, PLAN where the tasks differ.
+        XpError: RUN_DIR for a name that does not exist, PLAN if the tasks differ.
     """
     wanted = whole_names(outputs, names)
     if len(wanted) == 1:
@@ -49,10 +49,10 @@ def compare_all(outputs: Path, names: Sequence[str], margin: float) -> list[Pair
 
 
 def whole_names(outputs: Path, words: Sequence[str]) -> list[str]:
-    """Names of runs and evaluations, each once: names as they are, their beginnings, patterns, or directories.
+    """Full names of runs and evaluations, from names, beginnings, patterns or directories; each name once.
 
     Raises:
-        XpError: (RUN_DIR) a word is no name, or the beginning of several.
+        XpError: (RUN_DIR) a word matches no name, or is the beginning of several.
     """
     evaluations = [path.parent.name for path in (outputs / ROOM).glob(f"*/{SUMMARY}")]
     runs = [path.parent.name for path in (outputs / "runs").glob(f"*/{FILE}")]
@@ -79,7 +79,7 @@ def _of_word(outputs: Path, word: str, known: Sequence[str]) -> list[str]:
 
 
 def named(outputs: Path, name: str) -> NamedResult:
-    """An evaluation's or a run's rewards; `RUN@0` are those of its model before training."""
+    """Rewards of an evaluation or a run; `RUN@0` means its model before training."""
     place = evaluation_place(outputs, name)
     if place is not None:
         if not (place / SUMMARY).exists():
@@ -95,7 +95,7 @@ def named(outputs: Path, name: str) -> NamedResult:
 
 
 def _of_run(directory: Path, name: str, which: str) -> NamedResult:
-    """The newest result of the run's own evaluations that holds each task's rewards."""
+    """The newest result of the run's own evaluations with each task's rewards."""
     for file in reversed(evaluation_files(directory)):
         found = read_rewards(file, which)
         if found is not None:

@@ -1,4 +1,4 @@
-"""Settings of `xp eval` beside the spec: requests to an endpoint, and the tasks to play (defaults: eval.yaml)."""
+"""Settings of `xp eval` that are not in the spec: requests to an endpoint, and tasks (defaults: eval.yaml)."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from xp.spec.section import WITHOUT_USER, Count, EnvVarName, Seconds, Section, c
 
 
 class ToolCalls(StrEnum):
-    """Writer and reader of the tool calls of an endpoint's model."""
+    """Format of the tool calls of an endpoint's model."""
 
     NATIVE = "native"
     TEXT = "text"
 
 
 class LimitName(StrEnum):
-    """Field of a request with the longest answer."""
+    """Name of a request's field with the largest number of generated tokens."""
 
     MAX_TOKENS = "max_tokens"
     MAX_COMPLETION_TOKENS = "max_completion_tokens"
@@ -42,15 +42,15 @@ class Engine(StrEnum):
     """Inference engine of a model of this machine."""
 
     TRANSFORMERS = "transformers"
-    """On the CPU, in this process."""
+    """Hugging Face transformers on the CPU, in this process."""
     VLLM = "vllm"
-    """A server that xp starts and stops."""
+    """A vLLM server that xp starts and stops."""
     SGLANG = "sglang"
-    """Likewise."""
+    """An SGLang server that xp starts and stops."""
 
     @property
     def spelling(self) -> str:
-        """The engine's name as its authors write it."""
+        """The engine's name in its authors' spelling."""
         return {"vllm": "vLLM", "sglang": "SGLang"}.get(self.value, self.value)
 
 
@@ -58,7 +58,7 @@ Price = Annotated[float, Field(ge=0)] | None
 
 
 MIN_KEY: Final = 20
-"""Characters of the shortest word that is taken for a key where it has digits and small letters."""
+"""Smallest length of a word with digits and small letters that is taken for an API key."""
 
 
 def _no_secret(name: str) -> str:
@@ -92,19 +92,19 @@ class Endpoint(Section):
 
 
 class Eval(Section):
-    """The evaluation itself."""
+    """Settings of the evaluation."""
 
     tasks: Tasks
     concurrency: Count
     engine: Engine
     python: str | None
-    """Interpreter that has the engine; None: this one."""
+    """Interpreter with the engine; None: this one."""
     margin: Annotated[float, Field(gt=0)]
-    """Largest difference of the mean reward that does not matter."""
+    """Largest difference of the mean reward that counts as equivalent."""
 
 
 class Settings(Section):
-    """All of eval.yaml."""
+    """All settings in eval.yaml."""
 
     model: Endpoint
     eval: Eval
@@ -117,7 +117,7 @@ def defaults() -> dict[str, Any]:
 
 
 def settings(given: Mapping[str, Any]) -> Settings:
-    """The defaults with these values; raises XpError for each that is not legal.
+    """The defaults with these values; raises XpError that names every illegal value.
 
     Args:
         given: path (`model.url`) -> value.
@@ -135,7 +135,7 @@ def settings(given: Mapping[str, Any]) -> Settings:
 
 
 def _line(path: str, fault: Any) -> str:
-    """Describes the fault of one value. The value is not repeated if it may be a key."""
+    """Text of one value's fault, without the value if it may be an API key."""
     if path == "model.key":
         return "model.key: the name of the variable that holds the API key is expected, never the key itself"
     if path == "model.url":

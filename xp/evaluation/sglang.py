@@ -1,4 +1,4 @@
-"""A model of this machine on an SGLang server that xp starts and stops."""
+"""A local model on an SGLang server that xp starts and stops."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from xp.worker import sglang_server
 
 START_TIMEOUT_S = 1800.0
 PATIENCE_S = 120.0
-"""SGLang's HTTP process is not the one that generates: it answers at once."""
+"""Seconds to wait for an answer to a health check; SGLang's HTTP process does not generate, so it answers at once."""
 ON_CPU = (
     *("--device", "cpu", "--attention-backend", "torch_native", "--sampling-backend", "pytorch"),
     *("--grammar-backend", "none", "--disable-cuda-graph"),
 )
-"""Arguments that run on any CPU; SGLang's own choice, `intel_amx`, needs one of Intel's newer ones."""
+"""Arguments for any CPU; SGLang's default `intel_amx` needs one of Intel's newer CPUs."""
 CACHE_TOKENS_ON_CPU = 32
-"""Longest episodes that the cache has room for on a CPU, where `--mem-fraction-static` counts the machine's memory."""
+"""Number of longest episodes in the cache on a CPU, where `--mem-fraction-static` would count the whole memory."""
 
 
 class SGLangWriter(ServerWriter):
@@ -73,9 +73,9 @@ def server_arguments(spec: RunSpec) -> tuple[str, ...]:
         *("--random-seed", str(spec.seed)),
         *(() if engine.prefix_caching else ("--disable-radix-cache",)),
         *(("--disable-cuda-graph",) if engine.eager and not is_on_cpu else ()),
-        # The model's own sampling defaults stay out: every request says all.
+        # Without the model's own sampling defaults: every request has all parameters.
         *("--sampling-defaults", "openai"),
-        # The warm-up is a request without the key.
+        # SGLang's warm-up would send a request without the key.
         *("--skip-server-warmup", "--log-level-http", "warning"),
         *((*ON_CPU, "--max-total-tokens", str(CACHE_TOKENS_ON_CPU * longest)) if is_on_cpu else ()),
     )
@@ -83,24 +83,24 @@ def server_arguments(spec: RunSpec) -> tuple[str, ...]:
 
 @contextmanager
 def running(spec: RunSpec, model: str, devices: str, log: Path, python: str) -> Iterator[Served]:
-    """Serve a model for as long as the block lasts, to whoever has the key.
+    """Context manager: serves a model to clients with the key.
 
     Args:
-        spec: sizes of the engine, and the hardware.
+        spec: the spec, with the engine's sizes and the hardware.
         model: Hugging Face id or directory.
         devices: the server's CUDA_VISIBLE_DEVICES.
-        log: where its output goes.
-        python: the interpreter that has SGLang.
+        log: file for its output.
+        python: the interpreter with SGLang.
 
     Raises:
-        XpError: (RUNTIME) it did not come up in time; (ENGINE) it ended or hung while it was used.
+        XpError: (RUNTIME) it did not start in time; (ENGINE) it ended or hung during use.
     """
     port = free_port()
     command = (
         *(python, "-m", sglang_server.__name__, "--model-path", model, "--host", HOST, "--port", str(port)),
         *server_arguments(spec),
     )
-    # Its own choice of a second port is the first one plus 10,000, which may be none.
+    # By default its second port is the first plus 10,000, which may not exist.
     environ = {"CUDA_VISIBLE_DEVICES": devices, "SGLANG_GRPC_PORT": str(free_port())}
     environ |= {"SGLANG_USE_CPU_ENGINE": "1"} if spec.hardware.accelerator == "cpu" else {}
     program = Program("SGLang", command, sglang_server.KEY, environ)

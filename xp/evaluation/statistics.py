@@ -1,4 +1,4 @@
-"""Figures with intervals, from the rewards of an evaluation. The sample is the tasks, not the episodes."""
+"""Statistics with intervals, from the rewards of an evaluation; the samples are tasks, not episodes."""
 
 from __future__ import annotations
 
@@ -16,62 +16,62 @@ Rewards = Mapping[str, Sequence[float | None]]
 CONFIDENCE: Final = 0.95
 RESAMPLES: Final = 2000
 DIFFERS: Final = 0.2
-"""Share of the interval's width by which a bound of the bootstrap must lie elsewhere to be told."""
+"""Difference between bounds of both intervals, as a share of the width, above which the bootstrap is reported."""
 EXACT: Final = "exact"
 STUDENT: Final = "t"
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A figure with its interval."""
+    """A value with its interval."""
 
     value: float
     stderr: float | None
-    """Clustered by task; None: of one task."""
+    """Standard error, clustered by task; None: there is only one task."""
     low: float | None
     high: float | None
-    """Bounds of the interval; None: nothing can be said of one task, or of tasks that are all alike."""
+    """Bounds of the interval; None: there is only one task, or all tasks have the same value."""
     method: str
-    """`t` (Student's, tasks - 1 degrees of freedom) or `exact` (Clopper-Pearson, where all tasks or none pass)."""
+    """`t` (Student's, tasks - 1 degrees of freedom) or `exact` (Clopper-Pearson, if all tasks or none pass)."""
     num_tasks: int
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """Lowest and highest mean reward that the void episodes could lead to."""
+    """Lowest and highest possible mean reward, over all possible rewards of the void episodes."""
 
     low: float
     high: float
     of: str
-    """`rule`: the reward rule's own limits; `observed`: the smallest and largest reward that was seen."""
+    """Source of the rewards' limits. `rule`: the reward rule; `observed`: the smallest and largest reward."""
 
 
 @dataclass(frozen=True)
 class Summary:
-    """One model on one environment, or on a mixture of several."""
+    """Statistics of one model on one environment, or on a mixture."""
 
     num_tasks: int
     num_episodes: int
     num_void: int
     reward: Estimate | None
-    """None: every episode is void."""
+    """Mean reward; None: every episode is void."""
     bootstrap: tuple[float, float] | None
-    """Bootstrap interval of the mean reward, by resampling tasks (BCa); None: it has none."""
+    """Bootstrap interval of the mean reward, by resampling tasks (BCa); None: all tasks have the same mean."""
     passes: Estimate | None
     """Share of episodes with a reward of at least `pass_threshold`."""
     pass_threshold: float
     avg_at_k: Estimate | None
-    """Mean over tasks of the mean reward of each task."""
+    """Mean over tasks of each task's mean reward."""
     pass_at_k: Mapping[int, Estimate]
-    """k -> chance that one of k episodes passes, unbiased; over the tasks with at least k scored episodes."""
+    """k -> unbiased probability that one of k episodes passes, over tasks with at least k scored episodes."""
     pass_hat_k: Mapping[int, Estimate]
-    """k -> chance that all of k episodes pass (pass^k), unbiased."""
+    """k -> unbiased probability that all of k episodes pass (pass^k)."""
     void_bounds: Bounds | None
-    """None: no episode is void, or all are."""
+    """Bounds of the mean reward with void episodes; None: no episode is void, or all are."""
 
     @property
     def bootstrap_differs(self) -> bool:
-        """Returns whether the bootstrap interval differs from Student's."""
+        """Returns whether the bootstrap interval differs notably from Student's."""
         if self.reward is None or self.bootstrap is None or self.reward.low is None or self.reward.high is None:
             return False
         low, high = self.reward.low, self.reward.high
@@ -81,12 +81,12 @@ class Summary:
 def summarize(
     rewards: Rewards, pass_threshold: float, limits: tuple[float | None, float | None] = (None, None)
 ) -> Summary:
-    """All figures of one environment.
+    """All statistics of one environment.
 
     Args:
-        rewards: of every episode that was played.
+        rewards: rewards of all played episodes.
         pass_threshold: smallest reward that is a pass.
-        limits: the smallest and the largest reward that the rule permits; None: no limit.
+        limits: smallest and largest reward that the rule permits; None: no limit.
     """
     scored = [[one for one in task if one is not None] for task in rewards.values()]
     scored = [task for task in scored if task]
@@ -107,13 +107,13 @@ def summarize(
 
 
 def mean(tasks: Sequence[Sequence[float]], confidence: float = CONFIDENCE) -> Estimate | None:
-    """Mean over episodes with Student's interval, clustered by task; None: there is no episode."""
+    """Mean over episodes with Student's interval, clustered by task; None: there are no episodes."""
     values = [one for task in tasks for one in task]
     if not values:
         return None
     num_tasks = sum(map(bool, tasks))
     value, stderr = fmean(values), clustered_stderr(tasks)
-    if not stderr:  # of one task, or of tasks that are all alike
+    if not stderr:  # one task, or all tasks have the same value
         return Estimate(value, stderr, None, None, STUDENT, num_tasks)
     low, high = interval(value, stderr, num_tasks, confidence)
     return Estimate(value, stderr, low, high, STUDENT, num_tasks)
@@ -126,9 +126,9 @@ def interval(value: float, stderr: float, num_tasks: int, confidence: float = CO
 
 
 def share(tasks: Sequence[Sequence[float]], confidence: float = CONFIDENCE) -> Estimate | None:
-    """`mean` of zeros and ones, within 0 and 1; exact where all are alike, since Student's interval is a point there.
+    """`mean` of zeros and ones, within 0 and 1; the exact interval if all are equal, since Student's is then a point.
 
-    The exact interval counts tasks, as if each had one episode: it is the wider for that.
+    The exact interval counts each task as one episode, which makes it wider.
     """
     found = mean(tasks, confidence)
     if found is None or found.num_tasks < 2:
@@ -136,7 +136,7 @@ def share(tasks: Sequence[Sequence[float]], confidence: float = CONFIDENCE) -> E
     if found.stderr == 0 and found.value in (0.0, 1.0):
         from scipy.special import betaincinv
 
-        # Clopper and Pearson's, of none or of all: the other bound is the value itself.
+        # Clopper and Pearson's interval for none or all: the other bound is the value itself.
         tail, number = (1 - confidence) / 2, found.num_tasks
         if found.value == 0.0:
             return Estimate(0.0, 0.0, 0.0, float(betaincinv(1, number, 1 - tail)), EXACT, number)
@@ -147,12 +147,12 @@ def share(tasks: Sequence[Sequence[float]], confidence: float = CONFIDENCE) -> E
 
 
 def bootstrap(tasks: Sequence[Sequence[float]], confidence: float = CONFIDENCE) -> tuple[float, float] | None:
-    """Interval of the mean by resampling whole tasks (bias-corrected and accelerated); None: all tasks are alike."""
+    """Interval of the mean by resampling whole tasks (bias-corrected and accelerated); None: all tasks are equal."""
     filled = [task for task in tasks if task]
     if len(filled) < 2 or not clustered_stderr(filled):
         return None
     import numpy as np
-    from scipy.stats import bootstrap as resample  # over a second to import
+    from scipy.stats import bootstrap as resample  # the import takes over a second
 
     sums, counts = np.array([sum(task) for task in filled]), np.array([float(len(task)) for task in filled])
     found = resample(
@@ -169,21 +169,21 @@ def bootstrap(tasks: Sequence[Sequence[float]], confidence: float = CONFIDENCE) 
 
 
 def pass_at_k(num_episodes: int, num_passed: int, k: int) -> float:
-    """Chance that at least one of k episodes passes, unbiased: 1 - C(n - c, k) / C(n, k) (arXiv:2107.03374)."""
+    """Unbiased probability that at least one of k episodes passes: 1 - C(n - c, k) / C(n, k) (arXiv:2107.03374)."""
     return 1.0 - math.comb(num_episodes - num_passed, k) / math.comb(num_episodes, k)
 
 
 def pass_hat_k(num_episodes: int, num_passed: int, k: int) -> float:
-    """Chance that all of k episodes pass, unbiased: C(c, k) / C(n, k) (arXiv:2406.12045)."""
+    """Unbiased probability that all of k episodes pass: C(c, k) / C(n, k) (arXiv:2406.12045)."""
     return math.comb(num_passed, k) / math.comb(num_episodes, k)
 
 
 def mix_of(parts: Sequence[Estimate], weights: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:
-    """The weighted mean over environments, each a stratum with tasks of its own (Welch-Satterthwaite's freedom).
+    """The weighted mean over environments as strata (Welch-Satterthwaite's degrees of freedom).
 
     Args:
-        parts: one estimate an environment.
-        weights: of each, any positive scale.
+        parts: one estimate per environment.
+        weights: positive weights of any scale, one per environment.
     """
     total = sum(weights)
     shares = [weight / total for weight in weights]
@@ -207,7 +207,7 @@ def _over_k(passed: Sequence[Sequence[float]], estimator: Callable[[int, int, in
     for k in sizes:
         enough = [[estimator(len(task), round(sum(task)), k)] for task in passed if len(task) >= k]
         estimate = share(enough)
-        assert estimate is not None  # the longest task has k
+        assert estimate is not None  # the task with the most episodes has k
         found[k] = estimate
     return found
 
@@ -227,7 +227,7 @@ def _void_bounds(rewards: Rewards, limits: tuple[float | None, float | None]) ->
 
 
 def student(freedom: float, confidence: float = CONFIDENCE) -> float:
-    """Quantile of Student's t that bounds the middle `confidence` of it."""
+    """Quantile of Student's t that bounds its central share `confidence`."""
     from scipy.special import stdtrit
 
     return float(stdtrit(freedom, 0.5 + confidence / 2))

@@ -1,4 +1,4 @@
-"""Makes eval.json of the recorded episodes: figures of each environment and of the mixture, and every reward."""
+"""Makes eval.json from the recorded episodes: statistics of each environment and of the mixture, and all rewards."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def summary_of(
     """The content of eval.json.
 
     Args:
-        asked: every episode of the evaluation.
-        records: of those that were played.
-        stopped: why not all were; None: they were.
-        prices: US dollars for a million tokens read, and written.
+        asked: all episodes of the evaluation.
+        records: records of the played episodes.
+        stopped: reason of an early stop; None: all episodes were played.
+        prices: US dollars per million input tokens, and per million output tokens.
     """
     numbers = [(row.task_id, sample) for row, sample in asked]
     played = {number: records[number] for number in numbers if number in records}
@@ -70,7 +70,7 @@ def summary_of(
 
 
 def usage(records: Sequence[Mapping[str, Any]], prices: tuple[float | None, float | None]) -> dict[str, Any]:
-    """Tokens over all episodes, and their price where it is known; null where an endpoint counts none."""
+    """Tokens over all episodes, and their price if it is known; None if an endpoint does not count tokens."""
     counts = [_tokens(record) for record in records]
     if not counts or any(one is None for one in counts):
         return {"prompt_tokens": None, "completion_tokens": None, "cost_usd": None}
@@ -81,7 +81,7 @@ def usage(records: Sequence[Mapping[str, Any]], prices: tuple[float | None, floa
 
 
 def judges_of(records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Usage of judge models over all episodes that they scored; no cost where that of one episode is unknown."""
+    """Usage of judge models over all episodes that they scored; without the cost if one episode's is unknown."""
     used = [own for record in records if (own := record["outcome"].get("judges"))]
     return {name: sum(one[name] for one in used) for name in (used or [{}])[0] if all(name in one for one in used)}
 
@@ -100,7 +100,7 @@ def _figures(
     threshold: float,
     limits: tuple[float | None, float | None],
 ) -> dict[str, Any]:
-    """A Summary as JSON, with what the episodes were like."""
+    """A Summary as JSON values, with statistics of the episodes."""
     found = summarize(rewards, threshold, limits)
     return {**_as_json(found), "bootstrap_differs": found.bootstrap_differs, **_episodes(records)}
 
@@ -111,7 +111,7 @@ def _mix(
     threshold: float,
     envs: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, Any]:
-    """Over all environments, each a stratum: weighted by the number of its episodes with a reward."""
+    """Statistics over all environments as strata, weighted by their numbers of scored episodes."""
     found = _as_json(summarize(rewards, threshold))
     for figure in ("reward", "passes", "avg_at_k"):
         parts = [(one[figure], one["num_episodes"] - one["num_void"]) for one in envs.values() if one[figure]]
@@ -132,7 +132,7 @@ def _as_json(found: Summary) -> dict[str, Any]:
 
 
 def _episodes(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Statuses, and means over all episodes."""
+    """Counts of statuses, and means over all episodes."""
     outcomes = [one["outcome"] for one in records]
     written = [one["tokens"]["generated"] for one in records if one["tokens"] is not None]
     return {

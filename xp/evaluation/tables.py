@@ -1,4 +1,4 @@
-"""The results of evaluations as a table: for a terminal, for Markdown, for LaTeX."""
+"""Results of evaluations as a table for a terminal, in Markdown, or in LaTeX."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def rows(results: Sequence[Result]) -> list[tuple[str, ...]]:
 
 
 def markdown(results: Sequence[Result]) -> str:
-    """A table for a document."""
+    """Table in Markdown."""
     lines = [HEAD, ("---",) * len(HEAD), *rows(results)]
     return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
 
 
 def latex(results: Sequence[Result]) -> str:
-    """A tabular in the style of booktabs."""
+    """LaTeX tabular in the style of booktabs."""
     lines = [" & ".join(map(_escaped, line)) + r" \\" for line in rows(results)]
     head = " & ".join(map(_escaped, HEAD)) + r" \\"
     body = "\n".join(lines)
@@ -38,7 +38,7 @@ def latex(results: Sequence[Result]) -> str:
 
 
 def notes(result: Result) -> Iterator[str]:
-    """Remarks on the figures of one evaluation."""
+    """Remarks on the results of one evaluation."""
     name = f"{result['env']} / {result['model']['name']}"
     if result["status"] != "finished":
         yield f"{name}: {result['num_played']} of {result['num_asked']} episodes: {result['stopped']}"

@@ -1,4 +1,4 @@
-"""An evaluation's figures for the trackers that its spec names: one line of metrics, mirrored as a run's lines are."""
+"""Sends an evaluation's results to the trackers of its spec: one line of metrics, sent like a run's lines."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ PLAIN: Final = (
     "tokens_mean",
 )
 WHOLE: Final = "all"
-"""Stands for the environment's name in the figures over a mixture."""
+"""Used instead of an environment's name for results over a mixture."""
 
 
 def track(place: Path, result: Mapping[str, Any], spec: RunSpec, keys: Mapping[str, str]) -> None:
-    """Append the figures to the evaluation's metrics.jsonl, and tell them to each tracker; one that fails is warned of.
+    """Appends the results to the evaluation's metrics.jsonl and sends them to each tracker; a failure is a warning.
 
     Args:
-        place: of the evaluation.
-        result: the content of its eval.json.
-        spec: names the trackers.
-        keys: of the trackers, by name.
+        place: directory of the evaluation.
+        result: content of its eval.json.
+        spec: the spec, with the trackers.
+        keys: keys of the trackers, by name.
     """
     redactor = Redactor(list(keys.values()))
     about = {name: result[name] for name in ("env", "model", "run", "task_set", "playing")}
@@ -50,7 +50,7 @@ def track(place: Path, result: Mapping[str, Any], spec: RunSpec, keys: Mapping[s
 
 
 def metrics_of(result: Mapping[str, Any]) -> dict[str, float]:
-    """The figures that are numbers, under `eval/ENVIRONMENT/`, and those over everything under `eval/all/`."""
+    """The numeric results, as `eval/ENVIRONMENT/...`, and those over all environments, as `eval/all/...`."""
     found: dict[str, float] = {}
     for env, figures in {**result["environments"], WHOLE: result["summary"]}.items():
         for name in ESTIMATES:

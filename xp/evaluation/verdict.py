@@ -23,7 +23,7 @@ from xp.runs.record import RunRecord, RunStatus
 
 
 class RunVerdict(StrEnum):
-    """EpisodeResult of a training, in a word."""
+    """Result of a training in one word."""
 
     LEARNED = "learned"
     FLAT = "flat"
@@ -40,7 +40,7 @@ CODES: Final = {
     RunVerdict.INCOMPLETE: ExitCode.INCOMPLETE,
 }
 FATAL: Final = (ExitCode.UNHEALTHY, ExitCode.DIVERGED, ExitCode.SYMPTOM)
-"""Exit codes of a training that ended because it went wrong."""
+"""Exit codes of a failed training."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def diagnose(outputs: Path, run: Path, record: RunRecord, tools: ToolUse | None 
         outputs: the outputs root.
         run: the run's directory.
         record: its record.
-        tools: use of tools, where the trajectories were read already.
+        tools: use of tools, if the trajectories were read already; None: they are read.
     """
     history = history_of(run, record, tools)
     found = symptoms(history)
@@ -98,7 +98,7 @@ def _verdict(
 
 
 def _by_reward(paired: Paired, found: Sequence[Symptom], told: str) -> tuple[RunVerdict, str]:
-    """The verdict where the held-out rewards differ. A reward that rises in place of the task's is none to learn."""
+    """The verdict by the held-out rewards; a rise without more passed tasks does not count as learning."""
     if paired.difference < 0:
         return RunVerdict.WORSE, told
     passes = paired.passes

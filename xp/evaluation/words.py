@@ -1,4 +1,4 @@
-"""The command line of `xp eval`: which models, which environments, and what the spec and the settings are told."""
+"""Parses the command line of `xp eval`: models, environments, overrides and settings."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ ENDPOINT: Final = "endpoint"
 
 @dataclass(frozen=True)
 class Asked:
-    """A command line, read."""
+    """A parsed command line."""
 
     models: tuple[str, ...]
     """Values of `model=`: an option, a directory, a hub's id, or `endpoint`."""
     runs: tuple[str, ...]
     """Values of `run=`."""
     envs: tuple[str, ...]
-    """Values of `env=`; empty: the default's, or of each run its own."""
+    """Values of `env=`; empty: the default, or each run's own."""
     overrides: tuple[str, ...]
     """Overrides of the spec."""
     settings: Settings
@@ -32,7 +32,7 @@ class Asked:
 
 
 def read(words: Sequence[str], config_dirs: Sequence[Path] = ()) -> Asked:
-    """Raises XpError where a word is not understood, or no model is named."""
+    """Parses the words; raises XpError for an unknown word, or without a model."""
     picked: dict[str, list[str]] = {"model": [], "run": [], "env": []}
     rest: list[str] = []
     for word in words:
@@ -75,18 +75,18 @@ def read(words: Sequence[str], config_dirs: Sequence[Path] = ()) -> Asked:
 
 
 def is_option(model: str, config_dirs: Sequence[Path]) -> bool:
-    """Returns whether `model=` names an option of the group, and not a model on Hugging Face."""
+    """Returns whether `model=` names an option of the group, not a model on Hugging Face."""
     return model in options("model", config_dirs)
 
 
 def _own_settings(words: Sequence[str], is_endpoint: bool) -> tuple[dict[str, Any], list[str]]:
-    """Path -> value of what eval.yaml has, and the words that belong to the spec."""
+    """Path -> value for the settings of eval.yaml, and the words that belong to the spec."""
     paths = {f"{section}.{key}" for section, keys in defaults().items() for key in keys}
     if not is_endpoint:
         paths = {path for path in paths if not path.startswith("model.")}
     own = [word for word in words if word.partition("=")[0] in paths]
     texts = ("model.url", "model.name", "model.key", "eval.python")
-    # An address or a name is no value of the configuration's language: it stays as it was typed.
+    # A URL or a name is not parsed as a value of an override; it stays as typed.
     typed = {word.partition("=")[0]: word.partition("=")[2] for word in own if word.startswith(texts)}
     parsed = parse_assignments([word for word in own if word.partition("=")[0] not in typed])
     left = [word for word in words if word not in own]

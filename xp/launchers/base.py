@@ -12,11 +12,11 @@ from xp.job import Stage
 from xp.security.secrets import Redactor
 from xp.tracking.base import NodeTracking
 
-if TYPE_CHECKING:  # a node of a cluster has no pydantic
+if TYPE_CHECKING:  # pydantic is not installed on a cluster's nodes
     from xp.spec.place import LauncherSpec
 
 Echo = Callable[[str], None]
-"""Takes text for the screen, redacted, with its line ends."""
+"""Function that receives redacted text for the screen, with its line ends."""
 
 
 @dataclass(frozen=True)
@@ -26,130 +26,134 @@ class Context:
     run_id: str
     attempt: int
     outputs: Path
-    """Absolute; the job's working directory."""
+    """Absolute path of the outputs root, the job's working directory."""
     directory: str
     """Directory of the attempt, relative to the outputs root."""
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Variable in the job's environment -> value, for this stage alone."""
+    """Variable in the job's environment -> value, for this stage only."""
     withheld: frozenset[str] = frozenset()
     """Variables of this process that the job must not inherit: other stages' secrets."""
     redactor: Redactor = field(default_factory=Redactor, repr=False)
     tracking: NodeTracking | None = None
-    """For a launcher whose jobs tell trackers themselves (`Telling`)."""
+    """Trackers, for a launcher whose jobs open them (`Telling`); None: no trackers."""
 
     @property
     def code(self) -> str:
-        """The copied package's parent, relative to the outputs root."""
+        """Parent directory of the copied package, relative to the outputs root."""
         return f"{self.directory}/code"
 
     def log(self, stage: str) -> str:
         return f"{self.directory}/{stage}/log.txt"
 
     def key(self, stage: str) -> str:
-        """A stage is submitted once under this name, however often it is asked for."""
+        """Name under which a stage is submitted, only once even if `submit` is called again."""
         return f"{self.run_id}/{self.attempt}/{stage}"
 
 
 @dataclass(frozen=True)
 class Launch:
-    """A job that was handed over."""
+    """A submitted job."""
 
     launcher: str
     key: str
     native_id: str
     log: str
-    """Relative to the outputs root."""
+    """Path of the log, relative to the outputs root."""
     started: str
-    """UTC, ISO 8601."""
+    """Time of the submission in UTC, ISO 8601."""
 
 
 def now() -> str:
-    """The time as records and launches hold it: UTC, ISO 8601, to the millisecond."""
+    """Current time in the format of records: UTC, ISO 8601, with milliseconds."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 class Launcher(Protocol):
-    """A way to run jobs. Every implementation passes xp.testing.launcher.LauncherSuite."""
+    """Runs jobs. Every implementation passes xp.testing.launcher.LauncherSuite."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def is_here(self) -> bool:
-        """Returns whether this machine sees the jobs' files: interpreters, and the outputs root with their results."""
+        """Returns whether this machine can access the jobs' files: interpreters, and the outputs root with the
+        results."""
 
     def check(self, stages: Sequence[Stage], context: Context) -> None:
-        """Raise XpError(RUNTIME) for what these jobs need and this place has not; nothing of the run is created."""
+        """Raises XpError(RUNTIME) if the jobs need something that is missing; creates nothing of the run."""
 
     def submit(self, stage: Stage, context: Context) -> Launch:
-        """Write the job's files and start it; a second submission of the same stage of an attempt is the first one."""
+        """Writes the job's files and starts it; a second call for the same stage and attempt returns the first
+        launch."""
 
     def wait(self, launch: Launch, echo: Echo) -> int:
-        """Follow the log until the end; returns the exit code (128 + n: killed by signal n)."""
+        """Follows the log until the job ends; returns the exit code (128 + n: killed by signal n)."""
 
     def cancel(self, launch: Launch, *, now: bool = False) -> None:
-        """Ask the job to end, then everything that it started; returns at once, may be called from a signal handler."""
+        """Stops the job and all its processes; returns at once, and can be called from a signal handler."""
 
     def close(self, context: Context) -> None:
-        """The attempt is over: end what was started for it alone, and remove its secrets."""
+        """Ends processes that were started only for this attempt, and removes its secrets."""
 
 
 class LauncherModule(Protocol):
-    """Content of a launcher's module. A plugin's module also has `Options`: a pydantic model of `launcher.options`."""
+    """Functions of a launcher's module. A plugin's module also has `Options`: a pydantic model of
+    `launcher.options`."""
 
     def make_launcher(self, spec: LauncherSpec, outputs: Path) -> Launcher:
         """The launcher for runs below this outputs root."""
 
     def limit(self, spec: LauncherSpec, stage: Stage) -> str | None:
-        """One sentence, with the way out, where this launcher cannot run such a job anywhere; from the plan alone."""
+        """One sentence, with a remedy, if this launcher can never run such a job; None if it can. Uses only the
+        plan."""
 
 
 @runtime_checkable
 class Detachable(Launcher, Protocol):
-    """A launcher whose jobs need nobody to wait for them. Its Launch is enough for another process to go on."""
+    """A launcher whose jobs need no supervisor; another process can continue with the Launch alone."""
 
     def submit_all(self, stages: Sequence[tuple[Stage, Context]]) -> list[Launch]:
-        """Submit stages that follow each other, each only if all before it ended well."""
+        """Submits a chain of stages; each starts only if all earlier ones succeeded."""
 
     def poll(self, launch: Launch) -> int | None:
-        """The exit code; None while the job is queued or runs."""
+        """The exit code; None while the job is queued or running."""
 
     def fetch(self, launch: Launch) -> None:
-        """Copies the current log and small results of the job here, if `is_here` is false."""
+        """Copies the current log and small results of the job to this machine, if `is_here` is false."""
 
 
 @runtime_checkable
 class Telling(Protocol):
-    """A launcher whose jobs tell trackers themselves; its Context has `tracking`."""
+    """A launcher whose jobs open trackers themselves; its Context has `tracking`."""
 
     tells: tuple[str, ...]
     """Names of these trackers."""
     brings_metrics: bool
-    """True if a stage's metrics are on this machine once it ends, for the other trackers."""
+    """True if a stage's metrics are on this machine after its end, for the other trackers."""
 
 
 @runtime_checkable
 class Grouping(Launcher, Protocol):
-    """A launcher that can hand in the runs of a sweep together."""
+    """A launcher that can submit the runs of a sweep together."""
 
     def begin(self, sweep: Mapping[str, Sequence[Stage]]) -> None:
-        """Prepare for these runs (run id -> its stages), which are submitted one after the other."""
+        """Prepares for these runs (run id -> its stages), which are then submitted one after the other."""
 
     def finish(self) -> None:
-        """All of them are submitted."""
+        """Releases the runs after all of them are submitted."""
 
 
 @runtime_checkable
 class Showing(Launcher, Protocol):
-    """A launcher that hands a text to another program."""
+    """A launcher that passes files to another program."""
 
     def preview(self, stages: Sequence[tuple[Stage, Context]]) -> Mapping[str, str]:
-        """Files that would be submitted (path relative to the outputs root -> text). Writes nothing and asks nobody."""
+        """Files that would be submitted (path relative to the outputs root -> text); writes nothing, sends nothing."""
 
 
 @runtime_checkable
 class Distant(Detachable, Protocol):
-    """A launcher that keeps the outputs elsewhere."""
+    """A launcher whose outputs are not on this machine."""
 
     def fetch_directories(self, names: Sequence[str]) -> list[str]:
-        """Bring these directories (relative to the outputs root) here; returns those that are there."""
+        """Copies these directories (relative to the outputs root) to this machine; returns those that exist."""

@@ -1,4 +1,4 @@
-"""Holds a checkout of a trainer's sources against the commit that xp's rendering was proven with."""
+"""Compares a checkout of a trainer's sources with the commit that xp's rendering was tested with."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def commit_of(checkout: Path) -> str | None:
-    """The commit that is checked out; None where git does not say."""
+    """The commit of a checkout; None if git does not report it."""
     command = ["git", "-C", str(checkout), "rev-parse", "HEAD"]
     try:
         run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
@@ -19,11 +19,11 @@ def commit_of(checkout: Path) -> str | None:
 
 
 def differing(commits: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> Iterator[str]:
-    """One sentence for each checkout that is not at its pinned commit: what is there, what is wanted, the ways out.
+    """One sentence for each checkout that is not at its pinned commit: found, expected, and remedies.
 
     Args:
         commits: variable that names a checkout -> its pinned commit (`backend.commits`).
-        environ: where the variables are. One that is not set is left to whoever needs it.
+        environ: environment with the variables; variables that are not set are not checked.
     """
     for variable, pin in commits.items():
         checkout = Path(environ.get(variable, ""))

@@ -1,4 +1,4 @@
-"""`launcher=NAME` -> the launcher."""
+"""Makes the launcher for `launcher=NAME`."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from xp.spec.place import LauncherSpec
 
 
 def make_launcher(spec: LauncherSpec, outputs: Path) -> Launcher:
-    """The one that the spec names, for runs below this outputs root.
+    """The spec's launcher, for runs below this outputs root.
 
     Args:
         spec: the launcher's section.
         outputs: the outputs root.
 
     Raises:
-        XpError: a plugin's launcher cannot be imported, or cannot detach and is to.
+        XpError: a plugin's launcher cannot be imported, or does not support `detach`.
     """
     module: LauncherModule = load(Kind.LAUNCHER, spec.name, needs=("make_launcher", "limit"))
     launcher = module.make_launcher(spec, outputs)

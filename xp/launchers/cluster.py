@@ -1,4 +1,4 @@
-"""Common parts of launchers that submit jobs to a cluster: the job spec, its secrets, and no second submission."""
+"""Common parts of launchers for clusters: the job spec, its secrets, and protection from double submission."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ def place_job_spec(
     """Writes a stage's files, its secrets and its job spec; returns the path of the job spec.
 
     Args:
-        stage: to be run.
-        context: where it belongs.
-        spec: the launcher's.
-        extra: secrets that pass though nobody declared them (`HF_TOKEN`, what `XP_PASS_ENV` names).
+        stage: the stage to run.
+        context: its run and attempt.
+        spec: the launcher's section.
+        extra: secrets that are passed without a declaration (`HF_TOKEN`, variables in `XP_PASS_ENV`).
         prints: whether the job's standard output is read.
-        spread: how the program is started on several nodes, or in a container; None: as it is, on one.
+        spread: start of the program on several nodes, or in a container; None: directly, on one node.
     """
     write_files(stage.job.files, context.outputs)
-    if spread is not None and spread.is_contained:  # the image holds what the lock would
+    if spread is not None and spread.is_contained:  # the image has the packages instead of the lock
         stage = replace(stage, job=replace(stage.job, runtime=replace(stage.job.runtime, lock=None)))
     values = {**extra, **context.secrets}
     file = spec.secrets_file
@@ -71,14 +71,14 @@ def place_job_spec(
 def spread_of(
     job: Job, by: str, *, ray_token: str | None = None, srun: Sequence[str] = (), container: Sequence[str] = ()
 ) -> Spread | None:
-    """Way in which a job's program is started on its nodes; None: as it is, on its one node.
+    """Start of a job's program on its nodes; None: directly, on its one node.
 
     Args:
-        job: to be run.
+        job: the job to run.
         by: `srun` or `ray`.
-        ray_token: file of the token of the Ray cluster that it needs; None: it needs none.
-        srun: options that put it into a container.
-        container: words that put it into one.
+        ray_token: file with the token of the Ray cluster that it needs; None: it needs no Ray.
+        srun: options of srun for a container.
+        container: command prefix for a container.
     """
     needs = job.resources
     if needs.num_nodes == 1 and not srun and not container:
@@ -88,7 +88,7 @@ def spread_of(
 
 
 def read_launches(directory: Path) -> list[Launch] | None:
-    """Submissions recorded in a directory; None: none is known."""
+    """Submissions recorded in a directory; None: there are none."""
     file = directory / SUBMITTED
     if not file.exists():
         return None
@@ -104,22 +104,22 @@ def read_launches(directory: Path) -> list[Launch] | None:
 
 
 def write_launches(directory: Path, launches: Sequence[Launch]) -> None:
-    """Put on record what the cluster has taken."""
+    """Record submissions that the cluster accepted."""
     write_atomically(directory / SUBMITTED, json.dumps([asdict(launch) for launch in launches], indent=2) + "\n")
 
 
 def identity(stage: Stage, context: Context) -> str:
-    """The name under which a cluster knows a stage: the same for every submission of it, and for no other stage's."""
+    """Name of a stage on a cluster; unique, and the same for every submission of the stage."""
     place = text_digest(str(context.outputs))[:8]
     return f"xp-{context.run_id}-{context.attempt}-{stage.name}-{place}"
 
 
 def inherited(context: Context, *more: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Variables of this process that a job gets: those that a cluster may record, and those that it may not.
+    """Variables of this process for a job: those that a cluster may record, and secret ones.
 
     Args:
-        context: its withheld names and the values of its secrets do not pass here.
-        more: names that pass beside the list.
+        context: names in `withheld` and values of its secrets are excluded.
+        more: names that are passed in addition to the list.
     """
     environ = {name: value for name, value in os.environ.items() if name not in context.withheld}
     plain, hidden = passed(environ, (*STAGE_TOKENS, *more))
@@ -128,10 +128,10 @@ def inherited(context: Context, *more: str) -> tuple[dict[str, str], dict[str, s
 
 
 def ask(argv: Sequence[str], *, timeout_s: float, environ: Mapping[str, str] | None = None) -> str:
-    """Run a cluster's own program and return what it printed.
+    """Runs a cluster's own program and returns its output.
 
     Raises:
-        XpError: RUNTIME where it is absent, fails, or does not answer in time (`TimedOut`).
+        XpError: RUNTIME if it is missing, fails, or does not answer in time (`TimedOut`).
     """
     try:
         run = subprocess.run(
@@ -148,4 +148,4 @@ def ask(argv: Sequence[str], *, timeout_s: float, environ: Mapping[str, str] | N
 
 
 class TimedOut(XpError):
-    """Nobody knows whether what was asked for was done."""
+    """A program did not answer in time; it may have executed the command."""

@@ -1,4 +1,4 @@
-"""Files that a run ships: those of the job, and a copy of the package from the beginning of the run."""
+"""Files that a run ships: the job's files, and a copy of the package as it was when the run began."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_MODULE_BYTES = 50_000_000
 
 
 def write_files(files: Mapping[str, str], outputs: Path) -> None:
-    """Write a job's files below the outputs root; one that is there with other content is never replaced."""
+    """Writes a job's files below the outputs root; raises XpError for an existing file with other content."""
     for name, text in files.items():
         path = inside(outputs, name)
         if not path.exists():
@@ -28,7 +28,7 @@ def write_files(files: Mapping[str, str], outputs: Path) -> None:
 
 
 def inside(outputs: Path, name: str) -> Path:
-    """The path of a name below the outputs root; raises XpError(RUN_DIR) for one that leads out of it."""
+    """The path of a name below the outputs root; raises XpError(RUN_DIR) for a path outside it."""
     parts = PurePosixPath(name).parts
     is_plain = bool(parts) and not name.startswith("/") and ".." not in parts and "\0" not in name
     path = outputs / name
@@ -38,15 +38,15 @@ def inside(outputs: Path, name: str) -> Path:
 
 
 def copy_package(target: Path, package: Path = PACKAGE) -> None:
-    """Copy the package, so that the code that ran is the code on record and a later edit changes no running job."""
+    """Copies the package, so that the code is recorded and later edits do not affect running jobs."""
     shutil.copytree(package, target / package.name, ignore=_left_out)
 
 
 def locate_modules(names: Sequence[str]) -> tuple[Path, ...]:
-    """Directories of the user's own top-level modules, and of plugins. Other installed packages are not copied.
+    """Directories of the user's own top-level modules and of plugins; other installed packages are not copied.
 
     Raises:
-        XpError: CONFIG for one that is not found; RESOURCE for a directory that is more than code.
+        XpError: CONFIG for a module that is not found; RESOURCE for a directory that is too large for code.
     """
     places = tuple(place for name in dict.fromkeys(names) if (place := _origin(name)) is not None)
     for place in places:
@@ -60,7 +60,7 @@ def locate_modules(names: Sequence[str]) -> tuple[Path, ...]:
 
 
 def copy_modules(places: Sequence[Path], target: Path) -> None:
-    """Copy the user's own modules beside the package."""
+    """Copies the user's own modules beside the package."""
     for place in places:
         if place.is_file():
             shutil.copy(place, target / place.name)
@@ -69,7 +69,7 @@ def copy_modules(places: Sequence[Path], target: Path) -> None:
 
 
 def _origin(name: str) -> Path | None:
-    """Directory of the user's module; None for a module that is installed or belongs to xp."""
+    """Directory of a user's module; None for a module that is installed or part of xp."""
     spec = find_spec(name)
     if spec is None or (spec.origin is None and not spec.submodule_search_locations):
         raise XpError(f"{name}: no such module; xp looks on PYTHONPATH and in the current directory", ExitCode.CONFIG)

@@ -1,4 +1,4 @@
-"""A job that runs elsewhere, seen through the files that it writes below the outputs root."""
+"""Follows a job on another machine by the files that it writes below the outputs root."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from xp.launchers.node.job_spec import read_result
 from xp.launchers.node.log import plain
 
 LOOK_S = 0.3
-"""Between looks at the log and the result."""
+"""Seconds between two reads of the log and the result."""
 ASK_S = 3.0
-"""Between questions to the cluster."""
+"""Seconds between two requests to the cluster."""
 PATIENCE_S = 10.0
-"""Seconds until a result becomes visible after the cluster reported the end of the job (network filesystems)."""
+"""Seconds until a result is visible after the cluster reported the job's end (network filesystems)."""
 STOPPED_S = 2.0
-"""The same, of a job that was stopped and leaves none."""
+"""The same for a job that was stopped, which writes no result."""
 
 
 class Tail:
-    """The text that was added to a file since the last look."""
+    """Reads the text that was added to a file since the last read."""
 
     def __init__(self, file: Path, position: int = 0) -> None:
         self._file = file
@@ -51,9 +51,9 @@ def follow(directory: Path, ended: Callable[[], int | None], explain: Callable[[
 
     Args:
         directory: the stage's.
-        ended: asks the cluster: None while the job is queued or runs, else the code to assume where it left no result.
-        explain: what the cluster has to say about a job that left no result; goes to the log.
-        echo: takes the log's lines, which the job has redacted.
+        ended: queries the cluster: None while the job is queued or running, else the exit code if there is no result.
+        explain: returns the cluster's message on a job without a result, for the log.
+        echo: receives the log's lines, which the job has redacted.
     """
     tail = Tail(directory / "log.txt")
     asked = time.monotonic()
@@ -80,6 +80,6 @@ def follow(directory: Path, ended: Callable[[], int | None], explain: Callable[[
 
 
 def echo_new(tail: Tail, echo: Echo) -> None:
-    """Echo what came since the last look."""
+    """Passes on the text that was added since the last read."""
     if text := tail.read():
         echo(plain(text))

@@ -1,4 +1,4 @@
-"""Names what a launcher cannot give any job, from the plan alone: found while planning, and again before a launch."""
+"""Finds jobs that a launcher can never run, from the plan alone; used in planning and again before a launch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from xp.spec.place import LauncherSpec
 
 
 def check_limits(spec: LauncherSpec, stages: Sequence[Stage]) -> None:
-    """Raise XpError(PLAN) with one sentence for each kind of job that this launcher cannot run anywhere."""
+    """Raises XpError(PLAN) with one sentence for each kind of job that this launcher can never run."""
     module: LauncherModule = load(Kind.LAUNCHER, spec.name, needs=("make_launcher", "limit"))
     beyond = dict.fromkeys(said for stage in stages if (said := module.limit(spec, stage)) is not None)
     if beyond:
@@ -20,7 +20,7 @@ def check_limits(spec: LauncherSpec, stages: Sequence[Stage]) -> None:
 
 
 def needs_one_node(stage: Stage, has: str) -> str | None:
-    """The sentence for a job of several nodes, where a launcher gives one; `has`: what it gives, in words."""
+    """The sentence for a job of several nodes on a launcher with one; `has` describes what the launcher provides."""
     num_nodes = stage.job.resources.num_nodes
     if num_nodes == 1:
         return None
@@ -31,5 +31,5 @@ def needs_one_node(stage: Stage, has: str) -> str | None:
 
 
 def asks_itself(job: Job) -> bool:
-    """Returns whether a job's program requests its accelerators from Ray itself."""
+    """Returns whether a job's program itself requests its accelerators from Ray."""
     return "ray" in job.runtime.packages

@@ -1,4 +1,4 @@
-"""`launcher=local`: each stage is a process of this machine, under a guard, watched until its end."""
+"""`launcher=local`: each stage is a process of this machine, run by a guard process."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from xp.spec.place import LauncherSpec
 
 TREE_LOCK = ".tree.lock"
 TREE_PATIENCE_S = 10.0
-"""Seconds beyond its grace period that the process tree of an earlier attempt may take to end."""
+"""Seconds beyond the grace period that an earlier attempt's process tree may take to end."""
 
 
 def make_launcher(spec: LauncherSpec, outputs: Path) -> LocalLauncher:
-    """As xp.launchers.base.LauncherModule has it."""
+    """See xp.launchers.base.LauncherModule."""
     del outputs
     return LocalLauncher(spec.grace_s)
 
 
 def limit(spec: LauncherSpec, stage: Stage) -> str | None:
-    """As xp.launchers.base.LauncherModule has it."""
+    """See xp.launchers.base.LauncherModule."""
     return needs_one_node(stage, f"launcher={spec.name} has this machine alone")
 
 
@@ -51,7 +51,7 @@ class _Running:
 
 
 class LocalLauncher:
-    """One process tree a stage. Only its guard ever signals it."""
+    """One process tree per stage; only its guard sends signals to it."""
 
     name = "local"
     is_here = True
@@ -63,7 +63,7 @@ class LocalLauncher:
         self._gpus = Gpus()
 
     def check(self, stages: Sequence[Stage], context: Context) -> None:
-        """Packages and interpreters; accelerators are taken here, and kept as long as the launcher lives."""
+        """Checks packages and interpreters; reserves accelerators for the launcher's lifetime."""
         del context
         for stage in stages:
             if (said := needs_one_node(stage, "launcher=local has this machine alone")) is not None:
@@ -130,10 +130,10 @@ class LocalLauncher:
             os.write(process.stdin.fileno(), b"K" if now else b"T")
 
     def close(self, context: Context) -> None:
-        """Nothing outlives a stage; accelerators are kept for the next attempt."""
+        """Does nothing: no process outlives a stage, and accelerators are kept for the next attempt."""
 
     def _hold_tree(self, context: Context) -> int:
-        """A lock that is the tree's: a supervisor that was killed leaves it held until its job is gone."""
+        """Takes the process tree's lock; after a killed supervisor it stays locked until its job has ended."""
         file = (context.outputs / context.directory).parent / TREE_LOCK
         hold = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         end = time.monotonic() + self._grace_s + TREE_PATIENCE_S
@@ -177,7 +177,7 @@ class LocalLauncher:
 
 
 def sweep(key: str) -> None:
-    """Kill what is left of a launch whose guard was killed: processes that carry its key in their environment."""
+    """Kills the remaining processes of a launch whose guard was killed, found by the key in their environment."""
     import psutil
 
     for process in psutil.process_iter():
@@ -187,7 +187,7 @@ def sweep(key: str) -> None:
 
 
 def _screen() -> Mapping[str, str]:
-    """The job has a pipe, its reader a terminal: let libraries draw as they would there."""
+    """Variables that make libraries draw progress bars as on a terminal, although the job's output is a pipe."""
     size = os.get_terminal_size(sys.stdout.fileno()) if sys.stdout.isatty() else os.terminal_size((80, 24))
     return {
         "COLUMNS": str(size.columns),

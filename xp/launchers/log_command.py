@@ -1,4 +1,4 @@
-"""The log of a stage that a service's own client follows (`modal app logs`, `sky jobs logs`), copied to the run's."""
+"""Copies a stage's log from a service's client (`modal app logs`, `sky jobs logs`) to the run's log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from xp.launchers.node.pipe import drain
 from xp.security.secrets import Redactor
 
 QUIET_S = 15.0
-"""Seconds that the last lines of a log may take after the stage is over."""
+"""Seconds that the last lines of a log may take after the stage's end."""
 
 
 def follow_until_over(
@@ -25,14 +25,14 @@ def follow_until_over(
     poll: Callable[[], int | None],
     ask_s: float,
 ) -> int:
-    """Returns the stage's exit code.
+    """Follows a stage's log to its end; returns the stage's exit code.
 
     Args:
-        command: prints the log, and goes on while there is more.
-        log: where it is appended, redacted.
-        redactor: of the run's secrets.
-        echo: shows lines on the screen.
-        poll: the exit code; None while the stage is not over.
+        command: command that prints the log and follows it.
+        log: file to which the redacted log is appended.
+        redactor: redactor of the run's secrets.
+        echo: receives lines for the screen.
+        poll: returns the exit code; None while the stage is running.
         ask_s: seconds between two calls of `poll`.
     """
     log.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
 """`launcher=modal`: each stage is a function of a generated app; the outputs root is a volume.
 
-Everything goes through Modal's own command. The call is spawned, so that it outlives the client, and how it ended is a
-file on the volume: a call that a client waits for would be cancelled with the client.
+All requests use Modal's own command. The call is spawned, so that it outlives the client, and its result is a file on
+the volume: a call that a client waits for would be cancelled with the client.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from xp.spec.place import LauncherSpec
 
 ANSWER_S = 120.0
 SUBMIT_S = 3600.0
-"""The first submission builds the image."""
+"""Seconds that a submission may take; the first one builds the image."""
 ASK_S = 10.0
 
 
 def make_launcher(spec: LauncherSpec, outputs: Path) -> ModalLauncher:
-    """As xp.launchers.base.LauncherModule has it."""
+    """See xp.launchers.base.LauncherModule."""
     return ModalLauncher(spec, outputs)
 
 
 def limit(spec: LauncherSpec, stage: Stage) -> str | None:
-    """As xp.launchers.base.LauncherModule has it."""
+    """See xp.launchers.base.LauncherModule."""
     try:
         modal_app.check_job(stage.name, stage.job, spec)
     except XpError as error:
@@ -53,7 +53,7 @@ def limit(spec: LauncherSpec, stage: Stage) -> str | None:
 
 
 class ModalLauncher:
-    """One app a stage; one for all stages of a run that is left to Modal."""
+    """One app per stage; one app for all stages of a detached run."""
 
     name = "modal"
     is_here = False
@@ -66,7 +66,7 @@ class ModalLauncher:
         self._redactor = Redactor()
 
     def check(self, stages: Sequence[Stage], context: Context) -> None:
-        """Modal's client, and whether Modal has what the stages need; nobody is asked over the network."""
+        """Checks Modal's client, and whether Modal supports the stages' needs, without network requests."""
         if _program() is None:
             raise XpError(
                 f"launcher=modal needs Modal's client: {sys.executable} -m pip install modal==1.6.4, then modal setup",
@@ -80,22 +80,22 @@ class ModalLauncher:
         return self._submit([(stage, context)], context.outputs / context.directory / stage.name)[0]
 
     def submit_all(self, stages: Sequence[tuple[Stage, Context]]) -> list[Launch]:
-        """One app whose functions follow each other."""
+        """Submits one app with a chain of functions."""
         if not stages:
             return []
         context = stages[0][1]
         return self._submit(stages, context.outputs / context.directory)
 
     def wait(self, launch: Launch, echo: Echo) -> int:
-        """Follow Modal's log of the app until the result is on the volume, then bring the small results here."""
+        """Follows Modal's log of the app until the result is on the volume, then copies the small results here."""
         command = [*_modal(), "app", "logs", launch.native_id, "--follow"]
         log = self._outputs / launch.log
         code = follow_until_over(command, log, self._redactor, echo, lambda: self.poll(launch), ASK_S)
-        self._bring(launch, leave=("log.txt",))  # written here from Modal's own log
+        self._bring(launch, leave=("log.txt",))  # written locally from Modal's own log
         return code
 
     def poll(self, launch: Launch) -> int | None:
-        """The exit code; None while the app runs, or while nobody answers."""
+        """The exit code; None while the app is running, or if Modal does not answer."""
         directory = str(Path(launch.log).parent)
         if (text := self._read(f"{directory}/{RESULT}")) is not None:
             with suppress(ValueError, KeyError, TypeError):
@@ -107,7 +107,7 @@ class ModalLauncher:
         return 128 + 15 if self._read(f"{directory}/{RESULT}") is None else self.poll(launch)
 
     def cancel(self, launch: Launch, *, now: bool = False) -> None:
-        """Modal stops an app in one way."""
+        """Stops the app; Modal has only one way to stop, so `now` has no effect."""
         del now
         subprocess.Popen(
             [*_modal(), "app", "stop", "--yes", launch.native_id],
@@ -117,19 +117,19 @@ class ModalLauncher:
         )
 
     def close(self, context: Context) -> None:
-        """The values are in Modal's Secret, which is the user's."""
+        """Does nothing: the secrets' values are in the user's own Modal Secret."""
 
     def fetch(self, launch: Launch) -> None:
         self._bring(launch)
 
     def fetch_directories(self, names: Sequence[str]) -> list[str]:
-        """Bring whole directories from the volume, in the place of what came before; returns those that are there.
+        """Copies directories from the volume, replacing earlier copies; returns those that exist.
 
         Args:
-            names: relative to the outputs root, here and on the volume.
+            names: paths relative to the outputs root, here and on the volume.
 
         Raises:
-            XpError: RUNTIME where Modal's client fails.
+            XpError: RUNTIME if Modal's client fails.
         """
         brought = []
         for name in names:
@@ -137,7 +137,7 @@ class ModalLauncher:
             if name not in self._names(str(Path(name).parent), kinds=("dir",)):
                 continue
             place.parent.mkdir(parents=True, exist_ok=True)
-            # Whole or not at all; and Modal's --force empties what it writes into.
+            # Atomic, and needed because Modal's --force empties its target directory.
             with tempfile.TemporaryDirectory(dir=place.parent, prefix=".fetch-") as fresh:
                 ask([*_modal(), "volume", "get", str(self._spec.volume), name, fresh], timeout_s=SUBMIT_S)
                 if place.is_dir() and not place.is_symlink():
@@ -147,11 +147,11 @@ class ModalLauncher:
         return brought
 
     def _bring(self, launch: Launch, leave: Sequence[str] = ()) -> None:
-        """Copy what lies in a stage's directory on the volume, and the run's metrics, to this machine."""
+        """Copies a stage's directory on the volume, and the run's metrics, to this machine."""
         directory = Path(launch.log).parent
         run = Path(*directory.parts[:2])
         for name in (*self._names(str(directory)), f"{run}/metrics.jsonl"):
-            place = inside(self._outputs, name)  # the volume is not this machine's, and its names are not xp's
+            place = inside(self._outputs, name)  # names on the volume are not trusted
             if place.name in (JOB_SPEC, modal_app.APP_FILE, SUBMITTED, *leave):
                 continue
             if (text := self._read(name, binary=True)) is not None:
@@ -159,7 +159,7 @@ class ModalLauncher:
                 place.write_bytes(text)
 
     def preview(self, stages: Sequence[tuple[Stage, Context]]) -> Mapping[str, str]:
-        """Each app; one for all stages of a run that is left."""
+        """Text of each app; of one app for all stages of a detached run."""
         if self._spec.detach:
             return {f"{stages[0][1].directory}/{modal_app.APP_FILE}": self._app(stages)}
         return {f"{its.directory}/{one.name}/{modal_app.APP_FILE}": self._app([(one, its)]) for one, its in stages}
@@ -191,8 +191,8 @@ class ModalLauncher:
         return launches
 
     def _place(self, stage: Stage, context: Context) -> None:
-        """Write what the app takes into the image: the job spec, and the lock's files."""
-        write_files(stage.job.files, context.outputs)  # the run's directory is complete here too
+        """Writes the files that the app adds to the image: the job spec, and the lock's files."""
+        write_files(stage.job.files, context.outputs)  # so that the run's directory is complete on this machine too
         job_spec = make_job_spec(
             stage,
             context,
@@ -227,7 +227,7 @@ class ModalLauncher:
         return match.group(1)
 
     def _find(self, name: str) -> str | None:
-        """An app of this name that runs, or did lately."""
+        """Id of a running or recent app of this name; None: there is none."""
         for app in self._apps():
             if app.get("description") == name:
                 return app.get("app_id")
@@ -256,7 +256,7 @@ class ModalLauncher:
         return []
 
     def _read(self, name: str, *, binary: bool = False) -> Any:
-        """A file of the volume; None where it is not there, or nobody answers."""
+        """Content of a file on the volume; None if it does not exist, or Modal does not answer."""
         argv = [*_modal(), "volume", "get", str(self._spec.volume), name, "-"]
         try:
             run = subprocess.run(argv, capture_output=True, timeout=ANSWER_S, stdin=subprocess.DEVNULL)

@@ -1,4 +1,4 @@
-"""Stages -> the text of a Modal app: what launcher=modal submits, written so that a person can read and rerun it."""
+"""Stages -> the text of a Modal app, which launcher=modal submits and a person can read and run again."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from xp.tracking.base import NodeTracking
 
 APP_FILE = "modal_app.py"
 LOCKS = "environment"
-"""Beside the job spec: copies of the lock's files."""
+"""Directory beside the job spec with copies of the lock's files."""
 MOUNT = "/outputs"
-"""Path of the volume in a container: its outputs root."""
+"""Path of the volume in a container, which is its outputs root."""
 CODE = "/xp/code"
 JOB_SPECS = "/xp/jobs"
 COMMIT_S = 30
-"""Between commits of the volume."""
+"""Seconds between commits of the volume."""
 
 GPUS = {
     "t4": "T4",
@@ -32,13 +32,13 @@ GPUS = {
     "l40s": "L40S",
     "a100-40gb": "A100-40GB",
     "a100-80gb": "A100-80GB",
-    "h100": "H100!",  # without the mark Modal may give an H200, which is another experiment
+    "h100": "H100!",  # without the `!` Modal may provide an H200, which would change the experiment
     "h200": "H200",
     "b200": "B200",
 }
-"""xp's names -> Modal's (modal.com/docs/guide/gpu); its client takes any word, and only its server refuses one."""
+"""xp's names -> Modal's (modal.com/docs/guide/gpu); only Modal's server checks them, not its client."""
 MAX_GPUS = {"A10": 4}
-"""Per container; 8 of any other."""
+"""Largest number of GPUs per container; 8 for other GPUs."""
 
 HEAD = '''\
 """{title}, as xp submitted it: modal run --detach {file}"""
@@ -129,28 +129,28 @@ def main() -> None:
 
 @dataclass(frozen=True)
 class Part:
-    """A stage of the app."""
+    """One stage of the app."""
 
     stage: str
     job: Job
     job_spec: Path
-    """On this machine."""
+    """Path of the job spec on this machine."""
     code: Path
-    """Parent of the copied package, on this machine."""
+    """Parent directory of the copied package, on this machine."""
     tracking: NodeTracking | None = None
 
 
 def part_of(stage: Stage, context: Context) -> Part:
-    """A stage of the app, with its files where `ModalLauncher` puts them."""
+    """Makes the app's part of a stage, with the paths that `ModalLauncher` uses."""
     job_spec = context.outputs / context.directory / stage.name / JOB_SPEC
     return Part(stage.name, stage.job, job_spec, context.outputs / context.code, tracking_of(stage, context))
 
 
 def app_text(title: str, name: str, parts: Sequence[Part], spec: LauncherSpec) -> str:
-    """The app of one stage, or of several that follow each other.
+    """Text of the app of one stage, or of a chain of stages.
 
     Raises:
-        XpError: PLAN, SECRET as `check_job` does.
+        XpError: PLAN or SECRET, as `check_job` does.
     """
     names = [function_name(part.stage) for part in parts]
     head = HEAD.format(
@@ -169,7 +169,7 @@ def app_text(title: str, name: str, parts: Sequence[Part], spec: LauncherSpec) -
 
 
 def check_job(stage: str, job: Job, spec: LauncherSpec) -> None:
-    """Raise XpError for what Modal lacks: PLAN for nodes and accelerators, SECRET for secrets without a name there."""
+    """Raises XpError if Modal cannot run the job: PLAN for nodes and accelerators, SECRET without a Modal Secret."""
     if job.resources.num_nodes > 1:
         raise XpError(
             f"stage {stage} needs {job.resources.num_nodes} nodes; launcher=modal gives a stage one container:"
@@ -196,7 +196,7 @@ def check_job(stage: str, job: Job, spec: LauncherSpec) -> None:
 
 
 def check_trackers(tracking: NodeTracking | None, spec: LauncherSpec) -> None:
-    """Raise XpError(SECRET) for a tracker whose key the containers have no Modal Secret for."""
+    """Raises XpError(SECRET) for a tracker whose key is in no Modal Secret."""
     if tracking is not None and tracking.secrets and spec.secret_name is None:
         raise XpError(
             f"tracking={','.join(tracking.names)}: the container tells it, with {', '.join(tracking.secrets)} of a"
@@ -207,7 +207,7 @@ def check_trackers(tracking: NodeTracking | None, spec: LauncherSpec) -> None:
 
 
 def gpu_string(resources: Resources) -> str | None:
-    """Modal's word for a stage's accelerators; raises XpError(PLAN) for one that it has not."""
+    """Modal's name of a stage's accelerators; raises XpError(PLAN) for an accelerator that Modal lacks."""
     if resources.accelerator == "cpu" or not resources.num_accelerators:
         return None
     gpu = GPUS.get(resources.accelerator)
@@ -223,12 +223,12 @@ def gpu_string(resources: Resources) -> str | None:
 
 
 def function_name(stage: str) -> str:
-    """A stage's name as a Python name."""
+    """A stage's name as a Python identifier."""
     return "stage_" + re.sub(r"\W", "_", stage)
 
 
 def quoted(text: str) -> str:
-    """A Python literal of a text, on one line whatever is in it."""
+    """A text as a Python literal on one line."""
     return ascii(text)
 
 
@@ -247,7 +247,7 @@ def _function(part: Part, spec: LauncherSpec) -> str:
         cpu=float(resources.num_cpus),
         memory_mb=round(resources.memory_gb * 1024),
         timeout_s=spec.timeout_s,
-        # A stage that fails says so by its result; what raises is a time limit or a machine. Where somebody waits,
+        # A failed stage returns a result; exceptions come from a time limit or a failed machine. With a supervisor,
         # the run begins a new attempt instead.
         retries=spec.max_restarts if spec.detach else 0,
         mount=quoted(MOUNT),

@@ -1,4 +1,4 @@
-"""A stage's image on Modal: the locked packages in layers of their own, which hold nothing of a run and so are kept."""
+"""A stage's image on Modal: locked packages are in separate layers, which are independent of runs and so are cached."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ PYTHON = "3.12"
 """Python version of images that are made from a lock."""
 LOCKED = "--require-hashes --no-deps"
 BY_ADDRESS = "--no-deps"
-"""A wheel's address ends in its hash."""
+"""Option for wheels by URL; the URL ends with the wheel's hash."""
 
 
 def lock_of(job: Job) -> RuntimeLock | None:
-    """Lock that the stage's Python is made from; None if the spec names an image that holds it.
+    """Lock of the stage's Python; None if the spec names an image that has it.
 
     Raises:
-        XpError: PLAN where no lock holds what the job imports.
+        XpError: PLAN if no lock has the job's imports.
     """
     if job.runtime.image is not None:
         return None
@@ -36,12 +36,12 @@ def lock_of(job: Job) -> RuntimeLock | None:
 
 
 def image_text(job: Job, spec: LauncherSpec, locks: Path) -> str:
-    """The image as an expression of Modal's.
+    """The image as a Python expression of Modal's API.
 
     Args:
-        job: the stage's.
-        spec: the launcher's.
-        locks: directory that holds a copy of the lock's files.
+        job: the stage's job.
+        spec: the launcher's section.
+        locks: directory with a copy of the lock's files.
     """
     lock = lock_of(job)
     if lock is None:
@@ -59,7 +59,7 @@ def image_text(job: Job, spec: LauncherSpec, locks: Path) -> str:
 
 
 def _given(job: Job) -> str:
-    """An image that has the trainer; where that comes as checkouts, xp's own needs are added."""
+    """Expression of an image with the trainer; for a trainer in checkouts, with xp's requirements added."""
     runtime = job.runtime
     layers = [f"modal.Image.from_registry({runtime.image!a})"]
     if runtime.project is not None:

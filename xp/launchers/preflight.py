@@ -1,4 +1,4 @@
-"""Checks that this machine can run a job, before anything is created, with the way to repair it."""
+"""Checks that this machine can run a job, before anything is created; faults say how to fix them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ print(json.dumps([found, {name: version(name) for name in packages}, "%d.%d.%d" 
 
 
 def check_machine(stages: Sequence[Stage]) -> None:
-    """Raise XpError(RUNTIME) for a missing interpreter or module; each interpreter is asked once."""
+    """Raises XpError(RUNTIME) for a missing interpreter or module; each interpreter is started once."""
     wanted: dict[str, dict[str, str]] = {}
     for stage in stages:
         modules = wanted.setdefault(interpreter(stage.job.runtime), {})
@@ -48,7 +48,7 @@ def check_machine(stages: Sequence[Stage]) -> None:
 
 
 def interpreter(runtime: Runtime) -> str:
-    """The Python that `python` in a job's argv stands for."""
+    """Path of the interpreter for `python` in a job's argv."""
     if runtime.python is not None:
         path = shutil.which(os.path.expanduser(runtime.python))
         if path is None:
@@ -66,7 +66,7 @@ def interpreter(runtime: Runtime) -> str:
 
 
 def project(runtime: Runtime) -> Path | None:
-    """The checkout that the runtime names, if it names one."""
+    """Path of the runtime's checkout; None if it has none."""
     if runtime.project is None:
         return None
     value = os.environ.get(runtime.project) or checkouts(runtime).get(runtime.project, "")
@@ -82,7 +82,7 @@ def project(runtime: Runtime) -> Path | None:
 
 
 def checkouts(runtime: Runtime, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Variables of checkouts that `install` made and that nobody has set."""
+    """Variable -> path of checkouts that `install` made, for variables that are not set."""
     made = installed_checkouts(runtime.checkouts)
     return {variable: place for variable, place in made.items() if not environ.get(variable)}
 
@@ -90,10 +90,10 @@ def checkouts(runtime: Runtime, environ: Mapping[str, str] = os.environ) -> dict
 def probe(
     python: str, modules: Sequence[str], packages: Sequence[str]
 ) -> tuple[Mapping[str, bool], Mapping[str, str | None], str]:
-    """Ask an interpreter, without importing anything: which modules it can find, its versions of packages, its own."""
+    """Returns which modules an interpreter can find, its packages' versions, and its own version; imports nothing."""
     question = json.dumps([list(modules), list(packages)])
     try:
-        # -P: what lies in the current directory is not what the job will find.
+        # -P: the job does not find modules of the current directory.
         run = subprocess.run(
             [python, "-P", "-c", _PROBE, question] if python == sys.executable else [python, "-c", _PROBE, question],
             capture_output=True,

@@ -1,8 +1,8 @@
 """`launcher=ray`: each stage is a Ray job, by the official client, on nodes that see the outputs root.
 
-The package that the run copied travels as the job's working directory, so that Ray's own workers import it too. A job
-that needs the module `ray` asks the cluster for its accelerators itself (placement groups), so nothing is reserved for
-it; for any other, Ray sets them aside. Nothing secret goes into a runtime environment, which Ray keeps in plain text.
+The run's copy of the package is uploaded as the job's working directory, so that Ray's workers import it too. A job
+that needs the module `ray` requests its accelerators itself (placement groups), so nothing is reserved for it; for
+other jobs, Ray reserves them. Runtime environments have no secrets, since Ray stores them as plain text.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from xp.spec.place import LauncherSpec
 HERE = "http://127.0.0.1:8265"
 """Default address of Ray's dashboard."""
 LOST_S = 300.0
-"""A cluster that has not answered for so long is gone, and its jobs with it."""
+"""Seconds without an answer after which a cluster and its jobs count as lost."""
 
 
 def make_launcher(spec: LauncherSpec, outputs: Path) -> RayLauncher:
-    """As xp.launchers.base.LauncherModule has it."""
+    """See xp.launchers.base.LauncherModule."""
     return RayLauncher(spec, outputs)
 
 
 def limit(spec: LauncherSpec, stage: Stage) -> str | None:
-    """As xp.launchers.base.LauncherModule has it."""
+    """See xp.launchers.base.LauncherModule."""
     return (
         needs_one_node(stage, "launcher.start_head=true starts a cluster of this machine alone")
         if spec.start_head
@@ -55,7 +55,7 @@ def limit(spec: LauncherSpec, stage: Stage) -> str | None:
 
 
 class RayLauncher:
-    """One Ray job a stage; one for all stages of a run that is left to the cluster."""
+    """One Ray job per stage; one job for all stages of a detached run."""
 
     name = "ray"
     is_here = True
@@ -69,7 +69,7 @@ class RayLauncher:
         self._answered = time.monotonic()
 
     def check(self, stages: Sequence[Stage], context: Context) -> None:
-        """The client; here, the jobs' modules; on a cluster, that it answers and is large enough."""
+        """Checks the client, and for this machine the jobs' modules, for a cluster its answer and its size."""
         try:
             import ray.job_submission  # noqa: F401
         except ImportError:
@@ -96,7 +96,7 @@ class RayLauncher:
         return self._submit([(stage, context)])[0]
 
     def submit_all(self, stages: Sequence[tuple[Stage, Context]]) -> list[Launch]:
-        """One job that runs the stages one after the other: Ray does not order jobs."""
+        """Submits one job that runs the stages in order, since Ray does not order jobs."""
         return self._submit(stages) if stages else []
 
     def wait(self, launch: Launch, echo: Echo) -> int:
@@ -104,7 +104,7 @@ class RayLauncher:
         return follow(directory, lambda: self._ended(launch), lambda: self._said(launch), echo)
 
     def poll(self, launch: Launch) -> int | None:
-        """The exit code; None while the job is queued or runs."""
+        """The exit code; None while the job is queued or running."""
         directory = (self._outputs / launch.log).parent
         if (result := read_result(directory)) is not None:
             return result.exit_code
@@ -113,10 +113,10 @@ class RayLauncher:
         return code if result is None else result.exit_code
 
     def fetch(self, launch: Launch) -> None:
-        """The job's files are below the outputs root."""
+        """Does nothing: the job's files are below the outputs root."""
 
     def cancel(self, launch: Launch, *, now: bool = False) -> None:
-        """Ray sends TERM, then KILL after the grace; asked from a thread, for its client waits."""
+        """Stops the job from a thread, since Ray's client waits; Ray sends TERM, and KILL after the grace period."""
         if now and self._head is not None:
             self._head.kill()
             return
@@ -129,7 +129,7 @@ class RayLauncher:
             self._head = None
 
     def preview(self, stages: Sequence[tuple[Stage, Context]]) -> Mapping[str, str]:
-        """Each Ray job, as the client is told of it; one for all stages of a run that is left."""
+        """The client's request for each Ray job; for one job of all stages of a detached run."""
         groups = [stages] if self._spec.detach else [[one] for one in stages]
         return {f"{group[0][1].directory}/{group[0][0].name}/ray_job.json": self._previewed(group) for group in groups}
 
@@ -184,7 +184,7 @@ class RayLauncher:
         secrets_file = config_of(specs[0], JobSpec.from_json).secrets_file
         try:
             client.submit_job(**self._request(native_id, jobs, specs, secrets_file, context))
-        except Exception as error:  # the client raises RuntimeError for whatever the server says
+        except Exception as error:  # the client raises RuntimeError for all errors of the server
             if self._is_taken(client, native_id):
                 return
             said = str(error).strip().splitlines() or [type(error).__name__]
@@ -239,7 +239,7 @@ class RayLauncher:
             )
 
     def _check_cluster(self, stages: Sequence[Stage]) -> None:
-        """Raise XpError(RUNTIME) for a cluster that does not answer, or could never run a stage."""
+        """Raises XpError(RUNTIME) for a cluster that does not answer, or can never run a stage."""
         try:
             status = self._client()._do_request("GET", "/api/cluster_status").json()["data"]["clusterStatus"]
             usage = status["loadMetricsReport"]["usage"]
@@ -266,12 +266,12 @@ class RayLauncher:
     def _ended(self, launch: Launch) -> int | None:
         try:
             info = _info(self._client(), launch.native_id)
-        except Exception:  # no answer is no news, for a while
+        except Exception:  # without an answer the state is unchanged, for a while
             is_lost = time.monotonic() - self._answered > LOST_S
             return 128 + 15 if is_lost or (self._head is not None and not self._head.is_alive) else None
         self._answered = time.monotonic()
         if info is None:
-            return 128 + 15  # the cluster was started anew and knows nothing of it
+            return 128 + 15  # the cluster was restarted and has no such job
         if not info.status.is_terminal():
             return None
         if str(info.status) == "STOPPED":
@@ -291,7 +291,7 @@ class RayLauncher:
 
 
 def _info(client: Any, native_id: str) -> Any | None:
-    """Ray's information on a job; None: it has none."""
+    """Ray's information about a job; None: it has no such job."""
     try:
         return client.get_job_info(native_id)
     except RuntimeError as error:

@@ -1,4 +1,5 @@
-"""A Ray cluster of this machine for one run: on 127.0.0.1, for whoever has its token, and gone with the supervisor."""
+"""A Ray cluster on this machine for one run: on 127.0.0.1, for processes with its token; it ends with the
+supervisor."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ GRACE_S = 10.0
 
 
 class RayHead:
-    """Started at once; `stop` ends it, and so does the end of this process."""
+    """The cluster, started at once; it ends by `stop` or with this process."""
 
     def __init__(self, *, num_cpus: int, gpus: tuple[str, ...], environ: Mapping[str, str]) -> None:
         self._directory = own_ray.make_directory()
@@ -37,7 +38,7 @@ class RayHead:
         ]
         variables = {
             **own_ray.variables(environ, self._directory),
-            # Ray gives each part of its dashboard 30 s, which a busy machine needs more than; the job API is one.
+            # Ray's default for each part of its dashboard, including the job API, is 30 s, too short on a busy machine.
             "RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT": str(START_S),
             **({"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {}),
         }
@@ -58,18 +59,18 @@ class RayHead:
         return self._process.poll() is None
 
     def kill(self) -> None:
-        """End every process of it without waiting for any; `stop` is still to be called."""
+        """Kills all its processes without waiting; `stop` must still be called."""
         assert self._process.stdin is not None
         with suppress(OSError):
             os.write(self._process.stdin.fileno(), b"K")
 
     def stop(self) -> None:
-        """End every process of the cluster and remove its files."""
+        """Ends all processes of the cluster and removes its files."""
         end_guarded(self._process, 2 * GRACE_S)
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def _wait(self) -> None:
-        """Until its dashboard can take a job; raises XpError(RUNTIME) with Ray's own words."""
+        """Waits until its dashboard accepts jobs; raises XpError(RUNTIME) with Ray's output."""
         end = time.monotonic() + START_S
         while time.monotonic() < end and self.is_alive:
             if self._answers():
@@ -93,7 +94,7 @@ class RayHead:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of 127.0.0.1 that nobody listens on now."""
+    """Free ports of 127.0.0.1."""
     held = [socket.socket() for _ in range(count)]
     try:
         for one in held:
@@ -105,7 +106,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def is_loopback(address: str) -> bool:
-    """Returns whether a URL is of this machine."""
+    """Returns whether a URL's host is this machine."""
     from urllib.parse import urlsplit
 
     host = urlsplit(address).hostname or ""

@@ -1,4 +1,5 @@
-"""Values for jobs that do not inherit them: a 0600 file a stage, outside the outputs, as long as its attempt lives."""
+"""Files with secret values for jobs that do not inherit them: one per stage, mode 0600, outside the outputs, removed
+with the attempt."""
 
 from __future__ import annotations
 
@@ -18,22 +19,22 @@ _FILE = re.compile(r"[0-9]+\..+\.(json|part|token)")
 
 
 def directory() -> Path:
-    """Directory of the secrets files; on a cluster, its nodes share the home directory."""
+    """Directory of the secrets files, in the home directory, which a cluster's nodes share."""
     return Path.home() / ".xp" / "secrets"
 
 
 def file_of(context: Context, stage: str) -> Path:
-    """The file of a stage; it may be there or not."""
+    """Path of a stage's file, which may not exist."""
     if not (is_name(context.run_id) and is_name(stage)):
         raise XpError(f"{context.run_id!r} and {stage!r} do not both name a directory", ExitCode.RUN_DIR)
     return directory() / context.run_id / f"{int(context.attempt)}.{stage}.json"
 
 
 def write(context: Context, stage: str, values: Mapping[str, str]) -> Path | None:
-    """Write the file that a stage's job reads; None where it needs none.
+    """Writes the file for a stage's job; returns None if it needs none.
 
     Raises:
-        XpError: RESOURCE where the outputs root holds the directory of secrets.
+        XpError: RESOURCE if the directory of secrets is inside the outputs root.
     """
     if not values:
         return None
@@ -50,7 +51,7 @@ def write(context: Context, stage: str, values: Mapping[str, str]) -> Path | Non
 
 
 def write_token(context: Context, stage: str) -> Path:
-    """Write the token of a Ray cluster that is made of the stage's nodes; one that is there stays."""
+    """Writes the token of a Ray cluster of the stage's nodes, unless it exists."""
     file = file_of(context, stage).with_suffix(".token")
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with suppress(FileExistsError):
@@ -60,12 +61,12 @@ def write_token(context: Context, stage: str) -> Path:
 
 
 def forget(context: Context) -> None:
-    """Remove every file of the run's secrets; nothing else, and never through a link."""
+    """Removes all files of the run's secrets; nothing else, and never through a link."""
     place = directory() / context.run_id
     if not is_name(context.run_id) or place.is_symlink() or not place.is_dir():
         return
     for file in place.iterdir():
         if _FILE.fullmatch(file.name) and (file.is_symlink() or file.is_file()):
             file.unlink(missing_ok=True)
-    with suppress(OSError):  # it holds what xp did not write
+    with suppress(OSError):  # the directory has files that xp did not write
         place.rmdir()

@@ -1,4 +1,4 @@
-"""INT, TERM and HUP, turned into an orderly end of the job that runs."""
+"""Converts INT, TERM and HUP to an orderly shutdown of the running job."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from xp.errors import ExitCode, XpError
 from xp.launchers.base import Launch, Launcher
 
 DEBOUNCE_S = 0.25
-"""Two INTs closer than this are one key press, forwarded twice by a wrapper."""
+"""Seconds within which two INTs count as one key press, forwarded twice by a wrapper."""
 HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Signals:
-    """While entered, a signal stops the job that runs, a second Ctrl-C kills it; without effect in other threads."""
+    """Context manager: a signal stops the running job, a second Ctrl-C kills it; no effect in other threads."""
 
     def __init__(self, run_id: str, resume: str) -> None:
         self.number: int | None = None
-        """The first signal that came."""
+        """The first signal; None: there was none."""
         self._run_id = run_id
         self._resume = resume
         self._received = 0.0
@@ -32,8 +32,8 @@ class Signals:
 
     def __enter__(self) -> Signals:
         if threading.current_thread() is threading.main_thread():
-            # An ignored HUP (nohup) stays ignored. An INT that a shell ignores for its background jobs does not: who
-            # sends it to a run wants the run to end.
+            # An ignored HUP (nohup) stays ignored. INT, which a shell ignores for its background jobs, does not: an INT
+            # sent to a run must end it.
             is_nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
             wanted = [number for number in HANDLED if not (number == signal.SIGHUP and is_nohup)]
             self._previous = {number: signal.signal(number, self._handle) for number in wanted}
@@ -45,7 +45,7 @@ class Signals:
 
     @contextmanager
     def stopping(self, launcher: Launcher, launch: Launch) -> Iterator[None]:
-        """Signals within stop this job; one that came just before does too."""
+        """Context manager: signals stop this job, including a signal from just before."""
         self._job = (launcher, launch)
         try:
             if self.number is not None:
@@ -55,14 +55,14 @@ class Signals:
             self._job = None
 
     def check(self) -> None:
-        """Raise XpError(INTERRUPTED or TERMINATED) if a signal came."""
+        """Raises XpError(INTERRUPTED or TERMINATED) if there was a signal."""
         if self.number is not None:
             word = signal.Signals(self.number).name
             code = ExitCode.INTERRUPTED if self.number == signal.SIGINT else ExitCode.TERMINATED
             raise XpError(f"{self._run_id} was stopped by {word}\nresume: {self._resume}", code)
 
     def sleep(self, seconds: float) -> None:
-        """Like time.sleep, but a signal ends it."""
+        """Sleeps like time.sleep, but a signal ends the wait."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             self.check()

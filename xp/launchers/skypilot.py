@@ -1,7 +1,7 @@
 """`launcher=skypilot`: each stage is a managed job of SkyPilot; the outputs root is a bucket or a volume.
 
-Everything goes through SkyPilot's own command. SkyPilot finds a machine, starts the job again where the machine is
-taken away, and ends it. `launcher=kubernetes` is the same with a cluster of Kubernetes as the place.
+All requests use SkyPilot's own command. SkyPilot finds a machine, restarts the job if the machine is preempted, and
+stops the machine at the end. `launcher=kubernetes` is the same on a Kubernetes cluster.
 """
 
 from __future__ import annotations
@@ -41,28 +41,28 @@ from xp.spec.place import LauncherSpec
 __all__ = ["Options", "SkypilotLauncher", "limit", "make_launcher"]
 
 Options = SkypilotOptions
-"""As xp.launchers.base.LauncherModule has it."""
+"""See xp.launchers.base.LauncherModule."""
 
 ANSWER_S, SUBMIT_S = 120.0, 1800.0
-"""Seconds for an answer; a submission may first start SkyPilot's own controller."""
+"""Seconds for an answer, and for a submission, which may start SkyPilot's controller first."""
 ASK_S = 10.0
 OVER = frozenset({"SUCCEEDED", "CANCELLED", "FAILED"})
-"""States in which a stage is over; with FAILED_SETUP and the like, which begin with FAILED."""
+"""States of ended stages; states that begin with FAILED, like FAILED_SETUP, also count."""
 
 
 def make_launcher(spec: LauncherSpec, outputs: Path) -> SkypilotLauncher:
-    """As xp.launchers.base.LauncherModule has it."""
+    """See xp.launchers.base.LauncherModule."""
     return SkypilotLauncher(spec, outputs)
 
 
 def limit(spec: LauncherSpec, stage: Stage) -> str | None:
-    """As xp.launchers.base.LauncherModule has it."""
+    """See xp.launchers.base.LauncherModule."""
     del spec
     return limit_of(stage)
 
 
 class SkypilotLauncher:
-    """One managed job a stage; one chain of tasks for a run that is left."""
+    """One managed job per stage; one job with a chain of tasks for a detached run."""
 
     name = "skypilot"
     is_here = False
@@ -75,7 +75,7 @@ class SkypilotLauncher:
         self._redactor = Redactor()
 
     def check(self, stages: Sequence[Stage], context: Context) -> None:
-        """SkyPilot's client, and what it can run; nobody is asked over the network."""
+        """Checks SkyPilot's client, and whether SkyPilot can run the stages, without network requests."""
         if _program() is None:
             raise XpError(
                 f"launcher=skypilot needs SkyPilot's client: {sys.executable} -m pip install 'skypilot[aws]' (or gcp,"
@@ -92,17 +92,17 @@ class SkypilotLauncher:
         return self._submit([(stage, context)], context.outputs / context.directory / stage.name)[0]
 
     def submit_all(self, stages: Sequence[tuple[Stage, Context]]) -> list[Launch]:
-        """One job whose tasks follow each other."""
+        """Submits one job with a chain of tasks."""
         return self._submit(stages, stages[0][1].outputs / stages[0][1].directory) if stages else []
 
     def wait(self, launch: Launch, echo: Echo) -> int:
-        """Follow the job's log until SkyPilot says that it is over."""
+        """Follows the job's log until SkyPilot reports its end."""
         command = [*_sky(), "jobs", "logs", "--name", launch.native_id, "--follow"]
         log = self._outputs / launch.log
         return follow_until_over(command, log, self._redactor, echo, lambda: self.poll(launch), ASK_S)
 
     def poll(self, launch: Launch) -> int | None:
-        """The exit code; None while the job is queued, runs or recovers, or while nobody answers."""
+        """The exit code; None while the job is queued, running or recovering, or if SkyPilot does not answer."""
         state = self._state(launch)
         if state is None or not (state in OVER or state.startswith("FAILED")):
             return None
@@ -114,7 +114,7 @@ class SkypilotLauncher:
         return code or ExitCode.RUNTIME
 
     def cancel(self, launch: Launch, *, now: bool = False) -> None:
-        """SkyPilot ends the job and its machine; what was written is uploaded first unless it is to end now."""
+        """Ends the job and its machine; the outputs are uploaded first unless `now`."""
         graceful = [] if now else ["--graceful"]
         subprocess.Popen(
             [*_sky(), "jobs", "cancel", "--yes", *graceful, "--name", launch.native_id],
@@ -124,17 +124,17 @@ class SkypilotLauncher:
         )
 
     def close(self, context: Context) -> None:
-        """SkyPilot takes the machine down with the job."""
+        """Does nothing: SkyPilot stops the machine with the job."""
 
     def fetch(self, launch: Launch) -> None:
-        """Writes the log as it is now; results stay in the bucket or volume."""
+        """Writes the current log; results stay in the bucket or volume."""
         if text := self._log(launch):
             log = self._outputs / launch.log
             log.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(log, self._redactor.redact(text))
 
     def fetch_directories(self, names: Sequence[str]) -> list[str]:
-        """Raise XpError(RUNTIME) with the place of the results, which the store's own client brings."""
+        """Raises XpError(RUNTIME) with the address of the results, which the store's own client can copy."""
         options = SkypilotOptions.model_validate(self._spec.options)
         store = f"the bucket {options.bucket}" if options.bucket else f"the volume {options.volume}"
         raise XpError(
@@ -144,7 +144,7 @@ class SkypilotLauncher:
         )
 
     def preview(self, stages: Sequence[tuple[Stage, Context]]) -> Mapping[str, str]:
-        """Each job's YAML; one for all stages of a run that is left."""
+        """YAML of each job; of one job for all stages of a detached run."""
         if self._spec.detach:
             return {f"{stages[0][1].directory}/{TASK_FILE}": self._text(stages)}
         return {f"{its.directory}/{one.name}/{TASK_FILE}": self._text([(one, its)]) for one, its in stages}
@@ -173,7 +173,7 @@ class SkypilotLauncher:
         return launches
 
     def _place(self, stage: Stage, context: Context) -> None:
-        """Write what the node gets: the job spec, and the lock's files."""
+        """Writes the files for the node: the job spec, and the lock's files."""
         write_files(stage.job.files, context.outputs)
         job_spec = make_job_spec(
             stage,
@@ -191,7 +191,8 @@ class SkypilotLauncher:
                 write_atomically(path.parent / LOCKS / one.name, one.read_text(encoding="utf-8"))
 
     def _hand_in(self, file: Path, name: str, stages: Sequence[tuple[Stage, Context]]) -> None:
-        """`--secret NAME` takes the value from the environment of `sky`: none is in the command or a file of xp's."""
+        """Submits a job; `--secret NAME` takes values from the environment of `sky`, so commands and files have
+        none."""
         names = sorted({secret for pair in stages for secret in SkyTask(*pair).secrets})
         values = {key: value for _, its in stages for key, value in its.secrets.items()}
         values |= resolve([secret for secret in names if secret not in values])
@@ -211,7 +212,7 @@ class SkypilotLauncher:
         return str(own[0].get("status")) if own else None
 
     def _rows(self, name: str) -> list[dict[str, Any]]:
-        """Rows of SkyPilot's queue: a job's tasks."""
+        """Rows of a job's tasks in SkyPilot's queue."""
         with suppress(XpError, ValueError, AttributeError, TypeError):
             found = json.loads(
                 ask([*_sky(), "jobs", "queue", "--refresh", "--all", "--output", "json"], timeout_s=ANSWER_S)

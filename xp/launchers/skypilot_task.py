@@ -1,4 +1,4 @@
-"""Stages -> the YAML of a SkyPilot managed job, written so that a person can read it and submit it again."""
+"""Stages -> the YAML of a SkyPilot managed job, which a person can read and submit again."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from xp.spec.place import LauncherSpec
 
 TASK_FILE = "skypilot.yaml"
 LOCKS = "environment"
-"""Beside the job spec: copies of the lock's files."""
+"""Directory beside the job spec with copies of the lock's files."""
 MOUNT, CODE, JOB_SPECS, LOCK_FILES = "/outputs", "/xp/code", "/xp/jobs", "/xp/environment"
-"""Paths on the node: outputs root, xp's package, job specs, files of the lock."""
+"""Paths on the node of the outputs root, xp's package, job specs, and the lock's files."""
 EXIT_CODE = "xp-exit-code"
-"""Last line of a failed stage's log; SkyPilot's queue says only that a job failed."""
+"""Beginning of the last line of a failed stage's log, since SkyPilot's queue has no exit codes."""
 UV = "~/.local/bin/uv"
-"""SkyPilot installs it on every node."""
+"""Path of uv, which SkyPilot installs on every node."""
 PROGRAM = "~/xp-python/bin/python"
 
 ACCELERATORS = {
@@ -53,13 +53,13 @@ class SkypilotOptions(BaseModel):
     infra: str | None = None
     """Cloud, region or Kubernetes context (`aws`, `gcp/us-central1`, `k8s/my-context`); None: SkyPilot chooses."""
     bucket: str | None = None
-    """Object store that is the outputs root: a name, or an address (`s3://name`)."""
+    """Object store with the outputs root: a name, or a URL (`s3://name`)."""
     volume: str | None = None
-    """SkyPilot volume that is the outputs root (`sky volumes apply`), as on Kubernetes."""
+    """SkyPilot volume with the outputs root (`sky volumes apply`), as on Kubernetes."""
     spot: bool = False
-    """Cheaper machines that may be taken away; the job goes on from its last checkpoint on another one."""
+    """True uses cheaper machines that may be preempted; the job resumes from its last checkpoint on another one."""
     image: str | None = None
-    """Container image below the packages of a lock; None: the cloud's own."""
+    """Base container image for a lock's packages; None: the cloud's default."""
 
     @model_validator(mode="after")
     def _one_outputs_root(self) -> SkypilotOptions:
@@ -69,7 +69,7 @@ class SkypilotOptions(BaseModel):
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes texts of several lines as they are."""
+    """YAML dumper that writes texts of several lines as blocks."""
 
 
 _Dumper.add_representer(
@@ -80,7 +80,7 @@ _Dumper.add_representer(
 
 @dataclass(frozen=True)
 class SkyTask:
-    """A stage of the job."""
+    """One stage of the job."""
 
     stage: Stage
     context: Context
@@ -91,16 +91,16 @@ class SkyTask:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Names of variables whose values `sky` takes from its own environment."""
+        """Names of variables whose values `sky` reads from its environment."""
         tracking = tracking_of(self.stage, self.context)
         return tuple(sorted({*self.stage.job.secrets, *(tracking.secrets if tracking else ())}))
 
 
 def task_text(name: str, tasks: Sequence[SkyTask], spec: LauncherSpec) -> str:
-    """The YAML of one stage, or of several that follow each other (a chain).
+    """The YAML of one stage, or of a chain of stages.
 
     Raises:
-        XpError: PLAN as `limit_of` says.
+        XpError: PLAN, with the sentence of `limit_of`.
     """
     options = SkypilotOptions.model_validate(spec.options)
     documents = [_document(one, options, spec) for one in tasks]
@@ -112,7 +112,7 @@ def task_text(name: str, tasks: Sequence[SkyTask], spec: LauncherSpec) -> str:
 
 
 def limit_of(stage: Stage) -> str | None:
-    """One sentence, with the way out, for a stage that SkyPilot cannot run as xp submits it."""
+    """One sentence, with a remedy, for a stage that SkyPilot cannot run; else None."""
     runtime, resources = stage.job.runtime, stage.job.resources
     if (said := needs_one_node(stage, "launcher=skypilot gives a stage one node")) is not None:
         return said
@@ -185,7 +185,7 @@ def _resources(job: Job, options: SkypilotOptions, spec: LauncherSpec) -> dict[s
 
 
 def _setup(job: Job) -> str:
-    """Commands that make the job's Python: from its lock, or what xp adds to an image."""
+    """Commands that install the job's Python from its lock, or xp's additions to an image."""
     lock = lock_of(job)
     if lock is None:
         added = " ".join(f"'{line}'" for line in added_to_image())
@@ -198,6 +198,6 @@ def _setup(job: Job) -> str:
 
 
 def exit_code_in(log: str) -> int | None:
-    """The last exit code that a stage's log names; None where there is none."""
+    """The last exit code in a stage's log; None if there is none."""
     found = re.findall(rf"^(?:\([^)]*\) )?{EXIT_CODE} (\d{{1,3}})\s*$", log, re.MULTILINE)
     return int(found[-1]) if found else None

@@ -1,7 +1,7 @@
 """`launcher=slurm`: each stage is a batch job; the cluster's nodes see the outputs root and this Python.
 
-Everything is asked of Slurm's own programs, and nothing of its accounting, which not every cluster has: how a stage
-ended is in the file that the job itself writes last.
+All requests use Slurm's own programs. Its accounting is not used, since not every cluster has it: the job itself writes
+a stage's result to a file.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from xp.spec.place import Container, LauncherSpec
 SCRIPT = "job.sh"
 ANSWER_S = 60.0
 LOOKUPS = 5
-"""Number of times that a job is looked up by its name after a submission without confirmation."""
+"""Number of look-ups of a job by its name after a submission without confirmation."""
 
 ASSUMED = {
     "CANCELLED": 128 + 2,
@@ -60,23 +60,23 @@ ASSUMED = {
     "NODE_FAIL": 128 + 15,
     "BOOT_FAIL": 128 + 15,
 }
-"""State of a job that left no result -> exit code: a person's cancel is Ctrl-C, the rest is a machine that failed."""
+"""State of a job without a result -> exit code: cancelled counts as Ctrl-C, other states as a failed machine."""
 OVER = frozenset({"COMPLETED", "FAILED", *ASSUMED})
 
 
 def make_launcher(spec: LauncherSpec, outputs: Path) -> SlurmLauncher:
-    """As xp.launchers.base.LauncherModule has it."""
+    """See xp.launchers.base.LauncherModule."""
     return SlurmLauncher(spec, outputs)
 
 
 def limit(spec: LauncherSpec, stage: Stage) -> str | None:
-    """As xp.launchers.base.LauncherModule has it."""
+    """See xp.launchers.base.LauncherModule."""
     del spec, stage
     return None
 
 
 class SlurmLauncher:
-    """One batch job a stage, submitted once whatever happens to the answer."""
+    """One batch job per stage, submitted only once even if the answer is lost."""
 
     name = "slurm"
     is_here = True
@@ -87,7 +87,7 @@ class SlurmLauncher:
         self._arrays: SlurmArrays | None = None
 
     def check(self, stages: Sequence[Stage], context: Context) -> None:
-        """Slurm's programs, this Python's modules, and whether the cluster could ever run such jobs."""
+        """Checks Slurm's programs, this Python's modules, and whether the cluster can ever run such jobs."""
         check_limits(self._spec, stages)
         check_machine([stage for stage in stages if not is_in_image(stage.job, self._spec.container)])
         plain, _ = inherited(context)
@@ -101,9 +101,9 @@ class SlurmLauncher:
         return self._submit(stage, context, after=None)
 
     def submit_all(self, stages: Sequence[tuple[Stage, Context]]) -> list[Launch]:
-        """Submit a chain: each job starts when the one before has ended with exit code 0, or is cancelled.
+        """Submits a chain: each job starts if the one before ended with exit code 0, else it is cancelled.
 
-        In a sweep's array the stages are one job, a task of it.
+        In a sweep's array, the stages are one task.
         """
         if self._arrays is not None and stages and self._arrays.has(stages[0][1].run_id):
             return self._place(stages, self._arrays)
@@ -113,7 +113,7 @@ class SlurmLauncher:
         return launches
 
     def begin(self, sweep: Mapping[str, Sequence[Stage]]) -> None:
-        """As xp.launchers.base.Grouping has it: a job array, if the spec says so."""
+        """See xp.launchers.base.Grouping; submits a job array if `launcher.array` is true."""
         if self._spec.array:
             names = {name for stages in sweep.values() for one in stages for name in one.job.secrets.values()}
             secrets = {name: os.environ[name] for name in names if name in os.environ}
@@ -121,7 +121,7 @@ class SlurmLauncher:
             self._arrays = SlurmArrays(self._spec, self._outputs, sweep, plain)
 
     def finish(self) -> None:
-        """Let the array start."""
+        """Releases the array."""
         if self._arrays is not None:
             self._arrays.release()
 
@@ -130,7 +130,7 @@ class SlurmLauncher:
         return follow(directory, lambda: assumed_code(launch.native_id), lambda: _said(directory), echo)
 
     def poll(self, launch: Launch) -> int | None:
-        """The exit code; None while the job is queued or runs."""
+        """The exit code; None while the job is queued or running."""
         directory = (self._outputs / launch.log).parent
         if (result := read_result(directory)) is not None:
             return result.exit_code
@@ -139,7 +139,7 @@ class SlurmLauncher:
         return code if result is None else result.exit_code
 
     def fetch(self, launch: Launch) -> None:
-        """The job's files are below the outputs root."""
+        """Does nothing: the job's files are below the outputs root."""
 
     def cancel(self, launch: Launch, *, now: bool = False) -> None:
         argv = ["scancel", *(["--signal=KILL", "--full"] if now else []), launch.native_id]
@@ -149,7 +149,7 @@ class SlurmLauncher:
         secrets_files.forget(context)
 
     def preview(self, stages: Sequence[tuple[Stage, Context]]) -> Mapping[str, str]:
-        """Each stage's batch script, with the command that would submit it."""
+        """Batch script of each stage, with the command that would submit it."""
         if self._spec.array and stages:
             context = stages[0][1]
             words = options(self._spec, most([stage.job.resources for stage, _ in stages]))
@@ -179,7 +179,7 @@ class SlurmLauncher:
         return launch
 
     def _place(self, stages: Sequence[tuple[Stage, Context]], arrays: SlurmArrays) -> list[Launch]:
-        """Write the job specs of a run's stages, and give them to its task of an array."""
+        """Writes the job specs of a run's stages, and assigns them to its task of an array."""
         context, paths = stages[0][1], []
         for stage, its in stages:
             hidden = inherited(its)[1]
@@ -226,12 +226,12 @@ class SlurmLauncher:
         ]
 
     def _spread(self, stage: Stage, context: Context, *, has_token: bool = True) -> Spread | None:
-        """Way in which the program is started on the job's nodes; None: as it is, on its one node.
+        """Start of the program on the job's nodes; None: directly, on its one node.
 
         Args:
-            stage: to be run.
-            context: where it belongs.
-            has_token: whether the token of a Ray cluster that it needs is written; not for a preview.
+            stage: the stage to run.
+            context: its run and attempt.
+            has_token: whether the token of a Ray cluster that it needs is written; False for a preview.
         """
         job, root = stage.job, str(context.outputs)
         needs_ray = has_token and job.resources.num_nodes > 1 and asks_itself(job)
@@ -250,7 +250,8 @@ class SlurmLauncher:
 
 
 def assumed_code(native_id: str) -> int | None:
-    """Exit code by Slurm's record of a job without a result. None while it is queued or runs, or without an answer."""
+    """Exit code from Slurm's state of a job without a result; None while it is queued or running, or without an
+    answer."""
     try:
         text = ask(["scontrol", "--oneliner", "show", "job", native_id], timeout_s=ANSWER_S)
     except XpError as error:
@@ -265,7 +266,7 @@ def assumed_code(native_id: str) -> int | None:
 
 
 def _find(name: str, times: int = 1) -> str | None:
-    """The newest job of this name, which Slurm remembers for a while after its end too."""
+    """Id of the newest job of this name, also shortly after its end; None: there is none."""
     for turn in range(times):
         if turn:
             time.sleep(1.0)

@@ -1,7 +1,7 @@
 """A sweep as job arrays of Slurm: one task per run, which runs the stages in their order.
 
-An array is submitted first and held, so that each run knows its job before it is put on record, and released when all
-runs are placed. A task for which no run was placed ends at once.
+An array is submitted on hold, so that each run's job id is known before the run is recorded, and released when all runs
+are placed. A task without a run ends at once.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ SCRIPT = "array.sh"
 
 
 class SlurmArrays:
-    """The arrays of one sweep: runs that ask Slurm for the same are in one.
+    """The arrays of one sweep; runs with the same options of sbatch share an array.
 
     Args:
-        spec: the launcher's.
-        outputs: the outputs root, absolute.
+        spec: the launcher's section.
+        outputs: absolute path of the outputs root.
         sweep: run -> its stages.
-        environ: for the jobs.
+        environ: environment of the jobs.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class SlurmArrays:
     ) -> None:
         self._environ = environ
         self._tasks: dict[str, tuple[str, Path]] = {}
-        """Run -> its job, and the file that names its job specs."""
+        """Run -> its job id, and the file with the paths of its job specs."""
         self._held: list[str] = []
         groups: dict[tuple[str, ...], list[str]] = {}
         for run_id, stages in sweep.items():
@@ -50,7 +50,7 @@ class SlurmArrays:
         directory, argv, script = array_job(spec, outputs, words, run_ids)
         directory.mkdir(parents=True, exist_ok=True)
         write_atomically(directory / SCRIPT, script)
-        for file in directory.glob("*.txt"):  # of an array that was cut before it was released
+        for file in directory.glob("*.txt"):  # of an array that was interrupted before its release
             file.unlink()
         number = ask(argv, timeout_s=ANSWER_S, environ=self._environ).strip().partition(";")[0]
         if not re.fullmatch(r"[0-9]+", number):
@@ -60,17 +60,17 @@ class SlurmArrays:
             self._tasks[run_id] = f"{number}_{place}", directory / f"{place}.txt"
 
     def has(self, run_id: str) -> bool:
-        """Returns whether a run has a task."""
+        """Returns whether a run has a task in an array."""
         return run_id in self._tasks
 
     def place(self, run_id: str, code: Path, job_specs: Sequence[Path]) -> str:
-        """Give a run's stages to its task; returns the task's job."""
+        """Assigns a run's stages to its task; returns the task's job id."""
         native_id, file = self._tasks[run_id]
         write_atomically(file, "".join(f"{path}{os.linesep}" for path in (code, *job_specs)))
         return native_id
 
     def release(self) -> None:
-        """Let the arrays start."""
+        """Releases the arrays."""
         held, self._held = self._held, []
         for number in held:
             ask(["scontrol", "release", number], timeout_s=ANSWER_S)
@@ -82,10 +82,10 @@ def array_job(
     """Directory, command and script of the array of these runs.
 
     Args:
-        spec: the launcher's.
-        outputs: the outputs root, absolute.
-        words: options of sbatch, the same for all of them.
-        run_ids: a task each, in this order.
+        spec: the launcher's section.
+        outputs: absolute path of the outputs root.
+        words: options of sbatch, the same for all runs.
+        run_ids: runs, in the order of the tasks.
     """
     directory = outputs / "arrays" / run_ids[0]
     at_once = "" if spec.array_at_once is None else f"%{spec.array_at_once}"
@@ -99,7 +99,7 @@ def array_job(
 
 
 def most(needs: Sequence[Resources]) -> Resources:
-    """The smallest resources that are enough for each of these."""
+    """The smallest resources that satisfy all of these."""
     on_accelerators = [one.accelerator for one in needs if one.accelerator != "cpu"]
     return Resources(
         accelerator=next(iter(on_accelerators), "cpu"),

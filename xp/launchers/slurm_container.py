@@ -1,4 +1,4 @@
-"""Words that start a stage of a batch job in its image: options of srun (pyxis), or apptainer's command."""
+"""Starts a stage of a batch job in its image: by options of srun (pyxis), or by apptainer's command."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def check_container(spec: LauncherSpec, context: Context) -> None:
 
 
 def is_in_image(job: Job, container: Container | None) -> bool:
-    """Returns whether a job runs in its image; one without an image runs in the node's own Python."""
+    """Returns whether a job runs in an image; otherwise it runs in the node's own Python."""
     return container is not None and job.runtime.image is not None
 
 
@@ -70,14 +70,14 @@ def srun_options(image: str, directories: list[str], root: str) -> tuple[str, ..
 
 
 def apptainer_words(image: str, directories: list[str], root: str, *, has_gpus: bool) -> tuple[str, ...]:
-    """The command before the program (Apptainer 1, user guide, "apptainer exec")."""
+    """Command prefix of the program (Apptainer 1, user guide, "apptainer exec")."""
     place = image if _is_file(image) or "://" in image else f"docker://{image}"
     nvidia = ("--nv",) if has_gpus else ()
     return ("apptainer", "exec", *nvidia, "--no-home", "--bind", ",".join(directories), "--pwd", root, place)
 
 
 def _of_enroot(image: str) -> str:
-    """An image's name as enroot has it: `#` after the registry."""
+    """An image's name in enroot's syntax: `#` after the registry."""
     registry, slash, rest = image.partition("/")
     is_registry = bool(slash) and ("." in registry or ":" in registry)
     return image if _is_file(image) or "#" in image or not is_registry else f"{registry}#{rest}"

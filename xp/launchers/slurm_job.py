@@ -1,4 +1,4 @@
-"""Texts of a batch job for Slurm: its options and its script."""
+"""Options and script of a batch job for Slurm."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from xp.launchers.node.spread import by_srun
 from xp.spec.place import LauncherSpec
 
 WARNING_S = 60
-"""Seconds before the time limit at which a job that may be requeued gets its signal."""
+"""Seconds before the time limit at which Slurm signals a job that can be requeued."""
 
 _RUN = """\
 node=$!
@@ -59,7 +59,7 @@ def options(spec: LauncherSpec, resources: Resources) -> list[str]:
     """Options of sbatch for a job that needs these resources.
 
     Raises:
-        XpError: CONFIG where `launcher.sbatch` names one that the spec decides.
+        XpError: CONFIG if `launcher.sbatch` has an option that xp sets itself.
     """
     gpus = 0 if resources.accelerator == "cpu" else resources.num_accelerators
     own = {
@@ -85,20 +85,20 @@ def options(spec: LauncherSpec, resources: Resources) -> list[str]:
 
 
 MAIN_NODE = "MAIN_NODE:PORT"
-"""Stands in a batch script for an address that is known in the job alone."""
+"""Placeholder in a batch script for an address that is known only in the job."""
 
 
 def batch_script(
     context: Context, stage: Stage, job_spec: Path, argv: Sequence[str], spread: Spread | None = None
 ) -> str:
-    """The batch script for Slurm. Every value that is not xp's own is quoted.
+    """The batch script for Slurm; all values from users are quoted.
 
     Args:
-        context: where the stage belongs.
-        stage: to be run.
+        context: run and attempt of the stage.
+        stage: the stage to run.
         job_spec: file of its job spec.
         argv: the command that submits the script.
-        spread: how on_node starts the program on several nodes or in a container, which a comment says.
+        spread: start of the program on several nodes or in a container, for a comment.
     """
     starts = "" if spread is None else json.dumps(shlex.join(by_srun(spread, str(job_spec), MAIN_NODE)))
     return BATCH.format(

@@ -1,4 +1,4 @@
-"""Location of a model's files, as known on this machine: a directory, Hugging Face's cache, or the hub itself."""
+"""Finds a model's files: in a directory, in Hugging Face's cache, or on the hub."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from xp.reading import text_of
 HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 HUB_TIMEOUT_S: Final = 3.0
 MAX_BYTES: Final = 1_000_000
-"""Largest size of a config.json; a longer answer is something else."""
+"""Largest size of a config.json, in bytes; a longer answer is not one."""
 
 
 def local_directory(name: str, outputs: Path, file: str = "config.json") -> Path | None:
-    """The directory of a model that is here: a path, one below the outputs root, or a snapshot in the cache."""
+    """Directory of a model on this machine: a path, a path below the outputs root, or a snapshot in the cache."""
     for place in (Path(name).expanduser(), outputs / name):
         if (place / "config.json").is_file():
             return place.absolute()
@@ -34,7 +34,7 @@ def local_directory(name: str, outputs: Path, file: str = "config.json") -> Path
 
 
 def config_of(name: str, outputs: Path) -> dict[str, Any] | None:
-    """The model's config.json; None where it is neither on this machine nor to be had from the hub in a moment."""
+    """The model's config.json; None if it is not on this machine and the hub does not send it in time."""
     directory = local_directory(name, outputs)
     if directory is None:
         return _from_hub(name) if HUB_ID.fullmatch(name) else None
@@ -46,7 +46,7 @@ def config_of(name: str, outputs: Path) -> dict[str, Any] | None:
 
 @cache
 def _from_hub(name: str) -> dict[str, Any] | None:
-    """Asked without a token, so that none can go astray: a gated model stays unknown until it is downloaded."""
+    """Fetches config.json from the hub without a token, so that none can leak: a gated model's is None."""
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
         return None
     endpoint = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
@@ -59,7 +59,7 @@ def _from_hub(name: str) -> dict[str, Any] | None:
         except (OSError, ValueError, http.client.HTTPException):
             found.append(None)
 
-    # The timeout of a socket bounds a single piece of the answer; a thread can be left behind, whatever it waits for.
+    # The timeout of a socket bounds the wait for a single piece of the answer; a thread can be abandoned at any time.
     asking = threading.Thread(target=ask, name="xp-hub", daemon=True)
     asking.start()
     asking.join(HUB_TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""A model's config.json in the words of model.architecture: read when planning, and held against the spec by Slime."""
+"""Converts a model's config.json to model.architecture, for planning and for Slime's check of the spec."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "experts_per_token": ("num_experts_per_tok", "num_experts_per_token"),
     "expert_intermediate_size": ("moe_intermediate_size",),
 }
-"""Field of model.architecture -> keys of config.json, the first that is there."""
+"""Field of model.architecture -> keys of config.json, of which the first that exists is used."""
 NEEDED: Final = ("model_type", "hidden_size", "num_layers", "num_heads", "intermediate_size", "vocab_size")
-"""Without these there is no network to plan with."""
+"""Fields that every architecture must have."""
 BIASED: Final = ("qwen2", "qwen2_moe")
 """Families whose queries, keys and values have biases though config.json does not say so."""
 NORMALIZED: Final = ("qwen3", "qwen3_moe", "qwen3_5_text", "qwen3_5_moe_text", "qwen3_next", "gemma3_text", "olmo2")
@@ -30,7 +30,7 @@ NORMALIZED: Final = ("qwen3", "qwen3_moe", "qwen3_5_text", "qwen3_5_moe_text", "
 TIED: Final = ("gemma", "gemma2", "gemma3_text", "smollm3")
 """Families whose embeddings are one matrix where config.json does not say."""
 COUNTED: Final = ("llama", "mistral", "mixtral", "phi3", "qwen2", "qwen3", "qwen3_moe", "smollm3")
-"""Families whose parameters `xp.planning.memory` counts exactly; others have parts that it does not know."""
+"""Families whose parameters `xp.planning.memory` counts exactly; it lacks parts of other families."""
 LLAMA3_BANDS: Final = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 
 
@@ -78,7 +78,7 @@ def network_of(config: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def mismatches(architecture: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
-    """One line a field that differs; what config.json does not say is not compared."""
+    """One line for each field that differs; fields that config.json lacks are not compared."""
     return [
         f"{field} is {_words(architecture.get(field))}, and config.json has {_words(value)}"
         for field, value in stated(config).items()
@@ -97,13 +97,13 @@ def not_causal(config: Mapping[str, Any]) -> str | None:
 
 
 def context_of(config: Mapping[str, Any]) -> int | None:
-    """The longest sequence that it was made for."""
+    """Longest sequence, in tokens, that the model was trained for."""
     value = text_part(config).get("max_position_embeddings")
     return value if isinstance(value, int) and value > 0 else None
 
 
 def text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A model of pictures and text keeps the network of the text in a section of its own."""
+    """The part of config.json about the text network; in a model of pictures and text it is a section."""
     part = config.get("text_config")
     return part if isinstance(part, dict) and "hidden_size" in part else config
 

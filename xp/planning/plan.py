@@ -1,4 +1,4 @@
-"""RunSpec -> Plan: which stages a run has, decided before anything starts."""
+"""RunSpec -> Plan: the stages of a run, before anything starts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from xp.spec import RunSpec
 
 @dataclass(frozen=True)
 class Plan:
-    """The stages that would run, in order. Holds nothing of a launcher and no path of a machine."""
+    """The stages of a run, in order; independent of launchers and of a machine's paths."""
 
     run_id: str
     attempt: int
@@ -32,7 +32,7 @@ class Plan:
     stages: tuple[Stage, ...]
 
     def to_json(self) -> str:
-        """Everything, stable under re-planning: the golden file of a recipe."""
+        """The whole plan as JSON; planning again gives the same text. A recipe's golden file has it."""
         content = {
             "run_id": self.run_id,
             "attempt": self.attempt,
@@ -43,17 +43,17 @@ class Plan:
 
 
 def new_run_id(spec: RunSpec) -> str:
-    """`<name>-<time>-<random>`: sorts by time, and two runs of one second differ."""
+    """Makes a run's id, `<name>-<time>-<random>`: ids sort by time, and two runs of the same second differ."""
     now = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     return f"{spec.name}-{now}-{secrets.token_hex(2)}"
 
 
 def build_plan(spec: RunSpec, run_id: str, attempt: int = 1) -> Plan:
-    """Refuse what the backend cannot do, then lay out the stages; raises XpError(PLAN) with every reason."""
+    """Plans the stages of a run; raises XpError(PLAN) with every reason why the backend cannot run the spec."""
     backend = render_module(spec)
     if refusals := [*backend.refusals(spec), *extent_refusals(spec, trains=True), *_task_refusals(spec)]:
         raise XpError("\n".join(str(refusal) for refusal in refusals), ExitCode.PLAN)
-    # Last: its way out is searched among legal specs.
+    # Last: its remedy is searched among legal specs.
     if too_large := [*memory_refusals(spec)]:
         raise XpError("\n".join(map(str, too_large)), ExitCode.PLAN)
     places = RunPaths(run=f"runs/{run_id}", attempt=attempt, tasks=task_set_place(spec))
@@ -63,7 +63,7 @@ def build_plan(spec: RunSpec, run_id: str, attempt: int = 1) -> Plan:
 
 
 class SweepPlans(Sequence[Plan]):
-    """Plans of a sweep's points. Each is built when it is asked for and held by nobody, since there may be thousands.
+    """Plans of a sweep's points. Each is built on access and not kept, since there may be thousands.
 
     Args:
         points: spec, run id and attempt of each; all of them were planned once, so that none is refused later.
@@ -111,10 +111,10 @@ def _without_image(spec: RunSpec) -> list[Refusal]:
 
 
 def build_again(spec: RunSpec, run_id: str, attempt: int, stages: Collection[str]) -> Plan:
-    """Another attempt of a run: a training, or the evaluation or preparation that it was.
+    """Plans another attempt of a run, which is a training, an evaluation or a preparation.
 
     Args:
-        stages: the names of those that it has had; none: it never started.
+        stages: names of the stages in earlier attempts; empty: the run never started.
     """
     if stages and not {"train", "evaluate"} & {*stages}:
         return build_preparation(spec, run_id, attempt)
@@ -124,13 +124,13 @@ def build_again(spec: RunSpec, run_id: str, attempt: int, stages: Collection[str
 
 
 def build_preparation(spec: RunSpec, run_id: str, attempt: int = 1) -> Plan:
-    """The task set alone, whatever is done with it; an environment that trains nothing has one too."""
+    """Plans only the preparation of the task set, also for an environment without training tasks."""
     places = RunPaths(run=f"runs/{run_id}", attempt=attempt, tasks=task_set_place(spec))
     return Plan(run_id, attempt, spec, (prepare_stage(spec, places, trains=False),))
 
 
 def build_evaluation(spec: RunSpec, run_id: str, attempt: int, step: int | None) -> Plan:
-    """The held-out tasks played by a run's trained model, or by its checkpoint of a rollout step."""
+    """Plans an evaluation on the held-out tasks of a run's trained model, or of its checkpoint of a rollout step."""
     _refuse_nothing_held_out(spec)
     backend = render_module(spec)
     places = RunPaths(run=f"runs/{run_id}", attempt=attempt, tasks=task_set_place(spec))
@@ -140,7 +140,7 @@ def build_evaluation(spec: RunSpec, run_id: str, attempt: int, step: int | None)
 
 
 def build_model_evaluation(spec: RunSpec, run_id: str, attempt: int = 1) -> Plan:
-    """The held-out tasks played by the spec's model as it is: nothing is trained."""
+    """Plans an evaluation on the held-out tasks of the spec's model, without training."""
     _refuse_nothing_held_out(spec)
     backend = render_module(spec)
     if refusals := [*backend.refusals(spec), *extent_refusals(spec, trains=False), *sandbox_refusals(spec)]:

@@ -1,4 +1,4 @@
-"""Commands of a model need a place to run: what a plan says of it, and refuses."""
+"""Refusals and warnings of a plan about the sandbox of a model's commands."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from xp.spec.env import HOSTED
 
 
 def sandbox_refusals(spec: RunSpec) -> Iterator[Refusal]:
-    """Docker that is not there, on this machine; elsewhere the stage finds out, except for what a cloud cannot have."""
+    """Refuses a missing Docker on this machine; elsewhere the stage checks, except for files that a cloud cannot
+    see."""
     name = spec.launcher.name
     if isinstance(name, LauncherName) and name.is_elsewhere:
         yield from _left_behind(spec)
@@ -30,7 +31,7 @@ def sandbox_refusals(spec: RunSpec) -> Iterator[Refusal]:
 
 
 def _left_behind(spec: RunSpec) -> Iterator[Refusal]:
-    """Files of this machine that an environment needs, and that no machine of a cloud sees."""
+    """Refuses files of this machine that an environment needs and a cloud's machine cannot see."""
     there = "Modal's containers" if spec.launcher.name is LauncherName.MODAL else "SkyPilot's machines"
     way_out = "launcher=local, slurm and ray run where these files are"
     for name, member in spec.env.members.items():
@@ -45,5 +46,5 @@ def _left_behind(spec: RunSpec) -> Iterator[Refusal]:
 
 
 def sandbox_lines(spec: RunSpec) -> list[str]:
-    """The warning of a run whose commands are not isolated."""
+    """A warning for a run whose commands are not isolated."""
     return [WARNING] if any(member.sandbox is SandboxKind.NONE for member in spec.env.members.values()) else []

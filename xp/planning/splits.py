@@ -1,4 +1,4 @@
-"""Knowledge of an environment's splits before a run: from its own cached set, or another set of that environment."""
+"""Sizes of an environment's splits before a run, from its own cached task set or another set of that environment."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from xp.tasks.request import IDENTITY, canonical_request
 
 
 def held_out_lines(spec: RunSpec, outputs: Path) -> list[str]:
-    """One line for each environment: the rule and its figures where the set is cached, else the rule alone."""
+    """One line for each environment: the rule of its held-out tasks, with numbers if the set is cached."""
     try:
         known = read_manifest(outputs / task_set_place(spec)).held_out
     except (OSError, ValueError):
@@ -45,7 +45,7 @@ def profile_lines(spec: RunSpec) -> list[str]:
 
 
 def profile_refusals(spec: RunSpec) -> Iterator[Refusal]:
-    """No task within the bounds, and an order that training would not keep."""
+    """Refuses bounds that no task's pass rate meets, and an order that training would not keep."""
     for name, profile in profiles(spec).items():
         train = spec.env.members[name].train
         key = "env" if len(spec.env.members) == 1 else f"env.members.{name}"
@@ -64,7 +64,7 @@ def profile_refusals(spec: RunSpec) -> Iterator[Refusal]:
 
 
 def split_refusals(spec: RunSpec) -> Iterator[Refusal]:
-    """More training tasks than a share leaves, and no training task at all, where another set has told the sizes."""
+    """Refuses more training tasks than a held-out share leaves, and no training task, if the sizes are known."""
     requests = canonical_request(prepare_config(spec))["members"]
     records = {name: _record_of(Path(spec.outputs), requests[name]) for name in spec.env.members}
     if all(_trains_nothing(member, records[name]) for name, member in spec.env.members.items()):
@@ -89,7 +89,7 @@ def split_refusals(spec: RunSpec) -> Iterator[Refusal]:
 
 
 def _trains_nothing(member: EnvMember, found: HeldOutRecord | None) -> bool:
-    """Returns whether nothing is trained: by the spec, or because the environment has only splits to evaluate on."""
+    """Returns whether there are no training tasks, by the spec or because all splits are for evaluation."""
     if found is None or member.train.split != ("train",):
         return not member.train.split
     return bool(found.sizes) and not found.train_splits
@@ -102,7 +102,7 @@ def _is_share(wanted: HeldOutSpec, found: HeldOutRecord) -> bool:
 
 
 def _record_of(outputs: Path, request: Mapping[str, Any]) -> HeldOutRecord | None:
-    """Held-out record of any set of the same environment."""
+    """The held-out record of any task set of the same environment; None: there is none."""
     for file in sorted((outputs / STORE).glob(f"*/{MANIFEST}")):
         try:
             manifest = read_manifest(file.parent)

@@ -1,4 +1,4 @@
-"""Facts of a run's record and spec, and its plan beside what was measured."""
+"""Facts of a run's record and spec, and its plan compared with measurements."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ KILLED: Final = "killed"
 
 
 def status_of(run: Path, record: RunRecord) -> str:
-    """Status of the record; `killed` where it says `running` and no supervisor holds the run."""
+    """Status of the record; `killed` if it is `running` and no supervisor holds the run."""
     is_orphan = record.status is RunStatus.RUNNING and record.attempts[-1].supervisor is not None and not is_held(run)
     return KILLED if is_orphan else record.status.value
 
 
 def title_of(spec: Mapping[str, Any]) -> str:
-    """The run on one line."""
+    """One line about the run."""
     parts = ["+".join(_dict(_dict(spec.get("env")).get("members")))]
     parts += [str(_dict(spec.get(name)).get("name")) for name in ("model", "algorithm", "backend", "hardware")]
     return page_name(" · ".join([*parts, f"seed {spec.get('seed')}"]))
@@ -50,7 +50,7 @@ def facts(record: RunRecord) -> list[tuple[str, str]]:
 
 
 def stages(record: RunRecord) -> list[dict[str, Any]]:
-    """Every stage of every attempt, with how long it took."""
+    """All stages of all attempts, with their durations."""
     return [
         {
             "attempt": attempt.number,
@@ -66,11 +66,11 @@ def stages(record: RunRecord) -> list[dict[str, Any]]:
 
 
 def plan_and_measured(spec: Mapping[str, Any], record: RunRecord, train: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """Rows of what was planned and what was measured in its place.
+    """Rows of planned and measured values.
 
     Args:
-        spec: the run's.
-        record: the run's.
+        spec: the run's spec.
+        record: the run's record.
         train: the training's curves.
     """
     training, values = _dict(spec.get("training")), _dict(train.get("values"))

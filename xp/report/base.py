@@ -1,4 +1,4 @@
-"""Base of a run's spec on a page: the recipe that gave it its name, or the defaults of the options it chose."""
+"""Finds the base of a run's spec: the recipe with the run's name, or the defaults of the chosen options."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from xp.security.names import is_name
 
 MISSING: Final = "(absent)"
 CHOSEN: Final = ("model", "algorithm", "backend", "hardware", "launcher")
-"""Sections whose `name` is their option's."""
+"""Sections whose `name` is the name of their option."""
 MAX_VALUE: Final = 2_000
 
 
 def differences(spec: Mapping[str, Any]) -> tuple[str, list[tuple[str, str, str]]]:
-    """The base in words, and each key that differs from it: key, value of the base, own value."""
+    """The base as text, and each key that differs from it: key, value of the base, own value."""
     name, base = base_of(spec)
     return name, difference(flat(base), flat(spec))
 
@@ -32,7 +32,7 @@ def difference(base: Mapping[str, str], own: Mapping[str, str]) -> list[tuple[st
 
 
 def flat(value: Any, path: str = "") -> dict[str, str]:
-    """Dotted keys of a nested mapping with their values as a page shows them."""
+    """Dotted keys of a nested mapping with their values as text for a page."""
     if isinstance(value, Mapping) and value:
         found: dict[str, str] = {}
         for key, below in value.items():
@@ -43,7 +43,7 @@ def flat(value: Any, path: str = "") -> dict[str, str]:
 
 
 def base_of(spec: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
-    """A recipe is recognised by the run's name, which is its own; options by the names of the sections."""
+    """The base of a spec: a recipe, found by the run's name, else the options, found by the names of the sections."""
     name = str(spec.get("name"))
     if is_name(name) and name in options("recipes"):
         found = _composed((f"recipes={name}",))
@@ -56,7 +56,7 @@ def base_of(spec: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
 
 
 def _options_of(spec: Mapping[str, Any]) -> tuple[str, ...]:
-    """`group=option` of every section that names an option which exists."""
+    """`group=option` of every section with the name of an existing option."""
     members = list(_dict(_dict(spec.get("env")).get("members")))
     words = [f"env={'+'.join(members)}"] if members and all(one in options("env") for one in members) else []
     for group in CHOSEN:

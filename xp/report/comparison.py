@@ -1,4 +1,4 @@
-"""Several runs beside each other: the keys that differ, runs that differ by their seed alone, and paired tests."""
+"""Compares several runs: keys that differ, runs that differ only by the seed, and paired tests."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def comparison(runs: Sequence[Path], specs: Sequence[Mapping[str, Any]]) -> dict
 
 
 def _groups(specs: Sequence[Mapping[str, Any]]) -> list[list[int]]:
-    """Numbers of the runs whose specs differ by the seed alone, together."""
+    """Groups of the numbers of runs whose specs differ only by the seed."""
     found: dict[str, list[int]] = {}
     for number, spec in enumerate(specs):
         digest = spec_digest({key: value for key, value in spec.items() if key not in ("seed", "name")})
@@ -45,7 +45,8 @@ def _groups(specs: Sequence[Mapping[str, Any]]) -> list[list[int]]:
 
 
 def _pairs(runs: Sequence[Path]) -> tuple[list[Paired], list[str]]:
-    """Each run against the first on the same held-out tasks, adjusted by Holm; and why some are not compared."""
+    """Compares each run with the first on the same held-out tasks, with Holm's adjustment; and reasons for
+    omissions."""
     found: list[Paired] = []
     reasons: list[str] = []
     first: NamedResult | None = None

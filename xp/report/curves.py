@@ -1,4 +1,4 @@
-"""The curves of a run: every metric of metrics.jsonl by step, and the reward's interval from the episodes."""
+"""Curves of a run: every metric of metrics.jsonl by step, and the reward's interval from the episodes."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from xp.report.foreign import page_name
 
 STAGES: Final = ("train", "evaluate_during", "evaluate")
 HEAD: Final = ("step", "time", "stage", "attempt", "schema_version", "format")
-"""Keys of a line that are no metrics."""
+"""Keys of a line that are not metrics."""
 MOST_METRICS: Final = 2_000
-"""Different metrics of a stage that a page shows."""
+"""Largest number of metrics of a stage that a page shows."""
 
 
 def curves(run: Path) -> dict[str, dict[str, Any]]:
-    """Stage -> its lines as columns: `step`, `time`, `attempt`, and `values` by metric; of a step, the last line.
+    """Stage -> its lines as columns: `step`, `time`, `attempt`, and `values` by metric; the last line of each step.
 
     Raises:
-        XpError: as `metrics_lines`.
+        XpError: as `metrics_lines` does.
     """
     lines: dict[str, dict[int, dict[str, Any]]] = {stage: {} for stage in STAGES}
     for line in metrics_lines(run / "metrics.jsonl"):
@@ -33,7 +33,7 @@ def curves(run: Path) -> dict[str, dict[str, Any]]:
 
 
 def reward_intervals(index: EpisodeIndex, phase: str = TRAIN) -> dict[str, list[float | None]]:
-    """The mean reward of each step's episodes with its 95 % interval, clustered by task; the last attempt's."""
+    """Mean reward of each step's episodes with its 95 % interval, clustered by task, from the last attempt."""
     last = index.last_attempt_of()
     steps: dict[int, dict[str, list[float]]] = {}
     for row in index.rows:

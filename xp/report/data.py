@@ -1,4 +1,4 @@
-"""Runs -> the data of a page: what `xp report` embeds and what `xp view` answers with."""
+"""Makes the data of a page from runs, for `xp report` and `xp view`."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from xp.runs.record import read_record
 
 FORMAT: Final = 1
 NAMED: Final = ("phase", "env", "split", "status")
-"""Columns of episodes that hold the position of a name in a list beside them."""
+"""Columns of episodes with positions in a list of names."""
 ROUNDED: Final = ("reward", "seconds")
 COMPRESSION: Final = 6
 MOST_WITH_EPISODES: Final = 6
-"""Runs of a page up to which it has their episodes, where nothing else is asked for."""
+"""Largest number of runs whose episodes a page has by default."""
 
 
 class RunPage:
-    """One run as a page shows it.
+    """Data of one run for a page.
 
     Args:
-        run: its directory; it must hold a run's record.
+        run: directory of the run, with its record.
         with_episodes: whether its trajectories are read.
     """
 
@@ -48,16 +48,16 @@ class RunPage:
         self._names: dict[str, dict[str, int]] = {name: {} for name in NAMED}
 
     def refresh(self) -> None:
-        """Read the episodes that were written since."""
+        """Reads the episodes that were written since the last call."""
         if self._with_episodes:
             self.index.refresh()
 
     def data(self, rows_from: int = 0, chunk_of: Mapping[int, int] | None = None) -> dict[str, Any]:
-        """Everything but the episodes' text.
+        """All data except the episodes' texts.
 
         Args:
-            rows_from: number of the first episode whose figures are wanted.
-            chunk_of: number of an episode -> the chunk that holds its text; None: it is asked for.
+            rows_from: number of the first episode to include.
+            chunk_of: number of an episode -> chunk with its text; None: the page requests texts from the server.
         """
         record = read_record(self.run)
         spec, lines = self.spec, curves(self.run)
@@ -103,12 +103,12 @@ class RunPage:
 def report(
     runs: Sequence[Path], episodes: str | None = None, *, tokens: bool = False
 ) -> tuple[str, dict[str, Any], dict[str, bytes]]:
-    """Title and data of a page that stands alone, and the compressed texts of its episodes by element.
+    """Title and data of a self-contained page, and the compressed texts of its episodes by element.
 
     Args:
-        runs: their directories.
-        episodes: an `Extent`; None: by the number of runs.
-        tokens: whether the episodes whose text it holds have their tokens too; raises XpError where they cannot.
+        runs: directories of the runs.
+        episodes: an `Extent`; None: depends on the number of runs.
+        tokens: whether the episodes with text also have tokens; raises XpError if that is impossible.
     """
     extent = Extent(episodes) if episodes else Extent.CHOSEN if len(runs) <= MOST_WITH_EPISODES else Extent.NONE
     found: list[dict[str, Any]] = []
@@ -128,7 +128,7 @@ def report(
 
 
 def _token_chunks(one: RunPage, number: int, chunk_of: Mapping[int, int]) -> dict[str, bytes]:
-    """Compressed tokens of a run's episodes by element, and the text of each token beside them."""
+    """Compressed tokens of a run's episodes by element, with the text of each token."""
     from xp.report.tokens import TokenReader
 
     reader = TokenReader(one.run)
@@ -141,14 +141,14 @@ def _token_chunks(one: RunPage, number: int, chunk_of: Mapping[int, int]) -> dic
 
 
 def title_of_page(runs: Sequence[Path]) -> str:
-    """Title of the browser's tab."""
+    """Title of the page."""
     return page_name(runs[0].name if len(runs) == 1 else f"{len(runs)} runs")
 
 
 def frame(
     runs: Sequence[Mapping[str, Any]], compared: Mapping[str, Any] | None, *, live: bool = False
 ) -> dict[str, Any]:
-    """The runs with what is said of the page itself, and what each of their metrics means."""
+    """The runs, with data about the page itself and the meaning of each metric."""
     made = datetime.now(UTC).isoformat(timespec="seconds")
     names = {name for run in runs for lines in run["metrics"].values() for name in lines["values"]}
     rows = {name: find(name) for name in sorted(names)}

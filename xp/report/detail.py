@@ -1,4 +1,4 @@
-"""One episode as a page shows it: messages, calls, results, rewards; every text made inert and bounded."""
+"""Data of one episode for a page: messages, calls, results, rewards; all texts are escaped and cut."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any, Final
 from xp.report.foreign import MAX_CHARACTERS, page_name, page_text
 
 MAX_INLINE: Final = 120
-"""Characters of arguments that stand on one line."""
+"""Largest number of characters of arguments on one line."""
 
 
 def detail(record: Mapping[str, Any], most: int | None = MAX_CHARACTERS) -> dict[str, Any]:
-    """The record for a page; what is missing or of another type in it is left out.
+    """The record for a page; missing fields and fields of a wrong type are omitted.
 
     Args:
         record: a line of a file of trajectories.
-        most: characters of one message; None: all.
+        most: largest number of characters of one message; None: all.
     """
     messages = [_message(one, most) for one in _list(record.get("messages"))]
     for turn, place in enumerate(own_turns(record)):
@@ -39,14 +39,14 @@ def detail(record: Mapping[str, Any], most: int | None = MAX_CHARACTERS) -> dict
 
 
 def own_turns(record: Mapping[str, Any]) -> list[int]:
-    """Positions of the messages that the policy wrote: an opening may hold messages of an assistant as well."""
+    """Positions of the policy's own messages; the first messages may include others of the role assistant."""
     messages, turns = _list(record.get("messages")), _number(_dict(record.get("outcome")).get("num_turns"))
     places = [place for place, one in enumerate(messages) if _dict(one).get("role") == "assistant"]
     return places[-int(turns) :] if turns else []
 
 
 def said_in(record: Mapping[str, Any]) -> str:
-    """All that was said in an episode, for a search."""
+    """Text of all messages of an episode, for a search."""
     said = [str(_dict(one).get("content", "")) for one in _list(record.get("messages"))]
     return "\n".join([*said, str(_dict(record.get("outcome")).get("void_reason") or "")])
 

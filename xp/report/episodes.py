@@ -1,4 +1,4 @@
-"""Every episode of a run: its figures in memory, its text on the disk until somebody asks for it."""
+"""Index of a run's episodes: numbers in memory, texts read from disk on demand."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ TRAIN: Final = "train"
 
 
 class EpisodeRow(NamedTuple):
-    """The figures of one episode."""
+    """Numbers of one episode."""
 
     attempt: int
     phase: str
     step: int
-    """Rollout step as the metrics count it: from 1 in training, 0 for an evaluation before it."""
+    """Rollout step as in the metrics: from 1 in training, 0 for the evaluation before it."""
     env: str
     split: str
     task_index: int
@@ -34,7 +34,7 @@ class EpisodeRow(NamedTuple):
     calls: int
     malformed: int
     generated: int | None
-    """Tokens that the policy wrote; None: not counted."""
+    """Tokens that the policy generated; None: not counted."""
     seconds: float
 
     @property
@@ -43,10 +43,10 @@ class EpisodeRow(NamedTuple):
 
 
 class EpisodeIndex:
-    """The episodes below a run's directory in the order in which they were found; `refresh` adds the new ones.
+    """The episodes below a run's directory, in the order of reading; `refresh` adds new ones.
 
     Args:
-        run: the directory.
+        run: directory of the run.
     """
 
     def __init__(self, run: Path) -> None:
@@ -55,15 +55,15 @@ class EpisodeIndex:
         self._places: list[tuple[Path, int]] = []
         self.rows: list[EpisodeRow] = []
         self.num_unreadable = 0
-        """Lines that hold no episode that this version reads: torn by a kill, or of another schema."""
+        """Number of lines that are incomplete (killed writer) or of an unknown schema."""
         self.tools = ToolCount()
         """Use of tools in the training's episodes."""
 
     def refresh(self) -> None:
-        """Read what was written since the last time; a line without its end is left for the next time.
+        """Reads new lines since the last call; an incomplete line is left for the next call.
 
         Raises:
-            XpError: (RUN_DIR) a line has no end within `MAX_LINE`.
+            XpError: (RUN_DIR) a line is longer than `MAX_LINE`.
         """
         files = self._run.glob("attempt_*/*/trajectories/*.jsonl")
         for file in sorted(files, key=lambda file: (_attempt_of(self._run, file), TRAIN not in file.parts, str(file))):
@@ -71,11 +71,11 @@ class EpisodeIndex:
                 self._read_on(file)
 
     def record(self, number: int) -> Mapping[str, Any]:
-        """The whole record of the episode with this number; raises XpError(RUN_DIR) where the file has changed."""
+        """Full record of the episode with this number; raises XpError(RUN_DIR) if the file has changed."""
         return next(iter(self.records([number])))
 
     def records(self, numbers: Iterable[int]) -> Iterator[Mapping[str, Any]]:
-        """The whole records of several episodes in their order; each file is opened once."""
+        """Full records of several episodes in order; each file is opened once."""
         with ExitStack() as stack:
             opened: dict[Path, BinaryIO] = {}
             for number in numbers:
@@ -89,11 +89,11 @@ class EpisodeIndex:
                     raise XpError(f"{file} was changed while it was read: {error}", ExitCode.RUN_DIR) from None
 
     def file_of(self, number: int) -> Path:
-        """The file that holds an episode."""
+        """The file with an episode."""
         return self._places[number][0]
 
     def last_attempt_of(self) -> dict[tuple[str, int], int]:
-        """Phase and step -> the attempt that played it last; an earlier one's episodes were played anew."""
+        """Phase and step -> last attempt that played it; earlier attempts' episodes were replaced."""
         found: dict[tuple[str, int], int] = {}
         for row in self.rows:
             key = (row.phase, row.step)
@@ -107,7 +107,7 @@ class EpisodeIndex:
             lines.seek(offset)
             while line := lines.readline(MAX_LINE):
                 if not line.endswith(b"\n") and len(line) < MAX_LINE:
-                    break  # it is being written
+                    break  # the line is being written
                 if not line.endswith(b"\n"):
                     raise XpError(f"{file} has a line of more than {MAX_LINE:,} bytes", ExitCode.RUN_DIR)
                 record = _parsed(line)
@@ -136,7 +136,7 @@ def _parsed(line: bytes) -> Any:
 
 
 def _row(record: Any, attempt: int) -> EpisodeRow | None:
-    """None for what is no episode of a schema that this version reads."""
+    """Numbers of an episode's record; None for another value or an unknown schema."""
     try:
         if record["schema_version"] not in READABLE:
             return None

@@ -1,4 +1,4 @@
-"""The one way in which text of models, servers and files enters a report: inert, bounded, with what is left out."""
+"""Escapes and cuts every text of models, servers and files for a report, with the number of omitted characters."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from typing import Final
 from xp.security.terminal import shown
 
 MAX_CHARACTERS: Final = 20_000
-"""Largest number of characters of one message in a page. A longer one is shown by its beginning and its end."""
+"""Largest number of characters of one message in a page; the middle of a longer one is omitted."""
 END_SHARE: Final = 0.25
-"""Share of the shown characters that are from the end."""
+"""Share of the shown characters that come from the end."""
 MAX_NAME: Final = 300
-"""Largest number of characters of a name, a figure or a reason."""
+"""Largest number of characters of a name, a number or a reason."""
 
 
 @dataclass(frozen=True)
 class PageText:
-    """Text that a page may show as it is."""
+    """Text that a page can show unchanged."""
 
     text: str
     left_out: int
-    """Characters between beginning and end that are not in `text`."""
+    """Number of characters that were omitted between beginning and end."""
 
 
 def page_text(text: str, most: int | None = MAX_CHARACTERS) -> PageText:
-    """Write out control characters, marks of direction and half characters; cut what is longer than `most`."""
+    """Escapes control characters, direction marks and lone surrogates; cuts texts longer than `most`."""
     if most is None or len(text) <= most:
         return PageText(shown(text), 0)
     end = int(most * END_SHARE)

@@ -1,4 +1,4 @@
-"""Result of a run on the held-out tasks for a page: word, sentence, symptoms and the paired test."""
+"""Result of a run on the held-out tasks for a page: verdict, sentence, symptoms and the paired test."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from xp.runs.record import RunRecord, RunStatus
 
 
 def margin() -> float:
-    """Difference of mean rewards that does not matter, as `eval.margin` has it."""
+    """Largest difference of mean rewards that counts as equivalent (`eval.margin`)."""
     return settings({}).eval.margin
 
 
 def results(run: Path) -> dict[str, Any]:
-    """`before` and `after` as their evaluation wrote them; `problem` where it cannot be read."""
+    """Results `before` and `after` from the evaluation's file; `problem` if it cannot be read."""
     try:
         found = held_out(run)
     except XpError as error:
@@ -35,7 +35,7 @@ def results(run: Path) -> dict[str, Any]:
 
 
 def compared(outputs: Path, names: Sequence[str]) -> tuple[list[Paired], str]:
-    """Compares runs by name; beside the comparisons the reason why there are none."""
+    """Compares runs by name; returns the comparisons, and a reason if there are none."""
     try:
         return compare_all(outputs, names, margin()), ""
     except (XpError, KeyError, TypeError, ValueError) as error:
@@ -43,13 +43,13 @@ def compared(outputs: Path, names: Sequence[str]) -> tuple[list[Paired], str]:
 
 
 def verdict(run: Path, record: RunRecord, status: str, tools: ToolUse | None = None) -> dict[str, Any]:
-    """The verdict of `runs diagnose` with its symptoms, and the comparison behind it.
+    """The verdict of `runs diagnose` with its symptoms and its comparison.
 
     Args:
-        run: its directory.
-        record: its record.
-        status: as the page shows it.
-        tools: use of tools, where the trajectories were read already.
+        run: directory of the run.
+        record: the run's record.
+        status: status text of the page.
+        tools: use of tools, if the trajectories were read already.
     """
     try:
         found = diagnose(run.parent.parent, run, record, tools)
@@ -64,7 +64,7 @@ def verdict(run: Path, record: RunRecord, status: str, tools: ToolUse | None = N
     }
     if not pairs:
         return page
-    # Of one run, the two sides are its model before and after training.
+    # For a single run, the two sides are its model before and after training.
     pair = replace(pairs[0], first="before training", second="after training")
     pair = replace(pair, verdict=said(pair))
     return page | {"sentence": page_name(pair.verdict), "paired": paired(pair)}
@@ -75,6 +75,6 @@ def _line(symptom: Symptom) -> str:
 
 
 def paired(pair: Paired) -> dict[str, Any]:
-    """A comparison for a page."""
+    """Data of a comparison for a page."""
     found = asdict(pair)
     return found | {name: page_name(found[name]) for name in ("first", "second", "verdict")}

@@ -1,4 +1,4 @@
-"""Choice of the episodes that a page holds in full: groups of best, median and worst of each step, and every void."""
+"""Chooses the episodes with full text in a page: best, median and worst groups of each step, and all void ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Final
 from xp.report.episodes import EpisodeRow
 
 NUM_PAIRS: Final = 12
-"""Tasks with the largest gain, the largest loss and the median change whose two sides are held in full, of each."""
+"""Number of tasks with the largest gain, with the largest loss, and with a median change, whose episodes before and
+after training have full text."""
 BEFORE: Final = "evaluate/before"
 AFTER: Final = "evaluate/after"
 Group = tuple[int, str, int]
@@ -17,7 +18,7 @@ Group = tuple[int, str, int]
 
 
 class Extent(StrEnum):
-    """Extent to which a page holds episodes in full."""
+    """Which episodes of a page have full text."""
 
     NONE = "none"
     CHOSEN = "chosen"
@@ -25,7 +26,7 @@ class Extent(StrEnum):
 
 
 def chosen(rows: Sequence[EpisodeRow], extent: Extent) -> dict[Group, list[int]]:
-    """Numbers of the episodes to hold in full, by attempt, phase and step."""
+    """Numbers of the episodes with full text, by attempt, phase and step."""
     groups: dict[Group, list[int]] = {}
     for number, row in enumerate(rows):
         groups.setdefault((row.attempt, row.phase, row.step), []).append(number)
@@ -42,7 +43,7 @@ def chosen(rows: Sequence[EpisodeRow], extent: Extent) -> dict[Group, list[int]]
 
 
 def ranked(rows: Sequence[EpisodeRow], numbers: Iterable[int]) -> list[int]:
-    """The scored episodes among some, worst first."""
+    """The scored episodes among these, worst first."""
     scored = [number for number in numbers if rows[number].reward is not None]
     return sorted(scored, key=lambda number: (rows[number].reward or 0.0, number))
 
@@ -59,7 +60,7 @@ def _of_step(rows: Sequence[EpisodeRow], numbers: Sequence[int]) -> set[int]:
 
 
 def _pairs(rows: Sequence[EpisodeRow]) -> list[int]:
-    """Episodes of the held-out tasks whose reward changed most, least and in the middle, before and after training."""
+    """Episodes before and after training of the held-out tasks with the largest, smallest and median change."""
     sides = {phase: _by_task(rows, phase) for phase in (BEFORE, AFTER)}
     both = sides[BEFORE].keys() & sides[AFTER].keys()
     change = {task: _mean(rows, sides[AFTER][task]) - _mean(rows, sides[BEFORE][task]) for task in sorted(both)}
@@ -70,7 +71,7 @@ def _pairs(rows: Sequence[EpisodeRow]) -> list[int]:
 
 
 def _by_task(rows: Sequence[EpisodeRow], phase: str) -> Mapping[str, list[int]]:
-    """Rows by task, each of the last attempt that played it."""
+    """Task -> numbers of its rows, from the last attempt that played it."""
     last = max((row.attempt for row in rows if row.phase == phase), default=0)
     found: dict[str, list[int]] = {}
     for number, row in enumerate(rows):

@@ -1,4 +1,4 @@
-"""`python -m xp view`: the page from 127.0.0.1, every episode on demand, for whoever has the address with its token."""
+"""`python -m xp view`: serves the page on 127.0.0.1, episodes on demand; visitors need the token in the address."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ HEADERS: Final = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 MAX_IN_PAGE: Final = 200_000
-"""Characters of one message until all of it is asked for."""
+"""Largest number of characters of one message, unless the page requests the whole message."""
 MAX_FOUND: Final = 5_000
-"""Episodes that a search finds."""
+"""Largest number of episodes in the result of a search."""
 
 
 class View:
-    """State of the server: the runs, and the token that its visitors must have.
+    """State of the server: the runs, and the token that visitors need.
 
     Args:
-        runs: directories.
-        token: of this server alone.
+        runs: directories of the runs.
+        token: token of this server only.
     """
 
     def __init__(self, runs: Sequence[Path], token: str) -> None:
@@ -52,7 +52,7 @@ class View:
         self._lock = Lock()
 
     def app(self) -> App:
-        """The ASGI application, behind the checks of Host and Origin."""
+        """The ASGI application, with checks of Host and Origin."""
         routes = [Route("/", self._guarded(self.front))]
         for name, answer in (
             ("run", self.one_run),
@@ -64,7 +64,7 @@ class View:
         return OwnOrigin(Starlette(routes=routes))
 
     def front(self, request: Request) -> Response:
-        """The page, without the episodes' text."""
+        """The page, without the episodes' texts."""
         del request
         with self._lock:
             runs = [self._data(one, 0) for one in self._pages]
@@ -72,28 +72,28 @@ class View:
         return HTMLResponse(page(title_of_page(self._runs), data, {}, is_live=True))
 
     def one_run(self, request: Request) -> Response:
-        """A run's data anew, with the episodes from `rows_from` on."""
+        """Current data of a run, with the episodes from `rows_from` on."""
         with self._lock:
             return JSONResponse(self._data(self._page(request), _whole(request, "rows_from")))
 
     def episode(self, request: Request) -> Response:
-        """One episode's messages and calls; with `whole=1` no message is cut."""
+        """Messages and calls of one episode; with `whole=1` no message is cut."""
         record, _ = self._record(request)
         return JSONResponse(detail(record, None if _whole(request, "whole") else MAX_IN_PAGE))
 
     def tokens(self, request: Request) -> Response:
-        """One episode as tokens with the mask."""
+        """Tokens of one episode with the mask."""
         from xp.report.tokens import no_tokens, token_view
 
         record, file = self._record(request)
         one = self._page(request)
         try:
             return JSONResponse(token_view(one.run, record, file))
-        except XpError as error:  # nothing is wrong with the page: the tokenizer is not here
+        except XpError as error:  # the tokenizer is missing, which is no fault of the page
             return JSONResponse(no_tokens(page_text(str(error)).text))
 
     def search(self, request: Request) -> Response:
-        """Numbers of the episodes that hold a text."""
+        """Numbers of the episodes with a text."""
         wanted = request.query_params.get("text", "").lower()
         index = self._page(request).index
         found: list[int] = []
@@ -121,7 +121,7 @@ class View:
         return index.record(number), index.file_of(number)
 
     def _guarded(self, answer: Callable[[Request], Response]) -> Callable[[Request], Response]:
-        """Asks for the token, as cookie or, the first time, in the address; turns faults into sentences."""
+        """Requires the token, as a cookie or, the first time, in the address; converts faults to messages."""
 
         def guarded(request: Request) -> Response:
             own = f"{COOKIE}_{request.url.port}"
@@ -147,12 +147,12 @@ class View:
 
 
 def serve(runs: Sequence[Path], port: int, say: Callable[[str], None] = print) -> None:
-    """Serve until Ctrl-C or SIGTERM.
+    """Serves until Ctrl-C or SIGTERM.
 
     Args:
-        runs: directories.
-        port: on 127.0.0.1; 0: a free one.
-        say: takes the lines for the person.
+        runs: directories of the runs.
+        port: port of 127.0.0.1; 0: a free one.
+        say: receives lines for the user.
     """
     import uvicorn
 
@@ -169,7 +169,7 @@ def serve(runs: Sequence[Path], port: int, say: Callable[[str], None] = print) -
 
 
 def _whole(request: Request, name: str) -> int:
-    """A whole number of the query; absent: 0."""
+    """A whole number in the query; 0 if it is absent."""
     text = request.query_params.get(name, "0")
     if not (text.isascii() and text.isdigit() and len(text) < 10):
         raise XpError(f"{name}={text[:20]}: not a whole number", ExitCode.CONFIG)

@@ -1,4 +1,4 @@
-"""An episode's text as tokens, with the mask: what the policy wrote is trained on, all else is not."""
+"""An episode's text as tokens, with the mask: only the policy's own tokens are trained on."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from xp.report.foreign import page_text
 from xp.runs.origin import is_ours
 
 MAX_TOKENS: Final = 100_000
-"""Tokens of an episode that a page shows."""
+"""Largest number of tokens of an episode that a page shows."""
 MAX_CHARACTERS: Final = 500_000
-"""Characters of an episode that is tokenized: some tokenizers take minutes for a word of megabytes."""
+"""Largest number of characters of an episode to tokenize; some tokenizers need minutes for a word of megabytes."""
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 
 
 class TokenReader:
-    """Makes the tokens of a run's episodes again from their text, with the run's own tokenizer.
+    """Tokenizes the texts of a run's episodes again, with the run's own tokenizer.
 
     Args:
-        run: the run's directory.
+        run: directory of the run.
 
     Raises:
         XpError: the run was begun elsewhere, or its model's tokenizer is not on this machine.
@@ -47,11 +47,11 @@ class TokenReader:
         self._names: dict[int, str] = {}
 
     def tokens(self, record: Mapping[str, Any], file: Path) -> dict[str, Any]:
-        """Ids in order, lengths of masked and trained stretches in turn (masked first), and how they were made.
+        """Ids in order, alternating lengths of masked and trained parts (masked first), and a note on the method.
 
         Args:
-            record: the episode's line.
-            file: the file that holds it; the tools lie beside it.
+            record: record of the episode.
+            file: its file; the tools are beside it.
         """
         size = sum(len(str(message.get("content"))) for message in record["messages"])
         if size > MAX_CHARACTERS:
@@ -60,7 +60,7 @@ class TokenReader:
         tools = text_of(file.parent / TOOLS / f"{digest}.json", ExitCode.RUN_DIR) if _DIGEST.fullmatch(digest) else "[]"
         try:
             pieces = list(islice(_pieces(self._chat, record, tools), MAX_TOKENS))
-        except (TypeError, ValueError, LookupError) as error:  # half a character, say, which no tokenizer takes
+        except (TypeError, ValueError, LookupError) as error:  # for example a lone surrogate, which tokenizers refuse
             return no_tokens(page_text(f"The text cannot be tokenized: {type(error).__name__}: {error}").text)
         num_trained = sum(own for _, own in pieces)
         counted = record.get("tokens") or {}
@@ -72,7 +72,7 @@ class TokenReader:
         return {"ids": [one for one, _ in pieces], "stretches": _stretches(pieces), "note": note}
 
     def names(self, ids: Iterable[int]) -> dict[int, str]:
-        """The text of each of these tokens."""
+        """Id -> text of each token."""
         for one in set(ids) - self._names.keys():
             self._names[one] = page_text(self._chat.tokenizer.decode([one])).text
         return {one: self._names[one] for one in sorted(set(ids))}
@@ -86,7 +86,7 @@ def token_view(run: Path, record: Mapping[str, Any], file: Path) -> dict[str, An
 
 
 def no_tokens(note: str) -> dict[str, Any]:
-    """An answer that says why there are none."""
+    """An answer with the reason why there are no tokens."""
     return {"ids": [], "stretches": [], "names": {}, "note": note}
 
 
@@ -115,7 +115,7 @@ def _pieces(chat: ChatTokens, record: Mapping[str, Any], tools: str) -> Iterator
 
 @lru_cache(maxsize=4)
 def _chat(run: Path) -> ChatTokens:
-    """The tokenizer of the trained model, else of the one that the run started from: they are the same."""
+    """The tokenizer of the trained model, else of the initial model, which is the same."""
     spec = validated(recorded_spec(run / "spec.yaml"), run.name)
     places = [run / "model", run.parent.parent / start_place(spec)]
     directory = next((place for place in places if (place / "tokenizer_config.json").is_file()), None)

@@ -1,4 +1,4 @@
-"""The page around a report's data: scripts and styles from files of their own, and a policy that forbids the rest."""
+"""Makes the HTML page of a report's data, with its scripts, styles, and a policy that forbids others."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ SCRIPTS: Final = (
     "sweep.js",
     "main.js",
 )
-"""In the order in which they run."""
+"""Names of the scripts, in the order of execution."""
 
 
 def page(title: str, report: Mapping[str, Any], chunks: Mapping[str, bytes], *, is_live: bool = False) -> str:
-    """The whole page.
+    """The HTML of the page.
 
     Args:
-        title: shown by the browser.
-        report: the data of `xp.report.data`.
+        title: title of the page.
+        report: data from `xp.report.data`.
         chunks: compressed episodes by the id of their element.
-        is_live: whether the page asks its own server for more.
+        is_live: whether the page requests more data from its own server.
     """
     texts = {name: base64.b64encode(content).decode() for name, content in chunks.items()}
     return str(
@@ -50,10 +50,10 @@ def page(title: str, report: Mapping[str, Any], chunks: Mapping[str, bytes], *, 
 
 
 def policy(*, is_live: bool) -> str:
-    """The Content-Security-Policy: the page's own scripts and styles by their digests, and no network.
+    """The Content-Security-Policy: the page's own scripts and styles by digest, and no network.
 
     Args:
-        is_live: whether the page's own server may be asked.
+        is_live: whether requests to the page's own server are allowed.
     """
     rules = [
         "default-src 'none'",
@@ -67,7 +67,7 @@ def policy(*, is_live: bool) -> str:
 
 
 def as_json(value: Any) -> str:
-    """JSON that cannot end the element that holds it."""
+    """JSON that cannot close its HTML element."""
     text = json.dumps(value, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
@@ -94,5 +94,5 @@ def _template() -> Any:
 
 
 def parts() -> Iterable[str]:
-    """Names of the files that a page is made of."""
+    """Names of the files in a page."""
     return ("page.html.j2", *STYLES, *SCRIPTS)

@@ -1,4 +1,4 @@
-"""Runs that nobody waits for: their records are brought up to date by whoever looks at them. No daemon."""
+"""Runs without a supervisor: each command that reads a run's record updates it first. There is no daemon."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from xp.spec.place import LauncherSpec
 ENDED = (RunStatus.SUCCEEDED, RunStatus.CACHED, RunStatus.FAILED, RunStatus.INTERRUPTED)
 
 STOPPED = {128 + signal.SIGINT: RunStatus.INTERRUPTED, 128 + signal.SIGTERM: RunStatus.INTERRUPTED}
-"""Exit codes of a stage that was stopped."""
+"""Exit code of a stage that was stopped by a signal -> status."""
 
 
 def current(run: Path) -> RunRecord:
-    """A run's record as it is now: jobs of a cluster that nobody waits for are asked for first.
+    """Returns a run's current record; the jobs of a run without a supervisor are queried first.
 
     Raises:
-        XpError: RUN_DIR where there is no such run.
+        XpError: RUN_DIR if there is no such run.
     """
     from filelock import FileLock, Timeout
 
@@ -44,7 +44,7 @@ def current(run: Path) -> RunRecord:
     lock = FileLock(run / LOCK)
     try:
         lock.acquire(timeout=0)
-    except (Timeout, OSError):  # another process has it, or this one may not write there
+    except (Timeout, OSError):  # another process holds the run, or this one may not write there
         return record
     try:
         record = read_record(run)
@@ -53,7 +53,7 @@ def current(run: Path) -> RunRecord:
             write_record(run, updated)
         if updated.status is not RunStatus.RUNNING:
             fetch(run, updated)
-            write_record(run, updated)  # with what the stages' files say of it, which are here only now
+            write_record(run, updated)  # again: the stages' files, which complete the record, have only now arrived
             launcher.close(context_of(run, updated))
         return updated
     finally:
@@ -61,7 +61,7 @@ def current(run: Path) -> RunRecord:
 
 
 def live(run: Path, record: RunRecord) -> list[Launch]:
-    """The jobs of a run that a cluster still has."""
+    """Jobs of a run that have not ended on the cluster."""
     launcher = detachable(run, record)
     if launcher is None or record.status is not RunStatus.RUNNING:
         return []
@@ -70,7 +70,7 @@ def live(run: Path, record: RunRecord) -> list[Launch]:
 
 
 def fetch(run: Path, record: RunRecord) -> None:
-    """Bring the logs and small results of the last attempt here, where they are elsewhere."""
+    """Copy the logs and small results of the last attempt to this machine, if they are elsewhere."""
     launcher = detachable(run, record)
     if launcher is None or launcher.is_here:
         return
@@ -80,9 +80,10 @@ def fetch(run: Path, record: RunRecord) -> None:
 
 
 def fetch_results(run: Path, record: RunRecord, *, with_checkpoints: bool) -> list[str] | None:
-    """Bring the model, the trajectories and, where asked for, the checkpoints; returns the directories that came.
+    """Copy the model, the trajectories and optionally the checkpoints to this machine.
 
-    None: the run's files are here, or nobody may be asked about it.
+    Returns:
+        The directories that were copied; None: the run's files are here already, or its launcher may not be called.
     """
     launcher = detachable(run, record)
     if not isinstance(launcher, Distant):
@@ -95,7 +96,7 @@ def fetch_results(run: Path, record: RunRecord, *, with_checkpoints: bool) -> li
 
 
 def stop(run: Path, record: RunRecord) -> list[str]:
-    """Ask the cluster to end a run's jobs, the last ones first; returns what it calls them."""
+    """Cancel a run's jobs on the cluster, the last ones first; returns their ids."""
     launcher, found = detachable(run, record), live(run, record)
     assert launcher is not None or not found
     for launch in reversed(found):
@@ -104,7 +105,7 @@ def stop(run: Path, record: RunRecord) -> list[str]:
 
 
 def abandon(run: Path) -> None:
-    """Close the record of a run whose cluster does not say what became of it."""
+    """Close the record of a run whose cluster no longer reports its jobs."""
     from filelock import FileLock
 
     with FileLock(run / LOCK, timeout=5):
@@ -114,10 +115,10 @@ def abandon(run: Path) -> None:
 
 
 def detachable(run: Path, record: RunRecord) -> Detachable | None:
-    """The launcher of a run's last attempt, if its jobs need no supervisor; None where they were its processes."""
+    """The launcher of a run's last attempt, if its jobs need no supervisor; None if they were its processes."""
     from xp.launchers.choice import make_launcher
 
-    if not is_ours(run):  # what it names is somebody else's word: nobody is asked, nothing is closed or fetched
+    if not is_ours(run):  # the record may name anything: no launcher is called, nothing is closed or fetched
         return None
     spec = _launcher_spec(run / f"attempt_{len(record.attempts)}" / "plan.json")
     if spec is None:
@@ -136,7 +137,7 @@ def _asked(record: RunRecord, launcher: Detachable, run: Path) -> RunRecord:
     for stage in record.attempts[-1].stages:
         if stage.status in ENDED:
             continue
-        if stage.native_id is None:  # its supervisor was killed before it could submit this one
+        if stage.native_id is None:  # the supervisor was killed before it could submit this stage
             return close_attempt(record, RunStatus.INTERRUPTED)
         code = launcher.poll(_launch(record, stage))
         if code is None:

@@ -1,4 +1,4 @@
-"""A run's directory -> its history for the rules of xp.diagnosis: metrics, facts of its spec, and use of tools."""
+"""Reads a run's directory for the rules of xp.diagnosis: metrics, facts of its spec, and use of tools."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from xp.runs.tool_use import tool_use
 
 
 def history_of(run: Path, record: RunRecord, tools: ToolUse | None = None) -> History:
-    """Reads all that is on record of a run's training; raises XpError(RUN_DIR) for a directory that is no run.
+    """Reads the history of a run's training; raises XpError(RUN_DIR) for a directory that is not a run.
 
     Args:
         run: its directory.
         record: its record.
-        tools: use of tools, where the trajectories were read already.
+        tools: use of tools, if the trajectories were read already; None: they are read.
     """
     return replace(metrics_history(run, record), tools=tools or tool_use(run))
 
 
 def metrics_history(run: Path, record: RunRecord) -> History:
-    """The same without the trajectories, which may be large."""
+    """Reads the history without the trajectories, which may be large."""
     file = run / "metrics.jsonl"
     lines, during = (read_metrics(file, stage) for stage in ("train", "evaluate_during"))
     try:

@@ -1,4 +1,4 @@
-"""Keys in which several specs differ, and each one's values."""
+"""Keys in which several specs differ, and each spec's values."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ INCIDENTAL: Final = ("outputs", "project", "tracking", "upload_rollouts", "recor
 NAMED: Final = ("algorithm.name", "backend.name", "model.name", "seed", "name")
 """Keys that a listing of runs has as columns of their own."""
 FOLLOWS: Final = {"algorithm": "algorithm.name", "backend": "backend.name", "model": "model.name"}
-"""Section -> the key that chooses its option: where that differs, the rest of the section follows from it."""
+"""Section -> the key that chooses its option; where it differs, the section's other differences are not listed."""
 
 
 def differing(specs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Lists for each spec the keys in which not all of them agree; a key that a spec lacks is None.
+    """Lists for each spec its values of the keys in which the specs differ; a key that a spec lacks is None.
 
-    Left out are keys that change nothing about a result, those of `NAMED`, and sections whose option differs.
+    Excluded are keys without effect on a result, the keys in `NAMED`, and sections whose option differs.
 
     Args:
         specs: dumped RunSpecs.
@@ -30,7 +30,7 @@ def differing(specs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def dumped(specs: Sequence[RunSpec]) -> list[dict[str, Any]]:
-    """The specs as JSON-able values; a section that equals the one of the spec before is held once."""
+    """The specs as JSON values; equal sections of consecutive specs are one object."""
     found: list[dict[str, Any]] = []
     for spec in specs:
         own = spec.model_dump(mode="json")
@@ -40,12 +40,12 @@ def dumped(specs: Sequence[RunSpec]) -> list[dict[str, Any]]:
 
 
 def words_of(values: Mapping[str, Any]) -> str:
-    """Values as a command line takes them."""
+    """Overrides (`key=value`) that set these values."""
     return " ".join(f"{key}={text(value)}" for key, value in values.items())
 
 
 def text(value: Any) -> str:
-    """A value as a command line has it."""
+    """A value in the syntax of an override."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, float):
@@ -54,7 +54,7 @@ def text(value: Any) -> str:
 
 
 def swept(specs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Names each point of a sweep by the words that tell it from the others."""
+    """Names each point of a sweep by the overrides that distinguish it from the others."""
     named = [{key: _at(spec, key.split(".")) for key in NAMED} for spec in specs]
     varied = [key for key in NAMED if any(one[key] != named[0][key] for one in named)]
     return [
@@ -64,7 +64,7 @@ def swept(specs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _option(key: str) -> str:
-    """Word that sets a key: `model=tiny` sets model.name."""
+    """Left side of the override that sets a key: `model` (as in `model=tiny`) for model.name."""
     return key.removesuffix(".name")
 
 
@@ -75,7 +75,7 @@ def _at(spec: Any, path: Sequence[str]) -> Any:
 
 
 def _varied(path: tuple[str, ...], values: Sequence[Any]) -> list[tuple[str, ...]]:
-    """Paths of the values that are not all alike; sections that are alike are compared whole."""
+    """Paths of the values that are not all equal; equal sections are compared as a whole."""
     first = values[0] if values else None
     if all(value == first for value in values):
         return []

@@ -1,4 +1,4 @@
-"""Results of a run on the held-out tasks, as its evaluations wrote them."""
+"""Results of a run on the held-out tasks, read from the files of its evaluations."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ class HeldOutResult:
 
     reward_mean: float
     reward_stderr: float | None
-    """None: of one episode."""
+    """Standard error; None: there is one episode only."""
     perfect_share: float | None
     num_scored: int | None
     num_void: int | None
     pass_share: float | None = None
-    """Share of rewards of at least `pass_threshold`; None: of an earlier version, which knew none."""
+    """Share of rewards of at least `pass_threshold`; None: written by an earlier version without it."""
     pass_threshold: float | None = None
     num_tasks: int | None = None
-    """None: of an earlier version."""
+    """Number of held-out tasks; None: written by an earlier version without it."""
     label: str = ""
-    """Remark on every figure: tasks are trained on as well; empty if they are not."""
+    """Remark if the tasks are trained on as well; else empty."""
 
 
 @dataclass(frozen=True)
@@ -45,19 +45,19 @@ class TaskRewards:
 
 
 def read_held_out(file: Path) -> dict[str, HeldOutResult]:
-    """The results of an evaluation.json; raises XpError(RUN_DIR) for what is none."""
+    """The results of an evaluation.json; raises XpError(RUN_DIR) for another file."""
     return _checked(file)[0]
 
 
 def read_rewards(file: Path, which: str) -> TaskRewards | None:
-    """Rewards of one model of an evaluation.json by task; None: the model was not evaluated.
+    """Rewards of one model by task, from an evaluation.json; None: the model was not evaluated.
 
     Args:
         file: the evaluation.json.
         which: `before` or `after`.
 
     Raises:
-        XpError: (RUN_DIR) the file is none.
+        XpError: (RUN_DIR) the file is not an evaluation.json.
     """
     found, rewards = _checked(file)
     if which not in found:
@@ -68,7 +68,7 @@ def read_rewards(file: Path, which: str) -> TaskRewards | None:
 
 
 def _checked(file: Path) -> tuple[dict[str, HeldOutResult], dict[str, TaskRewards]]:
-    """Results of each model, and its rewards by task where they are on record."""
+    """Results of each model, and its rewards by task if they are recorded."""
     value = json_of(file, ExitCode.RUN_DIR)
     try:
         results = _mapping(value)["results"]
@@ -122,7 +122,7 @@ def held_out(run: Path, record: RunRecord | None = None) -> dict[str, HeldOutRes
 
 
 def evaluation_files(run: Path, record: RunRecord | None = None) -> list[Path]:
-    """Every evaluation.json of a run; those of attempts that trained come last, so that they are the run's result.
+    """Every evaluation.json of a run; those of attempts that trained come last, since they are the run's result.
 
     An attempt that only evaluated (`evaluate run=RUN`) may have played other tasks, or an earlier checkpoint.
     """

@@ -1,4 +1,4 @@
-"""Stages of a run that need not run again: they succeeded before, and nothing that they are made from has changed."""
+"""Finds stages that need not run again: they succeeded before, and their inputs have not changed."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ RAN = (RunStatus.RUNNING, RunStatus.SUCCEEDED, RunStatus.FAILED, RunStatus.INTER
 
 
 def kept(plan: Plan, record: RunRecord, outputs: Path, *, is_here: bool = True) -> dict[str, int]:
-    """Name of a stage -> the attempt whose result stands.
+    """Returns name of a stage -> the attempt whose result is valid.
 
     A stage is kept when the same job succeeded, its outputs are there, every stage before it in the plan is kept, and
-    none of those ran after it. Content-addressed stages (`Stage.done`) know by themselves whether they are done.
+    none of those ran after it. Content-addressed stages (`Stage.done`) are checked by their manifests instead.
 
     Args:
-        plan: of the new attempt.
-        record: of the attempts before it; one of the same number, or a later one, does not count.
+        plan: plan of the new attempt.
+        record: record of the run; only attempts before the plan's are considered.
         outputs: the outputs root.
-        is_here: whether the stages' outputs can be seen from here.
+        is_here: whether this machine can see the stages' outputs.
     """
     found: dict[str, int] = {}
     newest = 0
@@ -46,7 +46,7 @@ def kept(plan: Plan, record: RunRecord, outputs: Path, *, is_here: bool = True) 
 
 
 def finished(plan: Plan, outputs: Path) -> str | None:
-    """Returns why a run need not be resumed, and how to continue it all the same; None if there is work left."""
+    """Returns why a run need not be resumed, and how to continue it anyway; None if there is work left."""
     if plan.attempt == 1:
         return None
     run = outputs / "runs" / plan.run_id
@@ -73,7 +73,7 @@ def attempt_of(record: RunRecord, name: str) -> int | None:
 
 
 def _standing(stage: Stage, plan: Plan, record: RunRecord, outputs: Path, is_here: bool) -> int | None:
-    """The last attempt in which the same job succeeded and left what is still there."""
+    """The last attempt in which the same job succeeded and whose outputs still exist."""
     for attempt in reversed(record.attempts[: plan.attempt - 1]):
         status = next((one.status for one in attempt.stages if one.name == stage.name), RunStatus.PENDING)
         if status not in RAN:
@@ -88,14 +88,15 @@ def _standing(stage: Stage, plan: Plan, record: RunRecord, outputs: Path, is_her
             assert recorded is not None
             promised = recorded["job"]["outputs"]
             return attempt.number if not is_here or all(states(outputs, promised).values()) else None
-        # What another job of this stage wrote into its own attempt's directory has changed nothing of an earlier one.
+        # Another job of this stage wrote into its own attempt's directory, so the earlier attempt's outputs are
+        # unchanged.
         if any(not name.startswith(f"{directory}/") for name in _promised(recorded)):
             return None
     return None
 
 
 def _is_same_today(file: Path, stage: Stage, plan: Plan) -> bool:
-    """Returns whether the recorded spec, had it had the fields that were added to xp since, gives the same job now.
+    """Returns whether the recorded spec, completed with the fields that xp gained since, gives the same job now.
 
     Args:
         file: the plan.json of the attempt in which the stage succeeded.
@@ -119,7 +120,7 @@ def _is_same_today(file: Path, stage: Stage, plan: Plan) -> bool:
 
 
 def _promised(recorded: Mapping[str, Any] | None) -> list[str]:
-    """Outputs that a recorded stage promised. An unreadable stage may have written any file."""
+    """Declared outputs of a recorded stage. An unreadable record counts as any file."""
     return [""] if recorded is None else list(recorded["job"]["outputs"])
 
 
@@ -135,7 +136,7 @@ def _recorded(file: Path, name: str) -> dict[str, Any] | None:
 
 
 def _content(stage: Mapping[str, Any]) -> str:
-    """All of a stage but the number of its attempt, which stands in paths and in the files of its program."""
+    """A stage as text without its attempt's number, which is part of paths and of the program's files."""
     text = json.dumps(stage, sort_keys=True)
     return re.sub(r'(\battempt_|\battempt\\*": ?)\d+', r"\1*", text)
 

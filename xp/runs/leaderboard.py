@@ -1,4 +1,4 @@
-"""`python -m xp runs compare`: runs by their held-out reward, best first, as a table, CSV or Markdown."""
+"""Lines of `python -m xp runs compare`: runs by their held-out reward, best first, as a table, CSV or Markdown."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class RunRow:
     algorithm: str
     backend: str
     seed: int | None
-    """None: the run cannot be read."""
+    """Seed; None: the run cannot be read."""
     steps: int | None
-    """None: the run never came to know what its epochs are in steps."""
+    """Rollout steps; None: they follow from the epochs, and the run ended before it computed them."""
     before: float | None
     """Held-out reward of the untrained model; None: not evaluated."""
     after: float | None
@@ -44,20 +44,20 @@ class RunRow:
     """
     status: str
     note: str
-    """Remark on `before` and `after`: their tasks are trained on as well; empty if they are not."""
+    """Remark if the tasks of `before` and `after` are trained on as well; else empty."""
     differs: Mapping[str, Any]
-    """Keys in which not all of these runs on this environment have the same value -> this one's."""
+    """Key in which the runs on this environment differ -> this run's value."""
 
 
 PLAIN: Final = tuple(field.name for field in fields(RunRow) if field.name != "differs")
-"""Columns that every table has."""
+"""Columns of every table."""
 
 
 def leaderboard(outputs: Path, names: Sequence[str]) -> list[RunRow]:
-    """Lines of the runs that the names mean (`named_runs`), or of all; best first, runs without a result last.
+    """Rows of the named runs (`named_runs`), or of all runs; best first, runs without a result last.
 
     Raises:
-        XpError: RUN_DIR where a named run does not exist.
+        XpError: RUN_DIR if a named run does not exist.
     """
     from xp.compose.recorded import tell_older
 
@@ -104,7 +104,7 @@ def _broken(run: Path, error: XpError) -> RunRow:
 
 
 def as_csv(lines: Sequence[RunRow]) -> str:
-    """With a header; numbers as they were measured."""
+    """CSV with a header; numbers are not rounded."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(head(lines))
@@ -113,14 +113,14 @@ def as_csv(lines: Sequence[RunRow]) -> str:
 
 
 def as_markdown(lines: Sequence[RunRow]) -> str:
-    """A table for a document; numbers rounded."""
+    """Markdown table; numbers are rounded."""
     names = head(lines)
     rows = [names, ["---"] * len(names), *(readable(line, names) for line in lines)]
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
 def readable(line: RunRow, names: Sequence[str]) -> list[str]:
-    """The line's cells under these columns, rounded for people."""
+    """Cells of a row under these columns, rounded."""
     return [_readable(value) for value in _values(line, names)]
 
 
@@ -131,7 +131,7 @@ def _readable(value: Any) -> str:
 
 
 def head(lines: Sequence[RunRow]) -> list[str]:
-    """Names of the columns: those of every table, and the keys that differ."""
+    """Names of the columns: `PLAIN` and the keys that differ."""
     return [*PLAIN, *dict.fromkeys(key for line in lines for key in line.differs)]
 
 
@@ -141,12 +141,12 @@ def _values(line: RunRow, names: Sequence[str]) -> list[Any]:
 
 
 def spec_of(directory: Path, attempt: int) -> Any:
-    """The run's spec, from the plan of its last attempt: JSON is read ten times as fast as YAML."""
+    """The run's spec, from the plan of its last attempt, since JSON is read ten times as fast as YAML."""
     return _spec_of(directory, attempt)[0]
 
 
 def _spec_of(directory: Path, attempt: int) -> tuple[Any, list[str]]:
-    """The spec, and its fields that were added to xp after the run."""
+    """The spec, and the fields in it that xp gained after the run."""
     from xp.compose.added_fields import fill
     from xp.compose.recorded import raw_spec
 
@@ -161,13 +161,13 @@ def _spec_of(directory: Path, attempt: int) -> tuple[Any, list[str]]:
 
 @dataclass(frozen=True)
 class _Readable:
-    """One run as it was read."""
+    """One run that was read."""
 
     spec: Any
     filled: list[str]
-    """Fields that were added to xp after it."""
+    """Fields that xp gained after the run."""
     row: RunRow
-    """Its line, without what differs."""
+    """Its row, with `differs` empty."""
 
 
 def _read(directory: Path) -> _Readable:
@@ -201,7 +201,7 @@ def _row(directory: Path, record: RunRecord, spec: Any) -> RunRow:
 
 
 def _steps(record: RunRecord) -> int | None:
-    """Rollout steps as the last training settled them."""
+    """Rollout steps of the last training."""
     settled = [attempt.training["num_steps"] for attempt in record.attempts if attempt.training]
     return settled[-1] if settled else None
 

@@ -1,4 +1,4 @@
-"""Runs that a command line names: by a name, its beginning, a pattern, or a directory."""
+"""Finds the runs of a command line: by name, beginning of a name, pattern, or directory."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def named_runs(outputs: Path, words: Sequence[str], *, takes_several: bool = Fal
     Args:
         outputs: the outputs root.
         words: names, beginnings of names, patterns, or directories.
-        takes_several: whether a beginning of several names is all of them, and no word is all runs.
+        takes_several: whether a beginning that several names share means all of them, and no word means all runs.
 
     Raises:
-        XpError: RUN_DIR where a word names no run, or one word the beginning of several.
+        XpError: RUN_DIR if a word names no run, or names several where one is expected.
     """
     known = sorted(name for file in (outputs / "runs").glob(f"*/{FILE}") if is_name(name := file.parent.name))
     if takes_several and not words:

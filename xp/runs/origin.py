@@ -1,8 +1,8 @@
-"""Check that this user began a run here. Only then are its jobs queried, its record closed, and its model loaded.
+"""Checks that this user began a run here; only then its jobs are queried, its record closed, and its model loaded.
 
-A run directory is also a thing that people send each other, and its record names jobs, files and modules. A mark in the
-directory, made with a key that only this user can read, tells the two apart. It holds for one directory: a copy of it
-has none. `python -m xp runs trust RUN` marks a run of somebody else's.
+People also send each other run directories, whose records name jobs, files and modules. A mark in the directory, made
+with a key that only this user can read, shows that the run began here. The mark is valid for one directory, not for a
+copy. `python -m xp runs trust RUN` marks another user's run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from xp.reading import opened
 FILE: Final = ".origin"
 KEY_BYTES: Final = 32
 MAX_MARK: Final = 200
-"""Bytes of a mark that are read."""
+"""Largest size of a mark, in bytes."""
 
 
 def mark(run: Path) -> None:
@@ -60,7 +60,7 @@ def _mark_of(run: Path, key: bytes) -> str:
 
 
 def _key(*, is_new_allowed: bool) -> bytes:
-    """This user's key; made on first use, by one of several processes."""
+    """This user's key, made on first use; safe with several processes at a time."""
     file = Path.home() / ".xp" / "key"
     with suppress(FileNotFoundError):
         return _read_key(file)

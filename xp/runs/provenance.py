@@ -16,17 +16,18 @@ from xp.runs.record import Provenance
 
 
 def provenance(packages: Sequence[str], runtime: Runtime) -> Provenance:
-    """Ask git about xp's checkout and the job's interpreter about packages."""
+    """Finds the commit of xp's checkout, and the packages' versions in the job's interpreter."""
     commit, is_dirty = checkout_state(PACKAGE.parent)
     try:
         _, versions, python = probe(interpreter(runtime), (), tuple(packages))
-    except XpError:  # a cluster's interpreter, which preflight does not ask for here
+    except XpError:  # an interpreter on a cluster, which preflight does not look for here
         versions, python = {}, platform.python_version()
     return Provenance(__version__, python, commit, is_dirty, dict(versions))
 
 
 def checkout_state(root: Path) -> tuple[str | None, bool | None]:
-    """Commit of a checkout and whether tracked files differ from it; None, None where `root` is not one's top."""
+    """Commit of a checkout, and whether tracked files differ from it; (None, None) if `root` is not a checkout's
+    top."""
     answer = _git(root, "rev-parse", "--show-toplevel", "HEAD")
     if answer is None:
         return None, None

@@ -1,4 +1,4 @@
-"""Everything that can be known before a run begins, found out before anything of it is created."""
+"""Preflight: all checks that are possible before a run begins; nothing is created before they pass."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Ready:
     """Result of the preflight."""
 
     secrets: Mapping[str, str] = field(repr=False)
-    """Variable that held it -> value, of all stages."""
+    """Variable that held a secret -> value, for all stages."""
     tracker_keys: Mapping[str, str] = field(repr=False)
     modules: tuple[Path, ...]
-    """The user's own, to be copied."""
+    """Paths of the user's own modules, to be copied."""
     told: tuple[str, ...] = ()
-    """Trackers that the jobs tell by themselves."""
+    """Names of the trackers that the jobs open themselves."""
 
     @property
     def redactor(self) -> Redactor:
@@ -74,7 +74,7 @@ def make_ready(plan: Plan, launcher: Launcher, outputs: Path, modules: Sequence[
 
 
 def _variables(plan: Plan) -> dict[str, str]:
-    """This process's environment, and where `install` put checkouts that it names no other place for."""
+    """This process's environment, with the paths of checkouts that `install` made for variables that are not set."""
     found = {name: place for stage in plan.stages for name, place in checkouts(stage.job.runtime).items()}
     return {**found, **os.environ}
 

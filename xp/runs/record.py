@@ -50,16 +50,16 @@ __all__ = [
 
 FILE = "run.json"
 LOCK = ".lock"
-"""Held by the run's supervisor."""
+"""Lock file that the run's supervisor holds."""
 
 
 def write_record(directory: Path, record: RunRecord) -> None:
-    """Replace `run.json`: a reader sees the old record or the new one, whatever happens meanwhile."""
+    """Replace `run.json` atomically: a reader always sees the old record or the new one."""
     write_atomically(directory / FILE, _with_length(directory, record).to_json())
 
 
 def directory_of(outputs: Path, run_id: str) -> Path:
-    """Directory of a run below the outputs root. Raises XpError(RUN_DIR) where there is no such run."""
+    """Directory of a run below the outputs root; raises XpError(RUN_DIR) if there is no such run."""
     if not is_name(run_id):
         raise XpError(f"{run_id!r} is not the id of a run; python -m xp runs list names the runs", ExitCode.RUN_DIR)
     directory = outputs / "runs" / run_id
@@ -70,18 +70,18 @@ def directory_of(outputs: Path, run_id: str) -> Path:
 
 
 def no_such_run(name: str, known: Iterable[str] = ()) -> XpError:
-    """The error for a name that no run has.
+    """Makes the error for a name that no run has.
 
     Args:
-        name: as it was given.
-        known: names of runs, of which the nearest is told.
+        name: the name that was given.
+        known: names of runs; the message suggests the nearest.
     """
     text = f"no such run: {name}{nearest(name, known)}; python -m xp runs list names the runs"
     return XpError(text, ExitCode.RUN_DIR)
 
 
 def read_record(directory: Path) -> RunRecord:
-    """The record of a run directory; raises XpError(RUN_DIR) where there is none, or one that xp would not write."""
+    """The record of a run directory; raises XpError(RUN_DIR) if there is none, or if it is malformed."""
     file = directory / FILE
     if not file.exists():
         raise XpError(f"{file} does not exist: {directory} is not a run directory", ExitCode.RUN_DIR)
@@ -96,9 +96,9 @@ def read_record(directory: Path) -> RunRecord:
 
 
 def is_held(directory: Path) -> bool:
-    """Returns whether a supervisor has the run now.
+    """Returns whether a supervisor holds the run now.
 
-    A record that says `running` without a supervisor is of a killed run.
+    A record with status `running` and no supervisor belongs to a killed run.
     """
     from filelock import FileLock, Timeout
 
@@ -114,7 +114,7 @@ def is_held(directory: Path) -> bool:
 
 
 def _with_length(directory: Path, record: RunRecord) -> RunRecord:
-    """With what the last attempt's train stage has left of its length, once it has."""
+    """The record with the length of the last attempt's training, if its stage has written it."""
     if not record.attempts:
         return record
     last = record.attempts[-1]

@@ -1,4 +1,4 @@
-"""`run.json` -> RunRecord, or the reason why it is none: every word that could leave the run's directory is checked."""
+"""Converts `run.json` to a RunRecord; checks every text that may become a path, an argument or a process id."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_TEXT = 1_000
 
 
 def record_of(value: Any) -> RunRecord:
-    """The record that a JSON value holds; raises ValueError with the first fault."""
+    """The record in a JSON value; raises ValueError with the first fault."""
     whole = _mapping(value, "the record")
     if whole.get("format") != FORMAT:
         raise ValueError(f"format: not one that this version of xp reads, which is {FORMAT}")
@@ -54,7 +54,7 @@ def _attempt(value: Any, run_id: str, number: int) -> AttemptRecord:
 
 
 def length_of(value: Any) -> Mapping[str, int | None]:
-    """Length of a training, as its stage wrote it. Raises ValueError for a value of another form."""
+    """Length of a training, as its stage wrote it; raises ValueError for a value of another form."""
     known = _mapping(value, "training")
     _keys(known, {"epochs", "num_steps", "num_tasks"}, "training")
     counts = {
@@ -157,7 +157,7 @@ def _is_exit_code(value: Any) -> bool:
 
 
 def _is_process(value: Any) -> bool:
-    """Ids of 1 and below mean the system's first process, groups of processes, or all of them."""
+    """Returns whether a value can be a process id; 1 and below mean the first process, groups, or all processes."""
     return isinstance(value, int) and not isinstance(value, bool) and 1 < value < 2**31
 
 

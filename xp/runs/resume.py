@@ -1,4 +1,4 @@
-"""`resume=RUN`: the recorded spec of a run, with the few changes that leave its episodes comparable."""
+"""Implements `resume=RUN`: a run's recorded spec, with the few changes that keep its episodes comparable."""
 
 from __future__ import annotations
 
@@ -29,34 +29,34 @@ CHANGEABLE = (
     "preparation.",
     "tracking",
 )
-"""Keys that a resumed run may change. A change of another key would be another experiment under the same name."""
+"""Keys that a resumed run may change. Another key would make it another experiment under the same name."""
 
 
 @dataclass(frozen=True)
 class Resumed:
-    """A run to go on with."""
+    """A run that is resumed."""
 
     run_id: str
     attempt: int
-    """The new one."""
+    """Number of the new attempt."""
     spec: RunSpec
     stages: frozenset[str]
-    """Stages of all attempts so far. They tell whether the run is a training, an evaluation or a preparation."""
+    """Stages of all attempts so far; they show whether the run is a training, an evaluation or a preparation."""
 
 
 def split_off(words: Sequence[str], overrides: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Take `WORD=value` out of the overrides, for words that name a run rather than a part of its spec."""
+    """Separate `WORD=value` from the overrides, for words that name a run instead of a key of its spec."""
     pairs = [text.partition("=") for text in overrides]
     given = {word: value for word, _, value in pairs if word in words and value not in ("", "null")}
     return given, [text for text, (word, _, _) in zip(overrides, pairs, strict=True) if word not in words]
 
 
 def spec_to_resume(run: str, overrides: Sequence[str]) -> Resumed:
-    """Read a run's spec and apply overrides to it.
+    """Reads a run's spec and applies overrides to it.
 
     Args:
         run: the run's id below `<outputs>/runs`, or its directory.
-        overrides: `key=value`; `outputs=DIR` says where a run given by its id lies.
+        overrides: `key=value`; `outputs=DIR` is the outputs root of a run that is given by its id.
 
     Raises:
         XpError: there is no such run (RUN_DIR), or an override would make it another experiment (CONFIG).

@@ -1,4 +1,4 @@
-"""A run's directory: never used twice, held by one supervisor at a time, written to or refused with a message."""
+"""A run's directory: used for one run only, held by one supervisor at a time; every fault has a message."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from xp.runs.record import LOCK, RunRecord, is_held, read_record, write_record
 SPEC = "spec.yaml"
 RESERVE = ".reserve"
 RESERVED_BYTES = 256 * 1024
-"""Kept free for the record while the run is held: a disk that is full in mid-run does not leave it `running`."""
+"""Bytes reserved for the record while the run is held, so that a full disk does not leave it `running`."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -41,7 +41,7 @@ def check_run_directory(run: Path, attempt: int) -> None:
 
 
 def is_unborn(run: Path) -> bool:
-    """Returns whether a supervisor was killed between making this directory and its first record: nothing has run."""
+    """Returns whether a supervisor was killed before its first record was written, so that nothing has run."""
     if run.is_symlink() or not run.is_dir():
         return False
     return all(path.name in (LOCK, ORIGIN, SPEC, RESERVE) or path.name.endswith(TEMPORARY) for path in run.iterdir())
@@ -58,7 +58,7 @@ def check_writable(outputs: Path) -> None:
 
 @contextmanager
 def hold(run: Path, attempt: int) -> Iterator[None]:
-    """Make the run's directory, or enter it, as the only supervisor; the lock dies with its holder."""
+    """Make the run's directory, or lock an existing one, as the only supervisor; the lock ends with its process."""
     from filelock import FileLock, Timeout
 
     with resource_errors(run):
@@ -67,14 +67,14 @@ def hold(run: Path, attempt: int) -> Iterator[None]:
             try:
                 run.mkdir()
             except FileExistsError:
-                check_run_directory(run, attempt)  # another supervisor may have been quicker
+                check_run_directory(run, attempt)  # another supervisor may have been faster
         lock = FileLock(run / LOCK)
         try:
             lock.acquire(timeout=1 if attempt == 1 else 0)
         except Timeout:
             raise XpError(f"{run.name} is running already: another process holds {run}", ExitCode.RUN_DIR) from None
     try:
-        check_run_directory(run, attempt)  # again: another supervisor may have come and gone
+        check_run_directory(run, attempt)  # again: another supervisor may have started and ended
         if attempt == 1:
             _mark(run)
         with resource_errors(run):
@@ -86,7 +86,7 @@ def hold(run: Path, attempt: int) -> Iterator[None]:
 
 
 def save_record(run: Path, record: RunRecord) -> None:
-    """Write the record, on a full disk into the space that is kept for it."""
+    """Write the record; on a full disk, into the space that is reserved for it."""
     with resource_errors(run):
         try:
             write_record(run, record)
@@ -98,10 +98,10 @@ def save_record(run: Path, record: RunRecord) -> None:
 
 
 def cancel(run: Path) -> int:
-    """Ask the supervisor of a run to end it, as Ctrl-C would; returns its process id.
+    """Stops a run by SIGINT to its supervisor, like Ctrl-C; returns its process id.
 
     Raises:
-        XpError: RUN_DIR where nothing runs it.
+        XpError: RUN_DIR if the run has no supervisor.
     """
     record = read_record(run)
     attempt = record.attempts[-1] if record.attempts else None
@@ -121,7 +121,7 @@ def cancel(run: Path) -> int:
 
 
 def _has_open(process: int, file: Path) -> bool:
-    """Returns whether a process has a file open: the record's word alone is not enough to send it a signal."""
+    """Returns whether a process has a file open; a process id from a record alone must not receive a signal."""
     import psutil
 
     try:
@@ -132,7 +132,7 @@ def _has_open(process: int, file: Path) -> bool:
 
 
 def _mark(run: Path) -> None:
-    """Mark the directory as begun here; where the home cannot be written the run goes on, and cannot be resumed."""
+    """Mark the directory as begun here; if the home is not writable, the run goes on but cannot be resumed."""
     if is_ours(run):
         return
     with resource_errors(run):
@@ -145,7 +145,7 @@ def _mark(run: Path) -> None:
 
 @contextmanager
 def resource_errors(place: Path) -> Iterator[None]:
-    """Disk full, quota, permission: the user's to mend, so a message instead of a traceback."""
+    """Converts errors that the user can fix (disk full, quota, permission) to XpError(RESOURCE)."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Plan -> RunRecord: preflight, then the stages in order, with `run.json` true at every moment."""
+"""Plan -> RunRecord: preflight, then the stages in order; `run.json` is kept up to date."""
 
 from __future__ import annotations
 
@@ -47,16 +47,16 @@ def dispatch(
     """Run a plan to its end.
 
     Args:
-        plan: attempt 1 makes the run's directory; a later one resumes it and leaves what is there alone.
+        plan: attempt 1 makes the run's directory; a later one resumes it and does not change existing files.
         outputs: the outputs root.
-        echo: takes the jobs' output for the screen.
-        modules: top-level modules of the user's that the jobs import; copied beside xp's package.
+        echo: receives the jobs' output for the screen.
+        modules: top-level modules of the user that the jobs import; copied beside xp's package.
         replan: makes the same plan for another attempt, for restarts; None: `xp.planning.plan.build_again`.
-        restart_delay_s: before the first restart; doubles with each.
-        again: run also what succeeded in an earlier attempt.
+        restart_delay_s: seconds before the first restart; doubles with each.
+        again: whether stages that succeeded in an earlier attempt run again.
 
     Raises:
-        XpError: of preflight (nothing was created), of a stage that failed, or INTERRUPTED / TERMINATED.
+        XpError: preflight failed (nothing was created), a stage failed, or the run was stopped by a signal.
     """
     outputs = outputs.absolute()
     run = outputs / "runs" / plan.run_id
@@ -82,7 +82,7 @@ def dispatch(
 
 
 class _Attempt:
-    """One go at all the stages of a plan."""
+    """One attempt at all stages of a plan."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class _Attempt:
         except BaseException as error:
             code = error.code if isinstance(error, XpError) else None
             is_stopped = code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED) or isinstance(error, KeyboardInterrupt)
-            with suppress(XpError):  # the first error is the one to tell
+            with suppress(XpError):  # the first error is reported
                 self._save(close_attempt(self._record, RunStatus.INTERRUPTED if is_stopped else RunStatus.FAILED))
             raise
         finally:
@@ -122,7 +122,7 @@ class _Attempt:
         return self._record
 
     def leave(self) -> RunRecord:
-        """Submit every stage, each to start after the one before, and wait for none."""
+        """Submit all stages, each to start after the one before, and return without waiting."""
         launcher = self._launcher
         assert isinstance(launcher, Detachable)  # LauncherSpec: local does not detach
         self._open()
@@ -144,7 +144,7 @@ class _Attempt:
         return self._record
 
     def _open(self) -> None:
-        """Put the attempt on record, before its directory: a number is never given out twice."""
+        """Record the attempt before its directory is made, so that no number is used twice."""
         plan = self._plan
         earlier = _earlier(self._run, plan)
         if not self._again:
@@ -162,7 +162,7 @@ class _Attempt:
         self._save(record)
 
     def _fill(self) -> None:
-        """Everything that the attempt needs beside the stages' own files."""
+        """Write the attempt's files that do not belong to a stage."""
         directory = self._outputs / self._context.directory
         with resource_errors(directory):
             directory.mkdir()
@@ -187,12 +187,12 @@ class _Attempt:
         self._finish(stage, launch, code, before)
 
     def _context_of(self, stage: Stage) -> Context:
-        """With the secrets of this stage alone."""
+        """Context with the secrets of this stage only."""
         secrets = {name: self._ready.secrets[source] for name, source in stage.job.secrets.items()}
         return replace(self._context, secrets=secrets)
 
     def _is_cached(self, stage: Stage) -> bool:
-        """Returns whether the stage's result exists, from an earlier attempt or by its content, and records it."""
+        """Returns whether the stage's result exists, from an earlier attempt or by its content; records it if so."""
         if (attempt := self._kept.get(stage.name)) is not None:
             where = f"done in attempt_{attempt}"
         elif stage.done is not None and self._launcher.is_here and self._is_whole(stage, stage.done):
@@ -204,7 +204,7 @@ class _Attempt:
         return True
 
     def _is_whole(self, stage: Stage, manifest: str) -> bool:
-        """Returns whether a content-addressed result is there; one that is damaged, its stage makes again."""
+        """Returns whether a content-addressed result exists and is not damaged; a damaged one is made again."""
         if not all(states(self._outputs, _promised(stage)).values()):
             return False
         if (fault := damaged(self._outputs, manifest)) is not None:
@@ -212,10 +212,10 @@ class _Attempt:
         return fault is None
 
     def _finish(self, stage: Stage, launch: Launch, code: int, before: Mapping[str, State]) -> None:
-        is_over = code == 0 and self._launcher.is_here  # elsewhere the job looks for itself
+        is_over = code == 0 and self._launcher.is_here  # elsewhere the job itself checks its outputs
         absent = missing(self._outputs, _promised(stage), before, f"runs/{self._plan.run_id}") if is_over else []
         ending: dict[str, Any] = {"exit_code": code, "ended": now()}
-        if self._signals.number is not None:  # whatever the code: a program may tidy up and exit 0 half-way
+        if self._signals.number is not None:  # for any code: a stopped program may clean up and exit 0
             self._update(stage, status=RunStatus.INTERRUPTED, **ending)
             self._signals.check()
         if code == 0 and not absent:
@@ -241,7 +241,7 @@ class _Attempt:
 
 
 def _earlier(run: Path, plan: Plan) -> RunRecord:
-    """Record before this attempt. Raises XpError(RUN_DIR) if a cluster still has jobs of the last one."""
+    """Record before this attempt; raises XpError(RUN_DIR) if a cluster still has jobs of the last one."""
     if plan.attempt == 1:
         return RunRecord(plan.run_id, RunStatus.PENDING, ())
     record = read_record(run)

@@ -1,6 +1,6 @@
-"""A sweep goes on where it was cut: what a point's runs have come to decides whether it is skipped, resumed or run.
+"""Continues an interrupted sweep: the records of a point's runs decide whether it is skipped, resumed or run.
 
-The runs' own records are the ledger; nothing is kept beside them that could disagree.
+There is no other file about the sweep that could contradict these records.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from xp.spec import RunSpec
 
 
 class Standing(StrEnum):
-    """State of a spec that was started."""
+    """State of a spec's run."""
 
     CUT = "cut"
-    """Stopped, killed or failed: the next attempt goes on from its checkpoint."""
+    """Stopped, killed or failed; the next attempt continues from its checkpoint."""
     RUNNING = "running"
     DONE = "done"
 
 
 @dataclass(frozen=True)
 class SweepEntry:
-    """The run that a spec has had."""
+    """An earlier run of a spec."""
 
     standing: Standing
     run_id: str
@@ -42,18 +42,18 @@ class SweepEntry:
 
 @dataclass(frozen=True)
 class OpenPoint:
-    """One run that a sweep has to start."""
+    """One point that a sweep has to run."""
 
     spec: RunSpec
     run_id: str | None
-    """To be resumed; None: a new run."""
+    """Run to be resumed; None: a new run."""
     attempt: int
     number: int
     """Index among the specs of the sweep."""
 
 
 def spec_digest(spec: Mapping[str, Any]) -> str:
-    """Digest of everything that decides a run's result.
+    """Digest of all fields that determine a run's result.
 
     Args:
         spec: a dumped RunSpec, as in a run's `spec.yaml`.
@@ -63,7 +63,7 @@ def spec_digest(spec: Mapping[str, Any]) -> str:
 
 
 def ledger(outputs: Path) -> dict[str, SweepEntry]:
-    """Digest of a spec -> what its runs below the outputs root have come to; of several, the furthest counts."""
+    """Digest of a spec -> the state of its runs below the outputs root; if there are several, of the furthest one."""
     known: dict[str, SweepEntry] = {}
     order = list(Standing)
     for file in sorted((outputs / "runs").glob("*/spec.yaml")):
@@ -77,11 +77,11 @@ def ledger(outputs: Path) -> dict[str, SweepEntry]:
 
 
 def open_points(specs: Sequence[RunSpec], *, again: bool) -> tuple[list[OpenPoint], list[SweepEntry]]:
-    """Points of a sweep that must still run, and those that are left alone because they are done or running.
+    """Points of a sweep that must still run, and those that are skipped because they are done or running.
 
     Args:
         specs: all points.
-        again: run every point anew, whatever is there.
+        again: whether every point runs again, even if it is done.
     """
     if again:
         return [OpenPoint(spec, None, 1, number) for number, spec in enumerate(specs)], []
@@ -117,15 +117,15 @@ def _read(file: Path) -> tuple[str, SweepEntry] | None:
     from xp.compose.recorded import recorded_spec
 
     if not is_ours(file.parent):
-        return None  # somebody else's word on what the spec has come to
+        return None  # another user's run: its record is not trusted
     try:
         record = current(file.parent)
         spec = recorded_spec(file)
     except XpError:
-        return None  # not a run that could be gone on with
+        return None  # the run cannot be resumed
     if record.status is RunStatus.SUCCEEDED:
         standing = Standing.DONE
     else:
-        is_left = record.status is RunStatus.RUNNING and record.attempts[-1].supervisor is None  # to a cluster
+        is_left = record.status is RunStatus.RUNNING and record.attempts[-1].supervisor is None  # detached
         standing = Standing.RUNNING if is_left or is_held(file.parent) else Standing.CUT
     return spec_digest(spec), SweepEntry(standing, record.run_id, len(record.attempts))

@@ -15,11 +15,11 @@ from xp.reading import is_finite, json_of, lines_of
 from xp.security.names import is_name
 
 STAGE: Final = "train"
-"""Its trajectories are counted."""
+"""Stage whose trajectories are counted."""
 
 
 class ToolCount:
-    """Counts calls; a long run's trajectories are larger than memory, so none is kept."""
+    """Counts tool calls without keeping trajectories, which may be larger than memory."""
 
     def __init__(self) -> None:
         self._calls: Counter[str] = Counter()
@@ -27,7 +27,7 @@ class ToolCount:
         self._num_episodes, self._waited, self._elapsed = 0, 0.0, 0.0
 
     def add(self, file: Path, record: Any) -> None:
-        """Counts one record of a file of trajectories; a record of another shape is left out."""
+        """Counts one record of a file of trajectories; a malformed record is skipped."""
         try:
             calls = [str(call["name"]) for call in record["tool_calls"] if "name" in call]
             waited, elapsed = record["env_s"], record["elapsed_s"]
@@ -42,7 +42,7 @@ class ToolCount:
         self._elapsed += elapsed
 
     def result(self) -> ToolUse | None:
-        """The use so far; None: no episode was counted."""
+        """The counts so far; None: no episode was counted."""
         if not self._num_episodes:
             return None
         names = frozenset(name for place, digest in self._offered for name in _tools(place, digest))
@@ -51,7 +51,7 @@ class ToolCount:
 
 
 def tool_use(run: Path) -> ToolUse | None:
-    """Use of tools in all trajectories of a run's training; None: there is none. Raises XpError as `lines_of`."""
+    """Use of tools in all trajectories of a run's training; None: there are none. Raises XpError as `lines_of` does."""
     count = ToolCount()
     for file in sorted(run.glob(f"attempt_*/{STAGE}/trajectories/*.jsonl")):
         for record in _records(file):
@@ -60,7 +60,7 @@ def tool_use(run: Path) -> ToolUse | None:
 
 
 def _records(file: Path) -> Iterator[Mapping[str, Any]]:
-    """A torn line is passed over."""
+    """The records of a file; an incomplete line is skipped."""
     for line in lines_of(file, ExitCode.RUN_DIR, follows_link=False):
         try:
             yield json.loads(line)
@@ -69,7 +69,7 @@ def _records(file: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def _tools(place: Path, digest: str) -> list[str]:
-    """Names of the tools that a trajectory's digest stands for."""
+    """Names of the tools behind a trajectory's digest."""
     file = place / TOOLS / f"{digest}.json"
     if not is_name(digest) or not file.is_file():
         return []

@@ -1,4 +1,4 @@
-"""Calls a function with a module of another package as soon as that module is imported."""
+"""Calls a function with another package's module as soon as that module is imported."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any
 
 
 def after_import(name: str, do: Callable[[ModuleType], None]) -> None:
-    """Call `do(module)` now where the module is loaded, else right after its import; the module may never be imported.
+    """Calls `do(module)` now if the module is loaded, else right after its import, if that ever happens.
 
-    Asked again for the same name and function, it does nothing.
+    A second call with the same name and function does nothing.
     """
     if (loaded := sys.modules.get(name)) is not None:
         do(loaded)

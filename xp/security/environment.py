@@ -1,6 +1,6 @@
-"""Variables that jobs and served environments get of the user's: those of a list, and no others.
+"""Selects the user's environment variables that jobs and served environments inherit: those of a list, no others.
 
-Secrets are declared and travel by name. `XP_PASS_ENV=NAME,OTHER_*` passes more: the user's own word for it.
+Secrets are declared and passed by name. With `XP_PASS_ENV=NAME,OTHER_*` the user passes further variables.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from xp.security.secret_shapes import is_telling_name, is_telling_value
 
 PASS: Final = "XP_PASS_ENV"
 STAGE_TOKENS: Final = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "RAY_AUTH_TOKEN")
-"""A stage fetches gated models and joins its Ray cluster with these; a served environment gets none of them."""
+"""Tokens of stages, for gated models and for their Ray cluster; a served environment gets none of them."""
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -38,11 +38,11 @@ _PREFIXES: Final = _words("""
 
 
 def inherited(environ: Mapping[str, str], more: tuple[str, ...] = ()) -> tuple[dict[str, str], dict[str, str]]:
-    """Variables that pass: public ones, and secret ones by their look (named by the user, or in `more`).
+    """Returns the variables that are passed: public ones, and secret ones (named by the user, or in `more`).
 
     Args:
-        environ: of whoever starts it.
-        more: names beside the list that pass, where they are set.
+        environ: environment of the starting process.
+        more: names that are passed in addition to the list, if they are set.
     """
     wanted = re.compile("|".join(_pattern(name) for name in (*asked(environ), *more)) or r"(?!)")
     plain: dict[str, str] = {}
@@ -57,7 +57,7 @@ def inherited(environ: Mapping[str, str], more: tuple[str, ...] = ()) -> tuple[d
 
 
 def asked(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The names that the user passes; `*` stands for any letters."""
+    """Names that the user passes (`XP_PASS_ENV`); `*` matches any characters."""
     return tuple(name for name in re.split(r"[,\s]+", environ.get(PASS, "")) if name)
 
 

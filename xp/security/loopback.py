@@ -1,4 +1,4 @@
-"""Keeps what the processes of a job on one machine listen on to 127.0.0.1, whatever the trainer's own code says.
+"""Makes the processes of a job on one machine listen on 127.0.0.1 only, even if the trainer's code does not.
 
 torch's TCPStore, SkyRL's servers and Slime's all listen on every address of the machine, and have no setting for it.
 """
@@ -17,17 +17,17 @@ from xp.security.after_import import after_import
 
 HOST = "127.0.0.1"
 LISTENING = "0A"
-"""State of a listening socket in /proc/net/tcp."""
+"""Code of a listening socket in /proc/net/tcp."""
 SERVES_LOOPBACK = ("0100007F", "00000000", "0" * 32, "0000000000000000FFFF00000100007F")
-"""Addresses in /proc/net/tcp and tcp6 that take connections to 127.0.0.1, on a little-endian machine."""
+"""Addresses in /proc/net/tcp and tcp6 that accept connections to 127.0.0.1, on a little-endian machine."""
 ANYWHERE = ("", "0.0.0.0", "::", "::0")
 ONE_MACHINE = "XP_ONE_MACHINE"
-"""Variable: the job has this machine alone, so that none of its processes needs to be reached from another."""
+"""Variable that is set for a job on this machine only: no process has to be reachable from another machine."""
 RENDEZVOUS = "torch.distributed.rendezvous"
 
 
 def variables() -> dict[str, str]:
-    """Variables that libraries read: the interface of gloo and NCCL, the address of vLLM's and of Slime's servers."""
+    """Variables that libraries read: the interface of gloo and NCCL, the address of vLLM's and Slime's servers."""
     interface = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), "lo")
     return {
         "GLOO_SOCKET_IFNAME": interface,
@@ -38,24 +38,24 @@ def variables() -> dict[str, str]:
 
 
 def stay() -> None:
-    """Keep this process, and what libraries read in those that it starts, on 127.0.0.1; called in each process."""
+    """Keeps this process and the libraries in its child processes on 127.0.0.1; called in each process."""
     os.environ.update(variables())
     _keep_sockets()
-    # Most processes of a cluster never import torch.
+    # Not imported here: most processes of a cluster never need torch.
     after_import(RENDEZVOUS, _keep_stores)
 
 
 def free_port() -> int:
-    """A TCP port of 127.0.0.1 that nobody listens on."""
+    """A free TCP port of 127.0.0.1."""
     with socket.socket() as listener:
         listener.bind((HOST, 0))
         return int(listener.getsockname()[1])
 
 
 def has_foreign_listener(port: int) -> bool:
-    """Returns whether another user listens on a TCP port of 127.0.0.1; False where the system does not tell.
+    """Returns whether another user listens on a TCP port of 127.0.0.1; False if the system does not show it.
 
-    A port that was free a moment ago may be another user's by now: check it before a key is sent there.
+    Another user may have taken a port that was free before: check it before a key is sent there.
     """
     found: set[int] = set()
     for name in ("tcp", "tcp6"):
@@ -72,7 +72,7 @@ def has_foreign_listener(port: int) -> bool:
 
 
 def _keep_sockets() -> None:
-    """Let Python's sockets bind to 127.0.0.1 (or ::1) where they were to bind to every address."""
+    """Makes Python's sockets bind to 127.0.0.1 (or ::1) instead of every address."""
     bind: Callable[..., None] = socket.socket.bind
     if getattr(bind, "xp_stays", False):
         return
@@ -88,14 +88,14 @@ def _keep_sockets() -> None:
 
 
 def _keep_stores(rendezvous: ModuleType) -> None:
-    """Let the store of a process group listen on a socket that is bound already: torch takes one, and binds none."""
+    """Makes a process group's store listen on a socket that is bound already, so that torch binds none."""
     made: Any = rendezvous.TCPStore
     if getattr(made, "xp_stays", False):
         return
 
     def store(host_name: str, port: int, world_size: int | None = None, is_master: bool = False, **more: Any) -> Any:
         if is_master and more.get("master_listen_fd") is None:
-            # A port that this process's own store has already is shared: torch finds it by its number.
+            # If this process's own store has the port already, torch finds and shares it by its number.
             with suppress(OSError):
                 more["master_listen_fd"] = socket.create_server((HOST, port), backlog=2048).detach()
         return made(host_name, port, world_size, is_master, **more)

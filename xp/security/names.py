@@ -1,7 +1,7 @@
-"""Words that name a directory, a job or a file, held against their form before anything is done with them.
+"""Validates names of directories, jobs and files before they are used.
 
-A run directory may come from somebody else: no word of it reaches a path, a program's arguments or a signal unless it
-has passed here.
+A run directory may come from another user: no text of it is used in a path, in a program's arguments or for a signal
+before it is checked here.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _NATIVE_IDS: Final = {
     "modal": re.compile(r"ap-[A-Za-z0-9]{1,100}"),
     "skypilot": re.compile(r"xp-[A-Za-z0-9-]{1,300}"),
 }
-"""Launcher -> how it calls a job."""
+"""Launcher -> form of its job ids."""
 _PLUGINS_ID: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]|\.(?!\.)){0,399}")
-"""Legal job ids of a plugin's launcher."""
+"""Form of the job ids of a plugin's launcher."""
 
 
 def is_name(text: object) -> bool:
@@ -43,13 +43,13 @@ def is_launcher(text: object) -> bool:
 
 
 def is_native_id(launcher: object, text: object) -> bool:
-    """Returns whether a launcher would call a job so; such a word begins with no dash and holds no space."""
+    """Returns whether a text is a legal job id of a launcher; an id never starts with a dash and has no space."""
     form = _NATIVE_IDS.get(launcher, _PLUGINS_ID) if isinstance(launcher, str) and is_launcher(launcher) else None
     return form is not None and isinstance(text, str) and form.fullmatch(text) is not None
 
 
 def is_inner_path(text: object) -> bool:
-    """Returns whether a text is a relative path that stays below where it starts."""
+    """Returns whether a text is a relative path that stays below its starting directory."""
     if not isinstance(text, str) or not 0 < len(text) <= MAX_PATH or not text.isprintable():
         return False
     parts = PurePosixPath(text).parts

@@ -1,6 +1,6 @@
-"""A Ray cluster of this machine for one job: on 127.0.0.1, and for whoever has its token alone.
+"""A Ray cluster on this machine for one job: on 127.0.0.1, and only for processes with its token.
 
-Ray reads its settings once, when it is imported, so a program that starts such a cluster calls `close_to_others` first.
+Ray reads its settings once, at import; a program that starts such a cluster must call `close_to_others` first.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ T = TypeVar("T")
 
 MODE, TOKEN_PATH, TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_TOKEN"
 DIRECTORY = "XP_OWN_RAY"
-"""Variable: directory of this process's own cluster."""
+"""Variable with the directory of this process's own cluster."""
 START_TIMEOUT_S: Final = 180.0
 """Time for a cluster's processes to come up; with ten others on each core they took more than a minute."""
 PRETENDED_GPUS = "XP_PRETENDED_GPUS"
-"""Variable of a job that joins a cluster of several nodes with GPUs that are not there: so many on each."""
+"""Variable of a job on a cluster of several nodes with pretended GPUs: their number per node."""
 
 
 def make_directory() -> Path:
-    """A directory that no other user can open, with a new token in it; the cluster's files go there too."""
-    # Short: Ray's sockets lie below it, and a socket's path may have 107 bytes.
+    """Makes a directory that no other user can open, for a new token and the cluster's files."""
+    # A short path: Ray's sockets are below it, and a socket's path may have 107 bytes.
     directory = Path(tempfile.mkdtemp(prefix="xp-ray-", dir="/tmp"))
     token = token_file(directory)
     token.touch(mode=0o600)
@@ -44,10 +44,10 @@ def make_directory() -> Path:
 
 
 def directory_named(name: str) -> Path:
-    """The directory of this name, the same on every node of a cluster: Ray wants its files at one path on all.
+    """Makes the directory of this name; the path is the same on every node of a cluster, as Ray needs it.
 
     Raises:
-        PermissionError: another user was there first.
+        PermissionError: another user owns it.
     """
     directory = Path("/tmp", f"xp-ray-{text_digest(name)[:10]}")
     with suppress(FileExistsError):
@@ -59,12 +59,12 @@ def directory_named(name: str) -> Path:
 
 
 def token_variables(file: Path) -> dict[str, str]:
-    """Variables of whoever has a cluster's token."""
+    """Variables that pass a cluster's token to a process."""
     return {MODE: "token", TOKEN_PATH: str(file)}
 
 
 def joining(environ: Mapping[str, str], told: Mapping[str, str]) -> dict[str, str]:
-    """An environment with further variables, without another cluster's token where these name a token of their own."""
+    """An environment with further variables; if these have a token, another cluster's token is removed."""
     # Ray prefers RAY_AUTH_TOKEN to the file.
     return {name: value for name, value in environ.items() if name != TOKEN or TOKEN_PATH not in told} | dict(told)
 
@@ -74,32 +74,32 @@ def token_file(directory: Path) -> Path:
 
 
 def files(directory: Path) -> Path:
-    """Place of the cluster's own files: Ray opens such a directory to every user, which its parent is not."""
+    """Directory of the cluster's files; Ray makes it readable for every user, but its parent is not."""
     return directory / "ray"
 
 
 def variables(environ: Mapping[str, str], directory: Path) -> dict[str, str]:
-    """An environment for the programs of the cluster, without another cluster's token."""
-    # Ray prefers RAY_AUTH_TOKEN to the file, and hands it on in plain text.
+    """Environment of the cluster's programs, without another cluster's token."""
+    # Ray prefers RAY_AUTH_TOKEN to the file, and passes it on as plain text.
     kept = {name: value for name, value in environ.items() if name != TOKEN}
     return {
         **kept,
         MODE: "token",
         TOKEN_PATH: str(token_file(directory)),
         ONE_MACHINE: "1",
-        # Without it Ray takes 127.0.0.1 for a mistake, and listens on the address that others can reach.
+        # Without it Ray replaces 127.0.0.1 by an address that other machines can reach.
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     }
 
 
 def close_to_others() -> None:
-    """Prepare this process to start a cluster of its own; its files are removed when the process ends.
+    """Prepares this process to start its own cluster, whose files are removed when the process ends.
 
     Raises:
-        RuntimeError: Ray is imported already, and would start a cluster that is open.
+        RuntimeError: Ray is imported already, and would start a cluster without a token.
     """
     directory = os.environ.get(DIRECTORY)
-    # Inherited whole or not at all: a program that drops RAY_* alone would leave its children an open cluster.
+    # One variable for all: if a program dropped only RAY_*, its children would start a cluster without a token.
     if directory is not None and os.environ.get(TOKEN_PATH) == str(token_file(Path(directory))):
         return
     if "ray" in sys.modules:
@@ -166,9 +166,9 @@ def until_known(node: Callable[[], T], timeout_s: float, pause_s: float = 1.0) -
 
 
 def engine_key() -> str | None:
-    """Key of the inference servers in this process's cluster; None where the cluster is not closed to others.
+    """Key of the inference servers in this process's cluster; None if the cluster has no token.
 
-    Every process of such a cluster reads the same token, so that the key needs no way of its own.
+    Every process of such a cluster reads the same token, from which the key follows.
     """
     if ONE_MACHINE not in os.environ or not os.environ.get(TOKEN_PATH):
         return None

@@ -8,15 +8,15 @@ from collections.abc import Mapping
 from typing import Final
 
 MIN_LENGTH: Final = 6
-"""Shorter values are left alone: masking `1` or `abc` everywhere would make a log unreadable and hide nothing."""
+"""Length from which values are masked; masking `1` or `abc` everywhere would make a log unreadable."""
 
 _WORDS: Final = re.compile(
     r"TOKEN|SECRETS?|PASSWORD|PASSWD|PASSPHRASE|PASS|PWD|KEYS?|PAT|CREDENTIALS?|AUTH|AUTHORIZATION|JWT|COOKIE|BEARER|DSN"
     r"|SALT|[A-Z0-9]+(?:TOKEN|SECRET|PASSWORD|PASSWD|APIKEY|ACCESSKEY|SECRETKEY|CREDENTIALS)"
 )
-"""Words of a name that tell of a secret, between its underscores."""
+"""Words that mark a name, which is split at underscores, as a secret's."""
 _PLACES: Final = re.compile(r"FILE|PATH|DIR|DIRECTORY|HOME|SOCK|SOCKET|MODE|TIMEOUT|TYPE|METHOD")
-"""Last words of names whose value is no secret, whatever the others say (`SSH_AUTH_SOCK`, `RAY_AUTH_MODE`)."""
+"""Last words of names whose value is never a secret (`SSH_AUTH_SOCK`, `RAY_AUTH_MODE`)."""
 _NAMES: Final = frozenset({"PWD", "OLDPWD", "XP_PASS_ENV"})
 _SWITCHES: Final = re.compile(r"true|false|yes|none|null|auto|always|never|default|enabled|disabled", re.IGNORECASE)
 
@@ -30,14 +30,14 @@ SHAPE: Final = re.compile(
     r"|eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}"
     r")"
 )
-"""Tokens that their makers gave a prefix, so that they can be told from hashes and ids."""
+"""Tokens with a known prefix, which distinguishes them from hashes and ids."""
 URL_PASSWORD: Final = re.compile(r"(?<=://)[^\s/@:'\"]*:[^\s/@'\"]+(?=@)")
 """`user:password` of a URL."""
 _KEY_BLOCK: Final = "PRIVATE KEY-----"
 
 
 def is_telling_name(name: str) -> bool:
-    """Returns whether a variable's name says that its value is secret."""
+    """Returns whether a variable's name shows that its value is secret."""
     words = [word for word in re.split(r"[^A-Z0-9]+", name.upper()) if word]
     if name.upper() in _NAMES or not words or _PLACES.fullmatch(words[-1]):
         return False
@@ -50,12 +50,12 @@ def is_telling_value(value: str) -> bool:
 
 
 def telling(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that hold secrets by their look, though nobody declared them."""
+    """The variables that look like secrets by name or value, declared or not."""
     return {name: value for name, value in environ.items() if _is_telling(name, value)}
 
 
 def parts_of(value: str) -> tuple[str, ...]:
-    """Parts of a secret value that are masked: the whole, and the password of a URL on its own."""
+    """Parts of a secret value that are masked: the whole value, and a URL's password alone."""
     passwords = [match.group().partition(":")[2] for match in URL_PASSWORD.finditer(value)]
     return (value, *passwords)
 

@@ -1,4 +1,4 @@
-"""Secrets travel by name: here names become values, once, at launch; and here values are kept out of every text."""
+"""Resolves names of secrets to values, once, at launch; masks these values in every text."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ MASK = "[REDACTED]"
 def resolve(
     names: Iterable[str], environ: Mapping[str, str] | None = None, dotenv: Path = Path(".env")
 ) -> dict[str, str]:
-    """Find the value of each named variable in the environment, else in the `.env` file.
+    """Finds the value of each named variable in the environment, else in the `.env` file.
 
     Args:
-        names: of the variables that hold the values.
-        environ: None: this process's.
-        dotenv: read literally: nothing in a value is expanded.
+        names: names of the variables.
+        environ: the environment; None: this process's.
+        dotenv: path of the `.env` file; values are read literally, nothing is expanded.
 
     Raises:
-        XpError: SECRET, naming every variable that is missing or empty.
+        XpError: SECRET; the message names every variable that is missing or empty.
     """
     wanted = sorted(set(names))
     if not wanted:
@@ -47,12 +47,12 @@ def resolve(
 
 
 def telling_values(environ: Mapping[str, str]) -> list[str]:
-    """Values of variables that are secret by their look (`HF_TOKEN`, ...), for the redactor: nobody declared them."""
+    """Values of variables that look like secrets (`HF_TOKEN`, ...) though not declared, for the redactor."""
     return list(dict.fromkeys(part for value in telling(environ).values() for part in parts_of(value)))
 
 
 class Redactor:
-    """Masks known values in any text, as they are and base64, URL-, JSON-, HTML- and shell-encoded; tokens by shape."""
+    """Masks known values in any text, plain and in base64, URL, JSON, HTML and shell encoding; and tokens by shape."""
 
     def __init__(self, values: Iterable[str] = ()) -> None:
         found = {form for value in values for form in _forms(value)}
@@ -67,7 +67,7 @@ class Redactor:
         return URL_PASSWORD.sub(MASK, SHAPE.sub(MASK, known))
 
     def safe_length(self, text: str) -> int:
-        """Length of the part of an unfinished text that can be shown. The rest may be the beginning of a secret."""
+        """Length of the part of an unfinished text that can be shown; the rest may be the beginning of a secret."""
         longest = len(self._forms[0]) if self._forms else 1
         for start in range(max(0, len(text) - longest + 1), len(text)):
             tail = text[start:]
@@ -88,12 +88,12 @@ def _read_dotenv(file: Path) -> dict[str, str]:
 
 
 def _forms(value: str) -> set[str]:
-    # A log is read line by line, so each line of a long value (a PEM key) is a secret of its own.
+    # Logs are filtered line by line, so each line of a long value (a PEM key) is masked separately.
     whole = {value, value.strip()}
     lines = {line.strip() for line in value.splitlines()} if "\n" in value.strip() else set()
     parts = {part for part in whole | lines if len(part) >= MIN_LENGTH}
     texts = {form for part in parts for form in _texts(part)}
-    # Base64 is mostly of a JSON object that holds the value, escaped.
+    # Base64 text is mostly a JSON object that has the value, escaped.
     encoded = {form for part in parts | {json.dumps(part)[1:-1] for part in parts} for form in _base64s(part)}
     forms = texts | encoded
     return {form for form in forms if len(form) >= MIN_LENGTH}
@@ -108,7 +108,7 @@ def _texts(value: str) -> set[str]:
 
 
 def _base64s(value: str) -> set[str]:
-    """As a text of its own, and as part of a longer one, where it begins at any of three offsets."""
+    """Base64 of a value alone, and as part of a longer text, where it begins at one of three offsets."""
     data = value.encode()
     forms = set()
     for encode in (base64.b64encode, base64.urlsafe_b64encode):

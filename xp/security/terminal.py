@@ -1,7 +1,7 @@
-"""The one way in which text reaches a person's terminal: what servers, models, files and errors say cannot act there.
+"""Makes every text harmless before it is printed: no output of servers, models or files can control a terminal.
 
-Control characters become `\\uXXXX`, which JSON reads as the same character. Colours are let through to a terminal,
-since xp's own tables have them; what moves the cursor, sets titles or hides text is not.
+Control characters become `\\uXXXX`, which JSON reads as the same character. Colours are allowed on a terminal, since
+xp's own tables have them; sequences that move the cursor, set titles or hide text are not.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from contextlib import contextmanager
 from typing import Any, Final, TextIO
 
 MAX_LINE: Final = 10_000
-"""Characters of a line for a terminal; a pipe gets the whole line."""
+"""Largest number of a line's characters on a terminal; a pipe gets the whole line."""
 CONTROLS: Final = (
     r"\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 without tab and line feed, DEL, C1
     r"\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069"  # direction of writing, other line ends
     r"\ufeff\ufff9-\ufffb\U000e0000-\U000e007f\ud800-\udfff"  # invisible marks, half characters
 )
-"""As part of a character class."""
+"""Control characters, as part of a character class of a regular expression."""
 _CONTROL: Final = re.compile(f"[{CONTROLS}]")
 _COLOUR_OR_CONTROL: Final = re.compile(rf"(\x1b\[(?!(?:[0-9];)*8[;m])[0-9;]*m)|[{CONTROLS}]")
 
 
 def shown(text: str, *, colours: bool = False, max_line: int | None = None) -> str:
-    """Text as it may be shown: every control character but tab and line feed is written out.
+    """Returns a text with every control character but tab and line feed written out.
 
     Args:
-        text: from anywhere.
-        colours: leave the sequences that set colours.
-        max_line: cut longer lines, and say how much is left out.
+        text: any text.
+        colours: whether sequences that set colours are kept.
+        max_line: longer lines are cut, with a note on the number of characters left out; None: no limit.
     """
     if colours:
         text = _COLOUR_OR_CONTROL.sub(lambda match: match[1] or _written(match[0]), text)
@@ -42,11 +42,11 @@ def shown(text: str, *, colours: bool = False, max_line: int | None = None) -> s
 
 
 class Screen:
-    """Stands for standard output or error: everything that is printed is `shown`."""
+    """Replaces standard output or error: every text passes `shown`."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
-        """The stream itself, for a job's redrawn progress, which has passed its own filter (xp.launchers.node.log)."""
+        """The original stream, for a job's progress bars, which xp.launchers.node.log has filtered."""
 
     def write(self, text: str) -> int:
         is_terminal = self.stream.isatty()
@@ -63,7 +63,7 @@ class Screen:
 
 @contextmanager
 def guarded() -> Iterator[None]:
-    """Put a Screen before both streams for as long as a command runs."""
+    """Context manager: replaces both streams by a Screen."""
     out, err = sys.stdout, sys.stderr
     if isinstance(out, Screen):
         yield

@@ -1,6 +1,6 @@
-"""Keeps web pages out of the HTTP servers that xp starts: a page in a browser of this machine can reach loopback ports.
+"""Protects xp's HTTP servers from web pages: a page in a browser of this machine can reach loopback ports.
 
-A page's own name may be made to resolve to 127.0.0.1 (DNS rebinding); its requests then say that name as their Host.
+An attacker can make a page's name resolve to 127.0.0.1 (DNS rebinding); its requests then have that name as Host.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ POLICY_VIOLATION: Final = 1008
 
 
 class OwnOrigin:
-    """ASGI middleware: refuses a Host that is not the server's own, and an Origin that is not its own pages'.
+    """ASGI middleware that refuses a foreign Host, and an Origin that is not one of the server's own pages.
 
-    A WebSocket is refused at its handshake, which the server answers with 403.
+    A WebSocket is refused at its handshake, with status 403.
     """
 
     def __init__(self, app: App) -> None:
@@ -45,8 +45,8 @@ def refusal(server: tuple[str, int] | None, headers: Iterable[tuple[bytes, bytes
     """HTTP status that refuses a request, or None.
 
     Args:
-        server: address and port that the connection came in on.
-        headers: of the request, each name in lower case.
+        server: local address and port of the connection.
+        headers: headers of the request, names in lower case.
     """
     own, found = _own_names(server), list(headers)
     hosts = [value.lower() for name, value in found if name == b"host"]
@@ -57,7 +57,7 @@ def refusal(server: tuple[str, int] | None, headers: Iterable[tuple[bytes, bytes
 
 
 def _own_names(server: tuple[str, int] | None) -> set[bytes]:
-    """Host headers of requests meant for this server: the address that the connection came in on, and localhost."""
+    """Legal Host headers of a server: the connection's local address, and localhost."""
     if not server:
         return set()
     address, port = server

@@ -1,4 +1,4 @@
-"""Keeps whoever does not say a run's key out of an HTTP server that the run starts, on every path."""
+"""Requires a run's key in requests to an HTTP server that the run starts."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from collections.abc import Collection
 from xp.security.web_origin import App, Receive, Scope, Send
 
 OPEN = ("/health",)
-"""Asked without a key by the trainers' own clients, and says nothing."""
+"""Paths that need no key: the trainers' own clients request them without one, and the answers have no content."""
 
 
 class WantsKey:
-    """ASGI middleware: 401 for whoever does not say the key.
+    """ASGI middleware that answers requests without the key with status 401.
 
     Args:
-        app: what it guards.
-        key: said as `Authorization: Bearer KEY`.
-        open_paths: answered without it.
+        app: the protected application.
+        key: expected in the header `Authorization: Bearer KEY`.
+        open_paths: paths that need no key.
     """
 
     def __init__(self, app: App, key: str, open_paths: Collection[str] = OPEN) -> None:

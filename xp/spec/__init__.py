@@ -94,12 +94,12 @@ __all__ = [
 
 
 class Preparation(Section):
-    """Fetching of tasks; changes nothing about what they are."""
+    """Settings of the prepare stage that fetches tasks; they do not change the tasks themselves."""
 
     concurrency: Count
     """Sessions opened at the same time."""
     allow_missing_fraction: Fraction
-    """Share of tasks that may fail before the stage does."""
+    """Largest share of tasks that may fail; above it the stage fails."""
 
 
 class TrackerName(StrEnum):
@@ -157,7 +157,7 @@ class RunSpec(Section):
 
     @model_validator(mode="after")
     def _written_tools_have_one_dialect(self) -> RunSpec:
-        """A system message is written before anybody knows whose episode it opens."""
+        """Raise ValueError for a mixture of dialects where xp writes the tools: it writes one system message."""
         if self.model.tools_prompt is not ToolsPrompt.SYSTEM:
             return self
         dialects = {member.dialect or self.model.dialect for member in self.env.members.values()}

@@ -22,7 +22,7 @@ class Estimator(StrEnum):
     GAE = "gae"
     """Generalized advantage estimation with a critic, token by token (arXiv:1506.02438)."""
     CUSTOM = "custom"
-    """`advantage_fn` says it."""
+    """Computed by the user's function `advantage_fn`."""
 
 
 class AdvantageScale(StrEnum):
@@ -39,7 +39,8 @@ class PolicyLoss(StrEnum):
     CLIP = "clip"
     """The smaller of the clipped and the plain ratio, times the advantage (PPO, arXiv:1707.06347)."""
     CISPO = "cispo"
-    """The clipped ratio as a constant weight of the log-probability: clipped tokens still teach (arXiv:2506.13585)."""
+    """The clipped ratio as a constant weight of the log-probability; clipped tokens keep a gradient
+    (arXiv:2506.13585)."""
 
 
 class RatioLevel(StrEnum):
@@ -51,7 +52,7 @@ class RatioLevel(StrEnum):
 
 
 class LossAggregation(StrEnum):
-    """Over what the policy loss is averaged."""
+    """Averaging of the policy loss."""
 
     TOKEN_MEAN = "token_mean"
     """All trained tokens of an optimizer update."""
@@ -70,7 +71,8 @@ class KlEstimator(StrEnum):
 
 
 class ImportanceCorrection(StrEnum):
-    """Weight for the gap between the engine's log-probabilities and the trainer's (https://fengyao.notion.site/off-policy-rl)."""
+    """Weight for the gap between the engine's and the trainer's log-probabilities
+    (https://fengyao.notion.site/off-policy-rl)."""
 
     NONE = "none"
     TOKEN = "token"
@@ -80,12 +82,12 @@ class ImportanceCorrection(StrEnum):
 
 
 class Critic(Section):
-    """A second network, of the policy's own shape and first weights, that learns what reward a token leads to."""
+    """Value network with the policy's architecture and initial weights."""
 
     discount: Annotated[float, Field(gt=0, le=1)]
-    """gamma: what a reward one token later is worth."""
+    """gamma: discount factor per token."""
     gae_lambda: Fraction
-    """0: one step ahead of the critic; 1: the whole return (arXiv:1506.02438)."""
+    """lambda: 0 is the one-step temporal difference, 1 the whole return (arXiv:1506.02438)."""
     value_clip: Annotated[float, Field(gt=0)]
     """Largest move of a value in an update, as in PPO's own code (github.com/openai/baselines, ppo2)."""
 

@@ -37,7 +37,7 @@ class Strategy(StrEnum):
     """Placement of the policy on the accelerators that train it."""
 
     DDP = "ddp"
-    """A whole copy on each."""
+    """Data parallel: every accelerator holds the whole model."""
     FSDP2 = "fsdp2"
     """Parameters, gradients and optimizer state sharded over all (PyTorch's fully_shard)."""
     MEGATRON = "megatron"
@@ -45,7 +45,7 @@ class Strategy(StrEnum):
 
 
 class Parallel(Section):
-    """Parallelism of training; the data-parallel size is what is left of the accelerators."""
+    """Parallelism of training; the data-parallel size follows from the number of accelerators and the sizes here."""
 
     strategy: Strategy
     tensor: Count
@@ -99,8 +99,8 @@ class EngineSpec(Section):
     name: EngineName
     placement: Placement
     accelerators: Count | None
-    """Taken from the hardware for the engines alone, over all nodes (on a CPU: processes beside those that train); None
-    where colocated."""
+    """Accelerators reserved for the engines, over all nodes (on a CPU: processes beside those that train); None where
+    colocated."""
     tensor_parallel: Count
     """Accelerators per engine."""
     memory_fraction: Annotated[float, Field(gt=0, lt=1)]
@@ -111,7 +111,7 @@ class EngineSpec(Section):
     """Tokens that one engine computes in one forward pass, at least `max_sequences`; a longer prompt is computed in
     parts. None: as many as the trainer or the engine chooses."""
     eager: bool
-    """Without CUDA graphs: starts sooner, decodes slower."""
+    """True disables CUDA graphs: a faster start, slower decoding."""
     prefix_caching: bool
     """Keeps the KV cache of a shared prefix (the turns before)."""
 

@@ -1,4 +1,4 @@
-"""Environments: which tasks, what an episode may do, how it is rewarded."""
+"""Environments: their tasks, the limits of an episode, and its reward."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PROVIDER_FIELDS = {
     "inspect": ("target", "python"),
     "harbor": ("target", "sandbox"),
 }
-"""Fields that mean something to a provider of xp's own; a user's provider may read any."""
+"""Fields that xp's own providers read; a user's provider may read any."""
 HOSTED = ("reasoning_gym", "verifiers", "inspect")
 """Providers of other packages' environments, which `python` may run."""
 ADDRESSES = {
@@ -51,15 +51,15 @@ ADDRESSES = {
 
 
 class Reward(Section):
-    """Rule that makes an episode's reward of its steps' rewards; the same on every backend."""
+    """Rule that computes an episode's reward from its step rewards; the same on every backend."""
 
     reduction: Reduction
     nonterminal: float | None
-    """Added as a last step reward when the environment never said that it is finished."""
+    """Appended as the last step reward where the environment never reported that the episode is finished."""
     minimum: float | None
     maximum: float | None
     bound: Annotated[float, Field(gt=0, le=1e30)]
-    """Largest distance from 0 of a step's and of the episode's reward; one beyond it makes the episode void."""
+    """Largest absolute value of a step's and of the episode's reward; a larger one makes the episode void."""
 
     @model_validator(mode="after")
     def _within_the_bound(self) -> Reward:
@@ -74,14 +74,14 @@ class EnvLimits(Section):
     """Deadlines and bounds of an environment's sessions."""
 
     create_timeout_s: Seconds
-    """One opening; outages are waited out until then."""
+    """Deadline for opening a session; an outage is waited out until then."""
     call_timeout_s: Seconds
-    """One tool call; a refused connection is tried again until then."""
+    """Deadline for a tool call; a refused connection is tried again until then."""
     episode_timeout_s: Seconds
     max_sessions: Count
     """Sessions open at the same time in one process."""
     max_attempts: Count
-    """Tries of a question, and of a call that provably did not execute although the server was there (429)."""
+    """Attempts of a request that changes nothing, and of a tool call that certainly did not execute (status 429)."""
     retries_per_episode: Annotated[int, Field(ge=0)]
     """Whole-episode retries on a fresh session before an episode is void."""
     memory_gb: Annotated[float | None, Field(ge=0.25), Former(None)]
@@ -111,7 +111,7 @@ class EnvMember(Section):
     python: LocalPath | None
     """Interpreter that runs `serve`, or the provider's package; None: the stage's own, or xp's (launcher=local)."""
     sandbox: Annotated[SandboxKind | None, Field(strict=False), Former(None)]
-    """provider harbor: where commands of the model run; `none` is this machine without isolation, with your rights."""
+    """provider harbor: sandbox of the model's commands; `none` runs them on this machine, without isolation, as you."""
     grader: ModulePath | None
     """provider local: `package.module:function`, (answer, row) -> reward, or a class with `grade` or `step`."""
     env_class: Name | None
@@ -131,17 +131,17 @@ class EnvMember(Section):
     """Assistant messages per episode."""
     reward: Reward
     reward_fn: RewardFns | None
-    """Functions of your own, one or a list with weights: of the EpisodeResult, or of what their parameters name."""
+    """Functions of your own: one, or a list with weights. Each gets the EpisodeResult, or what its parameters name."""
     on_no_tool_call: OnNoToolCall
     on_malformed_call: OnMalformedCall
     tool_calls_per_turn: ToolCallsPerTurn
     dialect: DialectName | None
     """Form of tool calls in this environment; None: the model's."""
     system_prompt: str | None
-    """Put before the environment's own prompt; None: no system message."""
+    """System message before the environment's own prompt; None: no system message."""
     limits: EnvLimits
     secrets: dict[EnvVarName, SecretSource | None]
-    """Handed to each session by name; null: the variable of the same name (in upper case)."""
+    """Secrets of each session, by name; null: the variable of the same name (in upper case)."""
     allowed_origins: tuple[str, ...]
     """Origins beside the catalog's that may receive the API key and the secrets."""
 

@@ -44,7 +44,7 @@ class BuildSpec(Section):
     bare_share: Fraction
     bare_probability: Fraction
     players: Mapping[Name, Fraction]
-    """Share of the demonstrations by each of the builder's imperfect players; the rest is played well."""
+    """Share of demonstrations played by each of the builder's imperfect players; the rest is without mistakes."""
 
     @model_validator(mode="after")
     def _shares_add_up(self) -> BuildSpec:
@@ -54,7 +54,7 @@ class BuildSpec(Section):
 
 
 class Architecture(Section):
-    """The network in the words of its config.json, for trainers that build it themselves and for plans of memory."""
+    """The network's architecture, as config.json has it; for trainers that build it, and for estimates of memory."""
 
     model_type: Name
     """Family: qwen2, qwen3, qwen3_moe."""
@@ -68,7 +68,7 @@ class Architecture(Section):
     vocab_size: Count
     rope_theta: Annotated[float, Field(gt=0)]
     rope_scaling: Annotated[str | None, Former(None)]
-    """Stretching of the rotary embedding: `llama3 x FACTOR` with Llama 3's own bands, or another's name; None: none."""
+    """Scaling of the rotary embedding: `llama3 x FACTOR` with Llama 3's own bands, or another's name; None: none."""
     norm_eps: Annotated[float, Field(gt=0)]
     tied_embeddings: bool
     """Uses one matrix for input and output embedding."""
@@ -76,7 +76,7 @@ class Architecture(Section):
     qk_norm: bool
     """Normalizes queries and keys per head."""
     num_experts: Count | None
-    """None: dense."""
+    """Number of experts per layer; None: a dense model."""
     experts_per_token: Count | None
     expert_intermediate_size: Count | None
 
@@ -96,7 +96,7 @@ class LoraSpec(Section):
     """The adapter's output is scaled by alpha / rank."""
     dropout: Annotated[float, Field(ge=0, lt=1)]
     target_modules: tuple[str, ...] | None
-    """Names of the layers that get one; None: every linear layer but the head."""
+    """Names of the layers that get an adapter; None: every linear layer but the head."""
 
 
 class Model(Section):
@@ -109,9 +109,9 @@ class Model(Section):
     dtype: DType
     """Data type of the forward and backward pass; trained weights are kept in float32 beside it."""
     dialect: DialectName
-    """Form in which it writes tool calls."""
+    """Format of the model's tool calls."""
     max_context_tokens: Count
-    """Longest sequence that it can take."""
+    """Longest sequence, in tokens, that the model can take."""
     chat_template: dict[str, bool | int | float | str | None]
     """Arguments of the chat template, such as enable_thinking; null: not given."""
     tools_prompt: ToolsPrompt
@@ -119,7 +119,7 @@ class Model(Section):
     lora: LoraSpec | None
     """None: all weights are trained."""
     architecture: Architecture | None
-    """None where no trainer needs it, or where `build` says it."""
+    """The network; None where no trainer needs it, or where `build` describes it."""
 
     @field_validator("name", "path", mode="before")
     @classmethod

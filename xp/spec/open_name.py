@@ -41,7 +41,7 @@ DialectName = Annotated[Dialect | str, OpenName(Kind.DIALECT, Dialect)]
 
 
 def checked_name(kind: Kind, value: Any, more: str = "") -> str:
-    """The name, which somebody has; pydantic reports any other with all that there are."""
+    """Returns a name that xp or a plugin defines; for any other, pydantic reports all defined names."""
     known = names(kind)
     if isinstance(value, str) and value in known:
         is_own(kind, value)
@@ -84,7 +84,7 @@ def checked_options(kind: Kind, name: str, given: Mapping[str, Any]) -> dict[str
 
 
 def _told(error: Any) -> str:
-    """A fault of an option; one of several options together has its own words, and no value to show."""
+    """Text of an option's fault; a fault of several options together has its own text and shows no value."""
     key = ".".join(map(str, error["loc"]))
     if error["type"] == "value_error":
         return f"{key}: {error['ctx']['error']}" if key else str(error["ctx"]["error"])

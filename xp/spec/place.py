@@ -1,4 +1,4 @@
-"""The machine that a run needs, and the place that has it."""
+"""The hardware that a run needs, and the launcher that provides it."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Hardware(Section):
     accelerator_memory_gb: Annotated[float, Field(ge=0)]
     num_nodes: Count
     num_cpus: Count
-    """Per node."""
+    """CPU cores per node."""
     memory_gb: Annotated[float, Field(gt=0)]
-    """Memory of the host, per node."""
+    """Memory of the host per node, in GB."""
 
 
 class LauncherName(StrEnum):
@@ -43,7 +43,7 @@ class LauncherName(StrEnum):
 
     @property
     def is_elsewhere(self) -> bool:
-        """Returns whether jobs see nothing of this machine: neither its Pythons nor its disk."""
+        """Returns whether jobs run without access to this machine's disk and interpreters."""
         return self in (LauncherName.MODAL, LauncherName.SKYPILOT)
 
 
@@ -66,14 +66,14 @@ class LauncherSpec(Section):
     options: Annotated[dict[str, Any], Former({})]
     """Fields of launcher=skypilot or of a plugin's launcher, as its own schema has them."""
     grace_s: Seconds
-    """Between TERM and KILL when a run is stopped."""
+    """Seconds between SIGTERM and SIGKILL when a run is stopped."""
     max_restarts: Annotated[int, Field(ge=0)]
     """New attempts after an infrastructure failure; never after a fault of the user's."""
     detach: bool
-    """Submit every stage and leave; `python -m xp runs` looks after the run from then on. Not for local."""
+    """True submits all stages and exits; `python -m xp runs` then follows the run. Not for local."""
     secrets_file: LocalPath | None
-    """Ray, Slurm: a 0600 JSON object (variable -> value) that lies on the nodes already; None: xp writes one a stage
-    below ~/.xp/secrets, which the nodes must see, for the life of the run."""
+    """Ray, Slurm: JSON file (variable -> value, mode 0600) that is on the nodes already; None: xp writes one per stage
+    below ~/.xp/secrets, which the nodes must see, and deletes it after the run."""
     address: str | None
     """Ray: the dashboard's URL; None: this machine's, http://127.0.0.1:8265, or the one that start_head starts."""
     start_head: bool | None
@@ -81,29 +81,29 @@ class LauncherSpec(Section):
     partition: str | None
     """Slurm; None: the cluster's default."""
     account: str | None
-    """Slurm: who pays; None: the user's default."""
+    """Slurm: account that is charged; None: the user's default."""
     time_limit_s: Annotated[int, Field(ge=60)] | None
-    """Slurm: of one stage's job; None: the partition's."""
+    """Slurm: time limit of one stage's job, in seconds; None: the partition's."""
     gres: str | None
-    """Slurm: what a GPU is called in --gres: `gpu`, `gpu:a100`."""
+    """Slurm: name of a GPU in --gres: `gpu`, `gpu:a100`."""
     requeue: bool | None
     """Slurm: a stage that is preempted, or reaches its time limit, is queued again and goes on from its checkpoint."""
     array: Annotated[bool | None, Former(_former_array)]
     """Slurm: a sweep that is left to the cluster is a job array, one task per run."""
     array_at_once: Annotated[Count | None, Former(None)]
-    """Slurm: number of an array's tasks that may run at the same time; None: as many as the cluster has room for."""
+    """Slurm: largest number of an array's tasks that run at the same time; None: no limit."""
     container: Annotated[Container | None, Former(None)]
-    """Slurm: what starts a stage in `backend.runtime.image` on its nodes; None: stages run in the nodes' own Python."""
+    """Slurm: program that starts a stage in `backend.runtime.image`; None: stages run in the nodes' own Python."""
     sbatch: dict[str, str] | None
     """Slurm: further long options of sbatch, without dashes (`qos: high`)."""
     app: Name | None
-    """Modal: the app's name; the run's and the stage's are appended."""
+    """Modal: prefix of the app's name; the names of the run and the stage are appended."""
     volume: Name | None
     """Modal: the volume that is the outputs root."""
     base_image: Annotated[ImageName | None, Former(None)]
     """Modal: image below a lock's packages, where a stage has accelerators (compilers at run time want CUDA's)."""
     timeout_s: Annotated[int, Field(ge=60, le=86400)] | None
-    """Modal: of one stage."""
+    """Modal: time limit of one stage, in seconds."""
     secret_name: Name | None
     """Modal: the Modal Secret that holds the values of the run's secrets; None where a run has none."""
 
@@ -159,6 +159,6 @@ OWNERS: Mapping[str, tuple[LauncherName, ...]] = {
     "timeout_s": (LauncherName.MODAL,),
     "secret_name": (LauncherName.MODAL,),
 }
-"""Fields that not every launcher has."""
+"""Field -> launchers that have it, for fields that not every launcher has."""
 REQUIRED = frozenset({"start_head", "gres", "requeue", "array", "sbatch", "app", "volume", "base_image", "timeout_s"})
 """Fields that their launchers always have."""

@@ -20,11 +20,11 @@ class WeightedFnSpec(Section):
     fn: ModulePath
     """`package.module:function`."""
     weight: float
-    """Factor of what the function gives; the episode's reward is the sum."""
+    """Factor of the function's value; the episode's reward is the sum over all functions."""
 
 
 def _as_list(value: Any) -> Any:
-    """One name is a list of one, and a name alone counts once."""
+    """Returns a list of functions with weights; one name becomes a list of one, with `PLAIN_WEIGHT`."""
     listed = value if isinstance(value, (list, tuple)) else [value]
     if not listed or not all(_may_be_one(one) for one in listed):
         wanted = "Input should be package.module:function, or a list of those and of {fn: ..., weight: ...}"

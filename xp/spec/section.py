@@ -14,7 +14,7 @@ ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
 def local_path(text: str) -> str:
-    """The text, which is a path of this machine; raises ValueError for an address."""
+    """Returns the text if it is a local path; raises ValueError for a URL."""
     if ADDRESS.match(text):
         raise ValueError(
             f"{text} is an address, and a path of this machine is wanted: copy it here or mount it (s3fs, gcsfuse),"
@@ -44,7 +44,7 @@ RowsPath = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z
 
 
 def _image_name(name: str) -> str:
-    """A container image; raises ValueError for what docker would take for an option, or for two words."""
+    """Returns the name of a container image; raises ValueError for a docker option, and for more than one word."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,499}", name):
         raise ValueError(
             f"{name!r} cannot name a container image: registry/name:tag, of letters, digits and . _ / : @ -,"

@@ -13,7 +13,7 @@ from xp.spec.section import Count, LocalPath, Section
 
 
 class Overlap(StrEnum):
-    """Permission to train on held-out tasks as well."""
+    """Whether held-out tasks may also be trained on."""
 
     FORBIDDEN = "forbidden"
     ALLOWED = "allowed"
@@ -43,13 +43,14 @@ class SelectionSpec(Section):
 
     split: SplitNames
     """The environment's own split, or a list of several: one set, with the split as a column. Empty: the environment is
-    there to be evaluated on, and no training starts with it alone."""
+    only evaluated on, and no training starts with it alone."""
     num_tasks: Count | None
     """Number of tasks; None: all that are not held out."""
     indices: Indices
     """Exactly these positions within the one split; excludes num_tasks."""
     shuffle: bool
     """Draws num_tasks at random (by `seed`) instead of from the front."""
+
     seed: int
     profile: Annotated[LocalPath | None, Former(None)]
     """Evaluation of the training tasks (its directory, or its name): `python -m xp tasks profile`."""
@@ -93,14 +94,15 @@ class HeldOutSpec(Section):
     """The tasks to evaluate on: a split of the environment's own, or a share of the training split."""
 
     split: str | None
-    """None: the first of test, validation, eval, dev that the environment has, else a share of the training split.
+    """Split of the held-out tasks.
 
+    None: the first of test, validation, eval, dev that the environment has, else a share of the training split.
     The name of a training split means a share of it.
     """
     fraction: Annotated[float, Field(gt=0, lt=1)]
-    """Share of the training split, chosen by a hash of each task; an own split is not cut by it."""
+    """Share of the training split, chosen by a hash of each task; not used with a split of its own."""
     num_tasks: Count | None
-    """At most so many of the share, or exactly so many of an own split; None: all."""
+    """Number of tasks: at most this many of a share, exactly this many of a split of its own; None: all."""
     indices: Indices
     """Exactly these positions within `split`; excludes num_tasks."""
     shuffle: bool

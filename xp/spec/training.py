@@ -23,8 +23,8 @@ class Training(Section):
     """Sizes, rates and limits; the defaults come with the model."""
 
     initial_checkpoint: Annotated[LocalPath | None, Former(None)]
-    """Hugging Face directory of the same network, whose weights and tokenizer training starts from; the KL penalty
-    stays relative to the model. None: the model itself."""
+    """Hugging Face directory with the initial weights and tokenizer, of the same architecture; the KL penalty stays
+    relative to the model. None: the model's own weights."""
     num_steps: Count | None
     """Rollout steps: batches of fresh episodes; None: as many as `epochs` makes."""
     epochs: Annotated[Count | None, Former(None)]
@@ -38,8 +38,8 @@ class Training(Section):
     passes_per_step: Count
     """Passes over the same episodes."""
     max_staleness: Annotated[int, Field(ge=0), Former(0)]
-    """Rollout steps by which an episode may be older than the policy that is updated with it: so many steps are played
-    while updates go on. 0: rollouts and updates take turns."""
+    """Largest number of rollout steps between the policy that generated an episode and the policy that is updated with
+    it; this many steps are generated while updates run. 0: rollouts and updates take turns."""
     micro_batch_size: Count
     """Episodes per accelerator in one forward-backward."""
     max_tokens_per_micro_batch: Count | None
@@ -62,14 +62,14 @@ class Training(Section):
     temperature: Annotated[float, Field(gt=0)]
     top_p: Annotated[float, Field(gt=0, le=1)]
     top_k: Count | None
-    """None: off."""
+    """Number of the likeliest tokens to sample from; None: off."""
     max_prompt_tokens: Count
-    """Tasks with a longer prompt are left out, and counted."""
+    """Longest prompt, in tokens; tasks with a longer one are excluded and counted."""
     max_tokens_per_turn: Count
     stop: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Former([])]
     """Texts that end a turn, beside the end-of-turn token; they stay in it and are trained on."""
     max_response_tokens: Count
-    """All turns of an episode together, tool results included."""
+    """Tokens of all turns of an episode together, tool results included."""
     checkpoint_every: Count
     """Rollout steps between checkpoints; the last step always has one."""
     keep_checkpoints: Count
@@ -77,14 +77,14 @@ class Training(Section):
     shuffle: bool
     """Draws tasks in a random order (by `seed`)."""
     max_void_fraction: Fraction
-    """The run stops when more episodes of a step, or of an evaluation, are void than this."""
+    """Largest share of void episodes in a step or an evaluation; above it the run stops."""
     # Before the field such an update was applied, which no value of it does.
     on_nonfinite: Annotated[OnNonfinite, Former("stop")]
-    """Effect of an update whose loss or gradient is infinite or not a number: the run stops, or it is left out
-    (three rollout steps with one in a row stop the run all the same)."""
+    """Action for an update whose loss or gradient is infinite or not a number: the run stops, or the update is skipped
+    (three consecutive rollout steps with such an update still stop the run)."""
     max_logprob_gap: Annotated[float | None, Field(gt=0), Former(None)]
-    """The run stops when the engine's log-probabilities of a step's tokens differ from the trainer's by more than this,
-    in the mean: the engine then writes with other weights than those that are trained. None: it is only recorded."""
+    """Largest mean difference between the engine's and the trainer's log-probabilities of a step's tokens; above it the
+    run stops, since the engine then has other weights than the trainer. None: the difference is only recorded."""
     on_symptom: Annotated[OnSymptom, Former("off")]
     """Answer to a sign of a training that goes wrong (xp.diagnosis): nothing, a line in the log, or the run's end."""
 
@@ -107,11 +107,11 @@ class Evaluation(Section):
     """0: greedy."""
     before_training: bool
     every: Count | None
-    """Rollout steps between evaluations while training; None: none but before and after."""
+    """Rollout steps between evaluations during training; None: only before and after it."""
     keep_best: Annotated[bool, Former(False)]
     """Keeps the model of the best evaluation while training as `checkpoints/best`."""
     patience: Annotated[Count | None, Former(None)]
-    """Training stops after so many evaluations in a row that are not better than the best; None: it does not."""
+    """Number of consecutive evaluations without a new best after which training stops; None: no early stop."""
     batch_size: Count
     """Episodes played at the same time."""
     pass_threshold: float

@@ -1,4 +1,4 @@
-"""Makes a published set of shards: merges, counts, checks completeness, and commits with one rename."""
+"""Makes a task set from shards: merges, counts, checks completeness, and publishes it with one rename."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ MOST_LISTED = 20
 
 @dataclass
 class _Tally:
-    """Counts of one environment and purpose while its rows pass."""
+    """Counts of one environment and purpose during the merge."""
 
     tasks: int = 0
     overlapping: int = 0
     prompt_characters: int = 0
     prompts: set[bytes] = field(default_factory=set)
     hashes: Counter[str] = field(default_factory=Counter)
-    """Hashes of the tasks that are in the set."""
+    """Hashes of the tasks in the set."""
 
     def count(self, failed: int) -> Count:
         return Count(
@@ -55,7 +55,7 @@ def merge(
     versions: dict[str, str],
     records: Mapping[str, HeldOutRecord],
 ) -> Path:
-    """Write table and manifest into the work directory; gives back the directory that is ready to be published."""
+    """Writes table and manifest into the work directory; returns the directory that is ready to be published."""
     directory = work.path / "set"
     directory.mkdir()
     failed = Counter((block.env, block.purpose) for block in blocks for _ in _failed_in(block, failures))
@@ -86,7 +86,7 @@ def merge(
 
 
 def publish(directory: Path, path: Path, work: WorkDirectory) -> None:
-    """One rename makes the set visible; an older one at its place (it lacked more tasks) goes with the work."""
+    """Publishes the set with one rename; an older set at its path, which lacked more tasks, is removed."""
     if path.exists():
         os.replace(path, work.path / "replaced")
     os.replace(directory, path)
@@ -96,7 +96,7 @@ def publish(directory: Path, path: Path, work: WorkDirectory) -> None:
 
 
 def set_aside(path: Path, reason: str) -> None:
-    """Keep what cannot be trusted, for whoever wants to know why, under a name that nothing reads."""
+    """Renames a damaged set, so that it is kept for inspection but never used."""
     number = 1
     while (aside := path.with_name(f"{path.name}.corrupt-{number}")).exists():
         number += 1
@@ -105,7 +105,7 @@ def set_aside(path: Path, reason: str) -> None:
 
 
 def judge(config: PrepareConfig, blocks: Sequence[Block], failures: Sequence[Failure], work: WorkDirectory) -> None:
-    """Raise if more tasks failed than is permitted; the whole list is left in the work directory."""
+    """Raises XpError if too many tasks failed; the full list stays in the work directory."""
     counts: dict[str, dict[str, Count]] = {}
     for block in blocks:
         num_failed = len(list(_failed_in(block, failures)))
@@ -160,7 +160,7 @@ def _rows(
 def _as_built(
     config: PrepareConfig, records: Mapping[str, HeldOutRecord], tallies: Mapping[tuple[str, Purpose], _Tally]
 ) -> dict[str, HeldOutRecord]:
-    """The records with the figures of the rows: what failed or was left out is not counted."""
+    """The records with numbers from the rows, without tasks that failed or were excluded."""
     names = identities(config)
     built = {}
     for member, record in records.items():

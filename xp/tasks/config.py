@@ -1,4 +1,4 @@
-"""Configuration of the prepare stage, as one frozen value: made by the control plane, read by the stage's program."""
+"""Configuration of the prepare stage: written by the control plane, read by the stage's program."""
 
 from __future__ import annotations
 
@@ -19,75 +19,76 @@ class Purpose(StrEnum):
 
 @dataclass(frozen=True)
 class Selection:
-    """Tasks that are trained on."""
+    """Selection of the training tasks."""
 
     splits: tuple[str, ...]
-    """The environment's own; several are one set."""
+    """Names of the environment's splits; several become one set."""
     num_tasks: int | None = None
     """Number of tasks; None: all that are not held out."""
     indices: tuple[int, ...] | None = None
-    """Exactly these positions within the one split, in this order; excludes num_tasks."""
+    """Positions of the tasks within the one split, in this order; excludes num_tasks."""
     shuffle: bool = False
-    """True if num_tasks are drawn at random (by `seed`) instead of from the front."""
+    """True draws num_tasks at random (by `seed`); False takes the first ones."""
     seed: int = 0
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Tasks that are evaluated on."""
+    """Selection of the held-out tasks."""
 
     split: str | None = None
-    """None: the environment's own split for it, else a share of the training splits; so is the name of one of them."""
+    """Name of the split; None: the environment's own split for evaluation, else a share of the training splits. The
+    name of a training split means a share of it."""
     fraction: float = 1.0
-    """Fraction of that share; 1: all of it."""
+    """Size of that share; 1: everything."""
     num_tasks: int | None = None
-    """At most so many of a share, or exactly so many of an own split; None: all."""
+    """Number of tasks: at most this many of a share, exactly this many of a split of its own; None: all."""
     indices: tuple[int, ...] | None = None
-    """Exactly these positions within the split, in this order; excludes num_tasks."""
+    """Positions of the tasks within the split, in this order; excludes num_tasks."""
     shuffle: bool = False
-    """True if num_tasks of an own split are drawn at random (by `seed`) instead of from the front."""
+    """True draws num_tasks of a split of its own at random (by `seed`); False takes the first ones."""
     seed: int = 0
-    """Seed of that draw, and of the share's hash."""
+    """Seed of that draw, and of the hash of a share."""
     may_overlap: bool = False
-    """True if held-out tasks stay among the training tasks."""
+    """True if held-out tasks are also training tasks."""
 
 
 @dataclass(frozen=True)
 class MemberConfig:
-    """One environment of the mixture and the tasks that are wanted from it."""
+    """One environment of the mixture, with the selection of its tasks."""
 
     env: EnvConfig
     train: Selection
     held_out: HeldOut | None
-    """None: nothing is held out."""
+    """Held-out tasks; None: there are none."""
     weight: float
     system_prompt: str | None
     source: str | None = None
-    """Digest of the local code that makes the tasks (`xp.tasks.request.source_digest`); None: there is none."""
+    """Digest of the local code of the tasks (`xp.tasks.request.source_digest`); None: there is no local code."""
 
 
 @dataclass(frozen=True)
 class Reader(JsonFile):
-    """Model that will read the prompts. It is no part of the set, only of the report on it."""
+    """Model for the report on prompt lengths; it does not change the task set."""
 
     SORTS_KEYS = True
     model: str
-    """Hugging Face id, directory, or the built model's place in the outputs."""
+    """Hugging Face id, directory, or the built model's path in the outputs."""
     max_prompt_tokens: int
     chat: Chat
 
 
 @dataclass(frozen=True)
 class PrepareConfig(JsonFile):
-    """Everything that the prepare stage needs to know. Holds no secret value."""
+    """Input of the prepare stage; without secret values."""
 
     SORTS_KEYS = True
     members: Mapping[str, MemberConfig]
     allow_missing_fraction: float
-    """Share of the selected tasks of any one environment that may be missing from a set."""
+    """Largest share of an environment's selected tasks that may be missing from a set."""
     concurrency: int
-    """Sessions opened at the same time, over all environments."""
+    """Largest number of concurrent sessions, over all environments."""
     store: str = "tasks"
-    """The store, relative to the outputs root."""
+    """Path of the store, relative to the outputs root."""
     trains: bool = False
-    """True if a training follows: a set without a task to train on is then refused."""
+    """True if a training follows; a set without training tasks is then refused."""

@@ -1,4 +1,4 @@
-"""An evaluation's remarks on its tasks, beside the rewards: the rule that held them out, and those trained on."""
+"""Facts about an evaluation's tasks: the rule of the held-out tasks, and the share that is trained on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from xp.episode.metrics import Played, episode_metrics
 from xp.tasks.manifest import read_manifest
 
 TRAINED_ON = "tasks/trained_on"
-"""Share of the held-out tasks that are trained on as well; a metric only where there are any."""
+"""Metric of the share of held-out tasks that are trained on as well; absent if there are none."""
 
 
 def evaluation_metrics(name: str, played: Sequence[Played], pass_threshold: float, tasks: Path) -> dict[str, float]:
@@ -20,7 +20,7 @@ def evaluation_metrics(name: str, played: Sequence[Played], pass_threshold: floa
     Args:
         name: `before`, `after` or `during`.
         played: all its episodes.
-        pass_threshold: the reward that is a pass.
+        pass_threshold: smallest reward that is a pass.
         tasks: directory of the task set.
     """
     metrics = episode_metrics(played, 1, pass_threshold)

@@ -1,7 +1,7 @@
-"""Named points at which a test can kill, fail or fill the disk under the prepare stage.
+"""Named points at which a test can kill the prepare stage, raise an exception, or simulate a full disk.
 
-`XP_FAULT=prepare:<point>:<kill|raise|enospc>[:<n>]` acts at the n-th passing of the point (the first, unless told);
-without the variable nothing happens. The points are the members of `FaultPoint`.
+`XP_FAULT=prepare:<point>:<kill|raise|enospc>[:<n>]` acts at the n-th visit of the point (default: the first); without
+the variable nothing happens. The points are the members of `FaultPoint`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from enum import StrEnum
 
 
 class FaultPoint(StrEnum):
-    """Point at which a fault can be injected, in the order in which a run passes the points."""
+    """Points at which a fault can be injected, in the order of a run."""
 
     START = "start"
     LOCKED = "locked"
@@ -22,18 +22,18 @@ class FaultPoint(StrEnum):
     TASK = "task"
     """After each task, before its shard is written."""
     SHARD_TEMPORARY = "shard-temporary"
-    """A shard's bytes are written, its name is not."""
+    """A shard's bytes are written, but not under its final name."""
     SHARD = "shard"
     MERGE = "merge"
     """The table is half written."""
     BEFORE_COMMIT = "before-commit"
-    """Table and manifest lie complete in the work directory."""
+    """Table and manifest are complete in the work directory."""
     COMMITTED = "committed"
-    """The set is visible, the work directory not yet cleaned up."""
+    """The set is published, the work directory is not yet removed."""
 
 
 class InjectedFault(Exception):
-    """Stands for a bug of ours."""
+    """Simulated bug."""
 
 
 _passed: Counter[FaultPoint] = Counter()

@@ -1,4 +1,4 @@
-"""Opens a session for every selected task that no finished shard holds, many at a time, and writes the shards."""
+"""Fetches every selected task that is in no finished shard, with many concurrent sessions, and writes the shards."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from xp.tasks.selection import Block
 from xp.tasks.shards import ShardEntry, WorkDirectory
 
 WINDOW = 1024
-"""Tasks of unfinished blocks: enough that the slowest task of each does not leave the others waiting."""
+"""Largest number of tasks in unfinished blocks; large enough that slow tasks do not delay others."""
 LISTED_BLOCKS = 8
-"""Blocks whose tasks are listed by one question."""
+"""Number of blocks whose tasks are listed by one request."""
 SHOW_EVERY_S = 0.2
 STOP_GRACE_S = 10.0
 GIVE_UP_AFTER = 64
-"""Tasks that fail in a row, none in between succeeding, because the environment is not there."""
+"""Number of consecutive tasks that fail because the environment is unavailable, after which the stage fails."""
 
 
 class Watcher(Protocol):
     """Receiver of progress."""
 
     def known(self, num_tasks: int) -> None:
-        """A finished shard of an earlier run holds them."""
+        """Adds tasks that a finished shard of an earlier run has."""
 
     def fetched(self, num_tasks: int) -> None: ...
 
@@ -46,25 +46,25 @@ class Watcher(Protocol):
 
 @dataclass
 class _OpenBlock:
-    """A block whose tasks are on their way."""
+    """A block whose tasks are being fetched."""
 
     block: Block
     entries: dict[int, ShardEntry]
     wanted: list[tuple[Task, str]]
-    """Tasks that no shard holds, each with its hash."""
+    """Tasks that are in no shard, each with its hash."""
 
 
 @dataclass(frozen=True)
 class _Unavailable(Failure):
-    """The environment was not there: what ends the stage when it goes on."""
+    """Failure because the environment was unavailable; many in a row end the stage."""
 
 
 @dataclass
 class Fetcher:
-    """Fetches blocks in order; single use.
+    """Fetches blocks in order; for one use only.
 
-    The caller's thread lists tasks and writes shards; sessions are held on the process's loop, which hands over a block
-    at a time: a hop between threads costs more than what is left of a task when its last reply is there.
+    The caller's thread lists tasks and writes shards; sessions run on the process's loop, which passes whole blocks to
+    the thread, since a switch between threads costs more than the final processing of one task.
     """
 
     config: PrepareConfig
@@ -82,7 +82,7 @@ class Fetcher:
     _failed_in_a_row: int = 0
 
     def run(self, blocks: Sequence[Block]) -> tuple[Failure, ...]:
-        """All that can be fetched is in a shard afterwards; gives back what cannot, in the order of the tasks."""
+        """Fetches all tasks into shards; returns the failures, in the order of the tasks."""
         self._loop = current_loop()
         self._turns = asyncio.Semaphore(self.config.concurrency)
         self._gates = {name: asyncio.Semaphore(member.env.limits.max_sessions) for name, member in self._members()}
@@ -102,7 +102,7 @@ class Fetcher:
         return tuple(failed[task_id] for task_id in order if task_id in failed)
 
     def _keep_finished(self) -> None:
-        """Writes the tasks that were fetched before a stop to their shards, as far as the disk has room."""
+        """Writes the tasks that were fetched before a stop to shards, if the disk has room."""
         wait(self._flying, timeout=STOP_GRACE_S)
         with suppress(OSError):
             for opened in self._flying.values():
@@ -113,7 +113,7 @@ class Fetcher:
         return sorted(self.config.members.items())
 
     def _begin(self, group: Sequence[Block]) -> None:
-        """Ask for the descriptions of what no shard holds, all in one question, and set out for each."""
+        """Lists the tasks that are in no shard with one request, and begins to fetch each."""
         known = [self.work.read(block) for block in group]
         blocks = list(zip(group, known, strict=True))
         missing = [index for block, entries in blocks for index in block.indices if index not in entries]
@@ -159,13 +159,13 @@ class Fetcher:
             hashes[task_hash] = hashes.get(task_hash, 0) + 1
 
     def _overlaps(self, block: Block, task_hash: str) -> bool:
-        """Returns whether the task is held out and must not be trained on."""
+        """Returns whether a training task is held out, so that it must be excluded."""
         hashes = self._held_out.get(self._identities[block.env], {})
         is_uniform = len(hashes) == 1 and sum(hashes.values()) > 1
         return block.purpose is Purpose.TRAIN and task_hash in hashes and not is_uniform
 
     def _collect(self) -> None:
-        """Wait for a finished block and write its shard; show meanwhile how far it is."""
+        """Waits for a finished block and writes its shard; shows progress meanwhile."""
         future = None
         while future is None:
             with suppress(Empty):
@@ -177,16 +177,16 @@ class Fetcher:
             self.work.write(opened.block, opened.entries)
 
     def _show(self) -> None:
-        """Shows the loop's counts. Runs here, so that a terminal that blocks delays no session."""
+        """Shows the loop's counts, in the caller's thread, so that a blocked terminal does not delay sessions."""
         num_fetched, num_failed = self._num_fetched, len(self.failures)
         self.watcher.fetched(num_fetched - self._num_shown)
         self.watcher.failed(num_failed - self._num_failures_shown)
         self._num_shown, self._num_failures_shown = num_fetched, num_failed
 
     async def _fetch_block(self, opened: _OpenBlock) -> None:
-        """On the process's loop. Afterwards each task is among the entries or the failures, and its session is closed.
+        """Fetches a block, on the process's loop; each task then has an entry or a failure, and its session is closed.
 
-        Raises what one of them raised, which stops all the others before their next session.
+        An exception in one task stops the others before their next session, and is raised.
         """
         tasks = (self._fetch(opened, task, task_hash) for task, task_hash in opened.wanted)
         for error in await asyncio.gather(*tasks, return_exceptions=True):
@@ -233,7 +233,7 @@ class Fetcher:
                 if pause is None:
                     return failure
             except Exception as error:
-                # The provider may be a user's own code: a bug in it is one task's failure, told with its type.
+                # The provider may be the user's code: a bug in it is the failure of one task, with its type.
                 return Failure(task.id, reason(error))
             await asyncio.sleep(pause)
         raise AssertionError
@@ -245,7 +245,7 @@ class Fetcher:
 
 
 def _groups(blocks: Sequence[Block]) -> Iterator[list[Block]]:
-    """Blocks of one environment and purpose, a few at a time."""
+    """Groups of a few blocks of one environment and purpose."""
     for _, run in groupby(blocks, lambda block: (block.env, block.purpose)):
         rest = list(run)
         for start in range(0, len(rest), LISTED_BLOCKS):

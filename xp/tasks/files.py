@@ -1,4 +1,4 @@
-"""The store's files: their digests, and the disk's refusals turned into one clear message."""
+"""Converts the store's file errors to clear messages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from xp.errors import ExitCode, XpError
 
 @contextmanager
 def writing_below(path: Path) -> Iterator[None]:
-    """Errors of the file system become an XpError that names the place."""
+    """Context manager: converts OSError to an XpError that names the path."""
     try:
         yield
     except OSError as error:

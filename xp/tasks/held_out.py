@@ -1,4 +1,4 @@
-"""Rule that decided the held-out tasks, and its result: recorded in the manifest, shown in one line."""
+"""The rule that selected the held-out tasks, with its result, for the manifest and for messages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Final
 
 OWN_SPLITS: Final = ("test", "validation", "eval", "dev")
-"""Splits that are there to be evaluated on, in the order in which they are preferred."""
+"""Names of splits for evaluation, the preferred one first."""
 
 
 class Rule(StrEnum):
@@ -22,12 +22,12 @@ class Rule(StrEnum):
 
 
 class Identity(StrEnum):
-    """Part of a task that is hashed."""
+    """Part of a task from which the hash is computed."""
 
     CONTENT = "content"
-    """The environment's own description of it: the environment lists its tasks."""
+    """The environment's description of the task, if it lists its tasks."""
     INDEX = "index"
-    """Its position: the environment only counts its tasks, or has too many to list."""
+    """The task's position, if the environment only counts its tasks, or has too many to list."""
 
 
 @dataclass(frozen=True)
@@ -38,18 +38,18 @@ class HeldOutRecord:
     splits: tuple[str, ...] = ()
     """Splits of the held-out tasks."""
     train_splits: tuple[str, ...] = ()
-    """Empty: the environment has only splits to evaluate on."""
+    """Splits of the training tasks; empty: the environment has only splits for evaluation."""
     sizes: Mapping[str, int] = field(default_factory=dict)
-    """Tasks of every split that was asked for."""
+    """Split -> number of its tasks, for requested splits."""
     num_held_out: int = 0
     num_train: int = 0
     identity: Identity | None = None
-    """Identity that a share is hashed by."""
+    """Source of the hash for a share; None: there is no share."""
     num_trained_on: int = 0
-    """Held-out tasks that are trained on as well."""
+    """Number of held-out tasks that are trained on as well."""
 
     def line(self) -> str:
-        """The rule and its figures in words."""
+        """One line with the rule and its numbers."""
         if self.rule is Rule.NOTHING:
             return f"nothing; {self.num_train:,} tasks to train on"
         total = sum(self.sizes.get(split, 0) for split in self.splits)
@@ -66,21 +66,21 @@ class HeldOutRecord:
 
 
 def overlap_label(num_trained_on: int, num_held_out: int) -> str:
-    """Says of a figure that it is no measure of tasks never seen."""
+    """Label of a result that is not measured on unseen tasks only; empty if it is."""
     which = "all" if num_trained_on == num_held_out else f"{num_trained_on:,} of {num_held_out:,}"
     return f"{which} evaluation tasks are trained on as well"
 
 
 def named(splits: tuple[str, ...]) -> str:
-    """`split train`, `splits train and extra`."""
+    """Text such as `split train` or `splits train and extra`."""
     return f"split{'s' if len(splits) > 1 else ''} {' and '.join(splits)}"
 
 
 def evaluation_only(record: HeldOutRecord | None) -> str:
-    """Message on why no training starts with an environment that has nothing to train on, with the ways out.
+    """Message about an environment without training tasks, with remedies.
 
     Args:
-        record: of any task set of it; None: nobody has asked it yet.
+        record: record of any task set of the environment; None: its splits are not known yet.
     """
     what = "the environment is" if record is None else f"the environment has only {named(record.splits)}, which is"
     split = record.splits[0] if record is not None and record.splits else "NAME"

@@ -1,4 +1,4 @@
-"""Looks at the store from outside: which sets there are, whether they are whole, what a task says, what can go."""
+"""Lists, verifies, shows and prunes the sets of a store."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from xp.tasks.store import Broken, TaskSet, prove
 from xp.tasks.token_counts import SUFFIX, place_of, read_counts
 
 COUNTS = "counts"
-"""State of the directory beside a set that says how long its prompts are for each model."""
+"""State of a directory with prompt lengths, beside a set."""
 
 
 @dataclass(frozen=True)
 class Listed:
-    """A directory of the store."""
+    """One directory of the store."""
 
     path: Path
     manifest: Manifest | None
-    """None: work in progress or left over, set aside, or damaged; see state."""
+    """The manifest; None: the directory is work in progress, left over, set aside, or damaged (see `state`)."""
     state: str
-    """`whole` says only that the manifest is: `verify` reads the files too."""
+    """State of the directory; `whole` is about the manifest only, `verify` also reads the files."""
     num_bytes: int
     modified: float
-    """Seconds since the epoch."""
+    """Time of the last change, in seconds since the epoch."""
 
 
 def list_sets(store: Path) -> list[Listed]:
-    """Everything in the store, the newest first."""
+    """All directories of the store, the newest first."""
     found = [_look_at(path) for path in sorted(store.iterdir()) if path.is_dir()] if store.is_dir() else []
     return sorted(found, key=lambda listed: -listed.modified)
 
@@ -60,18 +60,18 @@ def _look_at(path: Path) -> Listed:
 
 
 def _size_of(path: Path) -> int:
-    """Bytes of the files below a directory; links are not followed, and a directory that is a link has none."""
+    """Bytes of the files below a directory; links are not followed, and a link itself has none."""
     files = [Path(place, name) for place, _, names in os.walk(path) for name in names] if not path.is_symlink() else []
     num_bytes = 0
     for file in files:
-        with suppress(OSError):  # it was removed meanwhile
+        with suppress(OSError):  # the file was removed meanwhile
             status = file.lstat()
             num_bytes += status.st_size if stat.S_ISREG(status.st_mode) else 0
     return num_bytes
 
 
 def find_set(store: Path, key: str) -> Path:
-    """The set whose key begins so."""
+    """Path of the only set whose key begins with `key`; raises XpError otherwise."""
     names = [listed.path.name for listed in list_sets(store) if listed.state in ("whole", "damaged")]
     matching = [name for name in names if name.startswith(key)]
     if len(matching) != 1:
@@ -82,7 +82,7 @@ def find_set(store: Path, key: str) -> Path:
 
 
 def verify_set(path: Path) -> TaskSet:
-    """Check every hash of one set, and that its table reads from end to end."""
+    """Checks all hashes of a set, and reads its whole table; raises XpError."""
     try:
         found = prove(path)
         num_rows = sum(1 for _ in found.rows())
@@ -100,7 +100,7 @@ def verify_set(path: Path) -> TaskSet:
 
 
 def show_tasks(path: Path, num_tasks: int, purpose: Purpose | None = None, task_id: str | None = None) -> list[TaskRow]:
-    """The first tasks of a set, or the one that is named."""
+    """The first tasks of a set, or the task `task_id`."""
     rows: Iterator[TaskRow] = verify_hashes(path).rows(purpose)
     if task_id is None:
         return list(islice(rows, num_tasks))
@@ -118,12 +118,12 @@ def verify_hashes(path: Path) -> TaskSet:
 
 
 def prune(store: Path, keep: Sequence[str], is_dry: bool = False) -> list[Listed]:
-    """Remove what no kept key needs; gives back what went (or would go). A set that is being built stays.
+    """Removes directories that no kept key needs, except sets that are being built; returns the removed ones.
 
     Args:
-        store: the store.
-        keep: keys, or the beginnings of keys, that stay, whole or unfinished.
-        is_dry: only say what would go.
+        store: path of the store.
+        keep: keys, or beginnings of keys, of directories to keep, finished or not.
+        is_dry: whether nothing is removed, and the result lists what would be.
     """
     removed = []
     for listed in list_sets(store):
@@ -141,7 +141,7 @@ def prune(store: Path, keep: Sequence[str], is_dry: bool = False) -> list[Listed
 
 
 def _remove(path: Path) -> None:
-    """Under another name first, so that a removal that is cut short leaves nothing that looks like a set."""
+    """Removes a directory, after a rename, so that an interrupted removal leaves nothing that looks like a set."""
     if path.is_symlink():
         path.unlink()
         return

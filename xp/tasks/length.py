@@ -1,4 +1,4 @@
-"""Length of a training: rollout steps, or epochs, which become steps once the number of tasks is known."""
+"""Length of a training: rollout steps, or epochs, which become steps when the number of tasks is known."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from xp.counted import counted
 from xp.errors import ExitCode, XpError
 
 FILE = "length.json"
-"""Beside a train stage's configuration: the length that it settled on, for the run's record."""
+"""File beside a train stage's configuration with the computed length, for the run's record."""
 
 
 @dataclass(frozen=True)
@@ -25,19 +25,19 @@ class Length:
 
     @property
     def steps(self) -> int:
-        """Rollout steps; call only where they are given or settled."""
+        """Rollout steps; must be called only if they are given or computed."""
         assert self.num_steps is not None
         return self.num_steps
 
     def over(self, num_tasks: int, prompts_per_step: int) -> Length:
-        """The length with its steps: an epoch is the whole steps that its tasks make, and what is left over is dropped.
+        """Computes the steps: an epoch has as many whole steps as its tasks fill; remaining tasks are dropped.
 
         Args:
-            num_tasks: training tasks of the set, those with too long a prompt included.
+            num_tasks: training tasks of the set, including those with a too long prompt.
             prompts_per_step: tasks of a rollout step.
 
         Raises:
-            XpError: (TASKS) there are fewer tasks than a step takes.
+            XpError: (TASKS) there are fewer tasks than one step needs.
         """
         if self.epochs is None:
             return self
@@ -47,7 +47,7 @@ class Length:
 
 
 def too_few(num_tasks: int, prompts_per_step: int) -> str:
-    """Message on why there is no epoch, with the way out."""
+    """Message about too few tasks for an epoch, with remedies."""
     return (
         f"a step takes {prompts_per_step} tasks and there are {num_tasks}; set"
         f" training.prompts_per_step={num_tasks} at most, or training.num_steps in the place of training.epochs"
@@ -55,10 +55,10 @@ def too_few(num_tasks: int, prompts_per_step: int) -> str:
 
 
 def settle(length: Length, num_tasks: int, prompts_per_step: int, stage: Path) -> Length:
-    """The length with its steps, said in the log and kept for the run's record.
+    """Computes the steps, prints them, and writes them for the run's record.
 
     Args:
-        length: as the spec has it.
+        length: length in the spec.
         num_tasks: training tasks of the set.
         prompts_per_step: tasks of a rollout step.
         stage: directory of the train stage.

@@ -1,4 +1,4 @@
-"""Lengths of prompts for the run's model, for the prepare stage's table, if its tokenizer is available."""
+"""Prompt lengths for the run's model, for the prepare stage's table, if the tokenizer is available."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from xp.tasks.store import TaskSet
 from xp.tasks.token_counts import count_tokens
 
 MAX_COUNTED = 2_000
-"""Tasks whose prompts are counted here, evenly over the set; trainers count the rest."""
+"""Largest number of tasks whose prompts are counted here, spread over the set; trainers count the rest."""
 
 
 @dataclass(frozen=True)
@@ -21,24 +21,24 @@ class Lengths:
 
     counted: int
     mean: float
-    """Mean length. If some prompts were not counted to their end, that of the others."""
+    """Mean length, in tokens, of the prompts that were counted completely."""
     longest: str
-    """A number of tokens, or "over N" where some were not counted to their end."""
+    """Longest prompt as text: a number of tokens, or "over N" if some were not counted completely."""
     too_long: float
-    """Share over `training.max_prompt_tokens`."""
+    """Share of prompts longer than `training.max_prompt_tokens`."""
 
 
 @dataclass(frozen=True)
 class Counted:
-    """The lengths of a set, or why there are none."""
+    """Prompt lengths of a set, or the reason why there are none."""
 
     groups: Mapping[tuple[str, Purpose], Lengths]
     note: str
-    """One sentence for below the table."""
+    """Sentence below the table."""
 
 
 def prompt_lengths(task_set: TaskSet, reader: Reader) -> Counted:
-    """Count by the tokenizer on this machine; whatever is wrong with it is a note, since the set is whole already."""
+    """Counts with the tokenizer on this machine; its faults become a note, since the set is complete already."""
     limit = f"training.max_prompt_tokens={reader.max_prompt_tokens}"
     later = f"prompt tokens are counted when the model is there; training leaves out prompts over {limit}"
     try:
@@ -61,7 +61,7 @@ def prompt_lengths(task_set: TaskSet, reader: Reader) -> Counted:
             chat.digest(),
             lambda row: chat.prompt_length(row.messages, row.tools, reader.max_prompt_tokens),
         )
-    except Exception as error:  # A chat template is a program of the model's; training refuses it in its own words.
+    except Exception as error:  # A chat template may raise anything; training reports its fault.
         return Counted({}, f"the chat template of {reader.model} renders no prompt ({type(error).__name__}): {later}")
     which = "" if len(rows) == total else f", of {len(rows)} of {total} tasks, evenly taken"
     note = f"prompt tokens by the tokenizer of {reader.model}{which}; training leaves out prompts over {limit}"

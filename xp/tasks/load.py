@@ -1,4 +1,4 @@
-"""A run's tasks, as a trainer takes them: from a verified set, without the prompts that are too long for the model."""
+"""Loads a run's tasks for a trainer: from a verified set, without prompts that are too long for the model."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def load_tasks(directory: Path, stage_dir: Path, purpose: str) -> list[TaskRow]:
     """The rows of a verified set.
 
     Args:
-        directory: of the set.
-        stage_dir: holds `prepare.json`, what the set was asked for.
+        directory: directory of the set.
+        stage_dir: directory with `prepare.json`, the request of the set.
         purpose: `train` or `held_out`.
 
     Raises:
-        XpError: (TASKS) the set is missing, partial, damaged, or of another spec; the message says which field differs.
+        XpError: (TASKS) the set is missing, partial, damaged, or of another spec; the message names differing fields.
     """
     expected = config_of(stage_dir / "prepare.json", PrepareConfig.from_json)
     task_set = open_verified(directory, expected)
@@ -36,15 +36,15 @@ def load_tasks(directory: Path, stage_dir: Path, purpose: str) -> list[TaskRow]:
 
 
 def within_limit(directory: Path, rows: Sequence[TaskRow], chat: ChatTokens, max_tokens: int) -> list[TaskRow]:
-    """Leave out tasks whose prompt is longer than the limit, and say how many.
+    """Removes tasks whose prompt is too long, and prints their number.
 
     Args:
-        directory: of the task set; the counts are kept beside it.
+        directory: directory of the task set; token counts are stored beside it.
         chat: the policy's tokenizer.
-        max_tokens: the longest prompt that stays.
+        max_tokens: longest prompt, in tokens.
 
     Raises:
-        XpError: no task is left; or (PLAN) the model's chat template loses tools, which is looked at first.
+        XpError: no task is left; or (PLAN) the model's chat template omits tools, which is checked first.
     """
     check_chat(chat, ((row.messages, row.tools) for row in rows))
     lengths = count_tokens(

@@ -1,4 +1,4 @@
-"""The manifest of a task set: what was asked, what came of it, and the hashes that prove it whole."""
+"""The manifest of a task set: the request, the result, and hashes of the files."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ SCHEMA_VERSION = 1
 
 @dataclass(frozen=True)
 class Count:
-    """Numbers of tasks of one environment and purpose, by their fate."""
+    """Numbers of tasks of one environment and purpose, by result."""
 
     tasks: int = 0
     failed: int = 0
     overlapping: int = 0
-    """Left out of training, because a held-out task has the same hash."""
+    """Tasks that were excluded from training because a held-out task has the same hash."""
     prompt_characters: int = 0
-    """Summed over the tasks' messages."""
+    """Number of characters of all tasks' messages."""
     distinct_prompts: int = 0
 
     @property
@@ -46,14 +46,14 @@ class Failure:
 
 @dataclass(frozen=True)
 class Manifest:
-    """Holds no time and no path, so that the same content gives the same bytes."""
+    """Description of a set, without times and paths, so that equal content gives equal bytes."""
 
     key: str
     request: Mapping[str, Any]
     environments: Mapping[str, str]
-    """Member -> the version that its provider reported."""
+    """Member -> version that its provider reported."""
     content_digest: str
-    """sha256 over the rows, independent of how Parquet stores them."""
+    """sha256 of the rows, independent of Parquet's encoding."""
     counts: Mapping[str, Mapping[str, Count]]
     """Member -> purpose -> count."""
     failures: tuple[Failure, ...]
@@ -61,7 +61,7 @@ class Manifest:
     files: Mapping[str, str]
     """File name -> sha256."""
     held_out: Mapping[str, HeldOutRecord] = field(default_factory=dict)
-    """Member -> which rule decided what is held out, and its figures; empty in sets made before it was on record."""
+    """Member -> rule of its held-out tasks, with numbers; empty in sets of earlier versions."""
     schema_version: int = field(default=SCHEMA_VERSION)
 
     def to_json(self) -> str:
@@ -72,7 +72,7 @@ class Manifest:
 
     @staticmethod
     def from_json(text: str) -> Manifest:
-        """Read what `to_json` wrote; raises ValueError or KeyError on anything else."""
+        """Reads the text that `to_json` wrote; raises ValueError or KeyError for another text."""
         value = json.loads(text)
         if value["schema_version"] != SCHEMA_VERSION:
             raise ValueError(f"manifest schema {value['schema_version']}, expected {SCHEMA_VERSION}")
@@ -84,12 +84,12 @@ class Manifest:
         return manifest
 
     def missing_fraction(self) -> float:
-        """The largest share of failed tasks of any environment."""
+        """Largest share of failed tasks over the environments."""
         return max(missing_fractions(self.counts).values(), default=0.0)
 
 
 def _check_counts(manifest: Manifest) -> None:
-    """Raise ValueError for a count that is not a number of tasks: a digest proves only who wrote it."""
+    """Raises ValueError for an impossible count, which a correct digest does not exclude."""
     counts = [number for one in manifest.counts.values() for count in one.values() for number in asdict(count).values()]
     for one in manifest.held_out.values():
         counts += [*one.sizes.values(), one.num_held_out, one.num_train, one.num_trained_on]
@@ -106,7 +106,7 @@ def missing_fractions(counts: Mapping[str, Mapping[str, Count]]) -> dict[str, fl
 
 
 def read_manifest(directory: Path) -> Manifest:
-    """Raises OSError where there is none, ValueError where it is not whole."""
+    """Reads a set's manifest; raises OSError if there is none, ValueError if it is damaged."""
     file = directory / MANIFEST
     if not file.exists():
         raise FileNotFoundError(file)

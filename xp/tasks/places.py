@@ -1,4 +1,4 @@
-"""Positions of tasks within splits, computed instead of stored: a split may say that it has a billion of them."""
+"""Positions of tasks within splits, computed instead of stored, since a split may have a billion tasks."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ Place = tuple[str, int]
 """Split and position within it."""
 
 LARGE: Final = 1_000_000
-"""More tasks than this are never listed or shuffled as a whole."""
+"""Largest number of tasks that are listed or shuffled as a whole."""
 MOST_CHOSEN: Final = 10_000_000
-"""Tasks that one selection may have."""
+"""Largest number of tasks of one selection."""
 
 
 class Places:
-    """All tasks of some splits in their order, except some.
+    """All tasks of some splits in order, without excluded ones.
 
     Args:
-        sizes: split -> its tasks, in order.
-        without: places that are left out; each lies within the splits.
+        sizes: split -> number of its tasks; the order is that of the mapping.
+        without: excluded places, all within the splits.
     """
 
     def __init__(self, sizes: Mapping[str, int], without: Collection[Place] = ()) -> None:
@@ -30,7 +30,7 @@ class Places:
         self._ends = list(accumulate(self._sizes.values()))
         starts = dict(zip(self._sizes, [0, *self._ends], strict=False))
         left_out = sorted(starts[split] + index for split, index in set(without) if split in starts)
-        # Each with the number of places before it that stay: a place's position counts those only.
+        # Each with the number of remaining places before it, which are the only ones that positions count.
         self._gaps = [position - number for number, position in enumerate(left_out)]
 
     @property
@@ -59,9 +59,9 @@ def first(places: Places, count: int) -> list[Place]:
 
 
 def drawn(places: Places, count: int, seed: str) -> list[Place]:
-    """The first of all places in a random order; a larger draw of one seed begins with the smaller one.
+    """The first `count` places of a random order; a larger draw with the same seed begins with the smaller one.
 
-    Up to LARGE places are shuffled as a list. Of more, only the part of the order that is wanted is computed.
+    Up to LARGE places are shuffled as a list; for more, only the needed part of the order is computed.
     """
     draw = random.Random(seed)
     if len(places) <= LARGE:

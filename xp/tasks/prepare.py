@@ -1,4 +1,4 @@
-"""The prepare stage's program, `python -m xp.tasks.prepare <config.json>`: a whole task set, or an error."""
+"""The prepare stage's program, `python -m xp.tasks.prepare <config.json>`: makes a complete task set, or fails."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from xp.tasks.store import Broken, TaskSet, find_whole, prove
 
 
 class Stopped(BaseException):
-    """A signal asked the program to end."""
+    """The program received a signal to end."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -37,16 +37,16 @@ class Stopped(BaseException):
 def prepare(
     config: PrepareConfig, environ: Mapping[str, str], root: Path = Path("."), reader: Reader | None = None
 ) -> TaskSet:
-    """The set of this request: recognised if the store has it whole, built otherwise.
+    """Returns the set of this request: from the store if it is complete there, else newly built.
 
     Args:
-        config: what is wanted.
-        environ: where providers find secrets.
-        root: outputs root, which `config.store` is relative to.
-        reader: by whose tokens the table tells how long prompts are; None: by characters alone.
+        config: the request.
+        environ: environment with the providers' secrets.
+        root: outputs root; `config.store` is relative to it.
+        reader: model for prompt lengths in the table; None: lengths are in characters.
 
     Raises:
-        XpError: see docs/exit-codes.md; nothing that could be taken for a set is left behind.
+        XpError: see docs/exit-codes.md; no incomplete set is left.
     """
     fault_point(FaultPoint.START)
     path = root / config.store / request_key(config)
@@ -66,7 +66,7 @@ def prepare(
 
 
 def _build(config: PrepareConfig, environ: Mapping[str, str], path: Path, reader: Reader | None) -> TaskSet:
-    """Under the lock: what another process built meanwhile is taken, what is broken set aside, the rest is ours."""
+    """Builds the set, under the lock, unless another process has built it meanwhile; sets a damaged set aside."""
     from xp.tasks.build import judge, merge, publish, set_aside
     from xp.tasks.fetch import Fetcher
     from xp.tasks.lengths import prompt_lengths
@@ -140,7 +140,7 @@ def _plan(config: PrepareConfig, providers: Mapping[str, Provider]) -> tuple[dic
 
 
 def _trainable(config: PrepareConfig, found: TaskSet) -> TaskSet:
-    """The set, if a training that follows has something to train on; raises XpError otherwise."""
+    """Returns the set; raises XpError if a training follows and there are no training tasks."""
     if config.trains and not found.num_tasks(Purpose.TRAIN):
         raise _nothing_to_train_on(found.manifest.held_out)
     return found
@@ -152,7 +152,7 @@ def _nothing_to_train_on(records: Mapping[str, HeldOutRecord]) -> XpError:
 
 
 def _clean_up_after(path: Path) -> None:
-    """A builder that was killed between its commit and its cleaning leaves its work directory."""
+    """Removes the work directory of a builder that was killed after it published the set."""
     from xp.tasks.shards import WorkDirectory, try_lock
 
     work = WorkDirectory(path.with_name(f"{path.name}.work"))
@@ -215,4 +215,4 @@ if __name__ == "__main__":
     status = main(sys.argv[1:])
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(status)  # a thread that is stuck in a call must not keep the process
+    os._exit(status)  # a thread that hangs must not keep the process alive

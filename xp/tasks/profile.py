@@ -1,4 +1,4 @@
-"""Pass rates of training tasks, as an evaluation of them measured: which tasks a model can learn from."""
+"""Pass rates of training tasks from an evaluation, to select tasks that a model can learn from."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from xp.tasks.manifest import read_manifest
 from xp.tasks.request import IDENTITY
 
 ROOM: Final = "evaluations"
-"""Directory of evaluations below the outputs root."""
+"""Name of the evaluations' directory below the outputs root."""
 SUMMARY: Final = "eval.json"
-"""Result of an evaluation, in its directory."""
+"""Name of an evaluation's result file."""
 
 
 @dataclass(frozen=True)
 class Profile:
-    """Share of passed tries of the tasks of one split."""
+    """Pass rates of one split's tasks."""
 
     model: str
     threshold: float
-    """Reward from which on a try is passed (`evaluation.pass_threshold`)."""
+    """Smallest reward that is a pass (`evaluation.pass_threshold`)."""
     num_tries: int
-    """Most tries of any task."""
+    """Largest number of episodes of any task."""
     rates: Mapping[int, float]
-    """Index of a task in its split -> share, from 0 to 1; a task whose every try was void has none."""
+    """Index of a task in its split -> share of passed episodes, from 0 to 1; absent if all episodes were void."""
 
     def within(self, bounds: tuple[float, float] | None, *, easy_first: bool) -> tuple[int, ...]:
-        """Indices of the tasks whose rate lies within the bounds, both included; None: all."""
+        """Indices of the tasks with rates within the bounds, both included; bounds None: all tasks."""
         low, high = bounds or (0.0, 1.0)
         found = [index for index, rate in sorted(self.rates.items()) if low <= rate <= high]
         return tuple(sorted(found, key=lambda index: -self.rates[index]) if easy_first else found)
@@ -46,16 +46,16 @@ class Profile:
 
 
 def read_profile(outputs: Path, name: str, split: str, request: Mapping[str, Any]) -> Profile:
-    """The pass rates of one environment's split.
+    """Reads the pass rates of one environment's split.
 
     Args:
         outputs: the outputs root.
-        name: of the evaluation, or its directory.
+        name: name of the evaluation, or its directory.
         split: the training split.
         request: the environment's part of a canonical request (`xp.tasks.request.canonical_request`).
 
     Raises:
-        XpError: there is no such evaluation, it is no whole one, or it is of another environment or split.
+        XpError: the evaluation does not exist, is not complete, or is of another environment or split.
     """
     place = Path(name) if "/" in name else outputs / ROOM / name
     if not (place / SUMMARY).is_file():
@@ -91,7 +91,7 @@ def read_profile(outputs: Path, name: str, split: str, request: Mapping[str, Any
 
 
 def _member(outputs: Path, key: str, request: Mapping[str, Any], place: Path) -> str:
-    """Name under which the evaluation played this environment."""
+    """Name of this environment in the evaluation."""
     try:
         members = read_manifest(outputs / "tasks" / Path(key).name).request["members"]
     except (OSError, ValueError):
@@ -112,11 +112,11 @@ def _member(outputs: Path, key: str, request: Mapping[str, Any], place: Path) ->
 
 
 def _words(request: Mapping[str, Any]) -> str:
-    """An environment in a message: what names it, without the digest of its code."""
+    """Description of an environment for messages, without the digest of its code."""
     return ", ".join(f"{field} {request[field]}" for field in IDENTITY if field != "source" and request.get(field))
 
 
 def pass_share(rewards: Sequence[float | None], threshold: float) -> float | None:
-    """Share of a task's tries with at least this reward; a void try (None) does not count. None: all are void."""
+    """Share of a task's scored episodes with at least this reward; None: all episodes are void."""
     scored = [reward for reward in rewards if reward is not None]
     return sum(reward >= threshold for reward in scored) / len(scored) if scored else None

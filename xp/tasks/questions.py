@@ -1,4 +1,4 @@
-"""Preparation's requests to an environment, and the messages on one that does not answer."""
+"""Requests of the preparation to an environment, and messages if it does not answer."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ from xp.tasks.shards import ShardEntry
 Answer = TypeVar("Answer")
 
 TASK_AGAIN: Final = RetryRule(max_attempts=3, retried=(EnvFault,))
-"""One task."""
+"""Retry rule for one task."""
 QUESTION_AGAIN: Final = replace(TASK_AGAIN, retried=(EnvUnavailable,))
-"""A question without which nothing can be prepared."""
+"""Retry rule for a request that the whole preparation needs."""
 MOST_LISTED = 20_000
-"""Tasks of a split that are listed in order to choose a share of them by content; of more, it is chosen by index."""
+"""Largest number of a split's tasks that are listed to select a share by content; a larger split's share is by
+index."""
 
 
 def ask(member: MemberConfig, question: Callable[[], Answer]) -> Answer:
-    """A question without which nothing can be prepared: an environment that does not answer it ends the stage."""
+    """Sends a request that the whole preparation needs; raises XpError if the environment does not answer."""
     try:
         return retried(question, QUESTION_AGAIN)
     except (EnvFault, OSError) as error:
@@ -36,11 +37,11 @@ def ask(member: MemberConfig, question: Callable[[], Answer]) -> Answer:
 
 
 class Census:
-    """See xp.tasks.selection.Splits: the answers of a provider.
+    """See xp.tasks.selection.Splits; requests the facts from a provider.
 
     Args:
-        member: the environment, for what is said where it does not answer.
-        provider: is asked.
+        member: the environment, for messages.
+        provider: its provider.
     """
 
     def __init__(self, member: MemberConfig, provider: Provider) -> None:
@@ -77,12 +78,12 @@ def reason(error: Exception) -> str:
 
 
 def hash_task(task: Task) -> str:
-    """Hash of the environment's own description. A task without one is identified by its index."""
+    """Hash of the environment's description of a task, or of the index if there is no description."""
     return digest_of(task.spec or {"split": task.split, "index": task.index})
 
 
 def described(provider: Provider, task: Task) -> tuple[list[Message], tuple[ToolSpec, ...]]:
-    """Prompt and tools of a task, from a session that is open for no longer."""
+    """Prompt and tools of a task, from a short session."""
     session = provider.open(task)
     try:
         return session.prompt(), session.tools()
@@ -93,17 +94,17 @@ def described(provider: Provider, task: Task) -> tuple[list[Message], tuple[Tool
 def entry_of(
     task: Task, task_hash: str, prompt: Sequence[Message], tools: tuple[ToolSpec, ...], member: MemberConfig
 ) -> ShardEntry:
-    """Stored form of a task. Raises ValueError if it has no prompt."""
+    """Stored form of a task; raises ValueError if it has no prompt."""
     messages = opening_messages(member.system_prompt, prompt, tools)
     if not messages:
         raise ValueError("the environment has no prompt for this task")
     clean = tuple(Message(role=_valid(message["role"]), content=_valid(message["content"])) for message in messages)
-    # A chat template that is given tools tells the model to write calls in the template's own way.
+    # A chat template with tools would instruct the model to write calls in the template's own format.
     shown = () if member.env.dialect is Dialect.ACTION else tools
     schemas = json.dumps(tool_schemas(shown), sort_keys=True, ensure_ascii=True)
     return ShardEntry(task.index, task_hash, clean, schemas)
 
 
 def _valid(text: str) -> str:
-    """JSON can carry half a surrogate pair, Parquet and tokenizers cannot."""
+    """The text; raises ValueError for a lone surrogate, which JSON allows, but not Parquet and tokenizers."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

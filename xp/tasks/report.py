@@ -1,4 +1,4 @@
-"""Output of the prepare stage: a bar on a terminal, a line from time to time in a log, a table at the end."""
+"""Output of the prepare stage: a bar on a terminal, periodic lines in a log, a table at the end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LINE_EVERY_S = 10.0
 
 
 class Progress:
-    """Number of tasks that are there, their rate, and the time left."""
+    """Shows the number of fetched tasks, their rate, and the time left."""
 
     def __init__(self, total: int) -> None:
         self._total, self._done, self._known, self._failed = total, 0, 0, 0
@@ -27,7 +27,7 @@ class Progress:
     def __enter__(self) -> Progress:
         from rich.console import Console
 
-        # A launcher says by environment variables that its own output is a terminal.
+        # A launcher sets environment variables if its own output is a terminal.
         console = Console(stderr=True)
         if console.is_terminal:
             from rich import progress
@@ -51,7 +51,7 @@ class Progress:
             self._bar.stop()
 
     def known(self, num_tasks: int) -> None:
-        """Tasks that a finished shard of an earlier run holds."""
+        """Adds tasks that a finished shard of an earlier run has."""
         self._known += num_tasks
         self._show()
 
@@ -77,7 +77,7 @@ class Progress:
 
 
 def print_summary(title: str, counts: Mapping[str, Mapping[str, Count]], lengths: Counted | None = None) -> None:
-    """The set as a table; its last columns are tokens where they were counted, else characters."""
+    """Prints the set as a table; the last columns are in tokens if they were counted, else in characters."""
     from rich.console import Console
     from rich.table import Table
 
@@ -106,6 +106,6 @@ def _tokens(lengths: Counted, env: str, purpose: str) -> list[str]:
 
 
 def print_held_out(manifest: Manifest) -> None:
-    """One line for each environment: by which rule its held-out tasks were chosen, and what came of it."""
+    """Prints one line for each environment: the rule of its held-out tasks, with numbers."""
     for name, record in sorted(manifest.held_out.items()):
         print(f"held out of {name}: {record.line()}", flush=True)

@@ -1,4 +1,4 @@
-"""Names a task set before it exists: the canonical request, its key, and the digest of local environment code.
+"""Computes a task set's key before it exists: the canonical request, and the digest of local environment code.
 
 Standard library only, because the control plane computes the key while it plans.
 """
@@ -21,29 +21,30 @@ from xp.errors import ExitCode, XpError
 from xp.tasks.config import HeldOut, MemberConfig, PrepareConfig, Selection
 
 FORMAT = 1
-"""Raised with every change of the rows' schema or of how prompts are rendered: older sets are then not recognised."""
+"""Version of the rows' schema and the rendering of prompts; increase it with every change, so that older sets are not
+used."""
 
 IDENTITY = (
     *("provider", "target", "serve", "image", "variant", "source"),
     *("grader", "env_class", "rows", "num_seeds", "options"),
 )
-"""Fields of a member's canonical request that say which environment it is; what a member does not have is absent."""
+"""Fields of a member's canonical request that identify the environment; fields that a member lacks are absent."""
 
 VERSION_NAME = "TASKS_VERSION"
-"""Name by which a module declares the version of its tasks, independent of other changes of its package."""
+"""Name of a module's variable with the version of its tasks, independent of other changes of its package."""
 
 WHOLE_FILE_BYTES = 1 << 20
-"""Data files beside an environment's code count by content up to this size, by size above it."""
+"""Largest size, in bytes, of a data file beside an environment's code that is hashed; larger ones count by size."""
 
 
 def canonical_request(config: PrepareConfig) -> dict[str, Any]:
-    """Everything that determines the content of a set, and nothing else, as JSON-able values."""
+    """Exactly the values that determine the content of a set, as JSON values."""
     members = {name: _canonical_member(member) for name, member in sorted(config.members.items())}
     return {"format": FORMAT, "members": members}
 
 
 def request_key(config: PrepareConfig) -> str:
-    """The name of the set's directory in the store."""
+    """Name of the set's directory in the store."""
     return key_of(canonical_request(config))
 
 
@@ -52,13 +53,11 @@ def key_of(request: Mapping[str, Any]) -> str:
 
 
 def _canonical_member(member: MemberConfig) -> dict[str, Any]:
-    """Left out on purpose: limits, rewards, turns, secrets, origins, `python`, `sandbox`. They change episodes, not
-    tasks.
+    """A member's part of the canonical request.
 
-    A text dialect keeps the tools out of the rows. What few environments have is named where it is there, so that the
-    keys of the others stay what they were.
-
-    The weight is a column of the rows, so it is part of what determines them.
+    Limits, rewards, turns, secrets, origins, `python` and `sandbox` are excluded, since they do not change the tasks.
+    The dialect is included because a text dialect keeps tools out of the rows, and the weight because it is a column.
+    Rare fields are included only if they are set, so that the keys of other environments do not change.
     """
     env = member.env
     rare = {
@@ -96,7 +95,7 @@ def _canonical_choice(wanted: Selection | HeldOut) -> dict[str, Any]:
 
 
 def _canonical_rule(held_out: HeldOut, train: tuple[str, ...]) -> dict[str, Any]:
-    """The rule, not what it comes to, which the environment decides."""
+    """The rule of the held-out tasks, without its result, which depends on the environment."""
     rule = {"split": held_out.split} | _canonical_choice(held_out)
     if held_out.may_overlap:
         rule |= {"overlap": "allowed"}
@@ -107,7 +106,7 @@ def _canonical_rule(held_out: HeldOut, train: tuple[str, ...]) -> dict[str, Any]
 
 
 def identities(config: PrepareConfig) -> dict[str, str]:
-    """Member -> which environment it is: two members on one environment share their held-out tasks."""
+    """Member -> identity of its environment; two members on one environment share their held-out tasks."""
     names = ("provider", "target", "serve", "variant", "source")
     members = canonical_request(config)["members"]
     return {
@@ -117,7 +116,7 @@ def identities(config: PrepareConfig) -> dict[str, str]:
 
 
 def differing_fields(wanted: Mapping[str, Any], found: Mapping[str, Any], at: str = "") -> list[str]:
-    """Fields in which two requests differ, one `field: found -> wanted` each."""
+    """Fields in which two requests differ, each as `field: found -> wanted`."""
     lines = []
     for key in sorted({*wanted, *found}):
         mine, theirs = wanted.get(key), found.get(key)
@@ -134,7 +133,7 @@ def _short(value: Any) -> str:
 
 
 def with_sources(config: PrepareConfig, path: Sequence[str] | None = None) -> PrepareConfig:
-    """The config with each member's `source` filled in: the step between spec and key that reads files."""
+    """The config with each member's `source`; the only step from spec to key that reads files."""
     return replace(
         config,
         members={
@@ -144,14 +143,14 @@ def with_sources(config: PrepareConfig, path: Sequence[str] | None = None) -> Pr
 
 
 def source_digest(env: EnvConfig, path: Sequence[str] | None = None) -> str | None:
-    """Digest of the local code and rows behind an environment (whatever of it is `module:name`), without running it.
+    """Digest of an environment's local code and rows (all its `module:name`), without running the code.
 
-    A module within a package counts with all the files of its own package, a top-level module alone; one that declares
-    the version of its tasks (`TASKS_VERSION = "1"` at its top level) counts by that alone.
+    For a module within a package, all files of the package count; for a top-level module, only its file; for a module
+    that declares a version of its tasks (`TASKS_VERSION = "1"` at the top level), only the version.
 
     Args:
         env: the environment.
-        path: where modules are looked for; None: `sys.path`.
+        path: directories that are searched for modules; None: `sys.path`.
     """
     named = [name for name in (env.serve, env.provider, env.grader, env.rows) if name is not None and ":" in name]
     if env.python is not None and env.serve is not None and not is_found(env.serve, path):
@@ -168,14 +167,14 @@ def source_digest(env: EnvConfig, path: Sequence[str] | None = None) -> str | No
 
 
 def _folder_digest(env: EnvConfig) -> str:
-    """Digest of the task folders; raises XpError where there are none."""
+    """Digest of the task folders; raises XpError if there are none."""
     from xp.envs.harbor.provider import read_folder
 
     return digest_of({split: [task.digest() for task in tasks] for split, tasks in read_folder(env).items()})
 
 
 def _task_file_digest(env: EnvConfig) -> str | None:
-    """Digest of the file of a task of inspect_ai; None: it is of an installed package. Raises XpError."""
+    """Digest of the file of a task of inspect_ai; None: the task is in an installed package. Raises XpError."""
     place = Path(str(env.target).partition("@")[0]).expanduser()
     if place.suffix != ".py":
         return None
@@ -186,7 +185,7 @@ def _task_file_digest(env: EnvConfig) -> str | None:
 
 
 def is_found(name: str, path: Sequence[str] | None = None) -> bool:
-    """Returns whether this interpreter finds the module of `module:name`. Another one (`python`) may have it."""
+    """Returns whether this interpreter finds the module of `module:name`; another one (`python`) may have it."""
     return _find_module(name.partition(":")[0], path) is not None
 
 
@@ -207,7 +206,7 @@ def _module_digest(module: str, path: Sequence[str] | None) -> str:
 
 
 def _declared_version(origin: Path) -> str | None:
-    """Version of the tasks that a module's top level declares. The module is read and not run."""
+    """Version of the tasks that a module declares at its top level; the module is parsed, not run."""
     try:
         return _version_in(origin.read_bytes())
     except OSError:
@@ -216,7 +215,7 @@ def _declared_version(origin: Path) -> str | None:
 
 @lru_cache(maxsize=64)
 def _version_in(code: bytes) -> str | None:
-    """The version in a module's text; a sweep asks for the same one at each point."""
+    """The version in a module's text; cached, since every point of a sweep needs it."""
     try:
         statements = ast.parse(code).body
     except (SyntaxError, ValueError):
@@ -230,7 +229,7 @@ def _version_in(code: bytes) -> str | None:
 
 
 def _find_module(module: str, path: Sequence[str] | None) -> ModuleSpec | None:
-    """Like `importlib.util.find_spec`, which however imports the parents of a dotted name."""
+    """Finds a module like `importlib.util.find_spec`, but without importing the parents of a dotted name."""
     where = None if path is None else list(path)
     name, spec = "", None
     for part in module.split("."):

@@ -1,4 +1,4 @@
-"""Held-out tasks of an evaluation, and the number of samples of each. Decided once, the same on every backend."""
+"""Held-out tasks of an evaluation, and the number of samples of each, the same on every backend."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 
 
 class NamedTask(Protocol):
-    """A task by its name; a row of the task set is one."""
+    """Identity of a task; a row of the task set has these fields."""
 
     @property
     def task_id(self) -> str: ...
@@ -20,17 +20,17 @@ Row = TypeVar("Row", bound=NamedTask)
 
 @dataclass(frozen=True)
 class Rounds:
-    """The size of one evaluation."""
+    """Size of one evaluation."""
 
     num_tasks: int | None
-    """At most so many of the held-out tasks; None: all of them."""
+    """Largest number of held-out tasks; None: all of them."""
     samples_per_task: int
 
     def tasks(self, rows: Sequence[Row]) -> list[Row]:
-        """The tasks to be played, in the order of `rows`.
+        """The tasks to play, in the order of `rows`.
 
-        They are chosen by a hash of their names: the same ones in every run, and those of a smaller number are among
-        those of a larger one.
+        They are chosen by a hash of their names: the choice is the same in every run, and a smaller choice is part of a
+        larger one.
         """
         if self.num_tasks is None or self.num_tasks >= len(rows):
             return list(rows)
@@ -39,5 +39,5 @@ class Rounds:
         return [row for row in rows if row.task_id in chosen]
 
     def episodes(self, rows: Sequence[Row]) -> list[Row]:
-        """One row an episode: every task once, then every task again, until each has its samples."""
+        """One row per episode: every task once, then every task again, until each has its number of samples."""
         return self.tasks(rows) * self.samples_per_task

@@ -1,4 +1,4 @@
-"""One task as every backend sees it, and the Parquet file that holds them; no column holds a task's own spec."""
+"""Row of a task, the same for every backend, and its Parquet file; no column has the environment's own spec."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ class TaskRow:
     """A task with its opening messages."""
 
     task_id: str
-    """`member/split/index`"""
+    """Id of the task: `member/split/index`."""
     env: str
-    """Name of the member of the mixture."""
+    """Name of its member of the mixture."""
     purpose: Purpose
     split: str
     index: int
     task_hash: str
-    """sha256 of the environment's own description of the task."""
+    """sha256 of the environment's description of the task."""
     messages: tuple[Message, ...]
     tools: str
-    """JSON list of function schemas, as chat templates take them."""
+    """JSON list of function schemas, in the format of chat templates."""
     weight: float
-    """The environment's share in the mixture, relative to the other members."""
+    """The member's share of the mixture, relative to the other members."""
 
 
 def schema() -> Any:
@@ -48,7 +48,7 @@ _canonical = json.JSONEncoder(sort_keys=True).encode
 
 
 def write_rows(path: Path, rows: Iterable[TaskRow]) -> str:
-    """Write the rows in bounded memory, the same bytes for the same rows; gives back the digest of their content."""
+    """Writes the rows in bounded memory; equal rows give equal bytes. Returns the digest of their content."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -75,7 +75,7 @@ def _groups(rows: Iterable[TaskRow]) -> Iterator[list[TaskRow]]:
 
 
 def some_rows(path: Path, every: int) -> Iterator[TaskRow]:
-    """Every so many of the rows of a `tasks.parquet`, the first one first; the others are not made into Python."""
+    """Every n-th row of a `tasks.parquet`, beginning with the first; other rows are not converted to Python."""
     import pyarrow.parquet as pq
 
     first = 0
@@ -87,7 +87,7 @@ def some_rows(path: Path, every: int) -> Iterator[TaskRow]:
 
 
 def read_rows(path: Path, purpose: Purpose | str | None = None) -> Iterator[TaskRow]:
-    """The rows of a `tasks.parquet`, streamed; only those of one purpose if it is given."""
+    """Streams the rows of a `tasks.parquet`; with a purpose, only its rows."""
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(path) as file:

@@ -1,4 +1,4 @@
-"""Order of training tasks, decided once so that every backend trains on the same sequence."""
+"""Order of the training tasks, the same on every backend."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 
 
 class Weighted(Protocol):
-    """Fields that decide the order; a row of the task set has them."""
+    """Fields that determine the order; a row of the task set has them."""
 
     @property
     def env(self) -> str: ...
@@ -22,13 +22,13 @@ Row = TypeVar("Row", bound=Weighted)
 def schedule(rows: Sequence[Row], num_prompts: int, *, seed: int, shuffle: bool) -> list[Row]:
     """The first `num_prompts` tasks of an endless training order.
 
-    Members of a mixture take turns by weight (the member furthest behind its share comes next); within a member, every
-    task comes once an epoch, each epoch in an order of its own.
+    Members of a mixture alternate by weight (the member furthest below its share is next); within a member, every task
+    occurs once per epoch, and each epoch has a new order.
 
     Args:
-        rows: tasks of all members; all rows of one member carry its weight.
+        rows: tasks of all members; all rows of one member have its weight.
         num_prompts: rollout steps x prompts per step.
-        seed: of the epochs' orders.
+        seed: seed of the epochs' orders.
         shuffle: False keeps the order of `rows` in every epoch.
     """
     members: dict[str, list[Row]] = {}

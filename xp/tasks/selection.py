@@ -1,4 +1,4 @@
-"""Decides which tasks of which splits are for training and which are held out: pure, and the same in every process."""
+"""Selects training and held-out tasks; a pure function, with the same result in every process."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ SHARD_TASKS = 64
 
 
 class Splits(Protocol):
-    """Facts that decide the selection. The environment is asked for them when they are needed."""
+    """Facts about splits for the selection; requested from the environment when needed."""
 
     def names(self) -> Sequence[str]: ...
 
     def num_tasks(self, split: str) -> int: ...
 
     def contents(self, split: str) -> Sequence[str] | None:
-        """A digest of each task's content, in order; None where the environment only counts its tasks."""
+        """Digest of each task's content, in order; None if the environment only counts its tasks."""
 
 
 @dataclass(frozen=True)
 class Selected:
-    """The tasks of one environment, in the order of the rows, and how they were chosen."""
+    """The selected tasks of one environment, in the order of the rows, with the rule."""
 
     tasks: Mapping[Purpose, Sequence[Place]]
     record: HeldOutRecord
@@ -38,10 +38,10 @@ class Selected:
 
 @dataclass(frozen=True)
 class Block:
-    """The tasks of one shard: consecutive in the selection, of one environment, split and purpose."""
+    """The tasks of one shard: consecutive tasks of one environment, split and purpose."""
 
     number: int
-    """Position among all blocks, which is also the order of the rows."""
+    """Position among all blocks, in the order of the rows."""
     env: str
     purpose: Purpose
     split: str
@@ -52,12 +52,12 @@ class Block:
 
 
 def select_tasks(member: MemberConfig, splits: Splits) -> Selected:
-    """The tasks for each purpose; raises XpError where the selection is impossible, with the way out."""
+    """Selects the tasks for each purpose; raises XpError, with a remedy, if the selection is impossible."""
     return _Selecting(member, splits).all()
 
 
 class _Selecting:
-    """One environment's selection; remembers the sizes that it asked for."""
+    """Selection of one environment; caches the requested sizes."""
 
     def __init__(self, member: MemberConfig, splits: Splits) -> None:
         self._member, self._splits = member, splits
@@ -80,7 +80,7 @@ class _Selecting:
         return Selected({purpose: places for purpose, places in tasks.items() if places}, record)
 
     def _train_splits(self) -> tuple[str, ...]:
-        """Empty where the environment has nothing but splits to evaluate on."""
+        """Training splits; empty if the environment has only splits for evaluation."""
         if self._train.splits == ("train",) and self._names and set(self._names) <= set(OWN_SPLITS):
             return ()
         for split in self._train.splits:
@@ -106,7 +106,7 @@ class _Selecting:
         return next((name for name in offered if self._size(name) > 0), None)
 
     def _share(self, wanted: HeldOut, sources: tuple[str, ...]) -> list[Place]:
-        """Chosen by a hash of each task, so that a split that grows keeps its held-out tasks held out."""
+        """Held-out share, chosen by a hash of each task, so that held-out tasks stay held out when a split grows."""
         places = self._places(sources)
         if len(places) < 2:
             raise XpError(
@@ -123,7 +123,7 @@ class _Selecting:
         return [place for place in places if place in share]
 
     def _share_of_many(self, wanted: HeldOut, places: Places) -> list[Place]:
-        """The same share, by index; `num_tasks` takes it from the front, where tasks that are added change nothing."""
+        """The same share by index; with `num_tasks`, the first ones, which do not change when tasks are added."""
         self._identity = Identity.INDEX
         where = f"env {self._env}: held_out selects"
         if wanted.num_tasks is None or wanted.num_tasks > MOST_CHOSEN:
@@ -201,7 +201,7 @@ def _ways_out(fewer: str) -> str:
 
 
 def _rank(seed: int, what: str) -> float:
-    """Number from 0 up to 1, excluded."""
+    """Pseudo-random number from 0 (included) to 1 (excluded), from a hash."""
     return int.from_bytes(hashlib.sha256(f"{seed}/{what}".encode()).digest()[:8]) / 2**64
 
 
@@ -213,7 +213,7 @@ def _refuse_too_many(where: str, count: int, key: str) -> None:
 
 
 def _take(where: str, wanted: Selection | HeldOut, available: Places, whole: Places | None = None) -> list[Place]:
-    """The wanted ones of the available places. Indices count within the whole split."""
+    """The wanted places among the available ones; indices are positions within the whole split."""
     if wanted.indices == ():
         raise XpError(f"{where} no task at all: its indices are an empty list")
     whole = available if whole is None else whole
@@ -238,7 +238,7 @@ def _take(where: str, wanted: Selection | HeldOut, available: Places, whole: Pla
 
 
 def cut_into_blocks(config: PrepareConfig, selected: Mapping[str, Selected]) -> list[Block]:
-    """All tasks in the order of the rows: held-out ones first, because their hashes decide what training leaves out."""
+    """All tasks in the order of the rows; held-out tasks first, since training excludes tasks with their hashes."""
     blocks: list[Block] = []
     for purpose in (Purpose.HELD_OUT, Purpose.TRAIN):
         for name in sorted(config.members):

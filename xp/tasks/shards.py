@@ -1,4 +1,4 @@
-"""The work directory of one set: finished shards that a killed run leaves to the next, and its builder's lock."""
+"""The work directory of one set: finished shards, which a later run reuses, and the builder's lock."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from xp.tasks.selection import Block
 
 @dataclass(frozen=True)
 class ShardEntry:
-    """Entry of one selected task. No messages: it was left out of training, because it is held out under another id."""
+    """Entry of one selected task; without messages if it was excluded from training since another id is held out."""
 
     index: int
     task_hash: str
@@ -34,7 +34,7 @@ class ShardEntry:
 
     @property
     def prompt_digest(self) -> bytes:
-        """Digest of the model's input: equal for equal messages and tools. Lengths separate the parts."""
+        """Digest of messages and tools; the lengths of the parts are included, so that parts cannot be confused."""
         parts = [text for message in self.messages or () for text in (message["role"], message["content"])]
         content = hashlib.sha256(repr([len(part) for part in parts]).encode())
         for part in (*parts, self.tools):
@@ -57,20 +57,20 @@ class ShardEntry:
 
 
 class WorkDirectory:
-    """`<key>.work/`: one file a shard, each written whole or not at all and proven by its own hash when read."""
+    """`<key>.work/`: one file per shard, written atomically, and verified by its hash when read."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def prove_writable(self) -> None:
-        """Fail before any network call rather than after it."""
+        """Raises XpError if the directory is not writable, before any network request."""
         self.path.mkdir(parents=True, exist_ok=True)
         with replacing(self.path / "probe") as temporary:
             temporary.write_text("xp\n")
         (self.path / "probe").unlink()
 
     def begin(self, stamp: Mapping[str, Any]) -> None:
-        """Take over what an earlier builder left for the same stamp (request and environment versions), no more."""
+        """Keeps an earlier builder's shards with the same stamp (request and environment versions), removes others."""
         self.path.mkdir(parents=True, exist_ok=True)
         text = canonical_json(stamp)
         known = self.path / "stamp.json"
@@ -86,7 +86,7 @@ class WorkDirectory:
 
     @contextmanager
     def dropped_if_unused(self) -> Iterator[None]:
-        """A start that fails before its first shard leaves nothing behind."""
+        """Context manager: removes the directory if the build fails before its first shard."""
         try:
             yield
         except BaseException:
@@ -104,7 +104,7 @@ class WorkDirectory:
         fault_point(FaultPoint.SHARD)
 
     def read(self, block: Block) -> dict[int, ShardEntry]:
-        """The entries of a shard by index; empty where there is none or it is not whole."""
+        """Entries of a shard by index; empty if there is no shard or it is damaged."""
         try:
             head, *lines = self._file(block).read_text(encoding="utf-8").splitlines()
             claimed = json.loads(head)
@@ -129,7 +129,7 @@ def _identity(block: Block) -> str:
 
 @contextmanager
 def builder_lock(path: Path, on_wait: Any = None) -> Iterator[None]:
-    """One builder at a time; the kernel frees the lock when its holder dies."""
+    """Context manager: lock for one builder at a time; the kernel frees it when the process ends."""
     from filelock import FileLock, Timeout
 
     lock = FileLock(path)
@@ -147,7 +147,7 @@ def builder_lock(path: Path, on_wait: Any = None) -> Iterator[None]:
 
 @contextmanager
 def try_lock(path: Path) -> Iterator[bool]:
-    """Tries to take the build lock without waiting. Yields whether it is held for the block."""
+    """Context manager: tries to take the build lock without waiting; yields whether it succeeded."""
     from filelock import FileLock, Timeout
 
     lock = FileLock(path)

@@ -1,8 +1,8 @@
-"""The content-addressed store of task sets: finding one, proving it whole, and refusing it with the reason.
+"""The content-addressed store of task sets: finds sets, verifies them, and refuses damaged ones with a reason.
 
 A set is the directory `<store>/<request key>/`, which appears in one rename with its table and manifest complete.
-Beside it, while a builder works: `<key>.work/` (finished shards) and `<key>.lock`. What failed its proof is moved to
-`<key>.corrupt-<n>`. How long the prompts of a set are for each model is in `<key>.tokens/` (`token_counts.py`).
+During a build there are also `<key>.work/` (finished shards) and `<key>.lock`. A damaged set is moved to
+`<key>.corrupt-<n>`. The lengths of prompts for each model are in `<key>.tokens/` (`token_counts.py`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MOST_DIFFERENCES = 5
 
 @dataclass(frozen=True)
 class TaskSet:
-    """A set that was found whole."""
+    """A verified set."""
 
     path: Path
     manifest: Manifest
@@ -45,11 +45,11 @@ class TaskSet:
 
 
 class Broken(Exception):
-    """A directory of the store is not the set that its name promises; the message says why."""
+    """A directory of the store is not a valid set; the message says why."""
 
 
 def prove(path: Path) -> TaskSet:
-    """Check every hash of the set at `path`; raises Broken, or FileNotFoundError where nothing is."""
+    """Verifies all hashes of the set at `path`; raises Broken, or FileNotFoundError if there is no set."""
     if not path.exists():
         raise FileNotFoundError(path)
     try:
@@ -70,7 +70,7 @@ def prove(path: Path) -> TaskSet:
 
 
 def find_whole(path: Path, allow_missing_fraction: float) -> TaskSet | None:
-    """The set at `path` if it is whole and complete enough; never raises on what lies there."""
+    """The set at `path` if it is valid and lacks at most the allowed share of tasks; never raises for its content."""
     try:
         found = prove(path)
     except (Broken, OSError):
@@ -79,15 +79,15 @@ def find_whole(path: Path, allow_missing_fraction: float) -> TaskSet | None:
 
 
 def open_verified(path: Path, expected: PrepareConfig | None = None) -> TaskSet:
-    """The set at `path`, for whoever trains on it.
+    """The verified set at `path`.
 
     Args:
         path: directory of the set.
-        expected: what the caller was planned for; None: any whole set.
+        expected: the caller's request; None: any valid set.
 
     Raises:
-        XpError: (ExitCode.TASKS) the set is missing, partial, damaged or of another request; the message says which
-            field differs.
+        XpError: (ExitCode.TASKS) the set is missing, partial, damaged or of another request; the message names the
+            differing fields.
     """
     try:
         found = prove(path)

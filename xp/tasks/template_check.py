@@ -1,6 +1,6 @@
-"""Check that the policy would read everything that it needs: renders a probe with the model's own chat template.
+"""Checks that the model's chat template renders tools, system messages and results, with a probe dialogue.
 
-Runs below the wall, and in the trainer's Python as a program that prints a TemplateReport as JSON.
+It is also a program for the trainer's Python that prints a TemplateReport as JSON.
 
 Usage: python -m xp.tasks.template_check MODEL_DIR CHAT_AS_JSON [TASK_SET]
 """
@@ -43,9 +43,9 @@ PROBE_TOOLS: Final = [
         },
     },
 ]
-"""Stand for an environment's own, where these are not known yet: one tool takes no arguments."""
+"""Tools of the probe if the environment's are not known yet; one tool has no arguments."""
 MAX_TOOL_SETS: Final = 64
-"""Different sets of tools in one task set that are looked at."""
+"""Largest number of different sets of tools of a task set that are checked."""
 _SYSTEM = Message(role="system", content="Be brief, says xp.")
 _QUESTION = Message(role="user", content="Where is the key?")
 _THOUGHT = "The hall first, thinks xp."
@@ -57,19 +57,20 @@ _RESULT = Message(role="tool", content="A table, and a key on it, says xp.")
 
 @dataclass(frozen=True)
 class TemplateReport:
-    """Rendering of a dialogue with tools by a chat template."""
+    """Properties of a chat template's rendering of a dialogue with tools."""
 
     faults: tuple[str, ...]
-    """Reasons why no episode can be played with it, each with the way out."""
+    """Reasons why no episode can be played with it, each with a remedy."""
     only_appends: bool = False
-    """True if the rendering of a longer dialogue begins with that of the shorter one."""
+    """True if the rendering of a longer dialogue begins with that of a shorter one."""
     keeps_thoughts: bool = False
-    """True if the thinking of earlier turns is rendered. The policy reads its own turns as it wrote them either way."""
+    """True if the thinking of earlier turns is rendered. In either case the policy gets its own turns unchanged."""
     keeps_calls: bool = False
-    """True if a tool call in an earlier turn's text is rendered; else as above."""
+    """True if tool calls in the text of earlier turns are rendered. In either case the policy gets its own turns
+    unchanged."""
 
     def on_record(self) -> str:
-        """One line on what the model reads, for the stage's log and for the doctor."""
+        """One line about the rendering, for the stage's log and the doctor."""
         cut = [
             what
             for what, is_kept in (("thinking", self.keeps_thoughts), ("tool calls", self.keeps_calls))
@@ -83,14 +84,14 @@ class TemplateReport:
 
 
 def check_chat(chat: ChatTokens, prompts: Iterable[tuple[Sequence[Message], str]]) -> None:
-    """Refuse a model whose template loses tools, system messages or results of these prompts; else print what it does.
+    """Refuses a model whose template omits tools, system messages or results; else prints the template's properties.
 
     Args:
         chat: the policy's tokenizer.
-        prompts: opening messages and tools (a JSON list) of the tasks.
+        prompts: first messages and tools (a JSON list) of the tasks.
 
     Raises:
-        XpError: (PLAN) with every fault and its way out.
+        XpError: (PLAN) with all faults and remedies.
     """
     report = examine_prompts(chat, prompts)
     if report.faults:
@@ -100,7 +101,7 @@ def check_chat(chat: ChatTokens, prompts: Iterable[tuple[Sequence[Message], str]
 
 
 def examine_prompts(chat: ChatTokens, prompts: Iterable[tuple[Sequence[Message], str]]) -> TemplateReport:
-    """As `examine`, for every different set of tools among the prompts (the first `MAX_TOOL_SETS`)."""
+    """Runs `examine` for each different set of tools among the prompts (the first `MAX_TOOL_SETS`)."""
     kinds: dict[str, bool] = {}
     for messages, tools in prompts:
         if tools in kinds or len(kinds) < MAX_TOOL_SETS:
@@ -114,7 +115,7 @@ def examine_prompts(chat: ChatTokens, prompts: Iterable[tuple[Sequence[Message],
 def examine(
     chat: ChatTokens, tools: Sequence[Mapping[str, Any]] = PROBE_TOOLS, *, has_system: bool = True
 ) -> TemplateReport:
-    """Render a probe with these tools.
+    """Renders a probe with these tools, and reports the template's properties.
 
     Args:
         chat: the policy's tokenizer.
@@ -179,7 +180,7 @@ def _over_turns(chat: ChatTokens, tools: Sequence[Mapping[str, Any]], *, has_sys
         return TemplateReport((f"the chat template does not render what a tool answers{reason}; {_way_out(chat)}",))
     before = _try(chat, opening, tools)
     turn = Message(role="assistant", content=_TURN)
-    # Qwen3's cuts a thought where a person's message follows it, and keeps it where a tool's answer does.
+    # Qwen3's template removes thinking before a user's message, but keeps it before a tool's result.
     wholes = [_try(chat, [*opening, turn, *chat.said([said])], tools) for said in (result, _NUDGE)]
     parts = [before + _TURN + chat.rendered_reply([said]) for said in (result, _NUDGE)]
     keeps_thoughts, keeps_calls = (all(text in whole for whole in wholes) for text in (_THOUGHT, _CALL))
@@ -193,7 +194,7 @@ def _way_out(chat: ChatTokens) -> str:
 
 
 def _try(chat: ChatTokens, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> str:
-    """The rendered prompt; where the template raises, its words. A template is foreign code: it raises anything."""
+    """The rendered prompt, or the text of the template's exception; a template may raise anything."""
     try:
         return chat.rendered(messages, json.dumps(tools))
     except Exception as error:
@@ -212,7 +213,7 @@ def _short(error: Exception) -> str:
 
 
 def _names(tools: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Names of the tools, and of their parameters."""
+    """Names of the tools and of their parameters."""
     for tool in tools:
         function = tool["function"]
         yield function["name"]

@@ -1,6 +1,6 @@
-"""Lengths of prompts for one model: counted once for a task set and a tokenizer, kept beside the set.
+"""Lengths of prompts for one model, counted once for each task set and tokenizer.
 
-The set is the same for every model, so the counts are no part of it: they lie in `<set>.tokens/<tokenizer>.json`.
+A set is the same for every model, so the counts are stored beside it, in `<set>.tokens/<tokenizer>.json`.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from xp.tasks.row import TaskRow
 
 SUFFIX: Final = ".tokens"
 MAX_BYTES: Final = 1_000_000_000
-"""Bytes of a file of counts, which holds a line for each task."""
+"""Largest size, in bytes, of a file of counts, which has a line for each task."""
 
 
 def count_tokens(
     task_set: Path, rows: Sequence[TaskRow], tokenizer: str, count: Callable[[TaskRow], int | None]
 ) -> Mapping[str, int]:
-    """Tokens of prompts by task id, from the file where it has them, else counted and kept.
+    """Tokens of prompts by task id, from the file, or counted and stored there.
 
     Args:
         task_set: directory of the set.
-        rows: of the set; several purposes share one file.
+        rows: rows of the set; all purposes share one file.
         tokenizer: digest of the tokenizer (`ChatTokens.digest`).
-        count: the length of one row's prompt, tools included; None where it gave up, far over its limit: such a task
-            is absent from what is returned and from the file.
+        count: returns the length of one row's prompt, tools included; None if it is far above its limit: such a task
+            is absent from the result and from the file.
     """
     file = place_of(task_set) / f"{tokenizer}.json"
     known = read_counts(file) or {}
@@ -43,12 +43,12 @@ def count_tokens(
 
 
 def place_of(task_set: Path) -> Path:
-    """Directory of a set's counts, one file per tokenizer."""
+    """Directory of a set's counts, with one file per tokenizer."""
     return task_set.with_name(f"{task_set.name}{SUFFIX}")
 
 
 def read_counts(file: Path) -> dict[str, int] | None:
-    """Task id -> tokens; None where the file is absent or is no such thing."""
+    """Task id -> tokens; None if the file is absent or not a file of counts."""
     try:
         known = json_of(file, ExitCode.TASKS, MAX_BYTES)
     except XpError:
@@ -58,7 +58,7 @@ def read_counts(file: Path) -> dict[str, int] | None:
 
 
 def _keep(file: Path, known: Mapping[str, int]) -> None:
-    """Save what was counted; a store that cannot be written costs the counting, each time, and nothing else."""
+    """Stores the counts; with a read-only store they are counted again each time."""
     try:
         file.parent.mkdir(exist_ok=True)
         with replacing(file) as temporary:

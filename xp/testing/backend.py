@@ -1,4 +1,4 @@
-"""Contract of backends: a subclass of `BackendSuite` with the words of a spec has its tests."""
+"""Contract of backends: a subclass of `BackendSuite` that sets a spec's overrides inherits the tests."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def _composed(words: tuple[str, ...]) -> RunSpec:
 
 
 class BackendSuite:
-    """Subclasses set `words`; the backend is composed by its name, so its package must be installed."""
+    """Base of a backend's tests. Subclasses set `words`; the backend's package must be installed."""
 
     words: ClassVar[tuple[str, ...]]
-    """Overrides of a spec that the backend takes, `backend=...` among them."""
+    """Overrides of a spec that the backend accepts, including `backend=...`."""
 
     @property
     def spec(self) -> RunSpec:

@@ -24,9 +24,9 @@ ESTIMATORS: tuple[dict[str, Any], ...] = tuple(
 )
 """Fields of an estimator, which are legal together only."""
 LENGTHS = ("training.num_steps", "training.epochs")
-"""One of them is null."""
+"""Fields of which exactly one is null."""
 CARRIED_BY_THE_RECORD = {"model.name", "algorithm.name"}
-"""Names: they are in the run's record and change nothing that a trainer does."""
+"""Names that the run's record has, and that do not change the training."""
 
 
 def changed(spec: RunSpec, path: str) -> Iterator[RunSpec]:
@@ -85,21 +85,21 @@ LIVE = {
     "algorithm.importance_cap": "algorithm.importance_correction=token",
     "algorithm.kl_estimator": "training.kl_coef=0.01",
 }
-"""Overrides that make a field matter which otherwise has no effect anywhere."""
+"""Field -> overrides without which it has no effect on any backend."""
 
 
 def says_so(spec: RunSpec, field: str) -> bool:
-    """Tells whether the backend admits that another value changes nothing."""
+    """Returns whether the backend's rows say that another value changes nothing."""
     meanings = render_module(spec).meanings(spec)
     own = [one for name, one in meanings.items() if name == field or name.startswith(f"{field}.")]
     return all(one.support is Support.EMULATED or one.receives.startswith(("nothing", "checked")) for one in own)
 
 
 def dropped(base: Sequence[str], fields: Iterable[str]) -> list[str]:
-    """Fields that may be changed without anybody noticing.
+    """Fields whose change neither changes the job nor is refused.
 
     Args:
-        base: overrides of a spec that the backend takes.
+        base: overrides of a spec that the backend accepts.
         fields: key paths.
     """
     plain = compose(base)

@@ -10,7 +10,7 @@ from xp.job import Job, Resources, Stage
 
 CPU = Resources("cpu", 0, 1, 1, 1.0)
 PATIENCE_S = 120.0
-"""Seconds that a busy machine may need for a second's work; a process that must not end by itself lives longer."""
+"""Seconds that a busy machine may need for one second's work; processes that must not end by themselves run longer."""
 
 
 def stage(name: str, code: str, *arguments: str, done: str | None = None, **job: Any) -> Stage:

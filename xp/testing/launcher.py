@@ -1,4 +1,4 @@
-"""Contract of launchers: a subclass of `LauncherSuite` that says how to make yours has its tests."""
+"""Contract of launchers: a subclass of `LauncherSuite` that makes your launcher inherits the tests."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ AWKWARD = {
 
 
 class LauncherSuite:
-    """Subclasses define the fixture `launcher` and, where theirs differ, the attributes."""
+    """Base of a launcher's tests. Subclasses define the fixture `launcher`, and attributes that differ."""
 
     start_s = 10.0
     """Seconds that a job may take to start and to end."""
     inherits = True
-    """True where a job has the variables of the shell that xp was started from."""
+    """True if a job has the environment variables of the shell that started xp."""
 
     def root(self, context: Context) -> Path:
-        """Outputs root of a job, as this machine sees it."""
+        """Path of a job's outputs root on this machine."""
         return context.outputs
 
     def provide(self, secrets: dict[str, str]) -> None:
-        """Do what a user does beforehand, where a launcher does not hand over the values itself."""
+        """Store the secrets as a user would before a launch, if the launcher does not pass the values itself."""
 
     @pytest.fixture
     def launcher(self) -> Launcher:

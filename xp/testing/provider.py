@@ -1,4 +1,4 @@
-"""Contract of providers: a subclass of `ProviderSuite` with a provider of yours has its tests."""
+"""Contract of providers: a subclass of `ProviderSuite` with your provider inherits the tests."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from xp.envs.load import load_provider
 
 
 class ProviderSuite:
-    """Subclasses define the fixtures `provider` (class scope is enough) and `closed`, and attributes that differ."""
+    """Base of a provider's tests. Subclasses define the fixtures `provider` (of class scope) and `closed`."""
 
     split = "train"
     has_stable_prompt = True
-    """True where two sessions on one task begin with the same messages."""
+    """True if two sessions on one task begin with the same messages."""
 
     @pytest.fixture
     def task(self, provider: Provider) -> Task:
@@ -143,7 +143,7 @@ def provider_of(*words: str) -> Provider:
     """The provider of a spec's only environment.
 
     Args:
-        words: overrides, `env=...` among them.
+        words: overrides, including `env=...`.
     """
     (member,) = episode_config(compose(words)).members.values()
     return load_provider(member, os.environ)

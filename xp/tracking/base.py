@@ -1,4 +1,4 @@
-"""The interface of a tracker, and the trackers that a run's spec asks for."""
+"""The interface of a tracker, and the trackers in a run's spec."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ WANDB_SETTINGS = ("WANDB_MODE", "WANDB_BASE_URL", "WANDB_ENTITY")
 
 
 class Tracker(Protocol):
-    """Takes metrics; called from one thread."""
+    """Receives metrics; called from one thread."""
 
     def log(self, step: int, time: float, metrics: Mapping[str, float]) -> None: ...
 
     def close(self, *, is_success: bool) -> None:
-        """Flush; the run is over."""
+        """Flush all metrics at the end of the run."""
 
 
 @dataclass(frozen=True)
@@ -41,29 +41,29 @@ class TrackedRun:
 
 @dataclass(frozen=True)
 class NodeTracking:
-    """Trackers that the machine of the job tells by itself, because the metrics are written there."""
+    """Trackers that are opened on the job's machine, because the metrics are written there."""
 
     names: tuple[str, ...]
     project: str
     config: Mapping[str, Any]
     """The resolved spec."""
     env: Mapping[str, str]
-    """Settings of the trackers, by name of their variable; no secret."""
+    """Settings of the trackers: variable -> value; no secrets."""
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Names of the variables that hold the trackers' keys there."""
+        """Names of the variables with the trackers' keys on that machine."""
         return (WANDB_KEY,) if "wandb" in self.names and needs_key(self.env) else ()
 
 
 def node_tracking(names: Sequence[str], project: str, config: Mapping[str, Any]) -> NodeTracking:
-    """Content of a job spec for trackers, with this machine's settings of W&B."""
+    """The trackers' part of a job spec, with this machine's settings of W&B."""
     env = {name: os.environ[name] for name in WANDB_SETTINGS if os.environ.get(name)}
     return NodeTracking(tuple(map(str, names)), project, config, env)
 
 
 def needs_key(environ: Mapping[str, str]) -> bool:
-    """Returns whether W&B sends what it is told."""
+    """Returns whether W&B sends metrics to its server, for which it needs a key."""
     return environ.get("WANDB_MODE", "online") not in ("offline", "disabled", "dryrun")
 
 

@@ -1,4 +1,4 @@
-"""Follows `metrics.jsonl` and tells the trackers, in a thread of its own: one that fails costs a warning, no run."""
+"""Sends the lines of `metrics.jsonl` to trackers, in its own thread; a tracker's failure is only a warning."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ POLL_S = 0.5
 CLOSE_TIMEOUT_S = 60.0
 """Seconds that trackers may take to flush at the end."""
 ABOUT = frozenset({"step", "time", "attempt", "stage"})
-"""Keys of a line that are no metrics."""
+"""Keys of a line that are not metrics."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class MetricsLine:
 
 
 def parse_line(text: str) -> MetricsLine | None:
-    """Read one line; None for what is not metrics."""
+    """Reads one line; None if it is not a line of metrics."""
     try:
         value = json.loads(text)
         metrics = {
@@ -44,7 +44,7 @@ def parse_line(text: str) -> MetricsLine | None:
 
 
 class Mirror:
-    """A context: trackers follow the file while it is open, and have all of it when it closes."""
+    """Context manager: the trackers receive the file's lines while it is open, and all of them before it closes."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Mirror:
         self._offset = file.stat().st_size if file.exists() else 0
         self._stop = threading.Event()
         self._is_success = False
-        # A daemon: a tracker that hangs on a dead network must not hold the process.
+        # A daemon thread: a tracker that hangs on a broken network must not keep the process alive.
         self._thread = threading.Thread(target=self._follow, name="xp-tracking", daemon=True)
 
     def __enter__(self) -> Self:
@@ -99,7 +99,7 @@ class Mirror:
         self._trackers[name] = opener(self._run)
 
     def _new_lines(self) -> list[MetricsLine]:
-        """Whole lines since the last look; a line that is still being written waits."""
+        """Complete lines since the last call; a line that is still being written is left for the next call."""
         try:
             with self._file.open("rb") as file:
                 file.seek(self._offset)
@@ -112,7 +112,7 @@ class Mirror:
         return [line for line in lines if line is not None]
 
     def _try(self, name: str, action: Callable[[], object]) -> None:
-        """A tracker is someone else's code: whatever it raises ends it, and nothing else."""
+        """Calls a tracker; any exception ends this tracker only."""
         try:
             action()
         except Exception as error:

@@ -1,4 +1,4 @@
-"""Location of a run's metrics on this machine, by tracker, and commands that show or send them."""
+"""Locations of a run's metrics on this machine, by tracker, and the commands that show or send them."""
 
 from __future__ import annotations
 

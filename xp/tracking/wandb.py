@@ -1,4 +1,4 @@
-"""Mirrors metrics to Weights & Biases; the run's id is W&B's, so that a resumed run goes on in the same chart."""
+"""Mirrors metrics to Weights & Biases under the run's id, so that a resumed run continues the same chart."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from xp.tracking.base import WANDB_KEY, TrackedRun
 
 
 class WandbTracker:
-    """One W&B run. It sees the spec and the metrics; console, code and command line stay here."""
+    """One W&B run. It receives the spec and the metrics, but not the console, the code or the command line."""
 
     def __init__(self, run: TrackedRun) -> None:
         settings = wandb.Settings(
@@ -34,7 +34,7 @@ class WandbTracker:
             resume="allow",
             settings=settings,
         )
-        # A resume repeats steps since its checkpoint: W&B's own counter must not refuse them.
+        # A resumed run repeats the steps since its checkpoint; W&B's own step counter would refuse them.
         self._run.define_metric("step")
         self._run.define_metric("*", step_metric="step")
 

@@ -1,7 +1,7 @@
-"""The best evaluation of a training: its model is kept as `checkpoints/best`, and training stops where none is better.
+"""Keeps the model of a training's best evaluation as `checkpoints/best`; stops training if none is better for long.
 
-`checkpoints/best` holds the model, and best.json: the rollout step and the reward. It is replaced whole or not at all.
-How many evaluations were not better is counted from metrics.jsonl, so that a resumed run goes on counting.
+`checkpoints/best` has the model, and best.json with the rollout step and the reward. It is replaced atomically. The
+evaluations since the best one are counted in metrics.jsonl, so that a resumed run continues the count.
 """
 
 from __future__ import annotations
@@ -24,37 +24,37 @@ METRIC: Final = "evaluation/during/reward/avg_raw_reward"
 
 @dataclass(frozen=True)
 class BestRule:
-    """Rule on the evaluations while training. Paths are relative to the outputs root."""
+    """Rule for the evaluations during training. Paths are relative to the outputs root."""
 
     checkpoints: str
     metrics: str
-    """The run's metrics.jsonl."""
+    """Path of the run's metrics.jsonl."""
     keeps_model: bool
-    """True if the best model is kept, and not only its step and reward."""
+    """True if the best model is kept; False: only its step and reward."""
     patience: int | None
-    """Evaluations in a row without a better one, after which training stops; None: it does not."""
+    """Number of consecutive evaluations without a new best after which training stops; None: no early stop."""
 
 
 @dataclass(frozen=True)
 class BestEvaluation:
-    """The best one so far."""
+    """The best evaluation so far."""
 
     step: int
     reward: float
 
 
 class EarlyStop(XpError):
-    """No evaluation was better for as many as `evaluation.patience` says: training has ended, and not failed."""
+    """Training ended early (`evaluation.patience`), which is not a failure."""
 
     def __init__(self, message: str, code: ExitCode = ExitCode.OK) -> None:
         super().__init__(message, code)
 
 
 class BestKeeper:
-    """Keeps the best model of one run; one process calls it.
+    """Keeps the best model of one run; used in one process only.
 
     Args:
-        rule: what is kept.
+        rule: the rule.
         root: the outputs root.
     """
 
@@ -64,12 +64,12 @@ class BestKeeper:
         self._place = root / rule.checkpoints / NAME
         self._former = self._place.with_name(f".{NAME}.former")
         self.staged = self._place.with_name(f".{NAME}.part")
-        """Directory of a new best model's files before `finish`."""
+        """Directory for a new best model's files before `finish`."""
 
     def best(self) -> BestEvaluation | None:
         """The recorded best evaluation; None: there is none yet."""
         if self._former.exists() and not self._place.exists():
-            self._former.rename(self._place)  # a process was killed within `finish`
+            self._former.rename(self._place)  # a process was killed during `finish`
         try:
             value = json.loads((self._place / RECORD).read_text())
             return BestEvaluation(int(value["step"]), float(value["reward"]))
@@ -82,13 +82,13 @@ class BestKeeper:
         return best is None or reward > best.reward
 
     def begin(self) -> Path:
-        """An empty directory for the files of the new best model."""
+        """Makes an empty directory for the files of the new best model."""
         shutil.rmtree(self.staged, ignore_errors=True)
         self.staged.mkdir(parents=True)
         return self.staged
 
     def finish(self, step: int, reward: float) -> None:
-        """Put what was staged in the place of the former best."""
+        """Replaces the former best model by the staged files."""
         write_atomically(self.staged / RECORD, json.dumps({"step": step, "reward": reward, "metric": METRIC}) + "\n")
         shutil.rmtree(self._former, ignore_errors=True)
         if self._place.exists():
@@ -97,7 +97,8 @@ class BestKeeper:
         shutil.rmtree(self._former, ignore_errors=True)
 
     def stop(self, step: int) -> EarlyStop | None:
-        """Returns why training ends after this step, whose evaluation is in metrics.jsonl; None: it goes on."""
+        """Returns the reason to stop after this step, whose evaluation is in metrics.jsonl; None: training
+        continues."""
         best, patience = self.best(), self.rule.patience
         if best is None or patience is None or not self._metrics.is_file():
             return None

@@ -1,4 +1,4 @@
-"""Training tasks that are selected anew while the model learns, by the pass rates of the training's own episodes."""
+"""Selects training tasks again during training, by the pass rates of its own episodes."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from xp.tasks.row import TaskRow
 from xp.tasks.schedule import schedule
 
 TRIED_AGAIN: Final = 10
-"""One prompt in so many is a task outside of the bounds, the one measured longest ago."""
+"""Interval of prompts with a task outside the bounds, the one with the oldest measurement."""
 FILE: Final = "curriculum.jsonl"
-"""Beside metrics.jsonl: one line a rollout step with the passed and the scored episodes of each task."""
+"""File beside metrics.jsonl: one line per rollout step with each task's numbers of passed and scored episodes."""
 
 
 @dataclass(frozen=True)
@@ -23,36 +23,36 @@ class Refresh:
     """Rule for the training tasks of one environment."""
 
     every: int
-    """Rollout steps of a window; the tasks of a window are selected when it begins."""
+    """Rollout steps of a window; the tasks are selected at the beginning of each window."""
     low: float
     high: float
     """Bounds of the pass rate, both included."""
     easy_first: bool
-    """True: a window's tasks come from the highest rate to the lowest."""
+    """True orders a window's tasks from the highest rate to the lowest."""
     rates: Mapping[str, float]
-    """Index of a task in its split -> pass rate before training, as its profile has it."""
+    """Index of a task in its split -> pass rate before training, from its profile."""
 
 
 @dataclass(frozen=True)
 class _Measured:
-    """Pass rate of a task, and the window that measured it; -1: its profile."""
+    """Pass rate of a task, and the window of its measurement; -1: from the profile."""
 
     rate: float
     window: int
 
 
 class Curriculum:
-    """The tasks of each rollout step, the same in every process that is told the same episodes.
+    """The tasks of each rollout step, the same in every process that gets the same episodes.
 
     Args:
-        order: tasks of all rollout steps, of which those of environments with a rule are replaced.
-        rows: every task that may be trained on.
+        order: tasks of all rollout steps; tasks of environments with a rule are replaced.
+        rows: all tasks that may be trained on.
         rules: environment -> rule.
         prompts_per_step: tasks of a step.
-        seed: of the windows' orders.
+        seed: seed of the windows' orders.
         shuffle: False: a window keeps the order of the task set.
-        threshold: reward from which on an episode has passed.
-        file: holds what the steps measured, so that a resumed run goes on with it.
+        threshold: smallest reward that is a pass.
+        file: file with the steps' measurements, for resumed runs.
         writes: whether this process writes the file.
     """
 
@@ -77,7 +77,7 @@ class Curriculum:
         self._windows: dict[tuple[str, int], list[TaskRow]] = {}
 
     def tasks(self, step: int) -> list[TaskRow]:
-        """The tasks of a rollout step, from 0; what earlier steps played must be known."""
+        """The tasks of a rollout step, from 0; requires the episodes of earlier windows."""
         slots = list(self._order[step * self._size : (step + 1) * self._size])
         for name, rule in self._rules.items():
             window = step // rule.every
@@ -89,7 +89,7 @@ class Curriculum:
         return slots
 
     def played(self, step: int, episodes: Sequence[Played]) -> None:
-        """A rollout step was played, on all ranks together."""
+        """Adds the episodes of a rollout step, of all ranks together."""
         found: dict[str, list[int]] = {}
         for one in episodes:
             if one.env in self._rules and one.outcome.reward is not None:
@@ -102,7 +102,7 @@ class Curriculum:
                 lines.write(json.dumps({"step": step, "tasks": found}) + "\n")
 
     def num_within(self, step: int) -> dict[str, float]:
-        """Tasks within the bounds in the window of a step, as a metric."""
+        """Metric of the number of tasks within the bounds in a step's window."""
         within = [self._within(rule, self._measured(name, step // rule.every)) for name, rule in self._rules.items()]
         return {"tasks/within_pass_rate": float(sum(map(len, within)))}
 
@@ -113,7 +113,7 @@ class Curriculum:
         return self._windows[name, window]
 
     def _chosen(self, name: str, window: int) -> Iterator[TaskRow]:
-        """The tasks of a window, one for each of its prompts."""
+        """The tasks of a window, one per prompt."""
         rule = self._rules[name]
         first, last = (at * rule.every * self._size for at in (window, window + 1))
         number = sum(row.env == name for row in self._order[first:last])
@@ -135,7 +135,7 @@ class Curriculum:
         return {task for task, one in measured.items() if rule.low <= one.rate <= rule.high}
 
     def _measured(self, name: str, window: int) -> dict[str, _Measured]:
-        """Latest pass rate of each task when a window begins."""
+        """Latest pass rate of each task at the beginning of a window."""
         rule = self._rules[name]
         found = {
             row.task_id: _Measured(rule.rates[str(row.index)], -1)
@@ -155,7 +155,7 @@ class Curriculum:
 
 
 def _read(file: Path) -> dict[int, dict[str, list[int]]]:
-    """Step -> task -> passed and scored episodes. Of a step that was played again the last line counts."""
+    """Step -> task -> passed and scored episodes; the last line of a repeated step counts."""
     if not file.is_file():
         return {}
     found: dict[int, dict[str, list[int]]] = {}
@@ -163,6 +163,6 @@ def _read(file: Path) -> dict[int, dict[str, list[int]]]:
         try:
             value = json.loads(line)
         except ValueError:
-            continue  # A process that was killed while it wrote; the step is played again.
+            continue  # The process was killed while it wrote the line; the step is played again.
         found[value["step"]] = value["tasks"]
     return found

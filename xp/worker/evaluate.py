@@ -1,4 +1,4 @@
-"""Evaluations: every model of an evaluate stage, and the policy of the moment while training."""
+"""Evaluations: all models of an evaluate stage, and the current policy during training."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from xp.worker.stage import EvaluateConfig, StageConfig
 
 
 def evaluate_models(config: EvaluateConfig, stage: Path, play: Callable[[str, str], Sequence[Played]]) -> None:
-    """Evaluate every model of the config and write evaluation.json.
+    """Evaluates all models of the config and writes evaluation.json.
 
     Args:
-        config: of the stage.
-        stage: its directory.
-        play: plays every held-out episode; takes the model's name in the evaluation and its place.
+        config: input of the stage.
+        stage: directory of the stage.
+        play: plays all held-out episodes; its arguments are the model's name in the evaluation, and its path or id.
 
     Raises:
         XpError: (UNHEALTHY) too many episodes of a model are void.
@@ -38,12 +38,12 @@ def evaluate_models(config: EvaluateConfig, stage: Path, play: Callable[[str, st
 def evaluated_while_training(
     common: StageConfig, played: Sequence[Played], step: int, root: Path = Path(), *, writes: bool = True
 ) -> float:
-    """Reward of an evaluation while training, whose metrics are written.
+    """Writes the metrics of an evaluation during training; returns its reward.
 
     Args:
-        common: of the training.
+        common: input of the training.
         played: all its episodes.
-        step: rollout steps that the policy has learned for.
+        step: number of rollout steps that the policy was trained for.
         root: the outputs root.
         writes: whether this process writes the metrics.
 

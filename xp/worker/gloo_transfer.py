@@ -1,7 +1,7 @@
-"""Brings a trainer's weights to a vLLM server over gloo, where there is no NCCL: the server's half, and the sender's.
+"""Sends a trainer's weights to a vLLM server over gloo, for machines without NCCL: receiver and sender.
 
-vLLM's own seam for ways of transfer (vllm.distributed.weight_transfer, 0.28.0) has NCCL and CUDA IPC. The server loads
-this module by `--worker-extension-cls xp.worker.gloo_transfer.Extension`, before its model is loaded.
+vLLM's interface for weight transfer (vllm.distributed.weight_transfer, 0.28.0) supports NCCL and CUDA IPC. The server
+loads this module by `--worker-extension-cls xp.worker.gloo_transfer.Extension`, before its model is loaded.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from xp.worker.plain_weights import keep_plain_weights
 from xp.worker.seeded_draws import take_back_draws
 
 BACKEND = "gloo"
-"""The name of this way in `--weight-transfer-config`."""
+"""Name of this backend in `--weight-transfer-config`."""
 AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
-"""torchrun's variable: torch opens no store, since the one of the launched processes is there."""
+"""torchrun's variable, with which torch uses the existing store of the launched processes."""
 
 
 @dataclass
 class Meeting(WeightTransferInitInfo):  # type: ignore[misc]
-    """Address at which sender and receivers connect; the sender is rank 0."""
+    """Address of the process group; the sender is rank 0."""
 
     host: str
     port: int
     world_size: int
     offset: int = 1
-    """Rank of the first worker of an engine."""
+    """Rank of an engine's first worker."""
 
 
 @dataclass
 class Announcement(WeightTransferUpdateInfo):  # type: ignore[misc]
-    """The tensors that follow, in their order."""
+    """The tensors that follow, in order."""
 
     names: list[str]
     dtypes: list[str]
@@ -50,7 +50,7 @@ class Announcement(WeightTransferUpdateInfo):  # type: ignore[misc]
 
 
 class GlooTransfer(WeightTransferEngine):  # type: ignore[misc]
-    """The half in each of the server's workers."""
+    """Receiver in each of the server's workers."""
 
     init_info_cls = Meeting
     update_info_cls = Announcement
@@ -62,10 +62,10 @@ class GlooTransfer(WeightTransferEngine):  # type: ignore[misc]
         self._group = join(init_info, rank)
 
     def start_weight_update(self) -> None:
-        """Nothing is prepared: weights go where they are computed with."""
+        """Does nothing: weights are received in place."""
 
     def finish_weight_update(self) -> None:
-        """Nothing is left to do."""
+        """Does nothing: the weights are complete."""
 
     def receive_weights(self, update_info: Announcement) -> None:
         announced = zip(update_info.names, update_info.dtypes, update_info.shapes, strict=True)
@@ -79,8 +79,8 @@ class GlooTransfer(WeightTransferEngine):  # type: ignore[misc]
 
 
 def join(meeting: Meeting, rank: int) -> Any:
-    """A process group of the sender and all receivers."""
-    # Under torchrun the sender would wait for a store of torchrun's at this port, and nobody would open one.
+    """Joins the process group of the sender and all receivers."""
+    # Under torchrun the sender would wait for torchrun's store at this port, which does not exist.
     from_torchrun = os.environ.pop(AGENT_STORE, None)
     try:
         return stateless_init_torch_distributed_process_group(
@@ -92,13 +92,13 @@ def join(meeting: Meeting, rank: int) -> Any:
 
 
 def send(group: Any, tensors: Iterable[torch.Tensor]) -> None:
-    """The sender's half, in the order of the announcement."""
+    """Sends the tensors, in the order of the announcement."""
     for tensor in tensors:
         group.broadcast(tensor.detach().contiguous(), 0).wait()
 
 
 class Extension:
-    """Mixed into vLLM's worker; importing its module is what counts."""
+    """Empty mixin of vLLM's worker; importing its module registers the backend."""
 
 
 keep_plain_weights()

@@ -1,7 +1,7 @@
-"""Learning rate of each update: one meaning of `training.lr_schedule` and `training.warmup_updates` for every trainer.
+"""Learning rate of each update, so that `training.lr_schedule` and `training.warmup_updates` mean the same everywhere.
 
-A warm-up of N begins at 1/N, so that no update is without effect: transformers' schedulers and Megatron-core's begin it
-at 0, and a run of one update would end with the model that it began with.
+A warm-up of N begins at 1/N, so that every update has an effect. The schedulers of transformers and Megatron-core begin
+at 0, with which a run of one update would not change the model.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ SCHEDULES = ("constant", "linear", "cosine")
 
 
 def learning_rate_factor(schedule: str, warmup_updates: int, num_updates: int, update: int) -> float:
-    """Share of the learning rate that one update has.
+    """Factor of the learning rate for one update.
 
-    With a warm-up of N, update k (from 1) has k/N until the Nth has all of it. From there `linear` and `cosine` fall so
-    that the update after the last would have 0: the formulas of Megatron-core's OptimizerParamScheduler.get_lr for a
+    With a warm-up of N, update k (from 1) has the factor k/N up to the Nth. Then `linear` and `cosine` decay so that
+    the update after the last would have 0: the formulas of Megatron-core's OptimizerParamScheduler.get_lr for a
     warm-up that is one update shorter; without a warm-up also those of transformers' get_scheduler.
 
     Args:
         schedule: one of SCHEDULES.
-        warmup_updates: N, in optimizer updates; 0: none.
-        num_updates: of the whole run; constant does not need it.
-        update: from 0.
+        warmup_updates: N, in optimizer updates; 0: no warm-up.
+        num_updates: number of updates of the whole run; not used by `constant`.
+        update: index of the update, from 0.
 
     Raises:
-        ValueError: the schedule is another.
+        ValueError: the schedule is unknown.
     """
     if schedule not in SCHEDULES:
         raise ValueError(f"no schedule {schedule!r}; expected one of {', '.join(SCHEDULES)}")
@@ -41,7 +41,7 @@ def learning_rate_factor(schedule: str, warmup_updates: int, num_updates: int, u
 
 
 def make_scheduler(schedule: str, optimizer: Any, warmup_updates: int, num_updates: int) -> Any:
-    """The torch scheduler of a trainer that steps it after each update; raises ValueError as learning_rate_factor."""
+    """Torch scheduler for a trainer that steps it after each update; raises ValueError as learning_rate_factor does."""
     from torch.optim.lr_scheduler import LambdaLR
 
     learning_rate_factor(schedule, warmup_updates, num_updates, 0)

@@ -1,4 +1,4 @@
-"""Check that an engine generates with the weights that are trained (`training.max_logprob_gap`)."""
+"""Checks that an engine has the trainer's weights (`training.max_logprob_gap`)."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from xp.errors import ExitCode, XpError
 
 
 def check_gap(step: int, gap: float, limit: float | None) -> None:
-    """Compare a step's gap with its limit.
+    """Compares a step's gap with its limit.
 
     Args:
         step: rollout step, from 1.
-        gap: mean difference, over the step's tokens, of the engine's log-probabilities from the trainer's.
-        limit: `training.max_logprob_gap`; None: none.
+        gap: mean difference, over the step's tokens, between the engine's and the trainer's log-probabilities.
+        limit: `training.max_logprob_gap`; None: no limit.
 
     Raises:
-        XpError: (DIVERGED) it is larger.
+        XpError: (DIVERGED) the gap is larger.
     """
     if limit is None or gap <= limit or math.isnan(gap):
         return

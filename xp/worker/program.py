@@ -1,4 +1,4 @@
-"""The frame of every stage's program: a fault becomes one message and an exit code, without a traceback."""
+"""Runs a stage's program: a fault becomes one message and an exit code, without a traceback."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from xp.errors import ExitCode, XpError
 
 
 def run_stage(program: Callable[[Sequence[str]], None], argv: Sequence[str]) -> int:
-    """Run a stage's program on its arguments.
+    """Runs a stage's program on its arguments.
 
-    TERM is turned into an exception, so that sessions are closed and children stopped on the way out.
+    TERM becomes an exception, so that sessions are closed and child processes stopped.
 
     Returns:
         The exit code: 0, the XpError's own, ENVIRONMENT for an EnvFault, INTERNAL for a bug (with its traceback).
@@ -34,7 +34,7 @@ def run_stage(program: Callable[[Sequence[str]], None], argv: Sequence[str]) -> 
 
 
 def _ended(program: Callable[[Sequence[str]], None], argv: Sequence[str]) -> int:
-    """The exit code, its reason told; TERM may still come while it is."""
+    """Runs the program and prints the reason of a fault; returns the exit code. TERM may still arrive meanwhile."""
     try:
         program(argv)
     except XpError as error:
@@ -55,15 +55,15 @@ def _ended(program: Callable[[Sequence[str]], None], argv: Sequence[str]) -> int
 
 
 def _said_full(error: Exception) -> bool:
-    """Returns whether safetensors failed for lack of disk space.
+    """Returns whether safetensors failed because of a full disk.
 
-    Its one error has the system's number in its text only.
+    Its only error type has the system's error number in its text.
     """
     return type(error).__name__ == "SafetensorError" and any(f"(os error {number})" in str(error) for number in FULL)
 
 
 def _is_full(directory: Path) -> bool:
-    """Returns whether the disk is full. torch reports a full disk as an error of its own, without a number."""
+    """Returns whether the disk is full; torch reports this by its own error without a number."""
     try:
         with tempfile.TemporaryFile(dir=directory) as probe:
             probe.write(bytes(PROBE_BYTES))
@@ -90,6 +90,6 @@ def _tell(message: str, code: ExitCode) -> int:
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 PROBE_BYTES = 1 << 20
-"""Bytes of a probe file. The partial checkpoint that torch leaves behind fills a full disk to less than this."""
+"""Size of a probe file, in bytes; torch's partial checkpoint leaves less than this on a full disk."""
 _RESOURCE_ERRNOS = (1, 13, 27, 28, 30, 122)
 """EPERM, EACCES, EFBIG, ENOSPC, EROFS, EDQUOT."""

@@ -1,4 +1,4 @@
-"""Puts a trained model where later stages and users find it: whole or not at all."""
+"""Publishes a trained model for later stages and users, atomically."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from xp.errors import ExitCode, XpError
 
 
 def publish(save: Callable[[Path], object], target: Path) -> None:
-    """Save a model beside the target, then rename it into place.
+    """Saves a model beside the target, then renames it.
 
     A model of an earlier attempt is kept as `<name>.attempt-<n>`.
 
     Args:
-        save: writes a Hugging Face directory.
-        target: of the model.
+        save: function that writes a Hugging Face directory.
+        target: path of the model.
     """
     staged = target.with_name(f".{target.name}.part")
     shutil.rmtree(staged, ignore_errors=True)
@@ -28,7 +28,7 @@ def publish(save: Callable[[Path], object], target: Path) -> None:
 
 
 def check_there(directory: str) -> None:
-    """Raise XpError(RUN_DIR) where a run's directory holds neither a model nor adapters."""
+    """Raises XpError(RUN_DIR) if a run's directory has neither a model nor adapters."""
     files = ("config.json", "adapter_config.json")
     if directory.startswith("runs/") and not any(Path(directory, name).is_file() for name in files):
         raise XpError(f"there is no model at {directory}; did the run get that far?", ExitCode.RUN_DIR)

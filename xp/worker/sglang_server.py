@@ -1,9 +1,9 @@
-"""SGLang's HTTP server on 127.0.0.1, which answers only those who have its key.
+"""SGLang's HTTP server on 127.0.0.1, for requests with its key only.
 
     python -m xp.worker.sglang_server --model-path MODEL --port PORT ...
 
-The arguments are those of `sglang.launch_server`. SGLang's own `--api-key` would stand in the process list and in the
-server's log (sglang 0.5.15 logs all arguments); here the key comes in the variable `XP_SGLANG_KEY`.
+The arguments are those of `sglang.launch_server`. SGLang's own `--api-key` would be visible in the process list and in
+the server's log (sglang 0.5.15 logs all arguments); here the variable `XP_SGLANG_KEY` has the key.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ KEY = "XP_SGLANG_KEY"
 
 
 def main(arguments: list[str]) -> None:
-    """Serve until the process is stopped.
+    """Serves until the process is stopped.
 
     Raises:
         KeyError: the variable with the key is not set.
@@ -33,7 +33,7 @@ def main(arguments: list[str]) -> None:
     http_server.launch_server(prepare_server_args(arguments))
 
 
-if __name__ in ("__main__", "__mp_main__"):  # and in what SGLang spawns, where this module is imported again
+if __name__ in ("__main__", "__mp_main__"):  # and in processes that SGLang spawns, which import this module again
     loopback.stay()
 if __name__ == "__main__":
     main(sys.argv[1:])

@@ -1,4 +1,4 @@
-"""Input of the stage programs of every trainer; a trainer's own fields are in a subclass beside its programs."""
+"""Input of all trainers' stage programs; a trainer's own fields are in a subclass beside its programs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Sampling(TokenBudget):
     """Sampling of the policy's tokens, and limits of their number."""
 
     temperature: float
-    """0: greedy."""
+    """Sampling temperature; 0: greedy."""
     top_p: float
     top_k: int | None
     seed: int
@@ -27,7 +27,7 @@ class Sampling(TokenBudget):
 
 @dataclass(frozen=True)
 class StageConfig:
-    """Fields that training and evaluation share. Paths are relative to the outputs root, the working directory."""
+    """Fields of both training and evaluation. Paths are relative to the outputs root, the working directory."""
 
     attempt: int
     run: str
@@ -54,31 +54,31 @@ class TrainConfig(JsonFile):
 
     common: StageConfig
     base_model: str
-    """Hugging Face id or directory of the model; what the KL penalty is relative to."""
+    """Hugging Face id or directory of the model, which is the reference of the KL penalty."""
     initial_checkpoint: str | None
-    """Directory whose weights and tokenizer training starts from; None: those of `base_model`."""
+    """Directory with the initial weights and tokenizer; None: those of `base_model`."""
     model_dir: str
     """Directory of the trained model, in Hugging Face's format."""
     length: Length
     prompts_per_step: int
     group_size: int
     max_staleness: int
-    """Rollout steps that are played ahead of the updates, at most."""
+    """Largest number of rollout steps that are played ahead of the updates."""
     shuffle: bool
-    """True: a random order of tasks. The order is xp's on every trainer."""
+    """True draws tasks in a random order; xp computes the order for every trainer."""
     mask_truncated: bool
     symptoms: LiveRules
     refresh: Mapping[str, Refresh]
-    """Environment -> rule by which its tasks are selected anew; empty: the order of the tasks is fixed."""
+    """Environment -> rule by which its tasks are selected during training; empty: the order of the tasks is fixed."""
 
     @property
     def start_model(self) -> str:
-        """Model that training starts from."""
+        """Directory or id of the model with the initial weights."""
         return self.initial_checkpoint or self.base_model
 
     @property
     def num_steps(self) -> int:
-        """Rollout steps; call only where they are given or settled."""
+        """Rollout steps; must be called only if they are given or computed."""
         return self.length.steps
 
 
@@ -88,5 +88,5 @@ class EvaluateConfig(JsonFile):
 
     common: StageConfig
     models: Mapping[str, str]
-    """`before` and `after` -> Hugging Face id or directory, in the order in which they are played."""
+    """`before` and `after` -> Hugging Face id or directory, in the order of play."""
     rounds: Rounds

@@ -1,4 +1,4 @@
-"""Log of a training: one line a rollout step, checks of each update, and the progress bar."""
+"""Log of a training: one line per rollout step, checks of each update, and the progress bar."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from xp.worker.stage import StageConfig
 
 
 class StepLog:
-    """The part that all trainers share.
+    """Log that all trainers share.
 
     Args:
-        common: of the training.
-        file: where lines go; None in a process that leaves them to another.
-        symptoms: watched for in each line; None: none is.
+        common: input of the training.
+        file: metrics file; None in a process that does not write it.
+        symptoms: watch for symptoms; None: no watch.
         root: the outputs root.
-        num_steps: of the whole training, for the progress bar; None: no bar.
+        num_steps: number of steps, for the progress bar; None: no bar.
     """
 
     def __init__(
@@ -39,15 +39,15 @@ class StepLog:
         self._bar = None if num_steps is None else _bar(num_steps, is_shown=file is not None)
 
     def are_finite(self, step: int, values: Mapping[str, float | None]) -> bool:
-        """Tells whether all numbers of an update are finite; raises XpError(DIVERGED) where the run is to stop."""
+        """Returns whether all numbers of an update are finite; raises XpError(DIVERGED) if the run must stop."""
         return self._finite.are_finite(step, values)
 
     def check_gap(self, step: int, gap: float) -> None:
-        """Raise XpError(DIVERGED) where engine and trainer differ by more than `training.max_logprob_gap`."""
+        """Raises XpError(DIVERGED) if engine and trainer differ by more than `training.max_logprob_gap`."""
         check_gap(step, gap, self._common.max_logprob_gap)
 
     def line(self, step: int, line: Mapping[str, float]) -> None:
-        """A rollout step is done; raises XpError where a symptom ends the run."""
+        """Writes the line of a finished rollout step; raises XpError if a symptom ends the run."""
         if self._file is not None:
             self._file.write(step, line)
             if self._watch is not None:
@@ -57,7 +57,7 @@ class StepLog:
             self._bar.update(step - self._bar.n)
 
     def finish(self) -> None:
-        """The run's last step is done."""
+        """Ends the log after the last step."""
         if self._bar is not None:
             self._bar.close()
 

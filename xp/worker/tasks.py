@@ -1,4 +1,4 @@
-"""A stage's tasks as its model reads them: without prompts that are too long, in the order of the training."""
+"""Loads a stage's tasks: without prompts that are too long for the model, in the order of the training."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from xp.worker.stage import StageConfig, TrainConfig
 
 
 def policy_chat(common: StageConfig, model: str | Path, stage: Path, tokenizer: Any = None) -> ChatTokens:
-    """Chat of a model; the stage's `model.dialect=auto` is settled by its template.
+    """Chat of a model; `model.dialect=auto` is resolved by its template.
 
     Args:
-        common: of the stage.
+        common: input of the stage.
         model: Hugging Face id or directory.
         stage: the stage's directory.
-        tokenizer: the model's, where it is loaded already.
+        tokenizer: the model's tokenizer, if it is loaded already.
     """
     from transformers import AutoTokenizer
 
@@ -33,17 +33,17 @@ def policy_chat(common: StageConfig, model: str | Path, stage: Path, tokenizer: 
 def training_order(
     config: TrainConfig, rows: Sequence[TaskRow], chat: ChatTokens, *, seed: int, max_prompt_tokens: int
 ) -> list[TaskRow]:
-    """The tasks of all rollout steps, one after another; raises XpError as `within_limit` does."""
+    """The tasks of all rollout steps, in order; raises XpError as `within_limit` does."""
     kept = within_limit(Path(config.common.tasks), rows, chat, max_prompt_tokens)
     return order_of(config, kept, seed)
 
 
 def order_of(config: TrainConfig, kept: Sequence[TaskRow], seed: int) -> list[TaskRow]:
-    """The same of tasks that are short enough."""
+    """The same for tasks whose prompts are short enough."""
     return schedule(kept, config.num_steps * config.prompts_per_step, seed=seed, shuffle=config.shuffle)
 
 
 def held_out_tasks(common: StageConfig, stage: Path, chat: ChatTokens, max_prompt_tokens: int) -> list[TaskRow]:
-    """Held-out tasks that are short enough; raises XpError as `load_tasks` and `within_limit` do."""
+    """Held-out tasks with prompts that are short enough; raises XpError as `load_tasks` and `within_limit` do."""
     tasks = Path(common.tasks)
     return within_limit(tasks, load_tasks(tasks, stage, "held_out"), chat, max_prompt_tokens)

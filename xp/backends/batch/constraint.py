@@ -1,7 +1,7 @@
 """Constraints on the batch shape: formula, source, and effect of a violation; each backend states its own.
 
-If `silent` is empty, the trainer itself refuses a violation. Otherwise it continues and does something else than the
-spec says; `silent` says what.
+If `silent` is empty, the trainer itself refuses a violation. Otherwise it continues with a different behaviour, which
+`silent` describes.
 """
 
 from __future__ import annotations
@@ -133,12 +133,12 @@ WHOLE_UPDATES = (Tier.BATCH, "training.updates_per_step")
 def with_shared(
     own: tuple[Constraint, ...], spec: RunSpec, otherwise: tuple[Constraint, ...] = ()
 ) -> tuple[Constraint, ...]:
-    """A trainer's own constraints, with those of an engine, which splits attention by heads, and of Megatron.
+    """A trainer's own constraints, with those of the engine, which splits attention by heads, and of Megatron.
 
     Args:
         own: constraints of the trainer.
-        spec: decides which of the others apply.
-        otherwise: in the place of Megatron's, where the policy is spread in another way.
+        spec: the spec, which determines the other constraints.
+        otherwise: constraints instead of Megatron's, if the policy uses another strategy.
     """
     is_megatron = spec.backend.parallel.strategy is Strategy.MEGATRON
     has_engine = spec.backend.engine.name is not EngineName.TRANSFORMERS

@@ -1,4 +1,4 @@
-"""Messages about batch shapes: why one is illegal, which legal ones are near, and the arithmetic of a legal one."""
+"""Messages about batch shapes: violations, near legal shapes, and the arithmetic of a legal shape."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def batch_refusals(spec: RunSpec) -> list[Refusal]:
 
 
 def arithmetic(spec: RunSpec) -> list[str]:
-    """Distribution of a step's episodes over ranks, in words, for a legal spec."""
+    """Lines about the distribution of a step's episodes over ranks, for a legal spec."""
     batch = batch_shape(spec)
     per_update = batch.episodes // batch.updates
     share = per_update // batch.ranks

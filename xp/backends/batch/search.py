@@ -11,7 +11,7 @@ from xp.backends.batch.constraint import Constraint, Tier, broken
 from xp.backends.batch.shape import FIELDS, BatchShape
 
 WEIGHTS: Mapping[str, float] = {
-    # The micro-batch changes speed and memory and nothing else; the engines' layout likewise.
+    # The micro-batch and the engines' layout change only speed and memory.
     "micro": 1.0,
     "engine_tensor": 1.0,
     "engine_accelerators": 1.5,
@@ -19,12 +19,12 @@ WEIGHTS: Mapping[str, float] = {
     "pipeline": 2.0,
     "context": 2.0,
     "expert": 2.0,
-    # These three change the experiment: the noise of an update, its number, the baseline.
+    # These three change the experiment: the noise of an update, the number of updates, the baseline.
     "updates": 3.0,
     "prompts": 4.0,
     "group": 6.0,
 }
-"""Cost of doubling or halving a number. Changing the number at all costs a quarter of it in addition."""
+"""Cost of doubling or halving a number; any change costs a quarter of it in addition."""
 SCHEDULE = ("updates", "prompts", "group")
 PLACEMENT = ("tensor", "pipeline", "context", "expert", "engine_tensor", "engine_accelerators")
 
@@ -42,7 +42,7 @@ class Proposal:
 
 
 def nearest_legal(batch: BatchShape, constraints: tuple[Constraint, ...], limit: int = 3) -> list[Proposal]:
-    """Legal batch shapes with one or two changed numbers. Leaves out a shape whose changes include those of another.
+    """Legal batch shapes with one or two changed numbers, without shapes whose changes include those of another.
 
     The cost is the sum of weight x (1/4 + |log2(new / old)|) over the numbers that change.
     """
@@ -76,7 +76,7 @@ def _is_legal(batch: BatchShape, changes: Mapping[str, Any], constraints: tuple[
 
 
 def _schedules(batch: BatchShape) -> Iterator[dict[str, Any]]:
-    """Other counts of episodes on the same placement; the micro-batch follows where it must."""
+    """Other numbers of episodes on the same placement; the micro-batch is adapted if necessary."""
     for name in ("micro", *SCHEDULE):
         for value in _values(batch, name):
             yield {name: value}
@@ -86,7 +86,7 @@ def _schedules(batch: BatchShape) -> Iterator[dict[str, Any]]:
 
 
 def _placements(batch: BatchShape) -> Iterator[dict[str, Any]]:
-    """Other placements, with the count of episodes that fits them where the given one does not."""
+    """Other placements, with a fitting number of episodes if the given one does not fit."""
     names = [name for name in PLACEMENT if getattr(batch, name) is not None]
     for name in names:
         for value in _values(batch, name):
@@ -100,7 +100,7 @@ def _placements(batch: BatchShape) -> Iterator[dict[str, Any]]:
 
 
 def _values(batch: BatchShape, name: str) -> Iterator[int]:
-    """Other values: of a schedule up to four times as much, or enough for every rank; of a placement divisors."""
+    """Other values: for a schedule up to four times as much, or enough for every rank; for a placement divisors."""
     now = getattr(batch, name)
     if name == "engine_accelerators":
         whole_nodes = range(batch.per_node, batch.accelerators, batch.per_node)
@@ -115,7 +115,7 @@ def _values(batch: BatchShape, name: str) -> Iterator[int]:
 
 
 def _best_micro(batch: BatchShape) -> int:
-    """The divisor of a rank's share that is nearest to the wanted micro-batch."""
+    """The divisor of a rank's share that is nearest to the requested micro-batch."""
     share = max(1, batch.episodes // (batch.updates * batch.ranks))
     divisors = [n for n in range(1, min(share, 4 * batch.micro) + 1) if share % n == 0]
     return min(divisors, key=lambda n: (abs(math.log2(n / batch.micro)), n))

@@ -1,4 +1,4 @@
-"""The numbers of a spec that must fit each other, in one frozen value that a search can vary."""
+"""The numbers of a spec that constraints relate to each other."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from xp.spec import RunSpec
 
 @dataclass(frozen=True)
 class BatchShape:
-    """A batch shape: numbers of prompts, episodes, ranks, accelerators. `FIELDS` names those that a user can change."""
+    """Batch shape: numbers of prompts, episodes, ranks, accelerators. `FIELDS` has those that a user can change."""
 
     prompts: int
     """Tasks per rollout step."""
@@ -19,7 +19,7 @@ class BatchShape:
     updates: int
     """Optimizer updates per pass over a step's episodes."""
     micro: int
-    """Episodes per data-parallel rank in one forward-backward."""
+    """Episodes per data-parallel rank in one forward and backward pass."""
     tensor: int
     pipeline: int
     context: int
@@ -27,14 +27,14 @@ class BatchShape:
     engine_tensor: int
     """Accelerators per engine."""
     engine_accelerators: int | None
-    """The engines' own; None: they take turns with training."""
+    """Accelerators reserved for the engines; None: they share the accelerators with training."""
     num_nodes: int
     per_node: int
-    """Accelerators per machine; a CPU without a count is one."""
+    """Accelerators per machine; 1 for a CPU."""
     is_packed: bool
-    """Micro-batches are filled by tokens; `micro` is not used."""
+    """True if micro-batches are packed by tokens; `micro` is then not used."""
     num_heads: int | None
-    """Attention heads of the model; None if the spec does not know the architecture. The same for the next four."""
+    """Attention heads of the model; None if the spec has no architecture, as for the next four fields."""
     num_kv_heads: int | None
     num_layers: int | None
     num_experts: int | None
@@ -45,22 +45,22 @@ class BatchShape:
 
     @property
     def training(self) -> int:
-        """Accelerators that train."""
+        """Number of accelerators that train."""
         return self.accelerators - (self.engine_accelerators or 0)
 
     @property
     def generating(self) -> int:
-        """Accelerators that generate."""
+        """Number of accelerators that generate."""
         return self.engine_accelerators or self.accelerators
 
     @property
     def model_parallel(self) -> int:
-        """Accelerators that hold one copy of the policy together, and see the same episodes."""
+        """Number of accelerators that share one copy of the policy and process the same episodes."""
         return self.tensor * self.pipeline * self.context
 
     @property
     def ranks(self) -> int:
-        """Data-parallel size; at least 1, so that formulas have a value for every shape."""
+        """Data-parallel size, at least 1, so that formulas have a value for every shape."""
         return max(1, self.training // self.model_parallel)
 
     @property
@@ -69,7 +69,7 @@ class BatchShape:
 
     @property
     def episodes(self) -> int:
-        """Episodes of a rollout step."""
+        """Number of episodes of a rollout step."""
         return self.prompts * self.group
 
 
@@ -85,11 +85,11 @@ FIELDS: Mapping[str, str] = {
     "engine_tensor": "backend.engine.tensor_parallel",
     "engine_accelerators": "backend.engine.accelerators",
 }
-"""Number of a BatchShape -> key of the spec."""
+"""Field of BatchShape -> key of the spec."""
 
 
 def batch_shape(spec: RunSpec) -> BatchShape:
-    """The numbers of a spec."""
+    """The batch shape of a spec."""
     training, parallel, engine = spec.training, spec.backend.parallel, spec.backend.engine
     shape = spec.model.architecture or spec.model.build
     per_node = max(1, spec.hardware.accelerators_per_node)

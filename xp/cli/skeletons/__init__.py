@@ -1,1 +1,1 @@
-"""Environments that work, one a kind, for `python -m xp env new`."""
+"""Working environments, one of each kind, for `python -m xp env new`."""

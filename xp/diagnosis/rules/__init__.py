@@ -1,4 +1,4 @@
-"""The rules, in the order in which they are told: what makes the others moot comes first."""
+"""The rules, in the order of their report: causes come before their consequences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Engine and trainer disagree about the tokens that the engine wrote.
+"""Engine and trainer give the same tokens different log-probabilities.
 
 Source: the mismatch of rollout and training probabilities is the importance ratio that truncated importance sampling
 corrects (Yao et al. 2025, "Your Efficient RL Framework Secretly Brings You Off-Policy RL Training"); far above the
@@ -13,7 +13,7 @@ from xp.diagnosis.history import History, latest
 from xp.diagnosis.symptom import Severity, Symptom
 
 LIMIT: Final = 0.1
-"""Nats a token; engines of other rounding differ by about 0.01."""
+"""Difference in nats per token; engines with other rounding differ by about 0.01."""
 STEPS: Final = 2
 
 

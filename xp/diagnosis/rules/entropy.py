@@ -1,7 +1,7 @@
 """The policy's entropy collapses before it has learned.
 
 Source: "The Entropy Mechanism of Reinforcement Learning for Reasoning Language Models" (Cui et al. 2025,
-arXiv:2505.22617): once the entropy is gone, so is what there was to gain.
+arXiv:2505.22617): without entropy the reward does not rise further.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from xp.diagnosis.rules.saturated import is_saturated
 from xp.diagnosis.symptom import Severity, Symptom
 
 LEFT: Final = 0.2
-"""Share of the first steps' entropy."""
+"""Share of the first steps' entropy below which it has collapsed."""
 SMALL: Final = 0.05
-"""Nats a token."""
+"""Entropy in nats per token below which it has collapsed."""
 GAIN: Final = 0.05
 
 

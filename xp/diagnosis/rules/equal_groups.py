@@ -1,7 +1,7 @@
-"""All episodes of a task have the same reward, so that there is no advantage and nothing to learn.
+"""All episodes of a task have the same reward, so that there is no advantage.
 
 Source: the baseline of GRPO is the group's mean (Shao et al. 2024, arXiv:2402.03300, section 4.1); DAPO's dynamic
-sampling leaves such groups out for this reason (Yu et al. 2025, arXiv:2503.14476, section 3.2).
+sampling removes such groups for this reason (Yu et al. 2025, arXiv:2503.14476, section 3.2).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The gradient's norm jumps far above what it was, and above the limit at which it is cut.
+"""The gradient's norm rises far above its usual value, and above the limit at which it is clipped.
 
-Source: clipping by norm bounds one update (Pascanu et al. 2013, arXiv:1211.5063); spikes that are cut again and again
-point to the data or the rate.
+Source: clipping by norm bounds one update (Pascanu et al. 2013, arXiv:1211.5063); repeated spikes point to the data
+or the learning rate.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from xp.diagnosis.symptom import Severity, Symptom
 
 TIMES: Final = 10.0
 BEFORE: Final = 5
-"""Steps that say what is usual."""
+"""Number of earlier steps that give the usual value."""
 
 
 def find(history: History) -> Symptom | None:

@@ -1,4 +1,4 @@
-"""The reward rises while the share of passed tasks does not: something else than the task is rewarded.
+"""The reward rises but the share of passed tasks does not: the reward does not measure the task.
 
 Source: reward hacking (Amodei et al. 2016, arXiv:1606.06565, section 4; Skalse et al. 2022, arXiv:2209.13085).
 """
@@ -13,9 +13,9 @@ from xp.diagnosis.symptom import Severity, Symptom
 HACKED: Final = "hacked"
 RISE: Final = 0.15
 FLAT: Final = 0.1
-"""Share of the room up to 1 by which passes may rise all the same: a tenth is one lucky task in ten."""
+"""Rise of the share of passed tasks, relative to the distance to 1, that still counts as no rise."""
 PASSED: Final = 0.9
-"""Share of passed tasks above which it can hardly rise."""
+"""Share of passed tasks above which it can hardly rise, so that the rule does not apply."""
 
 
 def find(history: History) -> Symptom | None:

@@ -1,7 +1,7 @@
-"""The policy runs away from the reference model.
+"""The policy moves far from the reference model.
 
-Source: the KL estimate of Schulman, "Approximating KL Divergence" (2020); GRPO runs stay below about 0.1 nats a token,
-far above it the text degenerates (Gao et al. 2022, arXiv:2210.10760, on over-optimisation by KL).
+Source: the KL estimate of Schulman, "Approximating KL Divergence" (2020); GRPO runs stay below about 0.1 nats per
+token, far above it the text degenerates (Gao et al. 2022, arXiv:2210.10760, on over-optimisation by KL).
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from xp.diagnosis.history import EARLY, FEWEST, History, latest
 from xp.diagnosis.symptom import Severity, Symptom
 
 LARGE: Final = 1.0
-"""Nats a token: ten times the 0.1 above."""
+"""KL in nats per token: ten times the 0.1 above."""
 TIMES: Final = 10.0
-"""Multiple of its value at the beginning, where it is small by construction: the policy is the reference there."""
+"""Multiple of the first steps' value; it is small, since the policy starts as the reference."""
 STEPS: Final = 3
 
 
@@ -24,7 +24,7 @@ def find(history: History) -> Symptom | None:
     last = latest(points, STEPS)
     if last is None or len(points) < FEWEST or last < LARGE:
         return None
-    # Not of all steps before: a policy that ran away early on has stayed away for most of them.
+    # Not over all earlier steps: a policy that moved away early is far away in most of them.
     usual = median(value for _, value in points[: len(points) // EARLY])
     if last < TIMES * max(usual, 0.0):
         return None

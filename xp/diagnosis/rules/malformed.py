@@ -1,6 +1,6 @@
-"""Tool calls that cannot be read.
+"""Tool calls that cannot be parsed.
 
-Source: xp.episode.dialects; a model writes calls in the form of its chat template, and a call in another form is none.
+Source: xp.episode.dialects; a model writes calls in the format of its chat template, another format is malformed.
 """
 
 from __future__ import annotations

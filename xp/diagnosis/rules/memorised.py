@@ -1,4 +1,4 @@
-"""Training rises and held-out does not: the training tasks are learned by heart.
+"""The training reward rises and the held-out reward does not: the training tasks are memorised.
 
 Source: the usual sign of overfitting; Cobbe et al. 2018 (arXiv:1812.02341) measure it in reinforcement learning.
 """
@@ -14,8 +14,8 @@ from xp.diagnosis.symptom import Severity, Symptom
 RISE: Final = 0.15
 FLAT: Final = 0.02
 LEAST: Final = 0.2
-"""Share of the training's rise that the held-out reward must have risen by at least. It has no source: a policy that
-has one task to learn from learns the rules of the game too, so that its held-out reward is not quite flat."""
+"""Smallest rise of the held-out reward, as a share of the training reward's rise. It has no source: a policy with a
+single training task still learns the rules of the game, so that its held-out reward rises a little."""
 FEWEST_EVALUATIONS: Final = 4
 
 

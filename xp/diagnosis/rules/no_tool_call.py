@@ -1,6 +1,6 @@
-"""Tools are offered, and no episode calls one.
+"""There are tools, and no episode calls one.
 
-Source: a chat template without tools leaves them out of the prompt without a word (docs/configuration.md, "Tools").
+Source: a chat template that does not support tools omits them without a warning (docs/configuration.md, "Tools").
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Nearly every episode has full reward: nothing is left to learn.
+"""Nearly every episode has the full reward.
 
 Source: a group whose episodes all succeed has no advantage (Yu et al. 2025, arXiv:2503.14476, section 3.2).
 """

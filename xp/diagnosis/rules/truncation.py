@@ -1,6 +1,6 @@
-"""More and more episodes end at a limit of turns or tokens.
+"""An increasing share of episodes ends at a limit of turns or tokens.
 
-Source: truncated episodes are scored as failures whatever they were about to do (Yu et al. 2025, arXiv:2503.14476,
+Source: truncated episodes are scored as failures, even good ones (Yu et al. 2025, arXiv:2503.14476,
 section 3.4, "overlong reward shaping").
 """
 

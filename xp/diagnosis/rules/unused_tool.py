@@ -1,6 +1,6 @@
-"""One tool is never called, while others are.
+"""One tool is never called, but others are.
 
-Source: counted over the trajectories; a policy that is never seen to use a tool cannot learn when to.
+Source: counted over the trajectories; a policy that never uses a tool cannot learn when to use it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Void episodes, and the environment that they come from.
 
-Source: xp.episode; an episode that meets a failure of its environment has no reward and is in no mean.
+Source: xp.episode; an episode with a failure of its environment has no reward and is excluded from means.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A step waits for tools instead of for the model.
+"""A step waits mostly for tools instead of the model.
 
-Source: `env_s` of the trajectories, what the environment took in each turn.
+Source: `env_s` of the trajectories, the environment's seconds in each turn.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Nearly the whole run lies within the warm-up of its learning rate.
+"""Nearly the whole run is within the warm-up of its learning rate.
 
 Source: xp.worker.learning_rate; update k of a warm-up of N has k/N of the rate.
 """
@@ -11,7 +11,7 @@ from xp.diagnosis.history import History
 from xp.diagnosis.symptom import Severity, Symptom
 
 SHARE: Final = 0.8
-"""Share of the run's updates from which on a warm-up is too long."""
+"""Share of the run's updates above which a warm-up is too long."""
 
 
 def find(history: History) -> Symptom | None:

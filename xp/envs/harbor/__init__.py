@@ -1,1 +1,1 @@
-"""Task folders in Harbor's format: the task, the sandbox in which commands run, and the verifier's reward."""
+"""Task folders in Harbor's format: the task, the sandbox of its commands, and the verifier's reward."""

@@ -1,4 +1,4 @@
-"""A sandbox in a container: one image per task, one container per session, removed whatever becomes of xp."""
+"""A sandbox in a container: one image per task, one container per session, which is always removed."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from xp.errors import ExitCode, XpError
 NEEDS: Final = ("env.sandbox=docker", "set env.sandbox=none, which runs commands on this machine without isolation")
 REMOVE_S: Final = 60.0
 KILL_S: Final = 2
-"""Between the polite and the hard end of a command within the container."""
+"""Seconds between SIGTERM and SIGKILL for a command in the container."""
 GRACE_S: Final = 30.0
 EXPORT: Final = 'eval "$(cat)" || exit 126; exec "$@" </dev/null'
-"""Shell script that takes variables from standard input and becomes its arguments."""
+"""Shell script that reads variables from standard input and then executes its arguments."""
 KILLED: Final = (124, 137)
-"""Exit codes of `timeout` for a command that it ended."""
+"""Exit codes of `timeout` for a command that it stopped."""
 
 
 class Images:
-    """Images of tasks, each built once a process."""
+    """Images of tasks, each built once per process."""
 
     def __init__(self) -> None:
         self._locks: dict[str, threading.Lock] = {}
@@ -40,7 +40,7 @@ class Images:
         self._built: set[str] = set()
 
     def of(self, task: HarborTask) -> str:
-        """Name of the task's image; raises EnvUnavailable where it cannot be built."""
+        """Name of the task's image; raises EnvUnavailable if it cannot be built."""
         if task.image is not None:
             return task.image
         name = f"xp-harbor:{folder_digest(task.files)[:20]}"
@@ -54,13 +54,13 @@ class Images:
 
 
 class DockerSandbox:
-    """See xp.envs.harbor.sandbox.CommandSandbox. Nothing of this process's environment goes into the container.
+    """See xp.envs.harbor.sandbox.CommandSandbox. The container gets none of this process's variables.
 
     Args:
-        image: of the task.
-        task: its limits.
-        memory_gb: of the container, where the task has no bound of its own.
-        start_s: seconds within which it must start.
+        image: image of the task.
+        task: the task, with its limits.
+        memory_gb: memory of the container, if the task has no limit of its own.
+        start_s: seconds that the start may take.
     """
 
     def __init__(self, image: str, task: HarborTask, memory_gb: float | None, start_s: float) -> None:
@@ -80,8 +80,8 @@ class DockerSandbox:
     ) -> Ran:
         """See CommandSandbox.
 
-        Variables travel as a script on standard input: a task's own `PATH` or `DOCKER_HOST` must not change which
-        program of this machine runs, or where, and no value belongs in argv.
+        Variables are passed as a script on standard input, since a task's `PATH` or `DOCKER_HOST` must not affect
+        programs of this machine, and argv must not have secret values.
         """
         where = [] if self._workdir is None else ["--workdir", self._workdir]
         who = [] if user is None else ["--user", user]
@@ -118,14 +118,14 @@ class DockerSandbox:
         return "/tests"
 
     def read(self, name: str) -> str | None:
-        """See CommandSandbox; the file is read within the container, where a link leads nowhere else."""
+        """See CommandSandbox; the file is read within the container, so that links cannot leave it."""
         path = f"{VERIFIER_LOGS}/{name}"
         script = f"test -f {path} && echo there && head -c {REWARD_BYTES} {path} || true"
         there, _, text = _docker("exec", "--user", "root", self._container(), "sh", "-c", script).partition("\n")
         return text if there == "there" else None
 
     def close(self) -> None:
-        """See CommandSandbox; a forked process leaves its parent's alone."""
+        """See CommandSandbox; a forked process does not close its parent's sandbox."""
         container, self._id = self._id, None
         if container is None or self._owner != os.getpid():
             return
@@ -141,7 +141,7 @@ class DockerSandbox:
         return self._id
 
     def _check_running(self, code: int) -> None:
-        """Docker's own failures have the codes 125 to 127 of a command, so that the container is asked then."""
+        """Checks the container for the codes 125 to 127, which Docker's own failures share with commands."""
         if code in (125, 126, 127, 137):
             state = _docker("inspect", "--format", "{{.State.Running}}", self._container())
             if state != "true":
@@ -149,12 +149,12 @@ class DockerSandbox:
 
 
 def check_daemon() -> None:
-    """Raises XpError where no Docker daemon answers."""
+    """Raises XpError if no Docker daemon answers."""
     run_docker(*NEEDS, "version", limit_s=60.0)
 
 
 def _docker(*arguments: str, limit_s: float = 600.0) -> str:
-    """Raises EnvUnavailable: an image or container that fails is no fault of the model's."""
+    """Runs docker; raises EnvUnavailable, since a failed image or container is not the model's fault."""
     try:
         return run_docker(*NEEDS, *arguments, limit_s=limit_s)
     except XpError as error:

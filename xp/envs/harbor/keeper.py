@@ -1,8 +1,8 @@
-"""The process that holds one session without a container: it runs its commands, and ends with all of their processes.
+"""The process of one session without a container: it runs the commands, and at its end kills all their processes.
 
-Standard library only, and run by its path, so that it starts in some 20 ms. Standard input has one request a line,
-`{"command", "environ", "timeout_s", "output_bytes", "max_processes"}`, standard output one answer a line. It ends when
-its standard input ends, or when its parent is gone. It makes its directory, and removes it at the end.
+It uses the standard library only and is run by its path, so that it starts in about 20 ms. Standard input has one
+request per line, `{"command", "environ", "timeout_s", "output_bytes", "max_processes"}`, standard output one answer per
+line. It ends with its standard input or its parent. It makes its directory, and removes it at the end.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ WATCH_S = 0.5
 DRAIN_S = 0.3
 END_S = 10.0
 _ending = threading.Lock()
-"""Held while a command is started and from the end's beginning on: what starts during the end would outlive it."""
+"""Held while a command is started, and during shutdown: a process started then would outlive it."""
 
 
 class Output:
-    """The beginning and the end of what a command writes; the middle is dropped while it is read."""
+    """The beginning and the end of a command's output; the middle is dropped while it is read."""
 
     def __init__(self, descriptor: int, limit: int) -> None:
         self._half = max(limit // 2, 1)
@@ -41,7 +41,7 @@ class Output:
         self._reader.start()
 
     def text(self) -> str:
-        """Waits a moment for the rest; what stays in the background may write on, and nobody reads it."""
+        """Waits a moment for the rest; later output of background processes is not read."""
         self._reader.join(DRAIN_S)
         with self._lock:
             first, last = (part.decode("utf-8", "replace") for part in (self._first, self._last))
@@ -61,7 +61,7 @@ class Output:
 
 
 def descendants() -> dict[int, int]:
-    """Process -> its group, of every process that this one or its children have started."""
+    """Process -> its group, for all descendants of this process."""
     children: dict[int, list[tuple[int, int]]] = {}
     for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
         if name.isdigit():
@@ -83,7 +83,7 @@ def descendants() -> dict[int, int]:
 
 
 def kill_all() -> None:
-    """Kill groups, which takes those that are being forked too, until none is left."""
+    """Kills process groups, which includes processes that are being forked, until none is left."""
     own, deadline = os.getpgrp(), time.monotonic() + END_S
     while (found := descendants()) and time.monotonic() < deadline:
         for group in set(found.values()) - {own}:
@@ -105,7 +105,7 @@ def _reap() -> None:
 
 
 def run(request: dict[str, Any], root: str) -> dict[str, Any]:
-    """The answer: the exit code (None where it was killed), the output, and the reason of the kill."""
+    """Runs a command; returns the exit code (None if it was killed), the output, and the reason of the kill."""
     reading, writing = os.pipe()
     try:
         with _ending:
@@ -129,7 +129,7 @@ def run(request: dict[str, Any], root: str) -> dict[str, Any]:
 
 
 def _wait(process: subprocess.Popen[bytes], timeout_s: float, max_processes: int) -> str:
-    """Waits for the end. Returns the reason why it was killed; empty if it ended by itself."""
+    """Waits for a command's end; returns why it was killed, empty if it ended by itself."""
     deadline = time.monotonic() + timeout_s
     while True:
         try:
@@ -150,7 +150,7 @@ def _wait(process: subprocess.Popen[bytes], timeout_s: float, max_processes: int
 
 
 def remove(root: str) -> None:
-    """Remove the directory, also where its modes are in the way; links are removed and not followed."""
+    """Removes the directory, even with restrictive modes; links are removed and not followed."""
 
     def again(function: Callable[[str], object], path: str, _: object) -> None:
         try:
@@ -168,7 +168,7 @@ def remove(root: str) -> None:
 
 
 def main(root: str, memory_bytes: int, parent: int) -> None:
-    """Makes the directory and says so, then answers requests until there are none."""
+    """Makes the directory, reports it, then answers requests until standard input ends."""
     if sys.platform == "linux":
         import resource
 
@@ -184,13 +184,13 @@ def main(root: str, memory_bytes: int, parent: int) -> None:
             print(json.dumps(run(json.loads(line), root)), flush=True)
             _reap()
     except OSError:
-        pass  # nobody reads the answer
+        pass  # the parent does not read the answer
     finally:
         end(root)
 
 
 def end(root: str) -> None:
-    """Leave no process and no directory; then end, whatever threads go on."""
+    """Removes all processes and the directory, then exits even if threads are running."""
     with _ending:
         kill_all()
         remove(root)
@@ -198,7 +198,7 @@ def end(root: str) -> None:
 
 
 def _end_with(parent: int, root: str) -> None:
-    """A command may be running when the parent dies or hangs up."""
+    """Ends this process when its parent ends or closes standard input, even during a command."""
     hung_up = select.poll()
     hung_up.register(sys.stdin.fileno(), 0)  # Reports a hang-up alone.
     while os.getppid() == parent and not hung_up.poll(WATCH_S * 1000):

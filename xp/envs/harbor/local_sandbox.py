@@ -1,4 +1,4 @@
-"""A sandbox without isolation: a fresh directory on this machine, and a process that ends everything of a session."""
+"""A sandbox without isolation: a new directory on this machine, and a process that ends a session's processes."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from xp.envs.harbor.sandbox import MAX_PROCESSES, REWARD_BYTES, VERIFIER_LOGS, R
 
 PREFIX: Final = "xp-harbor-"
 ROOT_VARIABLE: Final = "XP_ROOT"
-"""Directory that stands for `/` of a container; a script writes `${XP_ROOT}/logs/verifier/reward.txt`."""
+"""Variable with the directory that replaces a container's `/`: scripts write `${XP_ROOT}/logs/verifier/reward.txt`."""
 PASSED: Final = ("PATH", "LANG", "LC_ALL", "TZ")
-"""Variables of this machine that commands get; nothing else of xp's environment reaches them."""
+"""Variables of this machine that commands get; they get no other variable of xp."""
 STOP_S: Final = 15.0
 GRACE_S: Final = 30.0
-"""Beyond a command's own time limit, for a keeper on a busy machine."""
+"""Seconds that a keeper on a busy machine may take beyond a command's time limit."""
 
 
 class LocalSandbox:
-    """One directory with `app`, `tests` and `logs`, held by a xp.envs.harbor.keeper.
+    """One directory with `app`, `tests` and `logs`, managed by a xp.envs.harbor.keeper.
 
     Args:
-        files: folder whose content the working directory begins with; its Dockerfile is left out. None: none.
-        environ: of the process, of which commands get `PASSED`.
-        memory_gb: of each process; None: no bound.
+        files: folder that is copied to the working directory, without its Dockerfile; None: none.
+        environ: this process's variables, of which commands get `PASSED`.
+        memory_gb: memory limit of each process; None: no limit.
     """
 
     def __init__(self, files: Path | None, environ: Mapping[str, str], memory_gb: float | None) -> None:
@@ -46,7 +46,7 @@ class LocalSandbox:
         self._lock = threading.Lock()
         self._keeper: subprocess.Popen[bytes] | None = None
         try:
-            # The keeper makes the directory: made here, it would stay if this process was killed in between.
+            # The keeper makes the directory: made here, it would remain if this process was killed in between.
             self._keeper = _start(self._root, memory_gb)
             self._answer(time.monotonic() + GRACE_S)
             for name in ("home", "tmp", VERIFIER_LOGS[1:]):
@@ -69,7 +69,7 @@ class LocalSandbox:
     def run(
         self, command: str, environ: Mapping[str, str], timeout_s: float, output_bytes: int, user: str | None = None
     ) -> Ran:
-        """See CommandSandbox. A task that names a user is refused before."""
+        """See CommandSandbox; a task with a user is refused earlier."""
         del user
         request = {
             "command": command,
@@ -83,7 +83,7 @@ class LocalSandbox:
         return Ran(answer["code"], answer["output"], answer["killed"])
 
     def put_tests(self, folder: Path) -> str:
-        """Fresh directories: what the model left at these places, a link perhaps, is removed and not followed."""
+        """See CommandSandbox; the directories are new: the model's files and links there are removed, not followed."""
         tests = self._root / "tests"
         for place in (tests, self._root / "logs"):
             if place.is_symlink() or place.is_file():
@@ -95,7 +95,7 @@ class LocalSandbox:
         return str(tests)
 
     def read(self, name: str) -> str | None:
-        """See CommandSandbox; a link that leaves the directory is a fault."""
+        """See CommandSandbox; a link out of the directory is a fault."""
         path = self._root / VERIFIER_LOGS[1:] / name
         if not path.is_file():
             return None
@@ -105,7 +105,7 @@ class LocalSandbox:
             return file.read(REWARD_BYTES).decode("utf-8", "replace")
 
     def close(self) -> None:
-        """See CommandSandbox; a forked process leaves its parent's alone."""
+        """See CommandSandbox; a forked process does not close its parent's sandbox."""
         process, self._keeper = self._keeper, None
         if self._owner != os.getpid():
             return
@@ -119,7 +119,7 @@ class LocalSandbox:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        if self._root.exists():  # The keeper was killed, by the model perhaps.
+        if self._root.exists():  # The keeper was killed, perhaps by the model.
             keeper.remove(str(self._root))
 
     def _ask(self, request: bytes, limit_s: float) -> dict[str, Any]:
@@ -135,7 +135,7 @@ class LocalSandbox:
         return self._answer(deadline)
 
     def _answer(self, deadline: float) -> dict[str, Any]:
-        """The keeper's next line; `deadline` on the monotonic clock."""
+        """The keeper's next answer; `deadline` is on the monotonic clock."""
         assert self._keeper is not None
         process, line = self._keeper, b""
         assert process.stdout is not None
@@ -165,7 +165,7 @@ def _start(root: Path, memory_gb: float | None) -> subprocess.Popen[bytes]:
 
 
 def _copy(folder: Path | None, to: Path) -> None:
-    """Copies a task's folder, whose links stay within the task and become the files that they name."""
+    """Copies a task's folder; links, which stay within the task, become copies of their files."""
     if folder is None or not folder.is_dir():
         to.mkdir()
     else:

@@ -33,11 +33,11 @@ class HarborOptions(BaseModel):
     """`env.options` of `provider: harbor`; conf/env/harbor.yaml has the defaults."""
 
     command_timeout_s: Annotated[float, Field(gt=0)]
-    """A command of the model that takes longer is killed, and the model is told."""
+    """Seconds after which a command of the model is killed, with a message to the model."""
     output_bytes: Annotated[int, Field(ge=100, le=1_000_000)]
-    """Largest length of a command's output that is shown whole; of more, the beginning and the end."""
+    """Largest size of a command's output that is shown whole; longer output is shown without its middle."""
     reward: Annotated[str, Field(min_length=1)]
-    """Name of the reward, where a verifier writes several to reward.json."""
+    """Name of the reward, if a verifier writes several to reward.json."""
 
 
 class HarborProvider(IndexedProvider):
@@ -45,10 +45,10 @@ class HarborProvider(IndexedProvider):
 
     Args:
         config: the environment; `target` is the folder.
-        environ: of the process; tasks get what xp.envs.harbor.local_sandbox lists, and declared secrets by their names.
+        environ: this process's variables; tasks get those in xp.envs.harbor.local_sandbox and declared secrets.
 
     Raises:
-        XpError: the folder has no tasks, or some that xp cannot run, each named; or no Docker daemon answers.
+        XpError: the folder has no tasks, or tasks that xp cannot run (all are named); or no Docker daemon answers.
     """
 
     Options = HarborOptions
@@ -61,7 +61,7 @@ class HarborProvider(IndexedProvider):
         for task in (task for members in self._tasks.values() for task in members):
             self._resolved(
                 {**task.environ, **task.verifier_environ}
-            )  # A missing secret is told before the first session.
+            )  # Reports a missing secret before the first session.
         if config.sandbox is SandboxKind.NONE:
             _check_local(config, self._tasks)
             print(f"xp: {WARNING}", file=sys.stderr, flush=True)
@@ -106,7 +106,7 @@ class HarborProvider(IndexedProvider):
         return [{"name": task.name, "instruction": task.instruction, "digest": task.digest()} for task in tasks]
 
     def _resolved(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """A task's variables, with the declared secrets that it names as `${NAME}`; no other variable of xp's."""
+        """A task's variables, with declared secrets for `${NAME}`; no other variable of xp is used."""
 
         def value(found: re.Match[str]) -> str:
             name, default = found[1], found[2]
@@ -124,7 +124,7 @@ class HarborProvider(IndexedProvider):
 
 
 def read_folder(config: EnvConfig) -> dict[str, list[HarborTask]]:
-    """Split -> tasks. Raises XpError that names every task which cannot be run."""
+    """Split -> tasks; raises XpError that names every task that cannot be run."""
     tasks: dict[str, list[HarborTask]] = {}
     faults = []
     try:
@@ -142,7 +142,7 @@ def read_folder(config: EnvConfig) -> dict[str, list[HarborTask]]:
 
 
 def _check_local(config: EnvConfig, tasks: Mapping[str, Sequence[HarborTask]]) -> None:
-    """Raises XpError for tasks that would write outside of their directory, or whose users there are not."""
+    """Raises XpError for tasks that need a container: paths outside their directory, or other users."""
     if sys.platform != "linux":
         raise XpError(
             f"environment {config.name}: env.sandbox=none needs Linux; use env.sandbox=docker", ExitCode.RUNTIME

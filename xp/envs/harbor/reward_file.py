@@ -1,4 +1,4 @@
-"""The reward that a verifier wrote: `reward.json`, else `reward.txt`, read as Harbor reads them."""
+"""Reads a verifier's reward: `reward.json`, else `reward.txt`, with Harbor's rules."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ TOLD: Final = 300
 
 
 def reward_of(sandbox: CommandSandbox, key: str, said: str) -> float:
-    """The reward.
+    """Returns the reward.
 
     Args:
-        sandbox: in which the verifier ran.
-        key: of the reward, where the file has several.
+        sandbox: sandbox of the verifier.
+        key: name of the reward, if the file has several.
         said: output of the verifier, for the message.
 
     Raises:
-        ToolCrashed: there is no reward file, or none with a finite number: the verifier failed, and not the model.
+        ToolCrashed: no reward file has a finite number: the verifier failed, not the model.
     """
     if (text := sandbox.read(JSON_FILE)) is not None:
         return _finite(_chosen(text, key), JSON_FILE)

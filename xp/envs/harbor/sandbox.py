@@ -1,4 +1,4 @@
-"""The interface of a place in which commands of a model and a verifier run."""
+"""The interface of a sandbox for the commands of a model and a verifier."""
 
 from __future__ import annotations
 
@@ -8,37 +8,37 @@ from pathlib import Path
 from typing import Final, Protocol
 
 MAX_PROCESSES: Final = 512
-"""Processes of one session at the same time."""
+"""Largest number of processes of one session at the same time."""
 REWARD_BYTES: Final = 65536
-"""A reward file is not read beyond this size."""
+"""Largest size of a reward file that is read, in bytes."""
 VERIFIER_LOGS: Final = "/logs/verifier"
 
 
 @dataclass(frozen=True)
 class Ran:
-    """A command that was run."""
+    """Result of a command."""
 
     code: int | None
     """Exit code; None: it was killed."""
     output: str
-    """Both streams, without the middle where it was long."""
+    """Both output streams, without the middle if they are long."""
     killed: str = ""
     """Reason why it was killed; empty if it ended by itself."""
 
 
 class CommandSandbox(Protocol):
-    """One session's machine. Paths are those of Harbor's containers; methods raise EnvFault."""
+    """Sandbox of one session. Paths are those of Harbor's containers; methods raise EnvFault."""
 
     def run(
         self, command: str, environ: Mapping[str, str], timeout_s: float, output_bytes: int, user: str | None = None
     ) -> Ran:
-        """Run a command by bash in the task's working directory; kill it after `timeout_s`."""
+        """Runs a command with bash in the task's working directory; kills it after `timeout_s` seconds."""
 
     def put_tests(self, folder: Path) -> str:
-        """Empty the verifier's logs and copy `folder` to `/tests`. Returns the path of tests there."""
+        """Empties the verifier's logs and copies `folder` to `/tests`; returns the path of the tests in the sandbox."""
 
     def read(self, name: str) -> str | None:
-        """Text of a file of the verifier's logs; None: there is no such file."""
+        """Text of a file in the verifier's logs; None: there is no such file."""
 
     def close(self) -> None:
-        """End all processes and remove everything; idempotent, never raises."""
+        """Ends all processes and removes all files; idempotent, never raises."""

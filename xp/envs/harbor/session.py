@@ -1,4 +1,4 @@
-"""One attempt at a task: a shell tool, and at its end the verifier's reward."""
+"""One attempt at a task: a shell tool, and at the end the verifier's reward."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class HarborSession:
     """See xp.envs.base.Session and StateScorer. The sandbox starts with the first command.
 
     Args:
-        task: the problem.
-        start: starts its sandbox.
-        command_timeout_s: of one command.
-        output_bytes: of a command that are shown.
-        reward: name of the reward, where the verifier writes several.
-        environ: variables of every command, and of the verifier beside them.
+        task: the task.
+        start: function that starts its sandbox.
+        command_timeout_s: time limit of one command, in seconds.
+        output_bytes: largest size of a command's output that is shown.
+        reward: name of the reward, if the verifier writes several.
+        environ: variables of every command; the verifier has further ones.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class HarborSession:
         return ToolResult(shown(ran))
 
     def answer(self, text: str) -> ToolResult:
-        """The model says that it is done."""
+        """Ends the episode, when the model writes a message without a call; returns the reward."""
         del text
         self._check_open()
         return self._verify()

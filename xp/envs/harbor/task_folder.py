@@ -1,4 +1,4 @@
-"""One task in Harbor's format (harbor 0.25): what its folder says, and what of it xp cannot run, which is refused."""
+"""Reads a task folder in Harbor's format (harbor 0.25); refuses tasks that xp cannot run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CONFIG: Final = "task.toml"
 INSTRUCTION: Final = "instruction.md"
 TEST: Final = "test.sh"
 CANARY: Final = re.compile(r"^(<!--.*canary.*-->|#.*canary.*)$", re.IGNORECASE)
-"""A line that marks a benchmark's data, which Harbor does not show to a model."""
+"""A line that marks a benchmark's data, which Harbor removes from the prompt."""
 IMAGE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,499}")
 SCOPES: Final = ("environment", "agent", "verifier")
 KNOWN: Final = {
@@ -26,12 +26,12 @@ KNOWN: Final = {
     "agent": {"timeout_sec", "user"},
     "verifier": {"timeout_sec", "env", "user"},
 }
-"""Fields that xp applies, or that say nothing where they are empty."""
+"""Fields that xp applies, or that have no effect if empty."""
 MEMORY_UNITS: Final = {"G": 1024.0, "M": 1.0, "K": 1 / 1024}
 
 
 class BrokenTask(ValueError):
-    """A folder that is no task, or one that xp cannot run."""
+    """A folder that is not a task, or a task that xp cannot run."""
 
 
 @dataclass(frozen=True)
@@ -41,16 +41,16 @@ class HarborTask:
     folder: Path
     instruction: str
     image: str | None
-    """A published image; None: it is built from `environment/Dockerfile`."""
+    """Name of a published image; None: it is built from `environment/Dockerfile`."""
     build_timeout_s: float = 600.0
     cpus: float | None = None
     memory_mb: int | None = None
     has_network: bool = True
     workdir: str | None = None
     environ: Mapping[str, str] = field(default_factory=dict)
-    """Variables of every command; `${NAME}` is a declared secret."""
+    """Variables of every command; `${NAME}` stands for a declared secret."""
     agent_timeout_s: float | None = None
-    """All commands of the model together."""
+    """Time limit of all commands of the model together; None: no limit."""
     agent_user: str | None = None
     verifier_timeout_s: float = 600.0
     verifier_environ: Mapping[str, str] = field(default_factory=dict)
@@ -69,22 +69,22 @@ class HarborTask:
         return self.folder / "tests"
 
     def digest(self) -> str:
-        """Digest of all files but the solution, which no episode reads."""
+        """Digest of all files except the solution, which no episode reads."""
         return folder_digest(self.folder)
 
 
 def folder_digest(folder: Path) -> str:
-    """Digest of the files of a task: another instruction, image or test is another task."""
+    """Digest of a task's files; it changes with the instruction, the image and the tests."""
     files = (file for file in sorted(folder.rglob("*")) if file.is_file())
     named = {file.relative_to(folder).as_posix(): file for file in files}
     return digest_of({name: file_digest(file) for name, file in named.items() if not name.startswith("solution/")})
 
 
 def task_folders(folder: Path) -> Mapping[str, list[Path]]:
-    """Split -> its folders with a task.toml, by name: `train` and `test`, or all of them as `train`.
+    """Split -> its folders with a task.toml, sorted by name: `train` and `test`, or all folders as `train`.
 
     Raises:
-        BrokenTask: there is none.
+        BrokenTask: there is no such folder.
     """
     if not folder.is_dir():
         raise BrokenTask(f"{folder}: no such folder")
@@ -99,7 +99,7 @@ def task_folders(folder: Path) -> Mapping[str, list[Path]]:
 
 
 def read_task(folder: Path) -> HarborTask:
-    """Raises BrokenTask with what is wrong."""
+    """Reads a task; raises BrokenTask with the reason."""
     try:
         config = tomllib.loads((folder / CONFIG).read_text(encoding="utf-8"))
         instruction = _without_canary((folder / INSTRUCTION).read_text(encoding="utf-8")).strip()
@@ -169,7 +169,7 @@ def _check(folder: Path, config: Mapping[str, Any], instruction: str) -> None:
 
 
 def _check_tree(path: Path, root: Path, above: frozenset[Path]) -> None:
-    """Raises ValueError for a link that leaves the task, leads nowhere, or leads round in a circle."""
+    """Raises ValueError for a link that leaves the task, is broken, or is circular."""
     found = path.resolve()
     if not found.is_relative_to(root):
         raise ValueError(f"{path.relative_to(root) if path.is_relative_to(root) else path.name} leads out of the task")

@@ -1,1 +1,1 @@
-"""Environments that other Python packages hold, each in a process of its own, by a Python that has the package."""
+"""Environments of other Python packages, each in a separate process with a Python that has the package."""

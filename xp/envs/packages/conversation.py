@@ -1,4 +1,4 @@
-"""A session in which another package runs the episode: what it asks the model is what the trained model reads."""
+"""A session in which another package runs the episode: its requests to the model become the trained model's prompts."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ CLOSE_S: Final = 30.0
 
 @dataclass(frozen=True)
 class ModelRequest:
-    """A request of a package's episode for the model's next message."""
+    """Request of a package's episode for the model's next message."""
 
     trace: str
-    """Name of the conversation in which it asks."""
+    """Name of the conversation."""
     messages: list[dict[str, Any]]
     """The whole conversation, in the form of chat completions."""
     tools: list[dict[str, Any]]
     """`{"function": {...}}` of chat completions."""
     reply: asyncio.Future[dict[str, Any]]
-    """Takes the message, as a chat completion holds it."""
+    """Future of the model's message, in the form of chat completions."""
 
 
 class ConversationSession(ABC):
     """See xp.envs.base.Session. Subclasses start the episode and read its score.
 
     Args:
-        limit_s: of a call: until the episode asks again, or is over and scored; seconds.
+        limit_s: time limit of a call in seconds, until the episode's next request or its score.
     """
 
     takes_answer = True
@@ -51,18 +51,18 @@ class ConversationSession(ABC):
 
     @abstractmethod
     def _start(self, questions: asyncio.Queue[ModelRequest]) -> asyncio.Future[Any]:
-        """Begin the episode on the loop's thread; its requests go to the queue, its end to the future."""
+        """Begins the episode on the loop's thread; its requests go to the queue, its result to the future."""
 
     @abstractmethod
     def _end(self, episode: Any) -> ToolResult:
-        """The reward of a finished episode; raises EnvFault if anything failed."""
+        """Result of a finished episode; raises EnvFault if anything failed."""
 
     @abstractmethod
     async def _stop(self) -> None:
-        """End an episode that may still go on."""
+        """Stops an episode that may still run."""
 
     def begin(self, limit_s: float) -> None:
-        """Start the episode and wait for its first question; raises EnvFault."""
+        """Starts the episode and waits for its first request; raises EnvFault."""
         try:
             episode = run(self._within(self._begin(), limit_s), limit_s + SLACK_S)
             if episode is not None:
@@ -72,7 +72,7 @@ class ConversationSession(ABC):
             self._opening = [message_of(message) for message in self._asked.messages]
             self._tools = tuple(_tool(schema) for schema in self._asked.tools)
         except BaseException:
-            self.close()  # Nobody holds the session yet.
+            self.close()  # No caller has the session yet.
             raise
 
     def prompt(self) -> list[Message]:
@@ -124,7 +124,7 @@ class ConversationSession(ABC):
         return self._observed(before, asked)
 
     def _observed(self, before: ModelRequest, asked: ModelRequest) -> ToolResult:
-        """Messages since the model's own, as it reads them."""
+        """Messages after the model's own, in the model's format."""
         if asked.trace != before.trace:
             raise ProtocolError("a second seat asks for the trained model: give it an endpoint by options.seats")
         said = asked.messages[len(before.messages) + 1 :]
@@ -134,7 +134,7 @@ class ConversationSession(ABC):
         return ToolResult(text, awaits_reply=all(one["role"] == "user" for one in said))
 
     async def _next(self) -> Any:
-        """The finished episode; None: it asks for a message, which is then in `_asked`."""
+        """Waits for the finished episode; returns None if there is a new request, which is then in `_asked`."""
         assert self._episode is not None
         question = asyncio.ensure_future(self._questions.get())
         await asyncio.wait({question, self._episode}, return_when=asyncio.FIRST_COMPLETED)
@@ -146,7 +146,7 @@ class ConversationSession(ABC):
 
 
 def message_of(message: Mapping[str, Any]) -> Message:
-    """A message that a chat template takes; raises ProtocolError for what is no text."""
+    """The message for a chat template; raises ProtocolError for content other than text."""
     content = message.get("content")
     if isinstance(content, list):
         if strange := [part.get("type") for part in content if part.get("type") != "text"]:

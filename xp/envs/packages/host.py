@@ -1,4 +1,4 @@
-"""The child process in which a package's environments run; its parent is a xp.envs.packages.hosted.HostedProvider."""
+"""The child process of a package's environments; its parent is a xp.envs.packages.hosted.HostedProvider."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from xp.envs.desk import serve
 from xp.load import load_object
 
 END_S: Final = 4.0
-"""For what is still open when the parent is gone; xp.envs.bounds ends this process after five seconds."""
+"""Seconds to close open sessions after the parent's end; xp.envs.bounds ends this process after five seconds."""
 
 
 class HostClerk:
-    """Holds a provider and its sessions, and a directory for all temporary files of theirs; see xp.envs.desk."""
+    """A provider with its sessions, and a directory for all their temporary files; see xp.envs.desk."""
 
     def __init__(self, config: EnvConfig) -> None:
         self._config = config
@@ -32,7 +32,7 @@ class HostClerk:
         tempfile.tempdir = os.environ["TMPDIR"] = self._place
 
     def start(self, _: int, hosted: str) -> str | None:
-        """Make the provider `module:Class`; gives the name of a module that this Python lacks."""
+        """Makes the provider `module:Class`; returns the name of a module that this Python lacks, else None."""
         try:
             self._provider = load_object(hosted)(self._config, os.environ)
         except ModuleNotFoundError as error:
@@ -64,7 +64,7 @@ class HostClerk:
             session.close()
 
     def shut(self, _: int, __: None) -> None:
-        """End all sessions and the provider."""
+        """Closes all sessions and the provider."""
         sessions, self._sessions = list(self._sessions.values()), {}
         for session in sessions:
             session.close()
@@ -74,11 +74,11 @@ class HostClerk:
                 provider.close()
 
     def end(self) -> None:
-        """Leave nothing behind, also where the provider does not end in time."""
+        """Removes the temporary files, even if the provider does not close in time."""
         shutting = threading.Thread(target=self.shut, args=(0, None), daemon=True)
         shutting.start()
         shutting.join(END_S)
-        for _ in range(10):  # A thread that still writes may bring a file back.
+        for _ in range(10):  # A thread that still writes may create a file again.
             shutil.rmtree(self._place, ignore_errors=True)
             if not os.path.exists(self._place):
                 break

@@ -1,4 +1,4 @@
-"""A provider that runs in another process: where its package is installed, and where its faults end no stage."""
+"""A provider in another process, which has its package; faults there do not end the stage."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from xp.errors import ExitCode, XpError
 
 PROGRAM: Final = "xp.envs.packages.host"
 START_S: Final = 300.0
-"""Importing the package and making its environments."""
+"""Seconds to import the package and make its environments."""
 GRACE_S: Final = 10.0
-"""Beyond the deadline of a call, which the other side keeps by itself where it can."""
+"""Seconds beyond a call's deadline, which the child applies itself if it can."""
 
 
 class HostedProvider(IndexedProvider):
-    """See xp.envs.base.Provider. Subclasses name what runs in the other process.
+    """See xp.envs.base.Provider. Subclasses name the provider in the other process.
 
     Args:
         config: the environment; `python` is the interpreter, see xp.envs.pythons.
@@ -41,9 +41,9 @@ class HostedProvider(IndexedProvider):
     """
 
     hosted: ClassVar[str]
-    """`module:Class` of the provider there; its `splits`, sizes and tasks never change."""
+    """`module:Class` of the provider in the child; its splits, sizes and tasks never change."""
     package: ClassVar[str]
-    """Requirement that installs what it imports."""
+    """Requirement that installs its imports."""
 
     def __init__(self, config: EnvConfig, environ: Mapping[str, str]) -> None:
         self._config = config
@@ -74,7 +74,7 @@ class HostedProvider(IndexedProvider):
         self._host.close()
 
     def _size(self, split: str) -> int:
-        assert self._sizes is not None  # `splits` is asked first
+        assert self._sizes is not None  # `splits` is called first
         return self._sizes[split]
 
     def _specs(self, split: str, indices: Sequence[int]) -> Sequence[Mapping[str, Any]]:
@@ -131,7 +131,7 @@ class HostedSession:
 
 
 class _Host:
-    """The process with the provider: by the first interpreter that has the package, and anew after it was ended."""
+    """The provider's process, with the first interpreter that has the package; started again after its end."""
 
     def __init__(self, hosted: str, package: str, config: EnvConfig, environ: Mapping[str, str]) -> None:
         self._hosted, self._package, self._name = hosted, package, config.name
@@ -142,11 +142,11 @@ class _Host:
         self._ready: Child | None = None
 
     def number(self) -> int:
-        """A new name for a session; the processes share one sequence."""
+        """A new number for a session; all processes share one sequence."""
         return next(iter(self._processes.values())).number()
 
     def child(self) -> Child:
-        """A process in which the provider stands."""
+        """The process, after its provider is made."""
         with self._lock:
             if self._ready is None or not self._ready.is_alive():
                 self._ready = self._start()

@@ -1,4 +1,4 @@
-"""One evaluation of inspect_ai that goes on as long as the provider: sessions add samples to it, one each."""
+"""One evaluation of inspect_ai that lasts as long as the provider; each session adds one sample."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from xp.envs.packages.inspect_model import POLICY, conversations
 START_S: Final = 240.0
 CLOSE_S: Final = 8.0
 Key = tuple[int | str, int]
-"""Id and epoch of a sample in the evaluation: a sample that is played again has another epoch."""
+"""Id and epoch of a sample in the evaluation; a repeated sample has another epoch."""
 
 
 class InspectEvaluation:
-    """Starts with the first sample.
+    """The evaluation, which starts with the first sample.
 
     Args:
-        task: of inspect_ai.
-        roles: its models by role.
-        at_once: samples that may be played at the same time.
-        max_turns: messages of the model in one sample; then it is scored as it is.
+        task: task of inspect_ai.
+        roles: models by role.
+        at_once: largest number of samples at the same time.
+        max_turns: largest number of the model's messages in one sample; the sample is then scored.
     """
 
     def __init__(self, task: Task, roles: Mapping[str, Model], at_once: int, max_turns: int) -> None:
@@ -43,7 +43,7 @@ class InspectEvaluation:
         self._running: asyncio.Future[Any] | None = None
 
     def play(self, sample: Sample, questions: asyncio.Queue[ModelRequest]) -> tuple[Key, asyncio.Future[EvalSample]]:
-        """Add a sample, on the loop's thread; the future holds it as inspect_ai logs it. Raises EnvUnavailable."""
+        """Adds a sample, on the loop's thread; the future gets inspect_ai's log of it. Raises EnvUnavailable."""
         if self._running is None:
             self._begin()
         assert self._running is not None
@@ -91,7 +91,7 @@ class InspectEvaluation:
 
 
 class _Source(SampleSource):  # type: ignore[misc]
-    """Samples come from the sessions; see inspect_ai.SampleSource."""
+    """Source of the sessions' samples; see inspect_ai.SampleSource."""
 
     def __init__(self) -> None:
         self._context: contextvars.Context | None = None
@@ -101,7 +101,7 @@ class _Source(SampleSource):  # type: ignore[misc]
         self._results: dict[Key, asyncio.Future[EvalSample]] = {}
 
     def add(self, key: Key, sample: Sample) -> asyncio.Future[EvalSample]:
-        """Begin a sample now, whether others are being played or not."""
+        """Begins a sample now, even while others are played."""
         done = self._results[key] = asyncio.get_running_loop().create_future()
         if self._is_waiting:
             self._added.append((key, sample))
@@ -112,12 +112,12 @@ class _Source(SampleSource):  # type: ignore[misc]
         return done
 
     def finish(self) -> None:
-        """End the evaluation when the last sample has ended."""
+        """Ends the evaluation after the last sample."""
         self._is_over = True
         self._woken.set()
 
     def ended(self, running: asyncio.Future[Any]) -> None:
-        """Called when the evaluation is over: no sample that is waited for will come."""
+        """Fails the samples that are still waited for; called at the end of the evaluation."""
         error = None if running.cancelled() else running.exception()
         for done in self._results.values():
             if not done.done():
@@ -127,7 +127,7 @@ class _Source(SampleSource):  # type: ignore[misc]
         return []
 
     async def next_samples(self) -> list[Sample] | None:
-        """Called when no sample is being played."""
+        """Waits for new samples; called when no sample is played."""
         self._context = contextvars.copy_context()
         self._is_waiting = True
         while not self._added and not self._is_over:

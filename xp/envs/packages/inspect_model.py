@@ -1,4 +1,4 @@
-"""The model of inspect_ai's samples: each request goes to the session that plays the sample."""
+"""The model of inspect_ai's samples: each request goes to the sample's session."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from xp.envs.packages.conversation import ModelRequest
 
 NAME: Final = "xp"
 POLICY: Final = f"{NAME}/policy"
-"""Name of the trained model for inspect_ai."""
+"""Name of the trained model in inspect_ai."""
 
 
 @dataclass
@@ -44,17 +44,17 @@ class Conversations:
         self._live: dict[tuple[Any, int], _Conversation] = {}
 
     def expect(self, key: tuple[Any, int], questions: asyncio.Queue[ModelRequest], max_turns: int) -> None:
-        """Requests of that sample go to that queue from now on."""
+        """Sends requests of a sample to a queue from now on."""
         self._live[key] = _Conversation(questions, max_turns)
 
     def forget(self, key: tuple[Any, int]) -> None:
-        """End a sample: its request fails, and with it the sample, which inspect_ai then cleans up."""
+        """Ends a sample: its request fails, and inspect_ai then cleans up the sample."""
         conversation = self._live.pop(key, None)
         if conversation is not None and conversation.waiting is not None and not conversation.waiting.done():
             conversation.waiting.set_exception(RuntimeError("the session is closed"))
 
     async def ask(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> dict[str, Any]:
-        """The model's next message in the sample that runs."""
+        """The model's next message in the current sample."""
         active = sample_active()
         if active is None:
             raise RuntimeError("the trained model was asked outside of a sample")
@@ -75,7 +75,7 @@ conversations: Final = Conversations()
 
 @modelapi(name=NAME)
 class XpModel(ModelAPI):  # type: ignore[misc]
-    """See inspect_ai.model.ModelAPI. Sampling is the trainer's or the evaluation's: the configuration is not used."""
+    """See inspect_ai.model.ModelAPI. Trainer or evaluation sample the tokens; the configuration is not used."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ def _call(call: dict[str, Any]) -> ToolCall:
 
 
 def _wire(message: ChatMessage) -> dict[str, Any]:
-    """A message in the form of chat completions, as far as the model reads it."""
+    """A message in the form of chat completions, with the parts that the model reads."""
     if isinstance(message, ChatMessageTool) and message.error is not None:
         return {"role": "tool", "content": f"Error: {message.error.message}"}
     content: Any = message.content

@@ -11,16 +11,16 @@ from xp.envs.packages.judges import Prices
 
 
 class InspectRole(BaseModel):
-    """A model that a scorer or a solver asks by the name of its role, such as `grader`."""
+    """Model of a role, such as `grader`, that a scorer or a solver calls."""
 
     model_config = ConfigDict(extra="forbid")
 
     model: Annotated[str, Field(min_length=1)]
-    """As inspect_ai names it: `openai-api/mine/NAME` for an endpoint of OpenAI's form."""
+    """Name in inspect_ai: `openai-api/mine/NAME` for an endpoint with OpenAI's API."""
     base_url: str | None = None
-    """URL of its endpoint; None: the one of its maker."""
+    """URL of its endpoint; None: the vendor's."""
     api_key_var: str | None = None
-    """Name of the variable with its key, which `env.secrets` declares; None: it needs none."""
+    """Name of the variable with its key, which `env.secrets` declares; None: no key."""
 
 
 class InspectOptions(BaseModel):
@@ -29,11 +29,11 @@ class InspectOptions(BaseModel):
     arguments: dict[str, Any]
     """Arguments of the task's function."""
     score: str | None
-    """The scorer whose score is the reward, or `SCORER.KEY` of a score with several values; None: the only one."""
+    """Scorer whose score is the reward, or `SCORER.KEY` for a score with several values; None: the only scorer."""
     roles: dict[str, InspectRole]
-    """Models by role; a scorer that asks a model without a role here makes its episode void."""
+    """Models by role; an episode is void if its scorer calls a role without a model here."""
     prices: Prices
-    """Prices of the models that judge, by their names."""
+    """Prices of judge models, by name."""
 
 
 class InspectProvider(HostedProvider):

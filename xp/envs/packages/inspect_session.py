@@ -30,7 +30,8 @@ class Scoring:
     prices: Mapping[str, Sequence[float]]
 
     def reward(self, sample: EvalSample) -> float:
-        """Raises ToolCrashed where nothing was scored, ProtocolError for a score that is no number."""
+        """The reward of a sample; raises ToolCrashed without a score, ProtocolError for a score that is not a
+        number."""
         values = {name: score.value for name, score in (sample.scores or {}).items()}
         if not values:
             raise ToolCrashed("inspect_ai scored nothing")
@@ -53,7 +54,7 @@ class Scoring:
 
 
 def _number(name: str, value: Any) -> float:
-    """A score as inspect_ai's own metrics count it, by its `value_to_float`; what that cannot read is no 0 here."""
+    """A score as a number, by inspect_ai's `value_to_float`; an unreadable score is a fault here, not 0."""
     if isinstance(value, str) and value not in WORDS and value.lower() not in TRUTHS:
         try:
             float(value)
@@ -71,10 +72,10 @@ class InspectSession(ConversationSession):
     """See xp.envs.base.Session.
 
     Args:
-        evaluation: in which the sample is played.
-        sample: of the task's dataset.
-        scoring: what its reward is.
-        limit_s: of a call; seconds.
+        evaluation: evaluation of the sample.
+        sample: sample of the task's dataset.
+        scoring: choice of its reward.
+        limit_s: time limit of a call, in seconds.
     """
 
     package = "inspect_ai"
@@ -106,7 +107,7 @@ class InspectSession(ConversationSession):
         return ToolResult("", self._scoring.reward(episode), finished=True, judges=self._judges(episode))
 
     def _judges(self, episode: EvalSample) -> dict[str, float]:
-        """Tokens and price of all models that inspect_ai asked, except the trained one."""
+        """Tokens and price of all models that inspect_ai called, except the trained one."""
         calls = [
             JudgeCall(name, used.input_tokens, used.output_tokens, used.total_cost)
             for name, used in episode.model_usage.items()

@@ -1,6 +1,6 @@
-"""Tasks of inspect_ai, in a Python that has it: each session is one sample of one evaluation that inspect_ai runs.
+"""Tasks of inspect_ai, in a Python that has it: each session is one sample of one evaluation of inspect_ai.
 
-inspect_ai plays the sample: its solver, its tools, its limits and its scorers. xp is the model that it asks.
+inspect_ai plays the sample with its own solver, tools, limits and scorers; xp provides the model.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from xp.envs.packages.inspect_session import InspectSession, Scoring
 from xp.errors import ExitCode, XpError
 
 SPLIT: Final = "all"
-"""A task of inspect_ai has one dataset."""
+"""Name of the only split; a task of inspect_ai has one dataset."""
 DESCRIBED: Final = {"id", "input", "target", "choices"}
-"""Fields of a sample that identify it. Its metadata need not be JSON."""
+"""Fields of a sample that identify it; its metadata may not be JSON."""
 
 
 class InspectTasks:
@@ -35,7 +35,7 @@ class InspectTasks:
 
     def __init__(self, config: EnvConfig, environ: Mapping[str, str]) -> None:
         self._config = config
-        os.environ["XDG_DATA_HOME"] = tempfile.gettempdir()  # Its traces hold the conversations.
+        os.environ["XDG_DATA_HOME"] = tempfile.gettempdir()  # Its traces include the conversations.
         roles = {name: _role(config, name, one, environ) for name, one in config.options["roles"].items()}
         task = _task(config)
         self._samples = _samples(config, task)
@@ -69,7 +69,7 @@ class InspectTasks:
 
 
 def _task(config: EnvConfig) -> InspectTask:
-    """The one task that the target names; raises XpError for what inspect_ai or xp refuses."""
+    """The task that the target names; raises XpError if inspect_ai or xp refuses it."""
     where, target = f"env {config.name}: target {config.target}", str(config.target)
     try:
         found = load_tasks([target], dict(config.options["arguments"]))
@@ -93,7 +93,7 @@ def _task(config: EnvConfig) -> InspectTask:
 
 
 def _samples(config: EnvConfig, task: InspectTask) -> list[Sample]:
-    """The samples, each with an id, as inspect_ai numbers them."""
+    """The samples, with inspect_ai's ids."""
     samples = [sample.model_copy(deep=True) for sample in task.dataset]
     if not samples:
         raise XpError(f"env {config.name}: {config.target} has no samples", ExitCode.ENVIRONMENT)
@@ -106,7 +106,7 @@ def _samples(config: EnvConfig, task: InspectTask) -> list[Sample]:
 
 def _described(sample: Sample) -> dict[str, Any]:
     described: dict[str, Any] = sample.model_dump(mode="json", include=DESCRIBED, exclude_none=True)
-    if not isinstance(sample.input, str):  # inspect_ai gives each message an id at random.
+    if not isinstance(sample.input, str):  # inspect_ai gives each message a random id.
         described["input"] = [{"role": one.role, "content": one.text} for one in sample.input]
     return described
 

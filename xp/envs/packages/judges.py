@@ -1,4 +1,4 @@
-"""Tokens and price of the models that judge an episode (xp.envs.base.ToolResult.judges)."""
+"""Tokens and price of an episode's judge models (xp.envs.base.ToolResult.judges)."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ WRITTEN: Final = "completion_tokens"
 COST: Final = "cost_usd"
 Usd = Annotated[float, Field(ge=0)]
 Prices = dict[str, tuple[Usd, Usd]]
-"""Name of a model -> US dollars for a million tokens that it reads, and writes."""
+"""Name of a model -> US dollars per million input tokens, and per million output tokens."""
 
 
 @dataclass(frozen=True)
 class JudgeCall:
-    """Tokens of a model in an episode, beside the trained one."""
+    """Tokens of another model than the trained one in an episode."""
 
     model: str
     read: int
     written: int
     cost_usd: float | None = None
-    """As its endpoint says it; None: it says none, and a price is needed."""
+    """Cost in US dollars from its endpoint; None: not reported, so that a price is needed."""
 
 
 def usage_of_judges(calls: Sequence[JudgeCall], prices: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """Sums over the judges of an episode: empty without any; no cost where one's price is unknown."""
+    """Sums over an episode's judges; empty without judges; without `cost_usd` if a price is unknown."""
     if not calls:
         return {}
     sums = {READ: float(sum(call.read for call in calls)), WRITTEN: float(sum(call.written for call in calls))}

@@ -10,16 +10,16 @@ from pydantic import BaseModel, BeforeValidator, Field, model_validator
 from xp.envs.packages.hosted import HostedProvider
 
 MOST_TASKS: Final = 500_000_000
-"""Largest number of tasks of a split, and largest seed: the seeds of training and test tasks are a billion apart."""
+"""Largest number of tasks of a split, and largest seed; seeds of training and test tasks differ by a billion."""
 
 
 class AnswerPlace(StrEnum):
     """Part of the model's message that is the answer."""
 
     TAGGED = "tagged"
-    """Between the last `<answer>` and `</answer>`, by the package's own `extract_answer`; without them no answer."""
+    """Text between the last `<answer>` and `</answer>`, by the package's `extract_answer`; without tags no answer."""
     WHOLE = "whole"
-    """The whole message, without the spaces around it."""
+    """The whole message, without surrounding spaces."""
 
 
 def _as_list(given: Any) -> Any:
@@ -30,19 +30,19 @@ class Options(BaseModel):
     """`env.options` of `provider: reasoning_gym`; conf/env/reasoning_gym.yaml has the defaults."""
 
     dataset: Annotated[list[str], BeforeValidator(_as_list), Field(min_length=1)]
-    """Names of datasets; several are mixed by the package's own composite."""
+    """Names of datasets; several are mixed by the package's composite dataset."""
     weights: dict[str, Annotated[float, Field(gt=0)]]
-    """Share of each dataset in the mixture, relative to the others; 1 for one that is not named."""
+    """Share of each dataset in the mixture, relative to the others; 1 if not given."""
     level: Annotated[int, Field(ge=0)] | None
-    """Difficulty, on every attribute of each dataset's own curriculum; None: the datasets' defaults."""
+    """Level of every attribute in each dataset's curriculum; None: the datasets' defaults."""
     config: dict[str, dict[str, Any]]
-    """Fields of a dataset's own configuration, by its name; they win over `level`."""
+    """Fields of datasets' own configurations, by the datasets' names; they override `level`."""
     num_train: Annotated[int, Field(ge=1, le=MOST_TASKS)]
     num_test: Annotated[int, Field(ge=1, le=MOST_TASKS)]
     seed: Annotated[int, Field(ge=0, le=MOST_TASKS)]
-    """Seed of the training tasks. No training task has a seed of a task of the split `test`."""
+    """Seed of the training tasks; their seeds never overlap those of the split `test`."""
     prompt: str | None
-    """Name of the package's own system prompt (`default`, `simple`, `direct`, ...); None: the question alone."""
+    """Name of a system prompt of the package (`default`, `simple`, `direct`, ...); None: only the question."""
     answer: AnswerPlace
 
     @model_validator(mode="after")

@@ -20,7 +20,7 @@ from xp.envs.config import EnvConfig
 from xp.errors import ExitCode, XpError, nearest
 
 TEST_OFFSET: Final = 1_000_000_000
-"""Difference between the seeds of test and training tasks. A task's seed is its dataset's plus its index."""
+"""Difference between the seeds of test and training tasks; a task's seed is its dataset's plus its index."""
 NO_TOOLS: Final = "Error: there are no tools here; write the answer itself."
 
 
@@ -52,8 +52,8 @@ class ReasoningGymTasks:
         return [Task(self._name, split, index, _spec(self.entry(split, index))) for index in indices]
 
     def entry(self, split: str, index: int) -> dict[str, Any]:
-        """The package's own entry, the same for the same seed."""
-        with self._lock:  # Some datasets draw from state that they share.
+        """The package's entry of a task; the same seed gives the same entry."""
+        with self._lock:  # Some datasets share random state.
             return self._cached(split, index)
 
     def open(self, task: Task) -> ReasoningGymSession:
@@ -64,7 +64,7 @@ class ReasoningGymTasks:
         return ReasoningGymSession(dataset, entry, opening, self._options["answer"] == "tagged")
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing: there are no resources."""
 
     def _draw(self, split: str, index: int) -> dict[str, Any]:
         entry: dict[str, Any] = self._dataset(split)[index]
@@ -126,7 +126,7 @@ def _check(env: str, options: Mapping[str, Any]) -> None:
 
 
 def _composite(config: EnvConfig, seed: int, size: int) -> Any:
-    """The package's mixture of the datasets, also of a single one; raises XpError for what a dataset refuses."""
+    """The package's mixture of one or more datasets; raises XpError if a dataset refuses its configuration."""
     options = config.options
     members = [
         DatasetSpec(name, options["weights"].get(name, 1.0), _fields(options, name)) for name in options["dataset"]
@@ -138,7 +138,7 @@ def _composite(config: EnvConfig, seed: int, size: int) -> Any:
 
 
 def _fields(options: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """A dataset's own configuration: of the curriculum's level, and over it what is written out."""
+    """A dataset's configuration: the curriculum's level, overridden by given fields."""
     written = options["config"].get(name, {})
     if options["level"] is None:
         return dict(written)
@@ -149,7 +149,7 @@ def _fields(options: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _spec(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of an entry that identifies the task. The rest of its metadata need not be JSON."""
+    """The part of an entry that identifies the task; other metadata may not be JSON."""
     return {
         "dataset": entry["metadata"]["source_dataset"],
         "question": entry["question"],

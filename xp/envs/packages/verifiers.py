@@ -14,17 +14,17 @@ class VerifiersOptions(BaseModel):
     """`env.options` of `provider: verifiers`; conf/env/verifiers.yaml has the defaults."""
 
     environment: str | None
-    """An environment of verifiers that plays the tasks (`user-sim`, another package); None: the package's own."""
+    """Environment of verifiers that plays the tasks (`user-sim`, another package); None: the package's own."""
     taskset: dict[str, Any]
-    """Fields of the package's own configuration of its tasks; `task.judges`, `task.rewards` and others stand in it."""
+    """Fields of the package's configuration of its tasks, such as `task.judges` and `task.rewards`."""
     seats: dict[str, dict[str, Any]]
-    """Fields of a seat's configuration by its name: model and endpoint of a simulated user, and so on."""
+    """Fields of seats' configurations, by the seats' names: model and endpoint of a simulated user, for example."""
     seat: str | None
-    """The seat of the model that is trained or evaluated; None: the only one without a model of its own."""
+    """Seat of the trained or evaluated model; None: the only seat without its own model."""
     num_tasks: Annotated[int, Field(ge=1)] | None
-    """At most so many tasks; None: all, which an endless package does not have."""
+    """Largest number of tasks; None: all tasks, not possible for an endless package."""
     prices: Prices
-    """Prices of judges and of other seats' models, by the names of the models."""
+    """Prices of judges and of other seats' models, by model name."""
 
 
 class VerifiersProvider(HostedProvider):

@@ -1,6 +1,6 @@
-"""The chat loop of verifiers' rollouts, within the process: its own `null` harness starts a program for each rollout.
+"""Chat loop of verifiers' rollouts within the process; verifiers' `null` harness would start a program per rollout.
 
-What a harness must do, it does: every model call goes through the rollout's endpoint, every tool call to its servers.
+As in every harness, model calls go through the rollout's endpoint, and tool calls to its servers.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from verifiers.v1.runtimes import ProgramResult
 __all__ = ["InProcessChat"]
 
 NAME: Final = "xp_chat"
-"""As verifiers' configurations name it: a module of the top level."""
+"""Name in verifiers' configurations: a top-level module."""
 sys.modules[NAME] = sys.modules[__name__]
 
 
 class InProcessChatConfig(HarnessConfig):  # type: ignore[misc]
-    """Nothing of its own."""
+    """Configuration without further fields."""
 
 
 class InProcessChat(vf.Harness[InProcessChatConfig]):  # type: ignore[misc]
@@ -50,7 +50,7 @@ class InProcessChat(vf.Harness[InProcessChatConfig]):  # type: ignore[misc]
         data: Any,
         tool_interception_url: str | None = None,
     ) -> ProgramResult:
-        """Converse until a message without a tool call, or until the rollout refuses a turn."""
+        """Runs the conversation until a message without a tool call, or until the rollout refuses a turn."""
         del trace, runtime
         system, prompt = self.resolve_prompt(data)
         messages = [{"role": "system", "content": system}] if system else []
@@ -82,7 +82,8 @@ class _Chat:
                 body["tools"] = self._schemas
             reply = await self._client.post(f"{self._endpoint}/chat/completions", json=body)
             if reply.status_code != 200:
-                return ProgramResult(1, "", reply.text)  # Expected where the rollout has stopped; else told as it is.
+                # Expected if the rollout has stopped; otherwise the reply's text is the error.
+                return ProgramResult(1, "", reply.text)
             message = reply.json()["choices"][0]["message"]
             messages.append({name: value for name, value in message.items() if value is not None})
             if not message.get("tool_calls"):

@@ -1,4 +1,4 @@
-"""The model of verifiers' rollouts: an endpoint on 127.0.0.1 whose answers are what xp's sessions are told."""
+"""The model of verifiers' rollouts: an endpoint on 127.0.0.1 that answers with the messages of xp's sessions."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from xp.envs.packages.conversation import ModelRequest
 from xp.security.web_origin import REFUSALS, refusal
 
 KEY_VARIABLE: Final = "XP_VERIFIERS_KEY"
-"""In this process alone: where verifiers' client reads the endpoint's key."""
+"""Variable, set in this process only, from which verifiers' client reads the endpoint's key."""
 ROLLOUT_HEADER: Final = "X-Session-ID"
-"""Header in which verifiers' client names the rollout of a request: the id of its trace."""
+"""Header with the id of a request's trace, set by verifiers' client."""
 MOST_BYTES: Final = 64 << 20
 
 
 class ModelEndpoint:
-    """Hands each request to the queue of its rollout; all methods run on one event loop."""
+    """Puts each request into the queue of its rollout; all methods run on one event loop."""
 
     def __init__(self) -> None:
         self._key = secrets.token_hex(32)
@@ -48,7 +48,7 @@ class ModelEndpoint:
             await self._runner.cleanup()
 
     def expect(self, trace: str, queue: asyncio.Queue[ModelRequest]) -> None:
-        """Requests of a trace go to that queue from now on."""
+        """Sends requests of a trace to a queue from now on."""
         self._queues[trace] = queue
 
     def forget(self, trace: str) -> None:
@@ -77,7 +77,7 @@ class ModelEndpoint:
 
 @web.middleware
 async def _own_origin(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Refuses web pages, as the servers of environments do (`xp/security/web_origin.py`)."""
+    """Refuses requests of web pages, as xp's other servers do (`xp/security/web_origin.py`)."""
     address = request.transport.get_extra_info("sockname") if request.transport else None
     status = refusal(address and address[:2], ((name.lower(), value) for name, value in request.raw_headers))
     return await handler(request) if status is None else web.Response(status=status, body=REFUSALS[status])

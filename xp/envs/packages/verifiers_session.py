@@ -17,11 +17,11 @@ class VerifiersSession(ConversationSession):
     """See xp.envs.base.Session.
 
     Args:
-        endpoint: of the model.
-        seat: name of the seat that the model has.
+        endpoint: endpoint of the model.
+        seat: name of the model's seat.
         run: verifiers' environment, the task, and the context of the model.
-        limit_s: of a call; seconds.
-        prices: of judges and of other seats' models, see xp.envs.packages.judges.
+        limit_s: time limit of a call, in seconds.
+        prices: prices of judges and of other seats' models, see xp.envs.packages.judges.
     """
 
     package = "verifiers"
@@ -41,7 +41,7 @@ class VerifiersSession(ConversationSession):
 
     def _start(self, questions: asyncio.Queue[ModelRequest]) -> asyncio.Future[Any]:
         def minted(trace: Any) -> None:
-            """Called by verifiers for each seat that begins to play."""
+            """Callback of verifiers for each seat that begins."""
             self._traces.append(trace)
             self._endpoint.expect(trace.id, questions)
 

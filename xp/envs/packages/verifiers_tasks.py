@@ -1,7 +1,7 @@
-"""Environments of verifiers, in a Python that has it: each session is one of verifiers' own episodes.
+"""Environments of verifiers, in a Python that has it: each session is one episode of verifiers.
 
-verifiers runs the episode: its environment, its tool servers, its simulated users, its stops, rewards and judges. The
-one thing that xp is in it is the model: an episode asks for the next message, and a call or an answer is that message.
+verifiers runs the episode with its own environment, tool servers, simulated users, stop conditions, rewards and judges.
+xp provides the model: the answer to an episode's request is the session's next call or message.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from xp.envs.packages.verifiers_session import VerifiersSession
 from xp.errors import ExitCode, XpError
 
 SPLIT: Final = "train"
-"""verifiers' tasks have no splits; a share of them is held out."""
+"""Name of the only split; verifiers' tasks have no splits, and a share of them is held out."""
 MODEL: Final = "policy"
 TALKING: Final = ("null", "bash")
-"""verifiers' own programs for a seat; `bash` is its default, which would give the model a shell on this machine."""
+"""verifiers' own harnesses of a seat; the default `bash` would give the model a shell on this machine."""
 START_S: Final = 240.0
 
 
@@ -84,7 +84,7 @@ class VerifiersTasks:
 
 
 def _environment(config: EnvConfig) -> tuple[Any, str]:
-    """The environment of the package, and the seat of the policy; raises XpError for what verifiers refuses."""
+    """The environment of the package, and the policy's seat; raises XpError if verifiers refuses the configuration."""
     options, where = config.options, f"env {config.name}"
     assert config.target is not None
     chosen = options["environment"] or ""
@@ -112,13 +112,13 @@ def _environment(config: EnvConfig) -> tuple[Any, str]:
 
 
 def _talks(target: str, declared: Any) -> bool:
-    """Returns whether a seat only converses. A package may bring a program of its own that plays a seat."""
+    """Returns whether a seat only converses; a package may have its own program for a seat."""
     own = default_harness_id(target) if declared.harness is None else declared.harness.id
     return own in TALKING
 
 
 def _policy(where: str, wanted: str | None, seats: Mapping[str, Mapping[str, Any]], declared: Mapping[str, Any]) -> str:
-    """The seat whose model is xp's; every other one needs an endpoint of its own."""
+    """Name of the seat that xp's model plays; every other seat needs its own endpoint."""
     own = [name for name in seats if not seats[name].get("client") and declared[name].client is None]
     if wanted is not None and wanted not in seats:
         raise XpError(f"{where}: options.seat={wanted}: there are the seats {', '.join(seats)}", ExitCode.CONFIG)

@@ -1,4 +1,4 @@
-"""Meaning of a stage's exit code: for the message, for xp's own exit code, and for a restart."""
+"""Meaning of a stage's exit code, for messages, xp's own exit code, and restarts."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from contextlib import suppress
 from xp.errors import ExitCode
 
 _RESTARTED = frozenset({ExitCode.ENVIRONMENT, ExitCode.UNHEALTHY, ExitCode.ENGINE})
-"""Exit codes of stages that say: the infrastructure's fault."""
+"""Exit codes of stages for infrastructure faults."""
 _RESTARTED_SIGNALS = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGABRT, signal.SIGBUS})
-"""Out of memory, a machine that shuts down, a communication library that gave up. SIGSEGV is a bug and stays one."""
+"""Signals of infrastructure faults: out of memory, shutdown, an abort of a communication library. SIGSEGV is a bug."""
 _OWN_CODES = frozenset({ExitCode.OK, ExitCode.INTERNAL, ExitCode.INTERRUPTED, ExitCode.TERMINATED})
-"""Codes of a stage that are not passed on: Python's own 1 is no bug of xp's, and nobody interrupted xp."""
+"""Codes of a stage that xp does not exit with: Python's 1 is not a bug in xp, and xp was not interrupted."""
 
 
 def is_restartable(code: int) -> bool:
-    """Returns whether the infrastructure failed, and not the user's program."""
+    """Returns whether the infrastructure failed, not the user's program."""
     return code in _RESTARTED or code - 128 in _RESTARTED_SIGNALS
 
 
 def reason(code: int, missing: Sequence[str]) -> str:
-    """Reason of a stage's failure, in a few words."""
+    """Short reason of a stage's failure."""
     if missing:
         return f"it exited 0 without writing {', '.join(missing)}"
     if code > 128:
@@ -35,7 +35,7 @@ def reason(code: int, missing: Sequence[str]) -> str:
 
 
 def exit_code(code: int, missing: Sequence[str]) -> ExitCode:
-    """Exit code of xp for a stage that exited with `code`, or with 0 and without its outputs."""
+    """Exit code of xp for a stage that exited with `code`, or with 0 but without its outputs."""
     if missing:
         return ExitCode.MISSING_OUTPUT
     return ExitCode(code) if code in set(ExitCode) - _OWN_CODES else ExitCode.STAGE_FAILED

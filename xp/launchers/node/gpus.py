@@ -1,4 +1,4 @@
-"""Assignment of this machine's GPUs to a user's runs. GPUs of a dead run are free at once."""
+"""Reserves this machine's GPUs for a user's runs; GPUs of an ended run are free at once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Gpus:
-    """GPUs that are this process's as long as the object lives."""
+    """GPUs that are reserved for this process during the object's lifetime."""
 
     def __init__(self, names: Sequence[str] = (), locks: Sequence[FileLock] = ()) -> None:
         self.names = tuple(names)
@@ -31,7 +31,7 @@ class Gpus:
 
 
 def visible_gpus() -> list[str]:
-    """The GPUs that a job may use here, those with the least memory in use first."""
+    """GPUs that a job may use on this machine, those with the least used memory first."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return []
@@ -53,7 +53,7 @@ def visible_gpus() -> list[str]:
 
 
 def claim(count: int, accelerator: str, directory: Path | None = None) -> Gpus:
-    """Take `count` GPUs that no other run holds; raises XpError(RUNTIME) where there are not so many."""
+    """Reserves `count` free GPUs; raises XpError(RUNTIME) if there are fewer."""
     from filelock import FileLock, Timeout
 
     there = visible_gpus()

@@ -1,12 +1,12 @@
-"""Stands between the supervisor and a job, so that no process of the job outlives the run, whatever happens to either.
+"""Runs a job for the supervisor, so that no process of the job outlives the run, even if either process is killed.
 
-    guard.py GRACE_S ARGV...
+guard.py GRACE_S ARGV...
 
-Standard input is the supervisor: T asks for an orderly end, K for KILL at once, and its end (the supervisor is gone,
-even by KILL) means T. An orderly end is TERM to the job's first process, which may need its children to tidy up
-(sessions on a server of its own); TERM to all the rest when it is gone or half the grace is over; KILL after the grace.
-On Linux orphans of the job become the guard's children, so the tree stays whole. The exit code is the job's; 128 + n
-where signal n killed it.
+Standard input comes from the supervisor: T requests an orderly shutdown, K an immediate KILL; its end (the supervisor
+has ended, even by KILL) means T. An orderly shutdown is TERM to the job's first process, which may need its children to
+clean up (sessions on its own server); TERM to all others when it has ended or after half the grace period; KILL after
+the grace period. On Linux, orphans of the job become the guard's children, so the tree stays complete. The exit code is
+the job's; 128 + n if signal n killed it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PR_SET_CHILD_SUBREAPER = 36
 CANNOT_START = 11
 NEVER = float("inf")
 KILL_PATIENCE_S = 5.0
-"""Seconds that KILL may take. A process that hangs in the kernel is left to it."""
+"""Seconds that KILL may take; the guard does not wait longer for a process that hangs in the kernel."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -38,7 +38,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _watch(job: int, grace_s: float, wakeup: int) -> int:
-    """Wait for the job, or end it; returns its exit code when nothing of it is left."""
+    """Waits for the job, or ends it; returns its exit code when all its processes have ended."""
     status: int | None = None
     all_at = kill_at = NEVER
     is_asked = False
@@ -52,7 +52,7 @@ def _watch(job: int, grace_s: float, wakeup: int) -> int:
         if request and kill_at == NEVER and status is None:
             os.kill(job, signal.SIGTERM)
             all_at, kill_at = now + grace_s / 2, now + grace_s
-        if status is not None:  # what it left behind
+        if status is not None:  # end the remaining processes
             all_at, kill_at = min(all_at, now), min(kill_at, now + grace_s)
         if request == "K":
             kill_at = now
@@ -66,7 +66,7 @@ def _watch(job: int, grace_s: float, wakeup: int) -> int:
 
 
 def _next_request(sources: list[int], timeout_s: float | None) -> str:
-    """T, K, or an empty string for "look again"."""
+    """The request T or K; an empty string: check the processes again."""
     ready, _, _ = select.select(sources, [], [], timeout_s)
     request = ""
     for source in ready:

@@ -1,4 +1,4 @@
-"""Processes behind guard.py, which ends all of them when its standard input closes."""
+"""Starts and ends processes under guard.py, which ends all of them when its standard input closes."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from xp.worker.nodes import free_port
 
 GUARD: Final = Path(__file__).parent / "guard.py"
 START_RAY: Final = "import signal; from ray.scripts.scripts import cli; cli(standalone_mode=False); signal.pause()"
-"""`ray ...` for `python -c`. Not `--block`, which ends everything when one process of Ray's ends, also Ray Client's
-server, which a busy machine fails."""
+"""`ray ...` for `python -c`. `--block` is not used: it ends everything when one of Ray's processes ends, even Ray
+Client's server, which fails on a busy machine."""
 RAY_PATIENCE: Final = {
     "RAY_NUM_REDIS_GET_RETRIES": "150",
     "RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT": "300",
 }
-"""Variables of `ray start`: how often a worker asks, every 2 s, for a head whose own node is not known yet; and seconds
-that a part of the dashboard may take to start."""
+"""Variables of `ray start`: number of requests, every 2 s, of a worker to a head that is starting; and seconds that a
+part of the dashboard may take to start."""
 
 
 def agent_ports(address: str) -> list[str]:
-    """Options of `ray start` with ports of a node's agents.
+    """Options of `ray start` with ports for a node's agents.
 
-    A raylet waits for the ports that its agents select, and aborts (`Timed out waiting for file`) where their imports
-    take too long, as on a busy machine or a slow filesystem.
+    Without them, a raylet waits for the ports that its agents select, and aborts (`Timed out waiting for file`) if
+    their imports take too long, as on a busy machine or a slow filesystem.
     """
     names = ("metrics-export", "dashboard-agent-grpc", "dashboard-agent-listen", "runtime-env-agent")
     return [f"--{name}-port={free_port(address)}" for name in names]
 
 
 def behind_guard(command: Sequence[str], grace_s: float) -> list[str]:
-    """The command that runs another one behind the guard; its standard input must be a pipe.
+    """The command that runs another one under the guard; its standard input must be a pipe.
 
     Args:
         grace_s: seconds between TERM and KILL.
@@ -42,7 +42,7 @@ def behind_guard(command: Sequence[str], grace_s: float) -> list[str]:
 
 
 def end_guarded(process: subprocess.Popen[bytes], patience_s: float) -> None:
-    """End a guard and every process behind it; the guard itself is killed where it takes longer than that."""
+    """Ends a guard and all its processes; after `patience_s` seconds the guard itself is killed."""
     assert process.stdin is not None
     process.stdin.close()
     try:

@@ -20,29 +20,29 @@ from xp.tracking.base import NodeTracking
 
 JOB_SPEC = "job.json"
 CLAIM = "claim.json"
-"""Says which job of the cluster runs the job spec; a second one leaves it alone."""
+"""File with the id of the cluster's job that runs the job spec; a second job does not run it."""
 RESULT = "result.json"
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Way in which a stage's program is started on several nodes, or in a container."""
+    """Start of a stage's program on several nodes, or in a container."""
 
     count: int
     """Number of nodes."""
     by: str
-    """`srun`, inside a batch job; `ray`, inside a Ray job."""
+    """Program that starts it: `srun` inside a batch job, `ray` inside a Ray job."""
     num_cpus: int
-    """Per node; the same for the next two."""
+    """CPU cores per node; the next two fields are also per node."""
     num_gpus: int
     memory_gb: float
     srun: tuple[str, ...] = ()
     """Further options of srun."""
     container: tuple[str, ...] = ()
-    """Words before the node's Python that start it inside a container."""
+    """Command prefix that starts the node's Python inside a container."""
     ray_token: str | None = None
-    """File of the token of a Ray cluster that is made of the nodes, for the program on the main one; None: no Ray, and
-    the program runs on every node."""
+    """File with the token of a Ray cluster of the nodes, for the program on the main node; None: no Ray, and the
+    program runs on every node."""
 
     @property
     def is_contained(self) -> bool:
@@ -52,33 +52,33 @@ class Spread:
 
 @dataclass(frozen=True)
 class JobSpec:
-    """A stage, with everything that its launcher would otherwise do itself. Paths are relative to `root`."""
+    """A stage with all data that a node needs to run it. Paths are relative to `root`."""
 
     key: str
     root: str
-    """The outputs root as the node sees it."""
+    """Path of the outputs root on the node."""
     directory: str
-    """The stage's: log, claim and result are written there."""
+    """Directory of the stage, for log, claim and result."""
     code: str
-    """Parent of the copied package."""
+    """Parent directory of the copied package."""
     argv: tuple[str, ...]
     env: Mapping[str, str]
     files: Mapping[str, str]
-    """Written by the node; empty where they are there already."""
+    """Path -> text of files that the node writes; empty if they exist already."""
     outputs: tuple[str, ...]
     done: str | None
     runtime: Runtime
     secrets_file: str | None
-    """0600, variable -> value; None: the variables are in the environment already."""
+    """JSON file of mode 0600, variable -> value; None: the variables are in the environment already."""
     secrets: tuple[str, ...]
-    """Names of the variables, for the redactor."""
+    """Names of the variables with secrets, for the redactor."""
     forgets_secrets: bool
-    """Nobody waits for the end of the run: the node removes the secrets file when the stage is over."""
+    """True if the node removes the secrets file after the stage, since the run has no supervisor."""
     grace_s: float
     prints: bool
-    """True if the log goes to standard output too."""
+    """True if the log is also written to standard output."""
     tracking: NodeTracking | None = None
-    """Trackers that the node tells; None: none, or another process does."""
+    """Trackers that the node opens; None: none, or another process opens them."""
     spread: Spread | None = None
 
     def to_json(self) -> str:
@@ -86,7 +86,7 @@ class JobSpec:
 
     @staticmethod
     def from_json(text: str) -> JobSpec:
-        """Read what `to_json` wrote."""
+        """Reads the text that `to_json` wrote."""
         value = json.loads(text)
         runtime = Runtime(**value["runtime"] | {"packages": tuple(value["runtime"]["packages"])})
         if (spread := value.get("spread")) is not None:
@@ -100,14 +100,14 @@ class JobSpec:
 
 @dataclass(frozen=True)
 class Result:
-    """Result of a stage; written last."""
+    """Result of a stage, written last."""
 
     code: int
-    """128 + n: killed by signal n."""
+    """Exit code of the program; 128 + n: killed by signal n."""
     missing: tuple[str, ...]
-    """Promised outputs that exit 0 did not bring."""
+    """Declared outputs that are missing after exit 0."""
     ended: str
-    """UTC, ISO 8601."""
+    """End in UTC, ISO 8601."""
 
     @property
     def exit_code(self) -> int:
@@ -116,7 +116,7 @@ class Result:
 
 
 def tracking_of(stage: Stage, context: Context) -> NodeTracking | None:
-    """Trackers that a stage's machine tells; None for a stage whose configuration names no metrics."""
+    """Trackers that a stage's machine opens; None for a stage without metrics."""
     metrics = f"runs/{context.run_id}/metrics.jsonl"
     return context.tracking if any(metrics in text for text in stage.job.files.values()) else None
 
@@ -133,7 +133,7 @@ def make_job_spec(
     brings_files: bool = False,
     spread: Spread | None = None,
 ) -> JobSpec:
-    """The job spec of a stage."""
+    """Makes the job spec of a stage."""
     job = stage.job
     names = {
         "XP_RUN_ID": context.run_id,
@@ -163,7 +163,7 @@ def make_job_spec(
 
 
 def read_result(directory: Path) -> Result | None:
-    """The result of the stage whose directory this is; None while there is none."""
+    """The result in a stage's directory; None while there is none."""
     file = directory / RESULT
     if not file.exists():
         return None
@@ -180,15 +180,15 @@ def claim(file: Path, job: str, before: Mapping[str, State]) -> Mapping[str, Sta
     """Claims a job spec for a job of the cluster; returns the state of its outputs at the first claim.
 
     Raises:
-        XpError: RUN_DIR where another job has it.
+        XpError: RUN_DIR if another job has claimed it.
     """
     temporary = file.with_name(f".{file.name}.{os.getpid()}{TEMPORARY}")
     temporary.write_text(json.dumps({"job": job, "before": dict(before)}) + "\n", encoding="utf-8")
     try:
-        os.link(temporary, file)  # whole and only once, on a network filesystem too
+        os.link(temporary, file)  # atomic and exclusive, also on a network filesystem
     except FileExistsError:
         pass
-    except OSError:  # no links on this filesystem
+    except OSError:  # the filesystem does not support links
         with suppress(FileExistsError), file.open("x", encoding="utf-8") as taking:
             taking.write(temporary.read_text(encoding="utf-8"))
     finally:

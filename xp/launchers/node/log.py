@@ -1,4 +1,4 @@
-"""A job's output, on its way to the screen and to `log.txt`: line by line, redacted, progress bars and all."""
+"""Copies a job's output to the screen and to `log.txt`, line by line, redacted, with progress bars."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from xp.security.terminal import CONTROLS
 PROGRESS_EVERY_S = 30.0
 """Seconds between two states of a progress bar in the file; the screen gets every state."""
 MAX_LINE = 256 * 1024
-"""A longer line is cut into several."""
+"""Largest number of characters of a line; a longer one is split."""
 RESTORE = "\x1b[0m\x1b[?25h"
-"""Plain colours and a visible cursor: a job that was killed has no time for it."""
+"""Sequence that resets colours and shows the cursor, which a killed job cannot do itself."""
 
 _END = re.compile(r"\r\n|\n|\r(?!\Z)")
-"""A carriage return at the very end waits: it may be half of a line end."""
+"""Line ends; a carriage return at the very end is excluded, since it may be the first half of `\\r\\n`."""
 _ESCAPE = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor
     r"|(?:\x1b\]|\x9d)[^\x07\x1b\x9c\n]*(?:\x07|\x9c|\x1b\\)?"  # OSC: title, clipboard, links
@@ -35,9 +35,9 @@ _REDRAW = re.compile(r"\x1b\[[0-9]*A")
 
 
 def write_to_screen(text: str) -> None:
-    """The default echo; a screen that went away (a closed pipe) does not end the run."""
+    """The default echo; a closed pipe does not end the run."""
     try:
-        stream = getattr(sys.stdout, "stream", sys.stdout)  # redrawn progress bars are let through, and no more
+        stream = getattr(sys.stdout, "stream", sys.stdout)  # for progress bars; other sequences are filtered here
         stream.write(harmless(text))
         stream.flush()
     except (OSError, ValueError):
@@ -45,22 +45,23 @@ def write_to_screen(text: str) -> None:
 
 
 def is_screen() -> bool:
-    """Returns whether a person watches: only then are colours and redrawn lines used."""
+    """Returns whether the output is a terminal, where colours and redrawn lines are used."""
     return sys.stdout.isatty()
 
 
 def plain(text: str) -> str:
-    """Without terminal control."""
+    """The text without terminal control sequences."""
     return _ESCAPE.sub("", text)
 
 
 def harmless(text: str) -> str:
-    """With colours and cursor moves, as progress bars need them, and without the rest (titles, clipboard, queries)."""
+    """The text with colours and cursor moves, for progress bars, without other sequences (titles, clipboard,
+    queries)."""
     return _ESCAPE.sub(lambda match: match.group() if _HARMLESS.fullmatch(match.group()) else "", text)
 
 
 def last_lines(log: Path, count: int) -> list[str]:
-    """The end of a log."""
+    """The last lines of a log."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - 64 * 1024))
@@ -70,7 +71,7 @@ def last_lines(log: Path, count: int) -> list[str]:
 
 
 class LogStream:
-    """Bytes of the job in, redacted lines out."""
+    """Converts the job's bytes to redacted lines."""
 
     def __init__(
         self,
@@ -89,15 +90,15 @@ class LogStream:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._pending = ""
         self._shown = 0
-        """Characters of the pending text that the screen has already shown."""
+        """Number of characters of the pending text that are on the screen already."""
         self._progress = ""
         """State of a line that is still being redrawn."""
         self._next_progress = 0.0
         self._drew = False
-        """True if it has ever sent a terminal control sequence."""
+        """True if the job has ever written a terminal control sequence."""
 
     def feed(self, data: bytes) -> None:
-        """Take what the job wrote."""
+        """Adds output of the job."""
         searched = max(0, len(self._pending) - 1)
         self._pending += self._decoder.decode(data)
         position = 0
@@ -111,19 +112,19 @@ class LogStream:
             self._segment(head, "\n")
 
     def idle(self) -> None:
-        """Nothing came for a moment: show an unfinished line to who watches."""
+        """Shows an unfinished line on the screen; called after a pause in the output."""
         if not self._on_screen:
             return
         rest = self._pending.rstrip("\r")
         if "\x1b" in rest or self._redactor.redact(rest) != rest:
-            return  # a coloured bar comes with the next state; a secret with its line
+            return  # a progress bar is shown with its next state, a possible secret with its whole line
         end = self._redactor.safe_length(rest)
         if end > self._shown:
             self._echo(harmless(rest[self._shown : end]))
             self._shown = end
 
     def close(self) -> None:
-        """The job is over: what is left is a line too."""
+        """Writes the rest as a line, after the job's end."""
         self._pending += self._decoder.decode(b"", final=True)
         rest, self._pending = self._pending.rstrip("\r"), ""
         if plain(rest).strip() or self._progress:
@@ -147,7 +148,7 @@ class LogStream:
 
     def _show(self, body: str, text: str, end: str) -> None:
         rest = body[self._shown :]
-        # A secret may be cut by colour codes: then the screen gets the line without them, redacted.
+        # Colour codes may split a secret: then the screen gets the redacted line without colours.
         is_clean = text == plain(body)
         self._echo((harmless(rest) if is_clean else self._redactor.redact(plain(rest))) + end)
 

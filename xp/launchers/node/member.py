@@ -1,7 +1,7 @@
 """Runs a stage's program on one of its nodes, or in a container: `python -m xp.launchers.node.member JOB_SPEC MAIN`.
 
-MAIN is `address:port` of the main node. The exit code is the program's. Where it failed by itself, a file beside the
-log says so: of the nodes that are ended for it nobody wants to know the code.
+MAIN is `address:port` of the main node. The exit code is the program's. If the program failed by itself, a file beside
+the log records it; the codes of nodes that are then stopped are not relevant.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _run(spec: JobSpec, main_node: str, number: int, ending: Ending) -> int:
 
 
 def _play(spec: JobSpec, ending: Ending, more: Mapping[str, str]) -> int:
-    """Run the program to its end, its output redacted."""
+    """Runs the program to its end, with redacted output."""
     process = start(spec, spec.argv, more)
     ending.of(process, spec.grace_s)
     stream = LogStream(sys.stdout.buffer, redactor_of(spec), lambda _: None, on_screen=False)

@@ -2,11 +2,11 @@
 
     python -m xp.launchers.node.on_node JOB JOB_SPEC...
 
-JOB is the cluster's id of this job. A job spec that another job has claimed is left alone, so a submission that arrives
-twice runs once; a requeued job claims its own job spec again. TERM and USR1 end the program, with KILL after its grace
-period. No result is then written, because the cluster may run the job again; after USR1 the exit code REQUEUE asks it
-to. Otherwise the exit code is that of the last job spec. The module imports only the standard library and parts of xp
-that need no more, because it runs in the node's own Python.
+JOB is the cluster's id of this job. A job spec that another job has claimed is not run, so a double submission runs
+once; a requeued job claims its own job spec again. TERM and USR1 end the program, with KILL after its grace period. No
+result is then written, because the cluster may run the job again; after USR1 the exit code REQUEUE requests that.
+Otherwise the exit code is that of the last job spec. The module imports only the standard library and parts of xp that
+need no more, because it runs in the node's own Python.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def carry_out(spec: JobSpec, job: str, ending: Ending) -> int:
     """Runs one job spec and writes its result; returns its exit code, or REQUEUE.
 
     Raises:
-        XpError: RUNTIME where the outputs root is not to be seen here; RUN_DIR where another job runs it.
+        XpError: RUNTIME if the outputs root is not visible here; RUN_DIR if another job runs it.
     """
     root = Path(spec.root)
     if not root.is_dir():
@@ -82,7 +82,7 @@ def carry_out(spec: JobSpec, job: str, ending: Ending) -> int:
             )
     run = "/".join(spec.directory.split("/")[:2])
     absent = missing(root, spec.outputs, before, run) if code == 0 else []
-    if ending.is_asked and (code or absent):  # cancelled or preempted: the cluster knows which, and may run it again
+    if ending.is_asked and (code or absent):  # cancelled or preempted; the cluster may run the job again
         return REQUEUE if ending.requeues else code or ExitCode.TERMINATED
     result = Result(code, tuple(absent), now())
     if spec.forgets_secrets:
@@ -99,7 +99,7 @@ def _note(file: BinaryIO, text: str) -> None:
 
 
 def _run(spec: JobSpec, file: BinaryIO, ending: Ending) -> int:
-    """Run the program to its end, its output redacted into the log; returns its exit code."""
+    """Runs the program to its end, with redacted output in the log; returns its exit code."""
     stream = LogStream(file, redactor_of(spec), write_to_screen if spec.prints else lambda _: None, on_screen=False)
     try:
         process = start(spec, spec.argv) if spec.spread is None else start_all(spec)

@@ -1,4 +1,4 @@
-"""Check that a stage wrote its promised outputs. Files from before its beginning do not count."""
+"""Checks that a stage wrote its declared outputs; older files do not count."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from xp.digest import bytes_digest, file_digest
 VERIFIED = ".verified.json"
 
 State = tuple[int, int, int] | None
-"""Identity, time of change and size of a file; None: there is none."""
+"""Inode, time of change and size of a file; None: there is no file."""
 
 
 def states(root: Path, names: Sequence[str]) -> dict[str, State]:
-    """Present state of the files."""
+    """Current state of the files."""
     return {name: _state(root / name) for name in names}
 
 
 def missing(root: Path, names: Sequence[str], before: Mapping[str, State], run: str) -> list[str]:
-    """Promised outputs that are absent, or, within the run, still those of an earlier attempt.
+    """Declared outputs that do not exist, or, within the run, are unchanged files of an earlier attempt.
 
     Args:
         root: the outputs root.
-        names: relative to it.
-        before: `states` when the stage began.
-        run: directory of the run, relative to the root. What is shared by runs (a task set, a made model) is named by
-            its content and may have been there.
+        names: paths relative to it.
+        before: `states` at the beginning of the stage.
+        run: directory of the run, relative to the root. Outputs that runs share (a task set, a built model) are named
+            by content and may have existed before.
     """
     now = states(root, names)
     return [
@@ -40,9 +40,9 @@ def missing(root: Path, names: Sequence[str], before: Mapping[str, State], run: 
 
 
 def damaged(root: Path, manifest: str) -> str | None:
-    """Returns what is wrong with the files of a content-addressed result; None if they match its manifest.
+    """Returns the fault in the files of a content-addressed result; None if they match its manifest.
 
-    Their digests are taken once: a record beside the manifest says which files (size, time of change) had them.
+    Digests are computed once: a record beside the manifest has the size and time of change of the verified files.
 
     Args:
         root: the outputs root.
@@ -63,7 +63,7 @@ def damaged(root: Path, manifest: str) -> str | None:
     for name, digest in files.items():
         if file_digest(directory / name) != digest:
             return f"{name} does not match its sha256"
-    with suppress(OSError):  # a store that cannot be written is verified each time
+    with suppress(OSError):  # a read-only store is verified each time
         write_atomically(record, json.dumps(seen) + "\n")
     return None
 

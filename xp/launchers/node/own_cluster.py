@@ -1,7 +1,7 @@
-"""A Ray cluster of a stage's nodes, for whoever has its token: a head on the main node, a worker on each other one.
+"""A Ray cluster of a stage's nodes, for processes with its token: a head on the main node, a worker on each other one.
 
-It lives as long as the program on the main node. A worker ends when the head no longer answers, so that nothing stays
-behind a main node that was killed.
+It lives as long as the program on the main node. A worker ends when the head no longer answers, so that no process
+remains after a main node is killed.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ while (there := sum(node["Alive"] for node in ray.nodes())) < wanted:
     time.sleep(0.5)
 """
 START_S = 300.0
-"""For the head, and for all workers: Ray's programs come from a network filesystem."""
+"""Seconds until the head, and until all workers, must have started; Ray may be on a network filesystem."""
 LOOK_S = 2.0
 MISSES = 3
-"""Times in a row that the head does not answer before it counts as gone."""
+"""Number of consecutive unanswered requests after which the head counts as lost."""
 GRACE_S = 10.0
 
 
 def run_in_ray(spec: JobSpec, nodes: Nodes, ending: Ending, play: Callable[[Mapping[str, str]], int]) -> int:
-    """Hold this node's part of the cluster; on the main one, run the program in it and return its exit code.
+    """Runs this node's part of the cluster; on the main node, runs the program in it and returns its exit code.
 
     Args:
-        spec: the stage's.
-        nodes: as this one knows them.
-        ending: of this process.
+        spec: the stage's job spec.
+        nodes: the nodes of the stage.
+        ending: shutdown state of this process.
         play: runs the program with further variables.
 
     Raises:
-        XpError: RUNTIME where Ray does not start, or not all nodes join it.
+        XpError: RUNTIME if Ray does not start, or not all nodes join it.
     """
     part = _Part(spec, nodes)
     try:
@@ -63,7 +63,7 @@ def run_in_ray(spec: JobSpec, nodes: Nodes, ending: Ending, play: Callable[[Mapp
 
 
 class _Part:
-    """The processes of Ray on this node."""
+    """Ray's processes on this node."""
 
     def __init__(self, spec: JobSpec, nodes: Nodes) -> None:
         spread = spec.spread
@@ -86,7 +86,7 @@ class _Part:
         self._log = self._directory / f"node_{nodes.number}.log"
         address = own_address(nodes.address)
         environ = own_ray.joining(variables(spec), self.told)
-        del environ["RAY_ADDRESS"]  # or `ray start` would refuse to start a second one
+        del environ["RAY_ADDRESS"]  # otherwise `ray start` refuses to start another cluster
         command = [
             *(interpreter(spec.runtime), "-c", START_RAY, "start", *place, "--disable-usage-stats"),
             *(f"--node-ip-address={address}", f"--num-cpus={cpus}", f"--num-gpus={gpus}"),
@@ -105,13 +105,13 @@ class _Part:
             )
 
     def check(self) -> None:
-        """Raise XpError(RUNTIME) with Ray's own words where its processes have ended."""
+        """Raises XpError(RUNTIME) with Ray's output if its processes have ended."""
         if self._process.poll() is not None:
             said = self._log.read_text(errors="replace")[-2000:]
             raise XpError(f"Ray ended on this node:\n{said}", ExitCode.RUNTIME)
 
     def stop(self) -> None:
-        """End every process of this node's part and remove its files."""
+        """Ends all processes of this node's part and removes its files."""
         end_guarded(self._process, 2 * GRACE_S)
         shutil.rmtree(self._directory, ignore_errors=True)
 
@@ -146,7 +146,7 @@ def _wait_for_all(spec: JobSpec, part: _Part, nodes: Nodes) -> None:
 
 
 def _stay(part: _Part, nodes: Nodes, ending: Ending) -> int:
-    """Waits until the head is gone, or this node is to end."""
+    """Waits until the head is lost, or this node must end."""
     misses = 0
     while misses < MISSES and not ending.is_asked:
         time.sleep(LOOK_S)

@@ -12,7 +12,7 @@ IDLE_S = 0.2
 
 
 def drain(process: subprocess.Popen[bytes], stream: LogStream) -> None:
-    """Read until the process closes its end, or is gone while an orphan still holds it."""
+    """Reads until the process closes its output, or has ended while an orphan keeps it open."""
     assert process.stdout is not None
     source = process.stdout.fileno()
     while True:

@@ -24,7 +24,8 @@ PR_SET_PDEATHSIG = 1
 
 
 class Ending:
-    """TERM, INT and USR2 end the program that runs, USR1 ends it to be run again; KILL follows after the grace."""
+    """Handles signals: TERM, INT and USR2 end the program, USR1 ends it to be run again; KILL after the grace
+    period."""
 
     def __init__(self) -> None:
         self.is_asked = False
@@ -41,12 +42,12 @@ class Ending:
         grace_s: float,
         signals: tuple[signal.Signals, signal.Signals] = (signal.SIGTERM, signal.SIGKILL),
     ) -> None:
-        """Names the program that must be ended from now on.
+        """Sets the program that signals end from now on.
 
         Args:
             process: the program.
             grace_s: seconds between the two signals.
-            signals: what asks it to end, and what ends it.
+            signals: signal for an orderly shutdown, and signal that ends it.
         """
         self._process, self._grace_s, self._signals = process, grace_s, signals
         if self.is_asked:
@@ -72,7 +73,7 @@ class Ending:
 
 
 def held(spec: JobSpec) -> dict[str, str]:
-    """Variables of this node, with the name of the file of the stage's secrets."""
+    """Variables of this node, with the path of the stage's secrets file."""
     return dict(os.environ) | ({"XP_SECRETS_FILE": spec.secrets_file} if spec.secrets_file else {})
 
 
@@ -83,14 +84,14 @@ def secrets_of(spec: JobSpec) -> dict[str, str]:
 
 
 def redactor_of(spec: JobSpec) -> Redactor:
-    """Knows the stage's secrets, and the node's."""
+    """Redactor of the stage's and the node's secrets."""
     there = held(spec)
     own = [there[name] for name in spec.secrets if there.get(name)]
     return Redactor([*secrets_of(spec).values(), *own, *telling_values(os.environ)])
 
 
 def variables(spec: JobSpec) -> dict[str, str]:
-    """The program's environment without its secrets. A node may have variables that are not meant for the program."""
+    """The program's environment without its secrets, and without variables of the node that it must not get."""
     there, root = held(spec), Path(spec.root)
     plain, hidden = inherited(there, (*STAGE_TOKENS, *spec.secrets, *([spec.runtime.project or ""])))
     path = [str(root / spec.code)]
@@ -103,12 +104,12 @@ def variables(spec: JobSpec) -> dict[str, str]:
 
 
 def start(spec: JobSpec, argv: Sequence[str], more: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
-    """Start a program of the stage, whose output is read by the caller.
+    """Starts a program of the stage, whose output the caller reads.
 
     Args:
-        spec: the stage's.
-        argv: `python` in the first place is the runtime's interpreter.
-        more: variables beside the stage's.
+        spec: the stage's job spec.
+        argv: the command; `python` as its first word means the runtime's interpreter.
+        more: variables in addition to the stage's.
     """
     words = [interpreter(spec.runtime) if part == "python" and not at else part for at, part in enumerate(argv)]
     environ = own_ray.joining({**variables(spec), **secrets_of(spec)}, more or {})
@@ -118,13 +119,13 @@ def start(spec: JobSpec, argv: Sequence[str], more: Mapping[str, str] | None = N
 def piped(
     argv: Sequence[str], root: str, environ: Mapping[str, str], *, is_deaf: bool = False
 ) -> subprocess.Popen[bytes]:
-    """A process that ends with this one, and whose output is read by the caller.
+    """Starts a process that ends with this one, and whose output the caller reads.
 
     Args:
-        argv: its words.
+        argv: the command.
         root: its working directory.
         environ: its variables.
-        is_deaf: whether it and what it starts ignore USR2, as long as they set no handler.
+        is_deaf: whether it and its children ignore USR2, unless they set a handler.
     """
     return subprocess.Popen(
         list(argv),
@@ -138,13 +139,13 @@ def piped(
 
 
 def exit_code(process: subprocess.Popen[bytes]) -> int:
-    """Exit code of a program when it has ended; 128 + n: killed by signal n."""
+    """Waits for a program; returns its exit code, 128 + n if signal n killed it."""
     code = process.wait()
     return code if code >= 0 else 128 - code
 
 
 def deaf_to_usr2() -> None:
-    """Ignore USR2 from now on: srun sends it to every process of a step, and means the members of a stage alone."""
+    """Ignores USR2 from now on: srun sends it to all processes of a step, but it is only for the stage's members."""
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
 
 

@@ -1,7 +1,7 @@
 """Runs a stage's program on several nodes of a Ray cluster: `python -m xp.launchers.node.ray_members JOB_SPEC`.
 
-The program of a Ray job. It asks Ray for one bundle on each node (a placement group that is spread strictly), and
-starts the member on each. TERM ends the members; what they started ends with them.
+This is the program of a Ray job. It requests one bundle on each node (a placement group with STRICT_SPREAD), and starts
+the member on each. TERM ends the members and their processes.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from xp.reading import config_of
 from xp.worker.nodes import NUMBER, free_port
 
 PLACE_S = 600.0
-"""Seconds until the cluster has the nodes free."""
+"""Seconds until the cluster must have free nodes."""
 
 
 class Member:
-    """The program of one node, inside a process of Ray's there."""
+    """Runs the program of one node, inside a Ray process there."""
 
     def place(self) -> str:
-        """`address:port` of this node, of a port that is free."""
+        """`address:port` of this node, with a free port."""
         import ray
 
         address = ray.util.get_node_ip_address()
         return f"{address}:{free_port(address)}"
 
     def run(self, number: int, job_spec: str, main: str, grace_s: float) -> Iterator[bytes | int]:
-        """Start the program; yields what it prints, and its exit code last."""
+        """Runs the program; yields its output, and its exit code last."""
         argv = [sys.executable, "-m", MEMBER, job_spec, main]
         process = subprocess.Popen(
             behind_guard(argv, grace_s),
             env={**os.environ, NUMBER: str(number), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-            stdin=subprocess.PIPE,  # it ends with this process
+            stdin=subprocess.PIPE,  # the program ends with this process
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
         )
@@ -92,7 +92,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _follow(number: int, stream: Any, codes: dict[int, int], ended: threading.Event) -> None:
-    """Pass on what a node's program prints; its end is noted, also where the node is lost."""
+    """Passes on the output of a node's program; records its end, even if the node is lost."""
     import ray
 
     code: int = 128 + signal.SIGKILL

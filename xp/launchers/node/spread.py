@@ -19,19 +19,19 @@ from xp.worker.nodes import free_port
 MEMBER = "xp.launchers.node.member"
 RAY_MEMBERS = "xp.launchers.node.ray_members"
 ENDED = "node_*.json"
-"""Files beside the log: how the program of each node ended by itself."""
+"""Files beside the log with the result of each node's program that ended by itself."""
 SIGNALS = {
-    # TERM to srun is KILL to its tasks; USR2 it hands on as it is.
+    # srun converts TERM to KILL for its tasks, but passes USR2 on.
     "srun": (signal.SIGUSR2, signal.SIGTERM),
     "ray": (signal.SIGTERM, signal.SIGKILL),
 }
 
 
 def start_all(spec: JobSpec) -> subprocess.Popen[bytes]:
-    """Start the program on all nodes; the process ends when they have ended.
+    """Starts the program on all nodes; the returned process ends when all have ended.
 
     Raises:
-        XpError: RUNTIME where this node's address is not to be found out.
+        XpError: RUNTIME if this node's address cannot be found.
     """
     assert spec.spread is not None
     directory = Path(spec.root, spec.directory)
@@ -42,7 +42,7 @@ def start_all(spec: JobSpec) -> subprocess.Popen[bytes]:
 
 
 def command(spec: JobSpec, job_spec: str) -> list[str]:
-    """The words that start it."""
+    """The command that starts the program on all nodes."""
     spread = spec.spread
     assert spread is not None
     if spread.by == "ray":
@@ -52,11 +52,11 @@ def command(spec: JobSpec, job_spec: str) -> list[str]:
 
 
 def by_srun(spread: Spread, job_spec: str, main: str) -> list[str]:
-    """The words with which a batch job starts a member on each node.
+    """The command with which a batch job starts a member on each node.
 
     Args:
-        spread: the stage's.
-        job_spec: its file.
+        spread: the stage's nodes.
+        job_spec: file of its job spec.
         main: `address:port` of the main node.
     """
     python = "python3" if spread.is_contained else sys.executable
@@ -64,7 +64,7 @@ def by_srun(spread: Spread, job_spec: str, main: str) -> list[str]:
 
 
 def srun(spread: Spread) -> list[str]:
-    """One task on each node, with all that the batch job has there; none goes on when one has failed."""
+    """Options of srun: one task on each node with all its resources; all tasks end if one fails."""
     options = [
         *(f"--nodes={spread.count}", f"--ntasks={spread.count}", "--ntasks-per-node=1"),
         *(f"--cpus-per-task={spread.num_cpus}", "--mem=0", "--kill-on-bad-exit=1", "--unbuffered", "--export=ALL"),
@@ -73,7 +73,7 @@ def srun(spread: Spread) -> list[str]:
 
 
 def node_address() -> str:
-    """The address at which the other nodes of a batch job reach this one: the one that Slurm itself uses."""
+    """The address of this node for the other nodes of a batch job, as Slurm itself uses it."""
     name = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
     asking = ["scontrol", "--oneliner", "show", "node", name]
     with suppress(OSError, subprocess.SubprocessError):
@@ -87,7 +87,7 @@ def node_address() -> str:
 
 
 def first_failure(directory: Path) -> int | None:
-    """Exit code of the node that failed first; None if none said so."""
+    """Exit code of the node that failed first; None if no node recorded a failure."""
     found: list[tuple[float, int]] = []
     for file in directory.glob(ENDED):
         with suppress(OSError, ValueError, KeyError, TypeError):

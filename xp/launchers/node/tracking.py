@@ -1,4 +1,4 @@
-"""Tells trackers on the machine of the job, where no process of xp's waits that could."""
+"""Sends metrics to trackers from the job's machine, for runs without a supervisor."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from xp.tracking.mirror import Mirror
 from xp.tracking.opening import openers
 
 CLOSE_S = 20.0
-"""Seconds for the last lines; a machine that is taken away gives half a minute."""
+"""Seconds for the last lines; a preempted machine ends within half a minute."""
 
 
 class _FailedError(Exception):
-    """The program failed: trackers are told so."""
+    """Passes the program's failure to the trackers."""
 
 
 def followed(spec: JobSpec, root: Path, run: Callable[[], int], warn: Callable[[str], None]) -> int:
-    """Run a stage's program while its trackers follow the metrics.
+    """Runs a stage's program while its trackers follow the metrics.
 
     Args:
-        spec: of the stage.
+        spec: job spec of the stage.
         root: the outputs root.
         run: runs the program and returns its exit code.
-        warn: takes a line about a tracker that fails; the program goes on.
+        warn: receives a line about a failed tracker; the program goes on.
 
     Returns:
         The program's exit code.

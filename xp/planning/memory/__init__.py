@@ -1,4 +1,4 @@
-"""Will it fit: an accelerator's memory by the model's architecture, its episodes' lengths and measured slopes."""
+"""Estimates an accelerator's memory from the model's architecture, the episodes' lengths and measured slopes."""
 
 from __future__ import annotations
 

@@ -22,12 +22,12 @@ from xp.spec import Architecture, BuildSpec, DType, EngineName, Placement, RunSp
 OVERHEAD = 3e9
 """Bytes of the CUDA context, of NCCL's buffers and of fragmentation."""
 ENGINE_OVERHEAD = 2e9
-"""Bytes of an engine's CUDA graphs and working memory, out of its share."""
+"""Bytes of an engine's CUDA graphs and working memory, taken from its share."""
 CRITIC_OPTIMIZER = "critic's optimizer"
 SPREAD = 2.0
-"""Standard deviations by which the largest of many micro-batches is above the mean one."""
+"""Standard deviations between the mean micro-batch and the largest of many."""
 BY_LENGTH = ("activations", "logits")
-"""Parts that the episodes' lengths make."""
+"""Parts whose size depends on the episodes' lengths."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,9 @@ class MemoryEstimate:
     training: Mapping[str, float]
     generation: Mapping[str, float]
     kv_room: float
-    """Memory of an engine for its KV cache, on all its accelerators. Negative: its weights exceed its share."""
+    """Bytes that an engine has for its KV cache, on all its accelerators. Negative: its weights exceed its share."""
     kv_episode: float
-    """KV cache of the longest episode."""
+    """Bytes of the longest episode's KV cache."""
     episodes_per_engine: int
     engine_tensor: int
     """Accelerators of one engine."""
@@ -61,16 +61,16 @@ class MemoryEstimate:
 
 
 def shape_of(spec: RunSpec) -> Architecture | BuildSpec | None:
-    """The network, where the spec knows it."""
+    """The network's architecture, if the spec has it."""
     return spec.model.architecture or spec.model.build
 
 
 def estimate(spec: RunSpec, lengths: EpisodeLengths | None = None) -> MemoryEstimate:
-    """The bytes of a spec whose architecture is known (`shape_of`).
+    """Estimates the bytes of a spec whose architecture is known (`shape_of`).
 
     Args:
         spec: the run.
-        lengths: of its episodes; None: all are at their limit.
+        lengths: lengths of its episodes; None: all are at their limit.
     """
     shape = shape_of(spec)
     assert shape is not None
@@ -102,7 +102,7 @@ def _tokens(spec: RunSpec, batch: BatchShape, lengths: EpisodeLengths) -> float:
         return max(budget, lengths.longest / batch.context)
     if _use(spec).pads:
         return batch.micro * lengths.longest / batch.context
-    # Of independent lengths: the sum's deviation grows with the root of their number.
+    # The lengths are independent: the deviation of their sum grows with the root of their number.
     largest = batch.micro * lengths.mean + SPREAD * lengths.deviation * math.sqrt(batch.micro)
     return min(largest, batch.micro * lengths.longest) / batch.context
 
@@ -135,11 +135,11 @@ def _states(spec: RunSpec, shape: Architecture | BuildSpec, weights: Weights, ba
         states = {"weights": 2 * held + 4 * trained, "gradients": 4 * trained, "optimizer": 8 * trained}
     else:
         states = {"weights": 4 * held, "gradients": 4 * held, "optimizer": 8 * held}
-    # A critic takes turns with the policy, whose part is the larger: it has the logits.
+    # Policy and critic are computed in turn; the policy needs more, since it has the logits.
     if spec.algorithm.critic is not None and _use(spec).leaves_optimizers:
         states[CRITIC_OPTIMIZER] = states["optimizer"]
     if strategy is Strategy.FSDP2:
-        # Two layers are gathered at a time, in the type they are computed in.
+        # Two layers are gathered at a time, in the data type of the computation.
         width = 4 if spec.model.dtype is DType.FLOAT32 else 2
         states["gathered layers"] = 2.0 * width * (weights.layer + weights.experts)
     if lora is None:
@@ -171,7 +171,7 @@ def _expert_ways(spec: RunSpec, batch: BatchShape) -> int:
 def _in_training(spec: RunSpec, states: Mapping[str, float]) -> dict[str, float]:
     """States that are on the accelerator at the peak of a forward-backward."""
     parallel = spec.backend.parallel
-    # A state that is offloaded while the engine generates is fetched back for the whole of training.
+    # A state that is offloaded while the engine generates is on the accelerator during training.
     away = {"optimizer"} if _use(spec).is_optimizer_on_host else set()
     if parallel.offload_parameters:
         away |= {"weights", "gradients", "optimizer"}
@@ -183,7 +183,7 @@ def _activations(spec: RunSpec, shape: Architecture | BuildSpec, batch: BatchSha
     inner = shape.intermediate_size
     if isinstance(shape, Architecture) and shape.num_experts:
         inner = (shape.expert_intermediate_size or 0) * (shape.experts_per_token or 1)
-    # Kept for the backward of a layer: norms in and out, queries, keys, values, attention's output, gate, up, product.
+    # Kept for a layer's backward pass: norms in and out, queries, keys, values, attention's output, gate, up, product.
     kept = 4 * shape.hidden_size + 2 * heads + 2 * kv + 3 * inner
     width = 4 if spec.model.dtype is DType.FLOAT32 else 2
     layers = shape.num_layers / batch.pipeline

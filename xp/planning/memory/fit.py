@@ -17,15 +17,15 @@ from xp.spec import RunSpec, Strategy
 
 
 class MemoryVerdict(StrEnum):
-    """Answer to whether a spec fits."""
+    """Result of the check whether a spec fits."""
 
     FITS = "fits"
-    """Even with every episode at its limit."""
+    """Fits with every episode at its limit."""
     LIKELY = "fits as expected"
-    """With the expected lengths; not with every episode of a micro-batch at its limit."""
+    """Fits with the expected lengths, but not with every episode of a micro-batch at its limit."""
     UNLIKELY = "does not fit as expected"
     IMPOSSIBLE = "cannot fit"
-    """Episodes without a token would not fit either."""
+    """Does not fit even with empty episodes."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Lever:
     changes: Mapping[str, Any]
     """Key -> value."""
     headroom: float
-    """Bytes to spare with it."""
+    """Free bytes after the change."""
 
     def __str__(self) -> str:
         return " ".join(f"{key}={_yaml(value)}" for key, value in self.changes.items())
@@ -43,27 +43,27 @@ class Lever:
 
 @dataclass(frozen=True)
 class MemoryFit:
-    """The verdict, and what it is made of."""
+    """The verdict, and the estimates behind it."""
 
     expected: MemoryEstimate
     worst: MemoryEstimate
-    """With every episode at its limit."""
+    """Estimate with every episode at its limit."""
     lengths: EpisodeLengths
     """Lengths of `expected`."""
     capacity: float
     """Bytes of one accelerator."""
     levers: tuple[Lever, ...]
-    """The cheapest changes that make the worst case fit, or the expected one where that does not: alone or together;
-    empty if all fits, or if none does."""
+    """The cheapest changes, alone or together, that make the worst case fit, or the expected case where that does not
+    fit; empty if everything fits, or if no change helps."""
 
     @property
     def headroom(self) -> float:
-        """Bytes to spare in the expected case."""
+        """Free bytes in the expected case."""
         return headroom(self.expected, self.capacity)
 
     @property
     def worst_headroom(self) -> float:
-        """Bytes to spare in the worst case."""
+        """Free bytes in the worst case."""
         return min(self.headroom, headroom(self.worst, self.capacity))
 
     @property
@@ -80,7 +80,7 @@ class MemoryFit:
 
 
 def fit(spec: RunSpec, outputs: Path | None = None) -> MemoryFit:
-    """Judge a spec whose architecture is known.
+    """Checks whether a spec fits its accelerators. Its architecture must be known (`shape_of`).
 
     Args:
         spec: the run.
@@ -95,9 +95,9 @@ def fit(spec: RunSpec, outputs: Path | None = None) -> MemoryFit:
 
 
 def impossible_by(found: MemoryEstimate, capacity: float) -> tuple[str, float] | None:
-    """Name of what exceeds the memory whatever the episodes' lengths, and by how many bytes; None: nothing does.
+    """Returns the part that exceeds the memory for all lengths of episodes, and by how many bytes; None: none does.
 
-    What is not computed but set aside (`OVERHEAD`) does not count.
+    The assumed `OVERHEAD` is not counted.
     """
     fixed = sum(size for name, size in found.training.items() if name not in BY_LENGTH) - OVERHEAD
     if fixed > capacity:
@@ -108,7 +108,7 @@ def impossible_by(found: MemoryEstimate, capacity: float) -> tuple[str, float] |
 
 
 def memory_refusals(spec: RunSpec) -> Iterator[Refusal]:
-    """A run that no lengths of episodes would make fit; raises nothing, and says nothing of an unknown network."""
+    """Refuses a run that fits with no lengths of episodes; yields nothing for an unknown network."""
     if spec.hardware.accelerator == "cpu" or not spec.hardware.accelerator_memory_gb or shape_of(spec) is None:
         return
     capacity = spec.hardware.accelerator_memory_gb * 1e9
@@ -124,7 +124,7 @@ def memory_refusals(spec: RunSpec) -> Iterator[Refusal]:
 
 
 def headroom(found: MemoryEstimate, capacity: float) -> float:
-    """Bytes that are left in the tightest phase; an engine must hold at least one whole episode."""
+    """Free bytes in the tightest phase; an engine must have room for at least one whole episode."""
     phases = [capacity - found.training_peak]
     if found.generation:
         phases += [capacity - found.generation_peak, found.kv_room - found.kv_episode]
@@ -132,7 +132,8 @@ def headroom(found: MemoryEstimate, capacity: float) -> float:
 
 
 def _levers(spec: RunSpec, capacity: float, lengths: EpisodeLengths, limit: int = 3) -> Iterator[Lever]:
-    """Single changes that mend it, cheapest first; if there is none, all those before the one that does, together."""
+    """Single changes that make the spec fit, cheapest first; else one lever with the cheapest changes that together
+    do."""
     alone, together = list[Lever](), dict[str, Any]()
     for changes in _changes(spec):
         if any(changes.keys() == one.changes.keys() for one in alone):
@@ -153,7 +154,7 @@ def _levers(spec: RunSpec, capacity: float, lengths: EpisodeLengths, limit: int 
 
 
 def _changes(spec: RunSpec) -> Iterator[dict[str, Any]]:
-    """Levers in the order of what they cost: nothing, some speed, much speed, another experiment."""
+    """Changes in the order of their cost: nothing, some speed, much speed, another experiment."""
     training, parallel, engine = spec.training, spec.backend.parallel, spec.backend.engine
     if not training.gradient_checkpointing:
         yield {"training.gradient_checkpointing": True}

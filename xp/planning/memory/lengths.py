@@ -1,4 +1,4 @@
-"""Lengths of a run's episodes, in tokens: as its task set and earlier runs show them, else a stated assumption."""
+"""Lengths of a run's episodes, in tokens: from its task set and earlier runs, else from a stated assumption."""
 
 from __future__ import annotations
 
@@ -19,38 +19,38 @@ from xp.tasks.manifest import read_manifest
 from xp.tasks.token_counts import place_of, read_counts
 
 ASSUMED_SHARE = 0.25
-"""Mean length of a prompt or a response where nothing is known, as a share of its limit.
+"""Assumed mean length of a prompt or a response, as a share of its limit, where nothing is known.
 
 Public runs are at or below it: Qwen2.5-0.5B-Instruct's answers to GSM8K have a median of 274 tokens, which are 27% of
 SkyRL's limit of 1,024 (github.com/huggingface/trl/issues/6263); Search-R1's episodes a mean of 658 to 834, which are 16
 to 21% of 4,096 (github.com/NovaSky-AI/SkyRL/blob/main/docs/content/docs/examples/megatron.mdx).
 """
 CHARACTERS_PER_TOKEN = 4
-"""English text; used where a prepared set's prompts are not counted for the model."""
+"""Characters per token of English text; used where a task set's prompts were not counted for the model."""
 MAX_EPISODES = 1024
-"""Episodes that are read of an earlier run, its last ones."""
+"""Number of an earlier run's last episodes that are read."""
 
 
 @dataclass(frozen=True)
 class EpisodeLengths:
-    """Tokens of episodes, prompts and the environment's words included."""
+    """Numbers of tokens per episode, with the prompt and the environment's messages."""
 
     mean: float
     deviation: float
-    """Standard deviation."""
+    """Standard deviation, in tokens."""
     longest: float
     source: str
-    """Source of the numbers, for the plan."""
+    """Source of the numbers, as text for the plan."""
 
 
 def at_limit(spec: RunSpec) -> EpisodeLengths:
-    """Every episode as long as the spec lets it be."""
+    """Lengths with every episode as long as the spec allows."""
     limit = float(spec.training.max_prompt_tokens + spec.training.max_response_tokens)
     return EpisodeLengths(limit, 0.0, limit, "every episode at its limit")
 
 
 def expected(spec: RunSpec, outputs: Path | None) -> EpisodeLengths:
-    """Lengths as far as they are known.
+    """Expected lengths.
 
     Args:
         spec: the run.
@@ -61,7 +61,7 @@ def expected(spec: RunSpec, outputs: Path | None) -> EpisodeLengths:
     limits = spec.training
     prompts, source = _prompts(spec, outputs)
     response = ASSUMED_SHARE * limits.max_response_tokens
-    # The response's deviation is taken to be its mean, as of lengths with a long tail; its longest to be the limit.
+    # Lengths have a long tail: the response's deviation is assumed to equal its mean, its maximum to equal the limit.
     longest = min(max(prompts), limits.max_prompt_tokens) + limits.max_response_tokens
     return _capped(
         spec,
@@ -80,12 +80,12 @@ def _capped(spec: RunSpec, found: EpisodeLengths) -> EpisodeLengths:
 
 
 def _prompts(spec: RunSpec, outputs: Path | None) -> tuple[Sequence[float], str]:
-    """Tokens of prompts, or of one that stands for all, and where they are from."""
+    """Tokens of each prompt, or one number for all of them, and the source of the numbers."""
     if outputs is not None:
         place = outputs / task_set_place(spec)
         counts = [read_counts(file) for file in sorted(place_of(place).glob("*.json"))]
         if known := [[float(number) for number in one.values()] for one in counts if one]:
-            # The set may have been counted for several models; the tokenizer that makes most of it is the safe one.
+            # The set may have been counted for several models: the largest count is the safe one.
             return max(known, key=fmean), f"{max(map(len, known)):,} counted in the prepared set"
         try:
             groups = [count for one in read_manifest(place).counts.values() for count in one.values() if count.tasks]
@@ -100,7 +100,7 @@ def _prompts(spec: RunSpec, outputs: Path | None) -> tuple[Sequence[float], str]
 
 
 def _of_earlier_run(spec: RunSpec, outputs: Path) -> EpisodeLengths | None:
-    """Lengths in the newest run with the same environment, model and limits that has recorded any."""
+    """Lengths of the newest run with the same environment, model and limits; None if no such run recorded any."""
     from xp.compose.recorded import recorded_spec
 
     wanted = _likeness(spec.model_dump(mode="json"))
@@ -118,14 +118,14 @@ def _of_earlier_run(spec: RunSpec, outputs: Path) -> EpisodeLengths | None:
 
 
 def _likeness(spec: Mapping[str, Any]) -> Any:
-    """Parts that two specs must share for their episodes to be of one kind."""
+    """Parts of a spec that must be equal for two runs to have comparable episodes."""
     model, training = spec.get("model", {}), spec.get("training", {})
     limits = [training.get(name) for name in ("max_prompt_tokens", "max_response_tokens", "max_tokens_per_turn")]
     return [spec.get("env", {}).get("members"), model.get("path"), limits]
 
 
 def _episodes(run: Path) -> Iterator[float]:
-    """Tokens of a run's training episodes, the newest first; lines of another shape are passed over."""
+    """Tokens of a run's training episodes, the newest first; malformed lines are skipped."""
     for file in sorted(run.glob("attempt_*/train/trajectories/*.jsonl"), key=_time, reverse=True):
         totals: deque[float] = deque(maxlen=MAX_EPISODES)
         try:
@@ -136,7 +136,7 @@ def _episodes(run: Path) -> Iterator[float]:
 
 
 def _tokens(line: bytes) -> float:
-    """Tokens of an episode; 0 for a line of another shape."""
+    """Tokens of an episode; 0 for a malformed line."""
     try:
         own = json.loads(line)["tokens"]
         counts = [own[name] for name in ("prompt", "generated", "observed")]

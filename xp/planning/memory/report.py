@@ -1,4 +1,4 @@
-"""A plan's lines and its JSON about memory."""
+"""Lines of a plan about memory, and their JSON."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ GB = 1e9
 
 
 def memory_lines(spec: RunSpec, outputs: Path | None = None) -> list[str]:
-    """Interval from the expected to the worst case in both phases, the verdict, and the way out where one is needed.
+    """The interval from the expected to the worst case in both phases, the verdict, and changes that make it fit.
 
-    Nothing for a run without accelerators.
+    The list is empty for a run without accelerators.
 
     Args:
         spec: the run.
@@ -53,7 +53,7 @@ def memory_lines(spec: RunSpec, outputs: Path | None = None) -> list[str]:
 
 
 def memory_json(spec: RunSpec, outputs: Path | None = None) -> dict[str, Any] | None:
-    """The same for a program, sizes in bytes; None where nothing is estimated."""
+    """The same as JSON values, sizes in bytes; None where nothing is estimated."""
     if not _has_accelerators(spec) or shape_of(spec) is None:
         return None
     found = fit(spec, outputs)
@@ -99,7 +99,7 @@ def _verdict(found: MemoryFit) -> Iterator[str]:
 
 
 def _uncounted(shape: Architecture | BuildSpec) -> str:
-    """A note on a family with parts that the count does not know."""
+    """A note on a family with parts that are not counted."""
     if isinstance(shape, BuildSpec) or shape.model_type in COUNTED:
         return ""
     return f", counted as a plain decoder, which {shape.model_type} is not"
@@ -114,6 +114,6 @@ def _parts(expected: Mapping[str, float], worst: Mapping[str, float]) -> str:
 
 
 def _interval(low: float, high: float, unit: float = GB, digits: int = 1) -> str:
-    """Two numbers with "to" between them, or one where they are shown alike."""
+    """Two rounded numbers with "to" between them, or one if both are equal."""
     texts = [f"{number / unit:,.{digits}f}" for number in (low, high)]
     return texts[0] if texts[0] == texts[1] else " to ".join(texts)

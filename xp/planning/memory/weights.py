@@ -1,4 +1,4 @@
-"""Number and placement of a model's parameters, counted from its architecture."""
+"""Numbers of a model's parameters, counted from its architecture."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Weights:
     """Numbers of parameters."""
 
     embedding: int
-    """Input and output embedding; once where they are one matrix."""
+    """Input and output embedding; counted once if they are one matrix."""
     layer: int
     """One layer without its experts."""
     experts: int
@@ -30,7 +30,8 @@ class Weights:
 
 
 def weights_of(shape: Architecture | BuildSpec) -> Weights:
-    """Count them; a built model is a Qwen3 with one embedding, without biases and with normalized queries and keys."""
+    """Counts a model's parameters; a built model is a Qwen3 with one embedding, normalized queries and keys, no
+    biases."""
     hidden, heads, kv = shape.hidden_size, shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
     has_bias = isinstance(shape, Architecture) and shape.qkv_bias
     has_norm = shape.qk_norm if isinstance(shape, Architecture) else True
@@ -47,7 +48,7 @@ def weights_of(shape: Architecture | BuildSpec) -> Weights:
 
 
 def lora_parameters(shape: Architecture | BuildSpec, lora: LoraSpec) -> int:
-    """Parameters of the adapters, as if every linear layer but the head had one: rank x (inputs + outputs)."""
+    """Parameters of the adapters, with one for every linear layer but the head: rank x (inputs + outputs)."""
     hidden, heads, kv = shape.hidden_size, shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
     ends = 2 * (hidden + heads) + 2 * (hidden + kv) + 3 * (hidden + shape.intermediate_size)
     return shape.num_layers * lora.rank * ends

@@ -1,8 +1,6 @@
 """Conversion of xp's numbers to SkyRL's: machines, training processes, engines, prompts of an update.
 
 The constraints are in xp.backends.batch, with their sources.
-
-What must divide what is in xp.backends.batch, with the sources.
 """
 
 from __future__ import annotations
@@ -18,9 +16,9 @@ class SkyRLBatchShape:
     """The batch shape of one legal spec, in SkyRL's units."""
 
     num_nodes: int
-    """Machines that train."""
+    """Number of machines that train."""
     workers_per_node: int
-    """Training processes on each of them, one an accelerator (or one a share of the CPU)."""
+    """Training processes on each of them, one per accelerator (or per share of the CPU)."""
     num_engines: int
     mini_batch: int
     """Prompts per optimizer update."""
@@ -33,10 +31,10 @@ class SkyRLBatchShape:
 
 
 def geometry(spec: RunSpec) -> SkyRLBatchShape:
-    """Computes SkyRL's numbers. They have no meaning for a spec that violates a constraint."""
+    """Computes SkyRL's numbers, which have no meaning for a spec that violates a constraint."""
     batch = batch_shape(spec)
     taken = batch.engine_accelerators or 0
-    # Engines of their own take whole machines where they can, else as much of each.
+    # Separate engines use whole machines if possible, else the same share of each.
     nodes_left = batch.num_nodes - taken // batch.per_node
     is_by_node = taken % batch.per_node == 0 and nodes_left > 0
     return SkyRLBatchShape(

@@ -1,4 +1,4 @@
-"""Groups of SkyRL's keys that several rows write, and the questions on which they depend."""
+"""Groups of SkyRL's keys that several rows write, and the conditions on which they depend."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ Keys = dict[str, Any]
 ALGORITHM = "trainer.algorithm"
 ENGINE = "generator.inference_engine"
 EXTENSION = "xp.backends.skyrl.worker.rehearsal.extension.SkyRLExtension"
-"""Class of vLLM's workers in a rehearsal with the real vLLM."""
+"""Extension class of vLLM's workers in a rehearsal with the real vLLM."""
 MEGATRON = ("trainer.policy.megatron_config", "trainer.ref.megatron_config")
 OWN_ESTIMATORS = (Estimator.REINFORCE_PP, Estimator.GAE, Estimator.CUSTOM)
-"""Estimators whose advantages xp.backends.skyrl.worker.advantages computes. SkyRL has them under names of xp's."""
+"""Estimators that xp.backends.skyrl.worker.advantages computes, registered in SkyRL under xp's name."""
 
 
 def is_rehearsal(spec: RunSpec) -> bool:
-    """Returns whether SkyRL's loop runs on the CPU."""
+    """Returns whether SkyRL's training loop runs on the CPU."""
     return spec.hardware.accelerator == "cpu"
 
 
 def has_stand_in(spec: RunSpec) -> bool:
-    """Returns whether xp's own engine answers in vLLM's place."""
+    """Returns whether xp's own engine replaces vLLM."""
     return is_rehearsal(spec) and spec.backend.engine.name is EngineName.TRANSFORMERS
 
 
 def cpu_servers(spec: RunSpec) -> Keys:
-    """Keys of vLLM's servers on a CPU: no Ray executor, no sleep, weights over gloo. Empty where there are none."""
+    """Keys of vLLM's servers on a CPU: no Ray executor, no sleep, weights over gloo; empty in other cases."""
     if not is_rehearsal(spec) or has_stand_in(spec):
         return {}
     return {
@@ -50,7 +50,7 @@ def has_critic(spec: RunSpec) -> bool:
 
 
 def trained(spec: RunSpec) -> tuple[str, ...]:
-    """SkyRL's names of the networks that learn."""
+    """SkyRL's names of the trained networks."""
     return ("policy", "critic") if has_critic(spec) else ("policy",)
 
 
@@ -60,22 +60,22 @@ def roles(spec: RunSpec) -> tuple[str, ...]:
 
 
 def optimizers(spec: RunSpec, key: str, value: Any) -> Keys:
-    """A key of each optimizer."""
+    """The key for each optimizer."""
     return {f"trainer.{role}.optimizer_config.{key}": value for role in trained(spec)}
 
 
 def sampled(key: str, value: Any) -> Keys:
-    """For rollouts and evaluation alike: one evaluation key that is given resets all the others."""
+    """The key for rollouts and evaluation, since one given evaluation key resets all the others."""
     return {f"generator.{sampling}.{key}": value for sampling in ("sampling_params", "eval_sampling_params")}
 
 
 def megatron(spec: RunSpec, key: str, value: Any) -> Keys:
-    """A key of Megatron's networks; nothing under FSDP2."""
+    """The key for Megatron's networks; nothing under FSDP2."""
     return {f"{place}.{key}": value for place in MEGATRON} if is_megatron(spec) else {}
 
 
 def fsdp(spec: RunSpec, of: tuple[str, ...], values: Mapping[str, Any]) -> Keys:
-    """Keys of these networks under FSDP2; nothing under Megatron."""
+    """The keys for these networks under FSDP2; nothing under Megatron."""
     if is_megatron(spec):
         return {}
     return {f"trainer.{role}.fsdp_config.{key}": value for role in of for key, value in values.items()}

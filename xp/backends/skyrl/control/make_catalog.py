@@ -1,6 +1,6 @@
-"""Remakes the catalog of the SkyRL that is importable; its diff is the upgrade report (`make catalogs`).
+"""Writes the catalog of the importable SkyRL again; its diff is the upgrade report (`make catalogs`).
 
-The wheel 0.3.0 and later checkouts of main carry one version string: they are told apart by a class that only main has.
+The wheel 0.3.0 and later checkouts of main have the same version string; a class that only main has distinguishes them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 
 def make(directory: Path) -> Path:
-    """Write the catalog of the importable SkyRL; gives back the file, whose name says which it is."""
+    """Writes the catalog of the importable SkyRL; returns the file, whose name includes the version."""
     import skyrl
     from skyrl.train.config import config
 
@@ -43,7 +43,7 @@ def flavour(config: ModuleType, version: str) -> str:
 
 
 def fields(section: Any, prefix: str = "") -> Iterator[tuple[str, dict[str, str | None]]]:
-    """Key path -> type and default of every leaf below a configuration class; an optional section is descended into."""
+    """Key path, and type and default, of every leaf below a configuration class, including optional sections."""
     types = typing.get_type_hints(section)
     for field in dataclasses.fields(section):
         path, kind = f"{prefix}{field.name}", types[field.name]

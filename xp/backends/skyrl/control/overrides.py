@@ -1,6 +1,6 @@
-"""Native keys: how they are written for SkyRL's parser, and which ones of the user's own are refused.
+"""Writes native keys for SkyRL's parser, and checks the user's native keys.
 
-SkyRL checks the names of keys but not the types of values (`trainer.epochs=abc` passes), so types are checked here.
+SkyRL checks the names of keys but not the types of values (it accepts `trainer.epochs=abc`), so types are checked here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from xp.errors import nearest
 from xp.spec import RunSpec
 
 PLAIN = re.compile(r"(?!(?:null|true|false|yes|no|on|off|nan)$)[A-Za-z_][\w.-]*(/[\w.-]+)*", re.IGNORECASE)
-"""Texts that YAML reads as themselves."""
+"""Texts that need no quotes in YAML."""
 KINDS: Mapping[str, tuple[type, ...]] = {
     "bool": (bool,),
     "int": (int,),
@@ -30,13 +30,13 @@ KINDS: Mapping[str, tuple[type, ...]] = {
 
 
 def assignment(key: str, value: Any) -> str:
-    """`key=value` for SkyRLTrainConfig.from_cli_overrides, which reads the value as YAML."""
+    """`key=value` for SkyRLTrainConfig.from_cli_overrides, which parses the value as YAML."""
     text = value if isinstance(value, str) and PLAIN.fullmatch(value) else json.dumps(value)
     return f"{key}={text}"
 
 
 def flat(overrides: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested sections, as YAML and the command line make them, as key paths."""
+    """Nested sections, from YAML or the command line, as key paths."""
     found: dict[str, Any] = {}
     for key, value in overrides.items():
         path = f"{prefix}{key}"
@@ -45,11 +45,11 @@ def flat(overrides: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def override_refusals(spec: RunSpec, owned: Mapping[str, str]) -> list[Refusal]:
-    """Keys that xp renders itself, that this SkyRL does not have, or whose value is of another type.
+    """Refuses keys that xp renders itself, that this SkyRL lacks, or whose value has a wrong type.
 
     Args:
-        spec: whose `backend.overrides` they are.
-        owned: native key -> the field that it belongs to.
+        spec: the spec, with `backend.overrides`.
+        owned: native key -> its field.
     """
     given = flat(spec.backend.overrides)
     return [Refusal(f"backend.overrides.{key}", why) for key in given for why in _faults(spec, key, given[key], owned)]
@@ -69,34 +69,34 @@ def _faults(spec: RunSpec, key: str, value: Any, owners: Mapping[str, str]) -> I
 
 
 def catalog_name(spec: RunSpec) -> str:
-    """`main` where the job runs a checkout, else the version of the pinned wheel."""
+    """Name of the catalog: `main` for a checkout, else the version of the pinned wheel."""
     return "main" if spec.backend.runtime.project_env is not None else "0.3.0"
 
 
 @cache
 def catalog(name: str) -> Mapping[str, Any]:
-    """Keys of SkyRLTrainConfig with type and default, made by xp.backends.skyrl.control.make_catalog."""
+    """Keys of SkyRLTrainConfig with type and default, from xp.backends.skyrl.control.make_catalog."""
     found: Mapping[str, Any] = json.loads(Path(__file__).with_name(f"catalog_{name}.json").read_text())
     return found
 
 
 def _overlap(one: str, other: str) -> bool:
-    """Returns whether they are one key, or one holds the other."""
+    """Returns whether two keys are equal, or one contains the other."""
     return one == other or one.startswith(f"{other}.") or other.startswith(f"{one}.")
 
 
 def _is_mapping(kind: str) -> bool:
-    """Returns whether the key's type is a mapping, which SkyRL passes on without checking its keys."""
+    """Returns whether a type is a mapping, whose keys SkyRL does not check."""
     return "dict" in _kinds(kind)
 
 
 def is_of_kind(value: Any, kind: str) -> bool:
-    """Returns whether a value is of a type as the catalog writes it."""
+    """Returns whether a value has a type of the catalog."""
     return any(_is_a(value, name) for name in _kinds(kind))
 
 
 def _kinds(kind: str) -> set[str]:
-    """Names in KINDS of a type as the catalog writes it."""
+    """Names in KINDS for a type of the catalog."""
     head, _, inner = kind.partition("[")
     if head == "Optional":
         return {*_kinds(inner[:-1]), "none"}
@@ -106,5 +106,5 @@ def _kinds(kind: str) -> set[str]:
 
 
 def _is_a(value: Any, name: str) -> bool:
-    """A bool is no number here, though Python says so."""
+    """Returns whether a value has a type of KINDS; unlike in Python, a bool is not a number."""
     return isinstance(value, KINDS[name]) and (name == "bool" or not isinstance(value, bool))

@@ -1,4 +1,4 @@
-"""RunSpec -> SkyRL: the stages of a run and what each of them reads; the words are in rows/."""
+"""RunSpec -> SkyRL: the stages of a run and their inputs; the native keys are in rows/."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ __all__ = [
 PACKAGES = ("skyrl", "skyrl_gym", "ray", "torch", "transformers", "openreward")
 
 FLASH_LOGIT_BYTES, SDPA_LOGIT_BYTES, ENTROPY_BYTES, HEAD_BYTES = 4.0, 10.0, 14.0, 4.0
-"""Measured by `make bench ARGS=memory`."""
+"""Bytes for MemoryUse, measured by `make bench ARGS=memory`."""
 ENTROPY_TOKENS = 1024
-"""SkyRL's `trainer.logprobs_chunk_size`, of each sequence."""
+"""SkyRL's `trainer.logprobs_chunk_size`, tokens of each sequence."""
 LORA = "trainer.policy.model.lora."
 POLICY_PATH, CRITIC_PATH = "trainer.policy.model.path", "trainer.critic.model.path"
 
 
 def _install(spec: RunSpec) -> str | None:
-    """SkyRL's pins are not those of xp's own environment, nor of its tests."""
+    """Command that installs SkyRL, whose pins differ from those of xp's environments; None: its lock or checkout."""
     if is_rehearsal(spec) and not has_stand_in(spec):
         return "make .venv-vllm/.done and backend.runtime.python=.venv-vllm/bin/python"
     if is_rehearsal(spec):
@@ -63,20 +63,21 @@ def _install(spec: RunSpec) -> str | None:
 
 
 def native(spec: RunSpec) -> dict[str, Any]:
-    """Every key of SkyRLTrainConfig that xp sets, but the paths, and the user's own after them."""
+    """All keys of SkyRLTrainConfig that xp sets, without paths, then the user's own keys."""
     return capability.render(ROWS, spec) | flat(spec.backend.overrides)
 
 
 def batch_constraints(spec: RunSpec) -> tuple[Constraint, ...]:
-    """As xp.backends.base.RenderModule has it."""
+    """See xp.backends.base.RenderModule."""
     return with_shared(CONSTRAINTS, spec, NOT_MEGATRON)
 
 
 def memory(spec: RunSpec) -> MemoryUse:
-    """It makes room for the engine, but where its FSDP is told to leave an optimizer alone.
+    """See xp.backends.base.RenderModule. Everything is freed for the engine, except an optimizer that stays under FSDP.
 
-    `make bench ARGS=memory` of its FSDP worker: FlashAttention's cross-entropy turns the bfloat16 logits into their
-    gradient in place, and the temperature's division makes a second one; without it, SkyRL keeps a float32 log-softmax.
+    Measured by `make bench ARGS=memory` on its FSDP worker: FlashAttention's cross-entropy converts the bfloat16 logits
+    to their gradient in place, and the division by the temperature makes a second one; without FlashAttention, SkyRL
+    keeps a float32 log-softmax.
     """
     parallel = spec.backend.parallel
     is_moved = parallel.offload_optimizer or parallel.offload_parameters
@@ -94,7 +95,7 @@ def memory(spec: RunSpec) -> MemoryUse:
 
 
 def open_doors(spec: RunSpec) -> tuple[str, ...]:
-    """Open servers of a run on several machines.
+    """See xp.backends.base.RenderModule: servers of a run on several machines.
 
     On one machine, engines and router require the key of the run's own Ray.
     """
@@ -104,16 +105,16 @@ def open_doors(spec: RunSpec) -> tuple[str, ...]:
 
 
 def stages(spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
-    """model (where it is built) -> train -> evaluate (where tasks are held out)."""
+    """The stages model (for a built model), train, and evaluate (with held-out tasks)."""
     built = () if spec.model.build is None else (model_stage(spec, places),)
     return train_and_evaluate(spec, places, built, _train_job(spec, places), evaluation)
 
 
 def evaluation(spec: RunSpec, places: RunPaths, models: Mapping[str, str], needs: tuple[str, ...]) -> Stage:
-    """Play the held-out tasks with each of these models."""
+    """Stage that plays the held-out tasks with each of these models."""
     here = places.stage("evaluate")
     data = f"{here}/held_out.parquet"
-    # SkyRL loads held-out tasks only where an evaluation has an interval; the models have whole weights.
+    # SkyRL loads held-out tasks only if evaluations have an interval; the models have whole weights.
     keys = {key: value for key, value in native(spec).items() if not key.startswith(LORA)}
     keys |= {"trainer.eval_interval": 1, f"{LORA}rank": 0}
     paths = {"data.val_data": data, "trainer.export_path": f"{here}/exports", "trainer.log_path": f"{here}/skyrl"}
@@ -131,13 +132,13 @@ def evaluation(spec: RunSpec, places: RunPaths, models: Mapping[str, str], needs
 
 
 def evaluations(spec: RunSpec, num_steps: int) -> int:
-    """The last step has one in any case."""
+    """Number of evaluations; the last step always has one."""
     every = spec.evaluation.every
     return 0 if every is None else math.ceil(num_steps / every)
 
 
 def checkpoint(spec: RunSpec, places: RunPaths, step: int) -> str:
-    """Directory of the checkpoint of a rollout step, as a Hugging Face model."""
+    """Hugging Face directory of a rollout step's checkpoint."""
     del spec
     return f"{_exports(places)}/global_step_{step}/policy"
 
@@ -163,13 +164,13 @@ def _train_job(spec: RunSpec, places: RunPaths) -> Job:
         advantage_fn=spec.algorithm.advantage_fn,
         best=best_rule(spec, places),
     )
-    # A large model's weights are several files: its config.json is there in any case.
+    # A large model's weights are several files, but there is always one config.json.
     outputs = (f"{places.model}/config.json", places.metrics)
     return _job(spec, here, "xp.backends.skyrl.worker.train", config.to_json(), outputs)
 
 
 def _exports(places: RunPaths) -> str:
-    """Directory of SkyRL's Hugging Face models, one for each checkpoint."""
+    """Directory of SkyRL's Hugging Face models, one per checkpoint."""
     return f"{places.checkpoints}/huggingface"
 
 
@@ -216,7 +217,7 @@ def _job(spec: RunSpec, here: str, module: str, config: str, outputs: tuple[str,
 
 
 def _pretended(spec: RunSpec) -> dict[str, str]:
-    """A rehearsal on several nodes asks their Ray for accelerators that are not there."""
+    """Variables of a rehearsal on several nodes, with pretended accelerators for Ray."""
     is_joining = is_rehearsal(spec) and spec.hardware.num_nodes > 1
     return {PRETENDED_GPUS: str(geometry(spec).workers_per_node)} if is_joining else {}
 

@@ -1,4 +1,4 @@
-"""Whole weights from an adapter: SkyRL saves LoRA's adapter alone, and every later stage wants a model."""
+"""Merges an adapter into whole weights: SkyRL saves only LoRA's adapter, but later stages need a model."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ CONFIG = "adapter_config.json"
 
 
 def merge_adapter(directory: Path) -> None:
-    """Put whole weights in the place of an adapter; a directory of whole weights is left as it is.
+    """Replaces an adapter by whole weights; a directory of whole weights is not changed.
 
     Args:
-        directory: what SkyRL saved as a Hugging Face model. Its adapter names the base model.
+        directory: Hugging Face directory that SkyRL saved; its adapter names the base model.
     """
     config = directory / CONFIG
     if not config.is_file():
@@ -22,7 +22,7 @@ def merge_adapter(directory: Path) -> None:
     from transformers import AutoModelForCausalLM
 
     base = json.loads(config.read_text())["base_model_name_or_path"]
-    # As SkyRL loads what it trains.
+    # The same settings as SkyRL's for the trained model.
     whole = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
     merged = PeftModel.from_pretrained(whole, str(directory)).merge_and_unload()
     adapter = [config, *directory.glob("adapter_model*")]

@@ -1,8 +1,8 @@
-"""Advantages that xp computes in SkyRL's place: REINFORCE++, a function of the user's own, and GAE with a critic.
+"""Advantages that xp computes instead of SkyRL: REINFORCE++, the user's own function, and GAE with a critic.
 
-SkyRL's own (skyrl 0.3.0, utils/ppo_utils.py) are given `response_mask`, in which a tool's result counts as written by
-the policy and a void episode as one that earned 0: both would be whitened in, and GAE would step through a tool's
-tokens, whose values nobody trains. Here only trained tokens count: those of `loss_mask`, where void episodes have none.
+SkyRL's own functions (skyrl 0.3.0, utils/ppo_utils.py) get `response_mask`, in which tool results count as the policy's
+tokens and void episodes as reward 0: both would be part of the whitening, and GAE would use the untrained values of
+tool tokens. Here only trained tokens count: those of `loss_mask`, which is 0 for void episodes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from xp.episode.advantages import EPSILON, AdvantageFn, Valid
 
 
 def register_estimator() -> None:
-    """Make the name known to this process's registry; a trainer that is not xp's fails on it instead of guessing."""
+    """Registers the name in this process; the registered function raises, since only xp's trainer may compute it."""
     from skyrl.backends.skyrl_train.utils.ppo_utils import AdvantageEstimatorRegistry
 
     if OWN_ESTIMATOR not in AdvantageEstimatorRegistry.list_available():
@@ -33,14 +33,14 @@ def _elsewhere(**_: Any) -> NoReturn:
 def by_episode(
     rule: AdvantageFn, rewards: torch.Tensor, trained: torch.Tensor, groups: Sequence[str], is_void: Sequence[bool]
 ) -> torch.Tensor:
-    """One advantage an episode, at its trained tokens; 0 elsewhere and for void episodes, which the rule never sees.
+    """One advantage per episode, at its trained tokens; 0 elsewhere and for void episodes, which the rule does not get.
 
     Args:
-        rule: from the valid episodes of a step to one advantage each.
-        rewards: (episodes, tokens); an episode's is their sum.
-        trained: (episodes, tokens), 1 where the policy wrote.
-        groups: of each episode.
-        is_void: of each episode.
+        rule: function from the valid episodes of a step to one advantage each.
+        rewards: (episodes, tokens); an episode's reward is their sum.
+        trained: (episodes, tokens), 1 for the policy's tokens.
+        groups: name of each episode's group.
+        is_void: whether each episode is void.
     """
     valid = [row for row, void in enumerate(is_void) if not void]
     advantages = torch.zeros_like(rewards)
@@ -54,17 +54,17 @@ def by_episode(
 def gae(
     rewards: torch.Tensor, values: torch.Tensor, trained: torch.Tensor, discount: float, gae_lambda: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Generalized advantages (arXiv:1506.02438), whitened over the trained tokens, and the returns the critic learns.
+    """Generalized advantages (arXiv:1506.02438), whitened over the trained tokens, and the critic's target returns.
 
-    A step is from one trained token to the next one of its episode, over whatever a tool said in between; a reward is
-    of the last token that was trained before it. Both results are 0 where nothing is trained.
+    A step leads from one trained token to the next one of its episode, across tool results in between; a reward belongs
+    to the last trained token before it. Both results are 0 for tokens that are not trained.
 
     Args:
         rewards: (episodes, tokens).
-        values: (episodes, tokens), of what comes before each token.
-        trained: (episodes, tokens), 1 where the policy wrote.
+        values: (episodes, tokens), value of the state before each token.
+        trained: (episodes, tokens), 1 for the policy's tokens.
         discount: gamma.
-        gae_lambda: of the paper.
+        gae_lambda: lambda of the paper.
     """
     is_trained, dtype = trained > 0, rewards.dtype
     rewards, values = rewards.double(), values.double()
@@ -83,7 +83,7 @@ def gae(
 
 
 def _whitened(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Centred and scaled (n - 1) over the mask, 0 elsewhere; all 0 where there are not two to compare."""
+    """Values centred and scaled (n - 1) over the mask, 0 elsewhere; all 0 for fewer than two values."""
     chosen = values[mask]
     if len(chosen) < 2:
         return torch.zeros_like(values)
@@ -97,8 +97,8 @@ def critic_weights(trained: torch.Tensor, updates: Sequence[tuple[int, int]]) ->
     token means.
 
     Args:
-        trained: (episodes, tokens), 1 where the policy wrote.
-        updates: first row and row behind the last one of each optimizer update.
+        trained: (episodes, tokens), 1 for the policy's tokens.
+        updates: first row, and row after the last one, of each optimizer update.
     """
     tokens = trained.sum(-1, keepdim=True)
     weights = trained / tokens.clamp(min=1.0)
@@ -111,10 +111,10 @@ def critic_weights(trained: torch.Tensor, updates: Sequence[tuple[int, int]]) ->
 def critic_loss(
     values: torch.Tensor, old_values: torch.Tensor, returns: torch.Tensor, config: Any, loss_mask: torch.Tensor
 ) -> tuple[torch.Tensor, float]:
-    """PPO's clipped value loss of a micro-batch, and the share of tokens in which the clipped one is the larger.
+    """PPO's clipped value loss of a micro-batch, and the share of tokens for which the clipped loss is larger.
 
-    SkyRL's own takes each row for an episode, one without trained tokens for a perfect one; `loss_mask` holds
-    `critic_weights` instead.
+    SkyRL's own function counts each row as an episode, and one without trained tokens as a perfect one; here
+    `loss_mask` has `critic_weights` instead.
     """
     clipped = old_values + (values - old_values).clamp(-config.value_clip, config.value_clip)
     plain, bounded = (values - returns) ** 2, (clipped - returns) ** 2

@@ -1,7 +1,7 @@
-"""SkyRL in a Python without FlashAttention: lets it make the one import that it makes whatever it is told.
+"""Makes SkyRL importable without FlashAttention, which it imports unconditionally.
 
 skyrl 0.3.0, and main of 2026-08, import `pad_input` and `unpad_input` at the top of model_wrapper.py, and call them
-only where sequences lie without padding, which `trainer.flash_attn=false` excludes.
+only for sequences without padding, which `trainer.flash_attn=false` excludes.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ IMPORTER = "skyrl.backends.skyrl_train.workers.model_wrapper"
 
 
 def do_without() -> None:
-    """Makes `IMPORTER` importable without FlashAttention. Call it before SkyRL is imported."""
+    """Makes `IMPORTER` importable without FlashAttention; must be called before SkyRL is imported."""
     if find_spec("flash_attn") is None and not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
 
 
 class _Finder(MetaPathFinder):
-    """Finds `IMPORTER` where it is, and gives it a loader of ours."""
+    """Finds `IMPORTER`, and gives it xp's loader."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -37,7 +37,8 @@ class _Finder(MetaPathFinder):
 
 
 class _WithoutFlash(Loader):
-    """Runs a module while two names stand in for the package; nobody finds them afterwards (vLLM asks for it too)."""
+    """Runs a module with two placeholders for the package, which are removed afterwards, since vLLM looks for it
+    too."""
 
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
@@ -46,7 +47,7 @@ class _WithoutFlash(Loader):
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        # transformers asks once, here, whether the package is there, and would take the stand-in for it.
+        # transformers checks here, once, for the package, and would find the placeholder.
         import transformers.integrations.flash_attention  # noqa: F401
 
         with _standing_in():

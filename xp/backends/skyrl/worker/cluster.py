@@ -1,9 +1,9 @@
-"""Ray for one job: started here and ended with it, or joined where RAY_ADDRESS names one; it is told no secret.
+"""Ray for one job: a new cluster that ends with the job, or the cluster of RAY_ADDRESS; neither gets secrets.
 
-One that is started here is closed to other users (xp.security.own_ray): without a token whoever reaches it runs code.
+A new cluster is closed to other users (xp.security.own_ray), who could otherwise run code in it.
 
-The processes of a Ray of the job's own inherit its environment, secrets included, and Ray keeps no record of it. Those
-of a Ray that was there before read secrets from a file (xp.envs.secrets_file).
+The processes of the job's own Ray inherit its environment, secrets included, and Ray does not store it. Those of an
+existing Ray read secrets from a file (xp.envs.secrets_file).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ UPSTREAM_SECRETS = (
     "MODAL_TOKEN_ID",
     "MODAL_TOKEN_SECRET",
 )
-"""Secrets that SkyRL would copy into Ray's runtime environment, which Ray keeps in plain text.
+"""Secrets that SkyRL would copy into Ray's runtime environment, which Ray stores as plain text.
 
 Its processes inherit them instead.
 """
@@ -38,22 +38,22 @@ TOLD = ("PYTHONPATH", VARIABLE)
 PREPARE = "xp.backends.skyrl.worker.process.prepare_process"
 REHEARSE = "xp.backends.skyrl.worker.rehearsal.stand_ins.prepare_process"
 REHEARSAL_CPUS = 6
-"""Ray's own count, which nothing is bound to: the trainer's task, each worker's share, and SkyRL's two registries."""
+"""Number of CPUs in Ray's bookkeeping: for the trainer's task, each worker's share, and SkyRL's two registries."""
 POLL_S = 0.5
 CANCEL_PATIENCE_S = 4.0
 
 
 def run_in_ray(cfg: Any, task: Callable[..., Any], arguments: tuple[Any, ...], *, num_workers: int | None) -> Any:
-    """Run `task(cfg, *arguments)` in a process of Ray's, as SkyRL does, and wait for its result.
+    """Runs `task(cfg, *arguments)` in a Ray process, as SkyRL does, and waits for its result.
 
     Args:
         cfg: SkyRLTrainConfig.
         task: a function of an importable module.
-        arguments: hold no secret.
-        num_workers: of the rehearsal, which pretends to so many accelerators; None: no rehearsal.
+        arguments: arguments without secrets.
+        num_workers: number of pretended accelerators in a rehearsal; None: no rehearsal.
 
     Raises:
-        XpError: the one that the task raised, or STAGE_FAILED with SkyRL's own error.
+        XpError: the task's XpError, or STAGE_FAILED with SkyRL's own error.
     """
     import ray
 
@@ -61,7 +61,7 @@ def run_in_ray(cfg: Any, task: Callable[..., Any], arguments: tuple[Any, ...], *
     is_asked = threading.Event()
     try:
         _start(cfg, num_workers)
-        # Ray's own handler kills its processes on the spot, and what a handler raises is lost while Ray waits.
+        # Ray's own handler kills its processes at once, and exceptions in a handler are lost while Ray waits.
         signal.signal(signal.SIGTERM, lambda *_: is_asked.set())
         running = ray.remote(num_cpus=1, max_retries=0)(task).remote(cfg, *arguments)
         return _result(running, is_asked)
@@ -75,7 +75,7 @@ def run_in_ray(cfg: Any, task: Callable[..., Any], arguments: tuple[Any, ...], *
 
 
 def _result(running: Any, is_asked: threading.Event) -> Any:
-    """Result of the task; None if the job is asked to end first, after the task has closed its sessions."""
+    """Result of the task; None if the job is stopped first, after the task has closed its sessions."""
     import ray
 
     try:
@@ -91,7 +91,8 @@ def _result(running: Any, is_asked: threading.Event) -> Any:
 
 
 def _start(cfg: Any, num_workers: int | None) -> None:
-    """As SkyRL's initialize_ray, without secrets in the runtime environment and without another job's cluster."""
+    """Starts Ray like SkyRL's initialize_ray, but without secrets in the runtime environment or another job's
+    cluster."""
     import ray
     from skyrl.backends.skyrl_train.utils.ppo_utils import sync_registries
     from skyrl.train.utils.utils import prepare_runtime_environment
@@ -99,11 +100,11 @@ def _start(cfg: Any, num_workers: int | None) -> None:
     variables = without_secrets(prepare_runtime_environment(cfg))
     log = Path(cfg.trainer.log_path, f"workers-{time.strftime('%H%M%S')}.log")
     log.parent.mkdir(parents=True, exist_ok=True)
-    # Read in the driver and in every worker: where SkyRL's workers and engines write instead of the screen.
+    # Read in the driver and in every worker: log files of SkyRL's workers and engines.
     variables["SKYRL_LOG_FILE"] = os.environ["SKYRL_LOG_FILE"] = str(log)
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     if joins(is_rehearsal=num_workers is not None):
-        # Its processes inherit nothing from this one: they are told where the code is, and the file of the secrets.
+        # Its processes inherit nothing from this one: they need the paths of the code and of the secrets file.
         variables |= {name: os.environ[name] for name in TOLD if os.environ.get(name)}
         os.environ["RAY_OVERRIDE_JOB_RUNTIME_ENV"] = "1"
         start = ray.init
@@ -117,7 +118,7 @@ def _start(cfg: Any, num_workers: int | None) -> None:
 
 
 def joins(*, is_rehearsal: bool) -> bool:
-    """Returns whether the job joins the cluster that RAY_ADDRESS names; a rehearsal does on several nodes alone."""
+    """Returns whether the job joins the cluster of RAY_ADDRESS; a rehearsal does so only on several nodes."""
     return bool(os.environ.get("RAY_ADDRESS")) and (not is_rehearsal or own_ray.PRETENDED_GPUS in os.environ)
 
 
@@ -130,12 +131,12 @@ def _pretended(cfg: Any, num_workers: int | None) -> dict[str, int]:
 
 
 def without_secrets(variables: Mapping[str, str]) -> dict[str, str]:
-    """The variables that may be in Ray's records."""
+    """The variables that Ray may store."""
     return {name: value for name, value in variables.items() if name not in UPSTREAM_SECRETS}
 
 
 def _cause(error: Any) -> BaseException:
-    """The task's own XpError; anything else was printed by SkyRL with its traceback."""
+    """The task's XpError; for other errors, a general one, since SkyRL has printed the traceback."""
     found: BaseException = error
     while (cause := getattr(found, "cause", None)) is not None:
         found = cause
@@ -145,7 +146,7 @@ def _cause(error: Any) -> BaseException:
 
 
 def _cancel(running: Any) -> None:
-    """Let the task close its sessions; what is left is killed with Ray."""
+    """Cancels the task, which closes its sessions; remaining processes are killed with Ray."""
     import ray
 
     with suppress(Exception, KeyboardInterrupt):

@@ -1,4 +1,4 @@
-"""Configuration of SkyRL's stage programs: frozen values, written by render above the wall. Standard library only."""
+"""Configuration of SkyRL's stage programs, written by the control plane. Standard library only."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ from xp.worker.stage import EvaluateConfig, Sampling, StageConfig, TrainConfig
 STEPS_KEY = "trainer.max_training_steps"
 REFERENCE_KEY = "trainer.ref.model.path"
 OWN_ESTIMATOR = "xp"
-"""Name in SkyRL's registry of what worker/advantages.py computes; its parser takes registered ones only."""
+"""Name in SkyRL's registry for worker/advantages.py; SkyRL's parser accepts only registered names."""
 
 
 @dataclass(frozen=True)
 class SkyRLStageConfig(StageConfig):
-    """Fields that training and evaluation share."""
+    """Fields of both training and evaluation."""
 
     num_threads: int
     num_workers: int
-    """Processes that train."""
+    """Number of training processes."""
     sampling: Sampling
     rehearsal: bool
-    """No accelerator: SkyRL's own loop on the CPU."""
+    """True if SkyRL's training loop runs on the CPU."""
     stand_in: bool
-    """xp's own engine answers in vLLM's place."""
+    """True if xp's own engine replaces vLLM."""
     overrides: tuple[str, ...]
-    """Native `key.path=value`, for SkyRLTrainConfig.from_cli_overrides: all but the paths; see `native`."""
+    """Native `key.path=value` for SkyRLTrainConfig.from_cli_overrides, without paths; see `native`."""
     paths: Mapping[str, str]
-    """Native key -> path, relative like the others."""
+    """Native key -> path, relative to the outputs root."""
     model_keys: tuple[str, ...]
-    """Native keys that hold the model."""
+    """Native keys whose value is the model."""
 
     def native(self, model: str, root: Path, reference: str | None = None) -> list[str]:
-        """The complete overrides, with absolute paths: Ray's workers have working directories of their own.
+        """The complete overrides, with absolute paths, since Ray's workers have other working directories.
 
         Args:
             model: a Hugging Face id, or a directory (absolute, or relative to `root`).
             root: the outputs root.
-            reference: the KL penalty's model, likewise; None: nothing is trained.
+            reference: the KL penalty's model, in the same form; None: nothing is trained.
         """
         paths = {key: str(root / path) for key, path in self.paths.items()}
         paths |= dict.fromkeys(self.model_keys, _place(model, root))
@@ -58,20 +58,20 @@ class SkyRLTrainStageConfig(TrainConfig):
 
     common: SkyRLStageConfig
     train_data: str
-    """Parquet that the stage writes for SkyRL: steps x `prompts_per_step` rows in the order of training, which
-    is one epoch of SkyRL's; also in common.paths."""
+    """Parquet file that the stage writes for SkyRL: steps x `prompts_per_step` rows in the order of training, one epoch
+    for SkyRL; also in common.paths."""
     held_out_data: str
     """Parquet of held-out tasks that the stage writes; also in common.paths."""
     updates_per_rollout: int
     """Optimizer updates per rollout step, all passes together."""
     during: Rounds | None
-    """Rounds of an evaluation while training; None: there is none."""
+    """Rounds of an evaluation during training; None: there is none."""
     estimator: str
-    """In xp's words: whose advantages are wanted."""
+    """xp's name of the advantage estimator."""
     advantage_fn: str | None
     """`package.module:function` of the user's own."""
     best: BestRule | None
-    """Rule on the evaluations while training."""
+    """Rule for the evaluations during training."""
 
     def with_length(self, length: Length) -> SkyRLTrainStageConfig:
         """Returns a copy with this number of rollout steps."""
@@ -88,7 +88,7 @@ class SkyRLEvaluateConfig(EvaluateConfig):
     held_out_data: str
     """Parquet of held-out tasks that the stage writes; also in common.paths."""
     batch_size: int
-    """Episodes played at the same time."""
+    """Number of episodes played at the same time."""
 
 
 def _place(model: str, root: Path) -> str:
@@ -97,5 +97,5 @@ def _place(model: str, root: Path) -> str:
 
 
 def _value(key: str, path: str) -> str | list[str]:
-    """`data.train_data` and `data.val_data` are lists of files."""
+    """Value of a path key; `data.train_data` and `data.val_data` are lists of files."""
     return [path] if key.startswith("data.") else path

@@ -1,4 +1,4 @@
-"""SkyRL-Gym's environment over an Episode: a turn's text in, messages out; the reward comes later (generator.py)."""
+"""SkyRL-Gym's environment interface for an Episode; the reward is added later (generator.py)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from xp.episode.tokens import ChatTokens
 
 RUNNING = "xp_play"
 CHAT = "xp_chat"
-"""Keys of the extras that the generator adds to a row's."""
+"""Keys of the extras that the generator adds to a row's extras."""
 
 
 class XpEnv(BaseTextEnv):  # type: ignore[misc]
-    """One episode; the Episode keeps its own turn limit, whatever SkyRL passes.
+    """One episode; the Episode applies its own turn limit, not SkyRL's.
 
     Args:
-        env_config: SkyRL-Gym's, unused.
+        env_config: SkyRL-Gym's configuration, unused.
         extras: the row's columns, with RUNNING and CHAT.
     """
 
@@ -29,7 +29,7 @@ class XpEnv(BaseTextEnv):  # type: ignore[misc]
         self._chat: ChatTokens = extras[CHAT]
 
     def step(self, action: str) -> BaseTextEnvStepOutput:
-        """Never raises for the environment's faults: SkyRL would lose the whole batch, and leave sessions open."""
+        """Runs a turn; never raises for the environment's faults, after which SkyRL would lose the whole batch."""
         reply = self._running.episode.step(action)
         is_done = reply.is_done or not self._running.hears(reply, self._chat)
         messages = [] if is_done else [dict(message) for message in reply.messages]
@@ -40,6 +40,6 @@ class XpEnv(BaseTextEnv):  # type: ignore[misc]
 
     @staticmethod
     def aggregate_metrics(metrics: list[dict[str, Any]]) -> dict[str, Any]:
-        """None: xp's metrics are computed from the episodes' results."""
+        """Returns no metrics, since xp's are computed from the episodes' results."""
         del metrics
         return {}

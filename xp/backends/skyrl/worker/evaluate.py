@@ -2,7 +2,7 @@
 
     python -m xp.backends.skyrl.worker.evaluate <config.json>
 
-Each model has a Ray of its own, so that the first one's engines are gone when the second one's start.
+Each model has a separate Ray, so that the first model's engines have ended when the second model's start.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from xp.worker.tasks import policy_chat
 
 
 def main(argv: Sequence[str]) -> None:
-    """Evaluate every model of the config and write evaluation.json."""
+    """Evaluates all models of the config and writes evaluation.json."""
     path = Path(argv[0]).absolute()
     config = config_of(path, SkyRLEvaluateConfig.from_json)
     prepare(config.common)

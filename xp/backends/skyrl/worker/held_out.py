@@ -1,4 +1,4 @@
-"""An evaluation on SkyRL's engines, without a trainer; it lives in a process of Ray's."""
+"""An evaluation on SkyRL's engines without a trainer, in a Ray process."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from xp.worker.played import record
 
 
 def evaluate_in_task(cfg: Any, config: SkyRLEvaluateConfig, name: str, stage: Path, root: Path) -> list[Played]:
-    """Ray's task: every held-out episode of one model.
+    """Task for Ray: plays all held-out episodes of one model.
 
     Args:
         cfg: SkyRLTrainConfig, whose policy is the model.
-        config: ours.
-        name: of the model within the evaluation.
-        stage: directory that holds `episode.json`.
+        config: xp's configuration.
+        name: name of the model within the evaluation.
+        stage: directory with `episode.json`.
         root: the outputs root.
     """
     os.chdir(root)
@@ -37,7 +37,7 @@ def evaluate_in_task(cfg: Any, config: SkyRLEvaluateConfig, name: str, stage: Pa
         Recorder(stage / "trajectories" / f"{name}.jsonl", mix, config.common.upload_as, held) as recorder,
     ):
         evaluation = XpEvaluation(cfg, config.common, mix, mask_truncated=False)
-        # SkyRL's client is made outside of an event loop: it runs one itself.
+        # SkyRL's client must be made outside an event loop, since it runs one itself.
         client = evaluation.get_inference_client()
         return asyncio.run(_play(evaluation, client, config, name, recorder))
 
@@ -46,7 +46,7 @@ class XpEvaluation(XpExperiment):
     """An experiment that does not train."""
 
     def get_train_dataset(self) -> None:
-        """None: there is no training."""
+        """Returns None, since there is no training."""
 
 
 async def _play(

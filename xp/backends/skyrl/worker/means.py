@@ -1,8 +1,8 @@
-"""The KL penalty and the entropy bonus in the mean that the policy loss has, over an optimizer update.
+"""Averages the KL penalty and the entropy bonus like the policy loss, over an optimizer update.
 
-SkyRL 0.3.0 (PolicyWorkerBase._forward_backward_micro) takes the penalty as a mean over episodes of their token means,
-void ones among them, and the bonus as a mean over micro-batches. Both go through its `masked_mean`, whose result it
-multiplies by a micro-batch's share of the episodes, and adds up.
+SkyRL 0.3.0 (PolicyWorkerBase._forward_backward_micro) averages the penalty over the token means of episodes, including
+void ones, and the bonus over micro-batches. Both use its `masked_mean`, whose result it multiplies by a micro-batch's
+share of the episodes, and adds up.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from skyrl.backends.skyrl_train.workers import worker
 
 @contextmanager
 def own_means(loss_mask: torch.Tensor, settings: Any, group: Any) -> Iterator[None]:
-    """Within, a policy worker's forward and backward pass is one of an update with these masks.
+    """Context manager for a policy worker's forward and backward passes of an update with these masks.
 
     Args:
-        loss_mask: of this rank's episodes, (episodes, tokens).
+        loss_mask: (episodes, tokens), for this rank's episodes.
         settings: SkyRL's AlgorithmConfig.
-        group: process group of the ranks that share the update.
+        group: process group of the update's ranks.
     """
     own = torch.stack([loss_mask.sum(), (loss_mask.sum(-1) > 0).sum()]).double()
     torch.distributed.all_reduce(own, group=group)

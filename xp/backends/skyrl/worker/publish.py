@@ -1,4 +1,4 @@
-"""Puts trained models where later stages and users find them, whole or not at all; others only while they are kept."""
+"""Publishes trained models for later stages and users, atomically; removes exports of deleted checkpoints."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from xp.worker.publish import publish
 
 
 def publish_model(save: Callable[[Path], None], target: Path) -> None:
-    """Publish what SkyRL saves, with whole weights.
+    """Publishes the model that SkyRL saves, with whole weights.
 
     Args:
-        save: writes a Hugging Face directory.
-        target: of the model.
+        save: function that writes a Hugging Face directory.
+        target: path of the model.
     """
 
     def save_whole(staged: Path) -> None:
@@ -26,11 +26,11 @@ def publish_model(save: Callable[[Path], None], target: Path) -> None:
 
 
 def prune_exports(exports: Path, checkpoints: Path) -> None:
-    """Remove Hugging Face models of checkpoints that SkyRL has deleted; it keeps these itself.
+    """Removes Hugging Face models of checkpoints that SkyRL has deleted, which SkyRL itself keeps.
 
     Args:
-        exports: holds one `global_step_<n>` for each model.
-        checkpoints: holds one `global_step_<n>` for each checkpoint that is left.
+        exports: directory with one `global_step_<n>` for each model.
+        checkpoints: directory with one `global_step_<n>` for each remaining checkpoint.
     """
     for export in exports.glob("global_step_*"):
         if not (checkpoints / export.name).exists():

@@ -1,7 +1,7 @@
-"""The task set as SkyRL's PromptDataset reads it: Parquet whose `prompt` is a list of messages, not a string of JSON.
+"""The task set for SkyRL's PromptDataset: Parquet whose `prompt` is a list of messages, not a JSON string.
 
-SkyRL drops rows by length without a word (`trainer.max_prompt_length`), so the limit is applied before this file is
-written and SkyRL's is rendered wide open. Columns beside `prompt` and `env_class` reach the environment as extras.
+SkyRL silently drops rows by length (`trainer.max_prompt_length`), so the limit is applied before this file is written
+and SkyRL's limit is very large. Columns other than `prompt` and `env_class` are the environment's extras.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from xp.atomic import replacing
 from xp.tasks.row import TaskRow
 
 ENV_CLASS = "xp"
-"""The name under which xp registers its environment with SkyRL-Gym."""
+"""Name of xp's environment in SkyRL-Gym."""
 
 
 def skyrl_row(row: TaskRow) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def skyrl_row(row: TaskRow) -> dict[str, Any]:
 
 
 def write_view(rows: Iterable[TaskRow], path: Path) -> int:
-    """Write the Parquet file, whole or not at all; gives back the number of rows."""
+    """Writes the Parquet file atomically; returns the number of rows."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -24,7 +24,7 @@ MIDDLEWARE = "xp.backends.skyrl.worker.guarded.EngineDoor"
 
 
 def main(argv: Sequence[str]) -> None:
-    """Train as the config file says; SkyRL goes on from the last complete checkpoint where there is one."""
+    """Runs the training of a config file; SkyRL resumes from the last complete checkpoint, if there is one."""
     path = Path(argv[0]).absolute()
     config = config_of(path, SkyRLTrainStageConfig.from_json)
     prepare(config.common)
@@ -41,7 +41,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 def prepare(common: SkyRLStageConfig) -> None:
-    """Before anything of SkyRL is imported."""
+    """Prepares the process; must be called before SkyRL is imported."""
     if not joins(is_rehearsal=common.rehearsal):
         own_ray.close_to_others()
     prepare_process()
@@ -53,7 +53,8 @@ def prepare(common: SkyRLStageConfig) -> None:
 
 
 def write_views(config: SkyRLTrainStageConfig, stage: Path, rows: Sequence[TaskRow]) -> None:
-    """Every prompt of the training, in xp's order: one epoch of SkyRL's; and of an evaluation while training."""
+    """Writes all prompts of the training in xp's order, one epoch for SkyRL, and those of an evaluation during
+    training."""
     common, sampling = config.common, config.common.sampling
     chat = policy_chat(common, config.start_model, stage)
     order = training_order(config, rows, chat, seed=sampling.seed, max_prompt_tokens=sampling.max_prompt_tokens)
@@ -64,7 +65,7 @@ def write_views(config: SkyRLTrainStageConfig, stage: Path, rows: Sequence[TaskR
 
 
 def native_config(common: SkyRLStageConfig, model: str, reference: str | None = None) -> Any:
-    """SkyRL's own configuration, parsed and checked by SkyRL; `reference` where a training follows."""
+    """SkyRL's own configuration, parsed and checked by SkyRL; `reference` only for a training."""
     from skyrl.train.config import SkyRLTrainConfig
     from skyrl.train.utils import validate_cfg
 
@@ -74,7 +75,7 @@ def native_config(common: SkyRLStageConfig, model: str, reference: str | None = 
     cfg = SkyRLTrainConfig.from_cli_overrides(common.native(model, Path.cwd(), reference))
     validate_cfg(cfg)
     if loopback.ONE_MACHINE in os.environ:
-        # The router of SkyRL's engines is no Python program; xp.security.loopback keeps the engines' own servers.
+        # The router of SkyRL's engines is not a Python program; xp.security.loopback binds the engines' own servers.
         engine = cfg.generator.inference_engine
         engine.router_init_kwargs |= {"host": loopback.HOST, "prometheus_host": loopback.HOST}
         if own_ray.engine_key() is not None:

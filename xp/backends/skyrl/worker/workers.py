@@ -1,9 +1,9 @@
-"""SkyRL's FSDP workers: tied embeddings stay tied, void episodes leave every mean, a warm-up begins above 0, and the
-reference speaks at the policy's temperature.
+"""SkyRL's FSDP workers with corrections: tied embeddings stay tied, void episodes are excluded from means, a warm-up
+begins above 0, and the reference uses the policy's temperature.
 
-FSDPStrategy._fsdp_init_model (skyrl 0.3.0, and main as of 2026-08) moves the model to the meta device, which gives the
-embedding and the head a parameter each. They drift apart in training, while inference engines and the exported model
-have one of them for both: the policy that writes is then not the policy that is trained.
+FSDPStrategy._fsdp_init_model (skyrl 0.3.0, and main as of 2026-08) moves the model to the meta device, which gives
+embedding and head separate parameters. They diverge in training, but inference engines and the exported model use one
+of them for both: the generating policy then differs from the trained one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from xp.worker.learning_rate import SCHEDULES, make_scheduler
 
 
 class TiedPolicyWorkerBase(FSDPPolicyWorkerBase):  # type: ignore[misc]
-    """Ties again what the model's configuration ties, before the parameters are sharded."""
+    """Policy worker that ties the embeddings again before the parameters are sharded."""
 
     def init_model(self, model_path: str, num_training_steps: int | None = None) -> None:
         with _tying(), own_schedule():
@@ -39,7 +39,7 @@ class TiedPolicyWorkerBase(FSDPPolicyWorkerBase):  # type: ignore[misc]
 
 
 class TemperedRefWorkerBase(FSDPRefWorkerBase):  # type: ignore[misc]
-    """SkyRL's takes the reference's log-probabilities at temperature 1, whatever the policy's are taken at."""
+    """Reference worker with the policy's temperature; SkyRL's uses temperature 1."""
 
     def init_model(self, model_path: str) -> None:
         super().init_model(model_path)
@@ -47,7 +47,7 @@ class TemperedRefWorkerBase(FSDPRefWorkerBase):  # type: ignore[misc]
 
 
 class WeighingCriticWorkerBase(FSDPCriticWorkerBase):  # type: ignore[misc]
-    """Its batches hold a weight for each token where SkyRL's hold a mask."""
+    """Critic worker whose batches have a weight for each token instead of SkyRL's mask."""
 
     def __init__(self, **parts: Any) -> None:
         super().__init__(**parts)
@@ -76,7 +76,7 @@ def _tying() -> Iterator[None]:
 
 @contextmanager
 def own_schedule() -> Iterator[None]:
-    """Puts xp's schedules in the place of transformers' get_scheduler, which FSDPStrategy calls."""
+    """Context manager: replaces transformers' get_scheduler, which FSDPStrategy calls, by xp's schedules."""
     theirs = fsdp_strategy.get_scheduler
 
     def get_scheduler(name: Any, optimizer: Any, num_warmup_steps: int, num_training_steps: int | None) -> Any:

@@ -1,6 +1,6 @@
 """Rows of SkyRL, one per field of the spec: SkyRLTrainConfig's keys, support, differences and refusals.
 
-Every knob that has meaning is written, whatever SkyRL's default; the keys are those of the pinned 0.3.0.
+Every field is written, even if SkyRL has the same default; the keys are those of the pinned 0.3.0.
 """
 
 from xp.backends.common_rows import COMMON

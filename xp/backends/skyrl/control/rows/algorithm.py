@@ -1,4 +1,4 @@
-"""The mathematics of an update."""
+"""Rows of the section `algorithm`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LOSS_REDUCTION = {
     LossAggregation.CONSTANT: "seq_mean_token_sum_norm",
 }
 MAX_SAMPLE_BATCHES = 30
-"""Batches that a step of dynamic sampling may draw before SkyRL stops the run: its own default."""
+"""Largest number of batches in a step of dynamic sampling, after which SkyRL stops the run: SkyRL's default."""
 
 
 def _policy_loss(spec: RunSpec) -> str:
@@ -25,7 +25,7 @@ def _policy_loss(spec: RunSpec) -> str:
 
 
 def _clip(spec: RunSpec) -> str:
-    """Both losses write their bounds as 1 - low and 1 + high."""
+    """Note on the bounds, which both losses write as 1 - low and 1 + high."""
     name = "cispo.cispo_eps_clip" if spec.algorithm.policy_loss is PolicyLoss.CISPO else "eps_clip"
     return f"{PLACE}.{name}"
 
@@ -43,7 +43,7 @@ def _loss_aggregation(spec: RunSpec) -> Keys:
 
 
 def _of_critic(name: str, key: str, note: str = "") -> Row:
-    """A number of the critic."""
+    """Row of a number of the critic."""
     return Row(
         f"algorithm.critic.{name}",
         lambda s: {} if s.algorithm.critic is None else {f"{PLACE}.{key}": getattr(s.algorithm.critic, name)},
@@ -108,7 +108,7 @@ ALGORITHM = (
         lambda s: {
             f"{PLACE}.dynamic_sampling.type": "filter" if s.algorithm.dynamic_sampling else None,
             f"{PLACE}.dynamic_sampling.max_sample_batches": MAX_SAMPLE_BATCHES,
-            # The view of the tasks is one epoch, as long as the training; resampled batches need more of it.
+            # The view of the tasks is one epoch, as long as the training; resampled batches need more epochs.
             "trainer.epochs": MAX_SAMPLE_BATCHES if s.algorithm.dynamic_sampling else 1,
         },
         note=lambda s: (

@@ -1,4 +1,4 @@
-"""Parallelism, engine, machines and paths."""
+"""Rows of the sections `backend`, `hardware` and others about machines."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _strategy(spec: RunSpec) -> str | None:
 
 
 def _context(spec: RunSpec) -> Keys:
-    """Megatron's context parallelism; under FSDP2, Ulysses."""
+    """Keys of Megatron's context parallelism, or of Ulysses under FSDP2."""
     ulysses = 1 if is_megatron(spec) else spec.backend.parallel.context
     keys: Keys = {f"trainer.{role}.sequence_parallel_size": ulysses for role in roles(spec)}
     return keys | megatron(spec, "context_parallel_size", spec.backend.parallel.context)
@@ -93,7 +93,7 @@ def _reference_note(spec: RunSpec) -> str:
 
 
 PARALLEL = (
-    # SkyRL packs sequences without padding for FlashAttention alone.
+    # SkyRL packs sequences without padding only for FlashAttention.
     Row(
         "backend.attention",
         lambda s: dict.fromkeys(
@@ -121,7 +121,7 @@ PARALLEL = (
         "backend.parallel.expert",
         lambda s: (
             megatron(s, "expert_model_parallel_size", s.backend.parallel.expert)
-            # An expert is not split: tensor parallelism is for the rest of the network.
+            # Experts are not split: tensor parallelism is for the rest of the network.
             | megatron(s, "expert_tensor_parallel_size", 1)
         ),
         receives=_sharded,
@@ -220,7 +220,7 @@ OF_ENGINE = (
 
 
 def _threads_of_calls(spec: RunSpec) -> int:
-    """Threads for the environments' calls: one for each session, since most of them wait."""
+    """Number of threads for the environments' calls: one per session, since most of them wait."""
     episodes = max(spec.training.prompts_per_step * spec.training.group_size, spec.evaluation.batch_size)
     return min(episodes, episode_config(spec).max_sessions())
 
@@ -245,7 +245,7 @@ PLACE = (
     Row(
         "env.max_turns",
         lambda s: {
-            # SkyRL knows one bound and overwrites the environment's with it; each Episode ends at its own.
+            # SkyRL has one bound and overwrites the environment's with it; each Episode ends at its own.
             "generator.max_turns": max(member.max_turns for member in s.env.members.values()),
             "environment.skyrl_gym.max_env_workers": _threads_of_calls(s),
         },
@@ -263,6 +263,6 @@ PLACE = (
     Row("outputs", native=("trainer.ckpt_path", "trainer.export_path", "trainer.log_path")),
     Row("tracking", native=("trainer.logger",)),
 )
-"""Fields outside the sections of the parity table that have native keys or are refused."""
+"""Fields outside the parity table's sections that have native keys or refusals."""
 
 BACKEND = (*PARALLEL, *OF_ENGINE, *PLACE)

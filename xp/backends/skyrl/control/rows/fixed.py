@@ -9,19 +9,19 @@ FIXED = Row(
     "",
     {
         "environment.env_class": ENV_CLASS,
-        # Metrics are xp's (metrics.jsonl): its own tracker takes the place of SkyRL's.
+        # xp writes the metrics (metrics.jsonl): its tracker replaces SkyRL's.
         "trainer.logger": "console",
         "trainer.enable_ray_gpu_monitor": False,
         "generator.inference_engine.enable_ray_prometheus_stats": False,
         "trainer.num_logger_eval_samples": -1,
         "trainer.num_logger_train_samples": -1,
-        # Trajectories are xp's record of episodes; nothing of them is printed or dumped a second time.
+        # xp records the trajectories; SkyRL must not print or dump them again.
         "trainer.print_example_interval": -1,
         "trainer.dump_data_batch": False,
         "trainer.dump_eval_results": False,
-        # Evaluation before and after training is a stage of its own.
+        # Evaluation before and after training is a separate stage.
         "trainer.eval_before_train": False,
-        # The view repeats the held-out tasks as often as they are played.
+        # The view repeats each held-out task for each of its samples.
         "generator.eval_n_samples_per_prompt": 1,
         "trainer.resume_mode": "latest",
         "data.dataloader.num_workers": 0,
@@ -33,13 +33,13 @@ FIXED = Row(
         # Old log-probabilities come from the same micro-batches as the update's, so that the first ratio is exactly 1.
         "trainer.recompute_old_logprobs_per_minibatch": True,
         "trainer.placement.colocate_policy_ref": True,
-        # Truncation is the Episode's word, not a missing end of turn; xp's generator masks such episodes itself.
+        # The Episode determines truncation, not a missing end of turn; xp's generator masks such episodes itself.
         "generator.apply_overlong_filtering": False,
         "generator.zero_reward_on_non_stop": False,
-        # A turn ends at the end-of-turn token; each turn is a message of its own.
+        # A turn ends at the end-of-turn token; each turn is a separate message.
         "generator.batched": False,
         "generator.use_conversation_multi_turn": True,
-        # The template's own end of turn comes with what the environment says, as after a turn that was cut.
+        # The template's own end of turn is part of the environment's reply, as after a truncated turn.
         "generator.append_eos_token_after_stop_str_in_multi_turn": False,
         "generator.step_wise_trajectories": False,
         # A custom template keeps only the last step's reward.
@@ -54,10 +54,10 @@ FIXED = Row(
                 "additional_kwargs": None,
             }.items()
         },
-        # The one engine that SkyRL has, also in the rehearsal, where xp's stand-in answers behind its interface.
+        # SkyRL's only engine, also in the rehearsal, where xp's stand-in implements its interface.
         "generator.inference_engine.backend": "vllm",
         "generator.inference_engine.run_engines_locally": True,
-        # vLLM's default is before temperature, and the trainer's log-probabilities are after it.
+        # vLLM's default is without the temperature, but the trainer's log-probabilities are with it.
         "generator.inference_engine.engine_init_kwargs.logprobs_mode": "processed_logprobs",
         "generator.inference_engine.weight_sync_backend": "nccl",
         "generator.inference_engine.pipeline_parallel_size": 1,

@@ -1,4 +1,4 @@
-"""The seed and the model."""
+"""Rows of `seed` and the section `model`."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ MODEL = (
         carried_by="xp.episode.tokens; earlier turns stay as written",
     ),
     Row("model.architecture", carried_by="the model's own config.json"),
-    # Rank 0 is off.
+    # Rank 0 disables LoRA.
     Row(
         "model.lora",
         lambda s: {f"{LORA}.rank": 0} if s.model.lora is None else {},

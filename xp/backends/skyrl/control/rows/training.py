@@ -1,4 +1,4 @@
-"""Sizes, rates and limits of training."""
+"""Rows of the section `training`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from xp.episode.finite import OnNonfinite
 from xp.spec import LrSchedule, RunSpec
 
 SCHEDULER = {
-    # Without warm-up updates it is constant from the start.
+    # Without warm-up updates, the rate is constant from the start.
     LrSchedule.CONSTANT: "constant_with_warmup",
     LrSchedule.LINEAR: "linear",
     LrSchedule.COSINE: "cosine",
@@ -34,7 +34,7 @@ CUT = "The engine's log-probabilities are those after the cut, the trainer's tho
 
 
 def _micro_batch(spec: RunSpec) -> Keys:
-    """Both passes alike; 1 where episodes are packed by tokens, since SkyRL checks a number that it does not use."""
+    """Keys for both passes; 1 if episodes are packed by tokens, since SkyRL checks the unused number."""
     size = spec.training.micro_batch_size if spec.training.max_tokens_per_micro_batch is None else 1
     return {"trainer.micro_train_batch_size_per_gpu": size, "trainer.micro_forward_batch_size_per_gpu": size}
 
@@ -54,7 +54,8 @@ def _other_schedule(spec: RunSpec) -> str | None:
 
 
 def _warmup_note(spec: RunSpec) -> str:
-    """Source: skyrl_train/distributed/megatron/optimizer.py, whose `init_lr` no key of SkyRL's sets."""
+    """Note on the warm-up. Source: skyrl_train/distributed/megatron/optimizer.py, whose `init_lr` has no key in
+    SkyRL."""
     return "Update k of a warm-up of N has (k-1)/N; elsewhere k/N." if is_megatron(spec) and _warms_up(spec) else ""
 
 
@@ -79,7 +80,7 @@ def _other_eps(spec: RunSpec) -> str | None:
 
 
 def _kl_note(spec: RunSpec) -> str:
-    """Under FSDP, xp.backends.skyrl.worker.means puts the penalty into the loss's own mean."""
+    """Note on the KL penalty; under FSDP, xp.backends.skyrl.worker.means averages it like the loss."""
     if spec.training.kl_coef == 0 or not is_megatron(spec):
         return ""
     return "The penalty is a mean over all episodes, void ones too, of their token means."
@@ -92,7 +93,7 @@ def _entropy_note(spec: RunSpec) -> str:
 
 
 def _fully_async(spec: RunSpec) -> Keys:
-    """SkyRL's fully asynchronous trainer: as many groups in flight as its rule allows."""
+    """Keys of SkyRL's fully asynchronous trainer, with the largest number of groups in flight."""
     ahead = spec.training.max_staleness
     keys: Keys = {"trainer.fully_async.enabled": ahead > 0}
     if not ahead:
@@ -106,7 +107,7 @@ def _fully_async(spec: RunSpec) -> Keys:
 
 
 def _not_ahead(spec: RunSpec) -> str | None:
-    """Returns why nothing can be sampled while updates are made; None if it can, or need not.
+    """Returns why sampling during updates is impossible; None if it is possible, or not needed.
 
     Source: skyrl 0.3.0, train/fully_async_trainer.py `FullyAsyncRayPPOTrainer.__init__`.
     """
@@ -180,7 +181,7 @@ RATES = (
         lambda s: optimizers(s, "weight_decay", s.training.weight_decay),
         note=lambda s: "Biases and norms decay too." if s.training.weight_decay > 0 and not is_megatron(s) else "",
     ),
-    # SkyRL has one list for both betas.
+    # SkyRL has one list for both of Adam's betas.
     Row(
         "training.adam_beta1",
         lambda s: optimizers(s, "adam_betas", [s.training.adam_beta1, s.training.adam_beta2]),
@@ -231,13 +232,13 @@ SAMPLING = (
     ),
     Row("training.stop", lambda s: sampled("stop", list(s.training.stop) or None)),
     Row("training.max_tokens_per_turn", lambda s: sampled("max_generate_length", s.training.max_tokens_per_turn)),
-    # xp leaves out long prompts itself, by the tokens that the model sees; SkyRL's own filter is wide open.
+    # xp excludes long prompts itself, by the model's tokens; SkyRL's own filter is disabled by a large limit.
     Row(
         "training.max_prompt_tokens",
         lambda s: {"trainer.max_prompt_length": longest_episode(s)},
         carried_by="xp.tasks.load, which leaves longer prompts out",
     ),
-    # SkyRL compares prompt and response together; within them, xp's generator keeps an episode to its response limit.
+    # SkyRL limits prompt and response together; xp's generator also limits the response alone.
     Row(
         "training.max_response_tokens",
         lambda s: {

@@ -1,6 +1,6 @@
-"""Stand-ins for what a machine without a GPU lacks, so that SkyRL's real training loop runs there.
+"""Replacements for parts that need a GPU, so that SkyRL's real training loop runs on a CPU.
 
-Loaded by `hardware=cpu` alone. Not real in a rehearsal: CUDA, NCCL (torch.distributed runs on gloo) and bfloat16;
-attention is sdpa. With backend.engine.name=vllm SkyRL's own servers of vLLM, router and client run, and weights come by
-gloo (gloo.py); with the default, engine.py stands in for all of them, and weights come by a file (weights.py).
+They are loaded only with `hardware=cpu`. A rehearsal has no CUDA, no NCCL (torch.distributed runs on gloo) and no
+bfloat16; attention is sdpa. With backend.engine.name=vllm, SkyRL's own vLLM servers, router and client run, and weights
+are sent over gloo (gloo.py); by default engine.py replaces all of them, and weights are sent by a file (weights.py).
 """

@@ -1,4 +1,4 @@
-"""Stands in for vLLM behind SkyRL's own inference interface: samples on the CPU with the weights just trained."""
+"""Replaces vLLM behind SkyRL's inference interface: samples on the CPU with the current weights."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from skyrl.backends.skyrl_train.inference_servers.base import InferenceEngineInt
 from xp.backends.skyrl.worker.rehearsal.sampler import SampledText, Sampler, SampleRequest
 
 QUIET_S = 0.004
-"""A batch is begun when no further request has come for so long."""
+"""Seconds without a further request after which a batch begins."""
 
 
 @dataclass
@@ -22,13 +22,13 @@ class _Waiting:
 
 
 class CpuEngine(InferenceEngineInterface):  # type: ignore[misc]
-    """Answers the requests that come together as one batch. A copy in another process has the file's name alone.
+    """Answers simultaneous requests as one batch. A copy in another process has only the file's path.
 
     Args:
-        model: directory of the model that training begins with.
-        weights: file in which SkyRL's workers leave the current weights (weights.py).
-        seed: of the sampling.
-        num_threads: of torch.
+        model: directory of the initial model.
+        weights: file with the current weights from SkyRL's workers (weights.py).
+        seed: seed of the sampling.
+        num_threads: number of torch's threads.
     """
 
     def __init__(self, model: str, weights: Path, seed: int, num_threads: int) -> None:
@@ -40,7 +40,7 @@ class CpuEngine(InferenceEngineInterface):  # type: ignore[misc]
         self._worker: asyncio.Task[None] | None = None
         self.weight_version = 0
         self._turn = asyncio.Lock()
-        """Held while a batch is written, or weights change."""
+        """Lock held while a batch is generated, or weights change."""
 
     def __reduce__(self) -> Any:
         return CpuEngine, self._arguments
@@ -50,7 +50,7 @@ class CpuEngine(InferenceEngineInterface):  # type: ignore[misc]
         return self._model
 
     async def generate(self, input_batch: Any, model: str | None = None) -> Any:
-        """One request or several, in SkyRL's form."""
+        """Answers one or several requests, in SkyRL's format."""
         del model
         parameters = input_batch["sampling_params"]
         requests = [
@@ -77,15 +77,15 @@ class CpuEngine(InferenceEngineInterface):  # type: ignore[misc]
         }
 
     async def wake_up(self, *_: Any, **__: Any) -> None:
-        """Take up the weights, which SkyRL has sent by now; the first time they are the model's own."""
+        """Loads the weights that SkyRL has sent; the first time they are the initial model's."""
         await asyncio.to_thread(self._load)
 
     async def pause_generation(self) -> None:
-        """Let the batch that is being written end, and begin none; requests wait."""
+        """Waits for the current batch, and begins no other; requests wait."""
         await self._turn.acquire()
 
     async def resume_generation(self) -> None:
-        """Take up the weights that SkyRL has sent meanwhile."""
+        """Loads the weights that SkyRL has sent meanwhile, and resumes."""
         await asyncio.to_thread(self._load)
         self._turn.release()
 

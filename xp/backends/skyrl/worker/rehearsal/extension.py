@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xp.backends.skyrl.worker import process
 
-# vLLM starts its workers itself: Ray, which prepares all other processes, does not know them.
+# vLLM starts its workers itself, so Ray does not prepare them like all other processes.
 process.prepare_process()
 
 from skyrl.backends.skyrl_train.inference_servers.new_inference_worker_wrap import NewInferenceWorkerWrap  # noqa: E402
@@ -15,4 +15,4 @@ __all__ = ["SkyRLExtension", "gloo_transfer"]
 
 
 class SkyRLExtension(NewInferenceWorkerWrap):  # type: ignore[misc]
-    """SkyRL's own extension, in a process that was prepared for it."""
+    """SkyRL's own extension, in a prepared process."""

@@ -1,4 +1,4 @@
-"""SkyRL's transfer of weights to the real vLLM over gloo, in the place of CUDA IPC and NCCL, which want GPUs."""
+"""Sends weights from SkyRL to the real vLLM over gloo, instead of CUDA IPC and NCCL, which need GPUs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from xp.security.loopback import HOST, free_port
 
 @dataclass
 class GlooInfo(WeightSyncInitInfo):  # type: ignore[misc]
-    """Address at which the first policy worker and the workers of all engines meet."""
+    """Address of the process group of the first policy worker and the workers of all engines."""
 
     port: int
     world_size: int
@@ -27,23 +27,23 @@ class GlooInfo(WeightSyncInitInfo):  # type: ignore[misc]
     """Rank of an engine's first worker."""
 
     def for_servers(self, world_size_per_server: int, num_servers: int, dp_size: int = 1) -> list[GlooInfo]:
-        """Returns one for each server; SkyRL calls it."""
+        """Returns one info for each server; called by SkyRL."""
         return [
             replace(self, offset=self.offset + number // dp_size * world_size_per_server)
             for number in range(num_servers)
         ]
 
     def to_api_payload(self) -> dict[str, Any]:
-        """Returns what the server's half takes (xp.worker.gloo_transfer.Meeting)."""
+        """Returns the fields of the receiver's xp.worker.gloo_transfer.Meeting."""
         return {"host": HOST, "port": self.port, "world_size": self.world_size, "offset": self.offset}
 
 
 class GlooSender(WeightTransferSender):  # type: ignore[misc]
-    """Announces a whole model and sends it; every rank takes part in gathering, the first one sends.
+    """Announces and sends a whole model; all ranks gather, the first rank sends.
 
     Args:
-        group: of the first rank; None in the others.
-        client: SkyRL's own of its inference servers.
+        group: process group; None except in the first rank.
+        client: SkyRL's client of its inference servers.
     """
 
     def __init__(self, group: Any, client: Any) -> None:
@@ -81,7 +81,7 @@ class GlooSender(WeightTransferSender):  # type: ignore[misc]
 
 
 class GlooTransferStrategy(WeightTransferStrategy):  # type: ignore[misc]
-    """SkyRL's seam for ways of transfer."""
+    """Implementation of SkyRL's interface for weight transfer."""
 
     @staticmethod
     def create_init_info(ie_cfg: Any, inference_world_size: int | None = None) -> GlooInfo:

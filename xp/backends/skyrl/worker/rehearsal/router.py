@@ -1,4 +1,4 @@
-"""SkyRL's router process: Python starts it with `spawn`, so it must be prepared as Ray's workers are."""
+"""SkyRL's router process: Python starts it with `spawn`, so it must be prepared like Ray's workers."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 forked: Callable[..., None] | None = None
-"""SkyRL's own function, in a process that was forked from the one that replaced it."""
+"""SkyRL's own function, in a process forked from the one that replaced the function."""
 
 
 def run_router(router_args: Any, log_file: str | None) -> None:
-    """Prepares the process, then runs SkyRL's own function."""
+    """Prepares the process, then calls SkyRL's own function."""
     from xp.backends.skyrl.worker import process
 
     process.prepare_process()

@@ -12,40 +12,40 @@ import torch
 
 @dataclass(frozen=True)
 class SampleRequest:
-    """One turn that is wanted."""
+    """Request for one turn."""
 
     ids: list[int]
     max_tokens: int
     temperature: float
-    """0: greedy."""
+    """Sampling temperature; 0: greedy."""
     top_p: float
     top_k: int
-    """-1: off."""
+    """Number of likeliest tokens; -1: off."""
     end_ids: tuple[int, ...]
     """Tokens that end the turn."""
     stop: tuple[str, ...] = ()
-    """Texts that end a turn; they stay in it."""
+    """Strings that end a turn; they stay in it."""
 
 
 @dataclass
 class SampledText:
-    """One turn, with the token that ends it where it has one."""
+    """One turn, with the token that ends it if there is one."""
 
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
-    """Under the temperature, before top-p and top-k."""
+    """Log-probabilities with the temperature, before top-p and top-k."""
     is_ended: bool = False
     text: str = ""
-    """Without special tokens, as vLLM gives it."""
+    """Text without special tokens, as from vLLM."""
 
 
 class Sampler:
     """A model and its tokenizer.
 
     Args:
-        directory: of the model.
-        seed: of the sampling.
-        num_threads: of torch.
+        directory: directory of the model.
+        seed: seed of the sampling.
+        num_threads: number of torch's threads.
     """
 
     def __init__(self, directory: str, seed: int, num_threads: int) -> None:
@@ -57,7 +57,7 @@ class Sampler:
         self._generator = torch.Generator().manual_seed(seed)
 
     def take(self, weights: Path) -> None:
-        """Replace the weights by those of a safetensors file; raises RuntimeError where it holds other ones."""
+        """Replaces the weights by those of a safetensors file; raises RuntimeError if the names differ."""
         from safetensors.torch import load_file
 
         missing, unexpected = self._model.load_state_dict(load_file(weights), strict=False)
@@ -66,7 +66,7 @@ class Sampler:
             raise RuntimeError(f"{weights} is not of this model: {missing=}, {unexpected=}")
 
     def write(self, requests: Sequence[SampleRequest]) -> list[SampledText]:
-        """One turn for each request."""
+        """Generates one turn for each request."""
         with torch.inference_mode():
             return self._write(requests)
 
@@ -98,7 +98,7 @@ class Sampler:
                     open_rows.discard(row)
             if not open_rows:
                 break
-            # Rows that are done go on unread.
+            # Finished rows continue, but their tokens are ignored.
             ids = torch.tensor(tokens)[:, None]
             attended = torch.cat([attended, attended.new_ones(len(requests), 1)], 1)
             positions = positions[:, -1:] + 1
@@ -107,7 +107,7 @@ class Sampler:
         return written
 
     def _holds(self, ids: Sequence[int], texts: Sequence[str]) -> bool:
-        """Returns whether the end of what was written holds one of these texts."""
+        """Returns whether the last tokens contain one of these texts."""
         longest = max((len(text.encode()) for text in texts), default=0)
         return bool(texts) and any(text in self._tokenizer.decode(ids[-longest - 1 :]) for text in texts)
 
@@ -123,7 +123,7 @@ class Sampler:
 
 
 def _truncated(logprobs: Any, requests: Sequence[SampleRequest]) -> Any:
-    """Minus infinity outside of each row's top k and nucleus."""
+    """Log-probabilities with minus infinity outside each row's top k and nucleus."""
     if all(request.top_k <= 0 and request.top_p >= 1 for request in requests):
         return logprobs
     ordered, index = logprobs.sort(-1, descending=True)
@@ -135,7 +135,7 @@ def _truncated(logprobs: Any, requests: Sequence[SampleRequest]) -> Any:
 
 
 def _padded(sequences: Sequence[Sequence[int]], pad_id: int) -> tuple[Any, Any]:
-    """Token ids, padded on the left, and which of them are real."""
+    """Token ids, padded on the left, and the mask of real tokens."""
     longest = max(map(len, sequences))
     ids = torch.full((len(sequences), longest), pad_id)
     attended = torch.zeros(len(sequences), longest, dtype=torch.long)

@@ -1,4 +1,4 @@
-"""SkyRL's own vLLM servers on a CPU: an argument that SkyRL 0.3.0 does not give to vLLM 0.28; the router's process."""
+"""SkyRL's own vLLM servers on a CPU: adds an argument that SkyRL 0.3.0 does not pass to vLLM 0.28; router process."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from skyrl.backends.skyrl_train.inference_servers.vllm_server_actor import VLLMS
 
 from xp.backends.skyrl.worker.rehearsal import router
 
-# An argument without a default since vLLM 0.24; SkyRL 0.3.0 is made for 0.23.
+# The argument has no default since vLLM 0.24; SkyRL 0.3.0 is for 0.23.
 vllm_server_actor.create_server_socket = partial(vllm_server_actor.create_server_socket, reuse_port=False)
 
 
 class CpuServerActor(VLLMServerActor):  # type: ignore[misc]
-    """SkyRL's actor. Ray imports this module with it, which changes the function above in the actor's process."""
+    """SkyRL's actor; with it Ray imports this module, which changes the function above in the actor's process."""
 
 
 def use() -> None:

@@ -1,4 +1,4 @@
-"""CUDA's part of torch, played by the CPU: called in each process of a rehearsal before SkyRL is imported."""
+"""Replaces CUDA's part of torch by the CPU, in each process of a rehearsal before SkyRL is imported."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from xp.backends.skyrl.worker import process
 
 REAL_ENGINE = "XP_SKYRL_ENGINE"
-"""Variable: not empty where SkyRL's own servers of vLLM write, and no stand-in."""
+"""Variable that is not empty if SkyRL's own vLLM servers generate, without a replacement."""
 SILENT = (
     "empty_cache",
     "synchronize",
@@ -22,7 +22,8 @@ SILENT = (
 
 
 def prepare_process() -> None:
-    """Does the work of process.prepare_process and installs the stand-ins. Ray's workers import it by name."""
+    """Prepares the process like process.prepare_process and installs the replacements; Ray's workers import it by
+    name."""
     process.prepare_process()
     import torch
 
@@ -59,7 +60,7 @@ def _on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _distributed(torch: Any) -> None:
-    """SkyRL asks for `cpu:gloo,cuda:nccl` and for meshes of CUDA devices."""
+    """Replaces `cpu:gloo,cuda:nccl`, and meshes of CUDA devices, which SkyRL requests."""
     import torch.distributed as dist
     from torch.distributed import device_mesh
 
@@ -89,12 +90,12 @@ def _weight_transfer() -> None:
     from xp.backends.skyrl.worker.rehearsal.gloo import GlooTransferStrategy
 
     weight_sync.get_transfer_strategy_cls = lambda **_: GlooTransferStrategy
-    # As xp.worker.gloo_transfer registers it with vLLM, which nobody else here imports.
+    # xp.worker.gloo_transfer registers it with vLLM, which is not imported elsewhere here.
     utils.get_transfer_strategy = lambda *_: "gloo"
 
 
 def _peers() -> None:
-    """SkyRL looks for a node with two GPUs, to ask whether they reach each other's memory."""
+    """Replaces SkyRL's check of peer access, which needs a node with two GPUs."""
     import skyrl.train.utils.utils as utils
 
     utils.peer_access_supported = lambda max_num_gpus_per_node: False  # noqa: ARG005

@@ -1,4 +1,4 @@
-"""Stands in for the transfer of weights over CUDA IPC or NCCL: from SkyRL's policy workers to the engine by a file."""
+"""Sends weights from SkyRL's policy workers to the engine by a file, instead of CUDA IPC or NCCL."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from xp.atomic import replacing
 
 @dataclass
 class FileInfo(WeightSyncInitInfo):  # type: ignore[misc]
-    """Nothing but what SkyRL asks for."""
+    """Info with SkyRL's required fields only."""
 
 
 class FileSender(WeightTransferSender):  # type: ignore[misc]
-    """Writes what SkyRL extracts; every rank takes part in gathering, the first one writes.
+    """Writes the weights that SkyRL extracts; all ranks gather, the first rank writes.
 
     Args:
-        path: of the file.
+        path: path of the file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -47,11 +47,11 @@ class FileSender(WeightTransferSender):  # type: ignore[misc]
                 save_file(weights, part)
 
     def teardown(self) -> None:
-        """Nothing is held."""
+        """Does nothing: there are no resources."""
 
 
 class FileTransfer(WeightTransferStrategy):  # type: ignore[misc]
-    """SkyRL's seam for ways of transfer."""
+    """Implementation of SkyRL's interface for weight transfer."""
 
     @staticmethod
     def create_init_info(ie_cfg: Any, inference_world_size: int | None = None) -> FileInfo:
