@@ -11,9 +11,27 @@ from typing import Final
 from xp.worker.nodes import free_port
 
 GUARD: Final = Path(__file__).parent / "guard.py"
-START_RAY: Final = "import signal; from ray.scripts.scripts import cli; cli(standalone_mode=False); signal.pause()"
+START_RAY: Final = """
+import signal, time
+from ray._private import services
+from ray.scripts.scripts import cli
+
+def patient(*words, ask=services.get_node, **named):
+    end = time.monotonic() + 300
+    while True:
+        try:
+            return ask(*words, **named)
+        except RuntimeError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.5)
+
+services.get_node = patient
+cli(standalone_mode=False)
+signal.pause()
+"""
 """`ray ...` for `python -c`. Not `--block`, which ends everything when one process of Ray's ends, also Ray Client's
-server, which a busy machine fails."""
+server, which a busy machine fails. Ray asks for its own node for 30 s, a constant in its code: here for 5 minutes."""
 RAY_PATIENCE: Final = {
     "RAY_NUM_REDIS_GET_RETRIES": "150",
     "RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT": "300",
