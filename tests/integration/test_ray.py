@@ -147,7 +147,7 @@ class Seen:
             paths = [path for path in head._directory.rglob("*") if path.is_file() and path.name != "token"]
             self.files = b"\n".join(path.read_bytes() for path in paths).decode(errors="replace")
             with pytest.raises(urllib.error.HTTPError, match="401"):
-                urllib.request.urlopen(f"{head.address}/api/jobs/", timeout=10)  # without the token
+                urllib.request.urlopen(f"{head.address}/api/jobs/", timeout=60)  # without the token
         except BaseException as error:
             self.fault = error
         (outputs / "go").touch()

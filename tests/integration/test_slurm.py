@@ -17,7 +17,7 @@ import pytest
 from tests.detaching import DetachingContract
 from tests.launching import eventually, forms, launcher_spec, plan, stage
 from xp.errors import ExitCode, XpError
-from xp.job import Resources, Stage
+from xp.job import Resources, Runtime, Stage
 from xp.launchers.base import Context, Launcher
 from xp.launchers.slurm import SlurmLauncher, assumed_code
 from xp.runs.supervise import dispatch
@@ -95,7 +95,7 @@ open("result", "w").write("done")
         target=lambda: codes.append(dispatch(one.by(spec), launcher, outputs, echo=lambda _: None).status)  # type: ignore[arg-type]
     )
     runner.start()
-    eventually(lambda: (outputs / "begun").exists(), 30)
+    eventually(lambda: (outputs / "begun").exists(), 150)
     native_id = json.loads((outputs / "runs/run/attempt_1/train/submitted.json").read_text())[0]["native_id"]
     subprocess.run(["scontrol", "requeue", native_id], check=True)  # as preemption does
     runner.join(150)
@@ -151,12 +151,12 @@ def test_a_second_submission_that_slipped_through_leaves_the_stage_alone(tmp_pat
     launcher = SlurmLauncher(launcher_spec("slurm"), context.outputs)
     first = launcher.submit(once, context)
     script = context.outputs / "runs/run/attempt_1/once/job.sh"
-    eventually(lambda: script.with_name("claim.json").exists(), 30)
+    eventually(lambda: script.with_name("claim.json").exists(), 150)
     other = subprocess.run(
         ["sbatch", "--parsable", f"--output={tmp_path}/other.out", script], capture_output=True, text=True
     )
     assert launcher.wait(first, lambda _: None) == 0
-    eventually(lambda: assumed_code(other.stdout.strip()) is not None, 30)
+    eventually(lambda: assumed_code(other.stdout.strip()) is not None, 150)
     assert assumed_code(other.stdout.strip()) == ExitCode.RUN_DIR
     assert "leaves it alone" in (tmp_path / "other.out").read_text()
     assert (context.outputs / "count").read_text() == "x"
@@ -213,3 +213,11 @@ raise RuntimeError("cannot log in with " + key)
             assert form not in text
     assert not (outputs / "pwned").exists()
     assert not list((tmp_path / "home/.xp/secrets").rglob("*"))
+
+
+def test_pyxis_is_refused_where_slurm_has_none(tmp_path: Path) -> None:
+    spec = launcher_spec("slurm", container="pyxis")
+    one = stage("train", "pass")
+    contained = Stage("train", replace(one.job, runtime=Runtime(image="a/b:1")))
+    with pytest.raises(XpError, match="this Slurm has no pyxis"):
+        SlurmLauncher(spec, tmp_path / "outputs").check([contained], LauncherSuite.make_context(tmp_path))

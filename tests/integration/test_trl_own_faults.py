@@ -118,13 +118,9 @@ def test_no_session_outlives_its_episode() -> None:
 
 def test_the_calls_of_a_turn_are_in_flight_together() -> None:
     with mix_of() as mix:
-        rows = [row("awkward", "train", n) for n in range(8)]
-        played(mix, rows, "warm up")
-        began = time.monotonic()
-        played(mix, rows, call("rest"), "rested")
-        took = time.monotonic() - began
-    # One after another they take 2.6 s.
-    assert took < 2.0
+        rollouts = played(mix, [row("awkward", "train", n) for n in range(8)], call("meet"), "met")
+    # Each of the eight waits for the others.
+    assert [rollout.outcome.step_rewards for rollout in rollouts] == [(1.0,)] * 8
 
 
 def test_evaluation_opens_tasks_of_the_split_that_it_was_asked_for() -> None:

@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from tests.launching import eventually, launcher_spec, plan, stage
+from tests.nodes.conftest import PATIENCE_S
 from xp.errors import XpError
 from xp.job import Resources, Runtime, Stage
 from xp.launchers.slurm import SlurmLauncher
@@ -48,7 +49,7 @@ else:
 WAIT = """
 import os, time
 open("ready", "w").write(os.environ["RAY_ADDRESS"])
-time.sleep(600)
+time.sleep(10000)
 """
 
 
@@ -96,7 +97,7 @@ def test_a_program_has_a_ray_of_all_its_nodes_and_nothing_of_it_stays(tmp_path: 
     assert "tasks ['10.77.0.1', '10.77.0.2']" in log.read_text()
     written = [path.read_bytes() for path in (tmp_path / "outputs").rglob("*") if path.is_file()]
     assert not any(b"XPCANARY of a cluster" in text for text in written)
-    eventually(lambda: not of_job(home), 60)
+    eventually(lambda: not of_job(home), PATIENCE_S)
     assert not [path for path in home.rglob("*") if path.is_file() and "secrets" in path.parts]
 
 
@@ -112,11 +113,11 @@ def test_a_stranger_is_refused_and_a_killed_main_node_leaves_no_ray_on_the_other
 
     running = threading.Thread(target=run)
     running.start()
-    eventually(lambda: (outputs / "ready").exists(), 200)
+    eventually(lambda: (outputs / "ready").exists(), PATIENCE_S)
     address = (outputs / "ready").read_text()
     environ = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     asking = ["nsenter", "--net=/run/netns/xp2", sys.executable, "-c", STRANGER, address]
-    said = subprocess.run(asking, env=environ, capture_output=True, text=True, timeout=120)
+    said = subprocess.run(asking, env=environ, capture_output=True, text=True, timeout=PATIENCE_S)
     assert "refused" in said.stdout, said.stdout + said.stderr
     assert of_job(home)
     members = [
@@ -127,6 +128,6 @@ def test_a_stranger_is_refused_and_a_killed_main_node_leaves_no_ray_on_the_other
     assert members
     for one in members:
         one.send_signal(signal.SIGKILL)
-    running.join(120)
+    running.join(PATIENCE_S)
     assert codes
-    eventually(lambda: not of_job(home), 60)
+    eventually(lambda: not of_job(home), PATIENCE_S)

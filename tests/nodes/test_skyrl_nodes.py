@@ -34,18 +34,16 @@ def trained(outputs: Path) -> None:
     assert max(step.get("step", 0) for step in steps) == 2
 
 
-@pytest.mark.timeout(900)
 def test_the_embedded_default_on_a_ray_of_the_batch_jobs_nodes(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
-    xp(tmp_path / "outputs", "launcher=slurm", *SKYRL, environ={"HOME": str(home)}, timeout_s=880)
+    xp(tmp_path / "outputs", "launcher=slurm", *SKYRL, environ={"HOME": str(home)})
     trained(tmp_path / "outputs")
     assert not list((home / ".xp/secrets").rglob("*.token"))
     assert not of_job(home)
 
 
-@pytest.mark.timeout(900)
 def test_the_embedded_default_on_two_nodes_of_ray(tmp_path: Path, cluster: RayNodes) -> None:
     words = ("launcher=ray", f"launcher.address={cluster.address}", *SKYRL)
-    xp(tmp_path / "outputs", *words, environ=cluster.environ, timeout_s=880)
+    xp(tmp_path / "outputs", *words, environ=cluster.environ)
     trained(tmp_path / "outputs")

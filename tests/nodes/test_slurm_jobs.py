@@ -16,9 +16,8 @@ from pathlib import Path
 import pytest
 
 from tests.launching import eventually, launcher_spec, plan, stage
-from tests.nodes.conftest import QUICK, SMALL, xp
-from xp.errors import XpError
-from xp.job import Resources, Runtime, Stage
+from tests.nodes.conftest import PATIENCE_S, QUICK, SMALL, xp
+from xp.job import Resources, Stage
 from xp.launchers.slurm import SlurmLauncher
 from xp.runs.supervise import dispatch
 from xp.testing.launcher import LauncherSuite
@@ -30,16 +29,15 @@ def runs(*words: str) -> str:
     return subprocess.run([sys.executable, "-m", "xp", "runs", *words], capture_output=True, text=True).stdout
 
 
-@pytest.mark.timeout(800)
 def test_a_sweep_is_one_array_whose_tasks_run_one_at_a_time(tmp_path: Path) -> None:
     outputs = tmp_path / "outputs"
     small = ("hardware.num_cpus=1", "hardware.memory_gb=3", "training.num_steps=1", "env.held_out.num_tasks=16")
-    said = xp(outputs, "-m", *SWEEP, *small, "seed=1,2", timeout_s=200)
+    said = xp(outputs, "-m", *SWEEP, *small, "seed=1,2")
     jobs = {*re.findall(r"submitted as slurm job (\d+_\d+)", said)}
     (array,) = {job.partition("_")[0] for job in jobs}
     assert jobs == {f"{array}_0", f"{array}_1"}
     found = sorted((outputs / "runs").iterdir())
-    eventually(lambda: all((run / "attempt_1/evaluate/result.json").exists() for run in found), 550)
+    eventually(lambda: all((run / "attempt_1/evaluate/result.json").exists() for run in found), PATIENCE_S)
     spans = []
     for run in found:
         runs("show", run.name, f"outputs={outputs}")
@@ -55,10 +53,12 @@ def test_a_node_that_fails_ends_the_other_and_gives_the_exit_code(tmp_path: Path
     code = """
 import os, sys, time
 if os.environ["XP_NODE"] == "1":
+    while not os.path.exists("node_0_waits"): time.sleep(0.05)
     print("node 1 fails", flush=True)
     sys.exit(21)
 print("node 0 waits at", os.environ["XP_MAIN_NODE"], flush=True)
-time.sleep(600)
+open("node_0_waits", "w").close()
+time.sleep(10000)
 """
     spec = launcher_spec("slurm", grace_s=1.0)
     launcher = SlurmLauncher(spec, tmp_path / "outputs")
@@ -72,63 +72,6 @@ time.sleep(600)
     assert "node 0 waits at 10.77.0.1:" in "".join(screen)
 
 
-APPTAINER = """#!/bin/bash
-# Stands in for apptainer, which is not to be had here: reads its words, and runs the program in the place of the image.
-[ "$1" = exec ] || exit 9
-shift
-while :; do case "$1" in --nv | --no-home) shift ;; --bind | --pwd) shift 2 ;; *) break ;; esac; done
-image=$1; shift; [ "$1" = python3 ] || exit 9; shift
-echo "in $image"; export IN_IMAGE=1; exec {python} "$@"
-"""
-
-
-@pytest.mark.parametrize("nodes", [1, 2])
-def test_a_stage_with_an_image_is_started_by_apptainers_words(
-    nodes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program = tmp_path / "bin/apptainer"
-    program.parent.mkdir()
-    program.write_text(APPTAINER.format(python=sys.executable))
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
-    monkeypatch.setenv("MY_KEY", "XPCANARY in a container")
-    code = """
-import os
-assert os.environ["KEY"] == "XPCANARY " + "in a container"
-assert os.environ["CHECKOUT"] == "/root/checkout"
-print("program", os.environ.get("IN_IMAGE"), os.environ["KEY"])
-"""
-    runtime = Runtime(image="/images/trl.sif", image_checkouts={"CHECKOUT": "/root/checkout"}, project="CHECKOUT")
-    monkeypatch.setenv("XP_PASS_ENV", "IN_IMAGE,CHECKOUT")
-    job = replace(
-        stage("train", code, secrets={"KEY": "MY_KEY"}).job,
-        resources=Resources("cpu", 0, nodes, 1, 1.0),
-        runtime=replace(runtime, project=None),
-    )
-    spec = launcher_spec("slurm", grace_s=1.0, container="apptainer")
-    one = plan(
-        Stage("train", job), Stage("after", stage("after", "import os; assert 'IN_IMAGE' not in os.environ").job)
-    )
-    record = dispatch(
-        one.by(spec), SlurmLauncher(spec, tmp_path / "outputs"), tmp_path / "outputs", echo=lambda _: None
-    )  # type: ignore[arg-type]
-    assert record.status == "succeeded"
-    (log,) = (tmp_path / "outputs").glob("runs/*/attempt_1/train/log.txt")
-    text = log.read_text()
-    assert text.count("in /images/trl.sif\n") == nodes
-    assert text.count("program 1") == nodes
-    assert "XPCANARY" not in text
-
-
-def test_pyxis_is_refused_where_slurm_has_none(tmp_path: Path) -> None:
-    spec = launcher_spec("slurm", container="pyxis")
-    one = stage("train", "pass")
-    contained = Stage("train", replace(one.job, runtime=Runtime(image="a/b:1")))
-    with pytest.raises(XpError, match="this Slurm has no pyxis"):
-        SlurmLauncher(spec, tmp_path / "outputs").check([contained], LauncherSuite.make_context(tmp_path))
-
-
-@pytest.mark.timeout(600)  # Slurm waits two minutes before it starts a requeued job
 def test_the_programs_of_all_nodes_are_told_of_a_time_limit_and_run_again(tmp_path: Path) -> None:
     code = """
 import os, signal, sys, time
@@ -147,7 +90,7 @@ print("node", node, "goes on", flush=True)
     job = replace(stage("train", code).job, resources=Resources("cpu", 0, 2, 1, 1.0))
     context = LauncherSuite.make_context(tmp_path)
     launch = launcher.submit(Stage("train", job), context)
-    eventually(lambda: (outputs / "up_0_0").exists() and (outputs / "up_1_0").exists(), 60)
+    eventually(lambda: (outputs / "up_0_0").exists() and (outputs / "up_1_0").exists(), PATIENCE_S)
     subprocess.run(
         ["scancel", "--batch", "--signal=USR1", launch.native_id], check=True
     )  # as a minute before the limit
@@ -159,19 +102,18 @@ print("node", node, "goes on", flush=True)
     assert "node 1 goes on" in log
 
 
-@pytest.mark.timeout(900)
 def test_a_training_on_two_nodes_that_is_requeued_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     outputs, codes = tmp_path / "outputs", []
     words = ("launcher=slurm", *SMALL, *QUICK, "training.num_steps=8", "training.checkpoint_every=1")
     argv = [sys.executable, "-m", "xp", f"outputs={outputs}", *words]
     running = threading.Thread(target=lambda: codes.append(subprocess.run(argv, env={**os.environ}).returncode))
     running.start()
-    eventually(lambda: list(outputs.glob("runs/*/checkpoints/checkpoint-*/trainer_state.json")), 400)
+    eventually(lambda: list(outputs.glob("runs/*/checkpoints/checkpoint-*/trainer_state.json")), PATIENCE_S)
     (submitted,) = outputs.glob("runs/*/attempt_1/train/submitted.json")
     native_id = json.loads(submitted.read_text())[0]["native_id"]
     time.sleep(3)
     subprocess.run(["scontrol", "requeue", native_id], check=True)
-    running.join(700)
+    running.join(PATIENCE_S)
     assert codes == [0]
     log = submitted.with_name("log.txt").read_text()
     assert "going on from" in log

@@ -26,13 +26,11 @@ def trained_on_two_nodes(outputs: Path) -> None:
     assert (attempt / "evaluate/evaluation.json").exists()
 
 
-@pytest.mark.timeout(600)
 def test_the_embedded_default_on_two_nodes_of_slurm(tmp_path: Path) -> None:
     xp(tmp_path / "outputs", "launcher=slurm", *SMALL, *QUICK)
     trained_on_two_nodes(tmp_path / "outputs")
 
 
-@pytest.mark.timeout(700)
 def test_the_embedded_default_on_two_nodes_of_ray(tmp_path: Path, cluster: RayNodes) -> None:
     words = ("launcher=ray", f"launcher.address={cluster.address}", *SMALL, *QUICK)
     xp(tmp_path / "outputs", *words, environ=cluster.environ)

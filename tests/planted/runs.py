@@ -144,7 +144,9 @@ RUNS = {
     "slow_tools": _broken(
         "waiting", "interviews take long", "flat learned", "env.serve=faults:Slow", "training.num_steps=8"
     ),
-    "good_default": Planted("the embedded default, seed 1, 36 steps", ("seed=1",), frozenset({"learned"})),
+    "good_default": Planted(
+        "the embedded default, seed 1, 36 steps", ("seed=1", "training.num_steps=36"), frozenset({"learned"})
+    ),
     "good_short": Planted(
         "the embedded default, stopped after 14 steps",
         ("training.num_steps=14", "env.held_out.num_tasks=128"),

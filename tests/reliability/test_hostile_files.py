@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
+import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,9 @@ import pytest
 
 from xp.__main__ import main
 from xp.episode.metrics_file import read_metrics
-from xp.errors import ExitCode
+from xp.errors import ExitCode, XpError
+from xp.evaluation.records import read_summary
+from xp.evaluation.summary_check import check_summary
 
 pytestmark = pytest.mark.scorecard(43)
 
@@ -231,6 +235,42 @@ def test_a_summary_without_a_key_is_named_with_the_reason(
     told = run_all(outputs, capsys, (("runs", "list"), ("runs", "show", "good"), ("eval", "list")))
     assert "unreadable" in told["eval list"]
     assert "unreadable" in told["runs list"]
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "told"),
+    [
+        (["summary", "reward", "value"], '"x"', "summary.reward.value: should be a valid number; got 'x'"),
+        (["summary", "reward", "high"], "null", "summary.reward: an interval has one bound"),
+        (["summary", "bootstrap_differs"], "true", "summary: bootstrap_differs, and bootstrap is null"),
+        (["environments", "e"], "[1]", "environments: e: should be a JSON object; got [1]"),
+        (["num_asked"], "true", "num_asked: should be a valid integer; got True"),
+        (["num_played"], NUMBERS[0], "num_played: should be less than 9007199254740992; got 1000"),
+        (["usage", "judges"], '{"prompt_tokens": 1}', "usage: judges has no prompt_tokens or no completion_tokens"),
+        (["usage", "cost_usd"], "NaN", "usage.cost_usd: should be a finite number; got nan"),
+        (["tasks", "e/test/1", "rewards"], "[null, 1, 1e101]", "tasks: e/test/1: rewards.2: should be less than"),
+    ],
+)
+def test_a_fault_of_a_summary_is_named_with_its_key_and_its_value(
+    tmp_path: Path, path: list[str], value: str, told: str
+) -> None:
+    file = tmp_path / "eval.json"
+    file.write_text(json.dumps(SUMMARISED))
+    assert read_summary(file) == SUMMARISED
+    leave(file, path, value)
+    with pytest.raises(XpError, match=re.escape(told)) as found:
+        read_summary(file)
+    assert found.value.code is ExitCode.RUN_DIR
+
+
+def test_of_a_summary_with_faults_everywhere_one_is_told_and_no_other_is_kept() -> None:
+    tasks = {f"e/test/{number}": {"hash": 0, "rewards": ["x"] * 8} for number in range(20_000)}
+    tracemalloc.start()
+    with pytest.raises(ValueError, match=r"^tasks: e/test/0: hash: should be a valid string; got 0$"):
+        check_summary(SUMMARISED | {"tasks": tasks})
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 5_000_000
 
 
 def leave(file: Path, path: list[str], value: str) -> None:

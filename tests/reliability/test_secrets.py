@@ -182,7 +182,7 @@ def test_31_a_local_server_answers_nobody_without_the_key(key: str | None) -> No
     for path in ("/health", "/list_environments", "/counter/splits", "/docs"):
         request = urllib.request.Request(server.url + path, headers=headers)
         with pytest.raises(urllib.error.HTTPError) as caught:
-            urllib.request.urlopen(request, timeout=5)
+            urllib.request.urlopen(request, timeout=60)
         assert caught.value.code == 401
         assert caught.value.read() == b""
 
@@ -217,7 +217,7 @@ from xp.envs.local_server import LocalServer
 server = LocalServer({serve!r})
 server.start()
 print(server.pid, flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 
 
@@ -231,8 +231,8 @@ def test_31_a_local_server_ends_with_its_parent_however_that_ends(end: signal.Si
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())
         parent.send_signal(end)
-        parent.wait(10)
-    until = time.monotonic() + 8
+        parent.wait(120)
+    until = time.monotonic() + 120
     while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
         assert time.monotonic() < until
         time.sleep(0.05)

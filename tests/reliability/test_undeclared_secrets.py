@@ -48,6 +48,7 @@ ORDINARY = {
     "NCCL_DEBUG": "INFO",
     "HF_HOME": "/data/hf",
     "SLURM_JOB_ID": "4711",
+    "APPTAINER_CACHEDIR": "/scratch/apptainer",
     "RAY_ADDRESS": "10.0.0.1:6379",
     "RAY_AUTH_MODE": "token",
     "XP_DEBUG": "1",

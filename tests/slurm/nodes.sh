@@ -8,6 +8,7 @@ state=${XP_NODES:-/var/lib/xp-slurm-nodes}
 export SLURM_CONF=$state/slurm.conf
 bridge=xpnodes
 net=10.77.0
+pyxis=/opt/xp-pyxis  # of tests/slurm/pyxis.sh
 
 ended() {  # PIDFILE: end that daemon, and wait
   [ -s "$1" ] || return 0
@@ -68,6 +69,10 @@ JobRequeue=1
 MaxArraySize=1001
 MinJobAge=300
 KillWait=5
+# Slurm's own limits are of a few seconds (a batch job that has not begun after 10 s is missing); this machine may be busy.
+BatchStartTimeout=600
+MessageTimeout=100
+UnkillableStepTimeout=600
 ReturnToService=2
 # More than there are: a test asks for the CPUs of big machines too.
 NodeName=xp1 NodeHostname=$(hostname -s) NodeAddr=$net.1 CPUs=16 CoresPerSocket=16 RealMemory=64000 State=UNKNOWN
@@ -88,9 +93,11 @@ up() {
   network
   configuration
   echo CgroupAutomount=no >"$state/cgroup.conf"
+  rm -f "$state/plugstack.conf"
+  [ ! -e "$pyxis/.done" ] || echo "required $pyxis/lib/slurm/spank_pyxis.so" >"$state/plugstack.conf"
   slurmctld -f "$SLURM_CONF"
-  for node in 1 2; do nsenter "--net=/run/netns/xp$node" slurmd -f "$SLURM_CONF" -N "xp$node"; done
-  for _ in $(seq 150); do
+  for node in 1 2; do PATH="$pyxis/bin:$PATH" nsenter "--net=/run/netns/xp$node" slurmd -f "$SLURM_CONF" -N "xp$node"; done
+  for _ in $(seq 1500); do
     [ "$(sinfo --noheader --format=%T%D 2>/dev/null)" = idle2 ] && exit 0
     sleep 0.2
   done

@@ -54,7 +54,7 @@ def linger(cfg: Any, diary: Path) -> None:
 STRANGER = """
 from ray._raylet import GcsClient
 try:
-    print("accepted", GcsClient(address={address!r}).get_all_node_info(timeout=5))
+    print("accepted", GcsClient(address={address!r}).get_all_node_info(timeout=30))
 except Exception as error:
     print("refused" if "token" in str(error) else error)
 """

@@ -18,13 +18,15 @@ from xp.backends.slime.worker.config import SlimeTrainConfig
 from xp.backends.slime.worker.sources import open_sources
 from xp.builtin.model.tiny_model import SHIPPED
 from xp.cli.parity_measure import case_of, spec_of
-from xp.cli.parity_options import Option
+from xp.cli.parity_options import NARROW_CRITIC, Option
 from xp.worker.parity.model import make_model
 from xp.worker.parity.program import measured
 from xp.worker.parity.recorded import ParityCase, RecordedEpisode, batch
 
 SEQUENCE = ("algorithm.loss_aggregation=sequence_mean",)
 NARROW = ("algorithm.clip_low=0.01", "algorithm.clip_high=0.03")
+PPO = ("algorithm=ppo", "backend.convert_model=true", *SEQUENCE, *NARROW_CRITIC)
+RANKS = ("hardware.accelerators_per_node=2",)
 NOTHING = "nothing"
 
 
@@ -60,6 +62,22 @@ def counted_over_the_step() -> None:
     def count(args: Any, rollout_id: int, data: Any) -> None:
         native(args, rollout_id, data)
         means._factors[:] = [sum(means._factors) / len(means._factors)] * len(means._factors)
+
+    means.count = count
+
+
+def counted_by_rank() -> None:
+    import torch
+
+    native = means.count
+
+    def count(args: Any, rollout_id: int, data: Any) -> None:
+        reduce = torch.distributed.all_reduce
+        torch.distributed.all_reduce = lambda *_, **__: None
+        try:
+            native(args, rollout_id, data)
+        finally:
+            torch.distributed.all_reduce = reduce
 
     means.count = count
 
@@ -100,6 +118,13 @@ FAULTS = (
     Fault("bonus of the entropy has the other sign", ("training.entropy_coef=0.01",), setting(entropy_coef=-0.01)),
     Fault("ratio of a whole episode", NARROW, setting(advantage_estimator="gspo")),
     Fault("gradient is cut", arguments=setting(clip_grad=0.01)),
+    Fault(f"{NOTHING}, two ranks", RANKS),
+    Fault("left out episodes are counted by rank", RANKS, code=counted_by_rank),
+    Fault(f"{NOTHING}, ppo on two ranks", (*PPO, *RANKS)),
+    Fault("the critic's loss is not clipped", PPO, setting(value_clip=100.0)),
+    Fault("lambda is forgotten", PPO, setting(lambd=1.0)),
+    Fault("the critic has the policy's rate", PPO, setting(lr=0.0005)),
+    Fault("advantages are not whitened", PPO, setting(normalize_advantages=False)),
 )
 
 
@@ -126,7 +151,7 @@ def _case(fault: Fault) -> ParityCase:
 
 def _planted(fault: Fault) -> Any:
     def trainer(case: ParityCase, episodes: Sequence[RecordedEpisode], model: Path, scratch: Path) -> Any:
-        arguments, updates = parity._arguments, parity.updates
+        arguments, updates = parity.arguments, parity.updates
 
         def changed(*args: Any) -> Any:
             made = arguments(*args)
@@ -134,13 +159,13 @@ def _planted(fault: Fault) -> Any:
             return made
 
         def planted(*args: Any) -> Any:
-            parity._arguments = changed
+            parity.arguments = changed
             fault.code()
             return updates(*args)
 
         parity.updates = planted
         try:
-            return parity.in_a_process(case, [fault.episode(one) for one in episodes], model, scratch)
+            return parity.in_ranks(case, [fault.episode(one) for one in episodes], model, scratch)
         finally:
             parity.updates = updates
 

@@ -1,16 +1,36 @@
-"""`parity measure` of SkyRL: every option within the bar, or explained."""
+"""`parity measure` of SkyRL: every option within the bar, or explained; faults of its critic and its ranks are seen."""
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
 
 import pytest
 
 pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
 
+from tests.trainers.skyrl_faults import FAULTS, NOTHING
 from xp.cli.parity_measure import measure, table, unexplained
+from xp.worker.parity.recorded import BAR
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, float]:
+    file = tmp_path_factory.mktemp("faults") / "seen.json"
+    command = [sys.executable, "-W", "ignore", "-m", "tests.trainers.skyrl_faults", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    found: dict[str, float] = json.loads(file.read_text())
+    print(json.dumps(found, indent=1))
+    return found
+
+
+@pytest.mark.parametrize("name", [fault.name for fault in FAULTS])
+def test_a_planted_fault_is_seen_and_nothing_without_one(name: str, seen: dict[str, float]) -> None:
+    assert seen[name] < BAR if name.startswith(NOTHING) else seen[name] > BAR
 
 
 def test_every_option_is_the_papers_or_explained() -> None:

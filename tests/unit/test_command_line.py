@@ -180,6 +180,7 @@ def test_what_is_explained_is_json_on_request(capsys: pytest.CaptureFixture[str]
         ("xp backend=sk", "skyrl"),
         ("xp training.num", "training.num_steps"),
         ("xp algorithm.estimator=r", "rloo"),
+        ("xp env.max_t", "env.max_turns"),
         ("xp tracking=", "wandb"),
         ("xp resume=ru", "run-1"),
         ("xp runs show r", "run-1"),

@@ -247,7 +247,7 @@ def test_a_fault_of_the_user_is_never_tried_again(tmp_path: Path) -> None:
 
 
 def test_which_codes_are_the_infrastructures() -> None:
-    assert all(is_restartable(code) for code in (7, 8, 128 + 9, 128 + 15, 128 + 6))
+    assert all(is_restartable(code) for code in (7, 8, 13, 128 + 9, 128 + 15, 128 + 6))
     assert not any(is_restartable(code) for code in (0, 1, 2, 3, 6, 9, 10, 11, 74, 128 + 11, 128 + 2, 255))
 
 

@@ -71,7 +71,7 @@ def test_the_gpus_of_a_run_that_was_killed_are_free(tmp_path: Path) -> None:
         f"held = claim(4, 'a100-80gb', Path({str(tmp_path)!r})); Path({str(tmp_path / 'up')!r}).touch(); time.sleep(60)"
     )
     holder = subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).parents[2])
-    eventually((tmp_path / "up").exists, 20)
+    eventually((tmp_path / "up").exists, 120)
     with pytest.raises(XpError, match="0 of 4"):
         claim(1, "a100-80gb", tmp_path)
     holder.kill()

@@ -7,6 +7,7 @@ import shlex
 import tomllib
 from collections.abc import Iterator
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,16 @@ def test_a_page_of_the_site_leads_to_no_file_beside_the_site() -> None:
         if "://" not in target and not (ROOT / page).parent.joinpath(target).resolve().is_relative_to(ROOT / "docs")
     ]
     assert outside == []
+
+
+def test_the_page_on_architecture_has_every_room_in_the_order_that_import_linter_enforces() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    layers = [layer.split(" | ") for one in contracts if one["type"] == "layers" for layer in one["layers"]]
+    rows = re.findall(r"^\| (`[^|]*) \|", (ROOT / "docs/architecture.md").read_text(), flags=re.MULTILINE)
+    place = {room: number for number, row in enumerate(rows) for room in re.findall(r"`(\w+)(?:/|\.py)`", row)}
+    assert sorted(place) == sorted(room for layer in layers for room in layer if room != "__main__")
+    places = [[place[room] for room in layer] for layer in layers[1:]]
+    assert all(max(above) <= min(below) for above, below in pairwise(places))
 
 
 def test_the_sites_menu_has_every_page() -> None:

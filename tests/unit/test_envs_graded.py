@@ -106,7 +106,7 @@ def test_a_closed_provider_leaves_no_grader_behind() -> None:
     provider.open(Task("x", "train", 1)).close()
     process = provider._process.child()._process
     provider.close()
-    assert process.wait(10) is not None
+    assert process.wait(100) is not None
 
 
 def test_the_reason_names_the_line_of_the_users_code() -> None:

@@ -32,9 +32,13 @@ def said(message: Any, **more: Any) -> bytes:
     return json.dumps({"choices": [{"message": message}], **more}).encode()
 
 
+FAR_BELOW_THE_ANSWER_S = 60.0
+"""Time for what has a deadline of 0.4 s, while `dripping` takes at least 100 s."""
+
+
 def dripping(head: bytes) -> Iterator[bytes]:
     yield head
-    for _ in range(100):
+    for _ in range(1000):
         time.sleep(0.1)
         yield b" "
 
@@ -85,7 +89,7 @@ def test_an_answer_that_comes_byte_by_byte_ends_at_the_deadline(head: bytes) -> 
     with raw_server(lambda: dripping(head)) as url:
         with pytest.raises(Unavailable, match=r"TimeoutError: no complete answer in 0\.4 s"):
             asked(url, timeout_s=0.4, max_attempts=1)
-    assert time.monotonic() - began < 3  # one try, and a dialogue of one word
+    assert time.monotonic() - began < FAR_BELOW_THE_ANSWER_S
 
 
 @pytest.mark.parametrize("head", [b"", b"Content-Length: 1000000000\r\n", b"Transfer-Encoding: chunked\r\n"])
@@ -123,7 +127,7 @@ def test_a_hub_that_answers_badly_leaves_a_model_unknown(body: bytes, monkeypatc
         _from_hub.cache_clear()
         assert _from_hub("Org/Model") is None
     _from_hub.cache_clear()
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < FAR_BELOW_THE_ANSWER_S
 
 
 @pytest.mark.parametrize("answer", [whole(DEEP), [b"nonsense\r\n\r\n"]], ids=["deep", "no http"])

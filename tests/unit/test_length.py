@@ -118,9 +118,9 @@ def length_of(spec: RunSpec) -> tuple[int | None, int | None]:
 @pytest.mark.parametrize(
     ("overrides", "length"),
     [
-        ([], (36, None)),
+        ([], (30, None)),
         (["training.epochs=2"], (None, 2)),
-        (["training.num_steps=30"], (30, None)),
+        (["training.num_steps=36"], (36, None)),
         (["training={epochs: 2}"], (None, 2)),
         (["training.epochs=2", "training.num_steps=null"], (None, 2)),
         (["model=qwen2.5-3b-instruct", "env=whodunit"], (None, 3)),

@@ -1,4 +1,4 @@
-"""What `make setup` and `make demo` install from is what pyproject.toml asks for, whole and by hashes."""
+"""Locks are whole and by hashes: those of `make setup` and `make demo`, and those of the trainers' environments."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ from packaging.utils import canonicalize_name
 pytestmark = pytest.mark.scorecard(60)
 
 ROOT = Path(__file__).resolve().parents[2]
+TRAINERS = ("skyrl", "slime", "vllm")
+LOCKS = ("requirements.lock", "requirements-demo.lock", *(f"requirements-{name}.lock" for name in TRAINERS))
 MAKEFILE = (ROOT / "Makefile").read_text()
 
 
 @dataclass(frozen=True)
 class Lock:
-    """A lock and the extras of pyproject.toml that it holds."""
+    """A lock, and the extras of pyproject.toml, or the packages without dependencies, that it holds."""
 
     lines: list[str]
     extras: list[str]
@@ -39,6 +41,12 @@ def words(variable: str) -> list[str]:
     return found[1].replace("\\\n", " ").split()
 
 
+def pins_of(lock: Lock) -> dict[str, str]:
+    """Package -> version, on this machine."""
+    parts = [Requirement(line.partition(" --hash")[0]) for line in lock.lines]
+    return {canonicalize_name(part.name): str(part.specifier)[2:] for part in parts if here(part.marker)}
+
+
 def here(marker: Marker | None) -> bool:
     return marker is None or marker.evaluate({"extra": ""})
 
@@ -50,9 +58,7 @@ def lock(request: pytest.FixtureRequest) -> Lock:
 
 @pytest.fixture(scope="module")
 def pins(lock: Lock) -> dict[str, str]:
-    """Package -> version, on this machine."""
-    parts = [Requirement(line.partition(" --hash")[0]) for line in lock.lines]
-    return {canonicalize_name(part.name): str(part.specifier)[2:] for part in parts if here(part.marker)}
+    return pins_of(lock)
 
 
 def asked(extras: Iterable[str]) -> Iterator[Requirement]:
@@ -82,8 +88,25 @@ def test_what_the_pinned_packages_need_is_pinned_too(pins: dict[str, str]) -> No
     assert missing <= {*words("TORCHS"), "setuptools"}
 
 
-def test_every_line_is_a_version_with_hashes_and_names_no_address(lock: Lock) -> None:
-    for line in lock.lines:
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_the_environment_of_a_trainer_is_what_its_requirements_and_the_makefile_ask_for(trainer: str) -> None:
+    lock = lock_of(f"requirements-{trainer}.lock", f"{trainer.upper()}_ALONE")
+    found = pins_of(lock)
+    texts = [line.partition("#")[0].strip() for line in (ROOT / f"requirements-{trainer}.txt").read_text().splitlines()]
+    needs = [Requirement(text) for text in [*filter(None, texts), *lock.extras]]
+    stale = [
+        str(part)
+        for part in needs
+        if here(part.marker) and found.get(canonicalize_name(part.name)) not in part.specifier
+    ]
+    assert not stale, "make lock, and commit the locks"
+    names = [line.partition("==")[0] for line in lock.lines]
+    assert len(names) == len(set(names)), "a package that stands alone is a dependency of another one"
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_every_line_is_a_version_with_hashes_and_names_no_address(name: str) -> None:
+    for line in lock_of(name, "EXTRAS").lines:
         assert re.match(r"[a-z0-9][a-z0-9._-]*==[^ ;]+ (; .+? )?\s*--hash=sha256:[0-9a-f]{64}", line), line[:80]
         assert "://" not in line
         assert " @ " not in line

@@ -47,7 +47,7 @@ def told():
     return os.environ.get(INTERFACE)
 
 env = {"worker_process_setup_hook": "xp.worker.nodes.use_rays_interface"}
-ray.init(runtime_env=env, log_to_driver=False, num_cpus=1, **own_ray.place())
+own_ray.start(runtime_env=env, log_to_driver=False, num_cpus=1)
 own = told.options(runtime_env={**env, "env_vars": {INTERFACE: "ib0"}})
 print(*ray.get([told.remote(), own.remote()]))
 """
@@ -59,6 +59,47 @@ def test_a_process_of_a_ray_cluster_has_the_interface_of_the_address_that_ray_us
     environ.pop("GLOO_SOCKET_IFNAME", None)
     run = subprocess.run([sys.executable, "-c", JOINS], env=environ, cwd=tmp_path, capture_output=True, text=True)
     assert run.stdout.split() == ["None", interface_of("127.0.0.1"), "ib0"], run.stdout + run.stderr
+
+
+SLOW = """
+import logging
+from xp.security import own_ray
+own_ray.close_to_others()
+import ray
+from ray._private import services
+real, calls, heard = services.get_node, [], []
+
+def slow(*given):
+    calls.append(given)
+    if len(calls) < 3:
+        raise RuntimeError("not registered yet")
+    return real(*given)
+
+services.get_node = slow
+logger = logging.getLogger("ray._private.node")
+logger.setLevel(logging.INFO)
+logger.addFilter(lambda record: heard.append(record.getMessage()) or True)
+own_ray.start(num_cpus=1, log_to_driver=False)
+print(len(calls) >= 3, services.get_node is slow, [text for text in heard if "Failed to get node info" in text])
+"""
+
+
+def test_a_cluster_that_comes_up_slowly_is_waited_for_by_xp_and_not_by_rays_thirty_seconds(tmp_path: Path) -> None:
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    run = subprocess.run([sys.executable, "-c", SLOW], env=environ, cwd=tmp_path, capture_output=True, text=True)
+    assert run.stdout.split("\n")[-2:] == ["True True []", ""], run.stdout + run.stderr
+
+
+def test_a_cluster_that_does_not_come_up_ends_with_rays_own_error() -> None:
+    calls: list[int] = []
+
+    def never() -> None:
+        calls.append(1)
+        raise RuntimeError("no such node")
+
+    with pytest.raises(RuntimeError, match="no such node"):
+        own_ray.until_known(never, 0.2, 0.01)
+    assert len(calls) > 1
 
 
 def test_the_node_that_failed_first_has_the_exit_code(tmp_path: Path) -> None:
@@ -88,6 +129,9 @@ def test_a_job_spec_keeps_how_its_program_is_spread(tmp_path: Path) -> None:
     words = command(replace(made, spread=contained), "job.json")
     assert words[:3] == ["srun", "--nodes=1", "--ntasks=1"]
     assert words[-6:-1] == ["a.sif", "python3", "-m", "xp.launchers.node.member", "job.json"]
+    by_srun_alone = spread_of(one, "srun", srun=("--container-image=a.sqsh",))
+    words = command(replace(made, spread=by_srun_alone), "job.json")
+    assert words[-6:-1] == ["--container-image=a.sqsh", "python3", "-m", "xp.launchers.node.member", "job.json"]
 
 
 def test_whoever_joins_a_cluster_says_its_token_and_no_other() -> None:

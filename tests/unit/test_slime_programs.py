@@ -117,12 +117,12 @@ def test_a_programs_exit_becomes_one_sentence_and_its_arguments_are_not_left_beh
     assert sys.argv == before
 
 
-def test_a_fault_of_xps_own_comes_back_from_rays_processes_with_its_code(tmp_path: Path) -> None:
-    ray = pytest.importorskip("ray.exceptions", reason="Ray is not installed")
-    import pickle
-
-    cause = pickle.loads(pickle.dumps(XpError("too many are void", ExitCode.UNHEALTHY)))
-    error = ray.RayTaskError("generate", "traceback", cause).as_instanceof_cause()
+def raised(tmp_path: Path, error: BaseException) -> XpError:
+    """What becomes of an exception that two of Ray's actors have handed on."""
+    ray = pytest.importorskip("ray", reason="Ray is not installed")
+    for _ in range(2):
+        sent = ray.cloudpickle.loads(ray.cloudpickle.dumps(error))
+        error = ray.exceptions.RayTaskError("update_weights", "traceback", sent).as_instanceof_cause()
     (tmp_path / "train.py").write_text("import sys; raise sys.modules['xp_test_error'].error")
     sys.modules["xp_test_error"] = SimpleNamespace(error=error)  # type: ignore[assignment]
     try:
@@ -130,7 +130,20 @@ def test_a_fault_of_xps_own_comes_back_from_rays_processes_with_its_code(tmp_pat
             run_file(tmp_path / "train.py", [])
     finally:
         del sys.modules["xp_test_error"]
-    assert (str(caught.value), caught.value.code) == ("too many are void", ExitCode.UNHEALTHY)
+    return caught.value
+
+
+def test_a_fault_of_xps_own_comes_back_from_rays_processes_with_its_code(tmp_path: Path) -> None:
+    found = raised(tmp_path, XpError("too many are void", ExitCode.UNHEALTHY))
+    assert (str(found), found.code) == ("too many are void", ExitCode.UNHEALTHY)
+
+
+def test_an_engine_that_does_not_answer_slime_has_an_exit_code_that_is_restarted(tmp_path: Path) -> None:
+    requests = pytest.importorskip("requests")
+    found = raised(tmp_path, requests.ConnectionError("refused by 127.0.0.1:15000"))
+    assert found.code == ExitCode.ENGINE
+    assert "refused by 127.0.0.1:15000" in str(found)
+    assert "launcher.max_restarts" in str(found)
 
 
 def test_a_published_model_is_whole_and_an_earlier_one_is_kept(tmp_path: Path) -> None:

@@ -128,8 +128,8 @@ def test_training_takes_equally_many_accelerators_of_each_node() -> None:
         ("fp16=true", "set model.dtype"),
         ("update-weight-transport=carrier-pigeon", "'carrier-pigeon' is none of disk, nccl"),
         ("update-weight-buffer-size=big", "'big' is no int"),
-        ("use-fault-tolerance=3", "it takes no value, and has 3; give true"),
-        ("use-fault-tolerance=false", "leave it out"),
+        ("balance-data=3", "it takes no value, and has 3; give true"),
+        ("balance-data=false", "leave it out"),
         ("update-weight-buffer-size=[1,2]", "it takes 1 value, and has 2"),
     ],
 )
@@ -141,11 +141,11 @@ def test_a_flag_that_is_not_the_users_or_not_slimes_is_refused(override: str, ex
 
 
 def test_a_flag_that_xp_does_not_write_passes_through() -> None:
-    overrides = "{use-fault-tolerance: true, balance-data: true, sglang-log-level: info, sglang-cuda-graph-bs: [1, 2]}"
+    overrides = "{keep-old-actor: true, rollout-health-check-interval: 60, sglang-cuda-graph-bs: [1, 2]}"
     spec = compose([*SLIME, f"backend.overrides={overrides}"])
     assert refusals(spec) == []
     line = " ".join(words(train_flags(spec, RunPaths("runs/r", 1, "tasks/t"))))
-    assert line.endswith("--use-fault-tolerance --balance-data --sglang-log-level info --sglang-cuda-graph-bs 1 2")
+    assert line.endswith("--keep-old-actor --rollout-health-check-interval 60 --sglang-cuda-graph-bs 1 2")
 
 
 def test_a_flag_may_be_given_on_the_command_line_by_its_own_name() -> None:

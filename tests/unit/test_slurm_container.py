@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
+from tests.launching import launcher_spec, stage
+from xp.job import Runtime, Stage
+from xp.launchers.slurm import SlurmLauncher
 from xp.launchers.slurm_container import apptainer_words, srun_options
+from xp.testing.launcher import LauncherSuite
 
 ROOT = ["/shared/out", "/home/me/.xp/secrets/r"]
 
@@ -39,3 +46,36 @@ def test_apptainer_binds_the_outputs_and_the_secrets(image: str, named: str) -> 
         *("--pwd", "/shared/out", named),
     )
     assert "--nv" not in apptainer_words(image, ROOT, "/shared/out", has_gpus=False)
+
+
+@pytest.mark.parametrize("container", ["apptainer", "pyxis"])
+@pytest.mark.parametrize(
+    ("secrets", "file", "mounted"),
+    [
+        ({}, None, []),  # nothing makes the run's directory then, and a container does not start without what it mounts
+        ({"KEY": "MY_KEY"}, None, ["{home}/.xp/secrets/run"]),
+        ({"KEY": "MY_KEY"}, "/held/on/the/nodes.json", ["/held/on/the/nodes.json"]),
+    ],
+)
+def test_a_container_mounts_the_secrets_of_a_stage_that_has_some(
+    container: str,
+    secrets: dict[str, str],
+    file: str | None,
+    mounted: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "RAY_AUTH_TOKEN", "HF_HOME", "XP_PASS_ENV"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    context = LauncherSuite.make_context(tmp_path)
+    job = stage("train", "pass", secrets=secrets).job
+    one = Stage("train", replace(job, runtime=Runtime(image="/images/trl.sqsh")))
+    spec = launcher_spec("slurm", container=container, secrets_file=file)
+    (text,) = SlurmLauncher(spec, context.outputs).preview([(one, context)]).values()
+    there = [str(context.outputs), *(path.format(home=tmp_path / "home") for path in mounted)]
+    wanted = {
+        "apptainer": f"--bind {','.join(there)} --pwd",
+        "pyxis": f"--container-mounts={','.join(f'{path}:{path}' for path in there)} --container-workdir",
+    }
+    assert wanted[container] in text

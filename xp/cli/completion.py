@@ -78,12 +78,12 @@ def words(prefix: str, **_: Any) -> Iterator[str]:
         yield from (f"{group}={value}" for value in values)
         return
     yield from (f"{name}=" for name in GROUPS)
-    yield from (f"{key}=" for key, _ in _keys())
+    yield from (f"{key}=" for key in _keys())
 
 
 def _values(key: str) -> Iterator[str]:
     """Legal values of a key, if it has a fixed list of them."""
-    legal = dict(_keys()).get(key)
+    legal = _keys().get(key)
     if legal is bool:
         yield from ("true", "false")
     yield from (str(one) for one in _enumerated(legal))
@@ -98,26 +98,10 @@ def _enumerated(annotation: Any) -> Iterator[Any]:
         yield from _enumerated(argument)
 
 
-def _keys() -> Iterator[tuple[str, Any]]:
-    """Every key of the schema with its type, without composing."""
-    from xp.spec import RunSpec
-    from xp.spec.section import Section
+def _keys() -> dict[str, Any]:
+    """Every key of the schema, as the user types it, with its type; without composing."""
+    from xp.spec import RunSpec, schema_fields
 
-    def walk(section: type[Section], path: str) -> Iterator[tuple[str, Any]]:
-        for name, field in section.model_fields.items():
-            below = _section_in(field.annotation)
-            if below is None:
-                yield f"{path}{name}", field.annotation
-            else:
-                yield from walk(below, f"{path}{name}.")
-
-    return walk(RunSpec, "")
-
-
-def _section_in(annotation: Any) -> Any:
-    from xp.spec.section import Section
-
-    if isinstance(annotation, type) and issubclass(annotation, Section):
-        return annotation
-    found = (_section_in(one) for one in getattr(annotation, "__args__", ()) if not isinstance(one, str))
-    return next((one for one in found if one is not None), None)
+    keys = {path.replace("env.members.*.", "env."): field.annotation for path, field in schema_fields(RunSpec)}
+    sections = {"env.members", *(key.rpartition(".")[0] for key in keys)}
+    return {key: annotation for key, annotation in keys.items() if "*" not in key and key not in sections}

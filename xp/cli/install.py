@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import shlex
 import shutil
 import subprocess
-import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 from xp.backends.stages.needs import runtime_lock
 from xp.cli.install_checkouts import install_sources, interpreter_for
+from xp.cli.install_programs import run, uv
 from xp.counted import counted
-from xp.errors import ExitCode, XpError
 from xp.runtime_locks import AFTER_LOCK, WHOLE, RuntimeLock, directory, installed
 from xp.spec import LauncherName, RunSpec
 
 PYTHONS = ("3.12", "3.11")
 """Python versions that the locks are resolved for, the preferred one first."""
+KEPT = ", and downloaded packages are kept in uv's cache"
 
 
 def install(spec: RunSpec, python: str | None = None) -> Path | None:
@@ -93,12 +91,12 @@ def cannot_run_here(spec: RunSpec) -> str | None:
 
 def _build(lock: RuntimeLock, place: Path, python: str | None) -> None:
     program = uv()
-    _run([*program, "venv", "--quiet", "--python", python or _python(program), str(place)])
+    run([*program, "venv", "--quiet", "--python", python or _python(program), str(place)], KEPT)
     pip = [*program, "pip", "install", "--python", str(place / "bin" / "python"), "--no-deps"]
     for file in lock.files:
         hashes = ["--require-hashes"] if "--hash" in file.read_text(encoding="utf-8") else []
         without = f"; backend.attention=sdpa does without {file.name}" if file.name == AFTER_LOCK else ""
-        _run([*pip, *hashes, "--requirements", str(file)], without)
+        run([*pip, *hashes, "--requirements", str(file)], f"{KEPT}{without}")
 
 
 def _python(program: list[str]) -> str:
@@ -106,25 +104,3 @@ def _python(program: list[str]) -> str:
     find = [*program, "python", "find", "--no-python-downloads"]
     there = (one for one in PYTHONS if subprocess.run([*find, one], capture_output=True, check=False).returncode == 0)
     return next(there, PYTHONS[0])
-
-
-def uv() -> list[str]:
-    """The command that starts uv; raises XpError(RUNTIME) if uv is not installed."""
-    if find_spec("uv") is not None:
-        return [sys.executable, "-m", "uv"]
-    if (program := shutil.which("uv")) is not None:
-        return [program]
-    raise XpError(f"install needs uv: {sys.executable} -m pip install uv", ExitCode.RUNTIME)
-
-
-def _run(command: list[str], way_out: str = "") -> None:
-    """Runs uv, which shows its own progress; raises XpError(RUNTIME) if it fails."""
-    try:
-        subprocess.run(command, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        raise XpError(
-            f"install stopped at: {shlex.join(command)}\n"
-            "the reason is above; the same command starts again, and downloaded packages are kept in uv's cache"
-            + way_out,
-            ExitCode.RUNTIME,
-        ) from None

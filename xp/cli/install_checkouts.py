@@ -12,6 +12,7 @@ from pathlib import Path
 
 from xp.atomic import write_atomically
 from xp.backends.stages.needs import runtime_checkouts, trainer_runtime
+from xp.cli.install_programs import run, uv
 from xp.errors import ExitCode, XpError
 from xp.launchers.checkouts import commit_of, differing
 from xp.launchers.preflight import probe
@@ -118,8 +119,8 @@ def python_above(candidates: Sequence[str], packages: Sequence[str], place: Path
             return program
         if names.issuperset(absent) and not _is_virtual(python):
             program.unlink(missing_ok=True)
-            _run([python, "-m", "venv", "--system-site-packages", "--without-pip", str(place)])
-            _run([python, "-m", "pip", "--python", str(program), "install", *added])
+            run([python, "-m", "venv", "--system-site-packages", "--without-pip", str(place)])
+            run([python, "-m", "pip", "--python", str(program), "install", *added])
             return program
         reasons.append(f"{python} lacks {', '.join(absent)}")
     raise XpError("; ".join(reasons) or "PATH has none", ExitCode.RUNTIME)
@@ -149,12 +150,12 @@ def _clone(one: Checkout, place: Path) -> None:
     """Clones one commit without history; with history if the server refuses single commits."""
     checkout = place / one.folder
     git = ["git", "-C", str(checkout)]
-    _run(["git", "init", "--quiet", str(checkout)])
-    _run([*git, "remote", "add", "origin", one.address])
+    run(["git", "init", "--quiet", str(checkout)])
+    run([*git, "remote", "add", "origin", one.address])
     shallow = [*git, "fetch", "--depth", "1", "origin", one.commit]
     if subprocess.run(shallow, check=False).returncode != 0:
-        _run([*git, "fetch", "origin", "--tags"])
-    _run([*git, "checkout", "--quiet", "--detach", one.commit])
+        run([*git, "fetch", "origin", "--tags"])
+    run([*git, "checkout", "--quiet", "--detach", one.commit])
     there = commit_of(checkout)
     if there is None or not there.startswith(one.commit):
         raise XpError(f"install: {checkout} is at {there}, and {one.commit} is wanted", ExitCode.RUNTIME)
@@ -163,24 +164,11 @@ def _clone(one: Checkout, place: Path) -> None:
 def _patch(one: Checkout, place: Path) -> None:
     for name in one.patches:
         if (file := place / name).is_file():
-            _run(["git", "-C", str(place / one.folder), "apply", "--3way", str(file)])
+            run(["git", "-C", str(place / one.folder), "apply", "--3way", str(file)])
 
 
 def _sync(checkout: Path, extra: str, added: Sequence[str]) -> None:
     """Installs the packages of the checkout's uv.lock, and xp's additional ones, into its `.venv`."""
-    from xp.cli.install import uv
-
-    _run([*uv(), "sync", "--frozen", "--extra", extra, "--project", str(checkout)])
+    run([*uv(), "sync", "--frozen", "--extra", extra, "--project", str(checkout)])
     if added:
-        _run([*uv(), "pip", "install", "--python", str(checkout / ".venv" / "bin" / "python"), *added])
-
-
-def _run(command: list[str]) -> None:
-    """Runs a program, which shows its own progress; raises XpError(RUNTIME) if it fails."""
-    try:
-        subprocess.run(command, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        raise XpError(
-            f"install stopped at: {shlex.join(command)}\nthe reason is above; the same command starts again",
-            ExitCode.RUNTIME,
-        ) from None
+        run([*uv(), "pip", "install", "--python", str(checkout / ".venv" / "bin" / "python"), *added])

@@ -13,11 +13,11 @@ from typing import Any
 
 from xp.backends.base import RunPaths, render_module
 from xp.builtin.model.tiny_model import SHIPPED
-from xp.cli.parity_options import BASE, NOT_MEASURED, OF_BACKEND, OPTIONS, REPORTED, Option
+from xp.cli.parity_options import BASE, CRITIC_SCALE, NOT_MEASURED, OF_BACKEND, OPTIONS, REPORTED, Option
 from xp.compose import compose
 from xp.errors import ExitCode, XpError
 from xp.spec import RunSpec
-from xp.worker.parity.recorded import BAR, ParityCase, UpdateRule, Work
+from xp.worker.parity.recorded import BAR, CriticRule, ParityCase, UpdateRule, Work
 
 PROGRAMS = {name: f"xp.backends.{name}.worker.parity" for name in ("trl", "skyrl", "slime")}
 TRAINERS = {"trl": "trl", "skyrl": "skyrl", "slime": "sglang"}
@@ -73,6 +73,8 @@ def case_of(option: Option, spec: RunSpec) -> ParityCase:
     config = next(text for path, text in job.files.items() if path.endswith("/train/config.json"))
     sections = {**spec.training.model_dump(mode="json"), **spec.algorithm.model_dump(mode="json")}
     sections["adam_eps"] = option.adam_eps
+    if sections["critic"] is not None:
+        sections["critic"] = CriticRule(**sections["critic"], scale=CRITIC_SCALE[spec.backend.name])
     rule = UpdateRule(**{one.name: sections[one.name] for one in fields(UpdateRule)})
     num_updates = spec.training.updates_per_step * spec.training.passes_per_step
     lora = spec.model.lora

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 BASE = (
@@ -40,7 +41,7 @@ class Option:
     step. SkyRL has no key for it: the measurement sets it in the optimizer."""
     why: dict[str, str] = field(default_factory=dict)
     """Backend -> reason why its update differs by more than the bar."""
-    of_backend: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    of_backend: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Backend -> further overrides, after `overrides`."""
     not_on: dict[str, str] = field(default_factory=dict)
     """Backend -> reason why it is not measured there."""
@@ -52,13 +53,32 @@ ROUNDING = (
     " a step"
 )
 FAR = "its k3 penalty is cut at 10, which this policy passes: the learning rate is ten times the others'"
+BONUS = "the bonus is a mean over episodes of their token means; the papers' and the others' is over tokens"
 NORMS = "weight decay leaves biases and norms out"
 CORRECTED = "backend.engine.name=vllm"
-TWO_RANKS = ("hardware.accelerators_per_node=2", "backend.parallel.strategy=ddp")
-ONE_PROCESS = {
-    "skyrl": "the measure runs its workers in one process",
-    "slime": "the measure runs its actor in one process",
-}
+TOKEN_MEAN = "the critic's loss is a mean over episodes of their token means"
+SEQUENCE_MEAN = "algorithm.loss_aggregation=sequence_mean"
+NARROW_CRITIC = (
+    "algorithm.critic={discount: 0.97, gae_lambda: 0.9, value_clip: 0.005}",
+    "training.critic_learning_rate=0.002",
+)
+RANKS: dict[str, tuple[str, ...]] = {"trl": ("backend.parallel.strategy=ddp",)}
+CONVERTED: dict[str, tuple[str, ...]] = {"slime": ("backend.convert_model=true",)}
+"""Its critic starts from a converted checkpoint; the measure's from the model's files."""
+CRITIC_SCALE = {"trl": 0.5, "skyrl": 0.5, "slime": 1.0}
+"""Backend -> factor of the critic's squared error; TRL has no critic."""
+
+
+def _ranks(name: str, *overrides: str, of_backend: Mapping[str, tuple[str, ...]] = RANKS) -> Option:
+    """An option with two processes."""
+    return Option(name, ("hardware.accelerators_per_node=2", *overrides), of_backend=of_backend)
+
+
+def _ppo(name: str, *overrides: str, why: dict[str, str] | None = None) -> Option:
+    """An option with a critic."""
+    return Option(name, ("algorithm=ppo", *overrides), why=why or {}, of_backend=CONVERTED)
+
+
 OPTIONS = (
     *(Option(f"algorithm={name}", (f"algorithm={name}",)) for name in ("grpo", "dapo", "dr_grpo", "rloo")),
     *(Option(f"algorithm={name}", (f"algorithm={name}",)) for name in ("gspo", "cispo", "reinforce_pp")),
@@ -87,6 +107,7 @@ OPTIONS = (
     ),
     Option("temperature=0.7", ("training.temperature=0.7",)),
     Option("entropy_coef=0.01", ("training.entropy_coef=0.01",)),
+    Option("entropy_coef=0.01, sequence_mean", ("training.entropy_coef=0.01", SEQUENCE_MEAN), why={"slime": BONUS}),
     Option("micro_batch_size=1", ("training.micro_batch_size=1",)),
     Option(
         "micro_batch_size=16",
@@ -117,8 +138,14 @@ OPTIONS = (
     ),
     Option("max_grad_norm=0.1", ("training.max_grad_norm=0.1",)),
     Option("weight_decay=0.1", ("training.weight_decay=0.1",), why={"trl": NORMS, "slime": NORMS}),
-    Option("two ranks", TWO_RANKS, not_on=ONE_PROCESS),
-    Option("two ranks, sequence_mean", (*TWO_RANKS, "algorithm.loss_aggregation=sequence_mean"), not_on=ONE_PROCESS),
+    _ppo("algorithm=ppo", why={"skyrl": TOKEN_MEAN}),
+    _ppo("ppo, sequence_mean", SEQUENCE_MEAN),
+    _ppo("ppo, sequence_mean, a narrow value clip", SEQUENCE_MEAN, *NARROW_CRITIC),
+    _ranks("two ranks"),
+    _ranks("two ranks, sequence_mean", SEQUENCE_MEAN),
+    _ranks("two ranks, max_grad_norm=0.1", "training.max_grad_norm=0.1"),
+    _ranks("two ranks, max_tokens_per_micro_batch=128", "training.max_tokens_per_micro_batch=128"),
+    _ranks("two ranks, ppo, sequence_mean", "algorithm=ppo", SEQUENCE_MEAN, of_backend=CONVERTED | RANKS),
     *(
         Option(
             f"model.lora, rank {rank}",
@@ -139,14 +166,18 @@ REPORTED = {
 """Backend and metric -> reason why it reports another value than the formulas for the same update."""
 NOT_MEASURED = {
     "algorithm.dynamic_sampling": "it draws further batches; dapo is measured without it",
-    "algorithm=ppo": (
-        "the critic's update; tests/trainers/test_slime_critic.py and test_skyrl_advantages.py hold its advantages,"
-        " returns and loss against the papers' formulas"
-    ),
     "algorithm=custom": "its advantages are the user's own",
-    "backend=slime": (
-        "CUDA, NCCL, TransformerEngine's attention over packed sequences (torch's own, sequence by sequence), the"
-        " distributed optimizer, several ranks of Megatron and bfloat16 do not run on a CPU; everything else is its own"
+    "backend=skyrl": (
+        "CUDA, NCCL, FlashAttention, bfloat16, Megatron under SkyRL, and Ray between the trainer and its workers (gloo"
+        " carries what it would)"
     ),
-    "several ranks of SkyRL and Slime": "the measure runs their workers in one process",
+    "backend=slime": (
+        "CUDA, NCCL, TransformerEngine's attention over packed sequences (torch's own, sequence by sequence), bfloat16,"
+        " tensor, pipeline and context parallelism, and the converted checkpoint that a critic starts from (the model's"
+        " files instead, with a head that is drawn); everything else is its own"
+    ),
+    "the factor of a critic's loss": (
+        "SkyRL has half of the squared error, as PPO's code, Slime all of it, as PPO's paper; each is measured against"
+        " its own, and AdamW makes the same step of both but for its epsilon"
+    ),
 }

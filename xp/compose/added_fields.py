@@ -1,58 +1,16 @@
-"""Fields that the spec gained, each with the value that a run recorded before it is taken to have.
-
-It is the value with which xp does what it did before the field. A new field of the spec gets a line here, so that runs
-recorded without it can still be evaluated, resumed, reported and compared (tests/unit/test_older_runs.py).
-"""
+"""Recorded specs of earlier versions, completed: each field that the spec gained since gets its former value."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-ANY: Final = "*"
-"""Stands for each key of a mapping."""
+from xp.spec import RunSpec, former_values
+from xp.spec.fields import ANY
 
-
-def _attention(spec: dict[str, Any]) -> str:
-    """Former kernel: FlashAttention on the GPUs of SkyRL and Slime, PyTorch's elsewhere."""
-    gpus = next((one.get("accelerators_per_node") for _, one in _sections(spec, ["hardware"])), 0)
-    return "flash" if gpus and spec["backend"].get("name") in ("skyrl", "slime") else "sdpa"
-
-
-Former = Any | Callable[[dict[str, Any]], Any]
-"""A value, or a function from the spec to it."""
-
-ADDED: Final[Mapping[str, Former]] = {
-    "record_prompts": False,
-    "env.members.*.options": {},
-    "env.members.*.train.profile": None,
-    "env.members.*.train.pass_rate": None,
-    "env.members.*.train.easy_first": False,
-    "env.members.*.train.refresh_every": None,
-    "env.members.*.limits.memory_gb": None,
-    "env.members.*.sandbox": None,
-    "model.architecture.rope_scaling": None,
-    "training.initial_checkpoint": None,
-    "training.epochs": None,
-    "training.max_staleness": 0,
-    "training.stop": [],
-    # Before, such an update was applied, which no value of the field does.
-    "training.on_nonfinite": "stop",
-    "training.max_logprob_gap": None,
-    "training.on_symptom": "off",
-    "evaluation.keep_best": False,
-    "evaluation.patience": None,
-    "backend.attention": _attention,
-    "backend.runtime.image_checkouts": {},
-    "backend.engine.max_batched_tokens": None,
-    "launcher.options": {},
-    "launcher.base_image": None,
-    "launcher.array": lambda spec: False if spec["launcher"].get("name") == "slurm" else None,
-    "launcher.array_at_once": None,
-    "launcher.container": None,
-}
-"""Path of a field -> its former value."""
+ADDED: Final[Mapping[str, Any]] = former_values(RunSpec)
+"""Path of a field -> its former value, or a function from the spec to it."""
 
 
 def fill(spec: dict[str, Any]) -> list[str]:
@@ -81,6 +39,8 @@ def _renamed(spec: dict[str, Any]) -> Iterator[str]:
 
 def _sections(node: Any, parts: list[str]) -> Iterator[tuple[list[str], dict[str, Any]]]:
     """Sections at a path, with the names that lead to them."""
+    if isinstance(node, list):
+        node = {str(number): child for number, child in enumerate(node)}
     if not isinstance(node, dict):
         return
     if not parts:

@@ -9,15 +9,17 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from xp.backends.base import render_module
 from xp.compose.known_names import foreign_hint
+from xp.compose.reference import reference_spec
 
-_REFERENCE = ("env=whodunit", "model=qwen2.5-3b-instruct", "hardware=a100x4")
-_CRITIC = ("algorithm=ppo", "training.critic_learning_rate=1e-5")
-_LORA = "model.lora={rank: 8, alpha: 16.0, dropout: 0.0, target_modules: null}"
-_VARIANTS: Mapping[str, tuple[tuple[str, ...], ...]] = {
-    "trl": (("algorithm.importance_correction=token",), ("algorithm=cispo",)),
-    "skyrl": ((_LORA,), ("algorithm=cispo",), _CRITIC, ("backend.parallel.strategy=megatron",)),
-    "slime": (("evaluation.every=5", "backend.parallel.tensor=2"), (*_CRITIC, "backend.convert_model=true")),
+_REFERENCE = {"env": "whodunit", "model": "qwen2.5-3b-instruct", "hardware": "a100x4"}
+_CRITIC = {"algorithm": "ppo", "training.critic_learning_rate": 1e-5}
+_LORA = {"model.lora": {"rank": 8, "alpha": 16.0, "dropout": 0.0, "target_modules": None}}
+_VARIANTS: Mapping[str, tuple[Mapping[str, Any], ...]] = {
+    "trl": ({"algorithm.importance_correction": "token"}, {"algorithm": "cispo"}),
+    "skyrl": (_LORA, {"algorithm": "cispo"}, _CRITIC, {"backend.parallel.strategy": "megatron"}),
+    "slime": ({"evaluation.every": 5, "backend.parallel.tensor": 2}, {**_CRITIC, "backend.convert_model": True}),
 }
 """Compositions whose renderings are searched, in this order: together they use all of xp's fields."""
 _OPTIONS: Mapping[str, tuple[str, ...]] = {"trl": ("trl",), "skyrl": ("skyrl", "skyrl-main"), "slime": ("slime",)}
@@ -58,12 +60,11 @@ def _catalogs() -> dict[str, Mapping[str, Mapping[str, Any]]]:
 @cache
 def _fields(backend: str) -> dict[str, str]:
     """Native key -> field of the spec, by the rows of the backend."""
-    from xp.backends.base import render_module
-    from xp.compose import compose
-
     found: dict[str, str] = {}
     for variant in _VARIANTS[backend]:
-        spec = compose([*_REFERENCE, f"backend={backend}", *variant])
+        groups = {key: value for key, value in variant.items() if "." not in key}
+        values = {key: value for key, value in variant.items() if "." in key}
+        spec = reference_spec({**_REFERENCE, "backend": backend, **groups}, values)
         for key, field in render_module(spec).owners(spec).items():
             if key not in found or field.startswith(f"{found[key]}."):  # a later variant may name the field itself
                 found[key] = field
@@ -73,11 +74,8 @@ def _fields(backend: str) -> dict[str, str]:
 @cache
 def _refused(option: str, backend: str, key: str) -> str | None:
     """Returns why this backend refuses the key in `backend.overrides`; None if it takes the key."""
-    from xp.backends.base import render_module
-    from xp.compose import compose
-
     name = key.lstrip("-")
-    spec = compose([*_REFERENCE, f"backend={option}"])
+    spec = reference_spec({**_REFERENCE, "backend": option}, {})
     overrides = {**spec.backend.overrides, name: _sample(_catalogs()[backend][key])}
     tried = spec.model_copy(update={"backend": spec.backend.model_copy(update={"overrides": overrides})})
     reasons = [one.reason for one in render_module(tried).refusals(tried) if one.field == f"backend.overrides.{name}"]

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from xp.compose.alternatives import give_way, settle_files, with_value
 from xp.compose.checkpoint import complete_checkpoint
-from xp.compose.faults import Fault, explain_invalid
+from xp.compose.faults import Fault
 from xp.compose.groups import Composed, compose_groups, with_plugins
+from xp.compose.invalid import explain_invalid
 from xp.compose.model import complete_model
+from xp.compose.origins import file_marks
 from xp.compose.overrides import apply, choices_of, is_group, parse
 from xp.compose.values import resolve_values
 from xp.errors import XpError
@@ -170,8 +172,6 @@ def _placed(
     faults: Iterable[Fault], composed: Composed, config_dirs: tuple[Path, ...], overridden: set[str]
 ) -> Iterator[str]:
     """The faults as lines, with file, line and column of those that come from a file."""
-    from xp.compose.origins import file_marks
-
     marks = file_marks(composed.chosen, config_dirs)
     already = {fault.partition(": ")[0] for fault in composed.faults}
     for fault in faults:

@@ -158,16 +158,16 @@ def line_of(one: ListedEvaluation) -> str:
 
 def read_summary(file: Path) -> Mapping[str, Any]:
     """The content of an eval.json; raises XpError(RUN_DIR) for another file."""
-    from xp.evaluation.summary_check import summary_of
+    from xp.evaluation.summary_check import check_summary
 
     value = json_of(file, ExitCode.RUN_DIR)
     if not isinstance(value, dict) or value.get("schema_version") != SCHEMA_VERSION or "tasks" not in value:
         raise XpError(f"{file} is not a summary of an evaluation (schema {SCHEMA_VERSION})", ExitCode.RUN_DIR)
     try:
-        return summary_of(value)
-    except (KeyError, TypeError, ValueError) as error:
-        reason = f"{type(error).__name__} {error}"
-        raise XpError(f"{file} is not a summary of an evaluation: {reason}", ExitCode.RUN_DIR) from None
+        check_summary(value)
+    except ValueError as error:
+        raise XpError(f"{file} is not a summary of an evaluation: {error}", ExitCode.RUN_DIR) from None
+    return value
 
 
 def _word(text: str) -> str:

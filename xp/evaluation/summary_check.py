@@ -1,100 +1,142 @@
-"""`eval.json` -> the same value, or the reason why no list and no table can show it."""
+"""Schema of `eval.json`, as far as lists and tables show it: a summary may come from somebody else, or be damaged."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Callable
+from reprlib import repr as short
+from typing import Annotated, Any, Final
 
-from xp.reading import is_count, is_finite
-from xp.runs.held_out import rewards_by_task
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    FailFast,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 
-TEXTS: Final = ("id", "env", "status")
-COUNTS: Final = ("num_tasks", "num_episodes", "num_void")
-ESTIMATES: Final = ("reward", "passes")
+from xp.reading import LARGEST, MAX_COUNT
 
-
-def summary_of(value: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The value; raises KeyError, TypeError or ValueError with the first fault."""
-    for name in TEXTS:
-        _text(value[name])
-    _text(_mapping(value["model"])["name"])
-    if value["run"] is not None:
-        _text(value["run"])
-    for name in ("num_asked", "num_played"):
-        _count(value[name])
-    _figures(value["summary"])
-    for figures in _mapping(value["environments"]).values():
-        _figures(figures)
-    _usage(_mapping(value["usage"]))
-    tasks = {task: _mapping(one) for task, one in _mapping(value["tasks"]).items()}
-    rewards_by_task({task: one["rewards"] for task, one in tasks.items()})
-    for one in tasks.values():
-        _text(one["hash"])
-    return value
+Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=0, lt=MAX_COUNT)]
+MAX_KEY: Final = 120
+"""Characters of a key in a message."""
 
 
-def _figures(value: Any) -> None:
-    """Checks the figures of one environment, or of all."""
-    own = _mapping(value)
-    for name in COUNTS:
-        _count(own[name])
-    _number(own["pass_threshold"])
-    for name in ESTIMATES:
-        if own[name] is not None:
-            _estimate(own[name])
-    for name in ("pass_at_k", "pass_hat_k"):
-        for one in _mapping(own[name]).values():
-            _estimate(one)
-    if own["bootstrap_differs"]:
-        low, high = own["bootstrap"]
-        _number(low)
-        _number(high)
-    if own["void_bounds"] is not None:
-        bounds = _mapping(own["void_bounds"])
-        _text(bounds["of"])
-        _number(bounds["low"])
-        _number(bounds["high"])
+def each(kind: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Check of a mapping's values up to the first fault: pydantic would list those of a whole file, a kilobyte each."""
+    adapter = TypeAdapter(kind)
+
+    def check(value: dict[str, Any]) -> dict[str, Any]:
+        for name, one in value.items():
+            try:
+                adapter.validate_python(one, strict=True)
+            except ValidationError as error:
+                raise ValueError(f"{name[:MAX_KEY]}: {_first_fault(error)}") from None
+        return value
+
+    return check
 
 
-def _estimate(value: Any) -> None:
-    own = _mapping(value)
-    _number(own["value"])
-    low, high = own.get("low"), own.get("high")
-    if (low is None) != (high is None):
-        raise ValueError("an interval has one bound")
-    for bound in (low, high):
-        if bound is not None:
-            _number(bound)
+class _Part(BaseModel):
+    """A part of a summary; keys that nothing shows are not looked at."""
+
+    model_config = ConfigDict(strict=True)
 
 
-def _usage(value: Mapping[str, Any]) -> None:
-    if value["cost_usd"] is not None:
-        _number(value["cost_usd"])
-        _number(value["prompt_tokens"])
-        _number(value["completion_tokens"])
-    if judges := value.get("judges"):
-        for one in _mapping(judges).values():
-            _number(one)
-        _number(judges["prompt_tokens"])
-        _number(judges["completion_tokens"])
+class _Estimate(_Part):
+    value: Number
+    low: Number | None = None
+    high: Number | None = None
+
+    @model_validator(mode="after")
+    def _two_bounds(self) -> _Estimate:
+        if (self.low is None) != (self.high is None):
+            raise ValueError("an interval has one bound")
+        return self
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        raise TypeError("not a JSON object where one is expected")
-    return value
+class _Bounds(_Part):
+    of: str
+    low: Number
+    high: Number
 
 
-def _text(value: Any) -> None:
-    if not isinstance(value, str):
-        raise TypeError("not a text where one is expected")
+class _Figures(_Part):
+    """Figures of one environment, or of all."""
+
+    num_tasks: Count
+    num_episodes: Count
+    num_void: Count
+    pass_threshold: Number
+    reward: _Estimate | None
+    passes: _Estimate | None
+    pass_at_k: Annotated[dict[str, Any], AfterValidator(each(_Estimate))]
+    pass_hat_k: Annotated[dict[str, Any], AfterValidator(each(_Estimate))]
+    bootstrap_differs: bool
+    bootstrap: Annotated[list[Number], Field(min_length=2, max_length=2)] | None = None
+    void_bounds: _Bounds | None
+
+    @model_validator(mode="after")
+    def _bootstrap_where_it_differs(self) -> _Figures:
+        if self.bootstrap_differs and self.bootstrap is None:
+            raise ValueError("bootstrap_differs, and bootstrap is null")
+        return self
 
 
-def _count(value: Any) -> None:
-    if not is_count(value):
-        raise ValueError("not a count where one is expected")
+class _Usage(_Part):
+    cost_usd: Number | None
+    prompt_tokens: Number | None = None
+    completion_tokens: Number | None = None
+    judges: Annotated[dict[str, Any], AfterValidator(each(Number))] | None = None
+
+    @model_validator(mode="after")
+    def _tokens_that_cost(self) -> _Usage:
+        if self.cost_usd is not None and None in (self.prompt_tokens, self.completion_tokens):
+            raise ValueError("cost_usd is a number, and prompt_tokens or completion_tokens is null")
+        if self.judges and not self.judges.keys() >= {"prompt_tokens", "completion_tokens"}:
+            raise ValueError("judges has no prompt_tokens or no completion_tokens")
+        return self
 
 
-def _number(value: Any) -> None:
-    if not is_finite(value):
-        raise ValueError("not a finite number where one is expected")
+class _Model(_Part):
+    name: str
+
+
+class _Task(_Part):
+    hash: str
+    rewards: Annotated[list[Number | None], FailFast()]
+
+
+class _Summary(_Part):
+    id: str
+    env: str
+    status: str
+    model: _Model
+    run: str | None
+    num_asked: Count
+    num_played: Count
+    summary: _Figures
+    environments: Annotated[dict[str, Any], AfterValidator(each(_Figures))]
+    usage: _Usage
+    tasks: Annotated[dict[str, Any], AfterValidator(each(_Task))]
+
+
+def check_summary(value: Any) -> None:
+    """Raise ValueError with the first fault of an eval.json: its key, what is wrong, and the value."""
+    try:
+        _Summary.model_validate(value)
+    except ValidationError as error:
+        raise ValueError(_first_fault(error)) from None
+
+
+def _first_fault(error: ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    key = ".".join(map(str, first["loc"]))[:MAX_KEY]
+    message = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    if first["type"] in ("model_type", "dict_type"):
+        message = "should be a JSON object"
+    got = "" if first["type"] in ("missing", "value_error") else f"; got {short(first['input'])}"
+    return f"{key}: {message}{got}" if key else f"{message}{got}"

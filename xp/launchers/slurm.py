@@ -34,7 +34,14 @@ from xp.launchers.node.job_spec import JOB_SPEC, Spread, read_result
 from xp.launchers.preflight import check_machine
 from xp.launchers.slurm_array import SCRIPT as SCRIPT_OF_ARRAY
 from xp.launchers.slurm_array import SlurmArrays, array_job, most
-from xp.launchers.slurm_container import apptainer_words, check_container, is_in_image, mounts, srun_options
+from xp.launchers.slurm_container import (
+    apptainer_words,
+    check_container,
+    is_in_image,
+    mounts,
+    secrets_places,
+    srun_options,
+)
 from xp.launchers.slurm_job import batch_script as batch_script
 from xp.launchers.slurm_job import options
 from xp.spec.place import Container, LauncherSpec
@@ -229,7 +236,10 @@ class SlurmLauncher:
         job, root = stage.job, str(context.outputs)
         needs_ray = has_token and job.resources.num_nodes > 1 and asks_itself(job)
         token = str(secrets_files.write_token(context, stage.name)) if needs_ray else None
-        image, directories = job.runtime.image, mounts(context, os.environ)
+        file = self._spec.secrets_file
+        is_written = file is None and bool(job.secrets or context.secrets or inherited(context)[1])
+        secrets = secrets_places(context, file, has_own=is_written or token is not None)
+        image, directories = job.runtime.image, mounts(context, secrets, os.environ)
         srun: tuple[str, ...] = ()
         words: tuple[str, ...] = ()
         if image is not None and self._spec.container is Container.PYXIS:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from xp.errors import ExitCode, XpError
@@ -16,15 +16,33 @@ from xp.spec.place import Container, LauncherSpec
 SEPARATORS = (",", ":")
 
 
-def mounts(context: Context, environ: Mapping[str, str]) -> list[str]:
-    """Directories that are mounted at their own paths: the outputs root, the secrets, and the models' cache."""
-    found = [str(context.outputs), str(secrets_files.directory() / context.run_id)]
-    return found + [path for path in (environ.get("HF_HOME"),) if path and Path(path).is_dir()]
+def mounts(context: Context, secrets: Sequence[str], environ: Mapping[str, str]) -> list[str]:
+    """Paths that a stage sees as they are: the outputs root, what holds its secrets, and the models' cache.
+
+    Args:
+        context: where the stage belongs.
+        secrets: of `secrets_places`.
+        environ: of this process.
+    """
+    cache = environ.get("HF_HOME")
+    return [str(context.outputs), *secrets, *([cache] if cache and Path(cache).is_dir() else [])]
+
+
+def secrets_places(context: Context, file: str | None, *, has_own: bool) -> list[str]:
+    """Paths that hold a stage's secrets.
+
+    Args:
+        context: where the stage belongs.
+        file: `launcher.secrets_file`.
+        has_own: whether xp writes a file or a Ray token for the stage. Without one there may be no directory, and a
+            container does not start without a path that it is to mount.
+    """
+    return [*([file] if file else []), *([str(secrets_files.directory() / context.run_id)] if has_own else [])]
 
 
 def check_container(spec: LauncherSpec, context: Context) -> None:
-    """Raises XpError(RUNTIME) for a Slurm without pyxis, and for a directory that cannot be written in an option."""
-    for path in mounts(context, os.environ):
+    """Raise XpError(RUNTIME) for a Slurm without pyxis, and for a path that no option can name."""
+    for path in mounts(context, secrets_places(context, spec.secrets_file, has_own=True), os.environ):
         if any(one in path for one in SEPARATORS):
             raise XpError(f"launcher.container: {path} cannot be mounted: it has a comma or a colon", ExitCode.RUNTIME)
     if spec.container is Container.PYXIS and "--container-image" not in ask(["srun", "--help"], timeout_s=60.0):

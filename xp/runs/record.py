@@ -1,142 +1,56 @@
-"""Record of a run: one frozen RunRecord, rewritten atomically as `run.json` at each change.
+"""Record of a run on disk: one frozen RunRecord, rewritten atomically as `run.json` at each change.
 
 `python -m xp.runs.record <dir>` prints it.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import platform
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
-from enum import StrEnum
 from pathlib import Path
-from typing import Any
 
 from xp.atomic import write_atomically
 from xp.counted import counted
 from xp.errors import ExitCode, XpError, nearest
-from xp.launchers.base import now
+from xp.reading import json_of
+from xp.runs.attempts import (
+    AttemptRecord,
+    Provenance,
+    RunRecord,
+    RunStatus,
+    StageRecord,
+    begin_attempt,
+    close_attempt,
+    update_stage,
+    with_last,
+)
+from xp.runs.record_check import length_of, record_of
 from xp.security.names import is_name
 from xp.tasks.length import FILE as LENGTH_FILE
+
+__all__ = [
+    "AttemptRecord",
+    "Provenance",
+    "RunRecord",
+    "RunStatus",
+    "StageRecord",
+    "begin_attempt",
+    "close_attempt",
+    "directory_of",
+    "is_held",
+    "no_such_run",
+    "read_record",
+    "table",
+    "update_stage",
+    "write_record",
+]
 
 FILE = "run.json"
 LOCK = ".lock"
 """Lock file that the run's supervisor holds."""
-FORMAT = 1
-
-
-class RunStatus(StrEnum):
-    """Status of a run, an attempt or a stage."""
-
-    PENDING = "pending"
-    RUNNING = "running"
-    SUCCEEDED = "succeeded"
-    CACHED = "cached"
-    """The stage's result existed already."""
-    FAILED = "failed"
-    INTERRUPTED = "interrupted"
-
-
-@dataclass(frozen=True)
-class Provenance:
-    """The code that ran."""
-
-    xp: str
-    python: str
-    commit: str | None
-    """Commit of the checkout that xp was imported from; None: not a checkout."""
-    is_dirty: bool | None
-    """True if tracked files of that checkout were changed."""
-    versions: Mapping[str, str | None]
-    """Pinned package -> version in the job's interpreter; None: not installed."""
-
-
-@dataclass(frozen=True)
-class StageRecord:
-    """One stage of one attempt."""
-
-    name: str
-    status: RunStatus = RunStatus.PENDING
-    exit_code: int | None = None
-    """Exit status of the stage's process; 128 + n: killed by signal n."""
-    started: str | None = None
-    """Start in UTC, ISO 8601, as all times of a record."""
-    ended: str | None = None
-    log: str | None = None
-    """Path of the log, relative to the outputs root."""
-    launcher: str | None = None
-    native_id: str | None = None
-    """Identifier of the job at its launcher: a process id, a job id."""
-    stand_ins: tuple[str, ...] = ()
-    """Parts that xp replaced in its job (`xp.job.Job.stand_ins`)."""
-
-
-@dataclass(frozen=True)
-class AttemptRecord:
-    """One attempt of the run; a resume or a restart makes another."""
-
-    number: int
-    status: RunStatus
-    started: str
-    ended: str | None
-    provenance: Provenance
-    stages: tuple[StageRecord, ...]
-    supervisor: int | None = None
-    """Process id of the supervisor, valid only while the run is held; None: detached, there is no supervisor."""
-    host: str | None = None
-    """Host name of the supervisor's machine."""
-    training: Mapping[str, int | None] | None = None
-    """Epochs (None: the steps were given), rollout steps and tasks of the training, as its stage computed them."""
-
-
-@dataclass(frozen=True)
-class RunRecord:
-    """A run and all its attempts."""
-
-    run_id: str
-    status: RunStatus
-    secrets: tuple[str, ...]
-    """Names of the variables that held secrets at launch; their values are not stored."""
-    attempts: tuple[AttemptRecord, ...] = ()
-
-    def to_json(self) -> str:
-        return json.dumps({"format": FORMAT} | asdict(self), indent=2, ensure_ascii=False) + "\n"
-
-
-def begin_attempt(
-    record: RunRecord, stages: Sequence[str], provenance: Provenance, *, is_detached: bool = False
-) -> RunRecord:
-    """Add an attempt with all stages pending; an attempt that a killed supervisor left open is closed as
-    interrupted."""
-    if record.attempts and record.attempts[-1].status is RunStatus.RUNNING:
-        record = close_attempt(record, RunStatus.INTERRUPTED)
-    pending = tuple(StageRecord(name) for name in stages)
-    supervisor, host = (None, None) if is_detached else (os.getpid(), platform.node())
-    attempt = AttemptRecord(
-        len(record.attempts) + 1, RunStatus.RUNNING, now(), None, provenance, pending, supervisor, host
-    )
-    return replace(record, status=RunStatus.RUNNING, attempts=(*record.attempts, attempt))
-
-
-def update_stage(record: RunRecord, name: str, **changes: Any) -> RunRecord:
-    """Change fields of a stage of the last attempt."""
-    attempt = record.attempts[-1]
-    stages = tuple(replace(stage, **changes) if stage.name == name else stage for stage in attempt.stages)
-    return _with_last(record, replace(attempt, stages=stages))
-
-
-def close_attempt(record: RunRecord, status: RunStatus) -> RunRecord:
-    """End the last attempt and its current stage."""
-    attempt = record.attempts[-1]
-    stages = tuple(
-        replace(stage, status=status, ended=now()) if stage.status is RunStatus.RUNNING else stage
-        for stage in attempt.stages
-    )
-    return _with_last(replace(record, status=status), replace(attempt, status=status, ended=now(), stages=stages))
 
 
 def write_record(directory: Path, record: RunRecord) -> None:
@@ -168,9 +82,6 @@ def no_such_run(name: str, known: Iterable[str] = ()) -> XpError:
 
 def read_record(directory: Path) -> RunRecord:
     """The record of a run directory; raises XpError(RUN_DIR) if there is none, or if it is malformed."""
-    from xp.reading import json_of
-    from xp.runs.record_check import record_of
-
     file = directory / FILE
     if not file.exists():
         raise XpError(f"{file} does not exist: {directory} is not a run directory", ExitCode.RUN_DIR)
@@ -206,20 +117,13 @@ def _with_length(directory: Path, record: RunRecord) -> RunRecord:
     """The record with the length of the last attempt's training, if its stage has written it."""
     if not record.attempts:
         return record
-    from xp.reading import json_of
-    from xp.runs.record_check import length_of
-
     last = record.attempts[-1]
     try:
         file = directory / f"attempt_{last.number}" / "train" / LENGTH_FILE
         found = length_of(json_of(file, ExitCode.RUN_DIR, max_bytes=10_000))
     except (XpError, ValueError):
         return record
-    return _with_last(record, replace(last, training=found))
-
-
-def _with_last(record: RunRecord, attempt: AttemptRecord) -> RunRecord:
-    return replace(record, attempts=(*record.attempts[:-1], attempt))
+    return with_last(record, replace(last, training=found))
 
 
 def table(record: RunRecord) -> str:

@@ -7,7 +7,7 @@ from dataclasses import fields
 from datetime import datetime
 from typing import Any
 
-from xp.runs.record import FORMAT, AttemptRecord, Provenance, RunRecord, RunStatus, StageRecord
+from xp.runs.attempts import FORMAT, AttemptRecord, Provenance, RunRecord, RunStatus, StageRecord
 from xp.security.names import is_launcher, is_name, is_native_id, is_variable
 
 MAX_ATTEMPTS = 10_000

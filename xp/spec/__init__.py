@@ -32,6 +32,7 @@ from xp.spec.backend import (
     Strategy,
 )
 from xp.spec.env import Environments, EnvLimits, EnvMember, Reward, SecretSource
+from xp.spec.fields import Former, former_values, schema_fields
 from xp.spec.model import Architecture, BuildSpec, DType, LoraSpec, Model
 from xp.spec.place import Hardware, LauncherName, LauncherSpec
 from xp.spec.section import Count, EnvVarName, Fraction, LocalPath, ModulePath, Name, Seconds, Section
@@ -57,6 +58,7 @@ __all__ = [
     "Environments",
     "Estimator",
     "Evaluation",
+    "Former",
     "Fraction",
     "Hardware",
     "HeldOutSpec",
@@ -86,6 +88,8 @@ __all__ = [
     "Strategy",
     "TrackerName",
     "Training",
+    "former_values",
+    "schema_fields",
 ]
 
 
@@ -133,7 +137,7 @@ class RunSpec(Section):
     """Trackers that get the metrics too: one name, or a list."""
     upload_rollouts: bool
     """Sends trajectories to OpenReward, under the run's id."""
-    record_prompts: bool
+    record_prompts: Annotated[bool, Former(False)]
     """Keeps each episode's prompt in its trajectory as the model read it, special tokens included."""
     env: Environments
     model: Model

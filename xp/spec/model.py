@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from pydantic import Field, field_validator, model_validator
 
 from xp.envs.config import Dialect, ToolsPrompt
+from xp.spec.fields import Former
 from xp.spec.open_name import DialectName
 from xp.spec.section import Count, Fraction, LocalPath, Name, Section, check_urls_below
 
@@ -75,7 +76,7 @@ class Architecture(Section):
     """Rows of the embedding."""
     rope_theta: Annotated[float, Field(gt=0)]
     """Base of the rotary embedding."""
-    rope_scaling: str | None
+    rope_scaling: Annotated[str | None, Former(None)]
     """Scaling of the rotary embedding: `llama3 x FACTOR` with Llama 3's own bands, or another's name; None: none."""
     norm_eps: Annotated[float, Field(gt=0)]
     """Epsilon of RMSNorm."""

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 from pydantic_core import PydanticCustomError
 
+from xp.spec.fields import Former
 from xp.spec.section import Count, LocalPath, Section
 
 
@@ -51,13 +52,13 @@ class SelectionSpec(Section):
     """Draws num_tasks at random (by `seed`) instead of from the front."""
 
     seed: int
-    profile: LocalPath | None
+    profile: Annotated[LocalPath | None, Former(None)]
     """Evaluation of the training tasks (its directory, or its name): `python -m xp tasks profile`."""
-    pass_rate: PassRate
+    pass_rate: Annotated[PassRate, Former(None)]
     """Trains only on tasks whose share of passed tries in `profile` lies within these bounds, both included."""
-    easy_first: bool
+    easy_first: Annotated[bool, Former(False)]
     """Orders the tasks by their pass rate in `profile`, from the highest to the lowest."""
-    refresh_every: Count | None
+    refresh_every: Annotated[Count | None, Former(None)]
     """Rollout steps after which the tasks are selected anew, by the pass rates of the training's own episodes; None:
     the profile's rates hold for the whole run."""
 

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from xp.diagnosis.live import OnSymptom
 from xp.episode.finite import OnNonfinite
+from xp.spec.fields import Former
 from xp.spec.section import Count, Fraction, LocalPath, Section
 
 
@@ -21,12 +22,12 @@ class LrSchedule(StrEnum):
 class Training(Section):
     """Sizes, rates and limits; the defaults come with the model."""
 
-    initial_checkpoint: LocalPath | None
+    initial_checkpoint: Annotated[LocalPath | None, Former(None)]
     """Hugging Face directory with the initial weights and tokenizer, of the same architecture; the KL penalty stays
     relative to the model. None: the model's own weights."""
     num_steps: Count | None
     """Rollout steps: batches of fresh episodes; None: as many as `epochs` makes."""
-    epochs: Count | None
+    epochs: Annotated[Count | None, Former(None)]
     """Passes over the training tasks, each of whole steps; None: `num_steps` are given."""
     prompts_per_step: Count
     """Distinct tasks per rollout step."""
@@ -36,7 +37,7 @@ class Training(Section):
     """Optimizer updates per pass over a step's episodes."""
     passes_per_step: Count
     """Passes over the same episodes."""
-    max_staleness: Annotated[int, Field(ge=0)]
+    max_staleness: Annotated[int, Field(ge=0), Former(0)]
     """Largest number of rollout steps between the policy that generated an episode and the policy that is updated with
     it; this many steps are generated while updates run. 0: rollouts and updates take turns."""
     micro_batch_size: Count
@@ -65,7 +66,7 @@ class Training(Section):
     max_prompt_tokens: Count
     """Longest prompt, in tokens; tasks with a longer one are excluded and counted."""
     max_tokens_per_turn: Count
-    stop: tuple[Annotated[str, Field(min_length=1)], ...]
+    stop: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Former([])]
     """Texts that end a turn, beside the end-of-turn token; they stay in it and are trained on."""
     max_response_tokens: Count
     """Tokens of all turns of an episode together, tool results included."""
@@ -77,13 +78,14 @@ class Training(Section):
     """Draws tasks in a random order (by `seed`)."""
     max_void_fraction: Fraction
     """Largest share of void episodes in a step or an evaluation; above it the run stops."""
-    on_nonfinite: OnNonfinite
+    # Before the field such an update was applied, which no value of it does.
+    on_nonfinite: Annotated[OnNonfinite, Former("stop")]
     """Action for an update whose loss or gradient is infinite or not a number: the run stops, or the update is skipped
     (three consecutive rollout steps with such an update still stop the run)."""
-    max_logprob_gap: Annotated[float, Field(gt=0)] | None
+    max_logprob_gap: Annotated[float | None, Field(gt=0), Former(None)]
     """Largest mean difference between the engine's and the trainer's log-probabilities of a step's tokens; above it the
     run stops, since the engine then has other weights than the trainer. None: the difference is only recorded."""
-    on_symptom: OnSymptom
+    on_symptom: Annotated[OnSymptom, Former("off")]
     """Answer to a sign of a training that goes wrong (xp.diagnosis): nothing, a line in the log, or the run's end."""
 
     @model_validator(mode="after")
@@ -106,9 +108,9 @@ class Evaluation(Section):
     before_training: bool
     every: Count | None
     """Rollout steps between evaluations during training; None: only before and after it."""
-    keep_best: bool
+    keep_best: Annotated[bool, Former(False)]
     """Keeps the model of the best evaluation while training as `checkpoints/best`."""
-    patience: Count | None
+    patience: Annotated[Count | None, Former(None)]
     """Number of consecutive evaluations without a new best after which training stops; None: no early stop."""
     batch_size: Count
     """Episodes played at the same time."""

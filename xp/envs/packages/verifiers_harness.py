@@ -61,6 +61,7 @@ class InProcessChat(vf.Harness[InProcessChatConfig]):  # type: ignore[misc]
         servers = {name: {"url": url, "timeout": self.config.tool_timeout} for name, url in mcp_urls.items()}
         headers = {"Authorization": f"Bearer {secret}"}
         async with AsyncExitStack() as stack:
+            # A turn takes as long as the rollout lets it; the session that waits for it has the limits of the episode.
             client = await stack.enter_async_context(httpx.AsyncClient(headers=headers, timeout=None))
             tools = await connect_mcp({"mcpServers": servers}, stack)
             chat = _Chat(client, endpoint, tool_interception_url, ctx.model, tools)

@@ -59,7 +59,7 @@ def by_srun(spread: Spread, job_spec: str, main: str) -> list[str]:
         job_spec: file of its job spec.
         main: `address:port` of the main node.
     """
-    python = "python3" if spread.container else sys.executable
+    python = "python3" if spread.is_contained else sys.executable
     return [*srun(spread), *spread.container, python, "-m", MEMBER, job_spec, main]
 
 

@@ -17,7 +17,7 @@ class Found:
     """All updates of one rollout step."""
 
     advantages: list[float]
-    """One per episode."""
+    """One per episode, or with a critic one per trained token. A critic's own: the returns that it learns."""
     losses: list[float]
     """One per update, as the trainer differentiates it."""
     gradients: list[Weights]
@@ -33,6 +33,8 @@ class Found:
     """Learning rate of each update, as the optimizer has it."""
     reported: dict[str, float] = field(default_factory=dict)
     """Metrics of the step by xp's names, a mean over the updates each."""
+    critic: Found | None = None
+    """Updates of the critic; None: there is none."""
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
@@ -42,20 +44,25 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
 
 
 @contextmanager
-def watched(found: Found, parameters: Callable[[], dict[str, Any]]) -> Iterator[None]:
-    """Collects gradients and parameters at each step of any torch optimizer.
+def watched(found: Found, parameters: Callable[[], dict[str, Any]], only: Any = None) -> Iterator[None]:
+    """Collects gradients and parameters at each step of a torch optimizer.
 
     Args:
         found: what is filled.
         parameters: of the trained model, by the names that the model has in its own files.
+        only: the optimizer that is watched; None: any.
     """
     from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
     def before(optimizer: Any, *_: Any) -> None:
+        if only is not None and optimizer is not only:
+            return
         found.rates.append(float(optimizer.param_groups[0]["lr"]))
         found.gradients.append({name: whole(p.grad) for name, p in parameters().items() if p.grad is not None})
 
-    def after(*_: Any) -> None:
+    def after(optimizer: Any, *_: Any) -> None:
+        if only is not None and optimizer is not only:
+            return
         found.parameters.append({name: whole(p) for name, p in parameters().items()})
 
     hooks = [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)]

@@ -49,6 +49,16 @@ def says(model: Any, episode: RecordedEpisode, temperature: float) -> tuple[torc
     return chosen, -(logprobs.exp() * logprobs).sum(-1)
 
 
+def empty_network(directory: Path) -> Any:
+    """The model of a directory in float64, with weights of chance.
+
+    Not from_pretrained: SGLang, which Slime imports, changes it so that the rotary frequencies stay unset.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(directory), dtype=torch.float64)
+
+
 class ExactPolicy:
     """The model in float64, one episode at a time and without padding.
 
@@ -63,12 +73,9 @@ class ExactPolicy:
         self, directory: Path, adapters: dict[str, torch.Tensor] | None = None, scale: float | None = None
     ) -> None:
         from safetensors.torch import load_file
-        from transformers import AutoConfig, AutoModelForCausalLM
 
-        # Not from_pretrained: SGLang, which Slime imports, changes it so that the rotary frequencies stay unset. And
-        # tied here, since SkyRL changes where transformers ties.
-        config = AutoConfig.from_pretrained(directory)
-        self.model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float64)
+        # Tied here, since SkyRL changes where transformers ties.
+        self.model: Any = empty_network(directory)
         self.model.load_state_dict(load_file(directory / "model.safetensors"), strict=False)
         self.model.lm_head.weight = self.model.model.embed_tokens.weight
         keep_precision(self.model)

@@ -11,6 +11,7 @@ from typing import Any
 
 from xp.errors import XpError
 from xp.reading import config_of
+from xp.worker.parity.critic import ExactCritic
 from xp.worker.parity.differences import differences
 from xp.worker.parity.found import Found
 from xp.worker.parity.model import ExactPolicy, make_model
@@ -47,6 +48,14 @@ def measured(
     """One case: the trainer first, since it says which episodes are in which update."""
     found = trainer(case, episodes, model, scratch)
     policy = ExactPolicy(model, None if case.lora_scale is None else found.start, case.lora_scale)
-    wanted = reference(case.rule, episodes, policy, found.members)
+    critic = None if found.critic is None else ExactCritic(model, found.critic.start)
+    wanted = reference(case.rule, episodes, policy, found.members, critic)
+    of_critic = {} if found.critic is None or wanted.critic is None else _of_critic(found.critic, wanted.critic)
     both = {name: [value, wanted.reported[name]] for name, value in found.reported.items() if name in wanted.reported}
-    return {**asdict(differences(found, wanted)), "reported": both}
+    return {**asdict(differences(found, wanted)), **of_critic, "reported": both}
+
+
+def _of_critic(found: Found, wanted: Found) -> Cell:
+    named = asdict(differences(found, wanted))
+    named["returns"] = named.pop("advantages")
+    return {f"critic_{name}": value for name, value in named.items()}

@@ -50,6 +50,17 @@ class RecordedEpisode:
 
 
 @dataclass(frozen=True)
+class CriticRule:
+    """xp's words of `algorithm.critic`, and the factor of its loss."""
+
+    discount: float
+    gae_lambda: float
+    value_clip: float
+    scale: float
+    """Of the squared error: 1 in PPO's paper, 0.5 in its code; the same to AdamW, but for its epsilon."""
+
+
+@dataclass(frozen=True)
 class UpdateRule:
     """An update as the spec means it: xp's words of `algorithm` and `training`."""
 
@@ -76,6 +87,9 @@ class UpdateRule:
     adam_beta2: float
     adam_eps: float
     max_grad_norm: float
+    critic: CriticRule | None
+    critic_learning_rate: float | None
+    """None: the policy's."""
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from xp.worker.learning_rate import learning_rate_factor
+from xp.worker.parity.adamw import AdamW
+from xp.worker.parity.critic import ExactCritic, generalized, value_errors
 from xp.worker.parity.found import Found
 from xp.worker.parity.model import ExactPolicy
 from xp.worker.parity.recorded import RecordedEpisode, UpdateRule
@@ -39,7 +41,7 @@ def advantages(rule: UpdateRule, episodes: Sequence[RecordedEpisode]) -> list[fl
 
 
 def objective(
-    rule: UpdateRule, now: torch.Tensor, old: torch.Tensor, advantage: float, mask: torch.Tensor
+    rule: UpdateRule, now: torch.Tensor, old: torch.Tensor, advantage: torch.Tensor, mask: torch.Tensor
 ) -> torch.Tensor:
     """A token's gain. PPO's clip (1707.06347), GSPO's ratio (2507.18071, eq. 7), CISPO's weight (2506.13585, eq. 4)."""
     gap = now - old
@@ -79,7 +81,11 @@ def shares(rule: UpdateRule, masks: Sequence[torch.Tensor]) -> list[torch.Tensor
 
 
 def reference(
-    rule: UpdateRule, episodes: Sequence[RecordedEpisode], policy: ExactPolicy, members: Sequence[Sequence[int]]
+    rule: UpdateRule,
+    episodes: Sequence[RecordedEpisode],
+    policy: ExactPolicy,
+    members: Sequence[Sequence[int]],
+    critic: ExactCritic | None = None,
 ) -> Found:
     """All updates of one rollout step.
 
@@ -88,14 +94,20 @@ def reference(
         episodes: the batch.
         policy: in float64; it is trained.
         members: episodes of each update.
+        critic: of `algorithm=ppo`; it is trained too, on the values that it has before.
     """
     masks = [torch.tensor(one.trained(rule.mask_truncated), dtype=torch.float64) for one in episodes]
     with torch.no_grad():
         before = [policy.says(episode, rule.temperature)[0] for episode in episodes]
-    gains = advantages(rule, episodes)
-    found = Found(gains, [], [], [], policy.weights(), [list(one) for one in members])
-    adam: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
-    for update, chosen in enumerate(members):
+    taught = None
+    if critic is None:
+        gains = list(torch.tensor(advantages(rule, episodes), dtype=torch.float64))
+        found = Found([float(one) for one in gains], [], [], [], policy.weights(), [list(one) for one in members])
+    else:
+        gains, taught = _taught(rule, episodes, masks, critic, members)
+        found = Found(_trained(gains, masks), [], [], [], policy.weights(), [list(one) for one in members])
+    adam = AdamW(rule, policy.trained(), len(members))
+    for chosen in members:
         terms, parts = [], Parts()
         num_tokens = sum(masks[at].sum() for at in chosen)
         for at, share in zip(chosen, shares(rule, [masks[at] for at in chosen]), strict=True):
@@ -109,21 +121,39 @@ def reference(
             parts.add("policy_loss", (-gain * share).sum())
             parts.add("kl", (kl * share).sum())
             parts.add("entropy", (entropy * masks[at]).sum() / num_tokens)
-        for weight in policy.trained().values():
-            weight.grad = None
-        loss = torch.stack(terms).sum()
-        loss.backward()
-        parts.add("loss", loss)
-        found.losses.append(loss.item())
-        found.sizes.append(torch.stack(terms).abs().sum().item())
-        parts.add("grad_norm", norm_of(policy.trained()))
-        found.rates.append(rate_of(rule, update, len(members)))
+        parts.add("grad_norm", adam.update(torch.stack(terms), found))
+        parts.add("loss", found.losses[-1])
         parts.add("learning_rate", found.rates[-1])
         for name, value in parts.sums.items():
             found.reported[name] = found.reported.get(name, 0.0) + value / len(members)
-        found.gradients.append(_adamw(rule, policy.trained(), update, len(members), adam))
-        found.parameters.append(policy.weights())
-    return found
+    return replace(found, critic=taught)
+
+
+def _taught(
+    rule: UpdateRule,
+    episodes: Sequence[RecordedEpisode],
+    masks: Sequence[torch.Tensor],
+    critic: ExactCritic,
+    members: Sequence[Sequence[int]],
+) -> tuple[list[torch.Tensor], Found]:
+    """Advantages of each token, and the critic's updates."""
+    assert rule.critic is not None
+    with torch.no_grad():
+        values = [critic.values(episode) for episode in episodes]
+        gains, returns = generalized(rule.critic, [one.reward or 0.0 for one in episodes], values, masks)
+    found = Found(_trained(returns, masks), [], [], [], critic.weights(), [list(one) for one in members])
+    own = replace(rule, learning_rate=rule.critic_learning_rate or rule.learning_rate)
+    adam = AdamW(own, critic.trained(), len(members))
+    for chosen in members:
+        errors = [value_errors(rule.critic, critic.values(episodes[at]), values[at], returns[at]) for at in chosen]
+        weights = shares(rule, [masks[at] for at in chosen])
+        adam.update(torch.cat([one * share for one, share in zip(errors, weights, strict=True)]), found)
+    return gains, found
+
+
+def _trained(values: Sequence[torch.Tensor], masks: Sequence[torch.Tensor]) -> list[float]:
+    """Values at the trained tokens of all episodes, one after the other."""
+    return [float(one) for own, mask in zip(values, masks, strict=True) for one in own[mask > 0]]
 
 
 class Parts:
@@ -135,34 +165,3 @@ class Parts:
     def add(self, name: str, value: torch.Tensor | float) -> None:
         value = value.item() if isinstance(value, torch.Tensor) else value
         self.sums[f"training/{name}"] = self.sums.get(f"training/{name}", 0.0) + value
-
-
-def norm_of(weights: Mapping[str, Any]) -> torch.Tensor:
-    """Euclidean norm of the whole gradient."""
-    squares = [weight.grad.square().sum() for weight in weights.values() if weight.grad is not None]
-    return torch.stack(squares).sum().sqrt()
-
-
-def rate_of(rule: UpdateRule, update: int, num_updates: int) -> float:
-    """Learning rate of an update, from 0."""
-    return rule.learning_rate * learning_rate_factor(rule.lr_schedule, rule.warmup_updates, num_updates, update)
-
-
-@torch.no_grad()  # type: ignore[untyped-decorator]
-def _adamw(
-    rule: UpdateRule, weights: Mapping[str, Any], update: int, num_updates: int, moments: dict[str, Any]
-) -> dict[str, torch.Tensor]:
-    """One step (1711.05101) along the gradient cut at max_grad_norm; gives back that gradient."""
-    named = {name: weight for name, weight in weights.items() if weight.grad is not None}
-    cut = min(1.0, rule.max_grad_norm / float(norm_of(weights)))
-    gradients = {name: weight.grad * cut for name, weight in named.items()}
-    rate = rate_of(rule, update, num_updates)
-    for name, weight in named.items():
-        mean, square = moments.get(name, (torch.zeros_like(weight), torch.zeros_like(weight)))
-        mean = rule.adam_beta1 * mean + (1 - rule.adam_beta1) * gradients[name]
-        square = rule.adam_beta2 * square + (1 - rule.adam_beta2) * gradients[name].square()
-        moments[name] = mean, square
-        step = mean / (1 - rule.adam_beta1 ** (update + 1))
-        root = (square / (1 - rule.adam_beta2 ** (update + 1))).sqrt()
-        weight.mul_(1 - rate * rule.weight_decay).sub_(rate * step / (root + rule.adam_eps))
-    return gradients

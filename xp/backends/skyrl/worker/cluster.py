@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -106,13 +107,13 @@ def _start(cfg: Any, num_workers: int | None) -> None:
         # Its processes inherit nothing from this one: they need the paths of the code and of the secrets file.
         variables |= {name: os.environ[name] for name in TOLD if os.environ.get(name)}
         os.environ["RAY_OVERRIDE_JOB_RUNTIME_ENV"] = "1"
-        place: dict[str, Any] = {}
+        start = ray.init
     else:
         for name in ("RAY_ADDRESS", "RAY_JOB_CONFIG_JSON_ENV_VAR"):
             os.environ.pop(name, None)
-        place = own_ray.place() | _pretended(cfg, num_workers)
+        start = partial(own_ray.start, **_pretended(cfg, num_workers))
     hook = PREPARE if num_workers is None else REHEARSE
-    ray.init(runtime_env={"env_vars": variables, "worker_process_setup_hook": hook}, **place)
+    start(runtime_env={"env_vars": variables, "worker_process_setup_hook": hook})
     sync_registries()
 
 

@@ -12,6 +12,7 @@ from skyrl.train.entrypoints.main_base import BasePPOExp
 
 from xp.backends.skyrl.worker.config import SkyRLStageConfig, SkyRLTrainStageConfig
 from xp.backends.skyrl.worker.generator import XpGenerator
+from xp.backends.skyrl.worker.kept_servers import KeptServers
 from xp.backends.skyrl.worker.publish import publish_model
 from xp.backends.skyrl.worker.steps import SkyRLStepLog
 from xp.backends.skyrl.worker.tasks_view import ENV_CLASS
@@ -82,7 +83,8 @@ class XpExperiment(BasePPOExp):  # type: ignore[misc]
             "policy_model_name": resolve_policy_model_name(cfg),
         }
         chat = ChatTokens(tokenizer, self._common.chat)
-        return XpGenerator(parts, chat, self._mix, self._common.sampling, self._mask_truncated)
+        kept = None if self._common.stand_in else KeptServers(self, inference_engine_client)
+        return XpGenerator(parts, chat, self._mix, self._common.sampling, self._mask_truncated, kept)
 
     def get_eval_dataset(self) -> PromptDataset | None:
         return self.dataset(self.cfg.data.val_data) if self.cfg.trainer.eval_interval > 0 else None

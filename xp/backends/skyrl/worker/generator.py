@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from skyrl.backends.skyrl_train.inference_servers.engine_utils import get_sampling_params_for_backend
@@ -11,6 +12,8 @@ from skyrl.train.generators.skyrl_gym_generator import SkyRLGymGenerator
 from skyrl.train.generators.utils import prepare_generator_input
 
 from xp.backends.skyrl.worker.env import CHAT, RUNNING
+from xp.backends.skyrl.worker.kept_client import is_engines
+from xp.backends.skyrl.worker.kept_servers import KeptServers
 from xp.backends.skyrl.worker.running_episode import CURRENT, RunningEpisode, ViewRow
 from xp.backends.skyrl.worker.tasks_view import ENV_CLASS
 from xp.episode.mixture import EnvironmentMixture
@@ -31,6 +34,7 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
         mix: the environments.
         sampling: limits of an episode.
         mask_truncated: whether truncated episodes are left out of the loss.
+        kept: SkyRL's servers; None where an engine of this process writes.
     """
 
     def __init__(
@@ -40,11 +44,12 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
         mix: EnvironmentMixture,
         sampling: Sampling,
         mask_truncated: bool,
+        kept: KeptServers | None = None,
     ) -> None:
         client, tokenizer = parts["inference_engine_client"], parts["tokenizer"]
-        super().__init__(
-            **parts | {"inference_engine_client": TurnClient(client, chat), "tokenizer": OpeningTokenizer(tokenizer)}
-        )
+        own = {"inference_engine_client": TurnClient(client, chat, kept), "tokenizer": OpeningTokenizer(tokenizer)}
+        super().__init__(**parts | own)
+        self.kept = kept
         self._chat, self._mix, self._sampling, self._mask_truncated = chat, mix, sampling, mask_truncated
         self._running: dict[int, RunningEpisode] = {}
         """Episodes by the identity of SkyRL's trajectory id: an evaluation beside the training has the same ids."""
@@ -58,7 +63,8 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
             # More episodes than sessions would fill SkyRL's thread pool with waiting, and no session would ever end.
             self._slots = asyncio.Semaphore(self._mix.max_sessions())
         try:
-            return await super().generate(input_batch, disable_tqdm=disable_tqdm)
+            batch = super().generate(input_batch, disable_tqdm=disable_tqdm)
+            return await (batch if self.kept is None else self.kept.played(batch))
         finally:
             begun = [self._running.get(id(one)) for one in input_batch["trajectory_ids"]]
             for running in begun:
@@ -90,7 +96,7 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
         """SkyRL's loop over one episode, whose session opens while the model writes its first turn."""
         running = self._begin(prompt, env_extras, trajectory_id)
         CURRENT.set(running)
-        async with self._slots:
+        async with self._slots, nullcontext() if self.kept is None else self.kept.episode():
             start = asyncio.ensure_future(self._run_in_executor_if_available(running.episode.start))
             try:
                 extras = {**env_extras, RUNNING: running, CHAT: self._chat}
@@ -137,16 +143,17 @@ class TurnClient:
     Args:
         client: SkyRL's.
         chat: the policy's tokenizer.
+        kept: the servers that it asks, if they are others' processes.
     """
 
-    def __init__(self, client: Any, chat: ChatTokens) -> None:
-        self._client, self._chat = client, chat
+    def __init__(self, client: Any, chat: ChatTokens, kept: KeptServers | None = None) -> None:
+        self._client, self._chat, self._kept = client, chat, kept
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._client, name)
 
     async def generate(self, input_batch: Any, *args: Any, **kwargs: Any) -> Any:
-        """One turn of one episode."""
+        """One turn of one episode; where an engine is lost, one that ends it, and it is void."""
         running = CURRENT.get()
         assert running is not None  # called by agent_loop alone
         limited = {
@@ -154,11 +161,27 @@ class TurnClient:
             "max_tokens": running.budget.next_turn(running.num_response),
             "stop_token_ids": list(self._chat.end_ids),
         }
-        output = await self._client.generate({**input_batch, "sampling_params": limited}, *args, **kwargs)
+        try:
+            output = await self._client.generate({**input_batch, "sampling_params": limited}, *args, **kwargs)
+        except Exception as error:
+            if self._kept is None or not is_engines(error) or not await self._kept.is_lost(error):
+                raise
+            await asyncio.to_thread(running.lose, f"EngineLost: {type(error).__name__}: {error}")
+            return self._no_turn(limited)
         ids: Sequence[int] = output["response_ids"][0]
         running.wrote(ids)
         # SkyRL's text is without special tokens: a model that writes one in the middle of a call would be misread.
         return {**output, "responses": [self._chat.text(ids)]}
+
+    def _no_turn(self, sampling: Any) -> dict[str, Any]:
+        """SkyRL's loop wants a token."""
+        logprobs = None if sampling.get("logprobs") is None else [[0.0]]
+        return {
+            "responses": [""],
+            "response_ids": [[self._chat.end_id]],
+            "stop_reasons": ["stop"],
+            "response_logprobs": logprobs,
+        }
 
 
 class OpeningTokenizer:

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 import httpx
-from skyrl.backends.skyrl_train.inference_servers.remote_inference_client import RemoteInferenceClient
 
+from xp.backends.skyrl.worker.kept_client import KeptClient
 from xp.security import own_ray
 from xp.security.web_origin import App
 from xp.security.with_key import WantsKey
@@ -25,8 +25,8 @@ class EngineDoor(WantsKey):
         super().__init__(app, _key())
 
 
-class EngineClient(RemoteInferenceClient):  # type: ignore[misc]
-    """SkyRL's client, which says the key; workers get it pickled."""
+class EngineClient(KeptClient):
+    """The client, which says the key; workers get it pickled."""
 
     async def _get_session(self) -> Any:
         session = await super()._get_session()
@@ -35,13 +35,14 @@ class EngineClient(RemoteInferenceClient):  # type: ignore[misc]
 
 
 def use(cfg: Any) -> None:
-    """Let SkyRL start its engines' router and client with the key, where its engines have xp's middleware."""
+    """Let SkyRL use xp's client, and start its engines' router with the key where its engines have xp's middleware."""
+    from skyrl.backends.skyrl_train.inference_servers import setup, vllm_router
+
+    setup.RemoteInferenceClient = KeptClient
     engine = cfg.generator.inference_engine
     is_own = engine.external_proxy_url is None and engine.external_server_urls is None
     if not is_own or "middleware" not in engine.engine_init_kwargs:
         return
-    from skyrl.backends.skyrl_train.inference_servers import setup, vllm_router
-
     setup.build_router_args = _with_key(setup.build_router_args)
     setup.RemoteInferenceClient = EngineClient
     vllm_router.VLLMRouter = _asking_with_key(vllm_router.VLLMRouter)

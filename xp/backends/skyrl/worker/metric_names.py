@@ -31,5 +31,9 @@ NATIVE: Final[Mapping[str, str]] = {
     "timing/save_hf_model": "time/export_s",
 }
 """SkyRL's name -> xp's."""
-MEASURED: Final[Mapping[str, str]] = {"training/tokens": "", "time/rollout_s": ""}
+MEASURED: Final[Mapping[str, str]] = {
+    "training/tokens": "",
+    "training/engine_restarts": "only with a vLLM server",
+    "time/rollout_s": "",
+}
 """Metrics that xp measures itself -> a remark."""

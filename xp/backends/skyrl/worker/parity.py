@@ -1,14 +1,16 @@
 """The recorded batch through xp's SkyRL trainer and FSDP workers, for `python -m xp parity measure`.
 
 `python -m xp.backends.skyrl.worker.parity <work.json> <result.json>`. Not real: CUDA and NCCL (the CPU, gloo), and Ray
-between the trainer and its workers, which are in one process.
+between the trainer and its workers (xp.backends.skyrl.worker.parity_dispatch).
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +18,7 @@ from typing import Any
 from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig
 from xp.backends.skyrl.worker.metric_names import NATIVE
 from xp.worker.parity.found import Found, watched, whole
-from xp.worker.parity.model import keep_precision
+from xp.worker.parity.processes import in_processes
 from xp.worker.parity.program import measure
 from xp.worker.parity.recorded import ParityCase, RecordedEpisode
 from xp.worker.program import run_stage
@@ -33,35 +35,87 @@ def main(argv: Sequence[str]) -> None:
 
 
 def updates(case: ParityCase, episodes: Sequence[RecordedEpisode], model: Path, scratch: Path) -> Found:
-    """One rollout step of the case, as the trainer makes it."""
-    cfg, trainer = _trainer(SkyRLTrainStageConfig.from_json(case.config), model, scratch)
+    """One rollout step of the case, as the trainer makes it; raises XpError where a rank fails."""
+    from xp.security.loopback import free_port
+
+    port = free_port()
+    return in_processes(lambda rank: _updates(case, episodes, model, scratch, rank, port), case.num_ranks, scratch)
+
+
+def _updates(
+    case: ParityCase, episodes: Sequence[RecordedEpisode], model: Path, scratch: Path, rank: int, port: int
+) -> Found:
+    """The updates as one rank sees them: all ranks the same, as SkyRL gives them out."""
+    import torch
+
+    from xp.backends.skyrl.worker.parity_dispatch import InProcess, in_precision
+
+    place = scratch / str(rank)
+    place.mkdir()
+    cfg, trainer = _trainer(SkyRLTrainStageConfig.from_json(case.config), model, place)
     if case.lora_scale is not None:
         cfg.trainer.bf16 = False  # the measured spec is one of accelerators
-    with _in(case.precision):
-        trainer.dispatch = InProcess(cfg, model, case.num_updates)
-    for group in trainer.dispatch.workers["policy"].optimizer.param_groups:
-        group["eps"] = case.rule.adam_eps
+    with in_precision(case.precision):
+        trainer.dispatch = InProcess(cfg, model, case.num_updates, port, rank=rank, num_ranks=case.num_ranks)
     trainer.ref_model = trainer.dispatch.workers.get("ref")
-    policy = trainer.dispatch.workers["policy"].model.model
-
-    def trained() -> dict[str, Any]:
-        # Asked anew each time: FSDP ties what is tied with the first forward pass.
-        return {name: one for name, one in policy.named_parameters() if one.requires_grad}
-
-    start = {name: whole(weight) for name, weight in trained().items()}
-    uids = [str(episode.group) for episode in episodes]
-    with watched(found := Found([], [], [], [], start, []), trained):
-        generated, uids = trainer.postprocess_generator_output(generated_of(case, episodes), uids)
-        data = trainer.fwd_logprobs_values_reward(trainer.convert_to_training_input(generated, uids))
-        data = with_engine(trainer.compute_advantages_and_returns(data), episodes)
-        found.advantages.extend(float(row[row.abs().argmax()]) for row in data["advantages"])
-        trainer.train_critic_and_policy(data)
-    bounds = data.metadata["policy_mini_batch_boundaries"]
-    found.members.extend([list(range(*bounds[at % len(bounds)])) for at in range(case.num_updates)])
-    found.losses.extend(trainer.dispatch.losses)
+    with ExitStack() as watches:
+        networks = {
+            name: watches.enter_context(_watched(case, worker))
+            for name, worker in trainer.dispatch.workers.items()
+            if name != "ref"
+        }
+        found = replace(networks["policy"], critic=networks.get("critic"))
+        data = _trained_on(trainer, case, episodes)
+    _keep_advantages(found, data)
+    for name, own in networks.items():
+        bounds = data.metadata[f"{name}_mini_batch_boundaries"]
+        own.members.extend([list(range(*bounds[at % len(bounds)])) for at in range(case.num_updates)])
+        own.losses.extend(trainer.dispatch.losses[name])
     metrics = trainer.all_metrics
     found.reported.update({ours: float(metrics[name]) for name, ours in NATIVE.items() if name in metrics})
+    torch.distributed.barrier()
     return found
+
+
+def _trained_on(trainer: Any, case: ParityCase, episodes: Sequence[RecordedEpisode]) -> Any:
+    """SkyRL's batch, with advantages as they are before its mean over an update, after the trainer's step on it."""
+    uids = [str(episode.group) for episode in episodes]
+    generated, uids = trainer.postprocess_generator_output(generated_of(case, episodes), uids)
+    data = trainer.fwd_logprobs_values_reward(trainer.convert_to_training_input(generated, uids))
+    data = with_engine(trainer.compute_advantages_and_returns(data), episodes)
+    before = data["advantages"].clone()
+    trainer.train_critic_and_policy(data)
+    data["advantages"] = before
+    return data
+
+
+@contextmanager
+def _watched(case: ParityCase, worker: Any) -> Iterator[Found]:
+    """Watches the updates of a worker's network."""
+    from skyrl.backends.skyrl_train.workers.model_wrapper import HFModelWrapper
+
+    network = worker.model.model if isinstance(worker.model, HFModelWrapper) else worker.model
+    for group in worker.optimizer.param_groups:
+        group["eps"] = case.rule.adam_eps
+    trained = partial(_trained, network)
+    found = Found([], [], [], [], {name: whole(weight) for name, weight in trained().items()}, [])
+    with watched(found, trained, worker.optimizer):
+        yield found
+
+
+def _trained(model: Any) -> dict[str, Any]:
+    """Parameters that are trained. Asked anew each time: FSDP ties what is tied with the first forward pass."""
+    return {name: one for name, one in model.named_parameters() if one.requires_grad}
+
+
+def _keep_advantages(found: Found, data: Any) -> None:
+    """One an episode, or of each trained token with a critic."""
+    if found.critic is None:
+        found.advantages.extend(float(row[row.abs().argmax()]) for row in data["advantages"])
+        return
+    trained = data["loss_mask"] > 0
+    found.advantages.extend(data["advantages"][trained].tolist())
+    found.critic.advantages.extend(data["returns"][trained].tolist())
 
 
 def _trainer(config: SkyRLTrainStageConfig, model: Path, scratch: Path) -> tuple[Any, Any]:
@@ -117,91 +171,6 @@ def with_engine(data: Any, episodes: Sequence[RecordedEpisode]) -> Any:
         said = data["action_log_probs"][row][mask]
         data["rollout_logprobs"][row][mask] = (said + said.new_tensor(episode.noise)).to(data["rollout_logprobs"].dtype)
     return data
-
-
-class InProcess:
-    """SkyRL's dispatch to its workers, which are in this process: the policy's, and with a KL penalty the reference's.
-
-    Args:
-        cfg: SkyRLTrainConfig.
-        model: directory of both.
-        num_updates: of the run, for the schedule.
-    """
-
-    def __init__(self, cfg: Any, model: Path, num_updates: int) -> None:
-        from xp.backends.skyrl.worker.workers import TemperedRefWorkerBase, TiedPolicyWorkerBase
-
-        self.losses: list[float] = []
-        kinds = {"policy": TiedPolicyWorkerBase}
-        if cfg.trainer.algorithm.use_kl_loss:
-            kinds["ref"] = TemperedRefWorkerBase
-        self.workers: dict[str, Any] = {}
-        for name, kind in kinds.items():
-            worker = kind(
-                cfg=cfg.trainer,
-                world_size=1,
-                rank=0,
-                local_rank=0,
-                master_addr="127.0.0.1",
-                master_port=_free_port(),
-                sequence_parallel_size=1,
-            )
-            worker.init_worker_process_group()
-            worker.init_model(str(model), **({"num_training_steps": num_updates} if name == "policy" else {}))
-            self.workers[name] = worker
-
-    def get_lcm_dp_size(self) -> int:
-        return 1
-
-    def empty_cache(self, *_: Any) -> None: ...
-
-    def forward(self, model: str, data: Any) -> Any:
-        return self.workers[model].forward(data)
-
-    forward_from_staged = forward
-
-    def stage_data(self, model: str, data: Any, boundaries: Sequence[tuple[int, int]]) -> list[Any]:
-        del model
-        return [data[begin:end] for begin, end in boundaries]
-
-    def forward_backward_from_staged(self, model: str, data: Any) -> Any:
-        found = self.workers[model].forward_backward(data)
-        self.losses.append(float(found.metrics["final_loss"]))
-        return found
-
-    def optim_step(self, model: str) -> Any:
-        return self.workers[model].optim_step()
-
-
-def _free_port() -> int:
-    from xp.security.loopback import free_port
-
-    return free_port()
-
-
-@contextmanager
-def _in(precision: str) -> Iterator[None]:
-    """Within, SkyRL's workers make their model in this precision; float32 is their own."""
-    import torch
-    from skyrl.backends.skyrl_train.distributed import fsdp_strategy
-    from torch.distributed.fsdp import MixedPrecisionPolicy
-
-    shard, load = fsdp_strategy.apply_fsdp2, fsdp_strategy.fsdp2_load_full_state_dict
-
-    def double_and_shard(model: Any, kwargs: dict[str, Any], config: Any) -> Any:
-        keep_precision(model.double())
-        exact = MixedPrecisionPolicy(param_dtype=torch.float64, reduce_dtype=torch.float64)
-        return shard(model, {**kwargs, "mp_policy": exact}, config)
-
-    def load_double(model: Any, weights: dict[str, Any], *args: Any) -> Any:
-        return load(model, {name: weight.double() for name, weight in weights.items()}, *args)
-
-    if precision == "float64":
-        fsdp_strategy.apply_fsdp2, fsdp_strategy.fsdp2_load_full_state_dict = double_and_shard, load_double
-    try:
-        yield
-    finally:
-        fsdp_strategy.apply_fsdp2, fsdp_strategy.fsdp2_load_full_state_dict = shard, load
 
 
 if __name__ == "__main__":

@@ -50,12 +50,19 @@ class RunningEpisode:
     observed: int = 0
     reply_ids: list[int] = field(default_factory=list)
     """Token ids that the next turn begins with."""
+    lost: str = ""
+    """How its engine was lost."""
     _last_id: int | None = None
 
     def wrote(self, ids: Sequence[int]) -> None:
         """The policy wrote a turn."""
         self._last_id = ids[-1] if ids else None
         self.generated += len(ids)
+
+    def lose(self, fault: str) -> None:
+        """Its engine is lost: it is void, unless the environment has ended it."""
+        self.lost = fault
+        self.episode.give_up(fault)
 
     def hears(self, reply: Reply, chat: ChatTokens) -> bool:
         """Take in what the environment said; False where no token of a next turn would fit behind it."""
@@ -81,7 +88,8 @@ class RunningEpisode:
     def record(self) -> PlayedEpisode:
         """The episode once it is over, as metrics and trajectories have it."""
         tokens = Tokens(len(self.prompt_ids), self.generated, self.observed)
-        return PlayedEpisode(self.row, self.sample, self.episode, tokens, self.prompt)
+        is_lost = bool(self.lost) and self.episode.settle().void_reason == self.lost
+        return PlayedEpisode(self.row, self.sample, self.episode, tokens, self.prompt, is_lost)
 
 
 CURRENT: ContextVar[RunningEpisode | None] = ContextVar("CURRENT", default=None)

@@ -31,6 +31,7 @@ class SkyRLStepLog(StepLog):
         self._config, self._recorder = config, recorder
         self._played: list[Played] = []
         self._rollout_s = 0.0
+        self._num_restarts = 0
         self._pending: dict[str, Any] = {}
         self._tokens = 0
         """Tokens of this step's episodes, read or written."""
@@ -46,6 +47,10 @@ class SkyRLStepLog(StepLog):
         self._played += played
         self._tokens += sum(running.num_tokens for running in running_episodes)
         self._rollout_s += rollout_s
+
+    def restarted(self, number: int) -> None:
+        """So many engines were started again since this was told last."""
+        self._num_restarts += number
 
     def compared(self, metrics: Mapping[str, float], step: int) -> None:
         """The engine's log-probabilities were held against the policy's; raises XpError(DIVERGED) where they differ."""
@@ -81,8 +86,11 @@ class SkyRLStepLog(StepLog):
         self._tokens_before += self._tokens
         own = {ours: float(data[name]) for name, ours in NATIVE.items() if data.get(name) is not None}
         episodes = episode_metrics(self._played, self._config.group_size, self._config.common.pass_threshold)
-        self.line(step, {**episodes, **own, "training/tokens": self._tokens_before, "time/rollout_s": self._rollout_s})
-        self._played, self._rollout_s, self._tokens = [], 0.0, 0
+        own |= {"training/tokens": self._tokens_before, "time/rollout_s": self._rollout_s}
+        if self._num_restarts:
+            own["training/engine_restarts"] = float(self._num_restarts)
+        self.line(step, episodes | own)
+        self._played, self._rollout_s, self._tokens, self._num_restarts = [], 0.0, 0, 0
 
     def log_exception(self, error: BaseException, step: int = 0) -> None:
         """SkyRL's hook: nothing, since whoever started the task tells the error."""

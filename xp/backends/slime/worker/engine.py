@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
+
+from xp.errors import ExitCode, XpError
+
+TRIES_WHEN_LOST: Final = 5
+"""Tries of a request, one a second, where an episode of the step found no engine already; Slime's own number is 60."""
+
+
+class EngineLost(XpError):
+    """No engine answers any more: neither the one that an episode was on, nor another one."""
 
 
 @dataclass(frozen=True)
@@ -30,12 +39,18 @@ class EngineTurn:
 
 
 async def write_turn(
-    args: Any, sample: Any, sampling: Mapping[str, Any], max_tokens: int, end_ids: Sequence[int]
+    args: Any,
+    sample: Any,
+    sampling: Mapping[str, Any],
+    max_tokens: int,
+    end_ids: Sequence[int],
+    *,
+    is_engine_lost: bool = False,
 ) -> EngineTurn:
     """Let the policy go on after `sample.tokens`.
 
-    An engine that fails raises once Slime's own repeats are used up: it is no fault of the environment, and ends the
-    run instead of the episode.
+    Slime repeats a request that fails, for a minute: the router gives it to another engine, which has the same weights.
+    A request that is refused (400 to 499) raises then, as it is no engine's fault.
 
     Args:
         args: Slime's.
@@ -43,7 +58,12 @@ async def write_turn(
         sampling: Slime's sampling parameters; SGLang refuses a name that it does not know.
         max_tokens: at most so many.
         end_ids: tokens that end a turn.
+        is_engine_lost: an episode of this step found no engine already, so that nobody waits for a minute again.
+
+    Raises:
+        EngineLost: all tries failed.
     """
+    from httpx import HTTPStatusError, TransportError
     from slime.utils.http_utils import post
 
     payload: dict[str, Any] = {
@@ -54,11 +74,23 @@ async def write_turn(
     if args.use_rollout_routing_replay:
         payload["return_routed_experts"] = True
     url = f"http://{args.sglang_router_ip}:{args.sglang_router_port}/generate"
-    output = await post(url, payload, headers=_routing(args, sample))
+    fewer = {"max_retries": TRIES_WHEN_LOST} if is_engine_lost else {}
+    try:
+        output = await post(url, payload, headers=_routing(args, sample), **fewer)
+    except HTTPStatusError as error:
+        if error.response.status_code < 500:
+            raise
+        raise _lost(f"{error.response.status_code} {error.response.text[:200]}") from error
+    except TransportError as error:
+        raise _lost(f"{type(error).__name__} {error}") from error
     rows: Sequence[Sequence[Any]] = output["meta_info"].get("output_token_logprobs") or []
     return EngineTurn(
         [int(row[1]) for row in rows], [float(row[0]) for row in rows], output["text"], output["meta_info"]
     )
+
+
+def _lost(fault: str) -> EngineLost:
+    return EngineLost(f"EngineLost: no engine answered ({fault.strip()})", ExitCode.ENGINE)
 
 
 def _routing(args: Any, sample: Any) -> dict[str, str] | None:

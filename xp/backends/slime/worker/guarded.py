@@ -92,7 +92,7 @@ def _guard_router_and_rollouts(module: ModuleType) -> None:
 
 def _guard_engine(module: ModuleType) -> None:
     """The process that starts an engine says the key, when it waits for it too."""
-    if isinstance(module.requests, _SaysKey):
+    if getattr(module._wait_server_healthy, "xp_says_key", False):
         return
     wait = module._wait_server_healthy
     module.requests = _SaysKey(module.requests)  # type: ignore[attr-defined]
@@ -101,6 +101,7 @@ def _guard_engine(module: ModuleType) -> None:
     def wait_server_healthy(base_url: str, api_key: str | None, is_process_alive: Callable[[], bool]) -> None:
         wait(base_url, own_ray.engine_key() or api_key, is_process_alive)
 
+    wait_server_healthy.xp_says_key = True  # type: ignore[attr-defined]
     module._wait_server_healthy = wait_server_healthy  # type: ignore[attr-defined]
 
 

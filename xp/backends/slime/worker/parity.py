@@ -8,23 +8,34 @@ and scheduler run as they are. Not real: what xp.backends.slime.worker.rehearsal
 from __future__ import annotations
 
 import gc
+import json
 import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from multiprocessing import get_context
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from xp.backends.slime.worker.config import SlimeTrainConfig
+from xp.backends.slime.worker.parity_actor import (
+    CRITIC,
+    POLICY,
+    Place,
+    Rank,
+    arguments,
+    made_actor,
+    parameters,
+    watch_step,
+)
 from xp.backends.slime.worker.rehearsal import no_device
 from xp.backends.slime.worker.sources import open_sources
 from xp.episode.finite import finite_means
-from xp.errors import XpError
 from xp.reading import config_of
 from xp.worker.parity.found import Found, watched, whole
 from xp.worker.parity.model import ExactPolicy
+from xp.worker.parity.processes import in_processes
 from xp.worker.parity.program import measure
 from xp.worker.parity.recorded import ParityCase, RecordedEpisode, Work
 from xp.worker.program import run_stage
@@ -34,7 +45,7 @@ def main(argv: Sequence[str]) -> None:
     first = config_of(Path(argv[0]), Work.from_json).cases[0]
     open_sources(SlimeTrainConfig.from_json(first.config).command)
     prepare()
-    measure(argv, in_a_process)
+    measure(argv, in_ranks)
 
 
 def prepare() -> None:
@@ -60,106 +71,85 @@ def prepare() -> None:
     gc.freeze()
 
 
-def in_a_process(case: ParityCase, episodes: Sequence[RecordedEpisode], model: Path, scratch: Path) -> Found:
-    """`updates` in a process of its own, since Megatron keeps its state in globals; raises XpError where it fails."""
-    import torch
+def in_ranks(case: ParityCase, episodes: Sequence[RecordedEpisode], model: Path, scratch: Path) -> Found:
+    """`updates` in processes of their own, since Megatron keeps its state in globals.
 
-    file = scratch / "found.pt"
-
-    def run() -> None:
-        try:
-            torch.save(updates(case, episodes, model, scratch), file)
-        except BaseException as error:
-            file.with_suffix(".txt").write_text(f"{type(error).__name__}: {error}")
-            raise
-
-    child = get_context("fork").Process(target=run, name=case.name)
-    child.start()
-    child.join()
-    if child.exitcode:
-        reason = file.with_suffix(".txt")
-        said = reason.read_text() if reason.exists() else "it was killed"
-        raise XpError(f"Slime's process ended with {child.exitcode}: {said}")
-    found: Found = torch.load(file, weights_only=False)
-    return found
-
-
-def updates(case: ParityCase, episodes: Sequence[RecordedEpisode], model: Path, scratch: Path) -> Found:
-    """One rollout step of the case, as Slime makes it; in a process that has called `prepare`."""
-    from safetensors.torch import load_file, save_file
-
-    from xp.backends.slime.worker.rehearsal.megatron import double_precision
+    Raises XpError where one fails.
+    """
+    from xp.security.loopback import free_port
 
     config = SlimeTrainConfig.from_json(case.config)
+    places = [_model(case, config, model, scratch / str(rank)) for rank in range(case.num_ranks)]
+
+    def of_role(role: str) -> Found:
+        port = free_port()
+
+        def run(rank: int) -> Found:
+            return updates(case, config, episodes, places[rank], Rank(rank, case.num_ranks, port, role))
+
+        return in_processes(run, case.num_ranks, scratch)
+
+    # As in Slime, the critic is trained first, and gives the values that it had before to the policy.
+    critic = None if config.critic is None else of_role(CRITIC)
+    return replace(of_role(POLICY), critic=critic)
+
+
+def _model(case: ParityCase, config: SlimeTrainConfig, model: Path, scratch: Path) -> Place:
+    """The model where a rank's configuration looks for it, in the case's precision."""
+    from safetensors.torch import load_file, save_file
+
     place = scratch / config.base_model
     shutil.copytree(model, place)
+    if case.precision == "float64":
+        weights = load_file(place / "model.safetensors")
+        save_file({name: one.double() for name, one in weights.items()}, place / "model.safetensors", {"format": "pt"})
+    return Place(scratch, place)
+
+
+def updates(
+    case: ParityCase, config: SlimeTrainConfig, episodes: Sequence[RecordedEpisode], place: Place, rank: Rank
+) -> Found:
+    """One rollout step of the case, as one of Slime's roles makes it; in a process that has called `prepare`."""
+    from xp.backends.slime.worker.rehearsal.megatron import double_precision
+
     if case.precision == "float32":
-        return _updates(config, episodes, place, scratch)
-    weights = load_file(place / "model.safetensors")
-    save_file({name: one.double() for name, one in weights.items()}, place / "model.safetensors", {"format": "pt"})
+        return _updates(config, episodes, place, rank)
     with double_precision():
-        return _updates(config, episodes, place, scratch)
+        return _updates(config, episodes, place, rank)
 
 
-def _updates(config: SlimeTrainConfig, episodes: Sequence[RecordedEpisode], model: Path, scratch: Path) -> Found:
-    args = _arguments(config, model, scratch)
-    actor = _actor(args)
-    data = _rollout_data(config, args, actor, episodes, model)
-    found = Found([], [], [], [], {name: whole(one) for name, one in _parameters(actor).items()}, [])
-    _watch_metrics(found)
-    with watched(found, lambda: _parameters(actor)):
-        actor.train_actor(0, data)
-    found.advantages.extend(float(one[0]) for one in data["advantages"])
+def _updates(config: SlimeTrainConfig, episodes: Sequence[RecordedEpisode], place: Place, rank: Rank) -> Found:
+    import torch
+
+    args = arguments(config, place, rank)
+    actor = made_actor(args, rank)
+    data = _rollout_data(config, args, actor, episodes, place.model)
+    found = Found([], [], [], [], {name: whole(one) for name, one in parameters(actor).items()}, [])
+    watch_step(actor, found)
+    _watch_metrics(found, "training/value_loss" if rank.role == CRITIC else "training/loss")
+    # Not by torch.save, which learns what types there are when it is first called, and here they are others.
+    values = place.scratch / "values.json"
+    with watched(found, lambda: parameters(actor)):
+        if rank.role == CRITIC:
+            values.write_text(json.dumps([one.tolist() for one in actor.train_critic(0, data)["values"]]))
+        else:
+            given = [torch.tensor(one) for one in json.loads(values.read_text())] if values.exists() else None
+            actor.train_actor(0, data, external_data=None if given is None else {"values": given})
+    found.advantages.extend(_in_order(data, "returns" if rank.role == CRITIC else "advantages", config))
     for begin in range(0, len(episodes), args.global_batch_size):
         found.members.append(list(range(begin, begin + args.global_batch_size)))
     return found
 
 
-def _arguments(config: SlimeTrainConfig, model: Path, scratch: Path) -> Any:
-    """Slime's own, from its parser, with Megatron's local layers on one CPU."""
-    from slime.utils.arguments import parse_args
-
-    from xp.atomic import write_atomically
-    from xp.backends.slime.worker.models import check_architecture
-    from xp.backends.slime.worker.program import absolute_flags, write_worker
-    from xp.backends.slime.worker.rehearsal.megatron import LOCAL
-    from xp.backends.slime.worker.rollout_process import Worker, _workers
-    from xp.backends.slime.worker.steps import half_of
-    from xp.backends.slime.worker.train import worker_config
-
-    check_architecture(model, config.architecture)
-    worker = worker_config(config, scratch)
-    write_atomically(half_of(worker, 0), '{"began": 0.0, "metrics": {}}\n')
-    settings = write_worker(worker)
-    flags = absolute_flags(config.with_length(config.length).command, scratch)
-    before, sys.argv = sys.argv, ["train.py", *flags, "--custom-config-path", str(settings)]
-    try:
-        args = parse_args()
-    finally:
-        sys.argv = before
+def _in_order(data: Mapping[str, Any], name: str, config: SlimeTrainConfig) -> list[float]:
+    """Values of all ranks' episodes in the order of the batch: one an episode, with a critic one a trained token."""
     import torch
 
-    for name, value in {**LOCAL, "params_dtype": torch.float32}.items():
-        setattr(args, name, value)
-    # Megatron's dummy tokens are part of its softmax.
-    args.padded_vocab_size = args.vocab_size
-    nothing: Any = SimpleNamespace(max_sessions=lambda: 1)
-    _workers[str(settings.with_name("worker.json"))] = Worker(worker, nothing, nothing)
-    return args
-
-
-def _actor(args: Any) -> Any:
-    """Slime's training actor after its own init, outside of Ray."""
-    from slime.backends.megatron_utils.actor import MegatronTrainRayActor
-
-    from xp.security.loopback import HOST, free_port
-
-    os.environ |= {"MASTER_ADDR": HOST, "MASTER_PORT": str(free_port()), "WORLD_SIZE": "1", "RANK": "0"}
-    actor = object.__new__(MegatronTrainRayActor)
-    actor._rank, actor._world_size = 0, 1
-    args.distributed_backend = "gloo"
-    actor.init(args, "actor", with_ref=args.use_kl_loss)
-    return actor
+    shares: list[Any] = [None] * torch.distributed.get_world_size()
+    trained = [mask > 0 if config.critic is not None else slice(1) for mask in data["loss_masks"]]
+    kept = (own[which].tolist() for own, which in zip(data[name], trained, strict=True))
+    torch.distributed.all_gather_object(shares, list(zip(data["partition"], kept, strict=True)))
+    return [value for _, own in sorted(pair for share in shares for pair in share) for value in own]
 
 
 def _rollout_data(
@@ -202,28 +192,17 @@ def _sample(at: int, episode: RecordedEpisode, policy: ExactPolicy, args: Any, *
     return sample
 
 
-def _parameters(actor: Any) -> dict[str, Any]:
-    """Megatron's parameters under their Hugging Face names, by Slime's own export; each with its gradient."""
-    from slime.backends.megatron_utils.megatron_to_hf import convert_to_hf
-    from slime.backends.megatron_utils.update_weight.common import named_params_and_buffers
+def _watch_metrics(found: Found, loss: str) -> None:
+    """Collects what xp reports of each update.
 
-    found: dict[str, Any] = {}
-    for name, weight in named_params_and_buffers(actor.args, actor.model, convert_to_global_name=True):
-        parts = convert_to_hf(actor.args, "qwen3", name, weight.detach())
-        for own, part in parts:
-            found[own] = part.clone().requires_grad_()
-        if weight.grad is not None:
-            for own, part in convert_to_hf(actor.args, "qwen3", name, weight.grad):
-                found[own].grad = part.clone()
-    return found
-
-
-def _watch_metrics(found: Found) -> None:
-    """Collects what xp reports of each update."""
+    Args:
+        found: what is filled.
+        loss: metric that is the loss.
+    """
     from xp.backends.slime.worker import training
 
     def means(updates: Sequence[Mapping[str, float]]) -> dict[str, float]:
-        found.losses.extend(update["training/loss"] for update in updates)
+        found.losses.extend(update[loss] for update in updates)
         found.reported.update(finite_means(updates))
         return finite_means(updates)
 

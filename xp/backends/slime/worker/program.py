@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Final
+from typing import Any, Final
 
 from xp.atomic import write_atomically
-from xp.backends.slime.worker import guarded
+from xp.backends.slime.worker import processes
 from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, SlimeCommand, WorkerConfig, train_program
 from xp.backends.slime.worker.models import local_model
 from xp.backends.slime.worker.shutdown import ask_to_close
@@ -62,7 +62,7 @@ def run_file(program: Path, flags: Sequence[str]) -> None:
         if end.code:
             raise XpError(f"{program.name} ended with {end.code}; the reason is above", ExitCode.STAGE_FAILED) from None
     except Exception as error:
-        fault = _own_fault(error)
+        fault = _own_fault(error) or _engine_fault(error)
         if fault is None:
             raise
         raise type(fault)(str(fault), fault.code) from error
@@ -112,11 +112,10 @@ def _ray(command: SlimeCommand) -> Iterator[None]:
     """
     if not os.environ.get("RAY_ADDRESS"):
         own_ray.close_to_others()
-    hook = {"worker_process_setup_hook": "xp.worker.nodes.use_rays_interface"}
+    setup = processes.setup(command.flags)
     if loopback.ONE_MACHINE in os.environ:
-        prepare = guarded.prepare_process if guarded.is_wanted(command.flags) else loopback.stay
-        prepare()
-        hook = {"worker_process_setup_hook": f"{prepare.__module__}.{prepare.__name__}"}
+        setup()
+    hook = {"worker_process_setup_hook": processes.name_of(setup)}
     import ray
 
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -127,7 +126,7 @@ def _ray(command: SlimeCommand) -> Iterator[None]:
         told = {name: os.environ[name] for name in names if os.environ.get(name)}
         ray.init(runtime_env={**hook, "env_vars": {**command.environment, **told}})
     else:
-        ray.init(runtime_env=hook, **own_ray.place())
+        own_ray.start(runtime_env=hook)
     # Ray takes TERM for itself, and ignores what a handler raises while it waits, all but a KeyboardInterrupt.
     ending = _Ending()
     signal.signal(signal.SIGTERM, ending)
@@ -156,11 +155,31 @@ class _Ending:
 
 def _own_fault(error: BaseException | None) -> XpError | None:
     """The XpError behind an exception of Ray's, which wraps what an actor raised."""
+    return next((one for one in _causes(error) if isinstance(one, XpError) and type(one) in OWN), None)
+
+
+def _engine_fault(error: BaseException) -> XpError | None:
+    """XpError(ENGINE) where an engine did not answer Slime: nothing else of Slime's asks by the package `requests`."""
+    requests: Any = sys.modules.get("requests")
+    if requests is None:
+        return None
+    faults = [one for one in _causes(error) if isinstance(one, requests.RequestException)]
+    if not faults:
+        return None
+    fault = faults[-1]
+    why = (str(fault).strip().splitlines() or [type(fault).__name__])[-1]
+    return XpError(
+        f"an engine did not answer when it was to take weights or to give memory back ({why}); resume=RUN goes on from"
+        " the last checkpoint, and launcher.max_restarts=N does so by itself",
+        ExitCode.ENGINE,
+    )
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """An exception and those behind it, the outermost first."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
+        yield error
         cause = getattr(error, "cause", None)
-        if isinstance(error, XpError) and type(error) in OWN:
-            return error
         error = cause if isinstance(cause, BaseException) else error.__cause__
-    return None

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from xp.backends.slime.worker.engine import EngineTurn, write_turn
+from xp.backends.slime.worker.engine import EngineLost, EngineTurn, write_turn
 from xp.backends.slime.worker.rollout_process import Worker, worker, write_played
 from xp.envs.base import Message
 from xp.episode.episode import Episode
@@ -60,10 +60,14 @@ async def _play(own: Worker, args: Any, sample: Any, sampling: Mapping[str, Any]
     named = {name: sample.metadata[name] for name in ("task_id", "env", "split", "index")}
     task = SlimeTask(**named, tools=json.dumps(sample.metadata["tools"]), messages=tuple(sample.prompt))
     episode = own.mix.episode(task)
+    lost = ""
     try:
         is_whole = await _converse(own, args, sample, sampling, episode, chat)
+    except EngineLost as fault:
+        is_whole, lost = not _is_stopping(args), str(fault)
+        await _threaded(own, lambda: episode.give_up(lost))
     finally:
-        # Also when the engine fails: the session is closed on the server.
+        # Also when anything else fails: the session is closed on the server.
         outcome = await _threaded(own, episode.settle)
     if not is_whole:
         sample.status = sample.Status.ABORTED
@@ -72,10 +76,13 @@ async def _play(own: Worker, args: Any, sample: Any, sampling: Mapping[str, Any]
     num_generated = sum(sample.loss_mask or ())
     tokens = Tokens(num_prompt, num_generated, sample.response_length - num_generated)
     number = sample.metadata.get("sample", (sample.index or 0) % args.n_samples_per_prompt)
-    ended = PlayedEpisode(task, number, episode, tokens, chat.kept(sample.tokens[:num_prompt]))
+    is_lost = bool(lost) and outcome.void_reason == lost
+    ended = PlayedEpisode(task, number, episode, tokens, chat.kept(sample.tokens[:num_prompt]), is_lost)
     await _threaded(own, lambda: own.take(ended.played(), _recorded(own, ended, evaluation)))
     write_played(sample.metadata, ended.played())
     close_sample(sample, outcome, chat.end_id, mask_truncated=own.config.mask_truncated)
+    if is_lost and not evaluation:
+        own.check_engines()
     return sample
 
 
@@ -89,7 +96,7 @@ async def _converse(
         sample.tokens = own.prompt(chat, sample)
         while True:
             length = limits.next_turn(sample.response_length)
-            written = await write_turn(args, sample, sampling, length, chat.end_ids)
+            written = await write_turn(args, sample, sampling, length, chat.end_ids, is_engine_lost=own.num_lost() > 0)
             _append(args, sample, written)
             if written.is_aborted or _is_stopping(args):
                 return False

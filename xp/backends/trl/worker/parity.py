@@ -10,7 +10,6 @@ import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
-from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -19,9 +18,9 @@ from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.backends.trl.worker.metric_names import NATIVE
 from xp.backends.trl.worker.ranks import Ranks
 from xp.backends.trl.worker.tasks_view import TASK_ID
-from xp.errors import XpError
 from xp.worker.parity.found import Found, watched, whole
 from xp.worker.parity.model import keep_precision, says
+from xp.worker.parity.processes import in_processes
 from xp.worker.parity.program import measure
 from xp.worker.parity.recorded import ParityCase, RecordedEpisode
 from xp.worker.parity.tasks import task
@@ -44,27 +43,17 @@ def updates(case: ParityCase, episodes: Sequence[RecordedEpisode], model: Path, 
     from xp.security.loopback import HOST, free_port
 
     group = {"WORLD_SIZE": str(case.num_ranks), "MASTER_ADDR": HOST, "MASTER_PORT": str(free_port())}
-    file = scratch / "found.pt"
 
-    def run(rank: int) -> None:
+    def run(rank: int) -> Found:
         from accelerate.state import AcceleratorState
 
         AcceleratorState._reset_state(reset_partial_state=True)
         os.environ |= {**group, "RANK": str(rank), "LOCAL_RANK": str(rank), "ACCELERATE_USE_CPU": "true"}
         found = _merged(_updates(case, episodes, model, scratch))
-        if rank == 0:
-            torch.save(found, file)
         torch.distributed.barrier()
+        return found
 
-    children = [get_context("fork").Process(target=run, args=(rank,)) for rank in range(case.num_ranks)]
-    for child in children:
-        child.start()
-    for child in children:
-        child.join()
-    if any(child.exitcode for child in children):
-        raise XpError(f"TRL's processes ended with {[child.exitcode for child in children]}")
-    found: Found = torch.load(file, weights_only=False)
-    return found
+    return in_processes(run, case.num_ranks, scratch)
 
 
 def _merged(own: Found) -> Found:

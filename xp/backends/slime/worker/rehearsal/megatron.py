@@ -114,6 +114,19 @@ def name_norms() -> None:
     hf_to_megatron._LOADERS["qwen3"] = lambda name, *more: load(_theirs(name), *more)
 
 
+def name_head() -> None:
+    """Let Slime's loader of Hugging Face directories know the bias of a critic's head, which it begins with as zero.
+
+    In the place of the converted checkpoint that a critic starts from, whose head Slime draws anew just so.
+    """
+    from slime.backends.megatron_utils import hf_to_megatron
+
+    load = hf_to_megatron._LOADERS["qwen3"]
+    hf_to_megatron._LOADERS["qwen3"] = lambda name, *more: (
+        torch.zeros(1) if name.endswith("output_layer.bias") else load(name, *more)
+    )
+
+
 def _theirs(name: str) -> str:
     name = name.replace(".input_layernorm.weight", ".self_attention.linear_qkv.layer_norm_weight")
     return name.replace(".pre_mlp_layernorm.weight", ".mlp.linear_fc1.layer_norm_weight")

@@ -1,0 +1,52 @@
+"""SkyRL's client of its servers, which waits for no answer for ever and says what is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+import aiohttp
+from skyrl.backends.skyrl_train.inference_servers.remote_inference_client import RemoteInferenceClient
+
+from xp.errors import ExitCode, XpError
+
+PROBE: Final = "/is_sleeping"
+"""Path whose answer comes from the engine's own process, not only from the HTTP process in front of it."""
+TRANSFER_S: Final = 1800.0
+"""Seconds that a request may take by which engines take weights, free memory or have it back."""
+SERVER_FAULTS: Final = 500
+"""HTTP statuses from here on are faults of a server, not of a request."""
+
+
+class KeptClient(RemoteInferenceClient):  # type: ignore[misc]
+    """SkyRL's own has no deadline, and its errors say nothing of engines; workers get it pickled."""
+
+    async def _call_server(self, server_url: str, endpoint: str, *args: Any, **more: Any) -> Any:
+        try:
+            return await asyncio.wait_for(super()._call_server(server_url, endpoint, *args, **more), TRANSFER_S)
+        except (aiohttp.ClientError, TimeoutError) as error:
+            if not isinstance(error, TimeoutError) and not is_engines(error):
+                raise
+            raise XpError(
+                f"the engine at {server_url} failed at {endpoint} ({type(error).__name__}: {error}); resume=RUN goes on"
+                " from the last checkpoint, and launcher.max_restarts=N does so by itself",
+                ExitCode.ENGINE,
+            ) from error
+
+
+def is_engines(error: BaseException) -> bool:
+    """Returns whether an engine, or the router of all, failed to answer; False for a request that was refused."""
+    if isinstance(error, aiohttp.ClientResponseError):
+        return error.status >= SERVER_FAULTS
+    # Without an answer in JSON SkyRL's client raises what its parser says.
+    return isinstance(error, aiohttp.ClientError | ValueError)
+
+
+async def answers(client: Any, url: str, timeout_s: float) -> bool:
+    """Returns whether an engine answers in this time."""
+    session = await client._get_session()
+    try:
+        async with session.get(url + PROBE, timeout=aiohttp.ClientTimeout(total=timeout_s)) as answer:
+            return bool(answer.status == 200)
+    except (aiohttp.ClientError, TimeoutError):
+        return False

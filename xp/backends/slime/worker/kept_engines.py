@@ -1,0 +1,176 @@
+"""Engines that Slime starts again where they die or hang (--use-fault-tolerance): how they are watched and counted.
+
+Slime takes a lost engine off its router while a rollout goes on, and starts it again before the next weights are sent
+(slime/ray/rollout.py, recover_updatable_engines). Here are three things that it lacks: a check right before engines are
+asked to free memory or to take weights, a deadline for what they are asked, and an end for an engine that is lost again
+and again.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, Final
+
+from xp.errors import ExitCode, XpError
+from xp.security.after_import import after_import
+
+MONITOR: Final = "slime.utils.health_monitor"
+ENGINE: Final = "slime.backends.sglang_utils.sglang_engine"
+MAX_RESTARTS: Final = 3
+"""Of one engine in one stage. What ends an engine more often is no accident: it would end the next one too."""
+TRANSFER_S: Final = 1800.0
+"""Seconds that one request to take weights, to free memory or to have it back may take."""
+ANSWER_S: Final = 30.0
+"""Seconds that an engine may take to answer a question; Slime repeats some of them sixty times."""
+
+_watches: list[Any] = []
+"""Slime's monitors of this process: one for each group of engines."""
+
+
+def prepare() -> None:
+    """Set up a process of Slime's, before it imports Slime; the watch is in the rollout's process only."""
+    after_import(MONITOR, _watch_better)
+    after_import(ENGINE, _set_deadlines)
+
+
+def restarts() -> int:
+    """Number of engines that were started again since this was asked last."""
+    return sum(watch.take_restarts() for watch in _watches)
+
+
+def check_restarts() -> None:
+    """Raise XpError(ENGINE) where one engine was lost more than MAX_RESTARTS times."""
+    for watch in _watches:
+        for number, times in watch.num_lost.items():
+            if times > MAX_RESTARTS:
+                raise XpError(
+                    f"engine {number} was lost {times} times in this stage (after {MAX_RESTARTS} restarts); SGLang's"
+                    " output in the stage's log says why it ended",
+                    ExitCode.ENGINE,
+                )
+
+
+def check_lost(num_lost: int, num_episodes: int, max_void_fraction: float) -> None:
+    """Raise XpError(ENGINE) where more episodes lost their engine than may be void: no engine is left, or too few."""
+    if num_lost > max_void_fraction * num_episodes:
+        raise XpError(
+            f"{num_lost} of {num_episodes} episodes found no engine, more than"
+            f" training.max_void_fraction={max_void_fraction}; Slime starts an engine again only between two rollout"
+            " steps. resume=RUN goes on from the last checkpoint, and launcher.max_restarts=N does so by itself; with"
+            " several engines (backend.engine.tensor_parallel) the others take the episodes of one that is lost",
+            ExitCode.ENGINE,
+        )
+
+
+def _watch_better(module: ModuleType) -> None:
+    """Slime's rollout process imports the class from this module."""
+    if not getattr(module.RolloutHealthMonitor, "is_xps", False):
+        module.RolloutHealthMonitor = _kept(module.RolloutHealthMonitor)  # type: ignore[attr-defined]
+
+
+def _kept(base: Any) -> Any:
+    return type(base.__name__, (KeptEngines, base), {})
+
+
+class KeptEngines:
+    """In front of Slime's monitor of a group of engines: it counts, and asks before engines are asked for more.
+
+    Args:
+        server_group: Slime's ServerGroup.
+        args: Slime's.
+    """
+
+    is_xps = True
+    _server_group: Any
+    _check_timeout: float
+    is_checking_enabled: Callable[[], bool]
+    _kill_engine: Callable[..., None]
+
+    def __init__(self, server_group: Any, args: Any) -> None:
+        super().__init__(server_group, args)  # type: ignore[call-arg]
+        self.num_lost: Counter[int] = Counter()
+        """How often each engine was lost, by its number in the group."""
+        self._gone: set[int] = set()
+        self._num_restarts = 0
+        self._checking = threading.Lock()
+        _watches.append(self)
+
+    def pause(self) -> None:
+        """Slime pauses before engines free memory or take weights, which ends the run where one is gone."""
+        with self._checking:
+            if self.is_checking_enabled():
+                self._check_all()
+            super().pause()  # type: ignore[misc]
+
+    def resume(self) -> None:
+        back = {number for number in self._gone if self._server_group.engines[number] is not None}
+        self._gone -= back
+        self._num_restarts += len(back)
+        super().resume()  # type: ignore[misc]
+
+    def take_restarts(self) -> int:
+        number, self._num_restarts = self._num_restarts, 0
+        return number
+
+    def _run_health_checks(self) -> None:
+        """Called by Slime's thread, again and again."""
+        with self._checking:
+            if self.is_checking_enabled():
+                self._check_all()
+
+    def _check_all(self) -> None:
+        """Asks all engines at once: each takes a second at least to answer."""
+        import ray
+
+        asked = [
+            (number, engine.health_generate.remote(timeout=self._check_timeout))
+            for number, engine in enumerate(self._server_group.engines)
+            if engine is not None
+        ]
+        for number, answer in asked:
+            try:
+                ray.get(answer)
+            except Exception as fault:
+                self._lose(number, fault)
+
+    def _lose(self, number: int, fault: Exception) -> None:
+        self.num_lost[number] += 1
+        self._gone.add(number)
+        self._kill_engine(rollout_engine_id=number)
+        why = (str(fault).strip().splitlines() or [type(fault).__name__])[-1]
+        print(
+            f"xp: warning: engine {number} did not answer and was ended ({why}); Slime starts it again before the"
+            f" next weights are sent; loss {self.num_lost[number]}, restarts at most {MAX_RESTARTS}",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+def _set_deadlines(module: ModuleType) -> None:
+    """Slime's engine asks its server without a deadline, and whoever asks the engine waits with it."""
+    if not getattr(module, "xp_has_deadlines", False):
+        module.requests = _WithDeadline(module.requests)  # type: ignore[attr-defined]
+        module.xp_has_deadlines = True  # type: ignore[attr-defined]
+
+
+class _WithDeadline:
+    """The package `requests`, as Slime's engine uses it."""
+
+    def __init__(self, requests: Any) -> None:
+        self._requests = requests
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._requests, name)
+
+    def get(self, url: str, **more: Any) -> Any:
+        return self._requests.get(url, **{"timeout": ANSWER_S, **more})
+
+    def post(self, url: str, **more: Any) -> Any:
+        return self._requests.post(url, **{"timeout": TRANSFER_S, **more})
+
+    def delete(self, url: str, **more: Any) -> Any:
+        return self._requests.delete(url, **{"timeout": ANSWER_S, **more})

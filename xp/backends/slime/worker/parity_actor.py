@@ -1,0 +1,153 @@
+"""Slime's training actors of one process in `python -m xp parity measure`: arguments, init, and parameters by name."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from xp.backends.slime.worker.config import SlimeTrainConfig
+from xp.worker.parity.critic import BIAS, HEAD
+from xp.worker.parity.found import Found, whole
+
+POLICY, CRITIC = "policy", "critic"
+HEADS = {"output_layer.weight": HEAD, "output_layer.bias": BIAS}
+"""Ends of Megatron's names of a critic's head -> the reference's names."""
+
+
+@dataclass(frozen=True)
+class Rank:
+    """A process among those of Megatron's data parallelism."""
+
+    number: int
+    of: int
+    port: int
+    """At which they meet."""
+    role: str
+    """POLICY or CRITIC."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Directories of a rank; its roles share them."""
+
+    scratch: Path
+    """The outputs root."""
+    model: Path
+
+
+def arguments(config: SlimeTrainConfig, place: Place, rank: Rank) -> Any:
+    """Slime's own of a rank's role, from its parser, with Megatron's local layers on the CPU."""
+    from slime.utils.arguments import parse_args, parse_megatron_role_args
+
+    from xp.atomic import write_atomically
+    from xp.backends.slime.worker.models import check_architecture
+    from xp.backends.slime.worker.program import absolute_flags, write_worker
+    from xp.backends.slime.worker.rehearsal.megatron import LOCAL
+    from xp.backends.slime.worker.rollout_process import Worker, _workers
+    from xp.backends.slime.worker.steps import half_of
+    from xp.backends.slime.worker.train import critic_role, worker_config
+
+    scratch = place.scratch
+    check_architecture(place.model, config.architecture)
+    if config.critic is not None:
+        roles = critic_role(config.critic, scratch, config.warmup_updates, is_resumed=False)
+        write_atomically(scratch / config.critic.roles, json.dumps(roles) + "\n")
+    worker = worker_config(config, scratch)
+    write_atomically(half_of(worker, 0), '{"began": 0.0, "metrics": {}}\n')
+    settings = write_worker(worker)
+    flags = absolute_flags(config.with_length(config.length).command, scratch)
+    if config.critic is not None:
+        # In the place of the checkpoint that the convert stage makes.
+        for flag in ("--load", "--ref-load"):
+            flags[flags.index(flag) + 1] = str(place.model)
+    before, sys.argv = sys.argv, ["train.py", *flags, "--custom-config-path", str(settings)]
+    try:
+        args = parse_args()
+    finally:
+        sys.argv = before
+    import torch
+
+    own = {"rank": rank.number, "world_size": rank.of, "data_parallel_size": rank.of}
+    own |= {"params_dtype": torch.float32, "use_distributed_optimizer": args.use_distributed_optimizer}
+    for name, value in {**LOCAL, **own}.items():
+        setattr(args, name, value)
+    # Megatron's dummy tokens are part of its softmax.
+    args.padded_vocab_size = args.vocab_size
+    nothing: Any = SimpleNamespace(max_sessions=lambda: 1)
+    _workers[str(settings.with_name("worker.json"))] = Worker(worker, nothing, nothing)
+    if config.critic is None:
+        return args
+    return parse_megatron_role_args(args, args.megatron_config_path, "critic" if rank.role == CRITIC else "actor")
+
+
+def made_actor(args: Any, rank: Rank) -> Any:
+    """Slime's training actor after its own init, outside of Ray."""
+    from slime.backends.megatron_utils.actor import MegatronTrainRayActor
+
+    from xp.backends.slime.worker.rehearsal.megatron import name_head
+    from xp.security.loopback import HOST
+
+    meeting = {"MASTER_ADDR": HOST, "MASTER_PORT": str(rank.port)}
+    os.environ |= {**meeting, "WORLD_SIZE": str(rank.of), "RANK": str(rank.number)}
+    actor = object.__new__(MegatronTrainRayActor)
+    actor._rank, actor._world_size = rank.number, rank.of
+    args.distributed_backend = "gloo"
+    if rank.role == CRITIC:
+        name_head()
+        actor.init(args, "critic")
+    else:
+        actor.init(args, "actor", with_ref=args.use_kl_loss)
+    return actor
+
+
+def parameters(actor: Any) -> dict[str, Any]:
+    """Megatron's parameters under their Hugging Face names, by Slime's own export; each with its gradient."""
+    from slime.backends.megatron_utils.megatron_to_hf import convert_to_hf
+    from slime.backends.megatron_utils.update_weight.common import named_params_and_buffers
+
+    def named(name: str, tensor: Any) -> Any:
+        head = next((own for end, own in HEADS.items() if name.endswith(end)), None)
+        if actor.role == "critic" and head is not None:
+            return [(head, tensor)]
+        return convert_to_hf(actor.args, "qwen3", name, tensor)
+
+    if actor.args.use_distributed_optimizer:
+        gather_gradients(actor)
+    found: dict[str, Any] = {}
+    for name, weight in named_params_and_buffers(actor.args, actor.model, convert_to_global_name=True):
+        for own, part in named(name, weight.detach()):
+            found[own] = part.clone().requires_grad_()
+        gradient = weight.main_grad if actor.args.use_distributed_optimizer else weight.grad
+        if gradient is not None:
+            for own, part in named(name, gradient):
+                found[own].grad = part.clone()
+    return found
+
+
+def gather_gradients(actor: Any) -> None:
+    """Let each rank have the whole of the gradients, of which the distributed optimizer reduces a share on each."""
+    import torch
+
+    for chunk in actor.model:
+        for buffer in chunk.buffers:
+            for bucket in buffer.buckets:
+                shares = bucket.grad_data.chunk(torch.distributed.get_world_size())
+                own = shares[torch.distributed.get_rank()].clone()
+                torch.distributed.all_gather_into_tensor(bucket.grad_data, own)
+
+
+def watch_step(actor: Any, found: Found) -> None:
+    """Lets `found` have the parameters after Megatron's whole step: shares of them are gathered after torch's."""
+    step = actor.optimizer.step
+
+    def watched_step() -> Any:
+        done = step()
+        found.parameters[-1] = {name: whole(one) for name, one in parameters(actor).items()}
+        return done
+
+    actor.optimizer.step = watched_step
