@@ -55,8 +55,11 @@ def test_a_run_is_named_by_its_id_or_its_directory(
 
 
 @pytest.mark.parametrize("action", ["logs", "cancel", "fetch", "trust", "resume"])
-def test_every_action_finds_a_directory(action: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_action_finds_a_directory(
+    action: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = progressing(tmp_path)
+    monkeypatch.setattr("xp.cli.commands.run_plans", lambda plans: print(*(plan.to_json() for plan in plans)))
     by_name = main(["runs", action, run.name, f"outputs={tmp_path}"]), capsys.readouterr()
     found = main(["runs", action, str(run)]), capsys.readouterr()
     assert found == by_name
