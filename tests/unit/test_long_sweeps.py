@@ -10,7 +10,6 @@ from xp.cli.plans import open_plans as _sweep
 from xp.compose import compose_sweep
 from xp.errors import XpError
 from xp.planning.plan import SweepPlans, build_plan
-from xp.runs.differences import dumped, swept
 
 RATES = "training.learning_rate=1e-4,2e-4"
 
@@ -41,10 +40,3 @@ def test_every_point_is_planned_before_the_first_one_runs(tmp_path: Path) -> Non
     illegal = ["training.group_size=4,1,8", f"outputs={tmp_path}"]
     with pytest.raises(XpError, match="group_size"):
         _sweep([point.spec for point in compose_sweep(illegal)], again=False)
-
-
-def test_the_words_of_points_are_those_of_whole_specs(tmp_path: Path) -> None:
-    specs = [point.spec for point in compose_sweep(["seed=1,2", RATES, f"outputs={tmp_path}"])]
-    found = swept(dumped(specs))
-    assert found == swept([spec.model_dump(mode="json") for spec in specs])
-    assert found[-1] == "seed=2 training.learning_rate=0.0002"

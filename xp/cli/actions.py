@@ -18,7 +18,7 @@ SIMPLE: Final = {
     "fetch": "copy the model and the trajectories of a run from its launcher's storage",
     "recipe": "print a run's differences from the defaults as a recipe",
     "cancel": "stop a run",
-    "trust": "mark a run from elsewhere as your own",
+    "trust": "mark a run that was begun elsewhere as your own",
     "resume": "continue from the last checkpoint",
 }
 """Action on one run -> its line of help."""
@@ -57,7 +57,7 @@ def add_env(parser: argparse.ArgumentParser) -> None:
     )
     check.add_argument("--seconds", type=count, default=120, metavar="N", help="time limit of the check (120)")
     check.add_argument("--json", action="store_true", help="the report as JSON")
-    new = _action(actions, "new", "write a working environment with its test, as a beginning of your own")
+    new = _action(actions, "new", "write a working environment with its test, to be edited")
     new.add_argument("name", metavar="NAME", help="name of the module: small letters, digits and _")
     new.add_argument(
         "--kind",
@@ -105,7 +105,7 @@ def add_runs(parser: argparse.ArgumentParser) -> None:
     listing.add_argument("--json", action="store_true", help="as JSON")
     for name, text in SIMPLE.items():
         one = _action(actions, name, text)
-        one.add_argument("run", metavar="RUN", help="name of the run, or its directory")
+        one.add_argument("run", metavar="RUN", help="name of the run, or its directory OUTPUTS/runs/RUN")
         if name in ("show", "diagnose"):
             what = "its record" if name == "show" else "verdict and symptoms"
             one.add_argument("--json", action="store_true", help=f"{what} as JSON")

@@ -104,7 +104,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "run": Command("prepare tasks, train, evaluate (the default command)", _run),
     "plan": Command("show everything that would run; run nothing", _plan),
     "prepare": Command("run task preparation alone", _sweep),
-    "evaluate": Command("play the held-out tasks with a run's model: run=RUN [checkpoint=STEP]", _sweep),
+    "evaluate": Command("play the held-out tasks with a run's model (run=RUN [checkpoint=STEP]) or the spec's", _sweep),
     "eval": Command("play any model on any environment, with statistics", _eval),
     "search": Command("search values with Optuna: training.learning_rate='interval(1e-4,1e-3)'", _search),
     "install": Command("make the Python that the trainer needs, from its lock", _install),
@@ -112,7 +112,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "explain": Command("explain a key (value, origin, meaning, each backend's rendering) or a metric", _explain),
     "doctor": Command("check this machine against a plan", add_spec),
     "env": Command(
-        "environments: check one without a model, begin one of your own, list all",
+        "environments: check one without a model, create one, list all",
         add_env,
         takes_overrides=False,
     ),
@@ -125,7 +125,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "report": Command(
         "write one offline page of runs: curves, episodes, comparison", add_report, takes_overrides=False
     ),
-    "view": Command("serve that page on 127.0.0.1, with every episode, during a run", add_view, takes_overrides=False),
-    "completion": Command("print a script that completes words after `xp`", _completion, takes_overrides=False),
+    "view": Command("serve the report of runs on 127.0.0.1, also during a run", add_view, takes_overrides=False),
+    "completion": Command("print a script for completion of `xp` in a shell", _completion, takes_overrides=False),
 }
 """Commands, in the order of `--help`."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from xp.cli.information import completion, doctor, explain, parity, show_config
 from xp.cli.parser import outputs_of
-from xp.cli.plans import open_plans, plan_again, plans_of, plans_of_sweep, specs_of
+from xp.cli.plans import open_plans, plan_again, plans_of, plans_of_sweep, points_of
 from xp.cli.run_plans import run_plan, run_plans
 from xp.compose import compose
 from xp.counted import counted
@@ -35,7 +35,7 @@ def run(asked: Namespace) -> int:
 
     plans, left = plans_of_sweep(asked)
     try:
-        return run_plans(plans, has_panel=not asked.lines)
+        return run_plans(plans, plans.names, has_panel=not asked.lines)
     finally:
         compare_existing(outputs_of(asked.overrides), [*left, *plans.run_ids])
 
@@ -44,8 +44,9 @@ def prepare(asked: Namespace) -> int:
     """Prepares tasks; checks the model's chat template against them if the model is on this machine."""
     from xp.doctor.template import hold_against_tasks
 
-    plans = [build_preparation(spec, new_run_id(spec)) for spec in specs_of(asked)]
-    code = run_plans(plans, is_whole=False)
+    points = points_of(asked)
+    plans = [build_preparation(point.spec, new_run_id(point.spec)) for point in points]
+    code = run_plans(plans, [point.name for point in points], is_whole=False)
     hold_against_tasks([plan.spec for plan in plans])
     return code
 
@@ -58,8 +59,9 @@ def evaluate(asked: Namespace) -> int:
     if "run" not in given:
         if step is not None:
             raise XpError("checkpoint=STEP is one of a run: give run=RUN; python -m xp runs list names the runs")
-        specs = specs_of(asked)
-        return run_plans([build_model_evaluation(spec, new_run_id(spec)) for spec in specs])
+        points = points_of(asked)
+        plans = [build_model_evaluation(point.spec, new_run_id(point.spec)) for point in points]
+        return run_plans(plans, [point.name for point in points])
     if step is not None and not step.isdigit():
         raise XpError(f"checkpoint={step}: a rollout step is a whole number")
     if step is not None and int(step) == 0:
@@ -111,7 +113,7 @@ def runs(asked: Namespace) -> int:
     """Runs by their records: list, show one or its recipe, follow its log, stop it, continue it, trust it, compare."""
     from xp.cli import runs as view
     from xp.cli.compare import compare
-    from xp.runs.record import directory_of
+    from xp.runs.named import run_directory
 
     if asked.action == "compare":
         if asked.paired:
@@ -127,7 +129,8 @@ def runs(asked: Namespace) -> int:
 
         watch(asked.outputs, asked.names)
     elif asked.action == "resume":
-        return run_plans([plan_again(spec_to_resume(asked.run, [*asked.overrides, f"outputs={asked.outputs}"]))])
+        where = () if "/" in asked.run else (f"outputs={asked.outputs}",)
+        return run_plans([plan_again(spec_to_resume(asked.run, [*asked.overrides, *where]))])
     elif asked.action == "episode":
         from xp.cli.episode import show_episode
 
@@ -135,7 +138,7 @@ def runs(asked: Namespace) -> int:
     elif asked.action == "list":
         view.show_all(asked.outputs, as_json=asked.json)
     else:
-        run = directory_of(asked.outputs, asked.run)
+        run = run_directory(asked.outputs, asked.run)
         match asked.action:
             case "recipe":
                 print(view.recipe(run, asked.config_dir), end="")
@@ -146,7 +149,7 @@ def runs(asked: Namespace) -> int:
 
                 return show_diagnosis(run, as_json=asked.json)
             case "logs":
-                view.logs(asked.outputs, run)
+                view.logs(run.parent.parent, run)
             case "fetch":
                 print(view.fetch(run, with_checkpoints=asked.checkpoints))
             case "cancel":

@@ -125,7 +125,7 @@ def show(one: EnvReport) -> None:
         out.print(f"  stopped: the time was over while {one.stopped}", markup=False)
         out.print("  the figures above are of what was measured until then; --seconds N gives it more", markup=False)
     for warning in one.warnings:
-        out.print(f"  worth a thought: {warning}", markup=False)
+        out.print(f"  note: {warning}", markup=False)
     for fault in one.faults:
         out.print(f"  fault: {fault}", markup=False)
     if not one.faults and not one.warnings and not one.stopped:

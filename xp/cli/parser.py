@@ -16,6 +16,8 @@ from xp.errors import XpError, nearest
 _SECTIONS: Final = ("env", "model", "algorithm", "training", "evaluation", "backend", "hardware", "launcher")
 _KEYS: Final = ("seed", "name", *_SECTIONS)
 """First words of keys, which are not commands."""
+_LISTS: Final = ("words", "names", "keys", "runs", "overrides")
+"""Arguments that take any number of words."""
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -25,6 +27,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         XpError: CONFIG for an unknown command, a flag of another command, or arguments that are missing or illegal.
     """
     words = list(arguments)
+    if bare := next((word for word in words if word.startswith("=")), None):
+        raise XpError(f"{bare}: no key before `=`; an override is written key=value, without spaces")
     if not words or (words[0] not in COMMANDS and words[0] not in ("-h", "--help", "--version")):
         if words and _is_word(words[0]):
             raise XpError(_no_command(words[0]))
@@ -36,6 +40,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     words, outputs = (words, Path("outputs")) if is_open or words[0] == "env" else _outputs_of(words)
     words = _with_action(words, flags)
     asked, unknown = parser.parse_known_args(words)
+    unknown = unknown if is_open else _with_rest(asked, unknown)
     action = getattr(asked, "action", None)
     called = f"{asked.command} {action}" if action else asked.command
     for word in unknown:
@@ -121,6 +126,15 @@ def _with_action(words: list[str], flags: Mapping[str, frozenset[str]]) -> list[
         guess = nearest(rest[place], actions)
         raise XpError(f"{rest[place]}: no such action of {command}{guess}; actions are {', '.join(actions)}")
     return [command, rest.pop(place), *rest]
+
+
+def _with_rest(asked: argparse.Namespace, unknown: Sequence[str]) -> list[str]:
+    """Adds words after an option to the list that the action takes, which argparse ends there; returns the others."""
+    own = next((value for name in _LISTS if isinstance(value := getattr(asked, name, None), list)), None)
+    if own is None:
+        return list(unknown)
+    own += [word for word in unknown if not word.startswith("-")]
+    return [word for word in unknown if word.startswith("-")]
 
 
 def _is_word(text: str) -> bool:

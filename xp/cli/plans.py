@@ -7,7 +7,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Sequence
 
-from xp.compose import compose, compose_sweep, faults_of_points
+from xp.compose import Point, compose, compose_sweep, faults_of_points
 from xp.compose.known_names import unread_variables
 from xp.errors import ExitCode, XpError
 from xp.planning.plan import Plan, SweepPlans, build_again, build_plan, new_run_id
@@ -31,12 +31,13 @@ def plans_of(asked: Namespace) -> Sequence[Plan]:
         return [plan_again(resumed)]
     if asked.multirun:
         return plans_of_sweep(asked)[0]
-    return [build_plan(spec, new_run_id(spec)) for spec in specs_of(asked)]
+    spec = compose(asked.overrides, asked.config_dir)
+    return [build_plan(spec, new_run_id(spec))]
 
 
 def plans_of_sweep(asked: Namespace) -> tuple[SweepPlans, list[str]]:
     """Plans of a sweep's points that must still run, and the runs of the other points."""
-    points = compose_sweep(asked.overrides, asked.config_dir)
+    points = points_of(asked)
     return open_plans([point.spec for point in points], again=asked.again, names=[point.name for point in points])
 
 
@@ -45,11 +46,11 @@ def plan_again(resumed: Resumed) -> Plan:
     return build_again(resumed.spec, resumed.run_id, resumed.attempt, resumed.stages)
 
 
-def specs_of(asked: Namespace) -> list[RunSpec]:
-    """The spec of a command line, or the specs of all points of a sweep."""
+def points_of(asked: Namespace) -> list[Point]:
+    """The points of a sweep, or the only point of a command line without one."""
     if asked.multirun:
-        return [point.spec for point in compose_sweep(asked.overrides, asked.config_dir)]
-    return [compose(asked.overrides, asked.config_dir)]
+        return compose_sweep(asked.overrides, asked.config_dir)
+    return [Point((), compose(asked.overrides, asked.config_dir))]
 
 
 def open_plans(specs: Sequence[RunSpec], *, again: bool, names: Sequence[str] = ()) -> tuple[SweepPlans, list[str]]:
@@ -81,4 +82,6 @@ def open_plans(specs: Sequence[RunSpec], *, again: bool, names: Sequence[str] = 
                 faults.setdefault(line, []).append(names[point.number] if names else "")
     if faults:
         raise XpError("\n".join(faults_of_points(faults, len(todo))), codes[0])
-    return SweepPlans(points), [entry.run_id for entry in left]
+    return SweepPlans(points, [names[point.number] for point in todo] if names else ()), [
+        entry.run_id for entry in left
+    ]

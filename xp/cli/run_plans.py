@@ -9,20 +9,25 @@ from xp.backends.stages.episode import user_modules
 from xp.errors import ExitCode, XpError
 from xp.job import Stage
 from xp.launchers.base import Grouping, Launcher
-from xp.planning.plan import Plan, SweepPlans
+from xp.planning.plan import Plan
 from xp.runs.record import RunStatus
 from xp.tracking.places import tracked_places
 
 
-def run_plans(plans: Sequence[Plan], *, is_whole: bool = True, has_panel: bool = True) -> int:
-    """Runs the plans in order. A sweep continues after a failure and returns the first failure's exit code."""
-    from xp.runs.differences import dumped, swept
+def run_plans(
+    plans: Sequence[Plan], names: Sequence[str] = (), *, is_whole: bool = True, has_panel: bool = True
+) -> int:
+    """Runs the plans in order. A sweep continues after a failure and returns the first failure's exit code.
 
-    specs = plans.specs if isinstance(plans, SweepPlans) else [one.spec for one in plans]
-    points = swept(dumped(specs))
+    Args:
+        plans: the plans.
+        names: overrides that distinguish each point of a sweep; empty for a single run.
+        is_whole: whether each plan ends with an evaluation, which is shown.
+        has_panel: whether a terminal shows a panel instead of the stages' output.
+    """
     together = _begun(plans)
     try:
-        return _run_points(plans, points, together, is_whole=is_whole, has_panel=has_panel)
+        return _run_points(plans, names or [""] * len(plans), together, is_whole=is_whole, has_panel=has_panel)
     finally:
         for launcher in together.values():
             launcher.finish()

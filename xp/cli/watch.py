@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ from xp.security.terminal import shown
 LOOK_S: Final = 1.0
 WIDTH: Final = 20
 HEAD: Final = ("run", "status", "progress", "step", "reward", "", "left")
+PLAIN: Final = ("run", "status", "progress", "step", "reward", "seconds left")
 Row = tuple[str, ...]
 
 
@@ -51,10 +52,11 @@ def watch(outputs: Path, names: Sequence[str], look_s: float = LOOK_S) -> None:
 
 
 def _lines(chosen: Sequence[Path], look_s: float) -> None:
-    """Prints one line for each change of a run."""
+    """Prints a header, and one line for each change of a run, cells separated by tabs."""
     before: dict[Path, Row] = {}
+    print("\t".join(PLAIN), flush=True)
     while True:
-        rows = {run: _row(run) for run in chosen}
+        rows = {run: _row(run, _plain_cells) for run in chosen}
         for run, row in rows.items():
             told = row[:-1]  # without the time left, which always changes
             if before.get(run) != told:
@@ -77,12 +79,16 @@ def _table(chosen: Sequence[Path]) -> Any:
     return table
 
 
-def _row(run: Path) -> Row:
-    try:
-        record = detached.current(run)
-        return (run.name, status(run, record), *_cells(progress_of(run, record)))
-    except XpError as error:
-        return (run.name, shown(f"unreadable: {error}"), *[""] * (len(HEAD) - 2))
+def _plain_cells(found: RunProgress | None) -> Row:
+    if found is None:
+        return ("-", "-", "-", "-")
+    rewards = [value for _, value in found.rewards]
+    return (
+        "-" if found.share is None else f"{found.share:.2f}",
+        f"{found.step}/{found.num_steps}" if found.num_steps else str(found.step),
+        f"{rewards[-1]:.3f}" if rewards else "-",
+        "-" if found.seconds_left is None else f"{found.seconds_left:.0f}",
+    )
 
 
 def _cells(found: RunProgress | None) -> Row:
@@ -96,3 +102,11 @@ def _cells(found: RunProgress | None) -> Row:
         sparkline(rewards, WIDTH),
         "" if found.seconds_left is None else clock(found.seconds_left),
     )
+
+
+def _row(run: Path, cells: Callable[[RunProgress | None], Row] = _cells) -> Row:
+    try:
+        record = detached.current(run)
+        return (run.name, status(run, record), *cells(progress_of(run, record)))
+    except XpError as error:
+        return (run.name, " ".join(shown(f"unreadable: {error}").split()), *["-"] * len(cells(None)))

@@ -14,7 +14,7 @@ class Metric:
     unit: str
     meaning: str
     reading: str
-    """How to interpret the metric."""
+    """Interpretation of the metric."""
 
     @property
     def is_of_episodes(self) -> bool:

@@ -67,10 +67,11 @@ class SweepPlans(Sequence[Plan]):
 
     Args:
         points: spec, run id and attempt of each; all of them were planned once, so that none is refused later.
+        names: overrides that distinguish each point; empty: the points have no names.
     """
 
-    def __init__(self, points: Sequence[tuple[RunSpec, str, int]]) -> None:
-        self._points = points
+    def __init__(self, points: Sequence[tuple[RunSpec, str, int]], names: Sequence[str] = ()) -> None:
+        self._points, self.names = points, names
 
     @property
     def specs(self) -> list[RunSpec]:
@@ -90,7 +91,9 @@ class SweepPlans(Sequence[Plan]):
     def __getitem__(self, at: slice) -> SweepPlans: ...
 
     def __getitem__(self, at: int | slice) -> Plan | SweepPlans:
-        return SweepPlans(self._points[at]) if isinstance(at, slice) else build_plan(*self._points[at])
+        if isinstance(at, slice):
+            return SweepPlans(self._points[at], self.names[at])
+        return build_plan(*self._points[at])
 
 
 def _task_refusals(spec: RunSpec) -> list[Refusal]:

@@ -18,7 +18,7 @@ Group = tuple[int, str, int]
 
 
 class Extent(StrEnum):
-    """Which episodes of a page have full text."""
+    """Extent of the episodes with full text in a page."""
 
     NONE = "none"
     CHOSEN = "chosen"

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from xp.spec import RunSpec
+from typing import Any, Final
 
 INCIDENTAL: Final = ("outputs", "project", "tracking", "upload_rollouts", "record_prompts", "preparation", "launcher")
 """Sections of a spec that change nothing about its result."""
@@ -29,16 +26,6 @@ def differing(specs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [{key: _at(spec, path) for key, path in wanted.items()} for spec in specs]
 
 
-def dumped(specs: Sequence[RunSpec]) -> list[dict[str, Any]]:
-    """The specs as JSON values; equal sections of consecutive specs are one object."""
-    found: list[dict[str, Any]] = []
-    for spec in specs:
-        own = spec.model_dump(mode="json")
-        before = found[-1] if found else {}
-        found.append({name: before[name] if before.get(name) == value else value for name, value in own.items()})
-    return found
-
-
 def words_of(values: Mapping[str, Any]) -> str:
     """Overrides (`key=value`) that set these values."""
     return " ".join(f"{key}={text(value)}" for key, value in values.items())
@@ -51,21 +38,6 @@ def text(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     return "[" + ",".join(map(text, value)) + "]" if isinstance(value, list | tuple) else str(value)
-
-
-def swept(specs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Names each point of a sweep by the overrides that distinguish it from the others."""
-    named = [{key: _at(spec, key.split(".")) for key in NAMED} for spec in specs]
-    varied = [key for key in NAMED if any(one[key] != named[0][key] for one in named)]
-    return [
-        words_of({**{_option(key): own[key] for key in varied}, **others})
-        for own, others in zip(named, differing(specs), strict=True)
-    ]
-
-
-def _option(key: str) -> str:
-    """Left side of the override that sets a key: `model` (as in `model=tiny`) for model.name."""
-    return key.removesuffix(".name")
 
 
 def _at(spec: Any, path: Sequence[str]) -> Any:

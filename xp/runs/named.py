@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -26,6 +27,24 @@ def named_runs(outputs: Path, words: Sequence[str], *, takes_several: bool = Fal
     if takes_several and not words:
         words = known
     return list(dict.fromkeys(run for word in words for run in _of_word(outputs, word, known, takes_several)))
+
+
+def run_directory(outputs: Path, word: str) -> Path:
+    """Directory of one run, for an action that changes or shows it.
+
+    Args:
+        outputs: the outputs root.
+        word: the run's id below the outputs root, or its directory `OUTPUTS/runs/RUN`.
+
+    Raises:
+        XpError: RUN_DIR if there is no such run.
+    """
+    if "/" not in word:
+        return directory_of(outputs, word)
+    place = Path(os.path.abspath(word))
+    if not is_name(place.name) or place.parent.name != "runs" or not (place / FILE).is_file():
+        raise XpError(f"{word}: not the id of a run, nor a directory OUTPUTS/runs/RUN", ExitCode.RUN_DIR)
+    return place if ".." in Path(word).parts else Path(word)
 
 
 def _of_word(outputs: Path, word: str, names: Sequence[str], takes_several: bool) -> list[Path]:

@@ -28,6 +28,7 @@ class BuildSpec(Section):
     num_heads: Count
     num_kv_heads: Count
     head_dim: Count
+    """Width of an attention head."""
     intermediate_size: Count
     vocab_size: Count
     rope_theta: Annotated[float, Field(gt=0)]
@@ -39,6 +40,7 @@ class BuildSpec(Section):
     matrix_learning_rate: Annotated[float, Field(gt=0)]
     weight_decay: Annotated[float, Field(ge=0)]
     max_grad_norm: Annotated[float, Field(gt=0)]
+    """Largest norm of the warm-up's gradients; larger ones are scaled down."""
     choice_weight: Annotated[float, Field(gt=0)]
     reply_weight: Annotated[float, Field(ge=0)]
     bare_share: Fraction
@@ -59,26 +61,37 @@ class Architecture(Section):
     model_type: Name
     """Family: qwen2, qwen3, qwen3_moe."""
     hidden_size: Count
+    """Width of a layer."""
     num_layers: Count
+    """Number of layers."""
     num_heads: Count
+    """Number of attention heads."""
     num_kv_heads: Count
+    """Number of heads that share keys and values."""
     head_dim: Count
+    """Width of an attention head."""
     intermediate_size: Count
     """Width of a dense feed-forward layer."""
     vocab_size: Count
+    """Rows of the embedding."""
     rope_theta: Annotated[float, Field(gt=0)]
+    """Base of the rotary embedding."""
     rope_scaling: Annotated[str | None, Former(None)]
     """Scaling of the rotary embedding: `llama3 x FACTOR` with Llama 3's own bands, or another's name; None: none."""
     norm_eps: Annotated[float, Field(gt=0)]
+    """Epsilon of RMSNorm."""
     tied_embeddings: bool
     """Uses one matrix for input and output embedding."""
     qkv_bias: bool
+    """True if queries, keys and values have biases."""
     qk_norm: bool
     """Normalizes queries and keys per head."""
     num_experts: Count | None
     """Number of experts per layer; None: a dense model."""
     experts_per_token: Count | None
+    """Number of experts that a token uses; None: a dense model."""
     expert_intermediate_size: Count | None
+    """Width of an expert; None: a dense model."""
 
     @model_validator(mode="after")
     def _experts_together(self) -> Architecture:

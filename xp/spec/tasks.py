@@ -13,7 +13,7 @@ from xp.spec.section import Count, LocalPath, Section
 
 
 class Overlap(StrEnum):
-    """Whether held-out tasks may also be trained on."""
+    """Permission to train on held-out tasks as well."""
 
     FORBIDDEN = "forbidden"
     ALLOWED = "allowed"

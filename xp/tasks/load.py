@@ -59,8 +59,10 @@ def within_limit(directory: Path, rows: Sequence[TaskRow], chat: ChatTokens, max
             ExitCode.TASKS,
         )
     longest = str(max(lengths.values())) if len(lengths) == len(rows) else f"more than {2 * max_tokens}"
+    shortest = str(min(lengths.values()))
+    sizes = longest if shortest == longest else f"{shortest} to {longest}"
     print(
-        f"{len(kept)} of {len(rows)} tasks; prompts of {min(lengths.values())} to {longest} tokens,"
+        f"{len(kept)} of {len(rows)} tasks; prompts of {sizes} tokens,"
         f" {len(rows) - len(kept)} left out as longer than {max_tokens}",
         flush=True,
     )

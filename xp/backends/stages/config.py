@@ -60,7 +60,7 @@ def train_fields(spec: RunSpec, places: RunPaths) -> dict[str, Any]:
 
 
 def _refresh(spec: RunSpec) -> dict[str, Refresh]:
-    """Rules of the environments whose tasks are selected anew."""
+    """Rules of the environments whose tasks are selected again during training."""
     found = {}
     for name, profile in profiles(spec).items():
         train = spec.env.members[name].train
@@ -74,7 +74,7 @@ def episode_files(spec: RunSpec, here: str) -> dict[str, str]:
     """Files that every stage with episodes reads.
 
     Args:
-        here: the stage's directory.
+        here: directory of the stage.
     """
     return {
         f"{here}/episode.json": episode_config(spec).to_json(),
@@ -91,9 +91,9 @@ def train_and_evaluate(
     """Stages after the preparation of tasks.
 
     Args:
-        made: stages that make what the training starts from.
-        job: of the training.
-        evaluation: the backend's own stage for it, which is there where tasks are held out.
+        made: stages that make the inputs of the training.
+        job: job of the training.
+        evaluation: makes the backend's evaluation stage, which is used if tasks are held out.
     """
     train = Stage("train", job, needs=("prepare", *(stage.name for stage in made)))
     if not spec.env.is_held_out:

@@ -1,4 +1,4 @@
-"""RunSpec -> what episodes need below the wall: the mixture as an EpisodeConfig, and the names of its secrets."""
+"""RunSpec -> the inputs of episodes: the mixture as an EpisodeConfig, and the names of its secrets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CATALOG_KEY = "OPENREWARD_API_KEY"
 
 
 def episode_config(spec: RunSpec) -> EpisodeConfig:
-    """The mixture, as every stage that opens sessions reads it."""
+    """The mixture, for all stages that open sessions."""
     return EpisodeConfig({name: env_config(name, member, spec) for name, member in spec.env.members.items()})
 
 
@@ -56,7 +56,7 @@ def chat_of(spec: RunSpec) -> Chat:
 
 
 def episode_secrets(spec: RunSpec) -> dict[str, str]:
-    """Variable in the job -> variable at launch, over all members; raises XpError where two members disagree."""
+    """Variable in the job -> variable at launch, over all members; raises XpError if two members differ."""
     found: dict[str, str] = {CATALOG_KEY: CATALOG_KEY} if spec.upload_rollouts else {}
     for member_name, member in spec.env.members.items():
         wanted = {name: source.from_env if source else name.upper() for name, source in member.secrets.items()}
@@ -73,7 +73,7 @@ def episode_secrets(spec: RunSpec) -> dict[str, str]:
 
 
 def user_modules(spec: RunSpec) -> tuple[str, ...]:
-    """Top-level modules of the user's own and of plugins that a run loads; it takes a copy of them, as of xp itself."""
+    """Top-level modules of the user and of plugins that a run loads; the run ships a copy of them, as of xp."""
     named = [
         name
         for member in spec.env.members.values()
@@ -89,13 +89,13 @@ def user_modules(spec: RunSpec) -> tuple[str, ...]:
 
 
 def _packages_here(spec: RunSpec) -> set[str]:
-    """Environment packages that xp's own Python finds, of which a job is given a copy."""
+    """Environment packages in xp's own Python, of which a job gets a copy."""
     targets = {member.target or "" for member in spec.env.members.values() if member.provider == "verifiers"}
     return {module for module in map(module_of, targets) if is_found(module)}
 
 
 def used_plugins(spec: RunSpec) -> Iterator[tuple[Kind, str]]:
-    """Every name of a spec that a plugin may have brought."""
+    """All names in a spec that may come from plugins."""
     yield Kind.BACKEND, spec.backend.name
     yield Kind.LAUNCHER, spec.launcher.name
     yield Kind.DIALECT, spec.model.dialect
@@ -106,5 +106,5 @@ def used_plugins(spec: RunSpec) -> Iterator[tuple[Kind, str]]:
 
 
 def needs_catalog_key(member: EnvMember) -> bool:
-    """Returns whether the environment is in the OpenReward catalog, which wants an account."""
+    """Returns whether the environment is in the OpenReward catalog, which needs an account."""
     return member.provider == "openreward" and member.target is not None and "://" not in member.target

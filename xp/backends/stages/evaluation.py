@@ -1,4 +1,4 @@
-"""RunSpec -> what an evaluation plays, for every stage that plays one."""
+"""RunSpec -> the inputs of evaluations, for all stages with one."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from xp.worker.best import BestRule
 
 
 def rounds(spec: RunSpec) -> Rounds:
-    """Rounds of one evaluation, as the stages' programs read them."""
+    """Rounds of one evaluation, for the stages' programs."""
     return Rounds(spec.evaluation.num_tasks, spec.evaluation.samples_per_task)
 
 
 def best_rule(spec: RunSpec, places: RunPaths) -> BestRule | None:
-    """Rule on the evaluations while training; None: there is none."""
+    """Rule for the evaluations during training; None: there is none."""
     evaluation = spec.evaluation
     if not evaluation.keep_best and evaluation.patience is None:
         return None

@@ -1,4 +1,4 @@
-"""The `model` stage: a model that is made on the spot, cached by what it is made of."""
+"""The `model` stage: makes a model, and caches it by the digest of its inputs."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def start_place(spec: RunSpec) -> str:
 
 
 def model_stage(spec: RunSpec, places: RunPaths) -> Stage:
-    """Make the model, or copy it where xp ships it; skipped where the same one was made before."""
+    """Stage that makes the model, or copies it if xp ships it; skipped if the same model exists."""
     assert spec.model.build is not None
     here, target = places.stage("model"), model_place(spec.model)
     job = Job(
@@ -67,10 +67,10 @@ def model_stage(spec: RunSpec, places: RunPaths) -> Stage:
 
 
 def build_arguments(build: BuildSpec) -> dict[str, Any]:
-    """The builder's own arguments: a share of each of its players, beside the sizes and rates.
+    """The builder's arguments: sizes, rates, and the share of each of its players.
 
     Raises:
-        XpError: a player is not the builder's.
+        XpError: the builder has no such player.
     """
     imperfect = [player.value for player in Player if player is not Player.DILIGENT]
     if unknown := sorted(set(build.players) - set(imperfect)):
@@ -83,7 +83,7 @@ def build_arguments(build: BuildSpec) -> dict[str, Any]:
 
 @cache
 def _maker_digest() -> str:
-    """Digest of the code that makes the model. A change of the code makes a new model."""
+    """Digest of the code that makes the model; a change of the code gives a new model."""
     package = Path(__file__).resolve().parents[2] / "builtin"
     files = [*sorted(package.glob("model/*.py")), package / "mystery.py"]
     return bytes_digest(b"".join(file.read_bytes() for file in files))

@@ -1,4 +1,4 @@
-"""RunSpec -> what a stage's process needs of a machine."""
+"""RunSpec -> the needs of a stage's process: resources, variables and Python."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ from xp.runtime_locks import RuntimeLock, locks
 from xp.spec import Attention, EngineName, LauncherName, RunSpec, Strategy
 
 QUIET = {
-    # No telemetry, no update checks, no hub look-ups that nobody asked for.
+    # No telemetry, no update checks, no unnecessary look-ups on the hub.
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "OPENREWARD_DISABLE_UPDATE_CHECK": "1",
     "TOKENIZERS_PARALLELISM": "false",
     "TRL_EXPERIMENTAL_SILENCE": "1",
 }
-"""Environment of every stage."""
+"""Environment variables of every stage."""
 
 
 def starts_own_ray(spec: RunSpec) -> bool:
-    """True if a stage on one machine starts a Ray of its own there, which is closed to others (xp.security.own_ray)."""
+    """Returns whether a stage on one machine starts its own Ray, closed to other users (xp.security.own_ray)."""
     is_users = spec.launcher.name is LauncherName.RAY and not spec.launcher.start_head
     return spec.hardware.num_nodes == 1 and not is_users
 
 
 def cpu_environment(num_threads: int) -> dict[str, str]:
-    """Variables that limit the threads of a process that computes on the CPU.
+    """Variables that limit the threads of a process on the CPU.
 
-    OpenMP's threads spin while they wait for each other; when anything else runs on the cores, a step then takes
-    several times as long (docs/results.md).
+    OpenMP's threads spin while they wait for each other; if other processes use the cores, a step then takes several
+    times as long (docs/results.md).
     """
     return {"OMP_NUM_THREADS": str(num_threads), "OMP_WAIT_POLICY": "PASSIVE"}
 
 
 def cpu_engine(spec: RunSpec) -> dict[str, str]:
-    """Variables for vLLM on a CPU: needs no compiler, reserves no core."""
+    """Variables for vLLM on a CPU, with which it needs no compiler and reserves no core."""
     is_here = spec.hardware.accelerator == "cpu" and spec.backend.engine.name is EngineName.VLLM
     return {"TORCH_COMPILE_DISABLE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"} if is_here else {}
 
 
 def trainer_resources(spec: RunSpec) -> Resources:
-    """All of the hardware option."""
+    """Resources of the whole hardware option."""
     hardware = spec.hardware
     return Resources(
         accelerator=hardware.accelerator,
@@ -55,13 +55,13 @@ def trainer_resources(spec: RunSpec) -> Resources:
 
 
 def host_resources(spec: RunSpec) -> Resources:
-    """A stage that needs no accelerator."""
+    """Resources of a stage without accelerators."""
     hardware = spec.hardware
     return Resources("cpu", 0, 1, num_cpus=min(hardware.num_cpus, 4), memory_gb=min(hardware.memory_gb, 8.0))
 
 
 def runtime_lock(spec: RunSpec) -> RuntimeLock | None:
-    """The lock of the trainer's Python; None where the spec names a Python, or xp's own runs the job."""
+    """Lock of the trainer's Python; None if the spec names a Python, or the job runs in xp's own."""
     runtime, is_on_cpu = spec.backend.runtime, spec.hardware.accelerator == "cpu"
     if runtime.python is not None or runtime.project_env is not None or is_on_cpu:
         return None
@@ -72,13 +72,13 @@ def runtime_lock(spec: RunSpec) -> RuntimeLock | None:
 
 
 def runtime_checkouts(spec: RunSpec) -> Checkouts | None:
-    """The checkouts that the trainer comes as; None where it comes as packages."""
+    """Checkouts of the trainer; None if it is installed as packages."""
     backend = spec.backend
     return checkouts_of(backend.commits, backend.runtime.project_env, str(backend.parallel.strategy))
 
 
 def trainer_runtime(spec: RunSpec, packages: Sequence[str], install: str | None = None) -> Runtime:
-    """The Python that holds the trainer; `install`: what makes one, where pip and the packages' names do not."""
+    """The trainer's Python; `install`: command that makes one, if not pip with the packages' names."""
     runtime = spec.backend.runtime
     lock = runtime_lock(spec)
     key = None if lock is None else lock.key
@@ -104,6 +104,6 @@ def trainer_runtime(spec: RunSpec, packages: Sequence[str], install: str | None 
 
 
 def _attention(spec: RunSpec, lock: RuntimeLock) -> tuple[str, ...]:
-    """The word that `install` needs to choose this lock, where FlashAttention is left out of it."""
+    """Override that `install` needs to select this lock, if it is without FlashAttention."""
     is_left_out = lock.files != replace(lock, has_flash=True).files
     return (f"backend.attention={spec.backend.attention}",) if is_left_out else ()

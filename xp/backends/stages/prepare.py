@@ -1,4 +1,4 @@
-"""The `prepare` stage: every run starts with a complete task set, fetched once for all runs that ask for the same."""
+"""The `prepare` stage: makes a complete task set, once for all runs with the same request."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def prepare_config(spec: RunSpec, *, trains: bool = False) -> PrepareConfig:
 
 
 def _plain_config(spec: RunSpec) -> PrepareConfig:
-    """The configuration before profiles select tasks."""
+    """The configuration without the selection by profiles."""
     members = {
         name: MemberConfig(
             env=env_config(name, member, spec),
@@ -58,10 +58,10 @@ def _plain_config(spec: RunSpec) -> PrepareConfig:
 
 
 def profiles(spec: RunSpec) -> dict[str, Profile]:
-    """Profile of each environment whose training tasks are selected by one.
+    """Member -> profile, for environments whose training tasks are selected by one.
 
     Raises:
-        XpError: CONFIG for an evaluation that is absent, not finished, or of another environment or split.
+        XpError: CONFIG for an evaluation that is missing, unfinished, or of another environment or split.
     """
     if all(member.train.profile is None for member in spec.env.members.values()):
         return {}
@@ -79,7 +79,7 @@ def task_set_place(spec: RunSpec) -> str:
 
 
 def prepare_stage(spec: RunSpec, places: RunPaths, *, trains: bool) -> Stage:
-    """Fetch the tasks; a set that is there already is verified, which takes a fraction of a second."""
+    """Stage that fetches the tasks; an existing set is only verified, which takes a fraction of a second."""
     here = places.stage("prepare")
     reader = Reader(start_place(spec), spec.training.max_prompt_tokens, chat_of(spec))
     job = Job(
@@ -102,7 +102,8 @@ def _selection(wanted: SelectionSpec) -> Selection:
 
 
 def _by_profile(selection: Selection, wanted: SelectionSpec, profile: Profile) -> Selection:
-    bounds = None if wanted.refresh_every is not None else wanted.pass_rate  # A task outside may come within later.
+    # With refresh_every, a task outside the bounds may be within them later.
+    bounds = None if wanted.refresh_every is not None else wanted.pass_rate
     indices = profile.within(bounds, easy_first=wanted.easy_first)
     return replace(selection, num_tasks=None, indices=indices[: wanted.num_tasks])
 

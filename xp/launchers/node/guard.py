@@ -1,6 +1,6 @@
 """Runs a job for the supervisor, so that no process of the job outlives the run, even if either process is killed.
 
-guard.py GRACE_S ARGV...
+    guard.py GRACE_S ARGV...
 
 Standard input comes from the supervisor: T requests an orderly shutdown, K an immediate KILL; its end (the supervisor
 has ended, even by KILL) means T. An orderly shutdown is TERM to the job's first process, which may need its children to

@@ -57,7 +57,7 @@ class CriticRule:
     gae_lambda: float
     value_clip: float
     scale: float
-    """Of the squared error: 1 in PPO's paper, 0.5 in its code; the same to AdamW, but for its epsilon."""
+    """Factor of the squared error: 1 in PPO's paper, 0.5 in its code; equivalent for AdamW, except for its epsilon."""
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ class KeptServers:
         self._changed, self._restarting = asyncio.Condition(), asyncio.Lock()
 
     def join(self, dispatch: Any) -> None:
-        """From now on a lost server is started again, by this trainer's way of sending weights; else it ends the run.
+        """Starts a lost server again from now on, by this trainer's way of sending weights; else it ends the run.
 
         Args:
             dispatch: SkyRL's WorkerDispatch; it is idle while episodes are played.

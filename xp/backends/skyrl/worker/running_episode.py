@@ -51,7 +51,7 @@ class RunningEpisode:
     reply_ids: list[int] = field(default_factory=list)
     """Token ids that the next turn begins with."""
     lost: str = ""
-    """How its engine was lost."""
+    """Reason why its engine was lost; empty: it was not."""
     _last_id: int | None = None
 
     def wrote(self, ids: Sequence[int]) -> None:

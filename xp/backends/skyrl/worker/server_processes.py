@@ -20,7 +20,7 @@ class Started:
     """Id and time of creation of each, so that none is taken for another one that got its id later."""
 
     def are_all_there(self) -> bool:
-        """Whether none of them has ended."""
+        """Returns whether all of them are running."""
         return _on_node(self.node, _all_there, self.processes)
 
     def end(self) -> None:

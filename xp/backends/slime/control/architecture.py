@@ -1,4 +1,5 @@
-"""model.architecture -> Megatron's flags: Slime builds the network from its command line, not from config.json."""
+"""model.architecture -> Megatron's flags, since Slime builds the network from its command line, not from
+config.json."""
 
 from __future__ import annotations
 
@@ -9,14 +10,14 @@ from xp.backends.slime.control.flags import Flags, switch, value
 from xp.spec import Architecture, RunSpec
 
 FAMILIES = ("llama", "qwen2", "qwen3", "qwen3_moe")
-"""Families whose flags are written here; the pinned version loads the weights of each from its Hugging Face directory
+"""Families whose flags are written here; the pinned version loads their weights from Hugging Face directories
 (slime/backends/megatron_utils/hf_to_megatron/__init__.py `_LOADERS`)."""
 LLAMA3 = "llama3 x 8.0"
-"""The one scaling that Slime's network has: its model_provider.py passes rope_scaling on, and never a factor."""
+"""The only scaling of Slime's network: its model_provider.py passes rope_scaling on, but never a factor."""
 
 
 SHAPE: Mapping[str, Callable[[Architecture], Flags]] = {
-    # What these families have in common.
+    # The same for all these families.
     "model_type": lambda _: {
         "--swiglu": (),
         "--normalization": ("RMSNorm",),
@@ -34,7 +35,7 @@ SHAPE: Mapping[str, Callable[[Architecture], Flags]] = {
     "head_dim": lambda a: {"--kv-channels": value(a.head_dim)},
     "intermediate_size": lambda a: {"--ffn-hidden-size": value(a.intermediate_size)},
     "vocab_size": lambda a: {"--vocab-size": value(a.vocab_size)},
-    # Megatron reads a whole number.
+    # Megatron parses a whole number.
     "rope_theta": lambda a: {"--rotary-base": value(int(a.rope_theta))},
     "rope_scaling": lambda a: {"--use-rope-scaling": switch(a.rope_scaling == LLAMA3)},
     "norm_eps": lambda a: {"--norm-epsilon": value(a.norm_eps)},
@@ -53,7 +54,7 @@ SHAPE: Mapping[str, Callable[[Architecture], Flags]] = {
             "--moe-token-drop-policy": ("probs",),
             "--moe-grouped-gemm": (),
             "--moe-permute-fusion": (),
-            # Another loss beside the policy's would be another experiment.
+            # A loss in addition to the policy's would be another experiment.
             "--moe-aux-loss-coeff": value(0.0),
         },
     ),
@@ -65,7 +66,7 @@ megatron/training/arguments.py for the names."""
 
 
 def architecture_flags(shape: Architecture) -> Flags:
-    """The network, complete."""
+    """All flags of the network."""
     return {name: values for field in SHAPE.values() for name, values in field(shape).items()}
 
 
@@ -74,7 +75,7 @@ def _if_sparse(shape: Architecture, flags: Flags) -> Flags:
 
 
 def family_refusal(spec: RunSpec) -> Refusal | None:
-    """A network that xp cannot write for Megatron: whatever else is wrong does not matter then."""
+    """Refusal of a network that xp cannot write for Megatron, after which other faults do not matter; else None."""
     shape, model = spec.model.architecture, spec.model
     if model.path is None:
         return Refusal(
@@ -96,7 +97,7 @@ def family_refusal(spec: RunSpec) -> Refusal | None:
 
 
 def architecture_refusals(spec: RunSpec) -> Iterator[Refusal]:
-    """A network of a family that can be built, with something that cannot."""
+    """Refusals of unsupported properties in a network of a supported family."""
     shape = spec.model.architecture
     assert shape is not None  # family_refusal: refused before
     if not shape.rope_theta.is_integer():

@@ -16,7 +16,7 @@ from xp.spec import RunSpec
 
 
 def refusals(spec: RunSpec) -> list[Refusal]:
-    """Everything in the spec that this backend cannot do."""
+    """All refusals of the spec."""
     if spec.hardware.accelerator == "cpu":
         return [
             Refusal(
@@ -28,19 +28,19 @@ def refusals(spec: RunSpec) -> list[Refusal]:
     if (family := family_refusal(spec)) is not None:
         return [family]
     found = [*architecture_refusals(spec), *capability.refusals(ROWS, spec)]
-    # The arithmetic, and which flags are rendered, are about the layouts that are left.
+    # The batch shape and the flags have a meaning only for a supported layout.
     return found or [*batch_refusals(spec), *override_refusals(spec, owners(spec))]
 
 
 def owners(spec: RunSpec) -> dict[str, str]:
-    """Flag -> the field that it comes from, whether this spec writes it or not; empty where every run has the same."""
-    # The critic's flag of that name is xp's; a user's own function comes in by another algorithm.
+    """Flag -> its field, even if this spec does not write it; empty if the flag is the same for every run."""
+    # xp uses this flag for the critic; a user's own function needs another algorithm.
     own_function = "algorithm=custom algorithm.advantage_fn=package.module:function"
     return capability.owners(ROWS, spec) | {"--custom-advantage-function-path": own_function}
 
 
 def meanings(spec: RunSpec) -> Mapping[str, Meaning]:
-    """Leaf field (as a key path) -> what becomes of it."""
+    """Key path of each leaf field -> its support."""
     return capability.meanings(ROWS, spec, refusals(spec), _written)
 
 

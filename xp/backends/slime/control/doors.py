@@ -1,4 +1,4 @@
-"""Servers of a Slime run that want no key."""
+"""Servers of a Slime run that need no key."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from xp.spec import RunSpec
 
 
 def open_doors(spec: RunSpec) -> tuple[str, ...]:
-    """No server where the run's own Ray gives SGLang and its router a key (xp.backends.slime.worker.guarded)."""
+    """Open servers; none if SGLang and its router have the key of the run's own Ray
+    (xp.backends.slime.worker.guarded)."""
     if starts_own_ray(spec) and guarded.is_wanted(tuple(given(spec.backend.overrides))):
         return ()
     return (

@@ -1,6 +1,6 @@
-"""Slime's command line as data: which flags the pinned version knows, and what is wrong with a value.
+"""Slime's command line as data: the flags of the pinned version, and checks of their values.
 
-Slime ignores a flag that it does not know (two of its three parsers are told to), so xp looks at every one itself.
+Slime ignores unknown flags (two of its three parsers are set to do so), so xp checks every flag itself.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from typing import Any
 from xp.errors import nearest
 
 Flags = dict[str, tuple[str, ...] | None]
-"""Flag -> its values; () is a switch, None is a flag that xp keeps off the command line."""
+"""Flag -> its values; () is a switch, None a flag that xp does not write."""
 
 PARSERS: Mapping[str, Callable[[str], object]] = {"int": int, "float": float, "loads": json.loads}
-"""Type in the catalog -> what raises ValueError for a text that is none."""
+"""Type in the catalog -> function that raises ValueError for an illegal text."""
 
 
 @dataclass(frozen=True)
 class Flag:
-    """A flag as a parser of the pinned version declares it."""
+    """Declaration of a flag in the pinned version."""
 
     origin: str
-    """slime, megatron or sglang."""
+    """Source of the flag: slime, megatron or sglang."""
     dest: str
     type: str | None
     nargs: int | str | None
@@ -49,7 +49,7 @@ class FlagCatalog:
 
 @cache
 def catalog() -> FlagCatalog:
-    """Made by xp.backends.slime.control.make_catalog."""
+    """The catalog, which xp.backends.slime.control.make_catalog makes."""
     raw = json.loads(Path(__file__).with_name("catalog.json").read_text())
     return FlagCatalog(
         raw["slime"], raw["megatron"], raw["sglang"], {name: _flag(name, f) for name, f in raw["flags"].items()}
@@ -57,12 +57,12 @@ def catalog() -> FlagCatalog:
 
 
 def value(*values: object) -> tuple[str, ...]:
-    """Values of a flag, as the command line has them."""
+    """Values of a flag as words of a command line."""
     return tuple(repr(one) if isinstance(one, float) else str(one) for one in values)
 
 
 def switch(is_on: bool) -> tuple[str, ...] | None:
-    """A flag without a value, there or not."""
+    """A flag without a value, on or off."""
     return () if is_on else None
 
 
@@ -72,17 +72,18 @@ def words(flags: Flags) -> tuple[str, ...]:
 
 
 def given(overrides: Mapping[str, Any]) -> Flags:
-    """`backend.overrides`: names without dashes in front; true is a switch, a list several values, a mapping JSON."""
+    """Flags of `backend.overrides`: names without leading dashes; true is a switch, a list several values, a mapping
+    JSON."""
     return flags_of({f"--{name}": content for name, content in overrides.items()})
 
 
 def flags_of(keys: Mapping[str, Any]) -> Flags:
-    """Python values as the command line has them; None and false leave the flag out."""
+    """Python values as words of a command line; None and false omit the flag."""
     return {name: _values(content) for name, content in keys.items()}
 
 
 def fault(name: str, values: tuple[str, ...] | None) -> str | None:
-    """Returns why the pinned version would reject or ignore the flag; None if it takes it."""
+    """Returns why the pinned version would reject or ignore the flag; None if it accepts it."""
     if name not in (flags := catalog().flags):
         known = nearest(name.removeprefix("--"), [known.removeprefix("--") for known in flags])
         return f"Slime ({catalog().slime[:8]}) has no such flag and would ignore it{known}"

@@ -1,4 +1,4 @@
-"""The layout of Slime's accelerators, and the units in which it counts; its constraints are in xp.backends.batch.
+"""Converts xp's numbers to Slime's layout of accelerators and units; its constraints are in xp.backends.batch.
 
 Source at the pinned commit: slime/utils/arguments.py `slime_validate_args`, slime/ray/placement_group.py.
 """
@@ -16,11 +16,11 @@ class SlimeBatchShape:
 
     train_nodes: int
     train_per_node: int
-    """Accelerators that train, on each of those nodes."""
+    """Number of accelerators that train on each of those nodes."""
     rollout: int
-    """Accelerators that generate, over all nodes."""
+    """Number of accelerators that generate, over all nodes."""
     samples_per_update: int
-    """Episodes of one optimizer update, over all ranks."""
+    """Number of episodes of one optimizer update, over all ranks."""
 
 
 def is_colocated(spec: RunSpec) -> bool:
@@ -32,7 +32,7 @@ def num_engines(spec: RunSpec) -> int:
 
 
 def geometry(spec: RunSpec) -> SlimeBatchShape:
-    """Solve for Slime's numbers; they mean something where `xp.backends.batch.batch_refusals` is empty."""
+    """Computes Slime's numbers, which have no meaning for a spec with `xp.backends.batch.batch_refusals`."""
     per_node, training = spec.hardware.accelerators_per_node, spec.training
     total = per_node * spec.hardware.num_nodes
     apart = spec.backend.engine.accelerators or 0

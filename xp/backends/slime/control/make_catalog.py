@@ -1,4 +1,4 @@
-"""Remakes catalog.json from checkouts: which flags the pinned version knows; its diff is the upgrade report.
+"""Writes catalog.json, the flags of the pinned version, again from checkouts; its diff is the upgrade report.
 
 SLIME_PATH=... MEGATRON_PATH=... <a Python that imports sglang> -m xp.backends.slime.control.make_catalog
 """
@@ -31,12 +31,12 @@ def main() -> None:
 
 
 def all_flags() -> dict[str, dict[str, Any]]:
-    """Every flag that one of the parsers knows, by name; wants the checkouts on the path."""
+    """All flags of the parsers, by name; needs the checkouts on the path."""
     return dict(sorted((_sglang_flags() | _training_flags() | _early_flags()).items()))
 
 
 def _training_flags() -> dict[str, dict[str, Any]]:
-    """Slime adds its own to Megatron's parser and resets some of its defaults."""
+    """Flags of Megatron's parser, to which Slime adds its own and whose defaults it partly changes."""
     from slime.utils.arguments import get_slime_extra_args_provider
 
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
@@ -58,7 +58,7 @@ def _sglang_flags() -> dict[str, dict[str, Any]]:
 
 
 def _early_flags() -> dict[str, dict[str, Any]]:
-    """Slime parses a few before all others, by a parser that it does not hand out."""
+    """Flags that Slime parses before all others, with a private parser."""
     from slime.utils.arguments import _pre_parse_mode
 
     caught: list[argparse.ArgumentParser] = []
@@ -82,7 +82,7 @@ def _flags(origin: str, parser: argparse.ArgumentParser) -> dict[str, dict[str, 
 
 
 def _flag(origin: str, option: str, action: argparse.Action) -> dict[str, Any]:
-    """Describes one flag. Leaves out values that are None, and a dest that follows from the name."""
+    """Describes one flag, without values that are None and a dest that follows from the name."""
     flag = {
         "origin": origin,
         "dest": None if action.dest == option[2:].replace("-", "_") else action.dest,
@@ -95,7 +95,7 @@ def _flag(origin: str, option: str, action: argparse.Action) -> dict[str, Any]:
 
 
 def _word(choice: Any) -> str:
-    """As the command line has it: Megatron's enumerations by their names."""
+    """A choice as a word of the command line; Megatron's enumerations by their names."""
     return choice.name if isinstance(choice, Enum) else str(choice)
 
 
@@ -104,7 +104,7 @@ def _plain(value: Any) -> Any:
 
 
 def _commit(name: str) -> str:
-    """`SLIME_COMMIT` or `MEGATRON_COMMIT` where a copy has no history, else what git says of the checkout."""
+    """Commit of a checkout from `SLIME_COMMIT` or `MEGATRON_COMMIT` (for a copy without history), else from git."""
     asked = ["git", "-C", os.environ[CHECKOUTS[name]], "rev-parse", "HEAD"]
     known = os.environ.get(f"{name.upper()}_COMMIT")
     return known or subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()

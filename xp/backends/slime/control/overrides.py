@@ -1,4 +1,4 @@
-"""Flags of the user's own: those that xp renders, would undo, or that the pinned version does not take, are refused."""
+"""Checks the user's own flags: refuses flags that xp renders, that would undo xp's, or that Slime does not accept."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ TAKEN: Mapping[str, str] = {
     "--debug-train-only": "the run would play no episode",
     "--load-debug-rollout-data": "the run would play no episode",
 }
-"""Flags that xp does not write and that would undo what it does -> what to do instead."""
+"""Flag that xp does not write, but that would conflict with xp -> what to do instead."""
 
 
 def override_refusals(spec: RunSpec, owned: Mapping[str, str]) -> Iterator[Refusal]:
-    """Faults of `backend.overrides`; call only where the rest of the spec can be rendered.
+    """Faults of `backend.overrides`; must be called only if the rest of the spec can be rendered.
 
     Args:
-        spec: whose overrides they are.
-        owned: flag -> the field that it belongs to.
+        spec: the spec, with its overrides.
+        owned: flag -> its field.
     """
     by_dest = {catalog().flags[name].dest: name for name in owned}
     for name, values in given(spec.backend.overrides).items():
@@ -63,7 +63,7 @@ def override_refusals(spec: RunSpec, owned: Mapping[str, str]) -> Iterator[Refus
 
 
 def _unheard(spec: RunSpec) -> Mapping[str, str]:
-    """Flags that Slime would pass over in silence, or stop at on the cluster, beside this algorithm."""
+    """Flags that Slime would silently ignore, or fail on, with this algorithm -> reason."""
     found: dict[str, str] = {}
     if spec.algorithm.estimator is Estimator.GAE:
         found["--release-train"] = "Slime cannot release a critic; use another algorithm.estimator"

@@ -1,4 +1,4 @@
-"""RunSpec -> Slime: the stages of a run, and everything that their programs read."""
+"""RunSpec -> Slime: the stages of a run and their inputs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ PACKAGES = ("ray", "sglang", "torch", "transformers", "openreward")
 SLIME_PATH, MEGATRON_PATH = "SLIME_PATH", "MEGATRON_PATH"
 
 ENVIRONMENT = {
-    # Megatron's kernels overlap in the order in which they were launched, and it refuses to start without.
+    # Megatron needs kernels in the order of their launch to overlap them, and refuses to start without this.
     "CUDA_DEVICE_MAX_CONNECTIONS": "1",
 }
 PATH_FLAGS = (
@@ -56,15 +56,15 @@ MODEL_FLAGS = ("--hf-checkpoint", "--ref-load")
 
 
 def train_flags(spec: RunSpec, places: RunPaths) -> Flags:
-    """Slime's command line for training, complete; None is a flag that is left out."""
+    """Slime's complete command line for training; None: the flag is omitted."""
     here = places.stage("train")
     is_evaluated = spec.evaluation.every is not None
     return {
         **flags_of(capability.render(ROWS, spec)),
         "--prompt-data": (_prompts(here),),
         "--eval-prompt-data": (HELD_OUT, _held_out(here)) if is_evaluated else None,
-        # Slime goes on from --load where it holds a checkpoint, and starts from --ref-load where it holds none; the
-        # stage's program puts training.initial_checkpoint there until the run has a checkpoint of its own.
+        # Slime resumes from --load if it has a checkpoint, else starts from --ref-load; the stage's program sets --load
+        # to training.initial_checkpoint until the run has its own checkpoint.
         "--load": (places.checkpoints,),
         "--save": (places.checkpoints,),
         "--ref-load": (_converted(spec) if spec.backend.convert_model else model_place(spec.model),),
@@ -75,14 +75,14 @@ def train_flags(spec: RunSpec, places: RunPaths) -> Flags:
 
 
 def batch_constraints(spec: RunSpec) -> tuple[Constraint, ...]:
-    """As xp.backends.base.RenderModule has it."""
+    """See xp.backends.base.RenderModule."""
     return with_shared(CONSTRAINTS, spec, NOT_MEGATRON)
 
 
 def memory(spec: RunSpec) -> MemoryUse:
-    """Its Adam runs on the host where it is told to; experts that are not spread by number are split each.
+    """See xp.backends.base.RenderModule. Adam can run on the host; without expert parallelism, each expert is split.
 
-    `make bench ARGS=memory`: three float32 of a logit live at once in its loss.
+    Measured by `make bench ARGS=memory`: its loss has three float32 per logit at the same time.
     """
     parallel = spec.backend.parallel
     return MemoryUse(
@@ -91,13 +91,13 @@ def memory(spec: RunSpec) -> MemoryUse:
 
 
 def stages(spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
-    """convert (on request) -> train -> evaluate (where tasks are held out)."""
+    """The stages convert (if configured), train, and evaluate (with held-out tasks)."""
     converted = (_convert_stage(spec, places),) if spec.backend.convert_model else ()
     return train_and_evaluate(spec, places, converted, _train_job(spec, places), evaluation)
 
 
 def evaluation(spec: RunSpec, places: RunPaths, models: Mapping[str, str], needs: tuple[str, ...]) -> Stage:
-    """Play the held-out tasks with each of these models: Slime's rollout alone, over all accelerators."""
+    """Stage that plays the held-out tasks with each of these models: Slime's rollout only, on all accelerators."""
     here = places.stage("evaluate")
     config = SlimeEvaluateConfig(
         common=_common(spec, places, "evaluate"),
@@ -113,13 +113,13 @@ def evaluation(spec: RunSpec, places: RunPaths, models: Mapping[str, str], needs
 
 
 def evaluations(spec: RunSpec, num_steps: int) -> int:
-    """After each step that `evaluation.every` divides."""
+    """Number of evaluations: one after each step that is divisible by `evaluation.every`."""
     every = spec.evaluation.every
     return 0 if every is None else num_steps // every
 
 
 def checkpoint(spec: RunSpec, places: RunPaths, step: int) -> str:
-    """Directory of the checkpoint of a rollout step, as a Hugging Face model; Slime counts steps from 0."""
+    """Hugging Face directory of a rollout step's checkpoint; Slime counts steps from 0."""
     del spec
     return f"{_exports(places)}/{step - 1}"
 
@@ -159,7 +159,7 @@ def _critic(spec: RunSpec, places: RunPaths) -> CriticConfig | None:
 
 
 def _evaluation_flags(spec: RunSpec, here: str) -> Flags:
-    """A command of Slime's that starts its engines and plays the held-out tasks once."""
+    """Flags with which Slime starts its engines and plays the held-out tasks once."""
     flags: Flags = {
         **flags_of(capability.render(ROWS, spec) | evaluation_flags(spec, 1)),
         "--eval-temperature": value(spec.evaluation.temperature),
@@ -170,7 +170,7 @@ def _evaluation_flags(spec: RunSpec, here: str) -> Flags:
         "--custom-megatron-init-path": None,
         "--save-interval": None,
         "--use-kl-loss": None,
-        # With a critic Slime would take training's memory away even where nothing trains.
+        # With a critic, Slime would reserve memory for training even if nothing is trained.
         "--advantage-estimator": value("grpo"),
         "--normalize-advantages": None,
         **dict.fromkeys(capability.render(CRITIC, spec)),
@@ -179,7 +179,8 @@ def _evaluation_flags(spec: RunSpec, here: str) -> Flags:
 
 
 def _convert_stage(spec: RunSpec, places: RunPaths) -> Stage:
-    """Megatron's checkpoint of the untrained model; made once for all runs of the model and the pinned versions."""
+    """Stage that makes Megatron's checkpoint of the untrained model, once for all runs of the model and pinned
+    versions."""
     here, output_dir = places.stage("convert"), _converted(spec)
     shape = spec.model.architecture
     assert shape is not None

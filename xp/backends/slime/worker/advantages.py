@@ -1,6 +1,6 @@
-"""Advantages of a rollout step, a void episode in no mean of it: Slime's own would count one as a reward.
+"""Advantages of a rollout step without void episodes, which Slime's own functions would count as rewards.
 
-Slime's estimators grpo, gspo and cispo hand on to every token what is made here, whatever the baseline.
+Slime's estimators grpo, gspo and cispo pass these advantages to every token, for any baseline.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ EPSILON = 1e-6
 
 
 class Baseline(Protocol):
-    """Rewards of one group -> their advantages."""
+    """Function from the rewards of one group to their advantages."""
 
     def __call__(self, rewards: Sequence[float], *, by_std: bool) -> list[float]: ...
 
@@ -30,12 +30,12 @@ def post_process(args: Any, samples: Sequence[Any]) -> tuple[list[float], list[f
     """Slime's reward post-processing.
 
     Args:
-        args: Slime's; `grpo_std_normalization` says whether they are divided by the group's standard deviation.
-        samples: of the whole step; those of one group share `group_index`.
+        args: Slime's arguments; `grpo_std_normalization`: whether to divide by the group's standard deviation.
+        samples: samples of the whole step; those of one group share `group_index`.
 
     Returns:
-        Raw rewards (not a number: void) and advantages (0: void), one each a sample. With a critic the second are the
-        rewards themselves, and `xp.backends.slime.worker.gae` makes advantages of them token by token.
+        Raw rewards (NaN: void) and advantages (0: void), one per sample. With a critic, the second are the rewards,
+        from which `xp.backends.slime.worker.gae` computes advantages token by token.
 
     Raises:
         XpError: the user's own advantage function failed; or there is a critic and nothing to train it on.
@@ -45,7 +45,7 @@ def post_process(args: Any, samples: Sequence[Any]) -> tuple[list[float], list[f
 
 
 def advantages(samples: Sequence[Any], estimate: AdvantageFn) -> tuple[list[float], list[float]]:
-    """`post_process` with the estimator written out."""
+    """Does the work of `post_process`, with the estimator as an argument."""
     raw = [float(sample.reward) for sample in samples]
     positions = [position for position, sample in enumerate(samples) if not is_void(sample)]
     valid = [Valid(raw[at], str(samples[at].group_index), num_trained_tokens(samples[at])) for at in positions]
@@ -56,14 +56,14 @@ def advantages(samples: Sequence[Any], estimate: AdvantageFn) -> tuple[list[floa
 
 
 def estimate_of(config: WorkerConfig, *, by_std: bool) -> AdvantageFn:
-    """The estimator that a spec names."""
+    """The estimator of a spec."""
     if config.advantage_fn is not None:
         return load_advantage_fn(config.advantage_fn)
     return ESTIMATES.get(config.estimator) or partial(by_group, baseline=BASELINES[config.estimator], by_std=by_std)
 
 
 def by_group(episodes: Sequence[Valid], *, baseline: Baseline, by_std: bool) -> list[float]:
-    """Each episode against those of its own task."""
+    """Advantages of each episode relative to its own group."""
     groups: dict[str, list[int]] = {}
     for position, episode in enumerate(episodes):
         groups.setdefault(episode.group, []).append(position)
@@ -76,9 +76,9 @@ def by_group(episodes: Sequence[Valid], *, baseline: Baseline, by_std: bool) -> 
 
 
 def centred(rewards: Sequence[float], *, by_std: bool) -> list[float]:
-    """GRPO (arXiv:2402.03300): rewards minus their mean, over their standard deviation (n - 1) where asked.
+    """GRPO (arXiv:2402.03300): rewards minus their mean, optionally divided by their standard deviation (n - 1).
 
-    One reward alone has no baseline: 0.
+    A single reward has no baseline; its advantage is 0.
     """
     if len(rewards) < 2:
         return [0.0] * len(rewards)
@@ -89,13 +89,13 @@ def centred(rewards: Sequence[float], *, by_std: bool) -> list[float]:
 
 def left_out(rewards: Sequence[float], *, by_std: bool) -> list[float]:
     """RLOO (arXiv:2402.14740): rewards minus the mean of the others; never scaled."""
-    assert not by_std  # the spec refuses it
+    assert not by_std  # refused by the spec
     factor = len(rewards) / max(1, len(rewards) - 1)
     return [factor * reward for reward in centred(rewards, by_std=False)]
 
 
 def plain(episodes: Sequence[Valid]) -> list[float]:
-    """The rewards, for a critic to judge; Slime whitens over trained tokens, and stops hard where a step has none."""
+    """The rewards, for a critic; Slime whitens over trained tokens, and crashes if a step has none."""
     if not any(episode.num_tokens for episode in episodes):
         raise XpError(
             "no episode of this step has a token to train on, so that its advantages cannot be whitened; where all of"
@@ -111,16 +111,17 @@ ESTIMATES: Mapping[str, AdvantageFn] = {"reinforce_pp": reinforce_pp, "gae": pla
 
 
 def num_trained_tokens(sample: Any) -> int:
-    """Number of tokens of a sample that the loss uses; 0 if the sample is left out as truncated."""
+    """Number of tokens of a sample in the loss; 0 if the sample is excluded as truncated."""
     return 0 if sample.remove_sample else sum(sample.loss_mask)
 
 
 def has_variance(args: Any, group: Sequence[Any]) -> Any:
-    """Slime's dynamic sampling filter: whether the valid episodes of a group differ in reward (arXiv:2503.14476).
+    """Slime's dynamic sampling filter: returns whether the valid episodes of a group differ in reward
+    (arXiv:2503.14476).
 
     Raises:
-        XpError: (UNHEALTHY) so many episodes of this step are void that it would be stopped; a filter that only left
-            such groups out would ask a failing environment for ever.
+        XpError: (UNHEALTHY) too many episodes of this step are void; without this, sampling would never end with a
+            failing environment.
     """
     from slime.rollout.filter_hub.base_types import DynamicFilterOutput
 

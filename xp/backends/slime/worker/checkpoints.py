@@ -1,8 +1,8 @@
-"""Checkpoints of a run: which are whole, which one a restart loads, and which are removed.
+"""Checkpoints of a run: finds complete ones, selects the one for a restart, and removes old ones.
 
-A step's checkpoint is three things that Slime writes one after another: Megatron's `iter_<rollout id>`, then the
-Hugging Face export, then the position in the task view; only with the last one can a restart go on without repeating
-tasks. With a critic it is four: the critic's `iter_<rollout id>`, in a directory of its own, comes before the position.
+Slime writes a step's checkpoint in three parts: Megatron's `iter_<rollout id>`, then the Hugging Face export, then the
+position in the task view, without which a restart would repeat tasks. With a critic, its `iter_<rollout id>`, in a
+separate directory, is written before the position.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from pathlib import Path
 from xp.atomic import replacing, write_atomically
 
 TRACKER = "latest_checkpointed_iteration.txt"
-"""Megatron's own file: the iteration that a restart loads."""
+"""Megatron's file with the iteration that a restart loads."""
 
 
 def whole(checkpoints: Path, critic: Path | None = None) -> list[int]:
-    """Rollout ids with a whole checkpoint, oldest first."""
+    """Rollout ids with a complete checkpoint, oldest first."""
     found = _written(checkpoints) if critic is None else _written(checkpoints) & _written(critic)
     return sorted(rollout_id for rollout_id in found if _position(checkpoints, rollout_id).is_file())
 
 
 def choose_latest(checkpoints: Path, critic: Path | None = None) -> int | None:
-    """Point Megatron's trackers to the newest whole checkpoint; None: there is none, and no tracker any more."""
+    """Sets Megatron's trackers to the newest complete checkpoint; returns None, and removes them, if there is none."""
     if not (checkpoints / TRACKER).is_file():
         return None
     known = whole(checkpoints, critic)
@@ -37,10 +37,10 @@ def choose_latest(checkpoints: Path, critic: Path | None = None) -> int | None:
 
 
 def prune(checkpoints: Path, exports: Path, keep: int, critic: Path | None = None) -> None:
-    """Remove all but the newest `keep` whole checkpoints, with their exports; what is being written stays."""
+    """Removes all but the newest `keep` complete checkpoints, with their exports; keeps the one being written."""
     known = whole(checkpoints, critic)
     for rollout_id in known[: max(0, len(known) - keep)]:
-        # The position goes first: what is left of a removal that was killed is not whole.
+        # The position is removed first, so that an interrupted removal leaves an incomplete checkpoint.
         _position(checkpoints, rollout_id).unlink(missing_ok=True)
         name = f"iter_{rollout_id:07d}"
         for folder in (checkpoints / name, exports / str(rollout_id), *([] if critic is None else [critic / name])):
@@ -48,9 +48,9 @@ def prune(checkpoints: Path, exports: Path, keep: int, critic: Path | None = Non
 
 
 def put_position(checkpoints: Path, rollout_id: int, prompts_per_step: int, group_size: int) -> None:
-    """Make a restart begin with the tasks of the step after this one.
+    """Makes a restart begin with the tasks of the step after this one.
 
-    Slime's train_async.py has drawn them already when it writes a checkpoint, and would leave them out.
+    Slime's train_async.py has drawn them already when it writes a checkpoint, and would skip them.
     """
     import torch
 

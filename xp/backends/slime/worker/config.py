@@ -1,4 +1,4 @@
-"""Configuration of Slime's stage programs: frozen values, written by render above the wall. Standard library only."""
+"""Configuration of Slime's stage programs, written by the control plane. Standard library only."""
 
 from __future__ import annotations
 
@@ -19,40 +19,41 @@ STEPS_FLAG = "--num-rollout"
 
 @dataclass(frozen=True)
 class SlimeCommand:
-    """One command line of Slime's (or of its conversion's) and what of it depends on the machine."""
+    """A command line of Slime (or of its conversion), with its parts that depend on the machine."""
 
     flags: tuple[str, ...]
-    """Everything after the program, in the pinned version's words."""
+    """All words after the program."""
     path_flags: tuple[str, ...]
-    """Flags whose last value is a path relative to the outputs root; the trainer runs elsewhere: make it absolute."""
+    """Flags whose last value is a path relative to the outputs root; it is made absolute, since the trainer has another
+    working directory."""
     model_flags: tuple[str, ...]
-    """Flags whose value is a Hugging Face id or directory: the trainer needs a local directory."""
+    """Flags whose value is a Hugging Face id or directory, replaced by a local directory."""
     environment: Mapping[str, str]
-    """Variables of the trainer's processes, in Ray's runtime environment. Holds no secret."""
+    """Variables of the trainer's processes, in Ray's runtime environment; without secrets."""
     slime_path_variable: str
-    """Variable that holds the path of Slime's checkout."""
+    """Variable with the path of Slime's checkout."""
     megatron_path_variable: str
-    """Variable that holds the path of Megatron-LM's checkout."""
+    """Variable with the path of Megatron-LM's checkout."""
 
 
 @dataclass(frozen=True)
 class SlimeStageConfig(StageConfig):
-    """Fields that training and evaluation share."""
+    """Fields of both training and evaluation."""
 
     limits: TokenBudget
-    """Kept by the rollout itself; Slime's sampling parameters carry the rest."""
+    """Token budget that the rollout applies; Slime's sampling parameters have the other limits."""
     seed: int
     """Seed of the order of tasks."""
 
 
 @dataclass(frozen=True)
 class CriticConfig:
-    """The second network, which Slime trains as a role of its own on the policy's accelerators."""
+    """The critic, which Slime trains as a separate role on the policy's accelerators."""
 
     roles: str
-    """Value of --megatron-config-path: the program writes there what is the critic's alone."""
+    """Value of --megatron-config-path, where the program writes the critic's own settings."""
     checkpoints: str
-    """Directory of the critic's checkpoints. By default Slime would write them over the policy's."""
+    """Directory of the critic's checkpoints, which by default would overwrite the policy's."""
     learning_rate: float
 
 
@@ -63,11 +64,11 @@ class SlimeTrainConfig(TrainConfig):
     common: SlimeStageConfig
     command: SlimeCommand
     architecture: Mapping[str, Any]
-    """The network as the spec has it, to be compared with the model's config.json."""
+    """The spec's network, for a comparison with the model's config.json."""
     prompts: str
-    """Value of --prompt-data: the program writes the task view there, steps x prompts_per_step lines."""
+    """Value of --prompt-data, where the program writes the task view: steps x prompts_per_step lines."""
     held_out: str | None
-    """Value of --eval-prompt-data, one line an episode; None: no evaluation while training."""
+    """Value of --eval-prompt-data, with one line per episode; None: no evaluation during training."""
     rounds: Rounds
     """Rounds of one evaluation."""
     checkpoints: str
@@ -77,9 +78,9 @@ class SlimeTrainConfig(TrainConfig):
     updates_per_step: int
     warmup_updates: int
     keep_checkpoints: int
-    """Slime deletes none: older ones, with their exports, are removed once a newer one is whole."""
+    """Number of checkpoints to keep; xp removes older ones, with their exports, since Slime does not."""
     best: BestRule | None
-    """Rule on the evaluations while training."""
+    """Rule for the evaluations during training."""
     estimator: str
     """A spec's `algorithm.estimator`."""
     advantage_fn: str | None
@@ -97,7 +98,7 @@ class SlimeTrainConfig(TrainConfig):
         return replace(self, length=length, command=command)
 
     def from_the_start(self) -> SlimeTrainConfig:
-        """With `--load` for a run that has no checkpoint yet."""
+        """Returns a copy with `--load` for a run that has no checkpoint yet."""
         if self.initial_checkpoint is None:
             return self
         words = list(self.command.flags)
@@ -107,41 +108,42 @@ class SlimeTrainConfig(TrainConfig):
 
 @dataclass(frozen=True)
 class ConvertConfig(JsonFile):
-    """Input of worker/convert.py: a Hugging Face directory becomes a Megatron checkpoint, once for all runs."""
+    """Input of worker/convert.py, which converts a Hugging Face directory to a Megatron checkpoint once for all
+    runs."""
 
     stage_dir: str
     command: SlimeCommand
     """Command that runs tools/convert_hf_to_torch_dist.py."""
     num_processes: int
-    """One an accelerator (torchrun); the tool spreads the layers over them."""
+    """Number of torchrun's processes, one per accelerator; the tool distributes the layers over them."""
     base_model: str
     architecture: Mapping[str, Any]
     output_dir: str
-    """Megatron's checkpoint: written beside it, renamed when whole."""
+    """Path of Megatron's checkpoint, which is written beside it and renamed when complete."""
     manifest: Mapping[str, Any]
-    """Content of `<output_dir>/manifest.json`, written last: what it was made of."""
+    """Content of `<output_dir>/manifest.json`, written last: the inputs of the conversion."""
 
 
 @dataclass(frozen=True)
 class SlimeEvaluateConfig(EvaluateConfig):
     """Input of xp.backends.slime.worker.evaluate: Slime's own rollout plays the held-out tasks, without a trainer.
 
-    The command is of train.py with `--debug-rollout-only --num-rollout 0 --eval-interval 1`; it is run once a model.
+    The command is train.py with `--debug-rollout-only --num-rollout 0 --eval-interval 1`, run once per model.
     """
 
     common: SlimeStageConfig
     command: SlimeCommand
-    """Its --hf-checkpoint is the first model; the program puts each model's directory there in turn."""
+    """Command line; its --hf-checkpoint is the first model, which the program replaces by each model in turn."""
     held_out: str
-    """Value of --eval-prompt-data: the program writes the view there, one line an episode."""
+    """Value of --eval-prompt-data, where the program writes the view, with one line per episode."""
 
 
 @dataclass(frozen=True)
 class WorkerConfig(JsonFile):
-    """Configuration of the functions that Slime loads by name. Stage programs write it, Slime's processes read it."""
+    """Configuration of the functions that Slime loads by name; written by stage programs, read by Slime's processes."""
 
     root: str
-    """The outputs root, absolute: Slime's processes run elsewhere."""
+    """Absolute path of the outputs root, since Slime's processes have another working directory."""
     common: SlimeStageConfig
     phase: str
     """`train`, or `evaluate/<model>`."""
@@ -152,7 +154,7 @@ class WorkerConfig(JsonFile):
     max_staleness: int
     mask_truncated: bool
     checkpoints: str | None
-    """Directory in which older checkpoints are removed; None: they are kept."""
+    """Directory of checkpoints, of which older ones are removed; None: all are kept."""
     critic_checkpoints: str | None
     """Directory of the critic's checkpoints, if there is a critic."""
     exports: str | None
@@ -160,26 +162,27 @@ class WorkerConfig(JsonFile):
     best: BestRule | None
     """Rule on the evaluations while training."""
     symptoms: LiveRules | None
-    """None: nothing is trained."""
+    """Rules of symptoms; None: nothing is trained."""
     estimator: str
     advantage_fn: str | None
 
 
 def train_program(max_staleness: int) -> str:
-    """Slime's own program: with rollouts and updates by turns, or with each step sampled during the updates before."""
+    """Slime's program: train.py, or train_async.py, which samples each step during the updates before it."""
     return "train_async.py" if max_staleness else "train.py"
 
 
 def warm_up_start(learning_rate: float, warmup_updates: int) -> float:
-    """Value of --lr-warmup-init with which Megatron's warm-up of N - 1 updates is xp's of N: it begins at 1/N."""
+    """Value of --lr-warmup-init with which Megatron's warm-up of N - 1 updates equals xp's of N, which begins at
+    1/N."""
     return learning_rate / warmup_updates if warmup_updates else 0.0
 
 
 def warm_up_too_long(updates: int) -> str:
-    """Returns why so long a warm-up is refused. Called while planning, or once the steps of the epochs are known."""
+    """Returns why such a long warm-up is refused; called in planning, or when the steps of the epochs are known."""
     return f"Megatron refuses a warm-up that is longer than the run of {updates} updates; set at most {updates}"
 
 
 WORKER_ATTRIBUTE = "xp_worker"
-"""Attribute of Slime's `args` with the absolute path of a WorkerConfig; the stage programs put it there by
---custom-config-path, which is theirs alone."""
+"""Attribute of Slime's `args` with the absolute path of a WorkerConfig, which the stage programs set by
+--custom-config-path."""

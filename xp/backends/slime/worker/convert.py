@@ -25,7 +25,7 @@ PROGRAM = "tools/convert_hf_to_torch_dist.py"
 
 
 def main(argv: Sequence[str]) -> None:
-    """Convert beside the target, then rename; the manifest is written last and says that all of it is there."""
+    """Converts beside the target, then renames; the manifest is written last and marks the result as complete."""
     config = config_of(Path(argv[0]), ConvertConfig.from_json)
     root, target = Path.cwd(), Path(config.output_dir).absolute()
     check_architecture(local_model(config.base_model, root), config.architecture)
@@ -43,7 +43,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 def _convert(config: ConvertConfig, root: Path, staged: Path) -> None:
-    """Run the tool, one process an accelerator."""
+    """Runs the tool, with one process per accelerator."""
     program = open_sources(config.command).program(PROGRAM)
     words = list(config.command.flags)
     words[words.index("--save") + 1] = str(staged)
@@ -57,7 +57,7 @@ def _convert(config: ConvertConfig, root: Path, staged: Path) -> None:
 
 
 def _take_name(staged: Path, target: Path) -> None:
-    """A whole checkpoint that another run made meanwhile stays; what a killed one left goes."""
+    """Renames the checkpoint; keeps a complete one that another run made meanwhile, replaces an incomplete one."""
     if (target / "manifest.json").is_file():
         return
     if target.exists():

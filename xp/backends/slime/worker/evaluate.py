@@ -28,7 +28,7 @@ from xp.worker.tasks import held_out_tasks, policy_chat
 
 
 def main(argv: Sequence[str]) -> None:
-    """Evaluate every model of the config and write evaluation.json."""
+    """Evaluates all models of the config and writes evaluation.json."""
     path = Path(argv[0]).absolute()
     config = config_of(path, SlimeEvaluateConfig.from_json)
     root = Path.cwd()
@@ -51,7 +51,7 @@ def _play(config: SlimeEvaluateConfig, name: str, model: Path, stage: Path, root
 
 
 def worker_config(config: SlimeEvaluateConfig, name: str, root: Path, num_episodes: int) -> WorkerConfig:
-    """The part of the configuration that Slime's processes read."""
+    """The configuration for Slime's processes."""
     return WorkerConfig(
         root=str(root.absolute()),
         common=config.common,

@@ -1,8 +1,8 @@
-"""Generalized advantage estimation over the tokens that the policy wrote, in place of Slime's over all tokens.
+"""Generalized advantage estimation over the policy's tokens only, instead of Slime's over all tokens.
 
-A tool's result stands between two turns. No value is learned at its tokens (the loss masks them), so that Slime's own
-recursion, which walks through them, would give a turn the critic's guess at an untrained token as its future, and
-discount the reward once a token of the result.
+Between two turns there is a tool's result. Its tokens are masked in the loss, so the critic's values there are
+untrained. Slime's own recursion would use these values as a turn's future, and discount the reward once per token of
+the result.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from xp.backends.slime.worker.means import count
 
 
 def over_trained_tokens(args: Any, rollout_data: dict[str, Any]) -> None:
-    """Slime's custom advantage function, of the policy's processes and of the critic's.
+    """Slime's custom advantage function, in the policy's and the critic's processes.
 
     Args:
-        args: Slime's; `gamma` and `lambd` are used.
-        rollout_data: lists with one entry a sample: `values` [this rank's share of the response] of the critic before
+        args: Slime's arguments; `gamma` and `lambd` are used.
+        rollout_data: lists with one entry per sample: `values` [this rank's share of the response] of the critic before
             the step, `loss_masks` [response], `rewards`, `total_lengths`, `response_lengths`. Gets `advantages` and
-            `returns`, shaped as `values`; 0 where no loss looks. Slime whitens the advantages after this. The critic's
-            updates are counted here, since Slime has no other function of xp's in its processes.
+            `returns`, shaped as `values`; 0 for masked tokens. Slime whitens the advantages afterwards. The critic's
+            updates are counted here, since Slime calls no other function of xp in its processes.
     """
     import torch
     from slime.backends.megatron_utils.cp_utils import all_gather_with_cp, slice_log_prob_with_cp
@@ -42,11 +42,11 @@ def over_trained_tokens(args: Any, rollout_data: dict[str, Any]) -> None:
 def estimated(
     values: list[Any], rewards: list[float], discount: float, gae_lambda: float
 ) -> tuple[list[Any], list[Any]]:
-    """GAE (arXiv:1506.02438) of episodes whose reward comes with their last token, by Slime's own recursion.
+    """GAE (arXiv:1506.02438) of episodes with the reward at the last token, by Slime's own recursion.
 
     Args:
-        values: one tensor [tokens of an episode] each; empty where it is not trained on.
-        rewards: one each.
+        values: one tensor [tokens of an episode] per episode; empty if it is not trained on.
+        rewards: one reward per episode.
 
     Returns:
         Advantages and returns (advantage + value), shaped as `values`.

@@ -21,7 +21,7 @@ from xp.security.after_import import after_import
 MONITOR: Final = "slime.utils.health_monitor"
 ENGINE: Final = "slime.backends.sglang_utils.sglang_engine"
 MAX_RESTARTS: Final = 3
-"""Of one engine in one stage. What ends an engine more often is no accident: it would end the next one too."""
+"""Largest number of restarts of one engine in one stage; a more frequent fault would end the next engine too."""
 TRANSFER_S: Final = 1800.0
 """Seconds that one request to take weights, to free memory or to have it back may take."""
 ANSWER_S: Final = 30.0
@@ -93,7 +93,7 @@ class KeptEngines:
     def __init__(self, server_group: Any, args: Any) -> None:
         super().__init__(server_group, args)  # type: ignore[call-arg]
         self.num_lost: Counter[int] = Counter()
-        """How often each engine was lost, by its number in the group."""
+        """Number of losses of each engine, by its number in the group."""
         self._gone: set[int] = set()
         self._num_restarts = 0
         self._checking = threading.Lock()

@@ -1,8 +1,8 @@
-"""An update's mean over the episodes that are trained on: Slime's own counts those that are left out, too.
+"""Corrects an update's mean to the episodes that are trained on, since Slime's also counts excluded ones.
 
-Slime counts an episode without a trained token (void, or truncated where those are left out) as one token of its token
-mean, and as one episode of loss zero in its sequence mean. The loss of each update is multiplied by what that makes of
-it, where Megatron begins its backward pass, so that gradient, clipping and update are those of a batch without them.
+Slime counts an episode without a trained token (void, or excluded as truncated) as one token in its token mean, and as
+one episode of loss zero in its sequence mean. The loss of each update is multiplied by a correction factor where
+Megatron begins its backward pass, so that gradient, clipping and update are those of a batch without such episodes.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from collections.abc import Mapping
 from typing import Any
 
 _factors: list[float] = []
-"""One each update of the step that this process trains on; a process has one role."""
+"""Factor of each update of the step in this process; a process has one role."""
 
 
 def count(args: Any, rollout_id: int, rollout_data: Mapping[str, Any]) -> None:
     """Slime's rollout data post-processing in the policy's processes, before the step's first update.
 
     Args:
-        args: Slime's; `calculate_per_token_loss` says which mean it is.
-        rollout_id: of the step.
+        args: Slime's arguments; `calculate_per_token_loss` selects the mean.
+        rollout_id: id of the step.
         rollout_data: this rank's share: `loss_masks` [response] each, `micro_batch_indices`, `num_microbatches` (one
-            an update) and `global_batch_sizes` (episodes an update over all ranks).
+            per update) and `global_batch_sizes` (episodes per update over all ranks).
     """
     del rollout_id
     import torch
@@ -42,21 +42,21 @@ def count(args: Any, rollout_id: int, rollout_data: Mapping[str, Any]) -> None:
 
 
 def factor(update: int) -> float:
-    """Share of Slime's mean of an update of the step (from 0) to that over what is trained on; at least 1."""
+    """Factor from Slime's mean to the mean over trained episodes, for an update of the step (from 0); at least 1."""
     return _factors[update] if update < len(_factors) else 1.0
 
 
 def scale_update(
     args: Any, rollout_id: int, step_id: int, model: Any, optimizer: Any, opt_param_scheduler: Any
 ) -> None:
-    """Slime's hook before each update: Megatron multiplies the loss by it where it begins its backward pass.
+    """Slime's hook before each update: sets the factor by which Megatron multiplies the loss before the backward pass.
 
     Args:
-        args: Slime's.
-        rollout_id: of the step.
-        step_id: of the update within the step, from 0.
-        model: Megatron's chunks; their configuration holds the function that scales the loss.
-        optimizer: its own scale of the loss stays.
+        args: Slime's arguments.
+        rollout_id: id of the step.
+        step_id: index of the update within the step, from 0.
+        model: Megatron's chunks; their configuration has the function that scales the loss.
+        optimizer: the optimizer, whose own loss scale is kept.
         opt_param_scheduler: unused.
     """
     del args, rollout_id, opt_param_scheduler
@@ -65,7 +65,7 @@ def scale_update(
     share = factor(step_id)
 
     def scaled(loss: Any) -> Any:
-        # The auxiliary losses of experts ask with a plain one; they are means over all tokens.
+        # The auxiliary losses of experts are means over all tokens; for them the argument is a plain 1.
         return optimizer.scale_loss(loss) * (share if loss.requires_grad else 1.0)
 
     get_model_config(model[0]).grad_scale_func = scaled

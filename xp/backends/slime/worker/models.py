@@ -1,4 +1,4 @@
-"""Hugging Face models as Slime needs them: a local directory whose shape is what the spec says, and the trained one."""
+"""Hugging Face models for Slime: a local directory whose network matches the spec, and the trained model."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from xp.worker.publish import publish
 
 
 def local_model(name: str, root: Path) -> Path:
-    """The directory of a model; a Hugging Face id is downloaded once, into Hugging Face's own cache.
+    """Local directory of a model; a Hugging Face id is downloaded once, into Hugging Face's own cache.
 
     Args:
         name: id, or directory relative to the outputs root.
         root: the outputs root.
 
     Raises:
-        XpError: (RUNTIME) it is neither a directory nor to be had.
+        XpError: (RUNTIME) it is neither a directory nor a model that can be downloaded.
     """
     if (root / name / "config.json").is_file():
         return (root / name).absolute()
@@ -41,20 +41,20 @@ def local_model(name: str, root: Path) -> Path:
 
 
 def check_architecture(model: Path, architecture: Mapping[str, Any]) -> None:
-    """Compare the spec with the model's own config.json; raises XpError(PLAN) with every field that differs."""
+    """Compares the spec with the model's config.json; raises XpError(PLAN) with every field that differs."""
     if differing := mismatches(architecture, json.loads((model / "config.json").read_text())):
         raise XpError(f"model.architecture is not that of {model}: {'; '.join(differing)}", ExitCode.PLAN)
 
 
 def publish_model(export: Path, target: Path) -> None:
-    """Publish Slime's last export, without a second copy; raises XpError(MISSING_OUTPUT) where there is none."""
+    """Publishes Slime's last export, without a second copy; raises XpError(MISSING_OUTPUT) if there is none."""
     if not (export / "config.json").is_file():
         raise XpError(f"Slime ended without its last export, {export}", ExitCode.MISSING_OUTPUT)
     publish(lambda staged: linked_copy(export, staged), target)
 
 
 def linked_copy(source: Path, target: Path) -> None:
-    """Copy a directory's files without a second copy of their content, where the disk can."""
+    """Copies a directory by hard links if possible."""
     shutil.copytree(source, target, copy_function=_link, dirs_exist_ok=True)
 
 

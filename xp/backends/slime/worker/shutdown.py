@@ -1,4 +1,4 @@
-"""Shutdown on request: Ray kills its processes at once, so they are asked to close their sessions first."""
+"""Shutdown on request, so that sessions are closed before Ray kills its processes."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Final
 
 OPEN: Final = "open"
-"""File that says that a process of Ray's may hold sessions."""
+"""File that exists while a Ray process may have open sessions."""
 STOP: Final = "stop"
 CLOSED: Final = "closed"
 PATIENCE_S: Final = 5.0
-"""Seconds that the program waits; a launcher's own grace period is longer."""
+"""Seconds that the program waits, less than a launcher's grace period."""
 POLL_S: Final = 0.2
 
 
 def close_when_asked(folder: Path, close: Callable[[], None]) -> None:
-    """In Ray's process: watches for the request in a thread, after removing the files of an earlier try."""
+    """Waits for the request in a thread of the Ray process; removes the files of an earlier attempt first."""
     for name in (STOP, CLOSED):
         (folder / name).unlink(missing_ok=True)
     (folder / OPEN).touch()
@@ -33,7 +33,7 @@ def close_when_asked(folder: Path, close: Callable[[], None]) -> None:
 
 
 def ask_to_close(folder: Path, patience_s: float = PATIENCE_S) -> bool:
-    """In the program: asks, waits for the answer, and returns whether everything is closed."""
+    """Requests the shutdown in the program, waits for the answer, and returns whether all sessions are closed."""
     if not (folder / OPEN).exists():
         return True
     (folder / STOP).touch()

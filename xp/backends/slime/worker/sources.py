@@ -1,4 +1,4 @@
-"""Slime's and Megatron-LM's checkouts, which no package index has: found, and made importable for all processes."""
+"""Finds Slime's and Megatron-LM's checkouts, and makes them importable in all processes."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ class Sources:
     megatron: Path
 
     def program(self, name: str) -> Path:
-        """A program of Slime's by its path in the checkout."""
+        """Path of a program in Slime's checkout."""
         return self.slime / name
 
 
 def open_sources(command: SlimeCommand) -> Sources:
-    """Find both checkouts and put them on this process's path and on that of every process started from here.
+    """Finds both checkouts and adds them to the path of this process and its children.
 
     Raises:
-        XpError: (RUNTIME) one is missing; the message says which and how to get it.
+        XpError: (RUNTIME) a checkout is missing; the message says which and how to get it.
     """
     sources = Sources(
         _checkout(command.slime_path_variable, "slime", "train.py", "github.com/THUDM/slime"),
@@ -44,7 +44,7 @@ def open_sources(command: SlimeCommand) -> Sources:
 
 
 def _checkout(variable: str, package: str, mark: str, origin: str) -> Path:
-    """Directory that the variable names. Without the variable: that of the imported package (Slime's own image)."""
+    """Directory in the variable, else the directory of the installed package (in Slime's own image)."""
     value = os.environ.get(variable)
     found = Path(value).absolute() if value else _imported(package)
     if found is None or not (found / mark).exists():

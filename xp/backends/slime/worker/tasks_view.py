@@ -1,7 +1,7 @@
-"""The task set as Slime reads it: JSON Lines whose `metadata` is an object (its training path crashes on a string).
+"""The task set for Slime: JSON Lines whose `metadata` is an object (Slime's training crashes on a string).
 
-Slime skips a line that it cannot read with a `print`, and an over-long prompt only if it is a string: both are seen to
-before this file is written.
+Slime only prints a message for an unreadable line, and skips a too long prompt only if it is a string; xp checks both
+before it writes this file.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ def slime_line(row: TaskRow) -> dict[str, Any]:
 
 
 def write_view(rows: Iterable[TaskRow], path: Path) -> int:
-    """Write the JSONL file, whole or not at all; gives back the number of lines."""
+    """Writes the JSONL file atomically; returns the number of lines."""
     return _write(map(slime_line, rows), path)
 
 
 def write_episodes(rows: Sequence[TaskRow], rounds: Rounds, path: Path) -> int:
-    """As `write_view`, with every task once a round; the metadata's `sample` says which of its episodes a line is."""
+    """Writes a view with every task once per round; `sample` in the metadata is the index of the task's episode."""
     lines = (
         {**slime_line(row), METADATA_KEY: {**slime_line(row)[METADATA_KEY], "sample": number}}
         for number in range(rounds.samples_per_task)

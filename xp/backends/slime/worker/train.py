@@ -33,7 +33,7 @@ from xp.worker.tasks import held_out_tasks, policy_chat, training_order
 
 
 def main(argv: Sequence[str]) -> None:
-    """Train as the config file says, from the last whole checkpoint where there is one."""
+    """Runs the training of a config file, from the last complete checkpoint if there is one."""
     path = Path(argv[0]).absolute()
     config = config_of(path, SlimeTrainConfig.from_json)
     root = Path.cwd()
@@ -63,7 +63,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 def train(config: SlimeTrainConfig, root: Path, latest: int | None) -> int:
-    """Run what is left of the training after the checkpoint `latest`; returns the rollout id of its last step."""
+    """Runs the rest of the training after the checkpoint `latest`; returns the rollout id of its last step."""
     keeper = None if config.best is None else BestKeeper(config.best, root)
     stop = None if keeper is None or latest is None else keeper.stop(latest + 1)
     if stop is None and latest is not None and latest + 1 >= config.num_steps:
@@ -81,14 +81,14 @@ def train(config: SlimeTrainConfig, root: Path, latest: int | None) -> int:
 
 
 def check_warm_up(config: SlimeTrainConfig) -> None:
-    """Raise XpError(PLAN) for a warm-up of more than all updates: Megatron would, after the first step's episodes."""
+    """Raises XpError(PLAN) for a warm-up longer than the training, before Megatron would after the first episodes."""
     updates = config.num_steps * config.updates_per_step
     if config.warmup_updates > updates:
         raise XpError(f"training.warmup_updates: {warm_up_too_long(updates)}", ExitCode.PLAN)
 
 
 def write_views(config: SlimeTrainConfig, stage: Path, model: Path, rows: Sequence[TaskRow]) -> None:
-    """Slime's prompt data in xp's order, and its held-out data where it evaluates while training."""
+    """Writes Slime's prompt data in xp's order, and its held-out data for evaluations during training."""
     common, limit = config.common, config.common.limits.max_prompt_tokens
     chat = policy_chat(common, model, stage)
     write_view(training_order(config, rows, chat, seed=common.seed, max_prompt_tokens=limit), Path(config.prompts))
@@ -98,9 +98,9 @@ def write_views(config: SlimeTrainConfig, stage: Path, model: Path, rows: Sequen
 
 
 def critic_role(critic: CriticConfig, root: Path, warmup_updates: int, *, is_resumed: bool) -> Mapping[str, Any]:
-    """Entry of Slime's critic for --megatron-config-path; everything else is as on the command line of the policy.
+    """Entry of Slime's critic for --megatron-config-path; other settings are those of the policy's command line.
 
-    A critic that is not resumed starts where the policy does, with an output layer of its own.
+    A critic that is not resumed starts with the policy's initial weights and a new output layer.
     """
     checkpoints = str((root / critic.checkpoints).absolute())
     own = {"lr": critic.learning_rate, "save": checkpoints, **({"load": checkpoints} if is_resumed else {})}
@@ -109,7 +109,7 @@ def critic_role(critic: CriticConfig, root: Path, warmup_updates: int, *, is_res
 
 
 def worker_config(config: SlimeTrainConfig, root: Path) -> WorkerConfig:
-    """The part of the configuration that Slime's processes read."""
+    """The configuration for Slime's processes."""
     return WorkerConfig(
         root=str(root.absolute()),
         common=config.common,

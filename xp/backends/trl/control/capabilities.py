@@ -14,19 +14,19 @@ from xp.spec import RunSpec
 
 
 def refusals(spec: RunSpec) -> list[Refusal]:
-    """Everything in the spec that this backend cannot do."""
+    """All refusals of the spec."""
     found = capability.refusals(ROWS, spec)
-    # The arithmetic, and which keys are rendered, are about the layouts that are left.
+    # The batch shape and the keys have a meaning only for a supported layout.
     return found or [*batch_refusals(spec), *override_refusals(spec, owners(spec))]
 
 
 def owners(spec: RunSpec) -> dict[str, str]:
-    """Key of GRPOConfig -> the field that it comes from; empty where every run has the same."""
+    """Key of GRPOConfig -> its field; empty if the key is the same for every run."""
     return capability.owners(ROWS, spec)
 
 
 def meanings(spec: RunSpec) -> Mapping[str, Meaning]:
-    """Leaf field (as a key path) -> what becomes of it."""
+    """Key path of each leaf field -> its support."""
     return capability.meanings(ROWS, spec, refusals(spec), _written)
 
 

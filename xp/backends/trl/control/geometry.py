@@ -30,14 +30,14 @@ def world_size(spec: RunSpec) -> int:
 
 
 def node_size(spec: RunSpec) -> int:
-    """Training processes of a node: one per accelerator that is not the engines' own; on a CPU, as many as are set."""
+    """Number of training processes per node: one per accelerator not reserved for engines; on a CPU, as configured."""
     if spec.hardware.accelerator == "cpu":
         return max(1, spec.hardware.accelerators_per_node)
     return max(1, spec.hardware.accelerators_per_node - (spec.backend.engine.accelerators or 0))
 
 
 def geometry(spec: RunSpec) -> TRLBatchShape:
-    """Solve for TRL's numbers; call only where `xp.backends.batch.batch_refusals` is empty."""
+    """Computes TRL's numbers, which have no meaning for a spec with `xp.backends.batch.batch_refusals`."""
     training = spec.training
     episodes = training.prompts_per_step * training.group_size
     per_update = training.updates_per_step * training.micro_batch_size * world_size(spec)

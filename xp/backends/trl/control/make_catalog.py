@@ -1,4 +1,4 @@
-"""Remakes catalog.json from the installed TRL; its diff is the upgrade report (`make catalogs`)."""
+"""Writes catalog.json again from the installed TRL; its diff is the upgrade report (`make catalogs`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Native keys of the user's own: those that xp renders, or that the pinned GRPOConfig does not have, are refused."""
+"""Checks the user's native keys: refuses keys that xp renders, or that the pinned GRPOConfig lacks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from xp.spec import RunSpec
 
 @cache
 def catalog() -> Mapping[str, Any]:
-    """Field -> type and default of the pinned GRPOConfig (made by xp.backends.trl.control.make_catalog)."""
+    """Field -> type and default of the pinned GRPOConfig, from xp.backends.trl.control.make_catalog."""
     fields: Mapping[str, Any] = json.loads(Path(__file__).with_name("catalog.json").read_text())["fields"]
     return fields
 
@@ -24,8 +24,8 @@ def override_refusals(spec: RunSpec, owned: Mapping[str, str]) -> Iterator[Refus
     """Faults of `backend.overrides`.
 
     Args:
-        spec: whose overrides they are.
-        owned: native key -> the field that it belongs to.
+        spec: the spec, with its overrides.
+        owned: native key -> its field.
     """
     for key in spec.backend.overrides:
         if key in owned:

@@ -1,4 +1,4 @@
-"""RunSpec -> the processes of a stage: accelerate's config file, and the words of `vllm serve`."""
+"""RunSpec -> the processes of a stage: accelerate's config file, and the arguments of `vllm serve`."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from xp.backends.trl.worker.config import VLLMServer
 from xp.spec import DType, RunSpec, Strategy
 
 GLOO = "xp.worker.gloo_transfer.Extension"
-"""The server's half of the transfer of weights on a CPU."""
+"""Receiver of weights in the server on a CPU."""
 START_TIMEOUT_S = 1800.0
-"""A large model from a cold disk, and CUDA graphs."""
+"""Seconds until a server's first answer: a large model from a slow disk, and CUDA graphs."""
 PATIENCE_S = 120.0
-"""vLLM's HTTP process is not the one that generates: it answers at once."""
+"""Seconds to wait for an answer to a health check; vLLM's HTTP process does not generate, so it answers at once."""
 
 
 def accelerate_config(spec: RunSpec) -> str:
     """The YAML file of `accelerate launch`, for two or more processes.
 
-    On several nodes, each one adds its number and the address of the main one when it starts.
+    On several nodes, each node adds its number and the main node's address when it starts.
     """
     import yaml
 
@@ -33,7 +33,7 @@ def accelerate_config(spec: RunSpec) -> str:
         "num_machines": spec.hardware.num_nodes,
         "machine_rank": 0,
         "num_processes": world_size(spec),
-        # A free one: two runs may share a machine.
+        # Any free port, since two runs may share a machine.
         "main_process_port": 0,
         "mixed_precision": "bf16" if spec.model.dtype is DType.BFLOAT16 else "no",
         "use_cpu": spec.hardware.accelerator == "cpu",
@@ -44,7 +44,7 @@ def accelerate_config(spec: RunSpec) -> str:
             "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
             "fsdp_reshard_after_forward": True,
             "fsdp_offload_params": spec.backend.parallel.offload_parameters,
-            # A checkpoint is a whole Hugging Face model, whatever the number of processes.
+            # A checkpoint is a whole Hugging Face model, for any number of processes.
             "fsdp_state_dict_type": "FULL_STATE_DICT",
             "fsdp_cpu_ram_efficient_loading": True,
             # GRPOConfig's activation_checkpointing does it.
@@ -55,11 +55,11 @@ def accelerate_config(spec: RunSpec) -> str:
 
 
 def server(spec: RunSpec, num_accelerators: int, *, takes_weights: bool) -> VLLMServer:
-    """A vLLM server on so many accelerators; on a CPU, of so many processes and at least one.
+    """A vLLM server on `num_accelerators`; on a CPU, with this number of processes, at least one.
 
     Args:
-        takes_weights: from a trainer, over NCCL (trl 1.16.0, trl/scripts/vllm_serve.py `build_command`); on a CPU,
-            over gloo.
+        takes_weights: whether a trainer sends weights, over NCCL (trl 1.16.0, trl/scripts/vllm_serve.py
+            `build_command`) or, on a CPU, over gloo.
     """
     engine, is_on_cpu = spec.backend.engine, spec.hardware.accelerator == "cpu"
     arguments = [
@@ -71,22 +71,22 @@ def server(spec: RunSpec, num_accelerators: int, *, takes_weights: bool) -> VLLM
         *("--max-model-len", str(longest_episode(spec))),
         *("--dtype", spec.model.dtype.value),
         *("--seed", str(spec.seed)),
-        # The model's own sampling defaults stay out: every request says all.
+        # Without the model's own sampling defaults: every request has all parameters.
         *("--generation-config", "vllm"),
         "--enable-prefix-caching" if engine.prefix_caching else "--no-enable-prefix-caching",
         *(["--enforce-eager"] if engine.eager else []),
-        # Log-probabilities under the temperature, as the loss takes them.
+        # Log-probabilities with the temperature, as in the loss.
         *("--logprobs-mode", "processed_logprobs"),
         *("--uvicorn-log-level", "warning"),
     ]
     if takes_weights:
         arguments += ["--weight-transfer-config", json.dumps({"backend": "gloo" if is_on_cpu else "nccl"})]
-    # What vLLM on a CPU lacks, and the way weights come in.
+    # Features that vLLM lacks on a CPU, and the transfer of weights.
     arguments += ["--worker-extension-cls", GLOO] if is_on_cpu else []
     return VLLMServer(tuple(arguments), 0 if is_on_cpu else num_accelerators, START_TIMEOUT_S, PATIENCE_S)
 
 
 def evaluation_server(spec: RunSpec) -> VLLMServer:
-    """A server that only plays, on all accelerators of the machine."""
+    """A server for evaluations, on all accelerators of the machine."""
     num_accelerators = 0 if spec.hardware.accelerator == "cpu" else spec.hardware.accelerators_per_node
     return server(spec, num_accelerators, takes_weights=False)

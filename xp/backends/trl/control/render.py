@@ -1,4 +1,4 @@
-"""RunSpec -> TRL: the stages of a run, and everything that their programs read."""
+"""RunSpec -> TRL: the stages of a run and their inputs."""
 
 from __future__ import annotations
 
@@ -41,39 +41,39 @@ PACKAGES = ("torch", "transformers", "trl", "openreward")
 
 
 def grpo_config(spec: RunSpec, places: RunPaths) -> dict[str, Any]:
-    """The keyword arguments of trl.GRPOConfig; the address of a server is found when it starts."""
+    """Keyword arguments of trl.GRPOConfig, without the address of a server, which is known when it starts."""
     return capability.render(ROWS, spec) | {"output_dir": places.checkpoints} | spec.backend.overrides
 
 
 def batch_constraints(spec: RunSpec) -> tuple[Constraint, ...]:
-    """As xp.backends.base.RenderModule has it."""
+    """See xp.backends.base.RenderModule."""
     return with_shared(CONSTRAINTS, spec)
 
 
 def memory(spec: RunSpec) -> MemoryUse:
-    """Everything stays beside the engine; the head is fused with the loss, so that no logit outlives its tile.
+    """See xp.backends.base.RenderModule. All states stay; the head is fused with the loss, so that logits are tiles.
 
-    `make bench ARGS=memory`: 0.04 bytes a logit, and the head's gradient once more in float32.
+    Measured by `make bench ARGS=memory`: 0.04 bytes per logit, and the head's gradient once more in float32.
     """
     del spec
     return MemoryUse(stays=("weights", "optimizer", "reference"), logit_bytes=0.0, head_bytes=4.0, pads=True)
 
 
 def open_doors(spec: RunSpec) -> tuple[str, ...]:
-    """Open servers of a run on several machines. On one, nothing listens to others, and vLLM requires a key."""
+    """See xp.backends.base.RenderModule: servers of a run on several machines; on one machine there are none."""
     if spec.hardware.num_nodes == 1:
         return ()
     return ("torch's stores need no key on a cluster's network: others who can reach them can disturb the training",)
 
 
 def stages(spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
-    """model (where it is built) -> train -> evaluate (where tasks are held out)."""
+    """The stages model (for a built model), train, and evaluate (with held-out tasks)."""
     built = () if spec.model.build is None else (model_stage(spec, places),)
     return train_and_evaluate(spec, places, built, _train_job(spec, places), evaluation)
 
 
 def evaluation(spec: RunSpec, places: RunPaths, models: Mapping[str, str], needs: tuple[str, ...]) -> Stage:
-    """Play the held-out tasks with each of these models, on the engine that the backend generates with."""
+    """Stage that plays the held-out tasks with each of these models, on the backend's engine."""
     here = places.stage("evaluate")
     config = TRLEvaluateConfig(
         common=_common(spec, places, "evaluate", spec.evaluation.temperature, _evaluation_server(spec)),
@@ -84,18 +84,19 @@ def evaluation(spec: RunSpec, places: RunPaths, models: Mapping[str, str], needs
     outputs = (f"{here}/evaluation.json",)
     argv = ("python", "-m", "xp.backends.trl.worker.evaluate", f"{here}/config.json")
     job = _job(spec, here, argv, {"config.json": config.to_json()}, outputs)
-    # Its engine is on one machine, however many train.
+    # The engine is on one machine, for any number of training machines.
     return Stage("evaluate", replace(job, resources=replace(job.resources, num_nodes=1)), needs=needs)
 
 
 def evaluations(spec: RunSpec, num_steps: int) -> int:
-    """Before the step that follows, so that the last one has none: the evaluate stage plays its model."""
+    """Number of evaluations, which are before the next step; after the last step there is the evaluate stage
+    instead."""
     every = spec.evaluation.every
     return 0 if every is None else (num_steps - 1) // every
 
 
 def checkpoint(spec: RunSpec, places: RunPaths, step: int) -> str:
-    """Directory of the checkpoint of a rollout step, as a Hugging Face model (of adapters, with model.lora)."""
+    """Hugging Face directory of a rollout step's checkpoint (with adapters only, for model.lora)."""
     return f"{places.checkpoints}/checkpoint-{step * geometry(spec).updates_per_rollout}"
 
 

@@ -1,8 +1,8 @@
-"""Rollout steps that are played in a thread while the trainer updates the policy (`training.max_staleness`).
+"""Plays rollout steps in a thread while the trainer updates the policy (`training.max_staleness`).
 
-Each step is played with the weights of one policy from its first token to its last: weights change between steps alone.
-TRL's experimental AsyncGRPOTrainer does otherwise: it has a tool loop of its own in place of Episodes, sends weights in
-the middle of them, and knows neither void episodes nor the clipping and the KL penalty of the spec.
+Each step is played with the weights of one policy: weights change only between steps. TRL's experimental
+AsyncGRPOTrainer is not used: it has its own tool loop instead of Episodes, sends weights during episodes, and lacks
+void episodes and the spec's clipping and KL penalty.
 """
 
 from __future__ import annotations
@@ -36,13 +36,14 @@ S = TypeVar("S", bound=OfAStep)
 
 
 class Ahead(Generic[S]):
-    """A thread that plays rollout steps in their order, so many before their turn at most.
+    """A thread that plays rollout steps in order, up to a number of steps ahead.
 
     Args:
-        play: plays a step (its number, from 0) with the policy that has learned for so many steps.
-        max_staleness: rollout steps by which that policy may be older than the one that is updated.
-        num_steps: of the training.
-        ranks: the training processes, each of which has such a thread; they take at the same time.
+        play: plays a step; its arguments are the step's number, from 0, and the number of steps that the policy was
+            trained for.
+        max_staleness: largest number of rollout steps between that policy and the one that is updated.
+        num_steps: number of steps of the training.
+        ranks: the training processes, each with such a thread; they call `take` at the same time.
     """
 
     def __init__(self, play: Callable[[int, int], S], max_staleness: int, num_steps: int, ranks: Ranks) -> None:
@@ -50,22 +51,22 @@ class Ahead(Generic[S]):
         self._changed = threading.Condition()
         self._ready: dict[int, S] = {}
         self._policy: int | None = None
-        """Steps that the engine's policy has learned for."""
+        """Number of steps that the engine's policy was trained for."""
         self._next = 0
-        """First step that nobody has played or plays."""
+        """First step that has not begun."""
         self._last: int | None = None
-        """Last step that may begin for now; None: no such limit."""
+        """Last step that may begin for now; None: no limit."""
         self._is_playing = self._is_closed = False
         self._fault: BaseException | None = None
         self._thread: threading.Thread | None = None
 
     def take(self, step: int, update: Callable[[], None], meanwhile: Callable[[], None] | None = None) -> S:
-        """Waits for the episodes of a step and returns them; raises what playing them raised.
+        """Waits for the episodes of a step and returns them; raises the exception of the playing thread.
 
         Args:
-            step: whose turn it is.
-            update: gives the engine the trainer's weights; called where no process is playing.
-            meanwhile: plays something else with these weights; no process plays until it is done.
+            step: number of the step.
+            update: sends the trainer's weights to the engine; called while no process plays.
+            meanwhile: plays something else with these weights, before any process continues.
         """
         if self._thread is None:
             self._begin(step)
@@ -84,17 +85,17 @@ class Ahead(Generic[S]):
             return self._ready.pop(step)
 
     def all_played(self) -> list[S]:
-        """Everything that waits for its turn, with the next step's episodes, which are waited for."""
+        """All steps that were played ahead; waits for the next step's episodes."""
         with self._up_to((self._policy or 0) + 1), self._changed:
             self._changed.wait_for(lambda: self._is_idle)
             return [self._ready[step] for step in sorted(self._ready)]
 
     def go_on(self, played: Sequence[S]) -> None:
-        """Take these as played, before the first `take`."""
+        """Sets these steps as played; must be called before the first `take`."""
         self._ready = {one.step: one for one in played}
 
     def close(self) -> None:
-        """Play no further step, and wait for the one that is being played."""
+        """Begins no further step, and waits for the current one."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -108,7 +109,7 @@ class Ahead(Generic[S]):
 
     @contextmanager
     def _up_to(self, last: int) -> Iterator[None]:
-        """No step after this one begins within."""
+        """Context manager: no step after `last` begins."""
         self._limit(last)
         try:
             yield
@@ -121,20 +122,20 @@ class Ahead(Generic[S]):
             self._changed.notify_all()
 
     def _check(self, step: int) -> None:
-        """Raises what stopped the thread, unless it had played this step before."""
+        """Raises the exception that stopped the thread, unless this step was played before."""
         if self._fault is not None and step not in self._ready:
             raise self._fault
 
     @property
     def _may_begin(self) -> bool:
-        """Returns whether the next step is near enough to the policy, and not held back."""
+        """Returns whether the next step may begin: within the limits of staleness and `_up_to`."""
         if self._policy is None or self._next >= self._num_steps:
             return False
         return self._next - self._policy <= self._max_staleness and (self._last is None or self._next <= self._last)
 
     @property
     def _is_idle(self) -> bool:
-        """Returns whether nothing is played, nor about to be."""
+        """Returns whether no step is being played or about to begin."""
         return self._fault is not None or not (self._is_playing or self._may_begin)
 
     def _run(self) -> None:
@@ -147,7 +148,7 @@ class Ahead(Generic[S]):
                 self._changed.notify_all()
 
     def _played_next(self) -> bool:
-        """Plays the next step when it may; False: nothing is to be played any more."""
+        """Plays the next step when it may begin; returns False if there is none."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_closed or self._may_begin)
             if self._is_closed:
@@ -163,11 +164,11 @@ class Ahead(Generic[S]):
 
 
 class RolloutsAhead(Rollouts):
-    """TRL's `rollout_func`, of steps that a thread has played.
+    """TRL's `rollout_func` with steps that a thread plays ahead.
 
     Args:
         order: tasks of all rollout steps.
-        parts: as of Rollouts, without a curriculum.
+        parts: arguments of Rollouts, without a curriculum.
     """
 
     def __init__(self, order: Sequence[TaskRow], *parts: Any) -> None:
@@ -179,23 +180,24 @@ class RolloutsAhead(Rollouts):
         self._is_closed = False
 
     def close(self) -> None:
-        """Play no further step, and end the one that is being played."""
+        """Begins no further step, and ends the current one."""
         self._is_closed = True
         if self._being_played is not None:
             self._being_played.end(_Closed())
         self._ahead.close()
 
     def callback(self) -> TrainerCallback:
-        """Keeps what was played ahead in each checkpoint; goes before the callback that seals it."""
+        """Callback that stores the steps that were played ahead in each checkpoint; must come before the sealing
+        callback."""
         return _Keep(self)
 
     def keep(self, checkpoint: Path) -> None:
-        """Write what was played ahead; each process has a file."""
+        """Writes the steps that were played ahead, one file per process."""
         played = [asdict(one) for one in self._ahead.all_played()]
         write_atomically(self._file(checkpoint), json.dumps(played) + "\n")
 
     def go_on(self, checkpoint: Path) -> None:
-        """Takes the episodes that a checkpoint kept as played; raises ValueError if it is not what `keep` wrote."""
+        """Restores the steps in a checkpoint; raises ValueError for a file that `keep` did not write."""
         file = self._file(checkpoint)
         self._ahead.go_on(decode(list[StepSamples], file.read_text()) if file.exists() else [])
 
@@ -221,7 +223,7 @@ class RolloutsAhead(Rollouts):
             self._held_out.play(engine, step, self._trainer)
 
     def _play_ahead(self, step: int, policy: int) -> StepSamples:
-        """Plays this process's share of a step, in the order in which TRL will ask for it."""
+        """Plays this process's share of a step, in the order of TRL's later requests."""
         size, group = self._config.prompts_per_step, self._config.group_size
         rows = [row for row in self._order[step * size : (step + 1) * size] for _ in range(group)]
         numbered = list(zip(rows, sample_numbers([row.task_id for row in rows]), strict=True))
@@ -232,11 +234,11 @@ class RolloutsAhead(Rollouts):
 
 
 class _Closed(Exception):
-    """Nobody waits for these episodes any more."""
+    """The episodes are not needed any more."""
 
 
 class _Keep(TrainerCallback):  # type: ignore[misc]
-    """TRL's hook."""
+    """TRL's callback for checkpoints."""
 
     def __init__(self, rollouts: RolloutsAhead) -> None:
         self._rollouts = rollouts

@@ -1,4 +1,4 @@
-"""Attention masks for rows that are filled to different lengths, as Hugging Face models take them ready-made."""
+"""Attention masks for rows of different lengths, in the format of Hugging Face models."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ SLIDING = "sliding_attention"
 
 
 def masks(config: Any, positions: torch.Tensor, width: int) -> Any:
-    """Attention masks: the columns that each new token sees.
+    """Attention masks: the columns that each new token attends to.
 
     These are the columns up to its own position; in layers with a window, only the last of them.
 
     Args:
-        config: of the model.
-        positions: of each new token, [rows, new tokens]; a token's column is its position.
-        width: columns of the cache.
+        config: configuration of the model.
+        positions: position of each new token, [rows, new tokens]; a token's column is its position.
+        width: number of columns of the cache.
     """
     columns = torch.arange(width)
     is_seen = columns <= positions[:, :, None]
@@ -32,7 +32,7 @@ def masks(config: Any, positions: torch.Tensor, width: int) -> Any:
 
 
 def _as_taken(config: Any, is_seen: torch.Tensor) -> torch.Tensor:
-    """[rows, 1, new tokens, columns]: a truth value, or what is added to the scores."""
+    """Mask [rows, 1, new tokens, columns]: boolean, or numbers that are added to the scores."""
     mask = is_seen[:, None]
     if getattr(config, "_attn_implementation", None) != "eager":
         return mask

@@ -1,4 +1,4 @@
-"""Checkpoints that can be trusted: sealed once whole, checked before a run goes on from one."""
+"""Verified checkpoints: sealed when complete, and checked before a run resumes from one."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from xp.digest import file_digest
 from xp.security.names import is_inner_path
 
 SEAL = "sealed.json"
-"""Within a checkpoint, written last: each file's size and sha256."""
+"""File in a checkpoint, written last, with each file's size and sha256."""
 
 
 def seal(checkpoint: Path) -> None:
-    """Write down what is there, now that it is whole."""
+    """Seals a complete checkpoint."""
     files = {
         str(file.relative_to(checkpoint)): {"size": file.stat().st_size, "sha256": file_digest(file)}
         for file in sorted(checkpoint.rglob("*"))
@@ -29,7 +29,7 @@ def seal(checkpoint: Path) -> None:
 
 
 def latest_checkpoint(directory: Path) -> Path | None:
-    """The newest checkpoint that is as it was sealed; newer ones that are not are named on stderr and passed over."""
+    """The newest intact checkpoint; newer damaged ones are named on stderr and skipped."""
     found = sorted(directory.glob("checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2]), reverse=True)
     for checkpoint in found:
         fault = broken(checkpoint)
@@ -40,7 +40,7 @@ def latest_checkpoint(directory: Path) -> Path | None:
 
 
 def broken(checkpoint: Path) -> str | None:
-    """Returns what is wrong with a checkpoint; None if every file is as it was sealed."""
+    """Returns the fault of a checkpoint; None if all files match the seal."""
     try:
         files: dict[str, dict[str, Any]] = json.loads((checkpoint / SEAL).read_text())
         for name, sealed in files.items():
@@ -57,7 +57,7 @@ def broken(checkpoint: Path) -> str | None:
 
 
 def save_checkpoint(trainer: Any, ranks: Ranks) -> None:
-    """Leave a checkpoint of the training's state, where it has none; every rank must call it."""
+    """Writes a checkpoint of the training's state, unless it exists; every rank must call it."""
     here = Path(trainer.args.output_dir) / f"checkpoint-{trainer.state.global_step}"
     (is_whole,) = ranks.gather([broken(here) is None])[0]
     if not is_whole:
@@ -66,7 +66,7 @@ def save_checkpoint(trainer: Any, ranks: Ranks) -> None:
 
 
 class Seal(TrainerCallback):  # type: ignore[misc]
-    """Seals each checkpoint when all ranks have written their part of it."""
+    """Seals each checkpoint when all ranks have written their parts."""
 
     def __init__(self, ranks: Ranks) -> None:
         self._ranks = ranks

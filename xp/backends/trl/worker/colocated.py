@@ -1,4 +1,4 @@
-"""Writes with the vLLM that TRL keeps inside the training processes; its weights are TRL's to bring up to date."""
+"""Generates with TRL's vLLM inside the training processes; TRL updates its weights."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from xp.backends.trl.worker.writing import Done, GeneratedTurn, GenerationReques
 from xp.security.loopback import HOST, free_port
 
 IDLE_S = 0.002
-"""Between two looks at the group, while all of its episodes wait for their environments."""
+"""Seconds between two checks of the group, while all its episodes wait for their environments."""
 
 
 class ColocatedWriter:
     """The engine of a process, or of a tensor-parallel group of ranks.
 
-    The ranks of a group compute every token together, so they must hand their engines the same requests in the same
-    order: before each step they tell each other what is new. Alone, a process tells nobody.
+    The ranks of a group compute every token together, so their engines must get the same requests in the same order:
+    the ranks exchange new requests before each step. A single process has nothing to exchange.
 
     Args:
         generation: trl.generation.vllm_generation.VLLMGeneration in mode `colocate` (TRL 1.16.0).
-        sampling: temperature and cuts.
+        sampling: temperature, top-p and top-k.
         end_ids: tokens that end a turn.
     """
 
@@ -39,15 +39,15 @@ class ColocatedWriter:
 
     @property
     def is_writing(self) -> bool:
-        """In a group always: every rank takes part until all are done."""
+        """Always true in a group, since every rank takes part until all are done."""
         return self._group is not None or bool(self._new or self._own)
 
     def submit(self, request: GenerationRequest, done: Done) -> None:
-        """Joins the engine's next step."""
+        """Adds the request to the engine's next step."""
         self._new.append((request, done))
 
     def step(self, is_live: bool) -> None:
-        """One step of the engine; in a group, of all its ranks."""
+        """Runs one step of the engine, with all ranks of a group."""
         new, self._new = self._new, []
         shares = self._gathered((is_live, [request for request, _ in new]))
         self._is_group_live = any(is_live for is_live, _ in shares)
@@ -68,11 +68,11 @@ class ColocatedWriter:
                 done(_written(output.outputs[0]))
 
     def goes_on(self, is_live: bool) -> bool:
-        """Until no rank of the group has an episode left."""
+        """Returns whether a rank of the group has an episode left."""
         return is_live if self._group is None else self._is_group_live
 
     def close(self) -> None:
-        """The engine stays for the next rollout."""
+        """Does nothing: the engine is kept for the next rollout."""
 
     def _parameters(self, request: GenerationRequest) -> Any:
         from vllm import SamplingParams
@@ -89,13 +89,13 @@ class ColocatedWriter:
             logprobs=0,
             stop_token_ids=self._end_ids,
             output_kind=RequestOutputKind.FINAL_ONLY,
-            # The text is made of the ids when the turn is over; vLLM's own is needed only to find a stop text.
+            # The text is decoded from the ids at the end of the turn; vLLM's text is only for stop strings.
             detokenize=bool(sampling.stop),
             **({"stop": list(sampling.stop), "include_stop_str_in_output": True} if sampling.stop else {}),
         )
 
     def _gathered(self, value: Any) -> list[Any]:
-        """Values of all ranks of the group, in their order."""
+        """Values of all ranks of the group, in order of rank."""
         if self._group is None:
             return [value]
         import torch.distributed
@@ -113,14 +113,14 @@ class ColocatedWriter:
 
 
 def choose_port(environ: MutableMapping[str, str]) -> None:
-    """Give a single process a rendezvous port of its own; TRL takes the first free one of a list, as others do."""
+    """Sets a random rendezvous port for a single process; TRL's choice from a list may conflict with other runs."""
     if environ.get("MASTER_PORT"):
-        return  # torchrun's, of all ranks
+        return  # torchrun has set it for all ranks
     environ["MASTER_ADDR"], environ["MASTER_PORT"] = HOST, str(free_port())
 
 
 def let_trl_say(dtype: str) -> None:
-    """Make TRL's engine compute in the policy's type: TRL has no argument for it, and vLLM would halve float32."""
+    """Sets the policy's data type in TRL's engine: TRL has no argument for it, and vLLM would use half of float32."""
     from trl.generation import vllm_generation
 
     vllm_generation.LLM = partial(vllm_generation.LLM, dtype=dtype)
@@ -128,7 +128,8 @@ def let_trl_say(dtype: str) -> None:
 
 @contextmanager
 def awake(generation: Any) -> Iterator[None]:
-    """Keep the engine awake for all turns of a rollout; TRL would discard and reload its weights at every turn."""
+    """Context manager: keeps the engine awake for all turns of a rollout; TRL would reload its weights at every
+    turn."""
     if not generation.enable_sleep_mode:
         yield
         return

@@ -1,4 +1,4 @@
-"""Writes with a vLLM server over HTTP: token ids in, token ids and their log-probabilities out."""
+"""Generates with a vLLM server over HTTP: token ids in, token ids and their log-probabilities out."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from xp.errors import ExitCode, XpError
 MODEL = "policy"
 """Name of the model on the server (`--served-model-name`)."""
 MAX_REQUESTS = 256
-"""In flight from one process; the server batches what it has room for."""
+"""Largest number of concurrent requests of one process; the server batches as many as it can."""
 TIMEOUT_S = 1800.0
 ATTEMPTS = 3
 
 
 class _Hiccup(Exception):
-    """The server did not answer, or with a fault of its own."""
+    """The server did not answer, or answered with an internal error."""
 
 
 class ServerWriter:
-    """A client of `/v1/completions` (vLLM 0.22 to 0.31); each process talks to the server for itself.
+    """A client of `/v1/completions` (vLLM 0.22 to 0.31); each process has its own.
 
     Args:
-        url: of the server, without a path.
-        sampling: temperature and cuts.
+        url: URL of the server, without a path.
+        sampling: temperature, top-p and top-k.
         end_ids: tokens that end a turn.
-        log: the server's own, for the message when it fails.
-        key: what the server wants of its clients; None: nothing.
-        pause_s: before a second attempt; doubled for the third.
+        log: the server's log, for messages about faults.
+        key: the server's key; None: it needs no key.
+        pause_s: seconds before a second attempt; doubled for the third.
     """
 
     def __init__(
@@ -56,16 +56,16 @@ class ServerWriter:
         self._headers = {"Content-Type": "application/json"}
         self._headers |= {"Authorization": f"Bearer {key}"} if key is not None else {}
         self._pool = ThreadPoolExecutor(MAX_REQUESTS, thread_name_prefix="xp-completion")
-        # The server is on this machine: no proxy of the environment's stands between.
+        # The server is on this machine, so proxies in the environment are ignored.
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
     engine: ClassVar[str] = "vLLM"
     path: ClassVar[str] = "/v1/completions"
     is_writing = False
-    """In this process; the server does it by itself."""
+    """False, since the server generates in another process."""
 
     def submit(self, request: GenerationRequest, done: Done) -> None:
-        """One HTTP request; `done` may get what `answer` raises."""
+        """Sends one HTTP request; `done` gets the result or the exception of `answer`."""
 
         def ended(future: Future[GeneratedTurn]) -> None:
             if not future.cancelled():
@@ -74,17 +74,18 @@ class ServerWriter:
         self._pool.submit(self.answer, request).add_done_callback(ended)
 
     def step(self, is_live: bool) -> None:
-        """The server's own affair."""
+        """Does nothing: the server generates by itself."""
 
     def goes_on(self, is_live: bool) -> bool:
-        """No other process waits for this one."""
+        """Returns `is_live`: no other process waits for this one."""
         return is_live
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def answer(self, request: GenerationRequest) -> GeneratedTurn:
-        """Waits for it; raises XpError(STAGE_FAILED): EngineLost where the server does not answer."""
+        """Sends the request and waits for the turn; raises XpError(STAGE_FAILED), EngineLost if the server does not
+        answer."""
         answer = self._post(self._body(request))
         try:
             written = self._turn(answer)
@@ -125,7 +126,7 @@ class ServerWriter:
             raise self._lost(str(fault)) from None
 
     def _sent(self, request: urllib.request.Request) -> Any:
-        """The answer to one try; raises _Hiccup where another one may help."""
+        """The answer to one attempt; raises _Hiccup if another attempt may help."""
         try:
             with self._opener.open(request, timeout=TIMEOUT_S) as response:
                 return json.loads(response.read())

@@ -1,4 +1,4 @@
-"""Configuration of TRL's stage programs: frozen values, written by render above the wall. Standard library only."""
+"""Configuration of TRL's stage programs, written by the control plane. Standard library only."""
 
 from __future__ import annotations
 
@@ -14,64 +14,64 @@ from xp.worker.stage import EvaluateConfig, Sampling, StageConfig, TrainConfig
 
 @dataclass(frozen=True)
 class TRLSampling(Sampling):
-    """With what ends a turn."""
+    """Sampling, with strings that end a turn."""
 
     stop: tuple[str, ...] = ()
-    """Texts that end a turn, beside the end-of-turn token."""
+    """Strings that end a turn, in addition to the end-of-turn token."""
 
 
 @dataclass(frozen=True)
 class VLLMServer:
-    """A vLLM server that a stage starts for itself, and stops."""
+    """A vLLM server that a stage starts and stops."""
 
     arguments: tuple[str, ...]
     """Arguments of `vllm serve` after the model, without address and port."""
     num_accelerators: int
-    """The last so many of the stage's are the server's."""
+    """Number of accelerators reserved for the server: the last ones of the stage."""
     start_timeout_s: float
-    """Seconds from the server's start to its first answer: it loads weights and compiles."""
+    """Seconds from the server's start to its first answer, for loading weights and compilation."""
     patience_s: float
-    """Seconds that its health check may stay without an answer while it is used."""
+    """Seconds that its health check may be unanswered during use."""
 
 
 @dataclass(frozen=True)
 class Lora:
-    """Low-rank adapters, in place of full training."""
+    """Low-rank adapters, instead of full training."""
 
     rank: int
     alpha: float
     dropout: float
     target_modules: tuple[str, ...] | None
-    """None: every linear layer but the head."""
+    """Names of the layers with adapters; None: every linear layer but the head."""
 
 
 @dataclass(frozen=True)
 class TRLStageConfig(StageConfig):
-    """Fields that training and evaluation share."""
+    """Fields of both training and evaluation."""
 
     num_threads: int
-    """Threads of one process."""
+    """Number of threads of one process."""
     dtype: str
-    """Computed in."""
+    """Data type of the computation."""
     sampling: TRLSampling
     server: VLLMServer | None
-    """Server that generates; None: the training processes, or the evaluation itself."""
+    """Server that generates; None: the training processes, or the evaluation's process."""
 
 
 @dataclass(frozen=True)
 class During:
-    """Evaluation while training."""
+    """Evaluation during training."""
 
     every: int
-    """Rollout steps between two."""
+    """Rollout steps between two evaluations."""
     rounds: Rounds
     batch_size: int
-    """Episodes played at the same time, over all ranks."""
+    """Largest number of concurrent episodes, over all ranks."""
     sampling: TRLSampling
     wave_size: int
-    """Episodes that one process plays at the same time."""
+    """Largest number of concurrent episodes of one process."""
     wave_s: int
-    """Seconds that such a wave may take; the other ranks wait for it at a collective."""
+    """Seconds that these episodes may take, during which other ranks wait at a collective."""
     best: BestRule | None
 
 
@@ -84,9 +84,9 @@ class TRLTrainConfig(TrainConfig):
     updates_per_rollout: int
     lora: Lora | None
     during: During | None
-    """None: held-out tasks are played before and after training alone."""
+    """Evaluation during training; None: only before and after it."""
     grpo: Mapping[str, Any]
-    """Keyword arguments of trl.GRPOConfig, complete but for the address of a server and, with epochs, `max_steps`."""
+    """Keyword arguments of trl.GRPOConfig, without the address of a server and, with epochs, `max_steps`."""
 
     def with_length(self, length: Length) -> TRLTrainConfig:
         """Returns a copy with this number of rollout steps."""
@@ -99,4 +99,4 @@ class TRLEvaluateConfig(EvaluateConfig):
 
     common: TRLStageConfig
     batch_size: int
-    """Episodes played at the same time."""
+    """Largest number of concurrent episodes."""

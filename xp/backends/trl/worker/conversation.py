@@ -1,4 +1,4 @@
-"""Interface of an engine to the rollout: conversations as token ids that grow turn by turn, each at its own pace."""
+"""Interface between engines and rollouts: conversations as token ids that grow independently, turn by turn."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from xp.errors import XpError
 
 @dataclass
 class Conversation:
-    """Token ids of one episode, as they grow."""
+    """Token ids of one episode."""
 
     prompt_ids: list[int]
     completion_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
-    """Log-probability of each completion token under the sampling temperature; 0 for the environment's tokens."""
+    """Log-probability of each completion token with the sampling temperature; 0 for the environment's tokens."""
     mask: list[int] = field(default_factory=list)
-    """1 where the policy wrote the token, 0 where the environment did."""
+    """1 for the policy's tokens, 0 for the environment's."""
     num_turns: int = 0
-    """Turns that the policy has begun."""
+    """Number of turns that the policy has begun."""
 
     def write(self, ids: Sequence[int], logprobs: Sequence[float]) -> None:
-        """Append what the policy wrote."""
+        """Appends the policy's tokens."""
         self.completion_ids += ids
         self.logprobs += logprobs
         self.mask += [1] * len(ids)
 
     def observe(self, ids: Sequence[int]) -> None:
-        """Append what the environment said."""
+        """Appends the environment's tokens."""
         self.completion_ids += ids
         self.logprobs += [0.0] * len(ids)
         self.mask += [0] * len(ids)
@@ -43,7 +43,7 @@ class RolloutTurn:
     """Number of the conversation."""
     ids: list[int]
     is_cut: bool
-    """True if a token limit or a stop text ended the turn, and not a token that ends turns."""
+    """True if a token limit or a stop string ended the turn, not an end-of-turn token."""
 
     @property
     def last_id(self) -> int | None:
@@ -51,61 +51,61 @@ class RolloutTurn:
 
 
 class EngineLost(XpError):
-    """An engine in another process does not answer any more."""
+    """An engine in another process does not answer."""
 
 
 Deliver = Callable[[RolloutTurn | BaseException], None]
-"""Takes each turn when it ends, or what made the engine fail; may be called from any thread."""
+"""Function that receives each finished turn, or the engine's exception; called from any thread."""
 
 
 @dataclass(frozen=True)
 class Opening:
-    """Description of the episodes that an engine will play."""
+    """The episodes of an engine."""
 
     prompts: Sequence[Sequence[int]]
-    """Token ids, one list an episode; an episode's number is its place here."""
+    """Token ids, one list per episode; an episode's number is its index here."""
     names: Sequence[str]
-    """Name of each episode: its task and the index of its sample. It seeds the episode's randomness."""
+    """Name of each episode (its task and the index of its sample), from which its random seed is derived."""
     places: int
-    """Episodes that go on at the same time, at most."""
+    """Largest number of concurrent episodes."""
     deliver: Deliver
 
 
 class EpisodeEngine(Protocol):
-    """Writes in many conversations, each at its own pace."""
+    """Generates in many independent conversations."""
 
     @property
     def conversations(self) -> list[Conversation]:
-        """Conversations, indexed by the episodes' numbers; who has taken one that is over may put another here."""
+        """Conversations by the episodes' numbers; a finished one may be replaced."""
 
     @property
     def is_writing(self) -> bool:
-        """Returns whether `step()` must be called again before anything else happens."""
+        """Returns whether `step()` must be called again before other events."""
 
     def begin(self, number: int) -> None:
-        """Let the policy write the first turn of a conversation."""
+        """Begins the first turn of a conversation."""
 
     def go_on(self, number: int, reply: Sequence[int]) -> None:
-        """Append what came back, up to the next turn's beginning, and let the policy write the next turn."""
+        """Appends the reply, up to the next turn's beginning, and begins the next turn."""
 
     def end(self, number: int) -> None:
-        """A conversation is over; its place is free."""
+        """Ends a conversation and frees its place."""
 
     def room(self, number: int) -> int:
-        """Tokens that a conversation may still take."""
+        """Number of tokens left for a conversation."""
 
     def step(self, is_live: bool) -> None:
-        """Decode one token in every conversation whose turn is the policy's; ended turns are delivered.
+        """Decodes one token in every conversation with a turn of the policy; delivers finished turns.
 
         Args:
-            is_live: whether this process has an episode that goes on.
+            is_live: whether this process has an unfinished episode.
         """
 
     def goes_on(self, is_live: bool) -> bool:
-        """Returns whether to continue: for an episode of this process, or of a process that shares the engine."""
+        """Returns whether to continue, for an episode of this process or of a process that shares the engine."""
 
     def close(self) -> None:
-        """Give back what the engine holds."""
+        """Frees the engine's resources."""
 
 
 OpenEngine = Callable[[Opening], EpisodeEngine]

@@ -1,4 +1,4 @@
-"""Draws tokens from logits, each row by a random number of its own."""
+"""Draws tokens from logits, each row by its own random number."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from xp.backends.trl.worker.config import TRLSampling
 
 
 def draw(logits: torch.Tensor, sampling: TRLSampling, randoms: Sequence[Random]) -> tuple[torch.Tensor, torch.Tensor]:
-    """One token a row, and its log-probability under the temperature (1 where that is 0).
+    """One token per row, and its log-probability with the temperature (with 1 if the temperature is 0).
 
     Args:
         logits: [rows, vocabulary].
-        randoms: one a row; each gives one number.
+        sampling: temperature, top-p and top-k.
+        randoms: one generator per row, of which one number is used.
     """
     logprobs = torch.log_softmax(logits / (sampling.temperature or 1.0), -1)
     if sampling.temperature == 0:
@@ -23,7 +24,7 @@ def draw(logits: torch.Tensor, sampling: TRLSampling, randoms: Sequence[Random])
     else:
         heights = truncated(logprobs, sampling.top_k, sampling.top_p).double().exp().cumsum(-1)
         points = torch.tensor([one.random() for one in randoms], dtype=torch.float64) * heights[:, -1]
-        # The first token whose height is above the point: one without probability adds no height.
+        # The first token whose cumulative probability is above the number; tokens of probability 0 are never chosen.
         points = torch.minimum(points, torch.nextafter(heights[:, -1], torch.zeros(())))
         tokens = torch.searchsorted(heights, points[:, None], right=True)[:, 0]
     return tokens, logprobs.gather(1, tokens[:, None])[:, 0]

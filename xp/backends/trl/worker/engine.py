@@ -1,8 +1,7 @@
-"""Samples many conversations with a model of this process, each at its own pace, and keeps their key-value cache.
+"""Samples many independent conversations with a model of this process, and keeps their key-value cache.
 
-A conversation has a slot of the cache from its beginning to its end: a turn appends, and history is never tokenised
-again nor prefilled twice. What all prompts begin with is prefilled once, the rest of a prompt once for all episodes of
-its group.
+A conversation has a slot of the cache from beginning to end: turns are appended, and the history is never tokenised or
+prefilled again. The common prefix of all prompts is prefilled once, the rest of a prompt once per group.
 """
 
 from __future__ import annotations
@@ -24,18 +23,18 @@ from xp.backends.trl.worker.kv_cache import Kept, SlotCache
 from xp.backends.trl.worker.writing import turn_seed
 
 ROOM = 256
-"""Tokens that a slot has beyond the longest prompt, before the cache grows."""
+"""Initial number of tokens of a slot beyond the longest prompt."""
 
 
 @dataclass
 class Writing:
-    """A turn that is being written."""
+    """A turn that is being generated."""
 
     number: int
     slot: int
     limit: int
     random: Random
-    """Random numbers of this turn alone: its text does not depend on the other conversations of the batch."""
+    """Random numbers of this turn only, so that its text is independent of the other conversations."""
     ids: list[int] = field(default_factory=list)
 
 
@@ -47,8 +46,8 @@ class TransformersEngine:
         opening: the episodes.
         end_ids: tokens that end a turn.
         sampling: temperature and limits.
-        seed: of the rollout.
-        is_stop: whether a text that ends a turn is at the end of what was written.
+        seed: seed of the rollout.
+        is_stop: returns whether the generated tokens end with a stop string.
     """
 
     def __init__(
@@ -70,7 +69,7 @@ class TransformersEngine:
         self._num_shared = _common_prefix(distinct) if len(distinct) > 1 else 0
         self._shared: Kept | None = None
         self._known: dict[tuple[int, ...], tuple[Kept, torch.Tensor]] = {}
-        """Prompts that more episodes begin with, and the logits behind them."""
+        """Prompts that further episodes share, and the logits after them."""
         self._cache = SlotCache(model.config.num_hidden_layers, opening.places, max(map(len, distinct)) + ROOM)
         self._free = list(range(opening.places))
         self._slots: dict[int, int] = {}
@@ -95,7 +94,7 @@ class TransformersEngine:
         conversation.observe(list(reply))
 
     def end(self, number: int) -> None:
-        """Its slot is the next one's."""
+        """Frees its slot."""
         heapq.heappush(self._free, self._slots.pop(number))
 
     def room(self, number: int) -> int:
@@ -107,11 +106,11 @@ class TransformersEngine:
         return is_live
 
     def close(self) -> None:
-        """The cache goes with the engine."""
+        """Does nothing: the cache is freed with the engine."""
 
     @torch.inference_mode()
     def step(self, is_live: bool) -> None:
-        """A token for every turn that is being written; turns that begin take part at once."""
+        """Generates a token for every current turn, including turns that begin."""
         del is_live
         parts = [self._decoded(), self._replied(), self._begun()]
         logits = torch.cat([part for part in parts if part is not None])
@@ -128,7 +127,7 @@ class TransformersEngine:
         self._writing = goes_on
 
     def _decoded(self) -> torch.Tensor | None:
-        """Logits behind the tokens of the last step."""
+        """Logits after the tokens of the last step."""
         if not self._writing:
             return None
         slots = torch.tensor([one.slot for one in self._writing])
@@ -136,13 +135,13 @@ class TransformersEngine:
         count = int(slots.max()) + 1
         if 2 * len(slots) <= count:
             return self._forward(slots, len(slots), tokens)
-        # Most slots write: it is cheaper to compute the others with padding than to copy the cache of those that do.
+        # Most slots are active: computing the others with padding is cheaper than copying the cache of the active ones.
         padded = torch.full((count, 1), self._padding)
         padded[slots] = tokens
         return self._forward(None, count, padded, taken=slots)
 
     def _replied(self) -> torch.Tensor | None:
-        """Logits behind what environments have answered since the last step."""
+        """Logits after the environments' replies since the last step."""
         if not self._replies:
             return None
         replies, self._replies = self._replies, {}
@@ -151,7 +150,7 @@ class TransformersEngine:
         return logits
 
     def _begun(self) -> torch.Tensor | None:
-        """Logits behind the prompts of the episodes that begin."""
+        """Logits after the prompts of the episodes that begin."""
         if not self._begins:
             return None
         begins, self._begins = self._begins, []
@@ -168,7 +167,7 @@ class TransformersEngine:
         return torch.cat(logits)
 
     def _prefill(self, begins: Sequence[int]) -> None:
-        """Read the prompts that nobody has read, each in the slot of the first episode that begins with it."""
+        """Prefills new prompts, each in the slot of its first episode."""
         new = {prompt: self._slots[numbers[0]] for prompt, numbers in _grouped(begins, self._prompts)}
         new = {prompt: slot for prompt, slot in new.items() if prompt not in self._known}
         if not new:
@@ -193,7 +192,7 @@ class TransformersEngine:
             self._writing.append(Writing(number, self._slots[number], limit, random))
 
     def _fed(self, slots: Sequence[int], chunks: Sequence[Sequence[int]]) -> torch.Tensor:
-        """Feed each slot its chunk, padded on the right; gives back the logits after each slot's last token."""
+        """Feeds each slot its chunk, padded on the right; returns the logits after each slot's last token."""
         lengths = torch.tensor([len(chunk) for chunk in chunks])
         ids = torch.full((len(chunks), int(lengths.max())), self._padding)
         for row, chunk in enumerate(chunks):
@@ -211,9 +210,9 @@ class TransformersEngine:
         """Logits after the last token of each row.
 
         Args:
-            slots: of the rows; None: the first `count`.
-            lengths: tokens of each row that are no padding; None: one.
-            taken: rows that are wanted, where not all are.
+            slots: slots of the rows; None: the first `count`.
+            lengths: number of tokens of each row without padding; None: one.
+            taken: rows in the result; None: all.
         """
         positions = self._cache.aim(slots, count, ids.shape[1])
         hidden = self._model.model(
@@ -232,7 +231,7 @@ class TransformersEngine:
 
 
 def _grouped(numbers: Sequence[int], prompts: Sequence[tuple[int, ...]]) -> list[tuple[tuple[int, ...], list[int]]]:
-    """Episodes by their prompt, in the order of the first of each."""
+    """Episodes by their prompt, in the order of each prompt's first episode."""
     groups: dict[tuple[int, ...], list[int]] = {}
     for number in numbers:
         groups.setdefault(prompts[number], []).append(number)
@@ -240,7 +239,7 @@ def _grouped(numbers: Sequence[int], prompts: Sequence[tuple[int, ...]]) -> list
 
 
 def _common_prefix(sequences: Sequence[Sequence[int]]) -> int:
-    """Length of what all begin with, at most one less than the shortest."""
+    """Length of the common prefix, at most one less than the shortest sequence."""
     longest = min(map(len, sequences)) - 1
     for column in range(longest):
         if len({sequence[column] for sequence in sequences}) > 1:

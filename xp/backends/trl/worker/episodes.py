@@ -1,4 +1,4 @@
-"""Plays many episodes at the same time, each at its own pace: none waits for another's tool call."""
+"""Plays many episodes concurrently; none waits for another's tool call."""
 
 from __future__ import annotations
 
@@ -20,29 +20,30 @@ from xp.worker.played import PlayedEpisode
 
 @dataclass(frozen=True)
 class Rollout:
-    """An episode that was played to its end."""
+    """A finished episode."""
 
     row: TaskRow
     sample: int
-    """Number among the episodes of this task, from 0."""
+    """Index among the episodes of this task, from 0."""
     conversation: Conversation
     episode: Episode
     outcome: EpisodeResult
     prompt: str | None
-    """Prompt as the model read it, where the run keeps prompts."""
+    """The model's exact prompt; None if the run does not keep prompts."""
     is_lost: bool
-    """The engine was lost while it was played."""
+    """True if the engine failed during the episode."""
 
     @property
     def record(self) -> PlayedEpisode:
-        """The episode, as metrics and trajectories have it."""
+        """The episode, for metrics and trajectories."""
         mask = self.conversation.mask
         tokens = Tokens(len(self.conversation.prompt_ids), sum(mask), len(mask) - sum(mask))
         return PlayedEpisode(self.row, self.sample, self.episode, tokens, self.prompt, self.is_lost)
 
 
 Restored = Callable[[str], bool]
-"""Takes how this process has lost the engine (empty: it has not); tells whether any process has, and it is back."""
+"""Function of the reason why this process has lost the engine (empty: it has not); returns whether any process has lost
+it, after its restart."""
 
 
 def play_each(
@@ -54,14 +55,14 @@ def play_each(
     restored: Restored | None = None,
     places: int | None = None,
 ) -> Iterator[Rollout]:
-    """Play one episode for each row; yields them in this order, each when it and those before it have ended.
+    """Plays one episode for each row; yields them in this order, each when it and all earlier ones have ended.
 
     Args:
         numbered: each row with the number of its sample.
-        begun: is given the loop before it runs, so that another thread can end it.
-        restored: called after each attempt. Episodes that go on when the engine is lost are void, and those that have
-            not begun yet are played with the next one. None: an engine that is lost ends the play.
-        places: episodes that go on at the same time, at most; None: as many as may have sessions open.
+        begun: receives the loop before it runs, so that another thread can end it.
+        restored: called after each attempt. Running episodes of a lost engine are void, and those that have not begun
+            are played with the next engine. None: a lost engine ends the play.
+        places: largest number of concurrent episodes; None: the limit of open sessions.
     """
     most = mix.max_sessions() if places is None else min(places, mix.max_sessions())
     num_ended, is_over = 0, False
@@ -84,7 +85,7 @@ def play_each(
 
 
 def sample_numbers(task_ids: Sequence[str]) -> list[int]:
-    """Counts for each task id how often it came before."""
+    """For each task id, the number of its earlier occurrences."""
     seen: dict[str, int] = {}
     numbers = []
     for task_id in task_ids:
@@ -94,25 +95,24 @@ def sample_numbers(task_ids: Sequence[str]) -> list[int]:
 
 
 class Answered(NamedTuple):
-    """The environment has answered a turn."""
+    """Event: the environment has answered a turn."""
 
     turn: RolloutTurn
     reply: Reply
 
 
 class Settled(NamedTuple):
-    """An episode is over and scored."""
+    """Event: an episode has ended and is scored."""
 
     number: int
     outcome: EpisodeResult
 
 
 class EpisodePlay:
-    """The loop of one `play_each`: this thread has the engine, the pool's threads have the environments.
+    """The loop of one `play_each`: this thread runs the engine, the pool's threads run the environments.
 
-    What happens elsewhere comes in through one queue: turns that an engine of another process has ended, answers of
-    environments, outcomes, and faults, which end the play. An engine that is lost ends it when all episodes that were
-    begun are settled.
+    One queue receives all events: finished turns of an engine in another process, answers of environments, outcomes,
+    and faults, which end the play. A lost engine ends it when all episodes that have begun are settled.
     """
 
     def __init__(
@@ -130,9 +130,9 @@ class EpisodePlay:
         self._numbered, self._num_places = numbered, places
         self._chat, self._pool, self._gives_up = chat, pool, gives_up
         self.fault = ""
-        """Reason for which the engine was lost; empty: it was not."""
+        """Reason why the engine was lost; empty: it was not."""
         self.void: set[int] = set()
-        """Episodes that this made void."""
+        """Numbers of episodes that became void for this reason."""
         self._inbox: queue.SimpleQueue[RolloutTurn | Answered | Settled | BaseException] = queue.SimpleQueue()
         self._episodes = {number: mix.episode(row) for number, row in enumerate(rows)}
         self._starts: dict[int, Future[None]] = {}
@@ -144,13 +144,13 @@ class EpisodePlay:
         self.engine = open_engine(opening)
 
     def run(self) -> Iterator[Rollout]:
-        """Plays until every episode that is begun is settled; all have begun unless the engine was lost.
+        """Plays until all episodes that have begun are settled; all have begun unless the engine was lost.
 
         Yields:
-            The episodes in their order, each when it and those before it are settled; this keeps nothing of them.
+            The episodes in order, each when it and all earlier ones are settled; they are not kept here.
 
         Raises:
-            BaseException: what an environment's thread or the engine raised.
+            BaseException: exception of an environment's thread or of the engine.
         """
         for _ in range(self._num_places):
             self._begin_next()
@@ -164,7 +164,7 @@ class EpisodePlay:
                 num_ended += 1
 
     def end(self, reason: BaseException) -> None:
-        """Make `run` raise, soon; may be called from any thread."""
+        """Makes `run` raise soon; may be called from any thread."""
         self._inbox.put(reason)
 
     @property
@@ -184,7 +184,7 @@ class EpisodePlay:
         return Rollout(row, sample, conversation, episode, outcome, kept, number in self.void)
 
     def _take_all(self) -> None:
-        """Takes in all events; waits for one where this thread has nothing else to do."""
+        """Processes all events; waits for one if this thread is idle."""
         must_wait = not self.engine.is_writing and self._is_live
         while must_wait or not self._inbox.empty():
             event = self._inbox.get()
@@ -197,14 +197,14 @@ class EpisodePlay:
             elif isinstance(event, BaseException):
                 raise event
             elif self.fault:
-                continue  # Its episode is being given up.
+                continue  # The episode is being ended.
             elif isinstance(event, RolloutTurn):
                 self._start(self._answer, event)
             else:
                 self._go_on(event)
 
     def _begin_next(self) -> None:
-        """Begins the next episode; its session opens while the model writes its first turn."""
+        """Begins the next episode; its session opens while the model generates its first turn."""
         number = None if self.fault else next(self._waiting, None)
         if number is not None:
             self._starts[number] = self._pool.submit(self._episodes[number].start)
@@ -219,7 +219,7 @@ class EpisodePlay:
         if ids is not None:
             self.engine.go_on(turn.number, ids)
             return
-        # Where the reply left no room, settle() finds the episode truncated.
+        # If the reply leaves no room, settle() records the episode as truncated.
         self.engine.end(turn.number)
         self._start(self._settle, turn.number)
 
@@ -228,7 +228,7 @@ class EpisodePlay:
         return Answered(turn, self._episodes[turn.number].step(self._chat.text(turn.ids)))
 
     def _give_up(self, fault: EngineLost) -> None:
-        """Ends all episodes that go on, once; a second fault says the same."""
+        """Ends all running episodes, once; later faults have no effect."""
         if self.fault:
             return
         self.fault = str(fault)
@@ -236,7 +236,7 @@ class EpisodePlay:
             self._start(self._settle_lost, number)
 
     def _settle_lost(self, number: int) -> Settled:
-        """Void, unless the environment has ended it."""
+        """Settles an episode of a lost engine: void, unless the environment has ended it."""
         self._starts[number].result()
         self._episodes[number].give_up(self.fault)
         settled = self._settle(number)

@@ -30,7 +30,7 @@ from xp.worker.tasks import policy_chat
 
 
 def main(argv: Sequence[str]) -> None:
-    """Evaluate every model of the config and write evaluation.json."""
+    """Evaluates all models of the config and writes evaluation.json."""
     path = Path(argv[0])
     config = config_of(path, TRLEvaluateConfig.from_json)
     quiet_trainer(config.common.num_threads)
@@ -72,7 +72,7 @@ def _play(
 
 @contextmanager
 def _engine(config: TRLEvaluateConfig, directory: str, chat: ChatTokens) -> Iterator[OpenEngine]:
-    """The backend's own: a vLLM server on all of the stage's accelerators, or this process on the CPU."""
+    """Context manager of the engine: a vLLM server on all of the stage's accelerators, or this process on the CPU."""
     common, seed = config.common, f"{config.common.sampling.seed}/evaluate"
     if common.server is None:
         import torch

@@ -1,4 +1,4 @@
-"""Choice of the engine for a training run: vLLM's server, vLLM inside the process, or the policy itself."""
+"""Chooses the engine of a training: vLLM's server, vLLM inside the process, or the policy itself."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from xp.backends.trl.worker.ranks import Ranks
 from xp.episode.tokens import ChatTokens
 
 EngineOf = Callable[[TRLSampling], OpenEngine]
-"""The engine with the weights of a step, for training's sampling or for evaluation's."""
+"""Function from the sampling of training or evaluation to the engine with the weights of a step."""
 
 
 @dataclass(frozen=True)
@@ -27,17 +27,17 @@ class StepEngine:
 
     of: EngineOf
     restored: Restored | None
-    """Function of an engine that is started again where it is lost."""
+    """Function for an engine that is started again when it is lost; None: it is not."""
 
 
 class Generation:
     """Opens the engine of each rollout step.
 
     Args:
-        seed: of the run.
+        seed: seed of the run.
         chat: the policy's tokenizer.
         ranks: the training processes.
-        log: of the vLLM server, where there is one.
+        log: log of the vLLM server, if there is one.
         is_ahead: whether episodes are played while the trainer's weights change.
     """
 
@@ -47,37 +47,37 @@ class Generation:
         self._policy = WholePolicy(is_copied=is_ahead)
         self._model: Any = None
         self._weights: KeptWeights | None = None
-        """Weights for a server that is started again where it is lost."""
+        """Weights for a server that is started again when it is lost."""
 
     def keep(self, weights: KeptWeights) -> None:
-        """Go on with another server where one is lost."""
+        """Continues with another server when one is lost."""
         self._weights = weights
 
     def restarts(self) -> int:
-        """Number of restarts of the engine since this was asked last."""
+        """Number of restarts of the engine since the last call."""
         return 0 if self._weights is None else self._weights.restarts()
 
     @contextmanager
     def step(self, trainer: Any, number: int) -> Iterator[StepEngine]:
-        """The engine of one rollout step, with the weights of its beginning; every rank must enter."""
+        """Context manager of one rollout step's engine, with the weights of its beginning; every rank must enter."""
         self.update(trainer)
         with self.engine(trainer, number) as engine:
             yield engine
 
     def update(self, trainer: Any) -> None:
-        """Give the engine the current weights; every rank must call it, and nothing may be written meanwhile."""
+        """Sends the current weights to the engine; every rank must call it, and no rank may generate meanwhile."""
         if not trainer.args.use_vllm:
             self._model = self._policy.current(trainer)
             return
-        # Else TRL has done it, before it asked for episodes.
+        # Otherwise TRL has sent them before it requested episodes.
         if self._is_ahead:
             trainer.vllm_generation.sync_weights()
-        # Its main process may be the last to have done so.
+        # The main process may be the last to send.
         self._ranks.wait()
 
     @contextmanager
     def engine(self, trainer: Any, number: int) -> Iterator[StepEngine]:
-        """The engine of one rollout step, with the weights that it was given last."""
+        """Context manager of one rollout step's engine, with the weights that were sent last."""
         restored = None if self._weights is None else self._weights.restored
         with self._vllm(trainer, number) if trainer.args.use_vllm else self._own(number) as engine:
             yield StepEngine(engine, restored)
@@ -120,5 +120,6 @@ class Generation:
             yield engine
 
     def _seed_of(self, step: int) -> str:
-        """An episode's randomness depends on its task and sample beside this, on no rank and on no other episode."""
+        """Seed of a step; an episode's randomness depends on this, its task and its sample, not on ranks or other
+        episodes."""
         return f"{self._seed}/{step}"

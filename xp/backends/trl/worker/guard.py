@@ -1,4 +1,4 @@
-"""GRPOTrainer that applies no update whose loss or gradient is not finite, or whose tokens other weights wrote.
+"""GRPOTrainer that applies no update with a non-finite loss or gradient, or with tokens of other weights.
 
 Its means are over the tokens and episodes of an update (xp.backends.trl.worker.means).
 """
@@ -17,40 +17,40 @@ from xp.worker.learning_rate import SCHEDULES, make_scheduler
 
 
 class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
-    """Asks its log about each update, after the gradient's norm is known and before the optimizer's step.
+    """Checks each update with its log, after the gradient's norm is known and before the optimizer's step.
 
     Args:
-        log: of the run; raises where the run is to stop.
+        log: log of the run; raises if the run must stop.
         parts: GRPOTrainer's own arguments.
     """
 
     lr_scheduler: Any
     use_vllm: bool
     _tr_loss: torch.Tensor
-    """Trainer's own sum since it last logged: of this update."""
+    """Trainer's own sum of losses since its last log: of this update."""
 
     def __init__(self, log: TRLStepLog, **parts: Any) -> None:
         self._xp_log = log
         self._xp_logps: torch.Tensor | None = None
-        """Log-probabilities of the last forward."""
+        """Log-probabilities of the last forward pass."""
         self._xp_gap = [0.0, 0.0]
-        """Sum of gaps and number of tokens, over micro-batches of an update that is the first one of its rollout."""
+        """Sum of gaps and number of tokens, over the micro-batches of a rollout's first update."""
         self._xp_counts = Counts(1, 1)
-        """Tokens and episodes of the update that is under way."""
+        """Tokens and episodes of the current update."""
         self._xp_rewards = torch.empty(0)
-        """Rewards of the rollout step, over all ranks; nan is void."""
+        """Rewards of the rollout step, over all ranks; NaN: void."""
         super().__init__(**parts)
-        # TRL corrects the weight of samples of vLLM alone; those of an older policy need the same, whoever wrote them.
+        # TRL corrects only the weight of vLLM's samples; samples of an older policy need it for any engine.
         self.use_vllm = self.use_vllm or self.vllm_importance_sampling_correction
 
     def _generate(self, prompts: Any) -> Any:
         if self._xp_log.is_ahead:
-            # TRL would send weights to an engine that is writing: xp.backends.trl.worker.ahead knows when to.
+            # TRL would send weights to an engine that is generating; xp.backends.trl.worker.ahead sends them instead.
             self._last_loaded_step = self.state.global_step
         return super()._generate(prompts)
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        """xp's schedules, whose warm-up begins above 0; another one, of a user's override, is transformers' own."""
+        """xp's schedules, whose warm-up begins above 0; transformers' own for another schedule from an override."""
         schedule = str(self.args.lr_scheduler_type.value).removesuffix("_with_warmup")
         if self.lr_scheduler is not None or schedule not in SCHEDULES or self.args.lr_scheduler_kwargs:
             return super().create_scheduler(num_training_steps, optimizer)
@@ -77,7 +77,7 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
         return found
 
     def _compute_loss(self, model: Any, inputs: Any) -> Any:
-        """The loss; beside it, what the engine said of the tokens is held against the forward of the loss."""
+        """The loss; also compares the engine's log-probabilities with those of the loss's forward pass."""
         loss = self._loss_of(model, inputs)
         written = inputs.get("sampling_per_token_logps")
         if self._xp_logps is not None and written is not None and self._xp_log.is_first(self.state.global_step):
@@ -95,18 +95,18 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
             return super()._compute_loss(model, counted)
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
-        """The trainer's hook between clipping and the optimizer's step."""
+        """The trainer's hook between clipping and the optimizer's step, where the update is checked."""
         norm = super()._get_grad_norm(model, grad_norm=grad_norm)
         self._check_gap()
         if self._xp_log.is_applied(self.state.global_step, self._loss(), None if norm is None else float(norm)):
             return norm
-        # Without gradients the optimizer's step changes nothing; a loss of nan would stay nan in Trainer's sum.
+        # Without gradients the optimizer's step has no effect; a NaN loss would stay in Trainer's sum.
         self.optimizer.zero_grad()
         self._tr_loss = torch.zeros_like(self._tr_loss)
         return 0.0
 
     def _check_gap(self) -> None:
-        """Over all ranks; each of them stops where the log does."""
+        """Checks the gap over all ranks; all of them stop together."""
         if not self._xp_log.is_first(self.state.global_step):
             return
         own = torch.tensor(self._xp_gap, dtype=torch.float64 if self.args.use_cpu else torch.float32)
@@ -118,7 +118,7 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
             self._xp_log.gap(self.state.global_step, total / count)
 
     def _loss(self) -> float:
-        """Loss of this update over all ranks; not a number if one rank has none."""
+        """Loss of this update over all ranks; NaN if one rank's is not finite."""
         own = self._tr_loss.detach().float().reshape(1)
         everybody = self.accelerator.gather(own) if self.accelerator.num_processes > 1 else own
         return float(everybody.mean()) if bool(torch.isfinite(everybody).all()) else math.nan

@@ -1,4 +1,4 @@
-"""vLLM's server for one stage: on 127.0.0.1, and answering whoever has the stage's key alone.
+"""vLLM's server for one stage: on 127.0.0.1, for requests with the stage's key only.
 
     python -m xp.backends.trl.worker.guarded serve <model> ... --middleware xp.backends.trl.worker.guarded.WithKey
 
@@ -18,11 +18,11 @@ from xp.security.web_origin import App, OwnOrigin, Receive, Scope, Send
 from xp.security.with_key import WantsKey
 
 KEY = "VLLM_API_KEY"
-"""Variable: vLLM's own name of it, in the server; in the trainer, the secret that each server's key is made of."""
+"""Variable with the key in the server (vLLM's own name); in the trainer, the secret from which each key is derived."""
 
 
 class WithKey:
-    """ASGI middleware, as `--middleware` takes it: nothing for web pages, 401 for whoever does not say the key."""
+    """ASGI middleware for `--middleware`: refuses web pages, and requests without the key with status 401."""
 
     def __init__(self, app: App) -> None:
         self._own = OwnOrigin(WantsKey(app, os.environ[KEY]))
@@ -32,15 +32,15 @@ class WithKey:
 
 
 def key_at(secret: str, url: str) -> str:
-    """Key of one server of a stage: what another user learns who takes the port of one that died opens no other."""
+    """Key of one server of a stage; another user who takes the port of an ended server learns no other server's key."""
     return hmac.new(secret.encode(), url.encode(), "sha256").hexdigest()
 
 
 def let_trl_say(secret: str) -> None:
-    """Make TRL's client of such a server say its key: it has no argument for one, and connects when it is made.
+    """Makes TRL's client of such a server send its key: the client has no argument for it, and connects at once.
 
     Args:
-        secret: of the stage, of which each server's key is made.
+        secret: secret of the stage, from which each server's key is derived.
     """
     from trl.generation import vllm_generation
 
@@ -59,7 +59,7 @@ def let_trl_say(secret: str) -> None:
     vllm_generation.VLLMClient = GuardedClient
 
 
-if __name__ in ("__main__", "__mp_main__"):  # and in what vLLM spawns, where this module is imported again
+if __name__ in ("__main__", "__mp_main__"):  # and in processes that vLLM spawns, which import this module again
     loopback.stay()
 if __name__ == "__main__":
     runpy.run_module("vllm.entrypoints.cli.main", run_name="__main__", alter_sys=True)

@@ -1,4 +1,4 @@
-"""Held-out tasks played while training, by the policy of the moment, on the engine that plays the training tasks."""
+"""Plays held-out tasks during training, with the current policy, on the engine of the training."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from xp.worker.played import record
 
 
 class HeldOutEvaluation:
-    """Plays the held-out tasks when a step's number says so; every rank plays its share.
+    """Plays the held-out tasks after the configured steps; every rank plays its share.
 
     Args:
-        config: of the run; its `during` says how often.
-        rows: held-out tasks that are short enough.
+        config: input of the training, with `during`.
+        rows: held-out tasks with prompts that are short enough.
         chat: the policy's tokenizer.
         mix: the environments.
-        recorder: takes every trajectory of this process.
+        recorder: receives every trajectory of this process.
         ranks: the training processes.
     """
 
@@ -51,7 +51,7 @@ class HeldOutEvaluation:
 
     @property
     def patience_s(self) -> int:
-        """Seconds that another rank may take at most, in addition to its training episodes."""
+        """Largest number of seconds that another rank may take, in addition to its training episodes."""
         return self._share.seconds(self._during)
 
     def is_due(self, step: int) -> bool:
@@ -59,16 +59,16 @@ class HeldOutEvaluation:
         return step > 0 and step % self._during.every == 0
 
     def play(self, engine: StepEngine, step: int, trainer: Any) -> None:
-        """Play, record, write the metrics, and keep the model where it is the best so far.
+        """Plays, records, writes the metrics, and keeps the model if it is the best so far.
 
         Args:
-            engine: opens the policy's.
-            step: rollout steps that it has learned for.
-            trainer: TRL's, which writes the policy.
+            engine: opens the engine with the policy.
+            step: number of rollout steps that the policy was trained for.
+            trainer: TRL's trainer, which writes the policy.
 
         Raises:
             XpError: too many episodes are void (UNHEALTHY).
-            EarlyStop: none was better for long enough.
+            EarlyStop: no evaluation was better for `evaluation.patience`.
         """
         common = self._config.common
         open_engine = engine.of(self._during.sampling)
@@ -86,7 +86,7 @@ class HeldOutEvaluation:
             self._consider(BestKeeper(self._during.best, Path()), step, reward, trainer)
 
     def _consider(self, keeper: BestKeeper, step: int, reward: float, trainer: Any) -> None:
-        """Keep the model, or stop; the first rank decides for all."""
+        """Keeps the model, or stops; the first rank decides for all."""
         is_main = self._ranks.is_main
         (is_better, stop), *_ = self._ranks.gather([_decided(keeper, step, reward) if is_main else (False, None)])[0]
         if is_better:
@@ -94,7 +94,7 @@ class HeldOutEvaluation:
                 keeper.begin()
             self._ranks.wait()
             if keeper.rule.keeps_model:
-                trainer.save_model(str(keeper.staged))  # adapters, where these are trained; all ranks call it
+                trainer.save_model(str(keeper.staged))  # only adapters, if these are trained; all ranks must call it
             self._ranks.wait()
             if is_main:
                 keeper.finish(step, reward)
@@ -109,15 +109,16 @@ class Share:
     numbered: Sequence[tuple[TaskRow, int]]
     """Each row with the number of its sample."""
     num_counted: int
-    """The first so many count. The rest are played and thrown away: ranks may share an engine, and all play as many."""
+    """Number of first episodes that count. The others are discarded: ranks that share an engine must play equally
+    many."""
 
     def seconds(self, during: During) -> int:
-        """Seconds that an evaluation may take at most."""
+        """Largest number of seconds of an evaluation."""
         return math.ceil(len(self.numbered) / during.wave_size) * during.wave_s
 
 
 def _decided(keeper: BestKeeper, step: int, reward: float) -> tuple[bool, str | None]:
-    """Returns whether an evaluation is the best so far, and why training stops (None: it goes on)."""
+    """Returns whether an evaluation is the best so far, and why training stops (None: it continues)."""
     if keeper.is_better(reward):
         return True, None
     stop = keeper.stop(step)
@@ -125,7 +126,7 @@ def _decided(keeper: BestKeeper, step: int, reward: float) -> tuple[bool, str | 
 
 
 def share_of(episodes: Sequence[TaskRow], ranks: Ranks) -> Share:
-    """This rank's part of an evaluation, as long as every other's."""
+    """This rank's part of an evaluation, of the same length on all ranks."""
     filled = list(islice(cycle(episodes), math.ceil(len(episodes) / ranks.count) * ranks.count))
     numbered = list(zip(filled, sample_numbers([row.task_id for row in filled]), strict=True))
     num_counted = len(range(ranks.number, len(episodes), ranks.count))

@@ -1,6 +1,6 @@
-"""The vLLM server of a training: started again when it ends or hangs, at a new address each time.
+"""The vLLM server of a training, started again at a new address when it ends or hangs.
 
-A client that does not know of a restart gets no answer, and never one of weights that were not sent to it.
+With a new address, a client that missed a restart gets no answer, instead of an answer with old weights.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from xp.errors import ExitCode, XpError
 from xp.security.loopback import HOST, free_port
 
 MAX_RESTARTS = 3
-"""In one stage. What ends an engine more often is no accident: it would end the next one too."""
+"""Largest number of restarts in one stage; a more frequent fault would end the next engine too."""
 TRANSFER_S = 1800.0
-"""Seconds that a transfer of weights may take; the engine answers nothing else meanwhile."""
+"""Seconds that a transfer of weights may take, during which the engine gives no other answers."""
 
 
 @contextmanager
 def kept(
     server: VLLMServer, model: str, devices: str, log: Path, link: ServerLink, max_restarts: int = MAX_RESTARTS
 ) -> Iterator[str]:
-    """Serve a model with vLLM for as long as the block lasts; gives the secret that each server's key is made of.
+    """Context manager: serves a model with vLLM; yields the secret from which each server's key is derived.
 
     Args:
         server: arguments and deadlines.
         model: Hugging Face id or directory.
         devices: the server's CUDA_VISIBLE_DEVICES.
-        log: where its output goes.
-        link: tells the training processes which server is there.
-        max_restarts: so many servers that end or hang are followed by another one.
+        log: file for its output.
+        link: informs the training processes about the current server.
+        max_restarts: largest number of restarts.
 
     Raises:
-        XpError: (RUNTIME) the first server did not come up; (ENGINE) the block failed because no server was left.
+        XpError: (RUNTIME) the first server did not start; (ENGINE) the block failed because no server was left.
     """
     keeper = _Keeper(server, model, devices, log, link, max_restarts)
     thread = threading.Thread(target=keeper.keep, daemon=True)
@@ -61,7 +61,7 @@ def kept(
 
 
 class _Keeper:
-    """A thread that has the server as its child."""
+    """A thread that runs the server as its child process."""
 
     def __init__(
         self, server: VLLMServer, model: str, devices: str, log: Path, link: ServerLink, max_restarts: int
@@ -70,9 +70,9 @@ class _Keeper:
         self._max_restarts = max_restarts
         self.secret = secrets.token_hex(32)
         self.is_told, self.is_over = threading.Event(), threading.Event()
-        """The first server has come up, or has not; no server is wanted any more."""
+        """Events: the start of the first server has succeeded or failed; the servers are no longer needed."""
         self.fault: XpError | None = None
-        """Fault for which there is no server, and will be none."""
+        """Fault after which there is no server."""
 
     def keep(self) -> None:
         try:
@@ -87,7 +87,7 @@ class _Keeper:
             self._end(XpError(f"the vLLM server could not be started: {error!r}", ExitCode.RUNTIME))
 
     def _serve(self, number: int) -> str:
-        """Runs one server; how it was lost, or nothing where it was wanted no longer."""
+        """Runs one server; returns the reason of its loss, empty if it was no longer needed."""
         port = free_port()
         program = vllm(self._server, self._model, self._devices, port)
         url = f"http://{HOST}:{port}"
@@ -110,7 +110,7 @@ class _Keeper:
         return TRANSFER_S if self._link.is_transferring() else self._server.patience_s
 
     def _tell(self, number: int, fault: str) -> None:
-        """Warns of a restart; raises XpError(ENGINE) where there is none left."""
+        """Warns of a restart; raises XpError(ENGINE) if no restart is left."""
         if number > self._max_restarts:
             raise XpError(f"{fault} (after {self._max_restarts} restarts)", ExitCode.ENGINE)
         print(f"xp: warning: {fault}; restart {number} of {self._max_restarts}", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""Weights for a vLLM server that may be another one than before: the trainer joins it, and sends all again."""
+"""Sends weights to a vLLM server that may have been replaced: the trainer joins the new one, and sends all again."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from xp.security.loopback import free_port
 
 
 def let_trl_tell(link: ServerLink) -> None:
-    """Make TRL's client of a server tell when the engine meets the trainer or takes weights, and answers nothing else.
+    """Makes TRL's client record when the engine joins the trainer or receives weights, and gives no other answers.
 
-    It reads all of a policy also where sending fails: other ranks gather it together.
+    It also reads the whole policy if sending fails, since other ranks take part in gathering it.
     """
     from trl.generation import vllm_generation
 
@@ -38,13 +38,13 @@ def let_trl_tell(link: ServerLink) -> None:
 
 
 class KeptWeights:
-    """Takes the place of `sync_weights` of TRL's VLLMGeneration in mode `server` (TRL 1.16.0).
+    """Replaces `sync_weights` of TRL's VLLMGeneration in mode `server` (TRL 1.16.0).
 
     All ranks call its methods together.
 
     Args:
-        generation: TRL's.
-        link: says which server is there.
+        generation: TRL's object.
+        link: information about the current server.
         ranks: the training processes; the first one sends.
     """
 
@@ -52,22 +52,22 @@ class KeptWeights:
         self._generation, self._link, self._ranks = generation, link, ranks
         self._send = generation.sync_weights
         self._start = self._seen = ranks.gather([self._first()])[0][0]
-        """Number of the server that this rank sends to; on the first rank, that it has joined."""
+        """Number of the server that this rank sends to, which the first rank has joined."""
         self._num_restarts = 0
         generation.sync_weights = self.sync_weights
 
     def sync_weights(self) -> None:
-        """Bring the server's weights up to date; raises XpError(ENGINE) where there is none any more."""
+        """Updates the server's weights; raises XpError(ENGINE) if there is no server any more."""
         self._send_until_taken(None)
 
     def restored(self, fault: str) -> bool:
-        """Returns whether a rank has lost the server; there is another one then, with the weights of this moment.
+        """Returns whether a rank has lost the server; then a new one has the current weights.
 
         Args:
-            fault: how this rank has lost it; empty: it has not.
+            fault: reason why this rank has lost it; empty: it has not.
 
         Raises:
-            XpError: (STAGE_FAILED) the server did not answer and is still there; (ENGINE) there is none any more.
+            XpError: (STAGE_FAILED) the server is running, but did not answer; (ENGINE) there is no server any more.
         """
         faults = [share[0] for share in self._ranks.gather([fault]) if share[0]]
         if faults:
@@ -75,12 +75,12 @@ class KeptWeights:
         return bool(faults)
 
     def restarts(self) -> int:
-        """Number of restarts since this was asked last."""
+        """Number of restarts since the last call."""
         number, self._num_restarts = self._num_restarts, 0
         return number
 
     def _first(self) -> int:
-        """Number of the server that TRL has joined by itself."""
+        """Number of the server that TRL itself has joined."""
         state = self._link.state()
         return state.start if state.url == self._generation.server_base_url else state.start - 1
 
@@ -92,7 +92,7 @@ class KeptWeights:
             is_taken = self._ranks.gather([fault is None])[0][0]
 
     def _join_current(self, fault: Exception | None) -> None:
-        """The first rank joins the server that is there; the others learn where it is."""
+        """Joins the current server on the first rank, and passes its address to the others."""
         if self._ranks.is_main:
             state = self._link.state()
             if fault is not None or state.start != self._start or not state.url:
@@ -108,7 +108,7 @@ class KeptWeights:
             client = self._generation.vllm_client
             self._start, self._generation.server_base_url = state.start, state.url
             client.base_url, client.group_port = state.url, free_port()
-            # Nobody is at the other end of the old one.
+            # The old connection has no other end any more.
             client.communicator = None
             try:
                 client.init_communicator(device=self._generation.accelerator.device)
@@ -118,7 +118,7 @@ class KeptWeights:
                 return
 
     def _sent(self) -> Exception | None:
-        """Sends the weights of all ranks; what went wrong with the server, on the first one."""
+        """Sends the weights of all ranks; returns the server's fault on the first rank, else None."""
         if not self._ranks.is_main:
             self._send()
             return None

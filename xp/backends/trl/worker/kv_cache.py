@@ -1,4 +1,4 @@
-"""A key-value cache with a slot for each episode, which has a length of its own and keeps what it has over turns."""
+"""A key-value cache with a slot for each episode; slots have different lengths and are kept between turns."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 
 class Kept(NamedTuple):
-    """Keys and values of the beginning of a sequence, one pair a layer, [heads, tokens, head size]."""
+    """Keys and values of the beginning of a sequence, one pair per layer, [heads, tokens, head size]."""
 
     layers: Sequence[tuple[torch.Tensor, torch.Tensor]]
     length: int
 
 
 class Window:
-    """The cache slots of the next forward, and the number of tokens in each; all layers read it.
+    """The cache slots of the next forward pass, and their numbers of tokens; shared by all layers.
 
     Args:
-        slots: how many there are.
-        capacity: tokens a slot to begin with.
+        slots: number of slots.
+        capacity: initial number of tokens per slot.
     """
 
     def __init__(self, slots: int, capacity: int) -> None:
         self.slots, self.capacity = slots, capacity
         self.rows: torch.Tensor | None = None
-        """Slots of this forward; None: the first `count` ones, of which the buffers are read in place."""
+        """Slots of this forward pass; None: the first `count` ones, whose buffers are read in place."""
         self.count = 0
         self.columns = torch.zeros(0, 0, dtype=torch.long)
         """Column of each new token, [rows, new tokens]."""
         self.width = 0
-        """Columns that attention looks at."""
+        """Number of columns for attention."""
 
 
 class SlotLayer(CacheLayerMixin):  # type: ignore[misc]
@@ -47,7 +47,7 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         _, heads, _, size = key_states.shape
-        # Zeros: what attention masks out is multiplied by nothing, and must be a number for that.
+        # Zeros, since masked values are multiplied by 0, which needs finite numbers.
         shape = (self._window.slots, heads, self._window.capacity, size)
         self.keys, self.values = key_states.new_zeros(shape), value_states.new_zeros(shape)
         self.is_initialized = True
@@ -55,7 +55,7 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *_: Any, **__: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Put each row's new columns behind its own; gives back what the rows have so far."""
+        """Appends each row's new columns; returns all columns of the rows."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         window = self._window
@@ -89,9 +89,9 @@ class SlotCache:
     """The slots of all layers.
 
     Args:
-        num_layers: of the model.
-        slots: episodes at the same time.
-        capacity: tokens a slot to begin with.
+        num_layers: number of the model's layers.
+        slots: largest number of concurrent episodes.
+        capacity: initial number of tokens per slot.
     """
 
     def __init__(self, num_layers: int, slots: int, capacity: int) -> None:
@@ -102,11 +102,12 @@ class SlotCache:
         """Tokens in each slot."""
 
     def aim(self, rows: torch.Tensor | None, count: int, new: int) -> torch.Tensor:
-        """Say what the next forward is about; gives back the position of each new token, [rows, new].
+        """Sets the slots of the next forward pass; returns the position of each new token, [rows, new].
 
         Args:
-            rows: its slots; None: the first `count`.
-            new: tokens a row, padding included.
+            rows: slots; None: the first `count`.
+            count: number of rows.
+            new: number of tokens per row, with padding.
         """
         window = self._window
         lengths = self.lengths[:count] if rows is None else self.lengths[rows]
@@ -119,7 +120,7 @@ class SlotCache:
 
     @property
     def width(self) -> int:
-        """Columns that attention looks at in the next forward."""
+        """Number of columns for attention in the next forward pass."""
         return self._window.width
 
     def kept(self, slot: int, length: int) -> Kept:
@@ -127,7 +128,7 @@ class SlotCache:
         return Kept([layer.kept(slot, length) for layer in self._layers], length)
 
     def fill(self, slots: Sequence[int], kept: Kept) -> None:
-        """Begin these slots with what was kept."""
+        """Sets the beginning of these slots."""
         index = torch.tensor(slots)
         for layer, pair in zip(self._layers, kept.layers, strict=True):
             layer.fill(index, pair, kept.length)

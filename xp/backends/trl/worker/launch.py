@@ -1,4 +1,4 @@
-"""Starts training on several processes, and the vLLM server beside them where the engines have their own accelerators.
+"""Starts training on several processes, and the vLLM server if engines have their own accelerators.
 
     python -m xp.backends.trl.worker.launch <config.json> [<accelerate.yaml>]
 
@@ -27,7 +27,7 @@ from xp.worker.program import run_stage
 
 
 def main(argv: Sequence[str]) -> None:
-    """Train as the config file says; raises SystemExit with a process's own code."""
+    """Runs the training of a config file; raises SystemExit with a process's own code."""
     path, *accelerate = argv
     config = config_of(Path(path), TRLTrainConfig.from_json)
     with ExitStack() as stack:
@@ -43,7 +43,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 def _serve(stack: ExitStack, config: TRLTrainConfig) -> None:
-    """A server on the accelerators behind those that train."""
+    """Starts a server on the accelerators after those that train."""
     server = config.common.server
     assert server is not None
     is_on_cpu = server.num_accelerators == 0
@@ -51,11 +51,11 @@ def _serve(stack: ExitStack, config: TRLTrainConfig) -> None:
     log = Path(config.common.stage_dir) / "vllm.log"
     os.environ[DIRECTORY] = os.environ[STORES]
     link = ServerLink(Path(os.environ[DIRECTORY]))
-    # A thread that plays ahead cannot join another server while the trainer is busy with the ranks' collectives.
+    # A thread that plays ahead cannot join another server while the trainer runs the ranks' collectives.
     restarts = 0 if config.max_staleness else MAX_RESTARTS
     os.environ[guarded.KEY] = stack.enter_context(kept(server, config.start_model, served, log, link, restarts))
     os.environ["CUDA_VISIBLE_DEVICES"] = own
-    # TRL's client would ask a proxy of the shell's for this machine.
+    # Otherwise TRL's client would use the shell's proxy for this machine.
     os.environ["NO_PROXY"] = ",".join(filter(None, (os.environ.get("NO_PROXY"), "127.0.0.1")))
 
 
@@ -81,10 +81,10 @@ def _launch(config_file: str, path: str) -> None:
 
 
 def _rendezvous(nodes: Nodes | None) -> list[str]:
-    """Options by which the agents of a stage find each other.
+    """Options of the rendezvous of a stage's agents.
 
-    On one machine in files that no other user can open: torch's own store listens on every address, and asks nobody
-    for a key. On several there is no other way than that store, at the main node.
+    On one machine it is a file that no other user can open, since torch's own store listens on every address without a
+    key. On several machines it must be that store, at the main node.
     """
     if nodes is None:
         return ["--rdzv_backend", "c10d", "--rdzv_conf", "store_type=file"]

@@ -1,4 +1,4 @@
-"""Merges a directory of adapters into a whole model, for engines that take nothing else."""
+"""Merges a directory of adapters into a whole model, for engines that need one."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from xp.worker.publish import check_there
 
 
 def whole_model(directory: str, target: Path) -> str:
-    """A directory with the whole model: this one, or where it holds adapters, `target` with them merged in.
+    """Directory with the whole model: this one, or for adapters, `target` with the merged model.
 
     Args:
-        directory: of a trained model, of a checkpoint, or a Hugging Face id.
+        directory: directory of a trained model or a checkpoint, or a Hugging Face id.
+        target: directory for a merged model.
 
     Raises:
         XpError: (RUN_DIR) the run has no such model.

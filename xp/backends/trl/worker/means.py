@@ -1,9 +1,9 @@
-"""Means over an optimizer update: what GRPOTrainer divides by, and what the spec means.
+"""Corrects GRPOTrainer's means over an optimizer update to the spec's.
 
-TRL 1.16.0 divides `token_mean` by the mean number of tokens of a step's updates, not by the update's own;
-`sequence_mean` and `constant` count an episode without trained tokens as one of loss zero; the entropy is a mean of
-micro-batches. An update's own counts, given to the loss through TRL's own factors, make all four the spec's.
-TRL adds 1e-4 to the standard deviation of rewards, the other trainers 1e-6; `rescaled` makes it the same.
+TRL 1.16.0 divides `token_mean` by the mean number of tokens of a step's updates, not by the update's own number;
+`sequence_mean` and `constant` count an episode without trained tokens as one of loss zero; the entropy is a mean over
+micro-batches. The update's own counts, passed to the loss by TRL's factors, correct all four. TRL adds 1e-4 to the
+standard deviation of rewards, the other trainers 1e-6; `rescaled` corrects this.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ EPSILON = 1e-6
 
 @dataclass(frozen=True)
 class Counts:
-    """Trained tokens of an update, and episodes that have any, over all ranks."""
+    """Numbers of trained tokens of an update, and of episodes with any, over all ranks."""
 
     tokens: float
     episodes: float
 
 
 def trained(inputs: Any) -> torch.Tensor:
-    """Mask of the tokens that a micro-batch is trained on."""
+    """Mask of the trained tokens of a micro-batch."""
     mask: torch.Tensor = inputs["completion_mask"] * inputs.get("tool_mask", 1)
     return mask
 
 
 def update_counts(trainer: Any) -> Counts:
-    """Counts the tokens and episodes of the update whose first micro-batch is next; all ranks must call it."""
+    """Counts tokens and episodes of the update whose first micro-batch is next; all ranks must call it."""
     accumulated = trainer.args.gradient_accumulation_steps
     first = trainer._step % trainer.args.steps_per_generation
     masks = [trained(inputs) for inputs in trainer._buffered_inputs[first : first + accumulated]]
@@ -45,19 +45,19 @@ def update_counts(trainer: Any) -> Counts:
 
 @contextmanager
 def own_means(trainer: Any, inputs: dict[str, Any], counts: Counts) -> Iterator[dict[str, Any]]:
-    """Within, GRPOTrainer's loss of these inputs is their part of the means over the whole update.
+    """Context manager: GRPOTrainer's loss of these inputs is their part of the means over the whole update.
 
     Args:
-        trainer: its factors are changed, and restored.
-        inputs: of a micro-batch.
-        counts: of its update.
+        trainer: the trainer; its factors are changed, and restored.
+        inputs: inputs of a micro-batch.
+        counts: counts of its update.
     """
     mask, args, ranks = trained(inputs), trainer.args, trainer.accelerator.num_processes
     accumulated, coefficient = trainer.current_gradient_accumulation_steps, trainer.entropy_coef
     divisor = counts.episodes / (len(mask) * ranks)
     trainer.current_gradient_accumulation_steps = divisor
     trainer.entropy_coef = coefficient * float(mask.sum().clamp(min=1)) * divisor * ranks / counts.tokens
-    # TRL multiplies it by the share of the step that is accumulated, and divides it by the number of processes.
+    # TRL multiplies by the accumulated share of the step, and divides by the number of processes.
     items = counts.tokens * args.steps_per_generation / divisor
     try:
         yield {**inputs, "num_items_in_batch": torch.tensor(items, device=mask.device)}
@@ -66,14 +66,14 @@ def own_means(trainer: Any, inputs: dict[str, Any], counts: Counts) -> Iterator[
 
 
 def rescaled(advantages: torch.Tensor, rewards: torch.Tensor, own: slice, group_size: int, scale: str) -> torch.Tensor:
-    """TRL's advantages, as if they were divided by the standard deviation and `EPSILON`.
+    """TRL's advantages, converted to a division by the standard deviation plus `EPSILON`.
 
     Args:
-        advantages: of this rank's episodes.
-        rewards: of all ranks' episodes; nan is void.
+        advantages: advantages of this rank's episodes.
+        rewards: rewards of all ranks' episodes; NaN: void.
         own: this rank's part of them.
-        group_size: episodes in a group.
-        scale: `scale_rewards`.
+        group_size: number of episodes of a group.
+        scale: value of `scale_rewards`.
     """
     from trl.trainer.utils import nanstd
 

@@ -1,4 +1,4 @@
-"""TRL's vLLM on a machine without accelerators: what TRL 1.16.0 takes for granted of CUDA is done on the CPU."""
+"""TRL's vLLM on a machine without accelerators: replaces TRL 1.16.0's uses of CUDA by the CPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Metadata = Sequence[tuple[str, str, Sequence[int]]]
 
 
 def send_over_gloo() -> None:
-    """Make TRL's client of a vLLM server send weights over gloo; its own way is NCCL, which wants a GPU."""
+    """Makes TRL's client of a vLLM server send weights over gloo, instead of NCCL, which needs a GPU."""
     from trl.generation import vllm_generation
 
     base: Any = vllm_generation.VLLMClient

@@ -1,4 +1,4 @@
-"""The policy as generation wants it: whole, on every rank, whatever training wrapped around it."""
+"""The policy as a whole model on every rank, for generation, without the wrappers of training."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from typing import Any
 
 
 class WholePolicy:
-    """Gives a whole model with the current weights.
+    """Provides a whole model with the current weights.
 
-    Under FSDP2 a forward is a collective, and ranks whose episodes have different numbers of turns would wait for each
-    other for ever; so each rank generates with a copy of its own, brought up to date before the first turn.
+    Under FSDP2 a forward pass is a collective, and ranks whose episodes have different numbers of turns would block
+    each
+    other; so each rank generates with its own copy, which is updated before the first turn.
 
     Args:
-        is_copied: whether it is a copy without FSDP2 too, which updates do not change meanwhile.
+        is_copied: whether it is a copy even without FSDP2, so that updates do not change it meanwhile.
     """
 
     def __init__(self, *, is_copied: bool = False) -> None:
@@ -21,7 +22,7 @@ class WholePolicy:
         self._copy: Any = None
 
     def current(self, trainer: Any) -> Any:
-        """The model to generate with; every rank must call it."""
+        """The model for generation; every rank must call it."""
         model = trainer.accelerator.unwrap_model(trainer.model)
         model = model.get_base_model() if hasattr(model, "peft_config") and not trainer.is_fsdp_enabled else model
         return self._copied(model, trainer.is_fsdp_enabled) if self._is_copied or trainer.is_fsdp_enabled else model
@@ -39,7 +40,7 @@ class WholePolicy:
 
 
 def _like(model: Any) -> Any:
-    """A whole model of the same shape, whose weights are to come."""
+    """A whole model of the same shape, without weights."""
     from transformers import AutoModelForCausalLM
 
     return AutoModelForCausalLM.from_config(model.config, dtype=next(model.parameters()).dtype)

@@ -1,4 +1,4 @@
-"""Set-up of a stage's process: its threads, and the output of libraries that reaches the log."""
+"""Sets up a stage's process: its threads, and the libraries' output in the log."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from xp.worker.nodes import Nodes
 
 
 def quiet_trainer(num_threads: int) -> None:
-    """Set torch's threads; leave progress to xp's bar and warnings to what a user of xp can act on."""
+    """Sets torch's threads; disables the libraries' progress bars, and warnings that a user of xp cannot act on."""
     import torch
     from transformers.utils import logging
 
     torch.set_num_threads(num_threads)
     logging.disable_progress_bar()
-    # TRL 1.16.0 asks transformers 5.23.0 by the old name of activation checkpointing.
+    # TRL 1.16.0 uses the old name of activation checkpointing with transformers 5.23.0.
     warnings.filterwarnings("ignore", message=".*gradient_checkpointing.*", category=FutureWarning)
 
 
@@ -30,19 +30,19 @@ def quiet_rank() -> None:
 
 
 def stay_here() -> None:
-    """Keeps a stage of one machine to itself; one of several must be reached from the others."""
+    """Binds a stage of one machine to 127.0.0.1; a stage of several must be reachable from the others."""
     if Nodes.here(os.environ) is None:
         loopback.stay()
 
 
 STORES = "XP_TRL_STORES"
-"""Variable: the directory through which the processes of one stage find each other."""
+"""Variable with the directory for the rendezvous of a stage's processes."""
 
 
 def join_group(ranks: Ranks, *, use_cpu: bool, timeout_s: float) -> None:
-    """Make the process group of several ranks by a file, before the trainer makes it by a port of this machine.
+    """Makes the process group of several ranks with a file, before the trainer would make it with a port.
 
-    Ranks on several machines have no file in common: they meet at the main node's port.
+    Ranks on several machines have no common file and use the main node's port.
     """
     if ranks.count == 1:
         return
@@ -61,17 +61,17 @@ def join_group(ranks: Ranks, *, use_cpu: bool, timeout_s: float) -> None:
 
 
 RELEASE_S = 1.0
-"""For another thread to do what takes it microseconds."""
+"""Seconds for another thread to finish work of microseconds."""
 
 
 def leave_group(ranks: Ranks) -> None:
-    """End the process group when all ranks are done with it."""
+    """Ends the process group when no rank uses it any more."""
     if ranks.count == 1:
         return
     import torch.distributed
 
     ranks.wait()
-    # Gloo's own thread gives the last collective's tensors back under the GIL. A group that is destroyed meanwhile,
-    # with the GIL held, waits for that thread for ever (seen in torch 2.13: ~ProcessGroupGloo joins its runLoop).
+    # Gloo's thread releases the last collective's tensors with the GIL. Destroying the group at the same time, with
+    # the GIL held, waits for that thread for ever (seen in torch 2.13: ~ProcessGroupGloo joins its runLoop).
     time.sleep(RELEASE_S)
     torch.distributed.destroy_process_group()

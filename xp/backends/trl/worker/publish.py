@@ -1,4 +1,4 @@
-"""Writes a trained model where later stages and users find it: whole or not at all."""
+"""Publishes a trained model for later stages and users, atomically."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from xp.worker.publish import publish
 
 
 def trained_model(trainer: Any) -> Any:
-    """The trained model, whole and plain, on the first rank (on others it may lack weights); every rank must call it.
+    """The whole trained model on the first rank (on others it may lack weights); every rank must call it.
 
-    Adapters are merged into the weights that they adapt.
+    Adapters are merged into the weights.
     """
     if trainer.is_fsdp_enabled:
         return _gathered(trainer)
@@ -33,7 +33,7 @@ def _gathered(trainer: Any) -> Any:
 
 
 def publish_model(model: Any, tokenizer: Any, target: Path) -> None:
-    """Publish weights (safetensors, one file), configuration and tokenizer."""
+    """Publishes weights (safetensors, one file), configuration and tokenizer."""
 
     def save(staged: Path) -> None:
         model.save_pretrained(staged, max_shard_size="1TB")

@@ -1,4 +1,4 @@
-"""The training processes of one stage, as torchrun numbers them."""
+"""The training processes of one stage, by torchrun's numbers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class Ranks:
-    """Rank of this training process and number of all; without torchrun, the only one."""
+    """Rank of this training process, and number of all processes; without torchrun, the only one."""
 
     def __init__(self) -> None:
         self.number = int(os.environ.get("RANK", "0"))
@@ -21,7 +21,7 @@ class Ranks:
         return self.number == 0
 
     def gather(self, own: Sequence[T]) -> list[list[T]]:
-        """Values of all ranks, in their order; all ranks must call it."""
+        """Values of all ranks, in order of rank; all ranks must call it."""
         if self.count == 1:
             return [list(own)]
         import torch.distributed
@@ -31,5 +31,5 @@ class Ranks:
         return shares
 
     def wait(self) -> None:
-        """Until all ranks are here."""
+        """Waits until all ranks have called it."""
         self.gather([])

@@ -1,4 +1,4 @@
-"""Episodes under TRL: the trainer's prompts in, token ids, masks and settled rewards out."""
+"""Plays episodes for TRL: from the trainer's prompts to token ids, masks and settled rewards."""
 
 from __future__ import annotations
 
@@ -32,36 +32,36 @@ class StepSamples:
     """One process's episodes of a rollout step."""
 
     step: int
-    """Number of the step that trains on them, from 0."""
+    """Number of the step that is trained on them, from 0."""
     policy: int
-    """Rollout steps that the policy which wrote them had learned for."""
+    """Number of rollout steps that the generating policy was trained for."""
     seconds: float
-    """Wall-clock time of playing them."""
+    """Wall-clock time of the episodes, in seconds."""
     prompt_ids: list[list[int]]
     completion_ids: list[list[int]]
     logprobs: list[list[float]]
     env_mask: list[list[int]]
-    """0: not trained on."""
+    """1 for trained tokens, 0 for others."""
     played: list[Played]
 
     def output(self) -> dict[str, list[Any]]:
-        """TRL's required keys, `env_mask` and `settled`, the rewards for the reward function."""
+        """TRL's required keys, `env_mask`, and `settled` with the rewards for the reward function."""
         keys = ("prompt_ids", "completion_ids", "logprobs", "env_mask")
         return {**{key: getattr(self, key) for key in keys}, "settled": [one.outcome.reward for one in self.played]}
 
 
 class Rollouts:
-    """TRL's `rollout_func`: plays one step's episodes, records them, and hands over what the loss needs.
+    """TRL's `rollout_func`: plays one step's episodes, records them, and returns the inputs of the loss.
 
     Args:
-        config: of the run.
+        config: input of the training.
         chat: the policy's tokenizer.
         rows: task id -> row.
         mix: the environments.
-        log: takes the results of the step's episodes; raises where too many are void.
-        recorder: takes every trajectory of this process.
+        log: receives the results of the step's episodes; raises if too many are void.
+        recorder: receives every trajectory of this process.
         ranks: the training processes; each plays its share of a step.
-        held_out: plays in between; None: nobody does.
+        held_out: evaluation during training; None: there is none.
         curriculum: selects the tasks of a step; None: they are those of the prompts.
     """
 
@@ -85,10 +85,10 @@ class Rollouts:
         self._generation = Generation(config.common.sampling.seed, chat, ranks, server_log, is_ahead=is_ahead)
 
     def __call__(self, prompts: list[list[dict[str, Any]]], trainer: Any) -> dict[str, list[Any]]:
-        """Play one episode for each prompt (a group's prompts are repeated already).
+        """Plays one episode for each prompt (a group's prompts are repeated already).
 
         Returns:
-            As StepSamples.output.
+            The mapping of StepSamples.output.
         """
         step = trainer.state.global_step // self._config.updates_per_rollout
         samples = self._samples(self._tasks(prompts, step), step, trainer)
@@ -108,13 +108,13 @@ class Rollouts:
             return self._play(engine, list(zip(rows, numbers, strict=True)), step, policy=step)
 
     def _play(self, engine: StepEngine, numbered: Sequence[tuple[TaskRow, int]], step: int, policy: int) -> StepSamples:
-        """Play and record episodes of a step.
+        """Plays and records episodes of a step.
 
         Args:
-            engine: with the weights of the policy.
+            engine: engine with the policy's weights.
             numbered: each row with the number of its sample.
-            step: number of the step that trains on them.
-            policy: rollout steps that it has learned for.
+            step: number of the step that is trained on them.
+            policy: number of rollout steps that the policy was trained for.
         """
         began = time.monotonic()
         opened = engine.of(self._config.common.sampling)
@@ -135,7 +135,7 @@ class Rollouts:
         )
 
     def _begun(self, play: EpisodePlay) -> None:
-        """Episodes are about to be played."""
+        """Hook before episodes are played."""
 
     def _tasks(self, prompts: Sequence[Sequence[Mapping[str, Any]]], step: int) -> list[TaskRow]:
         """The task of each episode of this process."""
@@ -147,7 +147,7 @@ class Rollouts:
         return [chosen[slot] for slot in slots]
 
     def _learnt(self, step: int, played: Sequence[Played]) -> dict[str, float]:
-        """Tell the curriculum of a step; its metrics."""
+        """Updates the curriculum with a step's episodes; returns its metrics."""
         if self._curriculum is None:
             return {}
         metrics = self._curriculum.num_within(step)
@@ -155,21 +155,21 @@ class Rollouts:
         return metrics
 
     def _restarts(self) -> dict[str, float]:
-        """Metric of a step in which the engine was started again."""
+        """Metric of the engine's restarts in a step; empty if there were none."""
         number = self._generation.restarts()
         return {"training/engine_restarts": float(number)} if number else {}
 
     def _fill(self, rollout: Rollout) -> None:
-        """The trainer takes no empty completion, which an episode has whose first turn was lost."""
+        """Adds a token to an empty completion, which TRL refuses; an episode has one if its first turn was lost."""
         if not rollout.conversation.completion_ids:
             rollout.conversation.observe(list(self._chat.end_ids)[:1])
 
     def restart_engine_by(self, weights: KeptWeights) -> None:
-        """Go on with another server where one is lost."""
+        """Continues with another server when one is lost."""
         self._generation.keep(weights)
 
     def _sample_numbers(self, task_ids: Sequence[str]) -> list[int]:
-        """A group may lie on several ranks."""
+        """Sample numbers of this rank's episodes; a group may be on several ranks."""
         shares = self._ranks.gather(task_ids)
         before = sum(len(share) for share in shares[: self._ranks.number])
         numbers = sample_numbers([task_id for share in shares for task_id in share])

@@ -1,4 +1,4 @@
-"""An engine's server as a child of the stage that needs it: started, waited for, and stopped by its id."""
+"""Starts and stops an engine's server as a child process of a stage."""
 
 from __future__ import annotations
 
@@ -23,44 +23,45 @@ from xp.errors import ExitCode, XpError
 from xp.security.loopback import HOST, free_port
 
 STOP_S = 20.0
-"""Between TERM and KILL."""
+"""Seconds between TERM and KILL."""
 POLL_S = 0.5
 ENGINE_PROBE = "/is_sleeping"
-"""Answered by vLLM's engine process between two steps (0.22 to 0.31); `/health` by the process in front of it alone."""
+"""Path that vLLM's engine process answers between two steps (0.22 to 0.31); `/health` is answered by its HTTP
+process."""
 
 
 class Served(NamedTuple):
-    """A server that answers."""
+    """A running server."""
 
     url: str
     key: str
 
 
 class Program(NamedTuple):
-    """A server that is to be started."""
+    """A server to start."""
 
     name: str
     """Name of the engine, for messages."""
     command: tuple[str, ...]
-    """Interpreter, module and arguments; no secret among them."""
+    """Interpreter, module and arguments, without secrets."""
     key: str
-    """Variable that gets the key."""
+    """Name of the variable for the key."""
     environ: Mapping[str, str]
     """Further variables."""
     probe: str = HEALTH
-    """Path that the engine itself answers, while it is used."""
+    """Path that the engine itself answers, for checks during use."""
 
 
 @contextmanager
 def running(server: VLLMServer, model: str, devices: str, log: Path, python: str = sys.executable) -> Iterator[Served]:
-    """Serve a model with vLLM for as long as the block lasts, to whoever has the key.
+    """Context manager: serves a model with vLLM to clients with the key.
 
     Args:
         server: arguments and deadline.
         model: Hugging Face id or directory.
         devices: the server's CUDA_VISIBLE_DEVICES.
-        log: where its output goes.
-        python: the interpreter that has vLLM; another one gets xp by PYTHONPATH.
+        log: file for its output.
+        python: the interpreter with vLLM; another one gets xp by PYTHONPATH.
 
     Raises:
         XpError: as `serving` does.
@@ -73,31 +74,31 @@ def running(server: VLLMServer, model: str, devices: str, log: Path, python: str
 
 
 def vllm(server: VLLMServer, model: str, devices: str, port: int, python: str = sys.executable) -> Program:
-    """A vLLM server; the arguments are those of `running`."""
+    """Program of a vLLM server; the arguments are those of `running`."""
     command = (
         *(python, "-m", guarded.__name__, "serve", model),
         *("--served-model-name", MODEL, "--host", HOST, "--port", str(port)),
         *("--middleware", f"{guarded.__name__}.{guarded.WithKey.__name__}"),
         *server.arguments,
     )
-    # The variable opens the paths by which the trainer's weights come in, and the probe's.
+    # The variable enables the paths for the trainer's weights, and the probe's path.
     environ = {"CUDA_VISIBLE_DEVICES": devices, "VLLM_SERVER_DEV_MODE": "1"}
     return Program("vLLM", command, guarded.KEY, environ, ENGINE_PROBE)
 
 
 @contextmanager
 def serving(program: Program, port: int, start_timeout_s: float, patience_s: float, log: Path) -> Iterator[Served]:
-    """Run an HTTP server on 127.0.0.1 for as long as the block lasts, with a key that was made for it.
+    """Context manager: runs an HTTP server on 127.0.0.1 with a new key.
 
     Args:
-        program: what is started.
-        port: its own.
+        program: the server's program.
+        port: port of the server.
         start_timeout_s: seconds from its start to its first answer.
-        patience_s: seconds that its health check may stay without an answer afterwards.
-        log: where its output goes.
+        patience_s: seconds that its health check may be unanswered afterwards.
+        log: file for its output.
 
     Raises:
-        XpError: (RUNTIME) it did not come up in time; (ENGINE) the block failed because it ended, or hung and was
+        XpError: (RUNTIME) it did not start in time; (ENGINE) the block failed because it ended, or hung and was
             stopped. The message has the end of its log.
     """
     key, is_over = secrets.token_hex(32), threading.Event()
@@ -115,7 +116,7 @@ def serving(program: Program, port: int, start_timeout_s: float, patience_s: flo
 
 @contextmanager
 def process_of(program: Program, key: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A server's process, which leads a group of its own; all of it is ended with the block."""
+    """Context manager of a server's process, which leads its own process group; the group ends with the block."""
     python = program.command[0]
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as file:
@@ -139,7 +140,7 @@ def process_of(program: Program, key: str, log: Path) -> Iterator[subprocess.Pop
 
 
 def split_devices(num_first: int, num_rest: int) -> tuple[str, str]:
-    """The first and the following of this stage's accelerators, each as CUDA_VISIBLE_DEVICES takes them."""
+    """The first and the following accelerators of this stage, each as a value of CUDA_VISIBLE_DEVICES."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     names = [name.strip() for name in visible.split(",") if name.strip()]
     names = names or [str(number) for number in range(num_first + num_rest)]
@@ -154,7 +155,8 @@ def split_devices(num_first: int, num_rest: int) -> tuple[str, str]:
 def wait_up(
     process: subprocess.Popen[bytes], name: str, address: Address, timeout_s: float, log: Path, is_over: threading.Event
 ) -> None:
-    """Waits for a server's first answer, or until nobody wants one; raises XpError(RUNTIME) where none comes."""
+    """Waits for a server's first answer, or until it is not needed; raises XpError(RUNTIME) if there is none in
+    time."""
     end, health = time.monotonic() + timeout_s, address._replace(probe=HEALTH)
     while time.monotonic() < end:
         if process.poll() is not None:
@@ -165,16 +167,16 @@ def wait_up(
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """End the server and its workers: they are a process group of their own."""
+    """Ends the server and its workers, which are a process group."""
     for number, patience in ((signal.SIGTERM, STOP_S), (signal.SIGKILL, STOP_S)):
         with suppress(ProcessLookupError):
             os.killpg(process.pid, number)
         with suppress(subprocess.TimeoutExpired):
             process.wait(patience)
-    # Workers that outlived their leader are killed by the second round above.
+    # The second round above kills workers that outlived their leader.
 
 
 def tail(log: Path) -> str:
-    """The end of a server's log, in one line."""
+    """The end of a server's log, on one line."""
     lines = log.read_text(errors="replace").splitlines()[-5:]
     return f"the end of {log}: " + " | ".join(lines)

@@ -1,4 +1,4 @@
-"""Messages between the training processes and the keeper of their vLLM server, in a directory of the stage's."""
+"""Messages between the training processes and the keeper of their vLLM server, in a directory of the stage."""
 
 from __future__ import annotations
 
@@ -13,29 +13,30 @@ from xp.codec import JsonFile
 from xp.errors import ExitCode, XpError
 
 DIRECTORY = "XP_TRL_SERVER"
-"""Variable: the directory."""
+"""Variable with the directory."""
 POLL_S = 0.5
 SETTLE_S = 60.0
-"""Seconds from a client's failure to the end of the server that caused it. One that is still there is not restarted."""
+"""Seconds from a client's failure to the end of the server that caused it; a server that does not end is not
+restarted."""
 
 
 @dataclass(frozen=True)
 class ServerState(JsonFile):
-    """The server of a stage."""
+    """State of a stage's server."""
 
     start: int
     """Number of the start, from 1."""
     url: str
-    """Empty while there is none."""
+    """URL of the server; empty while there is none."""
     fault: str = ""
-    """Reason for which there will be none."""
+    """Reason why there will be no server any more; empty: there is one, or there will be."""
 
 
 class ServerLink:
     """Files that one process writes and another reads.
 
     Args:
-        directory: of the stage alone.
+        directory: directory of this stage only.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -45,18 +46,18 @@ class ServerLink:
         write_atomically(self._state, state.to_json())
 
     def state(self) -> ServerState:
-        """The server as it was told last."""
+        """The last state of the server."""
         return ServerState.from_json(self._state.read_text())
 
     def after(self, start: int, cause: Exception) -> ServerState:
-        """Waits for the server that takes the place of one that was lost.
+        """Waits for the replacement of a lost server.
 
         Args:
-            start: number of the one that was lost.
-            cause: what made its client think so; raised where the server is still there.
+            start: number of the lost server.
+            cause: the client's exception, which is raised if the server is still running.
 
         Raises:
-            XpError: (ENGINE) there will be no other.
+            XpError: (ENGINE) there will be no replacement.
         """
         end = time.monotonic() + SETTLE_S
         while True:
@@ -71,7 +72,7 @@ class ServerLink:
 
     @contextmanager
     def transferring(self) -> Iterator[None]:
-        """Within, the engine takes weights and answers nothing else."""
+        """Context manager for a transfer of weights, during which the engine gives no other answers."""
         self._transfer.touch()
         try:
             yield

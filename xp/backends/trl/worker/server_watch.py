@@ -1,6 +1,6 @@
-"""Watches an engine's server while a stage uses it, and ends one that hangs: whoever waits for it then fails at once.
+"""Watches an engine's server while a stage uses it, and ends a server that hangs, so that waiting clients fail at once.
 
-Neither TRL's client nor a broadcast of weights has a deadline of its own.
+TRL's client and a broadcast of weights have no deadline of their own.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ POLL_S = 1.0
 PROBE_S = 10.0
 """Deadline of one probe."""
 LAST_S = 1800.0
-"""Seconds from the end of a server to the end of its stage, which may be inside a broadcast that never returns."""
+"""Seconds from the end of a server to the forced end of its stage, which may be in a broadcast that never returns."""
 HEALTH = "/health"
 
 
 class Address(NamedTuple):
-    """Address of a server, with its key and the path that is asked."""
+    """Address of a server, with its key and the path of the probe."""
 
     url: str
-    """Without a path."""
+    """URL without a path."""
     key: str
     probe: str
-    """Path whose answer comes from the engine itself, not from the process in front of it."""
+    """Path that the engine itself answers, not the HTTP process in front of it."""
 
 
 class ServerWatch:
-    """A thread beside the stage, for as long as the block lasts.
+    """Context manager: a thread that watches a server.
 
     Args:
-        process: the server; it leads a process group.
-        name: of the engine, for messages.
-        address: its own.
-        patience_s: how long the probe may stay without an answer at this moment.
+        process: process of the server, which leads a process group.
+        name: name of the engine, for messages.
+        address: address of the server.
+        patience_s: returns the seconds that the probe may currently be unanswered.
     """
 
     def __init__(
@@ -64,12 +64,12 @@ class ServerWatch:
         self._is_over.set()
 
     def fault(self) -> str:
-        """The server's failure in words; empty while it runs."""
+        """Text of the server's failure; empty while it runs."""
         code = self._process.poll()
         return self._fault or ("" if code is None else f"ended with {code}")
 
     def until_lost(self, is_over: threading.Event) -> str:
-        """Waits for the server's failure; its words, or nothing where its use was over first."""
+        """Waits for the server's failure; returns its text, empty if the use of the server ended first."""
         answered = time.monotonic()
         while not (fault := self.fault()):
             if is_over.wait(POLL_S):
@@ -89,16 +89,16 @@ class ServerWatch:
 
 
 def end_stage(fault: str, is_over: threading.Event) -> None:
-    """Ends this process, where it has not ended by itself long after its server did."""
+    """Ends this process if it still runs long after the end of its server."""
     if not is_over.wait(LAST_S):
         print(f"xp: {fault}, and the stage waits for it", file=sys.stderr, flush=True)
         os._exit(ExitCode.ENGINE)
 
 
 def is_answering(address: Address, timeout_s: float) -> bool:
-    """Returns whether the engine answers its probe; a server that does not know its path answers as well as it can.
+    """Returns whether the engine answers its probe; any answer counts, also of a server without this path.
 
-    Nothing is sent where another user has taken the port.
+    Nothing is sent if another user has taken the port.
     """
     if has_foreign_listener(int(address.url.rpartition(":")[2])):
         return False

@@ -1,4 +1,4 @@
-"""One line of metrics a rollout step: what the episodes' results say and what TRL logs, joined under xp's names."""
+"""One line of metrics per rollout step, from the episodes' results and TRL's log, under xp's names."""
 
 from __future__ import annotations
 
@@ -16,42 +16,42 @@ from xp.episode.metrics_file import MetricsFile
 from xp.worker.step_log import StepLog
 
 OF_AN_UPDATE = ("loss", "grad_norm")
-"""Metrics that an update that was left out does not have."""
+"""Metrics that a skipped update does not have."""
 
 
 class TRLStepLog(StepLog):
     """Collects a rollout step's metrics and writes them when its last optimizer update is done.
 
     Args:
-        config: of the run.
-        file: where lines go; None in a process that leaves them to another.
+        config: input of the training.
+        file: metrics file; None in a process that does not write it.
     """
 
     def __init__(self, config: TRLTrainConfig, file: MetricsFile | None) -> None:
         super().__init__(config.common, file, config.symptoms, num_steps=config.num_steps)
         self._config = config
         self.is_ahead = config.max_staleness > 0
-        """True where episodes may be of an older policy than the one that is updated."""
+        """True if episodes may be of an older policy than the one that is updated."""
         self._episodes: dict[str, float] = {}
         self._updates: list[dict[str, float]] = []
         self._left_out = 0
-        """Updates of this rollout step."""
+        """Number of skipped updates of this rollout step."""
         self._is_left_out = False
-        """The last one."""
+        """True if the last update was skipped."""
         self._began = time.monotonic()
 
     def episodes(self, played: Sequence[Played], rollout_s: float, more: Mapping[str, float] | None = None) -> None:
-        """A rollout step was played, on all ranks together, with further metrics.
+        """Adds the episodes of a rollout step, of all ranks together, and further metrics.
 
         Raises:
-            XpError: UNHEALTHY where too much of it is void.
+            XpError: UNHEALTHY if too many episodes are void.
         """
         check_health(played, self._config.common.max_void_fraction)
         metrics = episode_metrics(played, self._config.group_size, self._config.common.pass_threshold)
         self._episodes = {**metrics, **(more or {}), "time/rollout_s": rollout_s}
 
     def is_applied(self, global_step: int, loss: float, grad_norm: float | None) -> bool:
-        """Returns whether an update is applied. Raises XpError(DIVERGED) if the run must stop."""
+        """Returns whether an update is applied; raises XpError(DIVERGED) if the run must stop."""
         step = global_step // self._config.updates_per_rollout + 1
         is_finite = self.are_finite(step, {"loss": loss, "gradient norm": grad_norm})
         self._is_left_out = not is_finite
@@ -59,17 +59,17 @@ class TRLStepLog(StepLog):
         return is_finite
 
     def is_first(self, global_step: int) -> bool:
-        """Returns whether the next update is its rollout's first, with the weights that generated the episodes."""
+        """Returns whether the next update is the first of its rollout, with the weights that generated the episodes."""
         return global_step % self._config.updates_per_rollout == 0
 
     def gap(self, global_step: int, gap: float) -> None:
-        """Engine and trainer differ by so much; raises XpError(DIVERGED) where that is too much."""
+        """Adds the gap between engine and trainer; raises XpError(DIVERGED) if it is too large."""
         self._episodes["training/logprob_gap"] = gap
         if not self._episodes.get("training/staleness"):
             self.check_gap(global_step // self._config.updates_per_rollout + 1, gap)
 
     def update(self, global_step: int, logs: Mapping[str, Any]) -> None:
-        """TRL logged an optimizer update."""
+        """Adds TRL's log of an optimizer update."""
         names = {name: ours for name, ours in NATIVE.items() if not (self._is_left_out and name in OF_AN_UPDATE)}
         self._updates.append({ours: float(logs[name]) for name, ours in names.items() if logs.get(name) is not None})
         if global_step % self._config.updates_per_rollout:
@@ -88,7 +88,7 @@ class TRLStepLog(StepLog):
 
 
 class _Callback(TrainerCallback):  # type: ignore[misc]
-    """TRL's hook."""
+    """TRL's callback for logs."""
 
     def __init__(self, log: TRLStepLog) -> None:
         self._log = log

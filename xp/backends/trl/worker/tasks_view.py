@@ -1,4 +1,4 @@
-"""The task set as TRL takes it: a list of prompts whose messages carry the task's id, in xp's own order."""
+"""The task set for TRL: a list of prompts whose messages have the task's id, in xp's order."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 from xp.tasks.row import TaskRow
 
 TASK_ID = "task_id"
-"""Extra key of a prompt's first message: TRL hands it to the rollout function untouched, once per episode."""
+"""Extra key of a prompt's first message, which TRL passes unchanged to the rollout function, once per episode."""
 
 
 SLOT = "xp_slot"
-"""Likewise, the number of the prompt in the order of the whole training."""
+"""Extra key with the number of the prompt in the order of the whole training."""
 
 
 def trl_rows(order: Sequence[TaskRow]) -> list[dict[str, Any]]:
-    """Rows of the `datasets.Dataset`, one a prompt."""
+    """Rows of the `datasets.Dataset`, one per prompt."""
     return [
         {"prompt": [{**message, TASK_ID: row.task_id, SLOT: slot} for message in row.messages]}
         for slot, row in enumerate(order)

@@ -1,6 +1,6 @@
 """Runs TRL's GRPOTrainer on the mixture of environments: `python -m xp.backends.trl.worker.train <config.json>`.
 
-Under torchrun every rank runs this program; the first one writes the run's metrics and the trained model.
+Under torchrun every rank runs this program; the first rank writes the run's metrics and the trained model.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str]) -> None:
-    """Train as the config file says, from the last complete checkpoint where there is one."""
+    """Runs the training of a config file, from the last complete checkpoint if there is one."""
     path = Path(argv[0])
     config = config_of(path, TRLTrainConfig.from_json)
     ranks = Ranks()
@@ -97,7 +97,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 def _train(trainer: Any, checkpoints: Path, ahead: RolloutsAhead | None, ranks: Ranks) -> None:
-    """Train from the last complete checkpoint, where there is one, to the last step or an early stop."""
+    """Trains from the last complete checkpoint, if there is one, to the last step or an early stop."""
     from xp.backends.trl.worker.checkpoints import latest_checkpoint, save_checkpoint
 
     checkpoint = latest_checkpoint(checkpoints)
@@ -118,7 +118,7 @@ def _train(trainer: Any, checkpoints: Path, ahead: RolloutsAhead | None, ranks: 
 def _curriculum(
     config: TRLTrainConfig, order: Sequence[TaskRow], kept: Sequence[TaskRow], ranks: Ranks
 ) -> Curriculum | None:
-    """The tasks' selection while training; None: they stay as they are."""
+    """Selection of tasks during training; None: the tasks are fixed."""
     if not config.refresh:
         return None
     common = config.common
@@ -144,7 +144,7 @@ def make_trainer(
     rollouts: Rollouts,
     hooks: Sequence[Any] = (),
 ) -> Any:
-    """The GRPOTrainer of this process; `hooks` are callbacks that come before the one that seals a checkpoint."""
+    """The GRPOTrainer of this process; `hooks` are callbacks before the one that seals a checkpoint."""
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, PrinterCallback
     from trl import GRPOConfig
@@ -152,13 +152,13 @@ def make_trainer(
     from xp.backends.trl.worker.checkpoints import Seal
     from xp.backends.trl.worker.guard import GuardedTrainer
 
-    # First: only one rank reads the weights under FSDP2, by the process group.
+    # First, since under FSDP2 only one rank reads the weights, by the process group.
     join_group(Ranks(), use_cpu=config.grpo["use_cpu"], timeout_s=config.grpo["ddp_timeout"])
     prepare_engine(config, environ)
     args = GRPOConfig(**config.grpo, **_server(environ))
     shard_on_cpu(args.distributed_state, environ)
     model = AutoModelForCausalLM.from_pretrained(config.start_model, dtype=loaded_dtype(config))
-    # GRPOTrainer loads the reference itself, from the place that the configuration names; adapters have none.
+    # GRPOTrainer loads the reference itself, from the path in the configuration; with adapters there is none.
     model.config._name_or_path = config.base_model
     trainer = GuardedTrainer(
         log,
@@ -180,7 +180,7 @@ def make_trainer(
 
 
 def prepare_engine(config: TRLTrainConfig, environ: Mapping[str, str]) -> None:
-    """Sets what TRL does not pass to vLLM itself, before the trainer starts the engine."""
+    """Sets arguments of vLLM that TRL does not pass, before the trainer starts the engine."""
     if not config.grpo["use_vllm"]:
         return
     if DIRECTORY in environ:
@@ -197,14 +197,15 @@ def prepare_engine(config: TRLTrainConfig, environ: Mapping[str, str]) -> None:
 
 
 def loaded_dtype(config: TRLTrainConfig) -> Any:
-    """Trained weights are float32: an update of 1e-6 is lost in bfloat16. Frozen ones are as they are computed with."""
+    """Data type of the loaded weights: float32 if trained, since bfloat16 loses an update of 1e-6; else the
+    computation's."""
     import torch
 
     return torch.float32 if config.lora is None else getattr(torch, config.common.dtype)
 
 
 def peft_config(lora: Lora) -> Any:
-    """As peft takes it; the head has none, which TRL refuses."""
+    """Configuration for peft; the head gets no adapter, since TRL refuses it."""
     from peft import LoraConfig
 
     return LoraConfig(
@@ -217,7 +218,7 @@ def peft_config(lora: Lora) -> Any:
 
 
 def shard_on_cpu(state: Any, environ: Mapping[str, str]) -> None:
-    """Let FSDP2 shard on CPUs as on accelerators; accelerate 1.15 leaves the model whole there, without a word."""
+    """Makes FSDP2 shard on CPUs as on accelerators; accelerate 1.15 silently leaves the model whole there."""
     from accelerate.utils import DistributedType
 
     if environ.get("ACCELERATE_USE_FSDP") == "true" and state.distributed_type is DistributedType.MULTI_CPU:
@@ -225,7 +226,7 @@ def shard_on_cpu(state: Any, environ: Mapping[str, str]) -> None:
 
 
 def keep_float32(trainer: Any) -> None:
-    """Under FSDP2, reduce gradients and hand out log-probabilities in float32; accelerate 1.15 would in bfloat16."""
+    """Makes FSDP2 reduce gradients and return log-probabilities in float32; accelerate 1.15 would use bfloat16."""
     plugin: Any = getattr(trainer.accelerator.state, "fsdp_plugin", None)
     if plugin is None or plugin.mixed_precision_policy is None:
         return
@@ -238,12 +239,12 @@ def keep_float32(trainer: Any) -> None:
 
 
 def settled_reward(settled: list[float | None], **_: Any) -> list[float | None]:
-    """The results' rewards, as the rollout function handed them over; None (void) leaves the group's baseline."""
+    """The rewards from the rollout function; None (void) is excluded from the group's baseline."""
     return settled
 
 
 def _server(environ: Mapping[str, str]) -> dict[str, Any]:
-    """TRL's arguments for the vLLM server that xp.backends.trl.worker.launch has started; empty if there is none."""
+    """TRL's arguments for the vLLM server of xp.backends.trl.worker.launch; empty if there is none."""
     if DIRECTORY not in environ:
         return {}
     gone = XpError("the vLLM server is gone", ExitCode.ENGINE)
@@ -252,12 +253,12 @@ def _server(environ: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _patient(config: TRLTrainConfig, seconds: int) -> TRLTrainConfig:
-    """With so much more time for a rank that waits at a collective."""
+    """The config with more time for a rank that waits at a collective."""
     return replace(config, grpo={**config.grpo, "ddp_timeout": config.grpo["ddp_timeout"] + seconds})
 
 
 def _trajectories(directory: Path, ranks: Ranks) -> Path:
-    """One file a process."""
+    """Path of this process's file of trajectories."""
     suffix = "" if ranks.is_main else f".rank_{ranks.number}"
     return directory / "trajectories" / f"train{suffix}.jsonl"
 

@@ -1,4 +1,4 @@
-"""Conversations on an inference engine that takes whole token sequences and keeps its own cache of their prefixes."""
+"""Conversations on an inference engine that gets whole token sequences and caches their prefixes itself."""
 
 from __future__ import annotations
 
@@ -13,56 +13,56 @@ from xp.backends.trl.worker.conversation import Conversation, Opening, RolloutTu
 
 @dataclass(frozen=True)
 class GenerationRequest:
-    """A sequence to go on with."""
+    """Request to continue a sequence."""
 
     ids: Sequence[int]
     max_tokens: int
     seed: int
-    """Seed of this request alone: its text does not depend on other requests."""
+    """Seed of this request, so that its text is independent of other requests."""
 
 
 @dataclass(frozen=True)
 class GeneratedTurn:
-    """The policy's output of one turn, with its end-of-turn token if it has one."""
+    """The policy's output of one turn, with its end-of-turn token if there is one."""
 
     ids: Sequence[int]
     logprobs: Sequence[float]
-    """Log-probability of each token, under the sampling temperature."""
+    """Log-probability of each token, with the sampling temperature."""
 
 
 Done = Callable[[GeneratedTurn | BaseException], None]
-"""Takes what came of one request, in any thread."""
+"""Function that receives the result of one request, in any thread."""
 
 
 class Writer(Protocol):
-    """An inference engine that holds the policy's current weights."""
+    """An inference engine with the policy's current weights."""
 
     @property
     def is_writing(self) -> bool:
-        """Returns whether `step()` must be called again, also if only another process needs it."""
+        """Returns whether `step()` must be called again, even if only another process needs it."""
 
     def submit(self, request: GenerationRequest, done: Done) -> None:
-        """Write an answer, beside whatever is being written already."""
+        """Generates an answer, concurrently with other requests."""
 
     def step(self, is_live: bool) -> None:
-        """Write a token of every answer, where the engine is one of this process."""
+        """Generates a token of every answer, for an engine in this process."""
 
     def goes_on(self, is_live: bool) -> bool:
-        """Returns whether this process must continue, also if only another process needs it."""
+        """Returns whether this process must continue, even if only another process needs it."""
 
     def close(self) -> None:
-        """No request follows."""
+        """Ends the use of the engine; no request follows."""
 
 
 class WritingEngine:
     """An EpisodeEngine over a Writer.
 
     Args:
-        writer: takes each turn as a request of its own.
+        writer: engine that gets each turn as a separate request.
         opening: the episodes.
         end_ids: tokens that end a turn.
-        sampling: limits.
-        seed: of the rollout; a request's seed is made of it, the episode's name and the turn.
+        sampling: sampling and limits.
+        seed: seed of the rollout; a request's seed is derived from it, the episode's name and the turn.
     """
 
     def __init__(
@@ -77,19 +77,19 @@ class WritingEngine:
         return self._writer.is_writing
 
     def begin(self, number: int) -> None:
-        """The first turn."""
+        """Requests the first turn."""
         self._write(number)
 
     def go_on(self, number: int, reply: Sequence[int]) -> None:
-        """The next turn."""
+        """Requests the next turn."""
         self.conversations[number].observe(list(reply))
         self._write(number)
 
     def end(self, number: int) -> None:
-        """The engine forgets by itself."""
+        """Does nothing: the engine frees its cache itself."""
 
     def room(self, number: int) -> int:
-        """Tokens that a conversation may still take."""
+        """Number of tokens left for a conversation."""
         return self._sampling.room(len(self.conversations[number].completion_ids))
 
     def step(self, is_live: bool) -> None:

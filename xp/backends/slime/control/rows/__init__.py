@@ -1,7 +1,7 @@
 """Rows of Slime, one per field of the spec: flags of the pinned version, support, differences and refusals.
 
-Every knob that has meaning is written, whatever the default of Slime, Megatron or SGLang. A flag whose value is None or
-false is left out: it is xp's all the same, and no override may bring it in.
+Every field is written, even if Slime, Megatron or SGLang has the same default. A flag whose value is None or false is
+omitted, but it still belongs to xp, and an override of it is refused.
 """
 
 from xp.backends.common_rows import COMMON

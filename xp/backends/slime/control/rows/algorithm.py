@@ -1,4 +1,4 @@
-"""The mathematics of an update."""
+"""Rows of the section `algorithm`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ADVANTAGES = "xp.backends.slime.worker.advantages"
 
 
 def native_estimator(spec: RunSpec) -> str:
-    """Slime's estimator chooses the loss; gspo and cispo hand on, as grpo does, what xp made of them."""
+    """Slime's estimator, which selects the loss; gspo and cispo pass on xp's advantages, like grpo."""
     algorithm = spec.algorithm
     if algorithm.estimator is Estimator.GAE:
         return "ppo"
@@ -38,7 +38,7 @@ def _unscaled(spec: RunSpec) -> str | None:
 
 
 def _of_loss(name: str, only: PolicyLoss | RatioLevel) -> Row:
-    """A choice of the policy loss; Slime's `ppo` is a critic and a loss in one."""
+    """Row of a choice of the policy loss; Slime's `ppo` selects a critic and a loss."""
 
     def refuse(spec: RunSpec) -> str | None:
         if spec.algorithm.estimator is not Estimator.GAE or getattr(spec.algorithm, name) is only:
@@ -53,7 +53,7 @@ def _of_loss(name: str, only: PolicyLoss | RatioLevel) -> Row:
 
 
 def _of_critic(name: str, flag: str, note: str = "") -> Row:
-    """A number of the critic."""
+    """Row of a number of the critic."""
     return Row(
         f"algorithm.critic.{name}",
         lambda s: {flag: None if s.algorithm.critic is None else getattr(s.algorithm.critic, name)},
@@ -87,7 +87,7 @@ ALGORITHM = (
         "algorithm.advantage_scale",
         lambda s: {
             "--disable-grpo-std-normalization": s.algorithm.advantage_scale is not AdvantageScale.GROUP_STD,
-            # reinforce_pp is whitened by xp.backends.slime.worker.advantages already.
+            # xp.backends.slime.worker.advantages has whitened reinforce_pp already.
             "--normalize-advantages": s.algorithm.estimator is Estimator.GAE,
         },
         carried_by=ADVANTAGES,
@@ -109,7 +109,7 @@ ALGORITHM = (
             else None
         ),
     ),
-    # low_var_kl is a k3 that is cut at 10; k3 is the estimator itself.
+    # low_var_kl is k3 clamped to 10; k3 is the exact estimator.
     Row("algorithm.kl_estimator", "--kl-loss-type"),
     Row(
         "algorithm.importance_correction",

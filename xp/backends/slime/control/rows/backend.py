@@ -1,4 +1,4 @@
-"""Parallelism, engine, machines and paths."""
+"""Rows of the sections `backend`, `hardware` and others about machines."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ PARALLEL = (
         "backend.parallel.tensor",
         lambda s: {
             "--tensor-model-parallel-size": s.backend.parallel.tensor,
-            # Experts under tensor parallelism want it, and it saves memory for everything else.
+            # Required by experts under tensor parallelism; it also saves memory.
             "--sequence-parallel": s.backend.parallel.tensor > 1,
         },
     ),
@@ -62,7 +62,7 @@ PARALLEL = (
         "backend.parallel.expert",
         lambda s: {
             "--expert-model-parallel-size": s.backend.parallel.expert,
-            # Experts that are not spread by number are split like everything else.
+            # Without expert parallelism, experts are split like other layers.
             "--expert-tensor-parallel-size": 1 if s.backend.parallel.expert > 1 else s.backend.parallel.tensor,
         },
     ),
@@ -113,7 +113,7 @@ ENGINE = (
         "backend.engine.max_sequences",
         lambda s: {
             "--sglang-max-running-requests": s.backend.engine.max_sequences,
-            # Slime's own bound on episodes in flight, which wait for their environments too.
+            # Slime's own bound on concurrent episodes, including those that wait for their environments.
             "--sglang-server-concurrency": episodes_per_engine(s, s.training.prompts_per_step * s.training.group_size),
         },
         note="Slime starts all episodes of a step at once; the engine queues what is over.",
@@ -127,7 +127,7 @@ ENGINE = (
 )
 
 PLACE = (
-    # No Hugging Face model has the output layer of Slime's critic.
+    # Hugging Face models lack the output layer of Slime's critic.
     Row(
         "backend.convert_model",
         refuse=lambda s: (
@@ -139,6 +139,6 @@ PLACE = (
     Row("env", native=("--prompt-data", "--eval-prompt-data"), refuse=refreshed_tasks),
     Row("outputs", native=("--save", "--save-hf")),
 )
-"""Fields outside the sections of the parity table that have flags or are refused."""
+"""Fields outside the parity table's sections that have flags or refusals."""
 
 BACKEND = (*PARALLEL, *ENGINE, *PLACE)

@@ -1,4 +1,4 @@
-"""Evaluation of held-out tasks."""
+"""Rows of the section `evaluation`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HELD_OUT = "held_out"
 
 
 def evaluation_flags(spec: RunSpec, every: int | None) -> dict[str, Any]:
-    """Evaluation by Slime's rollout; None keeps all of it off. The view has one line an episode."""
+    """Flags of evaluation by Slime's rollout, with one line of data per episode; `every` None disables it."""
     training = spec.training
     flags = {
         "--eval-interval": every,
@@ -29,7 +29,7 @@ def evaluation_flags(spec: RunSpec, every: int | None) -> dict[str, Any]:
 
 
 def _without_export(spec: RunSpec) -> str | None:
-    """Returns why the step of an evaluation may have no model: Slime exports one with each checkpoint."""
+    """Returns why an evaluation's step may have no model, since Slime exports only with checkpoints; None: it has."""
     every, checkpoint = spec.evaluation.every, spec.training.checkpoint_every
     if every is None or every % checkpoint == 0:
         return None

@@ -1,4 +1,4 @@
-"""The network, the seed and the model."""
+"""Rows of `seed` and the section `model`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from xp.spec import DType, RunSpec
 
 
 def _part(name: str) -> Row:
-    """A field of the network."""
+    """Row of a field of the network."""
 
     def flags(spec: RunSpec) -> Native:
         shape = spec.model.architecture

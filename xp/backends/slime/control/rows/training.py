@@ -1,4 +1,4 @@
-"""Sizes, rates and limits of training."""
+"""Rows of the section `training`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ START = "--load until the run has a checkpoint of its own, and --hf-checkpoint; 
 
 
 def sequence_length(spec: RunSpec) -> int:
-    """Longest episode in tokens, as context parallelism can split it."""
+    """Longest episode in tokens, rounded up to a length that context parallelism can split."""
     step = 2 * spec.backend.parallel.context
     return -(-longest_episode(spec) // step) * step
 
@@ -40,7 +40,7 @@ def _packing(spec: RunSpec) -> dict[str, Any]:
 
 
 def _warmup(spec: RunSpec) -> str | None:
-    """Returns why the warm-up is too long.
+    """Returns why the warm-up is too long; None if it is not.
 
     For epochs whose number of steps is not known yet, the train stage checks again.
     """
@@ -52,7 +52,8 @@ def _warmup(spec: RunSpec) -> str | None:
 
 
 def _warmup_flags(spec: RunSpec) -> dict[str, Any]:
-    """Source: megatron/core/optimizer_param_scheduler.py `get_lr`, which has --lr-warmup-init at the first update."""
+    """Flags of the warm-up. Source: megatron/core/optimizer_param_scheduler.py `get_lr`: --lr-warmup-init is the rate
+    of the first update."""
     updates = spec.training.warmup_updates
     start = warm_up_start(spec.training.learning_rate, updates)
     return {"--lr-warmup-iters": max(updates - 1, 0), "--lr-warmup-init": start}
@@ -67,7 +68,8 @@ def _read_as_flag(spec: RunSpec) -> str | None:
 
 
 def _no_start(spec: RunSpec) -> str | None:
-    """Source: slime/backends/megatron_utils/hf_to_megatron, which knows no output layer of a critic."""
+    """Refusal of a critic without a start. Source: slime/backends/megatron_utils/hf_to_megatron has no critic's output
+    layer."""
     if spec.training.initial_checkpoint is None or spec.algorithm.critic is None:
         return None
     return (
@@ -82,7 +84,7 @@ def _recompute(spec: RunSpec) -> dict[str, Any]:
 
 
 def _not_ahead(spec: RunSpec) -> str | None:
-    """Returns why nothing can be sampled while updates are made; None if it can, or need not."""
+    """Returns why sampling during updates is impossible; None if it is possible, or not needed."""
     if spec.training.max_staleness == 0:
         return None
     if spec.training.max_staleness > 1:
@@ -128,7 +130,7 @@ SIZES = (
         note=lambda s: REPLAYED if s.training.max_staleness else "",
         refuse=_not_ahead,
     ),
-    # Megatron counts with it where micro-batches are packed too; one divides everything.
+    # Megatron also uses it if micro-batches are packed; 1 divides every number.
     Row(
         "training.micro_batch_size",
         lambda s: {
@@ -164,8 +166,8 @@ RATES = (
     Row("training.adam_beta2", "--adam-beta2"),
     Row("training.adam_eps", "--adam-eps"),
     Row("training.max_grad_norm", "--clip-grad"),
-    # With the check Megatron raises, and says nothing of xp's; without it Slime leaves the update out, whose gradient
-    # norm xp.backends.slime.worker.training reads.
+    # With the check, Megatron raises its own error; without it, Slime skips the update, and
+    # xp.backends.slime.worker.training reads its gradient norm.
     Row(
         "training.on_nonfinite",
         {"--no-check-for-nan-in-loss-and-grad": True},
@@ -176,7 +178,7 @@ RATES = (
         lambda s: {
             "--use-kl-loss": s.training.kl_coef > 0,
             "--kl-loss-coef": s.training.kl_coef,
-            # In the reward it does nothing for grpo.
+            # As a part of the reward it has no effect with grpo.
             "--kl-coef": 0.0,
         },
     ),
@@ -203,7 +205,7 @@ SAMPLING = (
         ),
     ),
     Row("training.top_k", lambda s: {"--rollout-top-k": s.training.top_k or -1}),
-    # The text stays in the turn: Slime asks SGLang not to trim it.
+    # The string stays in the turn: Slime sets SGLang's no_stop_trim.
     Row("training.stop", lambda s: {"--rollout-stop": s.training.stop or None}, refuse=_read_as_flag),
     Row(
         "training.max_tokens_per_turn",

@@ -1,1 +1,1 @@
-"""Stand-ins with which Slime's and Megatron-LM's own code trains on a machine without a GPU."""
+"""Replacements with which Slime's and Megatron-LM's own code trains on a machine without a GPU."""

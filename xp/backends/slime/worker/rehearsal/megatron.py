@@ -38,7 +38,7 @@ LOCAL: dict[str, Any] = {
 
 
 class _Stream:
-    """A CUDA stream or event that has nothing to wait for."""
+    """Replacement of a CUDA stream or event, which never waits."""
 
     def __init__(self, *_: Any, **__: Any) -> None: ...
     def __enter__(self) -> _Stream:
@@ -50,7 +50,7 @@ class _Stream:
 
 
 def without_cuda() -> None:
-    """Let what Megatron asks of CUDA be done by the CPU, in this process."""
+    """Replaces the parts of CUDA that Megatron uses by the CPU, in this process."""
     from megatron.core.tensor_parallel import random
     from slime.utils import accelerator
 
@@ -68,7 +68,7 @@ def without_cuda() -> None:
     random._get_cuda_rng_state = cuda.get_rng_state = lambda *_, **__: torch.get_rng_state()
     random._set_cuda_rng_state = cuda.set_rng_state = lambda state, *_, **__: torch.set_rng_state(state)
     kind = torch.Tensor.type
-    # Megatron clips gradients of CUDA's type alone.
+    # Megatron clips only gradients of CUDA's type.
     torch.Tensor.type = lambda self, *to, **more: (
         kind(self, *to, **more) if to or more else kind(self).replace("torch.", "torch.cuda.")
     )
@@ -88,7 +88,7 @@ def _on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def packed_attention() -> None:
-    """Let Megatron's local attention take packed sequences, each by itself."""
+    """Makes Megatron's local attention process packed sequences one by one."""
     from megatron.core.transformer.dot_product_attention import DotProductAttention
     from torch.nn.functional import scaled_dot_product_attention
 
@@ -106,7 +106,7 @@ def packed_attention() -> None:
 
 
 def name_norms() -> None:
-    """Let Slime's export and its loader know the norms, which TransformerEngine has inside of the next linear layer."""
+    """Adds the norms to Slime's export and loader; in TransformerEngine they are part of the next linear layer."""
     from slime.backends.megatron_utils import hf_to_megatron, megatron_to_hf
 
     convert, load = megatron_to_hf.convert_qwen2_to_hf, hf_to_megatron._LOADERS["qwen3"]
@@ -134,13 +134,13 @@ def _theirs(name: str) -> str:
 
 @contextmanager
 def double_precision() -> Iterator[None]:
-    """Within, float32 means float64 in this process: for a measure of meaning and not of rounding."""
+    """Context manager: float32 means float64 in this process, to measure differences without rounding."""
     plain: Any = torch
     single, to_single, kind = torch.float32, torch.Tensor.float, torch.Tensor.type
     plain.float32 = plain.float = torch.float64
     plain.Tensor.float = torch.Tensor.double
     torch.set_default_dtype(torch.float64)
-    # Megatron clips gradients of one type alone.
+    # Megatron clips only gradients of one type.
     plain.Tensor.type = lambda self, *to, **more: (
         kind(self, *to, **more) if to or more else kind(self).replace("Double", "Float")
     )

@@ -1,4 +1,4 @@
-"""Stand-ins for the parts of Slime's imports that need a GPU, for a machine without one.
+"""Replacements of Slime's imports that need a GPU, for a machine without one.
 
 torchvision and torch_memory_saver (CUDA builds only) are empty modules, and Slime's own accelerator registry gets an
 entry that has no device. Nothing of Slime, Megatron-LM, SGLang's argument parser, its router or Ray is replaced.
@@ -26,7 +26,7 @@ class _Named(type):
 
 
 class _Empty(types.ModuleType):
-    """A module that has whatever is asked of it, as long as nobody uses it."""
+    """A module with every attribute, as long as none is used."""
 
     __path__: list[str] = []  # noqa: RUF012
 
@@ -37,7 +37,7 @@ class _Empty(types.ModuleType):
 
 
 class _EmptyModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds modules that this machine has no build of."""
+    """Finder of modules that are not available on this machine."""
 
     def find_spec(
         self,
@@ -57,7 +57,7 @@ class _EmptyModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 class _DoneAfterImport(importlib.abc.MetaPathFinder):
-    """Runs a function on a module right after its import."""
+    """Calls a function with a module right after its import."""
 
     def __init__(self, name: str, then: Any) -> None:
         self._name, self._then = name, then
@@ -114,17 +114,17 @@ def _without_device(module: types.ModuleType) -> None:
 
 
 def _hopper(module: types.ModuleType) -> None:
-    """Megatron's argument check asks for the compute capability."""
+    """Replaces the compute capability, which Megatron's check of arguments reads."""
     module.get_device_properties = lambda *_: types.SimpleNamespace(major=9, minor=0)  # type: ignore[attr-defined]
     module.get_device_capability = lambda *_: (9, 0)  # type: ignore[attr-defined]
 
 
 ACCELERATOR = "none-here"
-"""Value of SLIME_ACCELERATOR that asks for them."""
+"""Value of SLIME_ACCELERATOR that selects these replacements."""
 
 
 def install() -> None:
-    """Put them in place; before anything of Slime or Megatron-LM is imported."""
+    """Installs the replacements; must be called before Slime or Megatron-LM is imported."""
     sys.meta_path[:0] = [
         _EmptyModules(),
         _DoneAfterImport("slime.utils.accelerator", _without_device),

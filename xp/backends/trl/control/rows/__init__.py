@@ -1,6 +1,6 @@
 """Rows of TRL, one per field of the spec: GRPOConfig's fields, support, differences and refusals.
 
-Every knob that has meaning is written, whatever TRL's default; `catalog.json` holds the pinned version's fields.
+Every field is written, even if TRL has the same default; `catalog.json` has the pinned version's fields.
 """
 
 from xp.backends.common_rows import COMMON
@@ -12,4 +12,4 @@ from xp.backends.trl.control.rows.model import MODEL
 from xp.backends.trl.control.rows.training import TRAINING
 
 ROWS = (FIXED, *COMMON, *MODEL, *ALGORITHM, *TRAINING, *EVALUATION, *BACKEND)
-"""All rows, in the order in which their keys are written."""
+"""All rows, in the order of their keys."""

@@ -1,4 +1,4 @@
-"""The mathematics of an update; source of the losses: trl 1.16.0, trl/trainer/grpo_trainer.py `_compute_loss`."""
+"""Rows of the section `algorithm`; source of the losses: trl 1.16.0, trl/trainer/grpo_trainer.py `_compute_loss`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OTHER_ESTIMATORS = {
     Estimator.GAE: "has no critic",
     Estimator.CUSTOM: "makes the advantages itself, and takes none from a function",
 }
-"""Difference of TRL's GRPOTrainer from each of these estimators."""
+"""Estimator -> difference of TRL's GRPOTrainer from it."""
 NO_CRITIC = "GRPOTrainer has no critic."
 
 
@@ -111,7 +111,7 @@ ALGORITHM = (
             else None
         ),
     ),
-    # Of cispo the largest weight itself, of the others its distance from 1.
+    # For cispo the largest weight itself, for others its distance from 1.
     Row("algorithm.clip_high", lambda s: {"epsilon_high": s.algorithm.clip_high + (1 if _is_cispo(s) else 0)}),
     # TRL bounds the ratio of all tokens before it clips; for positive advantages clip_high is the smaller bound.
     Row("algorithm.dual_clip", "delta"),
@@ -122,7 +122,7 @@ ALGORITHM = (
         carried_by="xp.backends.trl.worker.means",
         refuse=_other_aggregation,
     ),
-    # TRL has k3 alone, and weights it by the ratio unless told otherwise.
+    # TRL has only k3, and by default weights it by the ratio.
     Row(
         "algorithm.kl_estimator",
         {"use_bias_correction_kl": False},

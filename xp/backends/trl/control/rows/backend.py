@@ -1,4 +1,4 @@
-"""Processes, engine, machine and paths."""
+"""Rows of the sections `backend`, `hardware` and others about machines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from xp.spec import Attention, EngineName, Placement, RunSpec, Strategy
 
 VLLM_MODE = {Placement.COLOCATED: "colocate", Placement.SEPARATE: "server"}
 COLLECTIVE_S = 1800
-"""Seconds that a rank waits for the others, without the time of their episodes: TRL's own default of `ddp_timeout`."""
+"""Seconds that a rank waits for others, in addition to their episodes: TRL's default of `ddp_timeout`."""
 CANNOT_BE_TOLD = "TRL has no argument for this on a colocated engine"
 
 
@@ -39,7 +39,7 @@ def _refused_strategy(spec: RunSpec) -> str | None:
 
 
 def _split(name: str) -> Row:
-    """A way to split one model over processes, which TRL has not."""
+    """Row of a kind of model parallelism that TRL does not support."""
 
     def refuse(spec: RunSpec) -> str | None:
         is_set = getattr(spec.backend.parallel, name) > 1
@@ -54,7 +54,7 @@ def _split(name: str) -> Row:
 
 
 def _offload(name: str, note: str) -> Row:
-    """A part that FSDP2 offloads with the parameters."""
+    """Row of a part that FSDP2 offloads with the parameters."""
 
     def refuse(spec: RunSpec) -> str | None:
         parallel = spec.backend.parallel
@@ -92,7 +92,8 @@ PARALLEL = (
 
 
 def _served(flag: str, colocated: str = "") -> Callable[[RunSpec], str]:
-    """Native name of a field of the engine: a flag of `vllm serve`, or the argument of colocated engines."""
+    """Function that returns the native name of an engine's field: a flag of `vllm serve`, or colocated engines'
+    argument."""
 
     def receives(spec: RunSpec) -> str:
         if spec.backend.engine.name is EngineName.TRANSFORMERS:
@@ -110,7 +111,7 @@ def _refused_name(spec: RunSpec) -> str | None:
 
 
 def _placement(spec: RunSpec) -> dict[str, Any]:
-    """Engines that take turns with training give their memory back while it runs; vLLM cannot on a CPU."""
+    """Keys of the engines' placement; colocated engines free their memory during training, except on a CPU."""
     if spec.backend.engine.name is not EngineName.VLLM:
         return {}
     sleeps = is_colocated(spec) and spec.hardware.accelerator != "cpu"
@@ -160,7 +161,7 @@ def _batched_elsewhere(spec: RunSpec) -> str | None:
 
 
 def _untold(name: str, flag: str, default: bool) -> Row:
-    """A switch of vLLM that only a server takes."""
+    """Row of a switch of vLLM that only a server supports."""
 
     def refuse(spec: RunSpec) -> str | None:
         is_default = getattr(spec.backend.engine, name) is default
@@ -230,9 +231,9 @@ ENGINE = (
 
 
 def _patience_s(spec: RunSpec) -> int:
-    """Seconds that a rank waits at a collective: another's episodes may take all of their time, in several waves.
+    """Seconds that a rank waits at a collective; another rank's episodes may need all their time, in several waves.
 
-    The stage's program adds what an evaluation while training takes, once it knows how many tasks are held out.
+    The stage's program adds the time of an evaluation during training when the number of held-out tasks is known.
     """
     limits = [member.limits for member in spec.env.members.values()]
     at_once = min(one.max_sessions for one in limits)
@@ -269,6 +270,6 @@ PLACE = (
     Row("outputs", native=("output_dir",)),
     Row("tracking", native=("report_to",)),
 )
-"""Fields outside the sections of the parity table that have native keys or are refused."""
+"""Fields outside the parity table's sections that have native keys or refusals."""
 
 BACKEND = (*PARALLEL, *ENGINE, *PLACE)

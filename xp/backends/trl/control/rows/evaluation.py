@@ -1,4 +1,4 @@
-"""Evaluation of held-out tasks."""
+"""Rows of the section `evaluation`."""
 
 from __future__ import annotations
 

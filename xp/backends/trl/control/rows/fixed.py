@@ -7,22 +7,22 @@ from xp.backends.capability import Row
 FIXED = Row(
     "",
     {
-        # Metrics are xp's (metrics.jsonl), one line a rollout step; so is the progress bar.
+        # xp writes the metrics (metrics.jsonl), one line per rollout step, and the progress bar.
         "report_to": "none",
         "logging_strategy": "steps",
         "logging_steps": 1,
         "logging_nan_inf_filter": False,
         "disable_tqdm": True,
-        # Evaluation is a stage of its own.
+        # Evaluation is a separate stage.
         "eval_strategy": "no",
-        # Truncation is the Episode's word, not a missing EOS; the rollout masks such episodes itself.
+        # The Episode determines truncation, not a missing EOS; the rollout masks such episodes itself.
         "mask_truncated_completions": False,
-        # The order of tasks is xp's (xp.tasks.schedule), the same on every backend.
+        # xp determines the order of tasks (xp.tasks.schedule), the same on every backend.
         "shuffle_dataset": False,
         "remove_unused_columns": False,
         "dataloader_num_workers": 0,
         "disable_dropout": True,
-        # Every parameter that is trained takes part in every forward.
+        # Every trained parameter is used in every forward pass.
         "ddp_find_unused_parameters": False,
     },
 )

@@ -1,4 +1,4 @@
-"""The seed and the model."""
+"""Rows of `seed` and the section `model`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sizes, rates and limits of training."""
+"""Rows of the section `training`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ AFTER_THE_CUT = "With vLLM, log-probabilities are those after the cut; with tran
 
 
 def _schedule(spec: RunSpec) -> str:
-    """HF's `constant` ignores warm-up; `constant_with_warmup` does not."""
+    """Name of the schedule; Hugging Face's `constant` ignores warm-up, unlike `constant_with_warmup`."""
     if spec.training.lr_schedule == "constant" and spec.training.warmup_updates:
         return "constant_with_warmup"
     return spec.training.lr_schedule.value
@@ -37,7 +37,7 @@ def _wrong_reference(spec: RunSpec) -> str | None:
 
 
 def _not_ahead(spec: RunSpec) -> str | None:
-    """Returns why nothing can be sampled while updates are made; None if it can, or need not."""
+    """Returns why sampling during updates is impossible; None if it is possible, or not needed."""
     if spec.training.max_staleness == 0:
         return None
     if is_colocated(spec):
