@@ -29,6 +29,7 @@ def prepare_process() -> None:
     stand_ins.prepare_process()
     after_import("xp.backends.skyrl.worker.kept_servers", _break_servers)
     after_import("xp.backends.skyrl.worker.generator", _break_turns)
+    after_import("xp.backends.skyrl.worker.trainer", _break_training)
 
 
 _rollout = {"number": 0, "turns": 0}
@@ -51,17 +52,26 @@ def _lose(fault: str) -> None:
 
 def _break_servers(module: ModuleType) -> None:
     module.PATIENCE_S = PATIENCE_S  # type: ignore[attr-defined]
-    native, faults = module.KeptServers.played, json.loads(os.environ[FAULTS])
+    native = module.KeptServers.played
 
     async def played(self: Any, batch: Any) -> Any:
         _kept[:] = [self]
         _rollout.update(number=_rollout["number"] + 1, turns=0)
-        found = await native(self, batch)
-        if faults.get(str(_rollout["number"])) == "gone":
-            _lose("gone")
-        return found
+        return await native(self, batch)
 
     module.KeptServers.played = played
+
+
+def _break_training(module: ModuleType) -> None:
+    """Colocated engines sleep then."""
+    native, faults = module.XpTrainer.fwd_logprobs_values_reward, json.loads(os.environ[FAULTS])
+
+    def fwd_logprobs_values_reward(self: Any, *args: Any) -> Any:
+        if faults.get(str(_rollout["number"])) == "gone":
+            _lose("gone")
+        return native(self, *args)
+
+    module.XpTrainer.fwd_logprobs_values_reward = fwd_logprobs_values_reward
 
 
 def _break_turns(module: ModuleType) -> None:

@@ -97,6 +97,12 @@ def _train_nothing(module: ModuleType) -> None:
         if faults.get(str(rollout_id)) == "gone":
             _lose("kill")
 
+    def save_model(self: Any, rollout_id: int, force_sync: bool = False) -> None:
+        del self, rollout_id, force_sync
+
+    def clear_memory(self: Any) -> None:
+        del self
+
     class MadeUpWeights(module.UpdateWeightFromDisk):  # type: ignore[misc,name-defined]
         def update_weights(self) -> None:
             self.weight_version += 1
@@ -104,8 +110,7 @@ def _train_nothing(module: ModuleType) -> None:
             for made in (other_weights(self.weight_version), tokenizer_and_model()[0]):
                 made.save_pretrained(place)
 
-    actor.init, actor.train = init, train
-    actor.save_model = actor.clear_memory = lambda *_, **__: None
+    actor.init, actor.train, actor.save_model, actor.clear_memory = init, train, save_model, clear_memory
     module.print_memory = lambda *_, **__: None  # type: ignore[attr-defined]
 
 

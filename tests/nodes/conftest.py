@@ -72,7 +72,7 @@ def ray_nodes(directory: Path, python: Sequence[str], *start: str) -> Iterator[R
     ]
     commands = [
         [
-            *(*python, "-c", START_RAY, "start", *words[at], f"--node-ip-address={address}"),
+            *(*python, *START_RAY, "start", *words[at], f"--node-ip-address={address}"),
             *("--disable-usage-stats", "--min-worker-port=0", "--max-worker-port=0", *agent_ports("127.0.0.1"), *start),
         ]
         for at, address in enumerate(ADDRESSES)

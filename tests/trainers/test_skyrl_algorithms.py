@@ -26,13 +26,14 @@ def papers_advantages(algorithm: str) -> np.ndarray:
     (2402.14740): minus the mean of the others."""
     groups = REWARDS.reshape(2, 4)
     centred = groups - groups.mean(1, keepdims=True)
-    if algorithm in ("grpo", "dapo", "gspo", "cispo"):
+    if algorithm in ("grpo", "dapo", "gspo", "cispo", "dual"):
         return (centred / (groups.std(1, keepdims=True, ddof=1) + 1e-6)).ravel()
     if algorithm == "rloo":
         return (groups - (groups.sum(1, keepdims=True) - groups) / 3).ravel()
     return centred.ravel()
 
 
+DUAL_CLIP = 1.25
 BOUNDS = {"dapo": (0.8, 1.28), "gspo": (1 - 3e-4, 1 + 4e-4), "cispo": (0.0, 5.0)}
 
 
@@ -41,6 +42,7 @@ def papers_loss(algorithm: str, new: np.ndarray, old: np.ndarray, advantages: np
 
     GSPO (2507.18071, equations 5, 7 and 10): the ratio is exp of an episode's mean log-ratio, and the loss the mean
     over episodes. CISPO (2506.13585, equations 4 and 5): the clipped ratio is a constant weight of the log-probability.
+    Dual-clip PPO (1912.09729, equation 5): the loss of a negative advantage is bounded.
     """
     low, high = BOUNDS.get(algorithm, (0.8, 1.2))
     by_token = advantages[:, None]
@@ -57,19 +59,24 @@ def papers_loss(algorithm: str, new: np.ndarray, old: np.ndarray, advantages: np
         "rloo": MASK / (len(REWARDS) * MAX_RESPONSE_TOKENS),
     }.get(algorithm, MASK / NUM_TOKENS.sum())
     plain, clipped = ratio * by_token, np.clip(ratio, low, high) * by_token
+    if algorithm == "dual":
+        least = np.where(by_token < 0, DUAL_CLIP * by_token, -np.inf)
+        gradient = np.where((plain <= clipped) & (plain > least), -plain * share, 0.0)
+        return float((-np.maximum(np.minimum(plain, clipped), least) * share).sum()), gradient
     # A clipped ratio is a constant. GSPO's is of all its episode's log-probabilities, each of which has 1 / tokens of
     # it, and all of the episode's tokens have it: so that a token's gradient is that of its own ratio.
     return float((-np.minimum(plain, clipped) * share).sum()), np.where(plain <= clipped, -plain * share, 0.0)
 
 
-@pytest.fixture(params=["grpo", "dapo", "dr_grpo", "rloo", "gspo", "cispo"])
+@pytest.fixture(params=["grpo", "dapo", "dr_grpo", "rloo", "gspo", "cispo", "dual"])
 def algorithm(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
 @pytest.fixture
 def made(algorithm: str, tmp_path: Path) -> Any:
-    return trainer(tmp_path, train_config(*SMALL, f"algorithm={algorithm}"))
+    dual = ("algorithm=grpo", f"algorithm.dual_clip={DUAL_CLIP}")
+    return trainer(tmp_path, train_config(*SMALL, *(dual if algorithm == "dual" else (f"algorithm={algorithm}",))))
 
 
 def test_advantages_are_the_papers(made: Any, algorithm: str) -> None:
@@ -111,6 +118,8 @@ def test_the_policy_loss_and_its_gradient_are_the_papers(made: Any, algorithm: s
     assert trained.grad is not None
     assert trained.grad.numpy() == pytest.approx(gradient, rel=1e-6, abs=1e-12)
     assert 0 < metrics["clip_ratio"] < 1
+    if algorithm == "dual":
+        assert papers_loss("grpo", new, old, advantages)[0] > expected + 1e-3, "the bound is at work"
     # What is clipped teaches nothing, but under CISPO.
     is_silent = (trained.grad.numpy() == 0) & (MASK > 0)
     assert is_silent.any() == (algorithm != "cispo")

@@ -49,13 +49,20 @@ def aggregated(args: Any, losses: list[np.ndarray], slopes: list[np.ndarray]) ->
     return total, [own * weight for own, weight in zip(slopes, weights, strict=True)]
 
 
-def clipped(ratio: np.ndarray, advantage: float, low: float, high: float) -> tuple[np.ndarray, np.ndarray]:
-    """PPO (1707.06347): the loss, and its slope by the ratio."""
+def clipped(
+    ratio: np.ndarray, advantage: float, low: float, high: float, dual: float | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """PPO (1707.06347): the loss, and its slope by the ratio; dual-clip PPO (1912.09729, eq. 5) bounds the loss."""
     plain, cut = -ratio * advantage, -np.clip(ratio, 1 - low, 1 + high) * advantage
-    return np.maximum(plain, cut), np.where(plain >= cut, -advantage, 0.0)
+    loss, slope = np.maximum(plain, cut), np.where(plain >= cut, -advantage, 0.0)
+    if dual is None or advantage >= 0:
+        return loss, slope
+    return np.minimum(loss, -dual * advantage), np.where(loss > -dual * advantage, 0.0, slope)
 
 
-def papers(name: str, step: Step, low: float, high: float) -> tuple[list[np.ndarray], list[np.ndarray]]:
+def papers(
+    name: str, step: Step, low: float, high: float, dual: float | None = None
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Each token's loss, and the loss's slope by each token's log-probability; an episode's mean is not yet taken."""
     losses, slopes = [], []
     for at, mask in enumerate(MASKS):
@@ -63,7 +70,7 @@ def papers(name: str, step: Step, low: float, high: float) -> tuple[list[np.ndar
         if name == "gspo":
             # 2507.18071, eq. 7: s = exp(mean of log-ratios). Each of n tokens moves it by s / n, and n tokens have it.
             ratio = np.full(len(mask), np.exp((gap * mask).sum() / max(1, mask.sum())))
-            loss, slope = clipped(ratio, advantage, low, high)
+            loss, slope = clipped(ratio, advantage, low, high, dual)
             slope = slope * ratio
         elif name == "cispo":
             # 2506.13585, eq. 4 and 5: the clipped ratio is a constant weight of the log-probability.
@@ -71,7 +78,7 @@ def papers(name: str, step: Step, low: float, high: float) -> tuple[list[np.ndar
             loss, slope = -weight * advantage * step.log_probs(at), -weight * advantage
         else:
             ratio = np.exp(gap)
-            loss, slope = clipped(ratio, advantage, low, high)
+            loss, slope = clipped(ratio, advantage, low, high, dual)
             slope = slope * ratio
         losses.append(loss)
         slopes.append(slope)
@@ -80,7 +87,9 @@ def papers(name: str, step: Step, low: float, high: float) -> tuple[list[np.ndar
 
 CASES = {
     "grpo": ("algorithm=grpo",),
+    "grpo, dual": ("algorithm=grpo", "algorithm.dual_clip=1.25"),
     "gspo": ("algorithm=gspo",),
+    "gspo, dual": ("algorithm=gspo", "algorithm.dual_clip=1.002"),
     "gspo, wide": ("algorithm=gspo", "algorithm.clip_low=0.1", "algorithm.clip_high=0.05"),
     "cispo": ("algorithm=cispo",),
     "cispo, narrow": ("algorithm=cispo", "algorithm.clip_low=0.2", "algorithm.clip_high=0.28"),
@@ -93,8 +102,12 @@ def test_the_loss_and_its_gradient_are_the_papers(name: str, aggregation: str, t
     args = arguments(tmp_path, *CASES[name], f"algorithm.loss_aggregation={aggregation}")
     step = drawn(far=1.2 if name == "cispo" else 0.4)
     loss, gradient, reported = of_slime(args, step)
-    losses, slopes = papers(name.partition(",")[0], step, args.eps_clip, args.eps_clip_high)
+    kind, dual = name.partition(",")[0], args.eps_clip_c
+    losses, slopes = papers(kind, step, args.eps_clip, args.eps_clip_high, dual)
     expected, by_log_probs = aggregated(args, losses, slopes)
+    if dual is not None:  # it is at work
+        plain, _ = aggregated(args, *papers(kind, step, args.eps_clip, args.eps_clip_high))
+        assert plain > expected + 1e-4
     assert loss == pytest.approx(expected, rel=1e-4)
     for own, wanted in zip(gradient, step.logits_gradient(by_log_probs), strict=True):
         assert own == pytest.approx(wanted, abs=2e-6)

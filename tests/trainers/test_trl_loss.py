@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +72,7 @@ class Formula:
     ratio_level: str = "token"
     aggregation: str = "token_mean"
     scale: str = "group_std"
+    dual_clip: float | None = None
 
     def tokens(
         self, now: np.ndarray, old: np.ndarray, mask: np.ndarray, advantage: float
@@ -86,6 +87,9 @@ class Formula:
             return weight * advantage * now, weight * advantage, ratio > 1 + HIGH
         clipped = np.clip(ratio, 1 - LOW, 1 + HIGH) * advantage
         is_clipped = clipped < ratio * advantage
+        if self.dual_clip is not None and advantage < 0:  # 1912.09729, equation 5
+            is_clipped |= ratio > self.dual_clip
+            ratio = np.minimum(ratio, self.dual_clip)
         # An episode's mean ratio has, in each of its n tokens, 1/n of the slope, and there are n terms of it.
         return np.minimum(ratio * advantage, clipped), np.where(is_clipped, 0, ratio * advantage), is_clipped
 
@@ -124,6 +128,8 @@ class Seen:
     logprobs: list[list[np.ndarray]]
     updates: list[Update]
     grad_norms: list[float]
+    unbounded: list[float] = field(default_factory=list)
+    """Losses without the dual clip."""
 
     def record(self, model: Any, ids: list[list[int]]) -> None:
         import torch
@@ -136,6 +142,8 @@ class Seen:
             found.append(logprobs.gather(1, torch.tensor(completion)[:, None])[:, 0])
         self.logprobs.append([one.detach().double().numpy() for one in found])
         update = self.formula(self.logprobs[-1], self.logprobs[0], self.members, self.num_updates)
+        plain = replace(self.formula, dual_clip=None)
+        self.unbounded.append(plain(self.logprobs[-1], self.logprobs[0], self.members, self.num_updates).loss)
         self.members = []
         self.updates.append(update)
         products = zip(found, update.slopes, strict=True)
@@ -193,6 +201,7 @@ def trained(
             *(f"training.temperature={TEMPERATURE}", f"training.kl_coef={KL}"),
             f"algorithm.clip_low={1.0 if formula.policy_loss == 'cispo' else LOW}",
             f"algorithm.clip_high={HIGH}",
+            f"algorithm.dual_clip={'null' if formula.dual_clip is None else formula.dual_clip}",
             f"algorithm.policy_loss={formula.policy_loss}",
             f"algorithm.ratio_level={formula.ratio_level}",
             f"algorithm.loss_aggregation={formula.aggregation}",
@@ -225,6 +234,7 @@ def trained(
         (Formula(ratio_level="sequence", aggregation="sequence_mean"), 4, 1),
         (Formula(ratio_level="sequence", aggregation="token_mean", scale="none"), 8, 1),
         (Formula(ratio_level="sequence", aggregation="constant"), 4, 1),
+        (Formula(dual_clip=1.3), 4, 1),
         (Formula(policy_loss="cispo"), 4, 1),
         (Formula(policy_loss="cispo", scale="batch_std"), 8, 1),
         # Who is in which update is drawn by the trainer.
@@ -242,6 +252,7 @@ def test_loss_and_gradient_of_every_update_are_the_formulas(
     # The last update is off-policy: the clip and the KL penalty are at work.
     assert seen.updates[0].num_clipped == 0
     assert seen.updates[-1].num_clipped > 0
+    assert (seen.unbounded[-1] > seen.updates[-1].loss) == (formula.dual_clip is not None)
     losses = np.array([update.loss for update in seen.updates])
     assert 1e-4 < abs(losses[1] - losses[0]) < 10
     bounds = ROUNDINGS * np.finfo(np.float32).eps * np.array([update.size for update in seen.updates])

@@ -137,6 +137,8 @@ def test_custom_is_nothing_without_a_function() -> None:
             ["algorithm=cispo", "algorithm.ratio_level=sequence"],
             "policy_loss=cispo weighs tokens: set ratio_level=token, or policy_loss=clip",
         ),
+        (["algorithm=cispo", "algorithm.dual_clip=3.0"], "set dual_clip=null, or policy_loss=clip"),
+        (["algorithm.dual_clip=1.1"], "dual_clip must be at least 1 + clip_high, which is 1.2; got 1.1"),
         (
             ["training.critic_learning_rate=1e-5"],
             "training.critic_learning_rate is for a critic, and there is none: set it to null",

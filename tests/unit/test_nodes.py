@@ -15,9 +15,11 @@ from tests.launching import stage
 from xp.job import Resources, Runtime
 from xp.launchers.base import Context
 from xp.launchers.cluster import spread_of
+from xp.launchers.node.guarded import START_RAY
 from xp.launchers.node.job_spec import JobSpec, make_job_spec
+from xp.launchers.node.own_cluster import WAIT
 from xp.launchers.node.spread import command, first_failure
-from xp.security import own_ray
+from xp.security import own_ray, start_ray
 from xp.worker.nodes import Nodes, free_port, interface_of, own_address
 
 
@@ -98,7 +100,7 @@ def test_a_cluster_that_does_not_come_up_ends_with_rays_own_error() -> None:
         raise RuntimeError("no such node")
 
     with pytest.raises(RuntimeError, match="no such node"):
-        own_ray.until_known(never, 0.2, 0.01)
+        start_ray.until_known(never, 0.2, 0.01)
     assert len(calls) > 1
 
 
@@ -150,3 +152,58 @@ def test_a_directory_of_a_cluster_that_others_can_open_is_refused() -> None:
             own_ray.directory_named(f"test {os.getpid()}")
     finally:
         made.rmdir()
+
+
+SLOW_RAY = """
+from pathlib import Path
+tries = Path(__file__).with_name("tries")
+def init(**options):
+    tries.open("a").write("x")
+    if len(tries.read_text()) < 3:
+        raise ConnectionError("Failed to connect to Ray cluster at 10.77.0.1:6379")
+def shutdown(): pass
+def nodes(): return [{"Alive": True}, {"Alive": len(tries.read_text()) > 2}]
+"""
+
+
+@pytest.mark.parametrize(("patience_s", "code"), [("60", 0), ("0", 1)])
+def test_a_head_whose_own_node_is_slow_is_asked_again(patience_s: str, code: int, tmp_path: Path) -> None:
+    (tmp_path / "ray.py").write_text(SLOW_RAY)
+    environ = {**os.environ, "PYTHONPATH": str(tmp_path), "RAY_ADDRESS": "10.77.0.1:6379"}
+    asking = [sys.executable, "-c", WAIT, "2", patience_s]
+    run = subprocess.run(asking, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=200)
+    assert run.returncode == code, run.stderr
+    if code:
+        assert run.stderr == "Failed to connect to Ray cluster at 10.77.0.1:6379\n"
+
+
+SERVICES = """
+asked = []
+def get_node(gcs_address, node_id):
+    asked.append(node_id)
+    if len(asked) < 3:
+        raise RuntimeError("no such node yet")
+    return {"node_id": node_id}
+"""
+SCRIPTS = """
+from ray._private import services
+def cli(standalone_mode):
+    print(services.get_node("10.77.0.1:6379", node_id="mine"))
+    raise SystemExit
+"""
+
+
+def test_ray_is_given_more_than_half_a_minute_for_its_own_node(tmp_path: Path) -> None:
+    for name in ("", "_private", "scripts"):
+        (tmp_path / "ray" / name).mkdir()
+        (tmp_path / "ray" / name / "__init__.py").touch()
+    (tmp_path / "ray/_private/services.py").write_text(SERVICES)
+    (tmp_path / "ray/scripts/scripts.py").write_text(SCRIPTS)
+    run = subprocess.run(
+        [sys.executable, *START_RAY, "start"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert run.stdout == "{'node_id': 'mine'}\n", run.stderr

@@ -58,6 +58,7 @@ CASES = [
     ),
     ([*SKYRL, "backend.overrides.trainer.critic.model.path=x"], "xp renders trainer.critic.model.path itself"),
     ([*SKYRL, "backend.overrides.trainer.algorithm.policy_loss_type=sapo"], "set algorithm.policy_loss"),
+    ([*SKYRL, "algorithm=gspo", "algorithm.dual_clip=3.0"], "SkyRL's gspo has no dual clip; set ratio_level=token"),
     ([*SKYRL, "training.adam_eps=1e-6"], "or backend.parallel.strategy=megatron"),
     ([*MEGATRON, "training.lr_schedule=cosine"], "set constant, or backend.parallel.strategy=fsdp2"),
     ([*MEGATRON, "backend.parallel.offload_parameters=true"], "set it to false"),

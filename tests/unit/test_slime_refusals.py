@@ -76,12 +76,6 @@ def test_slimes_critic_is_tied_to_ppos_loss_and_has_no_flags_of_its_own(
     assert way_out in refused[field]
 
 
-def test_cispo_has_no_dual_clip() -> None:
-    dual = "backend.overrides={eps-clip-c: 3.0}"
-    assert found(dual) == found("algorithm=gspo", dual) == ""
-    assert "would ignore it; set algorithm.policy_loss=clip" in found("algorithm=cispo", dual)
-
-
 def test_a_dense_model_has_no_experts_to_spread() -> None:
     assert "backend.parallel.expert" in found("model=qwen3-4b", "backend.parallel.expert=2")
 

@@ -214,8 +214,8 @@ def test_what_trl_cannot_do_is_refused_with_the_way_out(overrides: list[str], ex
 
 
 def test_a_native_key_that_xp_does_not_render_passes_through() -> None:
-    rendered = grpo_config(compose(["backend.overrides.delta=4.0"]), PLACES)
-    assert rendered["delta"] == 4.0
+    rendered = grpo_config(compose(["backend.overrides.top_entropy_quantile=0.8"]), PLACES)
+    assert rendered["top_entropy_quantile"] == 0.8
 
 
 @pytest.mark.parametrize(

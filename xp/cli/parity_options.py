@@ -173,8 +173,9 @@ NOT_MEASURED = {
     ),
     "backend=slime": (
         "CUDA, NCCL, TransformerEngine's attention over packed sequences (torch's own, sequence by sequence), bfloat16,"
-        " tensor, pipeline and context parallelism, and the converted checkpoint that a critic starts from (the model's"
-        " files instead, with a head that is drawn); everything else is its own"
+        " the converted checkpoint that a critic starts from (the model's files instead, with a head that is drawn),"
+        " tensor parallelism, which stops at `sequence parallel not supported by torch LayerNorm` in Megatron's local"
+        " layers, and pipeline and context parallelism, which the measure has no collection for; the rest is its own"
     ),
     "the factor of a critic's loss": (
         "SkyRL has half of the squared error, as PPO's code, Slime all of it, as PPO's paper; each is measured against"

@@ -30,7 +30,7 @@ class RayHead:
         dashboard, client, agent = free_ports(3)
         self.address = f"http://{HOST}:{dashboard}"
         command = [
-            *(sys.executable, "-c", START_RAY, "start", "--head", "--disable-usage-stats", "--port=0"),
+            *(sys.executable, *START_RAY, "start", "--head", "--disable-usage-stats", "--port=0"),
             *("--min-worker-port=0", "--max-worker-port=0", f"--temp-dir={own_ray.files(self._directory)}"),
             *(f"--node-ip-address={HOST}", f"--dashboard-host={HOST}", f"--dashboard-port={dashboard}"),
             *(f"--ray-client-server-port={client}", f"--dashboard-agent-listen-port={agent}"),

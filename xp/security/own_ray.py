@@ -13,22 +13,18 @@ import shutil
 import stat
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any
 
 from xp.digest import text_digest
 from xp.security.loopback import HOST, ONE_MACHINE
-
-T = TypeVar("T")
+from xp.security.start_ray import patient
 
 MODE, TOKEN_PATH, TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_TOKEN"
 DIRECTORY = "XP_OWN_RAY"
 """Variable with the directory of this process's own cluster."""
-START_TIMEOUT_S: Final = 180.0
-"""Time for a cluster's processes to come up; with ten others on each core they took more than a minute."""
 PRETENDED_GPUS = "XP_PRETENDED_GPUS"
 """Variable of a job on a cluster of several nodes with pretended GPUs: their number per node."""
 
@@ -125,7 +121,7 @@ def start(**arguments: Any) -> None:
     """
     import ray
 
-    with _patient():
+    with patient():
         # `local`, or it would join any cluster that it finds.
         ray.init(
             address="local",
@@ -134,35 +130,6 @@ def start(**arguments: Any) -> None:
             _temp_dir=str(files(Path(os.environ[DIRECTORY]))),
             **arguments,
         )
-
-
-@contextmanager
-def _patient() -> Iterator[None]:
-    """Within, ray.init waits START_TIMEOUT_S for its node to register: Ray 2.56 itself waits 30 s (`node.py`)."""
-    from ray._private import services
-
-    once = services.get_node
-    services.get_node = lambda *given: until_known(lambda: once(*given), START_TIMEOUT_S)
-    try:
-        yield
-    finally:
-        services.get_node = once
-
-
-def until_known(node: Callable[[], T], timeout_s: float, pause_s: float = 1.0) -> T:
-    """Call `node` until it raises no RuntimeError, by which Ray says that the node has not registered.
-
-    Raises:
-        RuntimeError: the last one, after `timeout_s`.
-    """
-    end = time.monotonic() + timeout_s
-    while True:
-        try:
-            return node()
-        except RuntimeError:
-            if time.monotonic() > end:
-                raise
-        time.sleep(pause_s)
 
 
 def engine_key() -> str | None:

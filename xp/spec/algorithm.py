@@ -7,6 +7,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
+from xp.spec.fields import Former
 from xp.spec.section import Fraction, ModulePath, Name, Section
 
 
@@ -107,6 +108,9 @@ class Algorithm(Section):
     clip_low: Annotated[float, Field(ge=0, le=1)]
     """The probability ratio is clipped to [1 - clip_low, 1 + clip_high]; 1: no lower bound."""
     clip_high: Annotated[float, Field(ge=0)]
+    dual_clip: Annotated[float | None, Field(gt=1), Former(None)]
+    """Largest probability ratio that counts of a token with a negative advantage, which clip_high does not bound
+    (dual-clip PPO, arXiv:1912.09729), at least 1 + clip_high; None: no bound."""
     loss_aggregation: LossAggregation
     kl_estimator: KlEstimator
     """Form of the penalty whose size is training.kl_coef."""
@@ -141,6 +145,18 @@ class Algorithm(Section):
     def _cispo_weighs_tokens(self) -> Algorithm:
         if self.policy_loss is PolicyLoss.CISPO and self.ratio_level is RatioLevel.SEQUENCE:
             raise ValueError("policy_loss=cispo weighs tokens: set ratio_level=token, or policy_loss=clip")
+        return self
+
+    @model_validator(mode="after")
+    def _dual_clip_is_the_wider_bound(self) -> Algorithm:
+        if self.dual_clip is not None and self.policy_loss is PolicyLoss.CISPO:
+            raise ValueError(
+                "policy_loss=cispo bounds every ratio by clip_high: set dual_clip=null, or policy_loss=clip"
+            )
+        if self.dual_clip is not None and self.dual_clip < 1 + self.clip_high:
+            raise ValueError(
+                f"dual_clip must be at least 1 + clip_high, which is {1 + self.clip_high:g}; got {self.dual_clip:g}"
+            )
         return self
 
 

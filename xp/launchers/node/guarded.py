@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from xp.security import start_ray
 from xp.worker.nodes import free_port
 
 GUARD: Final = Path(__file__).parent / "guard.py"
-START_RAY: Final = "import signal; from ray.scripts.scripts import cli; cli(standalone_mode=False); signal.pause()"
-"""`ray ...` for `python -c`. `--block` is not used: it ends everything when one of Ray's processes ends, even Ray
-Client's server, which fails on a busy machine."""
+START_RAY: Final = ("-P", str(Path(start_ray.__file__)))
+"""Words after a Python that run `ray ...`; the program stays."""
 RAY_PATIENCE: Final = {
     "RAY_NUM_REDIS_GET_RETRIES": "150",
     "RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT": "300",

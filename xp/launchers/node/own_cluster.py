@@ -25,14 +25,24 @@ from xp.worker.nodes import Nodes, free_port, own_address
 WAIT = """
 import os, sys, time, ray
 wanted, end = int(sys.argv[1]), time.monotonic() + float(sys.argv[2])
-ray.init(address=os.environ["RAY_ADDRESS"], logging_level="error", log_to_driver=False)
+while True:
+    try:
+        ray.init(address=os.environ["RAY_ADDRESS"], logging_level="error", log_to_driver=False)
+        break
+    except (ConnectionError, RuntimeError) as error:
+        if time.monotonic() > end:
+            sys.exit(str(error))
+        ray.shutdown()
+        time.sleep(1)
 while (there := sum(node["Alive"] for node in ray.nodes())) < wanted:
     if time.monotonic() > end:
         sys.exit(f"{there} of {wanted} nodes joined the Ray cluster")
     time.sleep(0.5)
 """
-START_S = 300.0
-"""Seconds until the head, and until all workers, must have started; Ray may be on a network filesystem."""
+"""Waits for all nodes. Ray itself waits a minute for the head's own node, which may take longer than its port."""
+START_S = 900.0
+"""Seconds until the head, and until all workers, must have started; Ray may be on a network filesystem, and the machine
+busy."""
 LOOK_S = 2.0
 MISSES = 3
 """Number of consecutive unanswered requests after which the head counts as lost."""
@@ -88,7 +98,7 @@ class _Part:
         environ = own_ray.joining(variables(spec), self.told)
         del environ["RAY_ADDRESS"]  # otherwise `ray start` refuses to start another cluster
         command = [
-            *(interpreter(spec.runtime), "-c", START_RAY, "start", *place, "--disable-usage-stats"),
+            *(interpreter(spec.runtime), *START_RAY, "start", *place, "--disable-usage-stats"),
             *(f"--node-ip-address={address}", f"--num-cpus={cpus}", f"--num-gpus={gpus}"),
             *("--min-worker-port=0", "--max-worker-port=0"),
             *agent_ports(address),
@@ -138,11 +148,35 @@ def _wait_for_port(nodes: Nodes, patience_s: float) -> None:
 def _wait_for_all(spec: JobSpec, part: _Part, nodes: Nodes) -> None:
     asking = [interpreter(spec.runtime), "-c", WAIT, str(nodes.count), str(START_S)]
     environ = own_ray.joining(variables(spec), part.told)
-    run = subprocess.run(asking, env=environ, cwd=spec.root, stdin=subprocess.DEVNULL, capture_output=True, text=True)
-    if run.returncode:
+    with subprocess.Popen(
+        asking,
+        env=environ,
+        cwd=spec.root,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            said = _said(process, part)
+        except XpError:
+            process.kill()
+            raise
+    if process.returncode:
+        lines = said.strip().splitlines() or ["no message"]
+        raise XpError(f"the Ray cluster of the stage's nodes is not complete: {lines[-1]}", ExitCode.RUNTIME)
+
+
+def _said(process: subprocess.Popen[str], part: _Part) -> str:
+    """Wait for a program that asks Ray; returns its standard error.
+
+    Raises:
+        XpError: RUNTIME where Ray's processes of this node have ended meanwhile.
+    """
+    while True:
+        with suppress(subprocess.TimeoutExpired):
+            return process.communicate(timeout=LOOK_S)[1]
         part.check()
-        said = (run.stderr or run.stdout).strip().splitlines() or ["no message"]
-        raise XpError(f"the Ray cluster of the stage's nodes is not complete: {said[-1]}", ExitCode.RUNTIME)
 
 
 def _stay(part: _Part, nodes: Nodes, ending: Ending) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from xp.backends.base import Refusal
 from xp.backends.slime.control.flags import catalog, fault, given
-from xp.spec import Estimator, PolicyLoss, RunSpec
+from xp.spec import Estimator, RunSpec
 
 TAKEN: Mapping[str, str] = {
     "--custom-config-path": "xp's own functions read it",
@@ -65,8 +65,6 @@ def override_refusals(spec: RunSpec, owned: Mapping[str, str]) -> Iterator[Refus
 def _unheard(spec: RunSpec) -> Mapping[str, str]:
     """Flags that Slime would silently ignore, or fail on, with this algorithm -> reason."""
     found: dict[str, str] = {}
-    if spec.algorithm.policy_loss is PolicyLoss.CISPO:
-        found["--eps-clip-c"] = "Slime's cispo has no dual clip and would ignore it; set algorithm.policy_loss=clip"
     if spec.algorithm.estimator is Estimator.GAE:
         found["--release-train"] = "Slime cannot release a critic; use another algorithm.estimator"
     return found

@@ -5,7 +5,6 @@ Slime's estimators grpo, gspo and cispo pass these advantages to every token, fo
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from statistics import fmean, stdev
@@ -13,6 +12,7 @@ from typing import Any, Protocol
 
 from xp.backends.slime.worker.config import WorkerConfig
 from xp.backends.slime.worker.rollout_process import worker
+from xp.backends.slime.worker.void import is_void
 from xp.episode.advantages import AdvantageFn, Valid, load_advantage_fn, reinforce_pp
 from xp.errors import ExitCode, XpError
 
@@ -47,7 +47,7 @@ def post_process(args: Any, samples: Sequence[Any]) -> tuple[list[float], list[f
 def advantages(samples: Sequence[Any], estimate: AdvantageFn) -> tuple[list[float], list[float]]:
     """Does the work of `post_process`, with the estimator as an argument."""
     raw = [float(sample.reward) for sample in samples]
-    positions = [position for position, reward in enumerate(raw) if not math.isnan(reward)]
+    positions = [position for position, sample in enumerate(samples) if not is_void(sample)]
     valid = [Valid(raw[at], str(samples[at].group_index), num_trained_tokens(samples[at])) for at in positions]
     found = [0.0] * len(samples)
     for position, advantage in zip(positions, estimate(valid), strict=True):
@@ -126,7 +126,7 @@ def has_variance(args: Any, group: Sequence[Any]) -> Any:
     from slime.rollout.filter_hub.base_types import DynamicFilterOutput
 
     worker(args).check_so_far()
-    rewards = [sample.reward for sample in group if sample.reward is not None and not math.isnan(sample.reward)]
+    rewards = [sample.reward for sample in group if not is_void(sample)]
     if len(rewards) > 1 and max(rewards) - min(rewards) > EPSILON:
         return DynamicFilterOutput(keep=True)
     return DynamicFilterOutput(keep=False, reason=f"zero_std_{rewards[0]:.1f}" if rewards else "void")

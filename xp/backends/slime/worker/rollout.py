@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from xp.backends.slime.worker.engine import EngineLost, EngineTurn, write_turn
 from xp.backends.slime.worker.rollout_process import Worker, worker, write_played
+from xp.backends.slime.worker.void import VOID_REWARD
 from xp.envs.base import Message
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
@@ -132,8 +132,7 @@ def close_sample(sample: Any, outcome: EpisodeResult, end_id: int, *, mask_trunc
         sample.status = sample.Status.FAILED
     else:
         sample.status = sample.Status.TRUNCATED if is_cut else sample.Status.COMPLETED
-    # None would call a reward model: not a number stands for "not scored", and xp's advantages leave it out.
-    sample.reward = math.nan if outcome.reward is None else outcome.reward
+    sample.reward = VOID_REWARD if outcome.reward is None else outcome.reward
     sample.remove_sample = is_void or (is_cut and mask_truncated)
     if not sample.response_length:
         # An episode that failed before its first token: Slime's loss cuts responses out by their length, and needs one.

@@ -21,7 +21,9 @@ MAX_SAMPLE_BATCHES = 30
 def _policy_loss(spec: RunSpec) -> str:
     if spec.algorithm.policy_loss is PolicyLoss.CISPO:
         return "cispo"
-    return "gspo" if spec.algorithm.ratio_level is RatioLevel.SEQUENCE else "regular"
+    if spec.algorithm.ratio_level is RatioLevel.SEQUENCE:
+        return "gspo"
+    return "regular" if spec.algorithm.dual_clip is None else "dual_clip"
 
 
 def _clip(spec: RunSpec) -> str:
@@ -81,6 +83,17 @@ ALGORITHM = (
     Row("algorithm.ratio_level", carried_by="trainer.algorithm.policy_loss_type, with policy_loss"),
     Row("algorithm.clip_low", lambda s: {f"{_clip(s)}_low": s.algorithm.clip_low}),
     Row("algorithm.clip_high", lambda s: {f"{_clip(s)}_high": s.algorithm.clip_high}),
+    Row(
+        "algorithm.dual_clip",
+        lambda s: {} if s.algorithm.dual_clip is None else {f"{PLACE}.clip_ratio_c": s.algorithm.dual_clip},
+        carried_by="trainer.algorithm.policy_loss_type, with policy_loss",
+        refuse=lambda s: (
+            "SkyRL's gspo has no dual clip; set ratio_level=token or dual_clip=null, or use backend=trl or slime"
+            if s.algorithm.dual_clip is not None and s.algorithm.ratio_level is RatioLevel.SEQUENCE
+            else None
+        ),
+        native=(f"{PLACE}.clip_ratio_c",),
+    ),
     Row("algorithm.loss_aggregation", _loss_aggregation),
     Row(
         "algorithm.kl_estimator",

@@ -98,6 +98,7 @@ ALGORITHM = (
     _of_loss("ratio_level", RatioLevel.TOKEN),
     Row("algorithm.clip_low", "--eps-clip"),
     Row("algorithm.clip_high", "--eps-clip-high"),
+    Row("algorithm.dual_clip", "--eps-clip-c"),
     Row(
         "algorithm.loss_aggregation",
         lambda s: {"--calculate-per-token-loss": s.algorithm.loss_aggregation is LossAggregation.TOKEN_MEAN},

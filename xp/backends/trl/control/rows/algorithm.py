@@ -113,6 +113,8 @@ ALGORITHM = (
     ),
     # For cispo the largest weight itself, for others its distance from 1.
     Row("algorithm.clip_high", lambda s: {"epsilon_high": s.algorithm.clip_high + (1 if _is_cispo(s) else 0)}),
+    # TRL bounds the ratio of all tokens before it clips; for positive advantages clip_high is the smaller bound.
+    Row("algorithm.dual_clip", "delta"),
     Row(
         "algorithm.loss_aggregation",
         lambda s: {} if _is_cispo(s) else {"loss_type": LOSS_TYPE[s.algorithm.loss_aggregation]},
