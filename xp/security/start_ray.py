@@ -50,8 +50,8 @@ def until_known(node: Callable[[], T], timeout_s: float, pause_s: float = 0.5) -
 def main() -> None:
     """Run Ray's command line, then wait for a signal.
 
-    `ray start --block` is not used: it ends everything when one of Ray's processes ends, even Ray Client's server, which
-    fails on a busy machine.
+    `ray start --block` is not used: it ends everything when one of Ray's processes ends, even Ray Client's server,
+    which fails on a busy machine.
     """
     from ray.scripts.scripts import cli
 
