@@ -20,7 +20,6 @@ from tests.tiny import tokenizer_and_model
 from xp.__main__ import main
 from xp.backends.stages.episode import episode_config
 from xp.backends.trl.worker.config import TRLSampling
-from xp.backends.trl.worker.conversation import EngineLost
 from xp.backends.trl.worker.engine import TransformersEngine
 from xp.backends.trl.worker.episodes import Rollout, play_each
 from xp.compose import compose
@@ -33,6 +32,7 @@ from xp.episode.trajectory import read_trajectories
 from xp.errors import ExitCode, XpError
 from xp.tasks.config import Purpose
 from xp.tasks.row import TaskRow
+from xp.worker.lost_engine import EngineLost
 
 SAMPLING = TRLSampling(
     temperature=1.0,

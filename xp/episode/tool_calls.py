@@ -145,7 +145,7 @@ def checked_call(name: str, arguments: Mapping[str, Any]) -> ParsedCall:
 def _is_encodable(name: str, arguments: Mapping[str, Any]) -> bool:
     """Returns whether the call can be encoded as UTF-8 JSON.
 
-    JSON allows `\ud800` and `1e999`, but they cannot be sent.
+    JSON allows a lone surrogate and `1e999`, but they cannot be sent.
     """
     try:
         json.dumps([name, arguments], ensure_ascii=False, allow_nan=False).encode()

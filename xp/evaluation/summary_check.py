@@ -40,13 +40,13 @@ def each(kind: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
     return check
 
 
-class _Part(BaseModel):
+class _SummaryPart(BaseModel):
     """A part of a summary; keys that nothing shows are not looked at."""
 
     model_config = ConfigDict(strict=True)
 
 
-class _Estimate(_Part):
+class _Estimate(_SummaryPart):
     value: Number
     low: Number | None = None
     high: Number | None = None
@@ -58,13 +58,13 @@ class _Estimate(_Part):
         return self
 
 
-class _Bounds(_Part):
+class _Bounds(_SummaryPart):
     of: str
     low: Number
     high: Number
 
 
-class _Figures(_Part):
+class _Figures(_SummaryPart):
     """Figures of one environment, or of all."""
 
     num_tasks: Count
@@ -86,7 +86,7 @@ class _Figures(_Part):
         return self
 
 
-class _Usage(_Part):
+class _Usage(_SummaryPart):
     cost_usd: Number | None
     prompt_tokens: Number | None = None
     completion_tokens: Number | None = None
@@ -101,16 +101,16 @@ class _Usage(_Part):
         return self
 
 
-class _Model(_Part):
+class _Model(_SummaryPart):
     name: str
 
 
-class _Task(_Part):
+class _Task(_SummaryPart):
     hash: str
     rewards: Annotated[list[Number | None], FailFast()]
 
 
-class _Summary(_Part):
+class _Summary(_SummaryPart):
     id: str
     env: str
     status: str

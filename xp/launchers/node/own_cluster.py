@@ -61,7 +61,7 @@ def run_in_ray(spec: JobSpec, nodes: Nodes, ending: Ending, play: Callable[[Mapp
     Raises:
         XpError: RUNTIME if Ray does not start, or not all nodes join it.
     """
-    part = _Part(spec, nodes)
+    part = _NodePart(spec, nodes)
     try:
         if nodes.number == 0:
             _wait_for_head(part, nodes, ending)
@@ -72,7 +72,7 @@ def run_in_ray(spec: JobSpec, nodes: Nodes, ending: Ending, play: Callable[[Mapp
         part.stop()
 
 
-class _Part:
+class _NodePart:
     """Ray's processes on this node."""
 
     def __init__(self, spec: JobSpec, nodes: Nodes) -> None:
@@ -126,7 +126,7 @@ class _Part:
         shutil.rmtree(self._directory, ignore_errors=True)
 
 
-def _wait_for_head(part: _Part, nodes: Nodes, ending: Ending) -> None:
+def _wait_for_head(part: _NodePart, nodes: Nodes, ending: Ending) -> None:
     end = time.monotonic() + START_S
     while not _answers(nodes) and not ending.is_asked:
         part.check()
@@ -145,7 +145,7 @@ def _wait_for_port(nodes: Nodes, patience_s: float) -> None:
         time.sleep(0.3)
 
 
-def _wait_for_all(spec: JobSpec, part: _Part, nodes: Nodes) -> None:
+def _wait_for_all(spec: JobSpec, part: _NodePart, nodes: Nodes) -> None:
     asking = [interpreter(spec.runtime), "-c", WAIT, str(nodes.count), str(START_S)]
     environ = own_ray.joining(variables(spec), part.told)
     with subprocess.Popen(
@@ -167,7 +167,7 @@ def _wait_for_all(spec: JobSpec, part: _Part, nodes: Nodes) -> None:
         raise XpError(f"the Ray cluster of the stage's nodes is not complete: {lines[-1]}", ExitCode.RUNTIME)
 
 
-def _said(process: subprocess.Popen[str], part: _Part) -> str:
+def _said(process: subprocess.Popen[str], part: _NodePart) -> str:
     """Wait for a program that asks Ray; returns its standard error.
 
     Raises:
@@ -179,7 +179,7 @@ def _said(process: subprocess.Popen[str], part: _Part) -> str:
         part.check()
 
 
-def _stay(part: _Part, nodes: Nodes, ending: Ending) -> int:
+def _stay(part: _NodePart, nodes: Nodes, ending: Ending) -> int:
     """Waits until the head is lost, or this node must end."""
     misses = 0
     while misses < MISSES and not ending.is_asked:

@@ -6,14 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from xp.errors import ExitCode, XpError
+from xp.errors import ExitCode
+from xp.worker.lost_engine import EngineLost
 
 TRIES_WHEN_LOST: Final = 5
 """Number of attempts, one a second, once an episode of the step found no engine; Slime's own number is 60."""
-
-
-class EngineLost(XpError):
-    """No engine answers any more, neither the one that the episode was on nor any other."""
 
 
 @dataclass(frozen=True)

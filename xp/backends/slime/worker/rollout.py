@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from xp.backends.slime.worker.engine import EngineLost, EngineTurn, write_turn
+from xp.backends.slime.worker.engine import EngineTurn, write_turn
 from xp.backends.slime.worker.rollout_process import Worker, worker, write_played
 from xp.backends.slime.worker.void import VOID_REWARD
 from xp.envs.base import Message
@@ -16,6 +16,7 @@ from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.episode.tokens import ChatTokens
 from xp.episode.trajectory import Tokens, Trajectory
+from xp.worker.lost_engine import EngineLost
 from xp.worker.played import PlayedEpisode
 
 T = TypeVar("T")

@@ -11,10 +11,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, ClassVar
 
 from xp.backends.trl.worker.config import TRLSampling
-from xp.backends.trl.worker.conversation import EngineLost
 from xp.backends.trl.worker.writing import Done, GeneratedTurn, GenerationRequest
 from xp.envs.retry import RetryRule, retried
 from xp.errors import ExitCode, XpError
+from xp.worker.lost_engine import EngineLost
 
 MODEL = "policy"
 """Name of the model on the server (`--served-model-name`)."""

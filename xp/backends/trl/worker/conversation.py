@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from xp.errors import XpError
-
 
 @dataclass
 class Conversation:
@@ -48,10 +46,6 @@ class RolloutTurn:
     @property
     def last_id(self) -> int | None:
         return self.ids[-1] if self.ids else None
-
-
-class EngineLost(XpError):
-    """An engine in another process does not answer."""
 
 
 Deliver = Callable[[RolloutTurn | BaseException], None]

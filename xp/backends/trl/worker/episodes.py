@@ -8,13 +8,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from xp.backends.trl.worker.conversation import Conversation, EngineLost, OpenEngine, Opening, RolloutTurn
+from xp.backends.trl.worker.conversation import Conversation, OpenEngine, Opening, RolloutTurn
 from xp.episode.episode import Episode
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import EpisodeResult, Reply
 from xp.episode.tokens import ChatTokens
 from xp.episode.trajectory import Tokens
 from xp.tasks.row import TaskRow
+from xp.worker.lost_engine import EngineLost
 from xp.worker.played import PlayedEpisode
 
 
