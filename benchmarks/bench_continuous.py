@@ -114,7 +114,7 @@ def row(number: int) -> TaskRow:
 
 
 def seconds(way: type[EpisodePlay], count: int, places: int, turns: int) -> float:
-    """How long a way takes."""
+    """Duration of playing in one way, in seconds."""
     tokenizer, model = tokenizer_and_model()
     chat = ChatTokens(tokenizer)
     mix: Any = SlowMix(places, turns)

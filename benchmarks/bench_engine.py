@@ -147,7 +147,7 @@ class Bench:
         self.sampling = config.common.sampling
 
     def rollout(self, numbered: Sequence[tuple[TaskRow, int]], mix: EnvironmentMixture, seed: str) -> Played:
-        """Play these episodes, then ask the engine alone for the same turns."""
+        """Play these episodes, then generate the same turns by the engine alone."""
         generation = SimpleNamespace(llm=self.llm, tensor_parallel_size=1)
         writer = KeptRequests(generation, self.sampling, self.chat.end_ids)
 

@@ -27,7 +27,7 @@ BODY = {"model": "stub", "messages": [{"role": "user", "content": "What is 12 ti
 
 
 class Timed(ChatServer):
-    """Notes when it is asked and when it has answered."""
+    """Records the times of each request and of its answer."""
 
     def __init__(self, latency_s: float) -> None:
         super().__init__(latency_s=latency_s)

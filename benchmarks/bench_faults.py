@@ -1,4 +1,4 @@
-"""How long it takes to refuse each file of tests/bad_configs, as a process of its own: wall clock and CPU seconds."""
+"""Measures the refusal of each file of tests/bad_configs in a separate process: wall clock and CPU seconds."""
 
 from __future__ import annotations
 

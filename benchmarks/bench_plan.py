@@ -1,4 +1,4 @@
-"""How long planning takes: CPU seconds of `plan`, and of a sweep of 100 points."""
+"""Measures planning: CPU seconds of `plan`, and of a sweep of 100 points."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long a report takes and how large it is: a run of 10,000 episodes, by the whole command."""
+"""Measures the time and size of a report of a run of 10,000 episodes, by the whole command."""
 
 from __future__ import annotations
 

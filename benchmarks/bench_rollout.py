@@ -36,7 +36,7 @@ MIN_RATIO = 1.5
 
 @dataclass
 class Timed:
-    """What one way of playing took, one entry a step."""
+    """Measurements of one way of playing, one entry per step."""
 
     rollout_s: list[float] = field(default_factory=list)
     training_s: list[float] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""How much grows with sessions, long transcripts and steps: memory, threads, file descriptors.
+"""Measures the growth of memory, threads and file descriptors with sessions, long transcripts and steps.
 
     python -m benchmarks scale
 

@@ -46,7 +46,7 @@ class Clock:
 
 
 class Place:
-    """A running server, and what a client needs to speak to it."""
+    """A running server, with its address and key for a client."""
 
     def __init__(self, url: str, key: str) -> None:
         self.url, self.key = url, key

@@ -20,7 +20,7 @@ REWARD = "reward/avg_raw_reward"
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """What one finished run learned."""
+    """Results of one finished run."""
 
     name: str
     seed: int

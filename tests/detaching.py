@@ -40,11 +40,11 @@ class DetachingContract:
 
     @pytest.fixture
     def options(self) -> dict[str, Any]:
-        """Of the launcher's section."""
+        """Options of the launcher's section."""
         return {}
 
     def root(self, outputs: Path) -> Path:
-        """Where the outputs root of a job lies, as this machine sees it."""
+        """Path of a job's outputs root, as this machine sees it."""
         return outputs
 
     def provide(self, secrets: dict[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""An environment in memory whose size, slowness and failures a test chooses, and which notes what is asked of it."""
+"""An environment in memory with a size, delays and failures chosen by the test; records its calls."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class FakeWorld:
         return PrepareConfig({"fake": self.member(**changes)}, allow_missing_fraction, concurrency)
 
     def opened(self) -> Counter[str]:
-        """How often each task was opened."""
+        """Number of times that each task was opened."""
         return self._noted("open")
 
     def closed(self) -> Counter[str]:

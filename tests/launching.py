@@ -122,14 +122,14 @@ def launcher_spec(name: str, **changes: Any) -> LauncherSpec:
 
 
 def _written(value: Any) -> str:
-    """As on the command line."""
+    """The value as on the command line."""
     if isinstance(value, dict):
         return "{" + ",".join(f"{name}:{text}" for name, text in value.items()) + "}"
     return json.dumps(value)
 
 
 def statuses(outputs: Path, run_id: str = "run") -> dict[str, str]:
-    """Of the stages of the last attempt, as they are on disk."""
+    """Statuses of the last attempt's stages, as they are on disk."""
     return {item.name: str(item.status) for item in read_record(outputs / "runs" / run_id).attempts[-1].stages}
 
 
@@ -170,7 +170,7 @@ class Supervisor:
 
 
 def forms(secret: str) -> set[str]:
-    """What a secret with the word XPCANARY in it may look like in a log, a file or an argument."""
+    """Forms that a secret with the word XPCANARY in it may take in a log, a file or an argument."""
     whole = {secret, *secret.splitlines()}
     encoded = {base64.b64encode(secret.encode()).decode()[:24], quote(secret), json.dumps(secret)[1:-1]}
     return whole | encoded | {"XPCANARY"}

@@ -29,7 +29,7 @@ class Running:
 
 
 class Effects:
-    """What environments that were made since this was have done.
+    """Actions of the environments created after this object.
 
     The server is shared by the tests of a process, and a session that an earlier test left behind may be torn down in
     the middle of a later one: counted there, it looks like an instance that was torn down twice.

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Part(NamedTuple):
-    """What others wrote, and what it takes to run it here."""
+    """Code of another project, and its requirements on this machine."""
 
     module: str | None
     """Without it a test that passed has not met the real code; None: its tests are skipped where that is not here."""
@@ -38,7 +38,7 @@ def is_installed(module: str) -> bool:
 
 
 def real_code(passed: Sequence[str], is_here: Callable[[str], bool] = is_installed) -> str:
-    """What ran and what did not, in two sentences.
+    """Two sentences: the code that ran and the code that did not.
 
     Args:
         passed: node ids of the tests that passed.

@@ -14,7 +14,7 @@ from xp.compose import compose
 
 @cache
 def tokenizer_and_model() -> tuple[Any, Any]:
-    """As the `model` stage makes them, without its warm-up; larger weights, so that no two tokens are alike."""
+    """Tokenizer and model as the `model` stage makes them, but not warmed up and with larger, distinct weights."""
     import torch
 
     from xp.backends.stages.model import build_arguments

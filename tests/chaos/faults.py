@@ -179,13 +179,13 @@ def remote(root: Path, spec: Sequence[str] = SMALL) -> Iterator[tuple[Place, Fau
 
 
 def replace_server(proxy: FaultProxy) -> None:
-    """Another server at the same address, which knows no session; connections are refused meanwhile."""
+    """Replace the server by a new one without sessions at the same address; connections are refused meanwhile."""
     proxy.refuse_for(1.5)
     proxy.upstream = _server("second" if proxy.upstream is _server("first") else "first")
 
 
 def restart(draw: random.Random, root: Path, work: Work, number: int) -> tuple[Place, str]:
-    """The server at the run's URL is replaced by one that knows no session; connections are refused meanwhile."""
+    """Replace the server at the run's URL by one without sessions; connections are refused meanwhile."""
     with remote(root) as (place, proxy):
 
         def strike(place: Place, process: psutil.Popen) -> str:
@@ -218,7 +218,7 @@ def half_open(draw: random.Random, root: Path, work: Work, number: int) -> tuple
 
 
 def expired(draw: random.Random, root: Path, work: Work, number: int) -> tuple[Place, str]:
-    """Sessions that the server no longer knows when the next call of their episode comes."""
+    """Fault: the server has dropped a session when the next call of its episode comes."""
     del work
     return _broken(draw, root, "session expired", forgotten, number, ("/call",))
 

@@ -77,7 +77,7 @@ def trained(directory: Path, environ: dict[str, str], faults: Any = None) -> tup
 
 @contextmanager
 def served(directory: Path, environ: dict[str, str], patience_s: float = 120.0) -> Iterator[dict[str, str]]:
-    """With the server that the stage starts beside training, and starts again."""
+    """A training with the server that the stage starts beside it, and restarts."""
     from xp.backends.trl.worker import guarded
     from xp.backends.trl.worker.kept_server import kept
     from xp.backends.trl.worker.server_link import DIRECTORY, ServerLink

@@ -168,7 +168,7 @@ def main(path: str, result: str, faults_text: str) -> None:
 
 
 def engine_of(trainer: Any) -> dict[str, str]:
-    """What ran."""
+    """The engine that ran: version, mode, and module of the colocated engine."""
     import vllm
 
     return {"vllm": vllm.__version__, "mode": trainer.vllm_generation.mode, "module": colocated.__name__}

@@ -37,7 +37,7 @@ def submitted(tmp_path: Path, words: tuple[str, ...]) -> Path:
 
 
 def played(app: Path, root: Path, exit_code: int = 0) -> str:
-    """What Modal's builder and containers would say, with a Python of this machine's below the first layer.
+    """Output of Modal's builder and containers, simulated with a Python of this machine below the first layer.
 
     Args:
         app: what is submitted.

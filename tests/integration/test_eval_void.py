@@ -18,7 +18,7 @@ from xp.evaluation.records import EPISODES
 
 
 def breaks_off_at(share: int) -> ChatServer:
-    """Drops the line at every dialogue whose product is divisible by `share`, as often as it is asked."""
+    """Closes the connection at every dialogue whose product is divisible by `share`, at each request."""
 
     def write(body: Mapping[str, Any]) -> dict[str, Any]:
         numbers = [int(text) for text in re.findall(r"\d+", body["messages"][-1]["content"])]

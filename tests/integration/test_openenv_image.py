@@ -41,7 +41,7 @@ def docker(*arguments: str) -> str:
 
 
 def containers() -> list[str]:
-    """Of this file's images, those that ended included."""
+    """Containers of this file's images, including stopped ones."""
     return [one for image in (IMAGE, BROKEN) for one in docker("ps", "-aq", "--filter", f"ancestor={image}").split()]
 
 

@@ -141,7 +141,7 @@ def test_a_plugin_that_takes_an_own_name_is_refused(tmp_path: Path) -> None:
 
 
 def metadata(directory: Path, name: str, entry_points: str) -> None:
-    """As pip leaves it."""
+    """The package's metadata, as pip installs it."""
     info = directory / f"{name.replace('-', '_')}-0.1.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.1\n")

@@ -128,7 +128,7 @@ def test_a_head_of_its_own_listens_on_loopback_keeps_no_secret_and_ends_with_the
 
 
 class Seen:
-    """What can be seen of a cluster from outside, while a job of it waits."""
+    """Observations of a cluster from outside, while one of its jobs waits."""
 
     def __init__(self) -> None:
         self.argv: set[str] = set()
@@ -138,7 +138,7 @@ class Seen:
         self.fault: BaseException | None = None
 
     def watch(self, outputs: Path, launcher: RayLauncher) -> None:
-        """Until the job is ready; then look at everything, and let it go on."""
+        """Wait until the job is ready, observe everything, and let it continue."""
         try:
             eventually(lambda: self._poll(outputs, launcher._head), 240)
             head = launcher._head

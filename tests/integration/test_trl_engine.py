@@ -57,7 +57,7 @@ class Engine:
             self.own.begin(number)
 
     def run(self) -> list[RolloutTurn]:
-        """Until nobody writes; the turns that ended, by number."""
+        """Run until no episode generates; returns the turns that ended, by number."""
         while self.own.is_writing:
             self.own.step(True)
         turns, self.delivered[:] = sorted(self.delivered, key=lambda turn: turn.number), []

@@ -45,7 +45,7 @@ SAMPLING = TRLSampling(
 
 
 class Script:
-    """An engine that says the same texts in every conversation; what it is asked beyond them is a test's failure."""
+    """An engine that generates the same texts in every conversation; a further request fails the test."""
 
     is_writing = False
 
@@ -88,7 +88,7 @@ def row(env: str, split: str, index: int) -> TaskRow:
 
 
 def mix_of(**changes: Any) -> EnvironmentMixture:
-    """On the servers of tests.ors_server, by their URL and key."""
+    """A mix of the servers of tests.ors_server, by their URL and key."""
     key = running(AWKWARD).server.keys.client
     url = running(AWKWARD).server.url
     config = rules(name="awkward", target=url, variant="awkward", allowed_origins=(url,), **changes)

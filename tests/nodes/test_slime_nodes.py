@@ -73,7 +73,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayNodes]:
 
 
 def rollouts(outputs: Path, engine: FakeSglang, *launcher: str) -> Plan:
-    """Preparation, and training without its updates: an accelerator on each of two nodes, which Ray alone knows of."""
+    """Run preparation, and training without updates; Ray counts one accelerator (not real) on each of two nodes."""
     places = ("hardware.num_nodes=2", "hardware.accelerators_per_node=1", "hardware.num_cpus=3")
     whole = build_plan(spec_of(tiny_directory(outputs), *launcher, "launcher.grace_s=2.0", *places), "slime-nodes")
     prepare, train = whole.stages[:2]

@@ -190,7 +190,7 @@ def order() -> str:
 
 
 def manifest() -> str:
-    """Of a task set."""
+    """Manifest of a task set."""
     request = {"format": 1, "members": {}}
     return Manifest(
         "k", request, {"m": "1"}, "0" * 64, {"m": {"train": Count(1)}}, (), ("n",), {"tasks.parquet": "0" * 64}
@@ -198,7 +198,7 @@ def manifest() -> str:
 
 
 def signed(value: dict[str, Any]) -> dict[str, Any]:
-    """With the digest that fits, as somebody with bad intentions would write it."""
+    """The content with a matching digest, as an attacker would write it."""
     rest = {name: one for name, one in value.items() if name != "manifest_digest"}
     return rest | {"manifest_digest": digest_of(rest)}
 

@@ -22,7 +22,7 @@ LATER = {FaultPoint.TASK: (1, 100, 340), FaultPoint.SHARD_TEMPORARY: (1, 4), Fau
 
 @cache
 def undisturbed() -> tuple[dict[str, bytes], float]:
-    """What a run without a fault gives, and how long it takes."""
+    """Result of a run without a fault, and its duration."""
     runs = new_runs(Path(mkdtemp(prefix="xp-test-")))
     start = time.monotonic()
     assert runs.finish()[0] == 0

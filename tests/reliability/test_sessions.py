@@ -144,7 +144,7 @@ def test_a_program_that_forgot_its_own_server_leaves_neither_it_nor_a_session() 
 
 @pytest.fixture(scope="module")
 def restarted() -> Iterator[LocalServer]:
-    """What a server is after a restart: the same environments, and none of the sessions."""
+    """A server after a restart: the same environments, and no sessions."""
     with LocalServer(COUNTER) as server:
         yield server
 
@@ -217,7 +217,7 @@ def test_an_outage_of_the_pings_alone_is_survived(world: World, monkeypatch: pyt
 def test_a_session_outlives_the_fifteen_minutes_after_which_a_server_forgets_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """On the real server, whose clock is a hundred times as fast; a session that nobody pings is the comparison."""
+    """Runs the real server with a clock 100 times as fast; a session without pings is the comparison."""
     monkeypatch.setattr(ors_session, "PING_EVERY_S", 1.0)
     provider = OpenRewardProvider(rules(serve="tests.envs_under_test.hasty:Hasty"), os.environ)
     kept, forgotten = provider.open(TASK), provider.open(TASK)

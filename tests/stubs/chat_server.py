@@ -43,7 +43,7 @@ def rule(body: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass
 class ChatServer:
-    """What the endpoint is asked and how it answers; both may be changed while it runs."""
+    """Requests to the endpoint and its answers; both may be changed while it runs."""
 
     write: Callable[[Mapping[str, Any]], dict[str, Any]] = rule
     before: Callable[[int], Reply | None] = lambda _: None

@@ -20,7 +20,7 @@ Says = Callable[[list[int]], list[int] | None]
 
 
 class Policy(Protocol):
-    """What writes."""
+    """The policy that generates the answers."""
 
     def write(self, ids: list[int], params: Any, is_aborted: Callable[[], bool]) -> tuple[list[int], list[float], str]:
         """Ids, their log-probabilities, and the finish reason (`stop`, `length`, `abort`)."""
@@ -47,7 +47,7 @@ class TinyPolicy:
         return self._sample(ids, params, is_aborted)
 
     def logprobs(self, ids: Sequence[int], written: Sequence[int], temperature: float) -> list[float]:
-        """Of each written token, given all before it."""
+        """Log-probability of each generated token, given all tokens before it."""
         import torch
 
         with self._lock, torch.inference_mode():
@@ -108,7 +108,7 @@ class FakeSglang:
             raise self.broken[0]
 
     def generate(self, body: dict[str, Any]) -> dict[str, Any]:
-        """As SGLang answers; raises TypeError for a name that it does not know."""
+        """Answer as SGLang does; raises TypeError for an unknown parameter."""
         from sglang.srt.sampling.sampling_params import SamplingParams
 
         params = SamplingParams(**body["sampling_params"])

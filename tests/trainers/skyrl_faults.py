@@ -29,7 +29,7 @@ NOTHING = "nothing"
 
 @dataclass(frozen=True)
 class Fault:
-    """What is wrong, in one of two places."""
+    """A fault in one of two places."""
 
     name: str
     overrides: tuple[str, ...] = PPO

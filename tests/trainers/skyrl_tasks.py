@@ -38,7 +38,7 @@ def crash(cfg: Any) -> None:
 
 
 def linger(cfg: Any, diary: Path) -> None:
-    """As a training does: most of its time in an event loop, with sessions to close."""
+    """Wait in an event loop with open sessions, as a training does for most of its time."""
     del cfg
 
     async def wait() -> None:
@@ -61,7 +61,7 @@ except Exception as error:
 
 
 def listen(cfg: Any) -> tuple[list[str], set[Listener]]:
-    """What a client without a token hears of this cluster; every listener of it, a process group's store included."""
+    """Answers of each of this cluster's listeners, including a process group's store, to a client without a token."""
     import psutil
     import ray
     import torch.distributed as dist

@@ -32,7 +32,7 @@ NOTHING = "nothing"
 
 @dataclass(frozen=True)
 class Fault:
-    """What is wrong, in one of three places."""
+    """A fault in one of three places."""
 
     name: str
     overrides: tuple[str, ...] = ()

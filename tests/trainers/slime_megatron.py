@@ -37,7 +37,7 @@ SAID = "said.pt"
 
 
 def log_probs(args: Any, model: Any, data: dict[str, Any]) -> list[torch.Tensor]:
-    """Of the responses, by Slime's own forward."""
+    """Log-probabilities of the responses, by Slime's own forward pass."""
     from slime.backends.megatron_utils.data import get_data_iterator
     from slime.backends.megatron_utils.loss import get_log_probs_and_entropy
     from slime.backends.megatron_utils.model import forward_only

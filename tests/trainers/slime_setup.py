@@ -102,7 +102,7 @@ def slime_arguments(model: Path, *more: str) -> Any:
 
 
 def parsed(flags: Sequence[str], parse: Any) -> Any:
-    """What a parser makes of a command line; it reads sys.argv."""
+    """The values that a parser reads from a command line in sys.argv."""
     before = sys.argv
     sys.argv = ["train.py", *flags]
     try:

@@ -20,7 +20,7 @@ GSPO = ("algorithm=gspo", "algorithm.clip_low=0.1", "algorithm.clip_high=0.05", 
 
 
 def share(step: Step) -> dict[str, Any]:
-    """What one rank holds of the step: as Slime's training process cuts it; masks stay whole."""
+    """One rank's share of the step, as Slime's training process cuts it; masks stay whole."""
     from slime.backends.megatron_utils.cp_utils import slice_log_prob_with_cp
 
     batch = batch_of(step)

@@ -45,7 +45,7 @@ def papers(values: np.ndarray, reward: float, discount: float, gae_lambda: float
 
 
 def papers_of_step(step: Step) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Of the policy's tokens alone, one after another; [response] each, 0 elsewhere."""
+    """Advantages and returns by the paper's formulas over the policy's tokens; [response] each, 0 elsewhere."""
     found: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
     for mask, values, reward in zip(MASKS, step.values, REWARDS, strict=True):
         for whole, own in zip(found, papers(values[mask == 1], reward, 0.97, 0.9), strict=True):

@@ -274,7 +274,7 @@ def test_log_probabilities_are_those_of_the_policy_that_wrote_and_their_ratio_is
 
 
 def logprobs(model: Any, found: dict[str, Any]) -> Any:
-    """Of the completions, by a plain forward."""
+    """Log-probabilities of the completions, by a plain forward pass."""
     import torch
 
     ids = torch.cat([found["prompt_ids"], found["completion_ids"]], 1)

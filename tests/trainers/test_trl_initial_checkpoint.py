@@ -45,7 +45,7 @@ def places(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def weights(model: Any) -> Any:
-    """Of one layer that every model of this network has."""
+    """Weights of one layer that every model of this network has."""
     return next(value for name, value in model.named_parameters() if name.endswith("q_proj.weight")).detach()
 
 

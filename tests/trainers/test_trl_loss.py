@@ -54,7 +54,7 @@ def advantages(scale: str) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Update:
-    """What the formula says of one."""
+    """Values of one update by the formula."""
 
     loss: float
     size: float
@@ -118,11 +118,11 @@ class Formula:
 
 @dataclass
 class Seen:
-    """What the policy says of every completion token before each update, and what the formula makes of it."""
+    """The policy's log-probabilities of completion tokens before each update, and the formula's values from them."""
 
     formula: Formula
     num_updates: int
-    """Of a pass."""
+    """Number of updates of a pass."""
     members: list[int]
     """Episodes of the update that is under way."""
     logprobs: list[list[np.ndarray]]

@@ -91,7 +91,7 @@ def main(path: str, result: str) -> None:
 
 
 def train(config: TRLTrainConfig, num_steps: int, tokenizer: Any, rollouts: Any, ranks: Ranks) -> Any:
-    """On from the last checkpoint to so many steps."""
+    """Continue training from the last checkpoint up to this number of steps."""
     config = replace(config, grpo={**config.grpo, "max_steps": num_steps * config.updates_per_rollout})
     log = TRLStepLog(config, MetricsFile(Path(config.common.metrics), "train", 1) if ranks.is_main else None)
     trainer = make_trainer(config, os.environ, tokenizer, ROWS, log, rollouts)
@@ -123,7 +123,7 @@ def uneven(config: TRLTrainConfig, trainer: Any, chat: ChatTokens, ranks: Ranks)
 
 
 def health(config: TRLTrainConfig, trainer: Any, chat: ChatTokens, ranks: Ranks) -> list[list[str]]:
-    """What each rank raises when the environment is down for the second one alone."""
+    """Errors of each rank when the environment is down for the second rank only."""
     rules = replace(with_limits(RULES, retries_per_episode=0), on_no_tool_call=OnNoToolCall.NUDGE)
     try:
         played(replace(config, during=None), trainer, chat, ranks, rules, is_down=ranks.number == 1)

@@ -1,4 +1,4 @@
-"""A parser made of the committed catalog: reads a command line as the pinned Slime would, and knows nothing else."""
+"""A parser built from the committed catalog: reads a command line as the pinned Slime does."""
 
 from __future__ import annotations
 

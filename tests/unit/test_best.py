@@ -27,7 +27,7 @@ def keeper(root: Path, patience: int | None = 2, attempt: int = 1) -> tuple[Best
 
 
 def evaluated(kept: BestKeeper, metrics: MetricsFile, step: int, reward: float) -> str | None:
-    """What a backend does after an evaluation; returns why training stops."""
+    """Does the same as a backend after an evaluation; returns the reason why training stops."""
     metrics.write(step, {METRIC: reward})
     if not kept.is_better(reward):
         stop = kept.stop(step)

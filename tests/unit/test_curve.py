@@ -16,7 +16,7 @@ RESULT = {"reward_mean": 0.5, "reward_stderr": None}
 
 @pytest.fixture
 def evaluation(tmp_path: Path) -> Path:
-    """Of a run of three steps."""
+    """An evaluation of a run of three steps."""
     file = MetricsFile(tmp_path / "metrics.jsonl", "train", 1)
     for step in (1, 2, 3):
         file.write(step, {"reward/avg_raw_reward": step / 3})

@@ -28,7 +28,7 @@ def good(number: int = 36) -> list[Line]:
 
 
 def changed(lines: list[Line], **metrics: Callable[[float], float]) -> list[Line]:
-    """With each of these metrics as a function of how far the run is, from 0 to 1."""
+    """Metrics with each of these replaced by a function of the run's progress, from 0 to 1."""
     names = {name: name.replace("__", "/") for name in metrics}
     last = len(lines) - 1
     return [

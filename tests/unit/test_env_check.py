@@ -200,7 +200,7 @@ def test_a_prompt_that_changes_is_worth_a_thought_and_another_split_is_played_wh
 
 
 def env_command(words: list[str]) -> int:
-    """As `python -m xp env` does it; raises XpError."""
+    """Run a `python -m xp env` command; raises XpError."""
     return env(parse(["env", *words]))
 
 

@@ -16,7 +16,7 @@ from xp.compose.files import Mark
 
 
 def parsed(mark: Mark) -> Any:
-    """What OmegaConf reads of the scalar at a place."""
+    """The value that OmegaConf reads from the scalar at a place."""
     from omegaconf import OmegaConf
 
     quote = "" if mark.is_plain else "'"

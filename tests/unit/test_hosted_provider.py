@@ -35,7 +35,7 @@ class HostedGrader(HostedProvider):
 
 
 class LackingProvider(HostedProvider):
-    """What no Python has."""
+    """A provider whose package exists for no Python."""
 
     hosted = "tests.unit.no_such_module:Provider"
     package = "no-such-package==1.0"

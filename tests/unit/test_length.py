@@ -35,7 +35,7 @@ def config_of(backend: str, *overrides: str) -> Any:
 
 
 def told(backend: str, config: Any) -> list[Any]:
-    """The steps that the trainer is told, as often as it is told them."""
+    """All steps that the trainer is called with, repeated ones included."""
     if backend == "trl":
         return [config.grpo["max_steps"]]
     if backend == "skyrl":

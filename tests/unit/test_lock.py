@@ -35,7 +35,7 @@ def lock_of(name: str, extras: str) -> Lock:
 
 
 def words(variable: str) -> list[str]:
-    """Of a variable of the Makefile."""
+    """Words of a variable of the Makefile."""
     found = re.search(rf"^{variable} := ((?:.*\\\n)*.*)$", MAKEFILE, re.MULTILINE)
     assert found is not None
     return found[1].replace("\\\n", " ").split()

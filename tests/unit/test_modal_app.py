@@ -36,7 +36,7 @@ def part(name: str, one: Job, place: str = "/o") -> Part:
 
 
 def arguments(text: str) -> dict[str, dict[str, Any]]:
-    """Of each function's decorator, where they are plain values."""
+    """Arguments of each function's decorator that are plain values."""
     found: dict[str, dict[str, Any]] = {}
     for node in ast.parse(text).body:
         if isinstance(node, ast.FunctionDef) and node.decorator_list:

@@ -111,7 +111,7 @@ def test_a_run_that_ended_since_its_record_was_read_is_not_called_killed(tmp_pat
 
 
 def wait_for(capsys: pytest.CaptureFixture[str], text: str, told: list[str]) -> None:
-    """Until the follower has printed it."""
+    """Wait until the follower has printed the text."""
     import time
 
     end = time.monotonic() + 60

@@ -34,7 +34,7 @@ def begun() -> RunRecord:
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """Of the run; its name is the run's id."""
+    """Directory of the run; its name is the run's id."""
     (tmp_path / "run").mkdir()
     return tmp_path / "run"
 

@@ -23,7 +23,7 @@ PLACES = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
 
 
 def sample(reward: float, group: int, num_tokens: int = 3, *, is_left_out: bool = False) -> Any:
-    """What Slime's rollout hands on of an episode: two tokens of a tool's stand in its middle."""
+    """A sample of Slime's rollout, with two tokens of a tool's reply in the middle."""
     mask = [1, *[0, 0], *[1] * (num_tokens - 1)]
     return SimpleNamespace(
         reward=reward, group_index=group, loss_mask=mask, remove_sample=is_left_out or math.isnan(reward)

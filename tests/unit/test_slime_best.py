@@ -119,7 +119,7 @@ def test_the_last_step_of_a_stopped_training_is_its_newest_whole_checkpoint_and_
 
 
 def whole_checkpoint(checkpoints: Path, rollout_id: int) -> None:
-    """As Slime and Megatron leave one."""
+    """A complete checkpoint, as Slime and Megatron write it."""
     for file in (f"iter_{rollout_id:07d}/metadata.json", f"rollout/global_dataset_state_dict_{rollout_id}.pt"):
         (checkpoints / file).parent.mkdir(parents=True, exist_ok=True)
         (checkpoints / file).write_text("{}")

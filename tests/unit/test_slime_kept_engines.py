@@ -12,7 +12,7 @@ from xp.errors import ExitCode, XpError
 
 
 class Monitor:
-    """What xp uses of slime.utils.health_monitor.RolloutHealthMonitor."""
+    """The part of slime.utils.health_monitor.RolloutHealthMonitor that xp uses."""
 
     def __init__(self, server_group: Any, args: Any) -> None:
         self._server_group, self._is_checking_enabled = server_group, False

@@ -72,7 +72,7 @@ def test_an_architecture_that_is_not_the_models_is_refused_with_both_values(tmp_
 
 @pytest.fixture
 def untouched(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What opening checkouts changes is put back."""
+    """Restore everything that opening checkouts changes."""
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
     for name in ("XP_TEST_SLIME", "XP_TEST_MEGATRON"):
@@ -118,7 +118,7 @@ def test_a_programs_exit_becomes_one_sentence_and_its_arguments_are_not_left_beh
 
 
 def raised(tmp_path: Path, error: BaseException) -> XpError:
-    """What becomes of an exception that two of Ray's actors have handed on."""
+    """The exception that arrives after two of Ray's actors have passed it on."""
     ray = pytest.importorskip("ray", reason="Ray is not installed")
     for _ in range(2):
         sent = ray.cloudpickle.loads(ray.cloudpickle.dumps(error))

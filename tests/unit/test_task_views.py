@@ -66,7 +66,7 @@ def test_a_torn_file_of_counts_is_counted_again(tmp_path: Path) -> None:
 
 @dataclass
 class Tokenizer:
-    """As much of a fast tokenizer as decides its digest."""
+    """The parts of a fast tokenizer that determine its digest."""
 
     vocabulary: str
     chat_template: str

@@ -17,7 +17,7 @@ from xp.tasks.token_counts import count_tokens
 
 
 def main(argv: list[str], outputs: Path) -> int:
-    """As `python -m xp tasks` does it; raises XpError."""
+    """Run a `python -m xp tasks` command; raises XpError."""
     return tasks(parse(["tasks", *argv, f"outputs={outputs}"]))
 
 

@@ -52,7 +52,7 @@ def test_every_field_that_must_mean_something_does(overrides: tuple[str, ...]) -
 
 
 def leaves(spec: RunSpec) -> list[str]:
-    """Of the sections that MEANT names, found in the JSON form; mappings with keys of their own are one field."""
+    """Fields of the sections in MEANT, in JSON form; a mapping with free keys counts as one field."""
     paths: list[str] = []
 
     def walk(path: str, value: Any) -> None:

@@ -49,7 +49,7 @@ def hint(text: str) -> str | None:
 
 @cache
 def _catalogs() -> dict[str, Mapping[str, Mapping[str, Any]]]:
-    """Backend -> the native keys that its committed catalogs know, with what they say of each."""
+    """Backend -> the native keys in its committed catalogs, each with its description."""
     found: dict[str, dict[str, Mapping[str, Any]]] = {}
     for file in sorted((Path(__file__).parents[1] / "backends").glob("*/control/catalog*.json")):
         content = json.loads(file.read_text())

@@ -1,4 +1,4 @@
-"""Overrides -> points of a sweep -> RunSpec: every fault is told at once, with the nearest legal name and its place."""
+"""Overrides -> points of a sweep -> RunSpec: reports all errors at once, with the nearest legal name and its place."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Specs of xp's own options and of values that xp knows to be legal, for questions about what backends make of them.
+"""Specs of xp's own options and of legal values, from which tests and pages derive how backends handle them.
 
-The composition of a user's words is in `xp.compose.points`; it explains faults, for which it asks these questions.
+A user's own overrides are composed in `xp.compose.points`, which uses these specs to explain errors.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ def _settings(directory: Path, num_trials: int) -> list[str]:
 
 
 def _check_space(overrides: Sequence[str]) -> None:
-    """Compose a trial at the first value of each range, so that a fault is told before anything runs."""
+    """Compose a trial at the first value of each range, so that an error is reported before anything runs."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.core.override_parser.types import IntervalSweep
     from hydra.errors import HydraException
@@ -122,7 +122,7 @@ def _check_space(overrides: Sequence[str]) -> None:
 
 @contextmanager
 def _command_line(argv: list[str]) -> Iterator[None]:
-    """Hydra's front reads sys.argv, and turns errors into its own message and exit unless it is told not to."""
+    """Set sys.argv for Hydra's main function, and stop it from turning errors into its own message and exit."""
     before, sys.argv = sys.argv, argv
     full = os.environ.get("HYDRA_FULL_ERROR")
     os.environ["HYDRA_FULL_ERROR"] = "1"

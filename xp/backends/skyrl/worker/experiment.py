@@ -1,4 +1,4 @@
-"""SkyRL's experiment with xp's parts in its hooks; it lives in a process of Ray's."""
+"""SkyRL's experiment with xp's parts in its hooks; it runs in a Ray worker process."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from xp.worker.best import BestKeeper
 
 
 def train_in_task(cfg: Any, config: SkyRLTrainStageConfig, stage: Path, root: Path) -> None:
-    """Ray's task: the whole of a training.
+    """Run a whole training, as a Ray task.
 
     Args:
         cfg: SkyRLTrainConfig.
-        config: ours.
+        config: xp's.
         stage: directory that holds `episode.json`.
         root: the outputs root, to which all other paths are relative.
     """
@@ -54,7 +54,7 @@ def train_in_task(cfg: Any, config: SkyRLTrainStageConfig, stage: Path, root: Pa
 
 
 def register_environment() -> None:
-    """Make the data view's `env_class` known to SkyRL-Gym, whose registry belongs to one process."""
+    """Register the data view's `env_class` with SkyRL-Gym, whose registry is per process."""
     from skyrl_gym.envs import register
 
     register(id=ENV_CLASS, entry_point="xp.backends.skyrl.worker.env:XpEnv")
@@ -65,7 +65,7 @@ class XpExperiment(BasePPOExp):  # type: ignore[misc]
 
     Args:
         cfg: SkyRLTrainConfig.
-        common: ours.
+        common: xp's.
         mix: the environments.
         mask_truncated: whether truncated episodes are left out of the loss.
     """
@@ -90,7 +90,7 @@ class XpExperiment(BasePPOExp):  # type: ignore[misc]
         return self.dataset(self.cfg.data.val_data) if self.cfg.trainer.eval_interval > 0 else None
 
     def dataset(self, files: list[str]) -> PromptDataset:
-        """In one process: SkyRL starts eight, which cost more than they save on a view that is filtered already."""
+        """Loads the prompts in one process; SkyRL's eight processes cost more than they save on a filtered view."""
         return PromptDataset(files, self.tokenizer, self.cfg.trainer.max_prompt_length, 1)
 
     def get_inference_client(self) -> Any:
@@ -110,7 +110,7 @@ class XpExperiment(BasePPOExp):  # type: ignore[misc]
         return CpuEngine(self.cfg.trainer.policy.model.path, weights, common.sampling.seed, common.num_threads)
 
     def get_trajectory_logger(self) -> None:
-        """None: trajectories have a file of their own."""
+        """Returns None: xp writes trajectories to its own file."""
 
 
 class XpTraining(XpExperiment):
@@ -118,7 +118,7 @@ class XpTraining(XpExperiment):
 
     Args:
         cfg: SkyRLTrainConfig.
-        config: ours.
+        config: xp's.
         mix: the environments.
         log: takes metrics and trajectories.
     """

@@ -1,4 +1,4 @@
-"""SkyRL's own generator, driving Episodes: what its loop leaves out is put in through its hooks, and nothing else."""
+"""SkyRL's own generator, driving Episodes: xp's hooks add only what SkyRL's loop lacks."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from xp.episode.tokens import ChatTokens
 from xp.worker.stage import Sampling
 
 VOID = "void"
-"""Stop reason of an episode that has no reward; SkyRL keeps stop reasons beside the samples on every path."""
+"""Stop reason of an episode without a reward; SkyRL keeps stop reasons beside the samples on every path."""
 
 
 class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
-    """Plays a batch's episodes, in the tokens that xp's other adapters produce.
+    """Plays a batch's episodes, with the same tokens as xp's other adapters.
 
     Args:
         parts: SkyRL's own arguments (generator_cfg, skyrl_gym_cfg, inference_engine_client, tokenizer, ...).
@@ -34,7 +34,7 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
         mix: the environments.
         sampling: limits of an episode.
         mask_truncated: whether truncated episodes are left out of the loss.
-        kept: SkyRL's servers; None where an engine of this process writes.
+        kept: SkyRL's servers; None if the engine is in this process.
     """
 
     def __init__(
@@ -52,15 +52,16 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
         self.kept = kept
         self._chat, self._mix, self._sampling, self._mask_truncated = chat, mix, sampling, mask_truncated
         self._running: dict[int, RunningEpisode] = {}
-        """Episodes by the identity of SkyRL's trajectory id: an evaluation beside the training has the same ids."""
+        """Episodes by the object identity of SkyRL's trajectory id: an evaluation during training has equal ids."""
         self._slots = asyncio.Semaphore()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def generate(self, input_batch: Any, disable_tqdm: bool = True) -> Any:
-        """Play one batch; where one episode fails it, no other one keeps its session."""
+        """Play one batch; if one episode fails the batch, the sessions of all others are closed."""
         if self._loop is not asyncio.get_running_loop():
             self._loop = asyncio.get_running_loop()
-            # More episodes than sessions would fill SkyRL's thread pool with waiting, and no session would ever end.
+            # More episodes than sessions would fill SkyRL's thread pool with waiting calls, and no session would ever
+            # end.
             self._slots = asyncio.Semaphore(self._mix.max_sessions())
         try:
             batch = super().generate(input_batch, disable_tqdm=disable_tqdm)
@@ -72,7 +73,7 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
                     await self._run_in_executor_if_available(running.episode.settle)
 
     async def held_out(self, loader: Any, cfg: Any, step: int) -> AsyncIterator[list[RunningEpisode]]:
-        """Play a view of held-out tasks with the sampling of evaluations, a batch at a time.
+        """Play a view of held-out tasks with the sampling of evaluations, one batch at a time.
 
         Args:
             loader: of the view.
@@ -87,7 +88,7 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
             yield self.running_episodes(wanted)
 
     def running_episodes(self, input_batch: Any) -> list[RunningEpisode]:
-        """Episodes of a batch that was played, in its order; they are forgotten."""
+        """Returns the episodes of a played batch, in its order, and removes them from this object."""
         return [self._running.pop(id(one)) for one in input_batch["trajectory_ids"]]
 
     async def agent_loop(
@@ -116,7 +117,7 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
         return [] if is_done else running.reply_ids
 
     def _post_process_agent_loop_output(self, output: Any, env_extras: Any, trajectory_id: Any) -> Any:
-        """The whole settled reward on the last token: SkyRL may have left its loop without a last `env.step`."""
+        """Puts the settled reward on the last token: SkyRL may have left its loop without a last `env.step`."""
         del trajectory_id
         running: RunningEpisode = env_extras[RUNNING]
         outcome = running.episode.settle()
@@ -138,12 +139,12 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
 
 
 class TurnClient:
-    """SkyRL's inference client, which knows what is left of an episode and hands over a turn's text as it is.
+    """SkyRL's inference client; limits a turn to the tokens left in its episode and returns its text unchanged.
 
     Args:
         client: SkyRL's.
         chat: the policy's tokenizer.
-        kept: the servers that it asks, if they are others' processes.
+        kept: the servers that it calls, if they are other processes.
     """
 
     def __init__(self, client: Any, chat: ChatTokens, kept: KeptServers | None = None) -> None:
@@ -153,7 +154,7 @@ class TurnClient:
         return getattr(self._client, name)
 
     async def generate(self, input_batch: Any, *args: Any, **kwargs: Any) -> Any:
-        """One turn of one episode; where an engine is lost, one that ends it, and it is void."""
+        """Generates one turn of one episode; if an engine is lost, a turn that ends the episode as void."""
         running = CURRENT.get()
         assert running is not None  # called by agent_loop alone
         limited = {
@@ -174,7 +175,7 @@ class TurnClient:
         return {**output, "responses": [self._chat.text(ids)]}
 
     def _no_turn(self, sampling: Any) -> dict[str, Any]:
-        """SkyRL's loop wants a token."""
+        """A turn of one token, because SkyRL's loop requires one."""
         logprobs = None if sampling.get("logprobs") is None else [[0.0]]
         return {
             "responses": [""],

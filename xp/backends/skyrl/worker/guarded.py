@@ -1,4 +1,4 @@
-"""SkyRL's engines, their router and its client on one machine: whoever does not say the key is refused on every path.
+"""SkyRL's engines, their router and its client on one machine: each path refuses a request without the key.
 
 SkyRL (0.3.0) gives its engines no key, and turns on paths of vLLM that replace the weights and unpickle what they are
 sent; its router hands on whatever it is asked. The key is of the job's own Ray cluster (xp.security.own_ray).
@@ -26,7 +26,7 @@ class EngineDoor(WantsKey):
 
 
 class EngineClient(KeptClient):
-    """The client, which says the key; workers get it pickled."""
+    """The client, which sends the key; workers receive it pickled."""
 
     async def _get_session(self) -> Any:
         session = await super()._get_session()
@@ -35,7 +35,7 @@ class EngineClient(KeptClient):
 
 
 def use(cfg: Any) -> None:
-    """Let SkyRL use xp's client, and start its engines' router with the key where its engines have xp's middleware."""
+    """Let SkyRL use xp's client, and start its engines' router with the key if its engines have xp's middleware."""
     from skyrl.backends.skyrl_train.inference_servers import setup, vllm_router
 
     setup.RemoteInferenceClient = KeptClient
@@ -63,7 +63,7 @@ def _with_key(build: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _asking_with_key(base: Any) -> Any:
-    """SkyRL's process of the router, which asks with the key whether it is up."""
+    """SkyRL's process of the router; its health check sends the key."""
 
     class GuardedRouter(base):  # type: ignore[misc]
         def _wait_until_healthy(self, router_url: str, timeout: float = 600.0) -> None:

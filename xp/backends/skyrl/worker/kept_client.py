@@ -1,4 +1,4 @@
-"""SkyRL's client of its servers, which waits for no answer for ever and says what is lost."""
+"""SkyRL's client of its servers, with a deadline for each answer and errors that name the lost engine."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from skyrl.backends.skyrl_train.inference_servers.remote_inference_client import
 from xp.errors import ExitCode, XpError
 
 PROBE: Final = "/is_sleeping"
-"""Path whose answer comes from the engine's own process, not only from the HTTP process in front of it."""
+"""Path that is answered by the engine's own process, not only by the HTTP process in front of it."""
 TRANSFER_S: Final = 1800.0
-"""Seconds that a request may take by which engines take weights, free memory or have it back."""
+"""Time limit in seconds of a request to load weights, to free memory or to restore it."""
 SERVER_FAULTS: Final = 500
-"""HTTP statuses from here on are faults of a server, not of a request."""
+"""Lowest HTTP status that is a fault of the server, not of the request."""
 
 
 class KeptClient(RemoteInferenceClient):  # type: ignore[misc]
-    """SkyRL's own has no deadline, and its errors say nothing of engines; workers get it pickled."""
+    """Adds deadlines to SkyRL's client, and errors that name engines; workers receive it pickled."""
 
     async def _call_server(self, server_url: str, endpoint: str, *args: Any, **more: Any) -> Any:
         try:
@@ -38,7 +38,7 @@ def is_engines(error: BaseException) -> bool:
     """Returns whether an engine, or the router of all, failed to answer; False for a request that was refused."""
     if isinstance(error, aiohttp.ClientResponseError):
         return error.status >= SERVER_FAULTS
-    # Without an answer in JSON SkyRL's client raises what its parser says.
+    # SkyRL's client raises its parser's error if the answer is not JSON.
     return isinstance(error, aiohttp.ClientError | ValueError)
 
 

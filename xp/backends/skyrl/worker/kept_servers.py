@@ -1,9 +1,9 @@
-"""SkyRL's servers of engines, of which one that dies or hangs is started again, with the weights of the moment.
+"""SkyRL's engine servers; one that dies or hangs is started again, with the current weights.
 
-SkyRL 0.3.0 has no restart of its servers and no deadline for their answers. Here servers are asked again and again
-while episodes are played; one that is lost is ended, and no further episode begins. Once those that go on have ended,
-SkyRL's own code starts its group of servers again and a new router, joins all servers and sends the weights, as it does
-before the first step.
+SkyRL 0.3.0 neither restarts its servers nor sets a deadline for their answers. Here servers are polled while episodes
+are played; a lost one is ended, and no further episode begins. Once the running episodes have ended, SkyRL's own code
+starts its group of servers again and a new router, joins all servers and sends the weights, as it does before the
+first step.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from xp.errors import ExitCode, XpError
 T = TypeVar("T")
 
 MAX_RESTARTS: Final = 3
-"""In one stage. What ends an engine more often is no accident: it would end the next one too."""
+"""Largest number of restarts in one stage; a more frequent fault would end the next engine too."""
 POLL_S: Final = 2.0
 PROBE_S: Final = 10.0
 PATIENCE_S = 120.0
-"""Seconds that an engine may stay without an answer while episodes are played."""
+"""Seconds for which an engine may fail to answer while episodes are played."""
 
 
 class KeptServers:
     """The servers of a run, their router and their client.
 
     Args:
-        experiment: SkyRL's, which has started them.
-        client: SkyRL's; it is changed where a server gets another address.
+        experiment: SkyRL's, which started them.
+        client: SkyRL's; it is updated when a server gets another address.
     """
 
     def __init__(self, experiment: Any, client: Any) -> None:
@@ -48,7 +48,7 @@ class KeptServers:
         self._changed, self._restarting = asyncio.Condition(), asyncio.Lock()
 
     def join(self, dispatch: Any) -> None:
-        """Starts a lost server again from now on, by this trainer's way of sending weights; else it ends the run.
+        """Restart lost servers from this call on; until then a loss ends the run, as always where prefill is separate.
 
         Args:
             dispatch: SkyRL's WorkerDispatch; it is idle while episodes are played.
@@ -64,13 +64,13 @@ class KeptServers:
         dispatch.save_weights_for_sampler = save_weights_for_sampler
 
     def restarts(self) -> int:
-        """Number of restarts since this was asked last."""
+        """Number of restarts since the last call."""
         number, self._num_told = self._num_restarts - self._num_told, self._num_restarts
         return number
 
     @asynccontextmanager
     async def episode(self) -> AsyncIterator[None]:
-        """An episode is played within; it begins when all servers are there and have the weights."""
+        """Context of one episode, which begins when all servers are up and have the weights."""
         async with self._changed:
             await self._changed.wait_for(lambda: not self._fault)
             self._num_running += 1
@@ -82,10 +82,10 @@ class KeptServers:
                 self._changed.notify_all()
 
     async def played(self, batch: Coroutine[Any, Any, T]) -> T:
-        """Play a batch while the servers are watched; afterwards all of them answer.
+        """Play a batch while the servers are watched; all of them answer when it returns.
 
         Raises:
-            XpError: (ENGINE) a server is lost, and is not started again.
+            XpError: (ENGINE) a server is lost and cannot be started again.
         """
         if self._loop is not asyncio.get_running_loop():
             self._loop = asyncio.get_running_loop()
@@ -112,9 +112,9 @@ class KeptServers:
         return bool(self._fault)
 
     async def restored(self) -> bool:
-        """Start servers again that do not answer, while no episode is played; returns whether it did.
+        """Restart servers that do not answer, while no episode is played; returns whether there were any.
 
-        All servers have the weights of this moment then. Raises XpError(ENGINE) where there is none any more.
+        All servers have the current weights afterwards. Raises XpError(ENGINE) if no server is left.
         """
         if self._dispatch is None:
             return False
@@ -126,7 +126,7 @@ class KeptServers:
         return True
 
     async def _watch(self) -> None:
-        """Ends servers that hang, and starts lost ones again once no episode is played; ends by an XpError only."""
+        """Ends hanging servers, and restarts lost ones once no episode is played; returns only by raising XpError."""
         answered: dict[str, float] = {}
         while True:
             await asyncio.sleep(POLL_S)
@@ -137,7 +137,7 @@ class KeptServers:
                 if is_gone or now - answered[url] > PATIENCE_S:
                     how = "has ended" if is_gone else f"did not answer for {PATIENCE_S:g} s and was stopped"
                     await self._set_fault(f"the engine at {url} {how}")
-                    # Requests to it fail now, and do not wait for ever.
+                    # Requests to it now fail instead of waiting for ever.
                     self._end(url)
             if self._fault:
                 if self._dispatch is None:
@@ -149,7 +149,7 @@ class KeptServers:
                 answered = {}
 
     async def _restart(self) -> None:
-        """Start the groups of lost servers again, and send the weights to all; nothing else goes on."""
+        """Restart the groups of lost servers and send the weights to all; nothing else runs meanwhile."""
         if self._num_restarts >= MAX_RESTARTS:
             raise XpError(f"{self._fault} (after {MAX_RESTARTS} restarts)", ExitCode.ENGINE)
         self._num_restarts += 1
@@ -169,7 +169,7 @@ class KeptServers:
             self._changed.notify_all()
 
     def _make_room(self) -> None:
-        """An engine takes its share of an accelerator when it starts, which a colocated training may have then."""
+        """Frees a colocated training's memory, because a starting engine takes its share of the accelerator."""
         dispatch = self._dispatch
         for model, state in dispatch._gpu_state.items():
             if dispatch.colocate_all and (state.model_on_gpu or state.optimizer_on_gpu):
@@ -208,7 +208,7 @@ class KeptServers:
         return [url for url, answered in zip(urls, found, strict=True) if not answered]
 
     def _processes(self, url: str) -> Sequence[Started]:
-        """Processes of a server; none of one that this run has not started."""
+        """Processes of a server; empty if this run did not start it."""
         for group, started in zip(self._groups, self._started, strict=True):
             if url in (urls := group.get_server_urls()):
                 return started[urls.index(url) : urls.index(url) + 1]

@@ -35,7 +35,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 def updates(case: ParityCase, episodes: Sequence[RecordedEpisode], model: Path, scratch: Path) -> Found:
-    """One rollout step of the case, as the trainer makes it; raises XpError where a rank fails."""
+    """Run one rollout step of the case through the trainer; raises XpError if a rank fails."""
     from xp.security.loopback import free_port
 
     port = free_port()
@@ -45,7 +45,7 @@ def updates(case: ParityCase, episodes: Sequence[RecordedEpisode], model: Path, 
 def _updates(
     case: ParityCase, episodes: Sequence[RecordedEpisode], model: Path, scratch: Path, rank: int, port: int
 ) -> Found:
-    """The updates as one rank sees them: all ranks the same, as SkyRL gives them out."""
+    """The updates in one rank; SkyRL gives all ranks the same values."""
     import torch
 
     from xp.backends.skyrl.worker.parity_dispatch import InProcess, in_precision
@@ -78,7 +78,7 @@ def _updates(
 
 
 def _trained_on(trainer: Any, case: ParityCase, episodes: Sequence[RecordedEpisode]) -> Any:
-    """SkyRL's batch, with advantages as they are before its mean over an update, after the trainer's step on it."""
+    """SkyRL's batch after the trainer's step, with its advantages before SkyRL's mean over an update."""
     uids = [str(episode.group) for episode in episodes]
     generated, uids = trainer.postprocess_generator_output(generated_of(case, episodes), uids)
     data = trainer.fwd_logprobs_values_reward(trainer.convert_to_training_input(generated, uids))
@@ -104,12 +104,12 @@ def _watched(case: ParityCase, worker: Any) -> Iterator[Found]:
 
 
 def _trained(model: Any) -> dict[str, Any]:
-    """Parameters that are trained. Asked anew each time: FSDP ties what is tied with the first forward pass."""
+    """Trainable parameters. Read anew each time: FSDP ties shared parameters in its first forward pass."""
     return {name: one for name, one in model.named_parameters() if one.requires_grad}
 
 
 def _keep_advantages(found: Found, data: Any) -> None:
-    """One an episode, or of each trained token with a critic."""
+    """Store one advantage per episode or, with a critic, per trained token."""
     if found.critic is None:
         found.advantages.extend(float(row[row.abs().argmax()]) for row in data["advantages"])
         return
@@ -151,7 +151,7 @@ def _trainer(config: SkyRLTrainStageConfig, model: Path, scratch: Path) -> tuple
 
 
 def generated_of(case: ParityCase, episodes: Sequence[RecordedEpisode]) -> dict[str, Any]:
-    """As xp.backends.skyrl.worker.generator hands over what was played."""
+    """Played episodes in the form in which xp.backends.skyrl.worker.generator returns them."""
     from xp.backends.skyrl.worker.generator import VOID
 
     return {
@@ -165,7 +165,7 @@ def generated_of(case: ParityCase, episodes: Sequence[RecordedEpisode]) -> dict[
 
 
 def with_engine(data: Any, episodes: Sequence[RecordedEpisode]) -> Any:
-    """The engine's log-probabilities, which the batch has relative to the policy's."""
+    """Add the engine's log-probabilities, which the recorded batch has relative to the policy's."""
     for row, episode in enumerate(episodes):
         mask = data["response_mask"][row] > 0
         said = data["action_log_probs"][row][mask]

@@ -1,4 +1,4 @@
-"""SkyRL's dispatch to FSDP workers of which this process has one a role, for `python -m xp parity measure`.
+"""SkyRL's dispatch to FSDP workers, one per role in this process, for `python -m xp parity measure`.
 
 Each process runs the whole trainer, so that all of them call the same methods in the same order. SkyRL's own code
 splits a batch over its ranks and joins the results; what Ray would carry between trainer and workers is gathered over
@@ -24,7 +24,7 @@ from xp.security.loopback import HOST
 from xp.worker.parity.model import keep_precision
 
 LOSSES = {"policy": "final_loss", "critic": "critic_loss"}
-"""Role -> SkyRL's name of the loss that it differentiates."""
+"""Role -> SkyRL's name of the role's training loss."""
 
 
 class InProcess(worker_dispatch.WorkerDispatch):  # type: ignore[misc]
@@ -35,7 +35,7 @@ class InProcess(worker_dispatch.WorkerDispatch):  # type: ignore[misc]
         cfg: SkyRLTrainConfig.
         model: directory of all of them.
         num_updates: of the run, for the schedule.
-        port: at which the ranks meet.
+        port: of the process group's rendezvous.
         rank: of this process.
         num_ranks: number of processes.
     """
@@ -125,7 +125,7 @@ class Gathered:
 
 @contextmanager
 def in_precision(precision: str) -> Iterator[None]:
-    """Within, SkyRL's workers make their model in this precision; float32 is their own."""
+    """Context in which SkyRL's workers build their model in this precision; their default is float32."""
     from torch.distributed.fsdp import MixedPrecisionPolicy
 
     shard, load = fsdp_strategy.apply_fsdp2, fsdp_strategy.fsdp2_load_full_state_dict

@@ -1,4 +1,4 @@
-"""An episode in SkyRL's agent loop: what that loop does not keep, so that all trainers see the same tokens."""
+"""State of an episode in SkyRL's agent loop that the loop itself does not keep: all trainers get the same tokens."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from xp.worker.token_budget import TokenBudget
 
 @dataclass(frozen=True)
 class ViewRow:
-    """A row of the data view, as SkyRL's loader hands it to the generator."""
+    """A row of the data view, as SkyRL's loader passes it to the generator."""
 
     task_id: str
     env: str
@@ -36,7 +36,7 @@ class ViewRow:
 
 @dataclass
 class RunningEpisode:
-    """One episode while SkyRL's loop drives it."""
+    """One episode while SkyRL's loop runs it."""
 
     row: ViewRow
     sample: int
@@ -45,27 +45,27 @@ class RunningEpisode:
     prompt_ids: list[int]
     budget: TokenBudget
     prompt: str | None = None
-    """As the model read it, where the run keeps it."""
+    """The prompt's text as the model reads it; None if the run does not record it."""
     generated: int = 0
     observed: int = 0
     reply_ids: list[int] = field(default_factory=list)
-    """Token ids that the next turn begins with."""
+    """Token ids of the environment's reply, which precede the next turn."""
     lost: str = ""
-    """Reason why its engine was lost; empty: it was not."""
+    """Reason why its engine was lost; empty if it was not."""
     _last_id: int | None = None
 
     def wrote(self, ids: Sequence[int]) -> None:
-        """The policy wrote a turn."""
+        """Record a turn of the policy."""
         self._last_id = ids[-1] if ids else None
         self.generated += len(ids)
 
     def lose(self, fault: str) -> None:
-        """Its engine is lost: it is void, unless the environment has ended it."""
+        """Record that its engine is lost: the episode is void, unless the environment has ended it."""
         self.lost = fault
         self.episode.give_up(fault)
 
     def hears(self, reply: Reply, chat: ChatTokens) -> bool:
-        """Take in what the environment said; False where no token of a next turn would fit behind it."""
+        """Append the environment's reply; returns False if no token of a next turn would fit after it."""
         room = self.budget.room(self.num_response)
         ids = chat.reply_within(room, reply.messages, last_id=self._last_id, tools=reply.tools)
         if ids is None:
@@ -76,7 +76,7 @@ class RunningEpisode:
 
     @property
     def num_response(self) -> int:
-        """Number of tokens of the response, the environment's included."""
+        """Number of tokens of the response, including the environment's."""
         return self.generated + self.observed
 
     @property
@@ -86,7 +86,7 @@ class RunningEpisode:
 
     @property
     def record(self) -> PlayedEpisode:
-        """The episode once it is over, as metrics and trajectories have it."""
+        """The finished episode, in the form of metrics and trajectories."""
         tokens = Tokens(len(self.prompt_ids), self.generated, self.observed)
         is_lost = bool(self.lost) and self.episode.settle().void_reason == self.lost
         return PlayedEpisode(self.row, self.sample, self.episode, tokens, self.prompt, is_lost)

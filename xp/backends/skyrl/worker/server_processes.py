@@ -1,4 +1,4 @@
-"""Processes of SkyRL's servers of engines: an actor of Ray's each, with the engine's own below it, on any node."""
+"""Processes of SkyRL's engine servers: each a Ray actor with the engine's processes as children, on any node."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Started:
-    """Processes of one server, when it was up."""
+    """Processes of one server, listed when it was up."""
 
     node: str
     """Ray's id of its node."""
     processes: tuple[tuple[int, float], ...]
-    """Id and time of creation of each, so that none is taken for another one that got its id later."""
+    """Id and creation time of each; the time tells it from a later process with the same id."""
 
     def are_all_there(self) -> bool:
         """Returns whether all of them are running."""
         return _on_node(self.node, _all_there, self.processes)
 
     def end(self) -> None:
-        """Kill those that are left: an engine whose HTTP process is gone keeps its accelerator's memory."""
+        """Kill the remaining ones: an engine without its HTTP process still holds its accelerator's memory."""
         _on_node(self.node, _end, self.processes)
 
 
 def started_by(actors: Sequence[Any]) -> list[Started]:
-    """The processes of these servers, which are up.
+    """The processes of these servers, which must be up.
 
     Args:
         actors: SkyRL's, as Ray's handles.
@@ -75,7 +75,7 @@ def _end(processes: Sequence[tuple[int, float]]) -> None:
 
 
 def _process(pid: int, created: float) -> Any:
-    """The process if it runs; one that has ended and was not waited for does not."""
+    """The process if it runs, else None; a zombie counts as ended."""
     import psutil
 
     try:

@@ -1,4 +1,4 @@
-"""SkyRL's tracker: one line of metrics a rollout step, those of results and SkyRL's own joined under xp's names."""
+"""SkyRL's tracker: one line of metrics per rollout step, with xp's metrics and SkyRL's own under xp's names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from xp.worker.step_log import StepLog
 
 
 class SkyRLStepLog(StepLog):
-    """The tracker that SkyRL's trainer is given.
+    """The tracker passed to SkyRL's trainer.
 
     Args:
         config: of the run.
@@ -34,12 +34,12 @@ class SkyRLStepLog(StepLog):
         self._num_restarts = 0
         self._pending: dict[str, Any] = {}
         self._tokens = 0
-        """Tokens of this step's episodes, read or written."""
+        """Number of prompt and response tokens of this step's episodes."""
         self._tokens_before: float | None = None
-        """Tokens of all steps before."""
+        """Number of tokens of all earlier steps."""
 
     def episodes(self, running_episodes: Sequence[RunningEpisode], step: int, rollout_s: float) -> None:
-        """A batch was played; raises XpError(UNHEALTHY) where too much of it is void."""
+        """Record a played batch; raises XpError(UNHEALTHY) if too many of its episodes are void."""
         # SkyRL counts steps from 1, trajectories from 0.
         own = (running.record for running in running_episodes)
         played = record(own, self._recorder, self._config.common.run, "train", step - 1)
@@ -49,33 +49,33 @@ class SkyRLStepLog(StepLog):
         self._rollout_s += rollout_s
 
     def restarted(self, number: int) -> None:
-        """So many engines were started again since this was told last."""
+        """Add the number of engines restarted since the last call."""
         self._num_restarts += number
 
     def compared(self, metrics: Mapping[str, float], step: int) -> None:
-        """The engine's log-probabilities were held against the policy's; raises XpError(DIVERGED) where they differ."""
+        """Compare the engine's log-probabilities with the policy's; raises XpError(DIVERGED) if too different."""
         if metrics.get(GAP) is not None and not metrics.get(AGE):
             self.check_gap(step, float(metrics[GAP]))
 
     def updated(self, network: str, metrics: Mapping[str, float], step: int) -> None:
-        """A step's updates of a network were made; raises XpError(DIVERGED) where the run is to stop.
+        """Record a step's updates of a network; raises XpError(DIVERGED) if the run must stop.
 
         Args:
             network: `policy` or `critic`.
-            metrics: SkyRL's means over these updates, so that one that is not finite shows.
+            metrics: SkyRL's means over these updates; a single non-finite value makes the mean non-finite.
         """
         names = {"final_loss": "loss", "critic_loss": "critic's loss", "grad_norm": f"gradient norm of the {network}"}
         self.are_finite(step, {ours: metrics.get(name) for name, ours in names.items()})
 
     def held_out(self, running_episodes: Sequence[RunningEpisode], step: int) -> float:
-        """An evaluation while training was played; returns its reward, raises XpError(UNHEALTHY): too much is void."""
+        """Record an evaluation during training and return its reward; raises XpError(UNHEALTHY): too many void."""
         common = self._config.common
         own = (running.record for running in running_episodes)
         played = record(own, self._recorder, common.run, "evaluate/during", step)
         return evaluated_while_training(common, played, step)
 
     def log(self, data: Mapping[str, Any], step: int, commit: bool = False) -> None:
-        """SkyRL's hook: its own metrics of a step that is done; its asynchronous trainer gives them in two parts."""
+        """SkyRL's hook: takes its own metrics of a finished step; its asynchronous trainer passes them in two parts."""
         del commit
         self._pending |= data
         if "timing/step" not in data or not self._played:
@@ -93,13 +93,13 @@ class SkyRLStepLog(StepLog):
         self._played, self._rollout_s, self._tokens, self._num_restarts = [], 0.0, 0, 0
 
     def log_exception(self, error: BaseException, step: int = 0) -> None:
-        """SkyRL's hook: nothing, since whoever started the task tells the error."""
+        """SkyRL's hook: does nothing, because the process that started the task reports the error."""
         del error, step
         self.finish()
 
 
 def _tokens_until(metrics: Path, step: int) -> float:
-    """Number of tokens that earlier attempts had counted before this step."""
+    """Number of tokens that earlier attempts counted before this step."""
     lines = read_metrics(metrics, "train") if metrics.exists() else []
     counted = [line["training/tokens"] for line in lines if line["step"] < step and "training/tokens" in line]
     return float(counted[-1]) if counted else 0.0

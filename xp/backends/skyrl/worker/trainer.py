@@ -1,4 +1,4 @@
-"""SkyRL's trainer with xp's order of tasks, xp's metrics, and void episodes out of every mean."""
+"""SkyRL's trainer with xp's order of tasks and xp's metrics; void episodes are excluded from every mean."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ CRITIC_FIELDS = ("sequences", "attention_mask", "response_mask", "loss_mask", "v
 
 
 class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
-    """Its tracker is a SkyRLStepLog and its generator an XpGenerator.
+    """SkyRL's trainer, whose tracker is a SkyRLStepLog and whose generator is an XpGenerator.
 
     Args:
-        rule: makes advantages of a step's rewards; None where SkyRL's own estimator or a critic does.
-        keeper: of the best model; None: none is kept, and training does not stop early.
+        rule: computes advantages from a step's rewards; None if SkyRL's own estimator or a critic does.
+        keeper: keeps the best model; None: no best model, and training does not stop early.
         parts: SkyRL's own arguments.
     """
 
@@ -40,14 +40,14 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         super().__init__(**parts)
 
     def _build_train_dataloader_and_compute_training_steps(self) -> None:
-        """SkyRL's loader shuffles; the view is in xp's order already, the same as under the other trainers."""
+        """Build a loader without SkyRL's shuffling: the view is already in xp's order, as for all trainers."""
         trainer = self.cfg.trainer
         self.train_dataloader = self._ordered_loader(trainer.train_batch_size)
         steps = len(self.train_dataloader) * trainer.epochs
         self.total_training_steps = min(steps, trainer.max_training_steps or steps)
 
     def _ordered_loader(self, batch_size: int) -> Any:
-        """Loader of so many prompts at a time, in the view's order."""
+        """Loader of batches of `batch_size` prompts, in the view's order."""
         from torchdata.stateful_dataloader import StatefulDataLoader
 
         return StatefulDataLoader(
@@ -60,7 +60,7 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         )
 
     def build_models(self, PolicyWorker: Any, CriticWorker: Any, RefWorker: Any) -> None:  # noqa: N803
-        """With xp's own workers under FSDP."""
+        """SkyRL's method, with xp's own workers under FSDP."""
         if self.cfg.trainer.strategy == "fsdp":
             from xp.backends.skyrl.worker import workers
 
@@ -71,7 +71,7 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
             self.generator.kept.join(self.dispatch)
 
     def save_models(self) -> None:
-        """A Hugging Face model of whole weights beside each checkpoint that is kept; the critic has none."""
+        """Save a Hugging Face model of the full weights beside each kept checkpoint; the critic has none."""
         exports, checkpoints = Path(self.cfg.trainer.export_path), Path(self.cfg.trainer.ckpt_path)
         policy = exports / f"global_step_{self.global_step}" / "policy"
         self.dispatch.save_hf_model("policy", str(policy), self.tokenizer)
@@ -79,7 +79,7 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         prune_exports(exports, checkpoints)
 
     async def generate(self, input_batch: Any) -> Any:
-        """Play a step's episodes and log their results; raises XpError(UNHEALTHY) where too many are void."""
+        """Play a step's episodes and log their results; raises XpError(UNHEALTHY) if too many are void."""
         began = time.monotonic()
         output = await super().generate(input_batch)
         self.tracker.episodes(self.generator.running_episodes(input_batch), self.global_step, time.monotonic() - began)
@@ -88,7 +88,7 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         return output
 
     async def eval(self, vllm_metrics_scraper: Any = None) -> dict[str, float]:
-        """Held-out episodes of the policy as it is; nothing for SkyRL's log, since xp has its own line for them."""
+        """Evaluate the current policy on held-out tasks; returns {} to SkyRL, as xp logs the results itself."""
         del vllm_metrics_scraper
         batches = self.generator.held_out(self.eval_dataloader, self.cfg, self.global_step)
         reward = self.tracker.held_out([one async for batch in batches for one in batch], self.global_step)
@@ -97,7 +97,7 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         return {}
 
     async def _consider(self, keeper: BestKeeper, reward: float) -> None:
-        """Keep the model where it is the best so far; else end the training by SkyRL's own limit, where it is time."""
+        """Keep the model if it is the best so far; else, after `patience`, end the training by SkyRL's limit."""
         if not keeper.is_better(reward):
             if (stop := keeper.stop(self.global_step)) is not None:
                 print(stop, flush=True)
@@ -105,7 +105,7 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
             return
         staged = keeper.begin()
         if keeper.rule.keeps_model:
-            # On shared accelerators the engine makes room, as it does for an update.
+            # On shared accelerators the engine frees memory first, as it does for an update.
             if self.colocate_all:
                 await self.inference_engine_client.sleep()
             self.dispatch.save_hf_model("policy", str(staged.absolute()), self.tokenizer)
@@ -144,7 +144,7 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         return self._skyrls_estimate(data)
 
     def _skyrls_estimate(self, data: Any) -> Any:
-        """Void episodes form a group of their own, of zeros: whatever the estimator, their advantage is zero."""
+        """Put void episodes into a separate group of zero rewards: every estimator gives them the advantage zero."""
         uids: Sequence[str] = data.metadata["uids"]
         is_void = data.metadata[IS_VOID]
         groups = [f"{uid}/{VOID}" if void else uid for uid, void in zip(uids, is_void, strict=True)]
@@ -157,7 +157,7 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         return super().compute_advantages_and_returns(data)
 
     def _normalize_advantages(self, data: Any, boundaries: Any, prompt_boundaries: Any = None) -> Any:
-        """SkyRL divides by all of an update's episodes; those that are left out (void, truncated) are none."""
+        """Correct SkyRL's divisor, an update's number of episodes: excluded ones (void, truncated) do not count."""
         data = super()._normalize_advantages(data, boundaries, prompt_boundaries)
         if self.cfg.trainer.algorithm.loss_reduction in OVER_EPISODES:
             for begin, end in boundaries:
@@ -166,7 +166,7 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         return data
 
     def _execute_training_step(self, model: str, data: Any) -> dict[str, float]:
-        """The critic's tokens are weighed, so that its loss is a mean over the episodes that teach it something."""
+        """Weigh the critic's tokens, so that its loss is a mean over the episodes that are trained on."""
         if model == "critic":
             updates = data.metadata["critic_mini_batch_boundaries"]
             data = data.select(CRITIC_FIELDS)

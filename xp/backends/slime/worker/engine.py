@@ -10,7 +10,7 @@ from xp.errors import ExitCode
 from xp.worker.lost_engine import EngineLost
 
 TRIES_WHEN_LOST: Final = 5
-"""Tries of a request, one a second, where an episode of the step found no engine already; Slime's own number is 60."""
+"""Number of attempts, one a second, once an episode of the step found no engine; Slime's own number is 60."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class EngineTurn:
 
     @property
     def is_aborted(self) -> bool:
-        """Slime has enough episodes and stopped the engines."""
+        """True if Slime has enough episodes and stopped the engines."""
         finish: str = self.meta["finish_reason"]["type"]
         return finish == "abort"
 
@@ -44,21 +44,21 @@ async def write_turn(
     *,
     is_engine_lost: bool = False,
 ) -> EngineTurn:
-    """Let the policy go on after `sample.tokens`.
+    """Generate the policy's next turn, which continues `sample.tokens`.
 
     Slime repeats a request that fails, for a minute: the router gives it to another engine, which has the same weights.
-    A request that is refused (400 to 499) raises then, as it is no engine's fault.
+    A refused request (400 to 499) raises at once, because no engine is at fault.
 
     Args:
         args: Slime's.
-        sample: whose tokens are the context; its session_id keeps the turns of an episode on one engine.
+        sample: its tokens are the context; its session_id keeps the turns of an episode on one engine.
         sampling: Slime's sampling parameters; SGLang refuses a name that it does not know.
-        max_tokens: at most so many.
+        max_tokens: largest number of tokens of the turn.
         end_ids: tokens that end a turn.
-        is_engine_lost: an episode of this step found no engine already, so that nobody waits for a minute again.
+        is_engine_lost: an earlier episode of this step found no engine, so fewer attempts are made.
 
     Raises:
-        EngineLost: all tries failed.
+        EngineLost: all attempts failed.
     """
     from httpx import HTTPStatusError, TransportError
     from slime.utils.http_utils import post

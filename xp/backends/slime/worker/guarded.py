@@ -1,4 +1,4 @@
-"""SGLang and its router under Slime on one machine: both refuse whoever does not say the run's key.
+"""SGLang and its router under Slime on one machine: both refuse requests without the run's key.
 
 Slime asks them without a key, in its rollout process and in the process of each engine. The key is of the job's own Ray
 cluster (xp.security.own_ray): every process reads it for itself, and it stands in no argument, variable or log.
@@ -18,9 +18,9 @@ from xp.security.after_import import after_import
 from xp.security.with_key import OPEN, WantsKey
 
 FOREIGN_SERVERS: Final = ("--rollout-external-engine-addrs", "--sglang-router-ip")
-"""Slime's flags by which engines or a router are used that this run does not start: they have no key of xp's."""
+"""Slime's flags for engines or a router that this run does not start, which therefore have no key of xp's."""
 ASKED_BY_ROUTER: Final = (*OPEN, "/server_info", "/get_server_info", "/model_info", "/get_model_info")
-"""Paths that the router (sglang-router 0.3.2) asks of a new engine without a key: settings, no text, no weights."""
+"""Paths that the router (sglang-router 0.3.2) requests of a new engine without a key: settings, no text or weights."""
 HTTP_UTILS: Final = "slime.utils.http_utils"
 ENGINE: Final = "slime.backends.sglang_utils.sglang_engine"
 SERVER: Final = "sglang.srt.entrypoints.http_server"
@@ -74,7 +74,7 @@ def launch_server(server_args: Any) -> None:
 
 
 def _guard_router_and_rollouts(module: ModuleType) -> None:
-    """The router gets the key, and the client of Slime's rollouts says it."""
+    """Give the key to the router and to the client of Slime's rollouts."""
     if getattr(module.init_http_client, "xp_says_key", False):
         return
     init = module.init_http_client
@@ -91,7 +91,7 @@ def _guard_router_and_rollouts(module: ModuleType) -> None:
 
 
 def _guard_engine(module: ModuleType) -> None:
-    """The process that starts an engine says the key, when it waits for it too."""
+    """Let the process that starts an engine send the key, also while it waits for the engine."""
     if getattr(module._wait_server_healthy, "xp_says_key", False):
         return
     wait = module._wait_server_healthy
@@ -106,7 +106,7 @@ def _guard_engine(module: ModuleType) -> None:
 
 
 def _guard_server(module: ModuleType) -> None:
-    """Slime starts this module's `launch_server` in a process of its own, by its name: which is xp's then."""
+    """Replace this module's `launch_server`, which Slime starts by its name in a separate process."""
     module.launch_server = launch_server  # type: ignore[attr-defined]
 
 

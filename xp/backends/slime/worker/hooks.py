@@ -1,4 +1,4 @@
-"""Functions of xp that Slime loads by name: what its command line says and what its processes import are one list."""
+"""Functions of xp that Slime loads by name: one list for its command line and for its processes' imports."""
 
 from __future__ import annotations
 

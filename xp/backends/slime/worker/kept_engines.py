@@ -1,4 +1,4 @@
-"""Engines that Slime starts again where they die or hang (--use-fault-tolerance): how they are watched and counted.
+"""Watches and counts engines that Slime restarts when they die or hang (--use-fault-tolerance).
 
 Slime takes a lost engine off its router while a rollout goes on, and starts it again before the next weights are sent
 (slime/ray/rollout.py, recover_updatable_engines). Here are three things that it lacks: a check right before engines are
@@ -23,9 +23,9 @@ ENGINE: Final = "slime.backends.sglang_utils.sglang_engine"
 MAX_RESTARTS: Final = 3
 """Largest number of restarts of one engine in one stage; a more frequent fault would end the next engine too."""
 TRANSFER_S: Final = 1800.0
-"""Seconds that one request to take weights, to free memory or to have it back may take."""
+"""Time limit in seconds of one request to load weights, to free memory or to restore it."""
 ANSWER_S: Final = 30.0
-"""Seconds that an engine may take to answer a question; Slime repeats some of them sixty times."""
+"""Time limit in seconds of any other request to an engine; Slime repeats some of them sixty times."""
 
 _watches: list[Any] = []
 """Slime's monitors of this process: one for each group of engines."""
@@ -38,12 +38,12 @@ def prepare() -> None:
 
 
 def restarts() -> int:
-    """Number of engines that were started again since this was asked last."""
+    """Number of engines restarted since the last call."""
     return sum(watch.take_restarts() for watch in _watches)
 
 
 def check_restarts() -> None:
-    """Raise XpError(ENGINE) where one engine was lost more than MAX_RESTARTS times."""
+    """Raise XpError(ENGINE) if one engine was lost more than MAX_RESTARTS times."""
     for watch in _watches:
         for number, times in watch.num_lost.items():
             if times > MAX_RESTARTS:
@@ -55,7 +55,7 @@ def check_restarts() -> None:
 
 
 def check_lost(num_lost: int, num_episodes: int, max_void_fraction: float) -> None:
-    """Raise XpError(ENGINE) where more episodes lost their engine than may be void: no engine is left, or too few."""
+    """Raise XpError(ENGINE) if more episodes lost their engine than may be void: no engine is left, or too few."""
     if num_lost > max_void_fraction * num_episodes:
         raise XpError(
             f"{num_lost} of {num_episodes} episodes found no engine, more than"
@@ -77,7 +77,7 @@ def _kept(base: Any) -> Any:
 
 
 class KeptEngines:
-    """In front of Slime's monitor of a group of engines: it counts, and asks before engines are asked for more.
+    """Extends Slime's monitor of a group of engines: counts losses, and checks engines before requests of the training.
 
     Args:
         server_group: Slime's ServerGroup.
@@ -100,7 +100,7 @@ class KeptEngines:
         _watches.append(self)
 
     def pause(self) -> None:
-        """Slime pauses before engines free memory or take weights, which ends the run where one is gone."""
+        """Check the engines first: Slime pauses before requests to load weights, where a lost one ends the run."""
         with self._checking:
             if self.is_checking_enabled():
                 self._check_all()
@@ -117,13 +117,13 @@ class KeptEngines:
         return number
 
     def _run_health_checks(self) -> None:
-        """Called by Slime's thread, again and again."""
+        """Called repeatedly by Slime's thread."""
         with self._checking:
             if self.is_checking_enabled():
                 self._check_all()
 
     def _check_all(self) -> None:
-        """Asks all engines at once: each takes a second at least to answer."""
+        """Check all engines at the same time: each takes at least a second to answer."""
         import ray
 
         asked = [
@@ -151,7 +151,7 @@ class KeptEngines:
 
 
 def _set_deadlines(module: ModuleType) -> None:
-    """Slime's engine asks its server without a deadline, and whoever asks the engine waits with it."""
+    """Add deadlines to the requests from Slime's engine to its server; without them callers could wait for ever."""
     if not getattr(module, "xp_has_deadlines", False):
         module.requests = _WithDeadline(module.requests)  # type: ignore[attr-defined]
         module.xp_has_deadlines = True  # type: ignore[attr-defined]

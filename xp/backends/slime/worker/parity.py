@@ -72,7 +72,7 @@ def prepare() -> None:
 
 
 def in_ranks(case: ParityCase, episodes: Sequence[RecordedEpisode], model: Path, scratch: Path) -> Found:
-    """`updates` in processes of their own, since Megatron keeps its state in globals.
+    """Run `updates` in separate processes, because Megatron keeps its state in globals.
 
     Raises XpError where one fails.
     """
@@ -95,7 +95,7 @@ def in_ranks(case: ParityCase, episodes: Sequence[RecordedEpisode], model: Path,
 
 
 def _model(case: ParityCase, config: SlimeTrainConfig, model: Path, scratch: Path) -> Place:
-    """The model where a rank's configuration looks for it, in the case's precision."""
+    """Write the model, in the case's precision, to the directory that a rank's configuration names."""
     from safetensors.torch import load_file, save_file
 
     place = scratch / config.base_model
@@ -109,7 +109,7 @@ def _model(case: ParityCase, config: SlimeTrainConfig, model: Path, scratch: Pat
 def updates(
     case: ParityCase, config: SlimeTrainConfig, episodes: Sequence[RecordedEpisode], place: Place, rank: Rank
 ) -> Found:
-    """One rollout step of the case, as one of Slime's roles makes it; in a process that has called `prepare`."""
+    """Run one rollout step of the case in one of Slime's roles; the process must have called `prepare`."""
     from xp.backends.slime.worker.rehearsal.megatron import double_precision
 
     if case.precision == "float32":
@@ -142,7 +142,7 @@ def _updates(config: SlimeTrainConfig, episodes: Sequence[RecordedEpisode], plac
 
 
 def _in_order(data: Mapping[str, Any], name: str, config: SlimeTrainConfig) -> list[float]:
-    """Values of all ranks' episodes in the order of the batch: one an episode, with a critic one a trained token."""
+    """Values of all ranks' episodes in the order of the batch: one per episode, with a critic one per trained token."""
     import torch
 
     shares: list[Any] = [None] * torch.distributed.get_world_size()
@@ -172,7 +172,7 @@ def _rollout_data(
 
 
 def _sample(at: int, episode: RecordedEpisode, policy: ExactPolicy, args: Any, *, mask_truncated: bool) -> Any:
-    """As xp.backends.slime.worker.rollout hands over what was played."""
+    """A played episode in the form in which xp.backends.slime.worker.rollout returns it."""
     import torch
     from slime.utils.types import Sample
 
@@ -196,8 +196,8 @@ def _watch_metrics(found: Found, loss: str) -> None:
     """Collects what xp reports of each update.
 
     Args:
-        found: what is filled.
-        loss: metric that is the loss.
+        found: is filled.
+        loss: name of the loss's metric.
     """
     from xp.backends.slime.worker import training
 

@@ -16,7 +16,7 @@ from xp.worker.parity.found import Found, whole
 
 POLICY, CRITIC = "policy", "critic"
 HEADS = {"output_layer.weight": HEAD, "output_layer.bias": BIAS}
-"""Ends of Megatron's names of a critic's head -> the reference's names."""
+"""Suffixes of Megatron's parameter names of a critic's head -> the reference's names."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Rank:
     number: int
     of: int
     port: int
-    """At which they meet."""
+    """Port of the process group's rendezvous."""
     role: str
     """POLICY or CRITIC."""
 
@@ -41,7 +41,7 @@ class Place:
 
 
 def arguments(config: SlimeTrainConfig, place: Place, rank: Rank) -> Any:
-    """Slime's own of a rank's role, from its parser, with Megatron's local layers on the CPU."""
+    """Slime's arguments of a rank's role, from its own parser, with Megatron's local layers on the CPU."""
     from slime.utils.arguments import parse_args, parse_megatron_role_args
 
     from xp.atomic import write_atomically
@@ -130,7 +130,7 @@ def parameters(actor: Any) -> dict[str, Any]:
 
 
 def gather_gradients(actor: Any) -> None:
-    """Let each rank have the whole of the gradients, of which the distributed optimizer reduces a share on each."""
+    """Gather full gradients on each rank; the distributed optimizer reduces only a share on each."""
     import torch
 
     for chunk in actor.model:
@@ -142,7 +142,7 @@ def gather_gradients(actor: Any) -> None:
 
 
 def watch_step(actor: Any, found: Found) -> None:
-    """Lets `found` have the parameters after Megatron's whole step: shares of them are gathered after torch's."""
+    """Store the parameters in `found` after Megatron's whole step, which gathers their shares after torch's step."""
     step = actor.optimizer.step
 
     def watched_step() -> Any:

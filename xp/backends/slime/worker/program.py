@@ -1,4 +1,4 @@
-"""Runs a program of Slime's as it is, with Ray around it: the command line made absolute, xp's faults kept as such."""
+"""Runs a program of Slime's unchanged, with a Ray cluster, absolute paths on its command line, and xp's own errors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from xp.security import loopback, own_ray
 from xp.worker.best import EarlyStop
 
 OWN: Final = (XpError, EarlyStop)
-"""Ray wraps what an actor raises in a class of its own, made of both: only these are xp's own words."""
+"""Classes of xp's own errors. Ray wraps an actor's exception in a class derived from both, which is none of these."""
 
 
 def run_train(command: SlimeCommand, worker: WorkerConfig) -> None:
@@ -71,7 +71,7 @@ def run_file(program: Path, flags: Sequence[str]) -> None:
 
 
 def absolute_flags(command: SlimeCommand, root: Path) -> list[str]:
-    """The command line with paths and models as this machine has them: Ray's processes do not run where xp does."""
+    """The command line with absolute paths of this machine: Ray's processes have another working directory."""
     found = []
     for flag, *values in _groups(command.flags):
         if values and flag in command.model_flags:
@@ -95,7 +95,7 @@ def _groups(flags: Sequence[str]) -> Iterator[list[str]]:
 
 
 def write_worker(worker: WorkerConfig) -> Path:
-    """The file for --custom-config-path, which is YAML to Slime and JSON to everybody."""
+    """Write the file for --custom-config-path, as JSON, which Slime reads as YAML."""
     folder = Path(worker.root, worker.common.stage_dir, "slime", worker.phase.replace("/", "-"))
     write_atomically(folder / "worker.json", worker.to_json())
     write_atomically(folder / "arguments.yaml", json.dumps({WORKER_ATTRIBUTE: str(folder / "worker.json")}) + "\n")
@@ -104,11 +104,11 @@ def write_worker(worker: WorkerConfig) -> Path:
 
 @contextmanager
 def _ray(command: SlimeCommand) -> Iterator[None]:
-    """A Ray cluster of this stage's own, or the one that RAY_ADDRESS names (a submitted job has it).
+    """Context with a Ray cluster of this stage's own, or the one that RAY_ADDRESS names (set in a submitted job).
 
     The own cluster's processes inherit this process's environment, secrets included, and no record of Ray's holds it;
     it is closed to other users (xp.security.own_ray).
-    An existing cluster is told what is no secret, and the name of the file that holds the secrets.
+    An existing cluster gets only variables that are no secret, and the name of the file that holds the secrets.
     """
     if not os.environ.get("RAY_ADDRESS"):
         own_ray.close_to_others()
@@ -127,7 +127,7 @@ def _ray(command: SlimeCommand) -> Iterator[None]:
         ray.init(runtime_env={**hook, "env_vars": {**command.environment, **told}})
     else:
         own_ray.start(runtime_env=hook)
-    # Ray takes TERM for itself, and ignores what a handler raises while it waits, all but a KeyboardInterrupt.
+    # Ray handles TERM itself, and while it waits ignores every exception of a handler but KeyboardInterrupt.
     ending = _Ending()
     signal.signal(signal.SIGTERM, ending)
     try:
@@ -142,7 +142,7 @@ def _ray(command: SlimeCommand) -> Iterator[None]:
 
 
 class _Ending:
-    """Handler of TERM: an interrupt that knows where it came from."""
+    """Handler of TERM: raises KeyboardInterrupt and records that TERM was its cause."""
 
     def __init__(self) -> None:
         self.is_asked = False
@@ -159,7 +159,7 @@ def _own_fault(error: BaseException | None) -> XpError | None:
 
 
 def _engine_fault(error: BaseException) -> XpError | None:
-    """XpError(ENGINE) where an engine did not answer Slime: nothing else of Slime's asks by the package `requests`."""
+    """XpError(ENGINE) if an engine did not answer Slime: only its calls of engines use the package `requests`."""
     requests: Any = sys.modules.get("requests")
     if requests is None:
         return None

@@ -37,13 +37,13 @@ class SlimeTask:
 
 
 async def generate(args: Any, sample: Any, sampling_params: dict[str, Any], evaluation: bool = False) -> Any:
-    """Slime's custom generate function: play one episode. Nothing in it blocks the event loop.
+    """Slime's custom generate function: plays one episode, without blocking the event loop.
 
     Args:
         args: Slime's, with the path of a WorkerConfig.
         sample: a fresh slime.utils.types.Sample of xp's task view, or one that was aborted before.
-        sampling_params: SGLang's; how many tokens a turn may have is decided here.
-        evaluation: whether Slime plays its held-out data.
+        sampling_params: SGLang's; the token limit of a turn is set here.
+        evaluation: whether the episode is of Slime's held-out data.
     """
     own = worker(args)
     _forget(sample)
@@ -90,7 +90,7 @@ async def _play(own: Worker, args: Any, sample: Any, sampling: Mapping[str, Any]
 async def _converse(
     own: Worker, args: Any, sample: Any, sampling: Mapping[str, Any], episode: Episode, chat: ChatTokens
 ) -> bool:
-    """Turn after turn until the episode or the room for it is over; False: Slime has aborted it."""
+    """Play turns until the episode ends or its tokens are used up; returns False if Slime aborted it."""
     limits = own.config.common.limits
     opening = _threaded(own, episode.start)
     try:
@@ -127,7 +127,7 @@ def _append(args: Any, sample: Any, written: EngineTurn) -> None:
 
 
 def close_sample(sample: Any, outcome: EpisodeResult, end_id: int, *, mask_truncated: bool) -> None:
-    """Give a sample its status, its reward, and what takes it out of training."""
+    """Set a sample's status, its reward, and the mark that excludes it from training."""
     is_void, is_cut = outcome.status is EpisodeStatus.VOID, outcome.status is EpisodeStatus.TRUNCATED
     if is_void:
         sample.status = sample.Status.FAILED
@@ -148,7 +148,7 @@ def _recorded(own: Worker, ended: PlayedEpisode, evaluation: bool) -> Trajectory
 
 
 def _forget(sample: Any) -> None:
-    """Removes the data of an aborted try. Its session is gone, so the episode begins again."""
+    """Remove the data of an aborted attempt. Its session is closed, so the episode begins again."""
     if sample.response_length or sample.tokens:
         fresh = type(sample)()
         for name in ("tokens", "response", "response_length", "loss_mask", "rollout_log_probs", "weight_versions"):

@@ -28,7 +28,7 @@ PLAYED = "xp_played"
 
 
 class Worker:
-    """One a process; made at the first use.
+    """State of one process; created at the first use.
 
     Args:
         config: of the stage.
@@ -41,7 +41,7 @@ class Worker:
         self.pool = ThreadPoolExecutor(mix.max_sessions(), thread_name_prefix="xp-episode")
         """Pool for an Episode's blocking calls, so that the event loop never waits for an environment."""
         self.slots = asyncio.Semaphore(mix.max_sessions())
-        """Episodes in flight; each holds a session."""
+        """Limit of episodes in flight; each holds a session."""
         self.num_steps_played = 0
         self._chat: ChatTokens | None = None
         self._prompts: dict[str, list[int]] = {}
@@ -75,13 +75,13 @@ class Worker:
         return list(self._prompts[task_id])
 
     def take(self, played: Played, record: Trajectory) -> None:
-        """An episode is over."""
+        """Record a finished episode."""
         self._recorder.write(record)
         with self._lock:
             self._played.append(played)
 
     def check_so_far(self) -> None:
-        """Raise XpError(UNHEALTHY) where more episodes of this step are void already than may be of a whole step."""
+        """Raise XpError(UNHEALTHY) if this step already has more void episodes than a whole step may have."""
         limit = self.config.common.max_void_fraction
         with self._lock:
             played = list(self._played)
@@ -95,12 +95,12 @@ class Worker:
             return sum(one.is_lost for one in self._played)
 
     def check_engines(self) -> None:
-        """Raise XpError(ENGINE) where more episodes of this step found no engine than may be void of a whole step."""
+        """Raise XpError(ENGINE) if more episodes of this step found no engine than a whole step may have void."""
         num_episodes = self.config.prompts_per_step * self.config.group_size
         check_lost(self.num_lost(), num_episodes, self.config.common.max_void_fraction)
 
     def end_step(self, *, is_last: bool) -> None:
-        """A rollout step was played; after the last one the upload is finished."""
+        """End a rollout step; after the last one, finish the upload."""
         with self._lock:
             self._played = []
         self._prompts.clear()
@@ -122,7 +122,7 @@ def worker(args: Any) -> Worker:
 
 
 def write_played(metadata: dict[str, Any], played: Played) -> None:
-    """Keep how an episode ended with its sample, as plain values."""
+    """Store how an episode ended in its sample's metadata, as plain values."""
     metadata[PLAYED] = asdict(played)
 
 

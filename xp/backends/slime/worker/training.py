@@ -1,4 +1,4 @@
-"""The part of xp in Slime's training processes: captures metrics, and gives the policy's advantages to the critic."""
+"""The part of xp in Slime's training processes: captures metrics, and sets the critic's advantage function."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WATCHED = ("loss", "grad_norm", "value_loss", "critic_grad_norm")
 
 
 def enter(args: Any) -> None:
-    """Slime's custom Megatron init function, in each training process before its model is made.
+    """Slime's custom Megatron init function; runs in each training process before its model is built.
 
     What it logs reaches metrics.jsonl too, at once: Slime's event files would come up to two minutes late, and without
     the last steps, as their writer is never closed. Slime takes the advantage function from its critic
@@ -56,7 +56,7 @@ class Watched(StepLog):
             self.update(int(metrics[step_key]), metrics)
 
     def update(self, number: int, metrics: Mapping[str, Any]) -> None:
-        """An optimizer update was made, or left out by Slime since its gradient is not finite.
+        """Record an optimizer update, or one that Slime skipped because its gradient is not finite.
 
         The last one of a step completes its line, the first one is held against `training.max_logprob_gap`. Raises
         XpError(DIVERGED) where the run is to stop.

@@ -35,7 +35,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 def updates(case: ParityCase, episodes: Sequence[RecordedEpisode], model: Path, scratch: Path) -> Found:
-    """One rollout step of the case, as the trainer makes it; raises XpError where one of several processes fails."""
+    """Run one rollout step of the case through the trainer; raises XpError if one of several processes fails."""
     if case.num_ranks == 1:
         return _updates(case, episodes, model, scratch)
     import torch
@@ -110,7 +110,7 @@ def _trainer(case: ParityCase, episodes: Sequence[RecordedEpisode], model: Path,
 
 
 class Recorded:
-    """TRL's `rollout_func` that plays nothing.
+    """A `rollout_func` for TRL that returns recorded episodes.
 
     Args:
         case: says which episodes are left out.
@@ -121,7 +121,7 @@ class Recorded:
         self._case, self._episodes = case, episodes
 
     def __call__(self, prompts: list[list[dict[str, Any]]], trainer: Any) -> dict[str, list[Any]]:
-        """As xp.backends.trl.worker.rollout.Rollouts hands over what was played."""
+        """Recorded episodes in the form in which xp.backends.trl.worker.rollout.Rollouts returns played ones."""
         groups: dict[str, list[RecordedEpisode]] = defaultdict(list)
         for episode in self._episodes:
             groups[str(episode.group)].append(episode)
@@ -140,7 +140,7 @@ class Recorded:
 
 
 def _said(model: Any, episode: RecordedEpisode, temperature: float) -> list[float]:
-    """The engine's log-probabilities, which the batch has relative to the policy's."""
+    """The engine's log-probabilities, which the recorded batch has relative to the policy's."""
     import torch
 
     with torch.no_grad():

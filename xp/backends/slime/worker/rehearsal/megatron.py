@@ -115,7 +115,7 @@ def name_norms() -> None:
 
 
 def name_head() -> None:
-    """Let Slime's loader of Hugging Face directories know the bias of a critic's head, which it begins with as zero.
+    """Register the bias of a critic's head, initially zero, with Slime's loader of Hugging Face directories.
 
     In the place of the converted checkpoint that a critic starts from, whose head Slime draws anew just so.
     """
