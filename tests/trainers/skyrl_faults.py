@@ -49,7 +49,7 @@ def tools_are_steps() -> None:
 def diluted_critic() -> None:
     from xp.backends.skyrl.worker import trainer
 
-    trainer.critic_weights = lambda trained, _: trained / trained.sum(-1, keepdim=True).clamp(min=1.0)
+    trainer.critic_weights = lambda trained, *_: trained / trained.sum(-1, keepdim=True).clamp(min=1.0)
 
 
 def not_whitened() -> None:

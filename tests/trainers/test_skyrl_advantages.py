@@ -185,10 +185,10 @@ class Dispatched:
         return []
 
 
-def critics_batches(path: Path, episodes: Sequence[Played], values: np.ndarray) -> list[Any]:
+def critics_batches(path: Path, episodes: Sequence[Played], values: np.ndarray, *overrides: str) -> list[Any]:
     import torch
 
-    made = made_trainer(path, "algorithm=ppo", "training.updates_per_step=2")
+    made = made_trainer(path, "algorithm=ppo", "training.updates_per_step=2", *overrides)
     made.dispatch = Dispatched()
     data = batch(made, episodes)
     data["values"] = torch.tensor(values, dtype=torch.float32)
@@ -200,9 +200,10 @@ def critics_batches(path: Path, episodes: Sequence[Played], values: np.ndarray) 
 
 
 @pytest.mark.parametrize("micro", [1, 2, 4])
-def test_the_critics_loss_is_the_clipped_one_over_the_episodes_that_teach_it(tmp_path: Path, micro: int) -> None:
-    """PPO's 0.5 x max of the clipped and the plain square, per update a mean over valid episodes of token means, the
-    same however an update is cut into micro-batches, which SkyRL averages."""
+@pytest.mark.parametrize("aggregation", ["token_mean", "sequence_mean", "constant"])
+def test_the_critics_loss_is_the_clipped_one_over_what_teaches_it(tmp_path: Path, micro: int, aggregation: str) -> None:
+    """PPO's 0.5 x max of the clipped and the plain square, per update aggregated as the policy's loss, the same however
+    an update is cut into micro-batches, which SkyRL averages."""
     import torch
 
     from xp.backends.skyrl.worker.advantages import critic_loss
@@ -211,15 +212,21 @@ def test_the_critics_loss_is_the_clipped_one_over_the_episodes_that_teach_it(tmp
     shape = (len(WITH_TOOLS), LONGEST)
     old, new = draw.normal(0.3, 0.5, shape), draw.normal(0.3, 0.5, shape)
     returns, mask = papers_gae(WITH_TOOLS, old, 1.0, 0.95)[1], trained_mask(WITH_TOOLS)
-    updates = critics_batches(tmp_path, WITH_TOOLS, old)
-    settings = made_trainer(tmp_path, "algorithm=ppo").cfg.trainer.algorithm
+    override = f"algorithm.loss_aggregation={aggregation}"
+    updates = critics_batches(tmp_path, WITH_TOOLS, old, override)
+    settings = made_trainer(tmp_path, "algorithm=ppo", override).cfg.trainer.algorithm
     assert len(updates) == 2
     for rows, data in zip((slice(0, 4), slice(4, 8)), updates, strict=True):
         clipped = old[rows] + np.clip(new[rows] - old[rows], -0.2, 0.2)
         square = np.maximum((clipped - returns[rows]) ** 2, (new[rows] - returns[rows]) ** 2)
-        means = [
-            (square[row] * mask[rows][row]).sum() / mask[rows][row].sum() for row in range(4) if mask[rows][row].any()
-        ]
+        taught = [row for row in range(4) if mask[rows][row].any()]
+        sums = np.array([(square[row] * mask[rows][row]).sum() for row in taught])
+        tokens = np.array([mask[rows][row].sum() for row in taught])
+        wanted = {
+            "token_mean": sums.sum() / tokens.sum(),
+            "sequence_mean": (sums / tokens).mean(),
+            "constant": sums.mean() / (settings.max_seq_len or 1),
+        }[aggregation]
         values = torch.tensor(new[rows])
         losses = [
             critic_loss(
@@ -227,7 +234,7 @@ def test_the_critics_loss_is_the_clipped_one_over_the_episodes_that_teach_it(tmp
             )[0]
             for cut in (slice(begin, begin + micro) for begin in range(0, 4, micro))
         ]
-        assert float(sum(losses)) / len(losses) == pytest.approx(0.5 * np.mean(means), rel=1e-5)
+        assert float(sum(losses)) / len(losses) == pytest.approx(0.5 * wanted, rel=1e-5)
 
 
 def test_the_policys_mean_over_episodes_is_without_void_ones(tmp_path: Path) -> None:

@@ -56,7 +56,6 @@ FAR = "its k3 penalty is cut at 10, which this policy passes: the learning rate 
 BONUS = "the bonus is a mean over episodes of their token means; the papers' and the others' is over tokens"
 NORMS = "weight decay leaves biases and norms out"
 CORRECTED = "backend.engine.name=vllm"
-TOKEN_MEAN = "the critic's loss is a mean over episodes of their token means"
 SEQUENCE_MEAN = "algorithm.loss_aggregation=sequence_mean"
 NARROW_CRITIC = (
     "algorithm.critic={discount: 0.97, gae_lambda: 0.9, value_clip: 0.005}",
@@ -138,7 +137,7 @@ OPTIONS = (
     ),
     Option("max_grad_norm=0.1", ("training.max_grad_norm=0.1",)),
     Option("weight_decay=0.1", ("training.weight_decay=0.1",), why={"trl": NORMS, "slime": NORMS}),
-    _ppo("algorithm=ppo", why={"skyrl": TOKEN_MEAN}),
+    _ppo("algorithm=ppo"),
     _ppo("ppo, sequence_mean", SEQUENCE_MEAN),
     _ppo("ppo, sequence_mean, a narrow value clip", SEQUENCE_MEAN, *NARROW_CRITIC),
     _ranks("two ranks"),

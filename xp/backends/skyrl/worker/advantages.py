@@ -90,21 +90,27 @@ def _whitened(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     return torch.where(mask, (values - chosen.mean()) * torch.rsqrt(chosen.var() + EPSILON), 0.0)
 
 
-def critic_weights(trained: torch.Tensor, updates: Sequence[tuple[int, int]]) -> torch.Tensor:
+def critic_weights(trained: torch.Tensor, updates: Sequence[tuple[int, int]], settings: Any) -> torch.Tensor:
     """Weights of the tokens in the critic's loss.
 
-    The mean over an update's rows of their weighted sums equals the mean over its episodes (with trained tokens) of the
-    token means.
+    The mean over an update's rows of their weighted sums equals the aggregation of the policy's loss over the update's
+    tokens, or over its episodes with trained tokens.
 
     Args:
         trained: (episodes, tokens), 1 for the policy's tokens.
         updates: first row, and row after the last one, of each optimizer update.
+        settings: SkyRL's AlgorithmConfig.
     """
-    tokens = trained.sum(-1, keepdim=True)
-    weights = trained / tokens.clamp(min=1.0)
+    tokens, reduction = trained.sum(-1, keepdim=True), settings.loss_reduction
+    weights = trained / tokens.clamp(min=1.0) if reduction == "sequence_mean" else trained.clone()
     for begin, end in updates:
-        num_taught = int((tokens[begin:end] > 0).sum())
-        weights[begin:end] *= (end - begin) / max(1, num_taught)
+        num_tokens, num_taught = float(tokens[begin:end].sum()), int((tokens[begin:end] > 0).sum())
+        divisor = {
+            "token_mean": num_tokens,
+            "sequence_mean": num_taught,
+            "seq_mean_token_sum_norm": num_taught * (settings.max_seq_len or 1),
+        }[reduction]
+        weights[begin:end] *= (end - begin) / max(1.0, divisor)
     return weights
 
 

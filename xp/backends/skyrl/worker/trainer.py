@@ -166,11 +166,11 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         return data
 
     def _execute_training_step(self, model: str, data: Any) -> dict[str, float]:
-        """Weigh the critic's tokens, so that its loss is a mean over the episodes that are trained on."""
+        """Weigh the critic's tokens, so that its loss is aggregated as the policy's."""
         if model == "critic":
             updates = data.metadata["critic_mini_batch_boundaries"]
             data = data.select(CRITIC_FIELDS)
-            data["loss_mask"] = critic_weights(data["loss_mask"], updates)
+            data["loss_mask"] = critic_weights(data["loss_mask"], updates, self.cfg.trainer.algorithm)
         found: dict[str, float] = super()._execute_training_step(model, data)
         self.tracker.updated(model, found, self.global_step)
         return found

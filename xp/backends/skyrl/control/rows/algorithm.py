@@ -68,7 +68,7 @@ ALGORITHM = (
     Row("algorithm.critic", carried_by="trainer.critic.model.path=null"),
     _of_critic("discount", "gamma", "It counts tokens that the policy wrote; a tool's take no time."),
     _of_critic("gae_lambda", "lambd"),
-    _of_critic("value_clip", "value_clip", "The critic's loss is a mean over episodes of their token means."),
+    _of_critic("value_clip", "value_clip"),
     Row(
         "algorithm.advantage_scale",
         lambda s: {f"{PLACE}.grpo_norm_by_std": s.algorithm.advantage_scale is AdvantageScale.GROUP_STD},
