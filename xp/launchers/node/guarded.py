@@ -17,7 +17,7 @@ from ray._private import services
 from ray.scripts.scripts import cli
 
 def patient(*words, ask=services.get_node, **named):
-    end = time.monotonic() + 300
+    end = time.monotonic() + 120
     while True:
         try:
             return ask(*words, **named)
@@ -31,7 +31,7 @@ cli(standalone_mode=False)
 signal.pause()
 """
 """`ray ...` for `python -c`. Not `--block`, which ends everything when one process of Ray's ends, also Ray Client's
-server, which a busy machine fails. Ray asks for its own node for 30 s, a constant in its code: here for 5 minutes."""
+server, which a busy machine fails. Ray asks for its own node for 30 s, a constant in its code: here for two minutes."""
 RAY_PATIENCE: Final = {
     "RAY_NUM_REDIS_GET_RETRIES": "150",
     "RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT": "300",
