@@ -13,9 +13,9 @@ from typing import Final, TypeVar
 
 T = TypeVar("T")
 
-START_TIMEOUT_S: Final = 300.0
+START_TIMEOUT_S: Final = 180.0
 """Seconds until a node of Ray must have registered. Ray 2.56 gives it 30 (a constant in `node.py`), which every start
-exceeds on a machine with ten other processes on each core."""
+exceeds on a machine with ten other processes on each core; one whose raylet aborts is told only after this time."""
 
 
 @contextmanager
