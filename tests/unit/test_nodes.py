@@ -92,6 +92,28 @@ def test_a_cluster_that_comes_up_slowly_is_waited_for_by_xp_and_not_by_rays_thir
     assert run.stdout.split("\n")[-2:] == ["True True []", ""], run.stdout + run.stderr
 
 
+NICE = """
+import os
+from xp.security import own_ray
+own_ray.close_to_others()
+import ray
+own_ray.start(num_cpus=1, log_to_driver=False)
+print(ray.get(ray.remote(lambda: os.nice(0)).remote()) - os.nice(0))
+"""
+
+
+@pytest.mark.parametrize(("given", "found"), [({}, 0), ({"RAY_worker_niceness": "3"}, 3)])
+def test_the_workers_of_a_jobs_own_cluster_are_as_nice_as_the_job(
+    tmp_path: Path, given: dict[str, str], found: int
+) -> None:
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    environ.pop("RAY_worker_niceness", None)
+    run = subprocess.run(
+        [sys.executable, "-c", NICE], env=environ | given, cwd=tmp_path, capture_output=True, text=True
+    )
+    assert run.stdout.split("\n")[-2:] == [str(found), ""], run.stdout + run.stderr
+
+
 def test_a_cluster_that_does_not_come_up_ends_with_rays_own_error() -> None:
     calls: list[int] = []
 

@@ -23,6 +23,8 @@ from xp.security.loopback import HOST, ONE_MACHINE
 from xp.security.start_ray import patient
 
 MODE, TOKEN_PATH, TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_TOKEN"
+NICENESS = "RAY_worker_niceness"
+"""Variable with the niceness of a raylet's workers."""
 DIRECTORY = "XP_OWN_RAY"
 """Variable with the directory of this process's own cluster."""
 PRETENDED_GPUS = "XP_PRETENDED_GPUS"
@@ -85,6 +87,8 @@ def variables(environ: Mapping[str, str], directory: Path) -> dict[str, str]:
         ONE_MACHINE: "1",
         # Without it Ray replaces 127.0.0.1 by an address that other machines can reach.
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+        # Ray's own is 15: on a machine that does anything else too, the job's workers would hardly run.
+        NICENESS: environ.get(NICENESS, "0"),
     }
 
 
