@@ -42,7 +42,7 @@ class Timed:
     training_s: list[float] = field(default_factory=list)
     turns: list[float] = field(default_factory=list)
     tokens: list[float] = field(default_factory=list)
-    """Of the policy, per episode."""
+    """Tokens of the policy per episode."""
 
 
 class Bench:

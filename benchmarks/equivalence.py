@@ -31,7 +31,7 @@ from xp.evaluation.statistics import bootstrap, interval
 MARGIN: Final = 0.03
 """Largest difference of mean rewards that counts as none."""
 LEVEL: Final = 0.05
-"""Of each one-sided test; together they show equivalence where the 90 % interval lies within the margin."""
+"""Level of each one-sided test; together they show equivalence where the 90 % interval lies within the margin."""
 FIGURES: Final = {"area under the training curve": "area", "held-out reward after training": "after"}
 
 

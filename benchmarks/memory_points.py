@@ -19,7 +19,7 @@ HIDDEN = 16
 """Width of the network: small, so that the head is all that counts."""
 VOCABULARIES = (65_536, 131_072)
 TOKENS = (128, 256)
-"""Of a micro-batch of `ROWS` episodes, prompts included."""
+"""Tokens of a micro-batch of `ROWS` episodes, prompts included."""
 ROWS = 2
 PROMPT = 8
 ENTROPY_CHUNK = 4

@@ -44,7 +44,7 @@ class Ended:
     code: int
     log: str
     lines: list[dict[str, Any]]
-    """Of metrics.jsonl, in order."""
+    """Lines of metrics.jsonl, in order."""
     root: Path
 
     def samples(self, rollout_id: int) -> list[Any]:

@@ -30,7 +30,7 @@ class Way:
     image: Path
     made_by: str
     variables: Mapping[str, str] = field(default_factory=dict)
-    """Of the submitting shell."""
+    """Variables of the submitting shell."""
 
 
 WAYS = {
@@ -146,7 +146,7 @@ def test_the_programs_of_both_nodes_are_told_of_a_time_limit_and_run_again(way: 
     launcher = SlurmLauncher(spec, outputs)
     launch = launcher.submit(contained(way, SAVE, nodes=2), LauncherSuite.make_context(tmp_path))
     eventually(lambda: all((outputs / f"up_{node}_0").exists() for node in (0, 1)), PATIENCE_S)
-    # As a minute before the limit.
+    # The signal that Slurm sends a minute before the limit.
     subprocess.run(["scancel", "--batch", "--signal=USR1", launch.native_id], check=True)
     assert launcher.wait(launch, lambda _: None) == 0
     assert (outputs / launch.log).read_text().count("goes on") == 2

@@ -106,7 +106,7 @@ def test_29_the_catalogs_secrets_name_their_domains() -> None:
 @pytest.mark.scorecard(29)
 @pytest.mark.parametrize("path", ["/create_session", "/create", "/messages", "/call"])
 def test_29_no_redirect_is_followed(world: World, path: str) -> None:
-    """Of two servers, the first redirects everything to the second, which must receive nothing."""
+    """Two servers: the first redirects everything to the second, which must receive nothing."""
     with faults.FaultProxy(world.proxy.upstream) as other:
         world.proxy.inject(path, faults.status(308, {"Location": f"{other.url}{path}"}), times=99)
         provider = OpenRewardProvider(world.config(), {**os.environ, **KEY})

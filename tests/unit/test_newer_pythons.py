@@ -1,4 +1,4 @@
-"""What a newer Python than the tests' own would refuse in the sources, where that can be read off them."""
+"""Source code that newer versions of Python than the tests' own would refuse."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def ended(process: subprocess.Popen) -> int | None:
 
 
 def commit() -> None:
-    """What was written so far outlives the container from now on, and `runs logs` sees it."""
+    """Commit the volume: files written so far outlive the container, and `runs logs` shows them."""
     if not modal.is_local():
         outputs.commit()
 '''

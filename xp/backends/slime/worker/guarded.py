@@ -13,6 +13,7 @@ from functools import wraps
 from types import ModuleType
 from typing import Any, Final
 
+from xp.backends.slime.worker.engine_requests import EngineRequests
 from xp.security import loopback, own_ray
 from xp.security.after_import import after_import
 from xp.security.with_key import OPEN, WantsKey
@@ -95,7 +96,7 @@ def _guard_engine(module: ModuleType) -> None:
     if getattr(module._wait_server_healthy, "xp_says_key", False):
         return
     wait = module._wait_server_healthy
-    module.requests = _SaysKey(module.requests)  # type: ignore[attr-defined]
+    module.requests = EngineRequests(module.requests, _with_key)  # type: ignore[attr-defined]
 
     @wraps(wait)
     def wait_server_healthy(base_url: str, api_key: str | None, is_process_alive: Callable[[], bool]) -> None:
@@ -110,27 +111,8 @@ def _guard_server(module: ModuleType) -> None:
     module.launch_server = launch_server  # type: ignore[attr-defined]
 
 
-class _SaysKey:
-    """The package `requests`, as Slime's engine uses it."""
-
-    def __init__(self, requests: Any) -> None:
-        self._requests = requests
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._requests, name)
-
-    def get(self, url: str, **more: Any) -> Any:
-        return self._requests.get(url, **_with_key(more))
-
-    def post(self, url: str, **more: Any) -> Any:
-        return self._requests.post(url, **_with_key(more))
-
-    def delete(self, url: str, **more: Any) -> Any:
-        return self._requests.delete(url, **_with_key(more))
-
-
-def _with_key(more: Mapping[str, Any]) -> dict[str, Any]:
-    return {**more, "headers": {**(more.get("headers") or {}), **said()}}
+def _with_key(_method: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    return {**arguments, "headers": {**(arguments.get("headers") or {}), **said()}}
 
 
 if __name__ == "__mp_main__" and loopback.ONE_MACHINE in os.environ:

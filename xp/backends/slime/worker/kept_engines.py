@@ -11,10 +11,11 @@ from __future__ import annotations
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any, Final
 
+from xp.backends.slime.worker.engine_requests import EngineRequests
 from xp.errors import ExitCode, XpError
 from xp.security.after_import import after_import
 
@@ -153,24 +154,9 @@ class KeptEngines:
 def _set_deadlines(module: ModuleType) -> None:
     """Add deadlines to the requests from Slime's engine to its server; without them callers could wait for ever."""
     if not getattr(module, "xp_has_deadlines", False):
-        module.requests = _WithDeadline(module.requests)  # type: ignore[attr-defined]
+        module.requests = EngineRequests(module.requests, _with_deadline)  # type: ignore[attr-defined]
         module.xp_has_deadlines = True  # type: ignore[attr-defined]
 
 
-class _WithDeadline:
-    """The package `requests`, as Slime's engine uses it."""
-
-    def __init__(self, requests: Any) -> None:
-        self._requests = requests
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._requests, name)
-
-    def get(self, url: str, **more: Any) -> Any:
-        return self._requests.get(url, **{"timeout": ANSWER_S, **more})
-
-    def post(self, url: str, **more: Any) -> Any:
-        return self._requests.post(url, **{"timeout": TRANSFER_S, **more})
-
-    def delete(self, url: str, **more: Any) -> Any:
-        return self._requests.delete(url, **{"timeout": ANSWER_S, **more})
+def _with_deadline(method: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    return {"timeout": TRANSFER_S if method == "post" else ANSWER_S, **arguments}

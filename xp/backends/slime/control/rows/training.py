@@ -178,7 +178,7 @@ RATES = (
         lambda s: {
             "--use-kl-loss": s.training.kl_coef > 0,
             "--kl-loss-coef": s.training.kl_coef,
-            # As a part of the reward it has no effect with grpo.
+            # The penalty as a part of the reward has no effect with grpo.
             "--kl-coef": 0.0,
         },
     ),
