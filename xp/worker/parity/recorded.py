@@ -70,6 +70,7 @@ class UpdateRule:
     ratio_level: str
     clip_low: float
     clip_high: float
+    dual_clip: float | None
     loss_aggregation: str
     kl_estimator: str
     kl_coef: float

@@ -43,7 +43,8 @@ def advantages(rule: UpdateRule, episodes: Sequence[RecordedEpisode]) -> list[fl
 def objective(
     rule: UpdateRule, now: torch.Tensor, old: torch.Tensor, advantage: torch.Tensor, mask: torch.Tensor
 ) -> torch.Tensor:
-    """A token's gain. PPO's clip (1707.06347), GSPO's ratio (2507.18071, eq. 7), CISPO's weight (2506.13585, eq. 4)."""
+    """A token's gain. PPO's clip (1707.06347), its dual clip (1912.09729, eq. 5), GSPO's ratio (2507.18071, eq. 7),
+    CISPO's weight (2506.13585, eq. 4)."""
     gap = now - old
     if rule.ratio_level == "sequence":
         gap = ((gap * mask).sum() / mask.sum().clamp(min=1)).expand_as(gap)
@@ -51,7 +52,10 @@ def objective(
     bounded = ratio.clamp(1 - rule.clip_low, 1 + rule.clip_high)
     if rule.policy_loss == "cispo":
         return bounded.detach() * advantage * now
-    return torch.minimum(ratio * advantage, bounded * advantage)
+    gain = torch.minimum(ratio * advantage, bounded * advantage)
+    if rule.dual_clip is None:
+        return gain
+    return torch.where(advantage < 0, torch.maximum(gain, rule.dual_clip * advantage), gain)
 
 
 def correction(rule: UpdateRule, old: torch.Tensor, engine: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
