@@ -86,7 +86,9 @@ OPTIONS = (
     Option("loss_aggregation=sequence_mean", ("algorithm.loss_aggregation=sequence_mean",)),
     Option("loss_aggregation=constant", ("algorithm.loss_aggregation=constant",)),
     Option("a narrow clip", ("algorithm.clip_low=0.02", "algorithm.clip_high=0.04")),
-    Option("a narrow dual clip", ("algorithm.clip_low=0.001", "algorithm.clip_high=0.001", "algorithm.dual_clip=1.002")),
+    Option(
+        "a narrow dual clip", ("algorithm.clip_low=0.001", "algorithm.clip_high=0.001", "algorithm.dual_clip=1.002")
+    ),
     Option("gspo, a wide clip", ("algorithm=gspo", "algorithm.clip_low=0.02", "algorithm.clip_high=0.04")),
     Option("kl_coef=0", ("training.kl_coef=0",)),
     *(Option(f"kl_estimator={name}", (f"algorithm.kl_estimator={name}",)) for name in ("k1", "k2")),
