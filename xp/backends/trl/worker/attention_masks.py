@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -38,3 +40,31 @@ def _as_taken(config: Any, is_seen: torch.Tensor) -> torch.Tensor:
         return mask
     lowest = torch.finfo(torch.float32).min
     return torch.zeros(mask.shape).masked_fill(~mask, lowest)
+
+
+@contextmanager
+def without_padding_mask(model: Any, config: Any, attention_mask: torch.Tensor) -> Iterator[None]:
+    """Context manager: forward passes of `model` get no attention mask if no row has padding before its tokens.
+
+    With causal attention no token attends to what follows it, so the outputs of the tokens are the same, and torch's
+    attention computes half of the scores. FlashAttention removes the padding by the mask and keeps it, as do models
+    with a router, whose loss is a mean over tokens.
+
+    Args:
+        model: the policy or its reference, wrapped or not.
+        config: configuration of the model.
+        attention_mask: 0 for padding, else 1, [rows, tokens].
+    """
+    is_needed = config._attn_implementation != "sdpa" or getattr(config, "output_router_logits", False)
+    if is_needed or not bool(attention_mask[:, 0].all()):
+        yield
+        return
+    hook = model.register_forward_pre_hook(_without, with_kwargs=True)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def _without(_: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    return args, {**kwargs, "attention_mask": None}

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from trl import GRPOTrainer
 
+from xp.backends.trl.worker.attention_masks import without_padding_mask
 from xp.backends.trl.worker.means import Counts, own_means, rescaled, update_counts
 from xp.backends.trl.worker.steps import TRLStepLog
 from xp.worker.learning_rate import SCHEDULES, make_scheduler
@@ -71,8 +72,12 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
         advantages = rescaled(found["advantages"], self._xp_rewards, own, size, str(self.scale_rewards))
         return {**found, "advantages": advantages}
 
-    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
-        found = super()._get_per_token_logps_and_entropies(*args, **kwargs)
+    def _get_per_token_logps_and_entropies(
+        self, model: Any, input_ids: Any, attention_mask: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        config = self.accelerator.unwrap_model(model).config
+        with without_padding_mask(model, config, attention_mask):
+            found = super()._get_per_token_logps_and_entropies(model, input_ids, attention_mask, *args, **kwargs)
         self._xp_logps = found[0].detach()
         return found
 
