@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -24,6 +25,8 @@ from xp.backends.trl.worker.writing import turn_seed
 
 ROOM = 256
 """Initial number of tokens of a slot beyond the longest prompt."""
+SMALL = 256
+"""Largest hidden size for which one thread decodes faster than several (docs/results.md)."""
 
 
 @dataclass
@@ -112,6 +115,10 @@ class TransformersEngine:
     def step(self, is_live: bool) -> None:
         """Generates a token for every current turn, including turns that begin."""
         del is_live
+        with _threads(self._model.config.get_text_config().hidden_size):
+            self._step()
+
+    def _step(self) -> None:
         parts = [self._decoded(), self._replied(), self._begun()]
         logits = torch.cat([part for part in parts if part is not None])
         tokens, logprobs = draw(logits, self._sampling, [one.random for one in self._writing])
@@ -228,6 +235,17 @@ class TransformersEngine:
         self._cache.lengths[rows] += 1 if lengths is None else lengths
         logits: torch.Tensor = self._model.lm_head(hidden if taken is None else hidden[taken])
         return logits.float()
+
+
+@contextmanager
+def _threads(hidden_size: int) -> Iterator[None]:
+    """Context manager: one thread for a small model, whose operations take less time than waking another one."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1 if hidden_size <= SMALL else before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _grouped(numbers: Sequence[int], prompts: Sequence[tuple[int, ...]]) -> list[tuple[tuple[int, ...], list[int]]]:
