@@ -14,10 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from xp.launchers.node.guarded import RAY_PATIENCE, START_RAY, agent_ports, behind_guard
+from xp.launchers.node.guarded import RAY_STARTS, START_RAY, agent_ports, behind_guard
 
-# Ray's workers are nice to 15 otherwise: beside other work on this machine they get next to nothing of it.
-os.environ.setdefault("RAY_worker_niceness", "0")
 STATE = Path(os.environ.get("XP_NODES", "/var/lib/xp-slurm-nodes"))
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
 SMALL = ("hardware.num_nodes=2", "hardware.num_cpus=2", "hardware.memory_gb=4")
@@ -79,7 +77,7 @@ def ray_nodes(directory: Path, python: Sequence[str], *start: str) -> Iterator[R
         ]
         for at, address in enumerate(ADDRESSES)
     ]
-    environ = {**os.environ, **RAY_PATIENCE, **variables, "PATH": path}
+    environ = {**os.environ, **RAY_STARTS, **variables, "PATH": path}
 
     def begin(number: int) -> subprocess.Popen[bytes]:
         with (directory / f"ray_{number}.log").open("ab") as log:

@@ -31,9 +31,10 @@ def where():
     time.sleep(1)
     assert "KEY" not in os.environ
     assert json.load(open(os.environ["KEY_FILE"]))["KEY"] == "XPCANARY" + " of a cluster"
-    return ray.util.get_node_ip_address()
+    return ray.util.get_node_ip_address(), os.nice(0)
 print("nodes", sorted(node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]))
-print("tasks", sorted({*ray.get([where.remote() for _ in range(4)])}))
+found = ray.get([where.remote() for _ in range(4)])
+print("tasks", sorted({address for address, _ in found}), "niceness", {nice - os.nice(0) for _, nice in found})
 print(os.environ["KEY"])
 """
 STRANGER = """
@@ -94,7 +95,7 @@ def test_a_program_has_a_ray_of_all_its_nodes_and_nothing_of_it_stays(tmp_path: 
     assert record.status == "succeeded"
     (log,) = (tmp_path / "outputs").glob("runs/*/attempt_1/train/log.txt")
     assert "nodes ['10.77.0.1', '10.77.0.2']" in log.read_text()
-    assert "tasks ['10.77.0.1', '10.77.0.2']" in log.read_text()
+    assert "tasks ['10.77.0.1', '10.77.0.2'] niceness {0}" in log.read_text()
     written = [path.read_bytes() for path in (tmp_path / "outputs").rglob("*") if path.is_file()]
     assert not any(b"XPCANARY of a cluster" in text for text in written)
     eventually(lambda: not of_job(home), PATIENCE_S)
