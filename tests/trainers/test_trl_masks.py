@@ -61,7 +61,7 @@ def test_padding_after_the_tokens_needs_no_mask(trainer: Any, masked: list[bool]
     assert masked == [False, True]
     assert len(own[0]) == int(mask[:, -NUM_SCORED:].sum())
     for ours, theirs in zip(own, trls, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("reason", ["padding before the tokens", "eager"])
