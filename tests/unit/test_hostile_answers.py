@@ -136,3 +136,36 @@ def test_an_engine_that_answers_badly_is_lost(answer: list[bytes]) -> None:
     with raw_server(lambda: answer) as url, pytest.raises(XpError, match="the vLLM server failed") as caught:
         ServerWriter(url, sampling, [], "log", pause_s=0.01).answer(GenerationRequest([1], 8, seed=1))
     assert caught.value.code is ExitCode.STAGE_FAILED
+
+
+WRITER = TRLSampling(
+    max_prompt_tokens=10,
+    max_tokens_per_turn=4,
+    max_response_tokens=8,
+    temperature=1.0,
+    top_p=1.0,
+    top_k=None,
+    seed=1,
+)
+
+
+def test_a_vllm_servers_answer_without_end_is_read_to_its_bound_only() -> None:
+    num_sent = 0
+
+    def endless() -> Iterator[bytes]:
+        nonlocal num_sent
+        yield b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n"
+        for _ in range(1000):
+            num_sent += 1
+            yield b" " * 100_000
+
+    with raw_server(endless) as url, pytest.raises(XpError, match=r"longer than \d+ bytes, for 4 tokens") as caught:
+        ServerWriter(url, WRITER, [2], "vllm.log", pause_s=0.01).answer(GenerationRequest([5, 6], 4, seed=1))
+    assert caught.value.code is ExitCode.STAGE_FAILED
+    assert num_sent < 400  # with what the sockets hold
+
+
+def test_a_vllm_server_that_writes_more_than_it_was_asked_for_has_failed() -> None:
+    answer = {"choices": [{"token_ids": [1] * 5, "logprobs": {"token_logprobs": [-1.0] * 5}}]}
+    with raw_server(lambda: whole(json.dumps(answer).encode())) as url, pytest.raises(XpError, match="5 token ids"):
+        ServerWriter(url, WRITER, [2], "vllm.log").answer(GenerationRequest([5, 6], 4, seed=1))

@@ -6,7 +6,7 @@ import http.client
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, ClassVar
 
@@ -22,6 +22,8 @@ MAX_REQUESTS = 256
 """Largest number of concurrent requests of one process; the server batches as many as it can."""
 TIMEOUT_S = 1800.0
 ATTEMPTS = 3
+MAX_BYTES, TOKEN_BYTES = 1_000_000, 1_000
+"""Bytes of an answer besides the tokens, and of each token of prompt and turn (id, text, log-probability)."""
 
 
 class _Hiccup(Exception):
@@ -86,13 +88,14 @@ class ServerWriter:
     def answer(self, request: GenerationRequest) -> GeneratedTurn:
         """Sends the request and waits for the turn; raises XpError(STAGE_FAILED), EngineLost if the server does not
         answer."""
-        answer = self._post(self._body(request))
+        answer = self._post(request)
         try:
             written = self._turn(answer)
         except (LookupError, TypeError, ValueError) as error:
             raise self._failed(f"its answer has no token ids and log-probabilities ({error!r})") from None
-        if len(written.ids) != len(written.logprobs) or not written.ids:
-            raise self._failed(f"{len(written.ids)} token ids with {len(written.logprobs)} log-probabilities")
+        if len(written.ids) != len(written.logprobs) or not 0 < len(written.ids) <= request.max_tokens:
+            found = f"{len(written.ids)} token ids with {len(written.logprobs)} log-probabilities"
+            raise self._failed(f"{found}, for at most {request.max_tokens} tokens")
         return written
 
     def _body(self, request: GenerationRequest) -> dict[str, Any]:
@@ -118,18 +121,23 @@ class ServerWriter:
         choice = answer["choices"][0]
         return GeneratedTurn(choice["token_ids"], choice["logprobs"]["token_logprobs"])
 
-    def _post(self, body: Mapping[str, Any]) -> Any:
-        request = urllib.request.Request(f"{self._url}{self.path}", json.dumps(body).encode(), self._headers)
+    def _post(self, request: GenerationRequest) -> Any:
+        body = json.dumps(self._body(request)).encode()
+        sent = urllib.request.Request(f"{self._url}{self.path}", body, self._headers)
         try:
-            return retried(lambda: self._sent(request), self._again)
+            return retried(lambda: self._sent(sent, request), self._again)
         except _Hiccup as fault:
             raise self._lost(str(fault)) from None
 
-    def _sent(self, request: urllib.request.Request) -> Any:
+    def _sent(self, sent: urllib.request.Request, request: GenerationRequest) -> Any:
         """The answer to one attempt; raises _Hiccup if another attempt may help."""
+        limit = MAX_BYTES + TOKEN_BYTES * (len(request.ids) + request.max_tokens)
         try:
-            with self._opener.open(request, timeout=TIMEOUT_S) as response:
-                return json.loads(response.read())
+            with self._opener.open(sent, timeout=TIMEOUT_S) as response:
+                text = response.read(limit + 1)
+                if len(text) > limit:
+                    raise self._failed(f"its answer is longer than {limit} bytes, for {request.max_tokens} tokens")
+                return json.loads(text)
         except urllib.error.HTTPError as error:
             fault = f"{error.code}: {error.read(500).decode(errors='replace')}"
             raise _Hiccup(fault) if error.code >= 500 else self._failed(fault) from None
