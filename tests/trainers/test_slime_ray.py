@@ -14,6 +14,7 @@ import pytest
 from tests.launching import forms
 from tests.trainers.slime_setup import tiny_directory
 from tests.trainers.test_slime_rehearsal import spec_of
+from xp.backends.slime.worker.config import STEPS_FLAG
 from xp.launchers.ray import RayLauncher
 from xp.launchers.ray_head import RayHead
 from xp.planning.plan import Plan, build_plan
@@ -95,8 +96,9 @@ def test_ray_gets_the_whole_command_line_and_no_secret(
     argv, driver, worker = recorded["argv"], recorded["environ"], recorded["worker"]
     assert argv[0] == str(checkouts / "train.py")
     job = json.loads(plan.stages[1].job.files[f"runs/{plan.run_id}/attempt_1/train/config.json"])
-    flags = [word for word in job["command"]["flags"] if word.startswith("--")]
-    assert [word for word in argv if word.startswith("--")] == [*flags, "--custom-config-path"]
+    flags = [word for word in job["command"]["flags"] if word.startswith("--") and word != STEPS_FLAG]
+    # The number of steps is known when the tasks are.
+    assert [word for word in argv if word.startswith("--")] == [*flags, STEPS_FLAG, "--custom-config-path"]
     for flag in ("--save", "--load", "--prompt-data"):
         assert argv[argv.index(flag) + 1].startswith(str(outputs))
     assert argv[argv.index("--hf-checkpoint") + 1] == str(model)
