@@ -55,7 +55,7 @@ class ScriptedModel:
     def __init__(self, ids: Sequence[int], vocab_size: int) -> None:
         import torch
 
-        self.config = SimpleNamespace(num_hidden_layers=0)
+        self.config = SimpleNamespace(num_hidden_layers=0, hidden_size=1)
         self._next = torch.tensor([*ids[1:], 0])
         self._vocab_size = vocab_size
 

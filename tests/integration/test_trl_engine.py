@@ -237,8 +237,7 @@ def test_a_small_model_decodes_with_one_thread(
     hidden_size: int, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine, seen = Engine(prompts(1)), set[int]()
-    config = SimpleNamespace(get_text_config=lambda: SimpleNamespace(hidden_size=hidden_size))
-    monkeypatch.setattr(engine.own, "_model", SimpleNamespace(config=config))
+    monkeypatch.setattr(engine.own, "_model", SimpleNamespace(config=SimpleNamespace(hidden_size=hidden_size)))
     monkeypatch.setattr(engine.own, "_step", lambda: seen.add(torch.get_num_threads()))
     before = torch.get_num_threads()
     torch.set_num_threads(3)

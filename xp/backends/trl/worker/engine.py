@@ -115,7 +115,7 @@ class TransformersEngine:
     def step(self, is_live: bool) -> None:
         """Generates a token for every current turn, including turns that begin."""
         del is_live
-        with _threads(self._model.config.get_text_config().hidden_size):
+        with _threads(self._model.config.hidden_size):
             self._step()
 
     def _step(self) -> None:
