@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from xp.launchers.node.guarded import RAY_STARTS, START_RAY, agent_ports, behind_guard
+from xp.launchers.node.guarded import START_RAY, START_RAY_ENV, agent_ports, behind_guard
 
 STATE = Path(os.environ.get("XP_NODES", "/var/lib/xp-slurm-nodes"))
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
@@ -77,7 +77,7 @@ def ray_nodes(directory: Path, python: Sequence[str], *start: str) -> Iterator[R
         ]
         for at, address in enumerate(ADDRESSES)
     ]
-    environ = {**os.environ, **RAY_STARTS, **variables, "PATH": path}
+    environ = {**os.environ, **START_RAY_ENV, **variables, "PATH": path}
 
     def begin(number: int) -> subprocess.Popen[bytes]:
         with (directory / f"ray_{number}.log").open("ab") as log:

@@ -21,6 +21,7 @@ from xp.models.files import _from_hub
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
 DEEP = b"[" * 200_000
+SAMPLING = TRLSampling(64, 8, 32, temperature=1.0, top_p=1.0, top_k=None, seed=1)
 
 
 def asked(url: str, **given: Any) -> Answer:
@@ -132,21 +133,9 @@ def test_a_hub_that_answers_badly_leaves_a_model_unknown(body: bytes, monkeypatc
 
 @pytest.mark.parametrize("answer", [whole(DEEP), [b"nonsense\r\n\r\n"]], ids=["deep", "no http"])
 def test_an_engine_that_answers_badly_is_lost(answer: list[bytes]) -> None:
-    sampling = TRLSampling(64, 8, 32, temperature=1.0, top_p=1.0, top_k=None, seed=1, stop=())
     with raw_server(lambda: answer) as url, pytest.raises(XpError, match="the vLLM server failed") as caught:
-        ServerWriter(url, sampling, [], "log", pause_s=0.01).answer(GenerationRequest([1], 8, seed=1))
+        ServerWriter(url, SAMPLING, [], "log", pause_s=0.01).answer(GenerationRequest([1], 8, seed=1))
     assert caught.value.code is ExitCode.STAGE_FAILED
-
-
-WRITER = TRLSampling(
-    max_prompt_tokens=10,
-    max_tokens_per_turn=4,
-    max_response_tokens=8,
-    temperature=1.0,
-    top_p=1.0,
-    top_k=None,
-    seed=1,
-)
 
 
 def test_a_vllm_servers_answer_without_end_is_read_to_its_bound_only() -> None:
@@ -160,7 +149,7 @@ def test_a_vllm_servers_answer_without_end_is_read_to_its_bound_only() -> None:
             yield b" " * 100_000
 
     with raw_server(endless) as url, pytest.raises(XpError, match=r"longer than \d+ bytes, for 4 tokens") as caught:
-        ServerWriter(url, WRITER, [2], "vllm.log", pause_s=0.01).answer(GenerationRequest([5, 6], 4, seed=1))
+        ServerWriter(url, SAMPLING, [2], "vllm.log", pause_s=0.01).answer(GenerationRequest([5, 6], 4, seed=1))
     assert caught.value.code is ExitCode.STAGE_FAILED
     assert num_sent < 400  # with what the sockets hold
 
@@ -168,4 +157,4 @@ def test_a_vllm_servers_answer_without_end_is_read_to_its_bound_only() -> None:
 def test_a_vllm_server_that_writes_more_than_it_was_asked_for_has_failed() -> None:
     answer = {"choices": [{"token_ids": [1] * 5, "logprobs": {"token_logprobs": [-1.0] * 5}}]}
     with raw_server(lambda: whole(json.dumps(answer).encode())) as url, pytest.raises(XpError, match="5 token ids"):
-        ServerWriter(url, WRITER, [2], "vllm.log").answer(GenerationRequest([5, 6], 4, seed=1))
+        ServerWriter(url, SAMPLING, [2], "vllm.log").answer(GenerationRequest([5, 6], 4, seed=1))

@@ -15,13 +15,13 @@ from xp.worker.nodes import free_port
 GUARD: Final = Path(__file__).parent / "guard.py"
 START_RAY: Final = ("-P", str(Path(start_ray.__file__)))
 """Words after a Python that run `ray ...`; the program stays."""
-RAY_STARTS: Final = {
+START_RAY_ENV: Final = {
     "RAY_NUM_REDIS_GET_RETRIES": "150",
     "RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT": "300",
     NICENESS: "0",
 }
-"""Variables of `ray start`: number of requests, every 2 s, of a worker to a head that is starting; seconds that a part
-of the dashboard may take to start; niceness of the workers, in addition to the job's."""
+"""Environment variables of `ray start`: number of requests, every 2 s, of a worker to a head that is starting; seconds
+that a part of the dashboard may take to start; niceness of the workers, in addition to the job's."""
 
 
 def agent_ports(address: str) -> list[str]:

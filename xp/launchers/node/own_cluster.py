@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from xp.errors import ExitCode, XpError
-from xp.launchers.node.guarded import RAY_STARTS, START_RAY, agent_ports, behind_guard, end_guarded
+from xp.launchers.node.guarded import START_RAY, START_RAY_ENV, agent_ports, behind_guard, end_guarded
 from xp.launchers.node.job_spec import JobSpec
 from xp.launchers.node.program import Ending, deaf_to_usr2, variables
 from xp.launchers.preflight import interpreter
@@ -107,7 +107,7 @@ class _NodePart:
             self._process = subprocess.Popen(
                 behind_guard(command, GRACE_S),
                 cwd=spec.root,
-                env={**RAY_STARTS, **environ},
+                env={**START_RAY_ENV, **environ},
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -46,9 +46,9 @@ def _as_taken(config: Any, is_seen: torch.Tensor) -> torch.Tensor:
 def without_padding_mask(model: Any, config: Any, attention_mask: torch.Tensor) -> Iterator[None]:
     """Context manager: forward passes of `model` get no attention mask if no row has padding before its tokens.
 
-    With causal attention no token attends to what follows it, so the outputs of the tokens are the same, and torch's
-    attention computes half of the scores. FlashAttention removes the padding by the mask and keeps it, as do models
-    with a router, whose loss is a mean over tokens.
+    Causal attention never looks at later positions, so padding after the tokens changes none of their outputs. Without
+    a mask, torch's attention skips the scores above the diagonal. The mask stays for FlashAttention, which removes the
+    padding by it, and for models with a router, whose loss is a mean over the tokens in the mask.
 
     Args:
         model: the policy or its reference, wrapped or not.
