@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 import time
 from statistics import median
 from typing import Any
@@ -29,12 +30,12 @@ PROMPT, GROUP, END = 300, 8, 2
 THREADS = (1, 2)
 
 
-def main() -> None:
+def main(argv: list[str] | None = None) -> None:
     """Print milliseconds of a decoding step, the median of the rounds, for each model and number of threads."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     for name, number in (("episodes", 64), ("tokens", 40), ("rounds", 3)):
         parser.add_argument(f"--{name}", type=int, default=number)
-    given = parser.parse_args()
+    given = parser.parse_args(argv or [])
     for hidden_size, num_layers in SHAPES:
         model = make_model(hidden_size, num_layers)
         found: dict[int, list[float]] = {count: [] for count in THREADS}
@@ -77,4 +78,4 @@ def step_ms(model: Any, num_threads: int, episodes: int, tokens: int) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -26,7 +26,7 @@ from xp.backends.trl.worker.writing import turn_seed
 ROOM = 256
 """Initial number of tokens of a slot beyond the longest prompt."""
 SMALL = 256
-"""Largest hidden size for which one thread decodes faster than several (docs/results.md)."""
+"""Largest hidden size of a model that decodes with one thread: it is faster than two (benchmarks/bench_threads.py)."""
 
 
 @dataclass
