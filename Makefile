@@ -268,11 +268,16 @@ bench: setup  ## Measure the promises of docs/results.md on this machine
 equivalence: setup $(SKYRL_VENV)/.done  ## Five seeds of the embedded default on TRL and SkyRL: do they learn the same? (ARGS="--seeds 1,2 --steps 6"; half an hour)
 	$(BIN)/python -m benchmarks.equivalence --python skyrl=$(SKYRL_VENV)/bin/python $(ARGS)
 
+# Slime takes GPUs: tests/engines/slime_on_cpu pretends to have two, and holds the Python of its stages.
+equivalence-slime: setup $(SLIME_VENV)/.done  ## The same of TRL and Slime, with SGLang and Megatron on the CPU (SLIME_PATH, MEGATRON_PATH: checkouts; an hour)
+	PATH="$(CURDIR)/tests/engines/slime_on_cpu/gpus:$$PATH" SLIME_PYTHON=$(abspath $(SLIME_VENV))/bin/python \
+		$(BIN)/python -m benchmarks.equivalence --backends trl,slime --python slime=$(CURDIR)/tests/engines/slime_on_cpu/python $(ARGS)
+
 algorithms: setup $(SKYRL_VENV)/.done  ## Two seeds of each algorithm on SkyRL: does it learn? (ARGS="--algorithms rloo,ppo"; an hour)
 	$(BIN)/python -m benchmarks.algorithms --python $(SKYRL_VENV)/bin/python $(ARGS)
 
 clean:  ## Remove .venv and caches; outputs/ stays
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
-.PHONY: help test-skypilot parity-measure ordinary-tests chromium tiny-model docs docs-site setup lock audit chaos demo plan test test-slow test-install test-environments test-skyrl test-skyrl-slow rehearse-skyrl test-slime rehearse-slime test-sglang test-vllm test-gpu slurm apptainer pyxis test-nodes test-nodes-slime scorecard diagnose-check check format catalogs locks check-locks golden bench equivalence algorithms clean $(RECIPES) \
+.PHONY: help test-skypilot parity-measure ordinary-tests chromium tiny-model docs docs-site setup lock audit chaos demo plan test test-slow test-install test-environments test-skyrl test-skyrl-slow rehearse-skyrl test-slime rehearse-slime test-sglang test-vllm test-gpu slurm apptainer pyxis test-nodes test-nodes-slime scorecard diagnose-check check format catalogs locks check-locks golden bench equivalence equivalence-slime algorithms clean $(RECIPES) \
 	$(addprefix prepare-,$(RECIPES)) $(addprefix plan-,$(RECIPES))

@@ -17,13 +17,17 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from functools import cache
 from itertools import combinations
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Final
 
+import yaml
+
 from benchmarks.curves import WINDOW, draw, windows
 from benchmarks.sweeps import TrainedRun, sweep, trained_runs
+from xp.builtin.model.tiny_model import SHIPPED
 from xp.errors import XpError
 from xp.evaluation.paired import Paired, compare, p_text
 from xp.evaluation.statistics import bootstrap, interval
@@ -32,6 +36,16 @@ MARGIN: Final = 0.03
 """Largest difference of mean rewards that counts as none."""
 LEVEL: Final = 0.05
 """Level of each one-sided test; together they show equivalence where the 90 % interval lies within the margin."""
+CONF: Final = Path(__file__).parents[1] / "conf"
+ON_GPUS: Final = (
+    "hardware=a100x2",
+    "backend.engine.placement=separate",
+    "backend.engine.accelerators=1",
+    "backend.engine.tensor_parallel=1",
+    "backend.parallel.tensor=1",
+    "backend.convert_model=false",
+)
+"""Slime's layout: it takes GPUs only, which `make equivalence-slime` pretends to have."""
 FIGURES: Final = {"area under the training curve": "area", "held-out reward after training": "after"}
 
 
@@ -188,10 +202,20 @@ def sweep_words(backend: str, seeds: Sequence[int], outputs: Path, python: str |
         python: the trainer's own interpreter; None: this one.
         steps: rollout steps; None: the default's own number.
     """
-    words = [f"backend={backend}", "hardware=cpu", "env=whodunit_mini", "model=tiny", f"outputs={outputs}"]
+    words = [f"backend={backend}", "env=whodunit_mini", f"outputs={outputs}"]
+    words += [*ON_GPUS, *shipped_model()] if backend == "slime" else ["hardware=cpu", "model=tiny"]
     words.append(f"seed={','.join(map(str, seeds))}")
     words += [f"training.num_steps={steps}"] if steps is not None else []
     return words + ([f"backend.runtime.python={python}"] if python is not None else [])
+
+
+@cache
+def shipped_model() -> tuple[str, ...]:
+    """Overrides for what `model=tiny` is, as a model that has a directory: Slime takes no other."""
+    option = yaml.safe_load((CONF / "model/tiny.yaml").read_text())
+    context = f"model.max_context_tokens={option['model']['max_context_tokens']}"
+    training = (f"training.{name}={'null' if value is None else value}" for name, value in option["training"].items())
+    return ("model=hf", f"model.path={SHIPPED}", "model.name=tiny", context, *training)
 
 
 def main(argv: Sequence[str]) -> int:

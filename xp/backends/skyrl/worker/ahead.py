@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
 from skyrl.train.fully_async_trainer import FullyAsyncRayPPOTrainer
+from skyrl.train.utils import Timer
 
 from xp.backends.skyrl.worker.running_episode import RunningEpisode
 from xp.backends.skyrl.worker.trainer import XpTrainer
@@ -15,7 +18,10 @@ OF_ROLLOUT = "rollout_is"
 
 
 class AheadTrainer(XpTrainer, FullyAsyncRayPPOTrainer):  # type: ignore[misc]
-    """An XpTrainer whose steps consist of the groups that end first.
+    """An XpTrainer that plays the groups of the next steps while it trains on those of this one.
+
+    SkyRL trains on the groups that end first, so that a slow one may be older than `training.max_staleness`. Here a
+    step has the groups of xp's order: SkyRL begins at most `max_staleness` steps ahead, so no group is older.
 
     SkyRL refuses losses with a ratio to log-probabilities that it computes itself, since the generating policy does
     not exist any more then. Here the ratio is to the policy before the update, and the importance correction, which a
@@ -23,6 +29,7 @@ class AheadTrainer(XpTrainer, FullyAsyncRayPPOTrainer):  # type: ignore[misc]
     """
 
     generator: Any
+    async_train_dataloader: Any
 
     def __init__(self, *rules: Any, **parts: Any) -> None:
         algorithm = parts["cfg"].trainer.algorithm
@@ -34,6 +41,11 @@ class AheadTrainer(XpTrainer, FullyAsyncRayPPOTrainer):  # type: ignore[misc]
         self._played: dict[int, list[RunningEpisode]] = {}
         """Episodes by the identity of the generator's output, which SkyRL keeps until it is trained on."""
         self.generator = _Remembering(self.generator, self._played)
+        self._begun: deque[str] = deque()
+        """Uids of the groups that have begun and are not trained on, in their order."""
+        self._ended: dict[str, Any] = {}
+        """Groups that have ended before it was their turn, by uid."""
+        self.async_train_dataloader = _InTurn(self.async_train_dataloader, self._staleness_manager, self._begun)
 
     def _build_train_dataloader_and_compute_training_steps(self) -> None:
         """Makes a loader of one prompt at a time: a group begins when another one has ended."""
@@ -50,6 +62,21 @@ class AheadTrainer(XpTrainer, FullyAsyncRayPPOTrainer):  # type: ignore[misc]
             step = len(consumed) // self.cfg.trainer.train_batch_size
         return step, path, consumed, *rest
 
+    async def _collect_generation_mini_batch(
+        self, generation_output_group_buffer: Any, all_generators_done: Any
+    ) -> tuple[list[Any], list[Any], bool]:
+        """Returns the next step's groups in the order in which they began; none is dropped, and the epoch goes on."""
+        del all_generators_done
+        groups: list[Any] = []
+        with Timer("wait_for_generation_buffer", self.all_timings):
+            while len(groups) < self.mini_batch_size:
+                if self._begun and self._begun[0] in self._ended:
+                    groups.append(self._ended.pop(self._begun.popleft()))
+                    continue
+                group = await generation_output_group_buffer.get()
+                self._ended[group.uid] = group
+        return groups, [], False
+
     def convert_generation_group_mini_batch_to_training_input(
         self, cur_generation_group_mini_batch: Sequence[Any], dropped_groups: Any = None
     ) -> Any:
@@ -58,6 +85,41 @@ class AheadTrainer(XpTrainer, FullyAsyncRayPPOTrainer):  # type: ignore[misc]
         episodes = [one for group in groups for one in self._played.pop(id(group.generator_output))]
         self.tracker.episodes(episodes, self.global_step, max(group.group_completion_time_s for group in groups))
         return super().convert_generation_group_mini_batch_to_training_input(groups, dropped_groups)
+
+
+class _InTurn:
+    """SkyRL's loader of prompts for its generating workers: a worker gets its slot first, and then the next prompt.
+
+    In SkyRL each worker takes a prompt and waits for a slot, so that a later prompt may begin before an earlier one.
+
+    Args:
+        loader: SkyRL's loader.
+        manager: SkyRL's manager of slots; its own call for a slot does nothing any more.
+        begun: is filled with the uids of the prompts.
+    """
+
+    def __init__(self, loader: Any, manager: Any, begun: deque[str]) -> None:
+        self._loader, self._manager, self._begun = loader, manager, begun
+        self._take_slot, manager.acquire_submission_slot = manager.acquire_submission_slot, _nothing
+        self._turn = asyncio.Lock()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    async def get_next_non_consumed_data(self) -> Any:
+        """Waits for a slot; returns the next prompt, or None after the last one."""
+        async with self._turn:
+            await self._take_slot()
+            prompts = await self._loader.get_next_non_consumed_data()
+            if prompts is None:
+                await self._manager.on_rollout_rejected()
+            else:
+                self._begun.append(prompts[0]["uid"])
+        return prompts
+
+
+async def _nothing() -> None:
+    """Does nothing: the worker has its slot."""
 
 
 class _Remembering:

@@ -27,8 +27,8 @@ SCHEDULER = {
 FSDP_ADAM_EPS = 1e-8
 """PyTorch's AdamW default: SkyRL's FSDP strategy has no key for it (fsdp_strategy.py `_fsdp_init_train_model`)."""
 BY_GROUP = (
-    "A step is the groups that end first; weights may change within an episode, whose age counts from its group's first"
-    " token. A resumed run plays again what was sampled ahead."
+    "Weights may change within an episode, whose age counts from its group's first token. A resumed run plays again"
+    " what was sampled ahead."
 )
 CUT = "The engine's log-probabilities are those after the cut, the trainer's those before it."
 

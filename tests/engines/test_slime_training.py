@@ -1,0 +1,58 @@
+"""A whole run of the embedded default on Slime: `python -m xp`, on this machine's CPU (`make test-sglang`).
+
+What of it is real: tests/engines/slime_on_cpu/stage.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.equivalence import sweep_words
+from tests.engines.test_slime import needs_server
+from tests.trainers.slime_setup import needs_slime
+from xp.episode.metrics_file import read_metrics
+
+pytestmark = [needs_slime, needs_server, pytest.mark.slow, pytest.mark.timeout(3600)]
+
+ON_CPU = Path(__file__).with_name("slime_on_cpu")
+SMALL = (
+    *("env.train.num_tasks=16", "env.held_out.num_tasks=8", "training.prompts_per_step=2", "training.group_size=4"),
+    *("training.micro_batch_size=8", "training.checkpoint_every=1", "training.warmup_updates=2"),
+)
+
+
+def xp(*words: str) -> str:
+    """Run xp in the environment of these tests, whose Python has Slime's packages; returns its output."""
+    environ = {**os.environ, "PATH": f"{ON_CPU / 'gpus'}:{os.environ['PATH']}", "SLIME_PYTHON": sys.executable}
+    done = subprocess.run(
+        [sys.executable, "-m", "xp", *words], env=environ, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+    return done.stdout
+
+
+def test_slime_trains_evaluates_and_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    words = [*sweep_words("slime", [1], tmp_path, str(ON_CPU / "python"), 2), *SMALL]
+    xp(*words)
+    (run,) = (tmp_path / "runs").iterdir()
+    first = read_metrics(run / "metrics.jsonl", "train")
+    weights = run.joinpath("model/model.safetensors").read_bytes()
+    assert [line["step"] for line in first] == [1, 2]
+    assert json.loads((run / "attempt_1/evaluate/evaluation.json").read_text())
+
+    xp(f"resume={run.name}", f"outputs={tmp_path}", "training.num_steps=3")
+    lines = read_metrics(run / "metrics.jsonl", "train")
+    assert [line["step"] for line in lines] == [1, 2, 3]
+    assert lines[:2] == first
+    for line in lines:
+        # SGLang's log-probabilities, and Megatron's of the same weights.
+        assert line["training/logprob_gap"] < 1e-4
+        assert line["training/grad_norm"] > 0
+        assert line["episodes/void"] == 0
+    assert weights != run.joinpath("model/model.safetensors").read_bytes()

@@ -1,0 +1,88 @@
+"""SkyRL's own generating workers and slots around xp's trainer that plays ahead, without Ray."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
+
+from tests.tiny import tokenizer_and_model
+from tests.trainers.skyrl_parts import native, train_config
+from tests.trainers.test_skyrl_trainer import SMALL, dataset
+from xp.backends.skyrl.worker.experiment import own_rule
+
+PROMPTS = 2
+AHEAD = (
+    *("algorithm.importance_correction=token", "backend.engine.placement=separate", "backend.engine.accelerators=1"),
+    *("hardware.accelerators_per_node=2", "backend.parallel.offload_optimizer=false"),
+)
+
+
+class SlowGroups:
+    """A generator whose first group of each step ends long after the others have begun and ended."""
+
+    def __init__(self) -> None:
+        self.begun: list[str] = []
+
+    async def generate(self, input_batch: Any, disable_tqdm: bool = True) -> Any:  # noqa: ARG002
+        uid = input_batch["trajectory_ids"][0].instance_id
+        self.begun.append(uid)
+        for _ in range(200 if int(uid) % PROMPTS == 0 else 1):
+            await asyncio.sleep(0)
+        return {"uid": uid}
+
+    def running_episodes(self, input_batch: Any) -> list[Any]:  # noqa: ARG002
+        return []
+
+
+def trainer(path: Path, staleness: int) -> Any:
+    from xp.backends.skyrl.worker.ahead import AheadTrainer
+
+    config = train_config(*SMALL, *AHEAD, f"training.max_staleness={staleness}", "training.num_steps=6")
+    made = AheadTrainer(
+        own_rule(config),
+        None,
+        cfg=native(config),
+        tracker=SimpleNamespace(updated=lambda *_: None),
+        tokenizer=tokenizer_and_model()[0],
+        train_dataset=dataset(path / "train.parquet"),
+        inference_engine_client=None,
+        generator=SlowGroups(),
+    )
+    made.all_timings = {}
+    return made
+
+
+@pytest.mark.parametrize("staleness", [1, 2])
+def test_a_step_has_the_groups_of_xps_order_and_none_is_older_than_the_limit(tmp_path: Path, staleness: int) -> None:
+    made = trainer(tmp_path, staleness)
+
+    async def train() -> tuple[list[list[str]], list[int]]:
+        buffer: asyncio.Queue[Any] = asyncio.Queue(PROMPTS * (staleness + 1))
+        made.global_step = 1
+        workers = [
+            asyncio.create_task(made._run_generate_for_a_group_loop(buffer)) for _ in range(PROMPTS * (staleness + 1))
+        ]
+        steps, ages = [], []
+        for _ in range(6):
+            groups, dropped, is_exhausted = await made._collect_generation_mini_batch(buffer, asyncio.Event())
+            assert (dropped, is_exhausted) == ([], False)
+            steps.append([group.uid for group in groups])
+            ages.append(max(made.global_step - group.global_step_when_scheduled for group in groups))
+            await asyncio.sleep(0.01)  # an update
+            await made.async_train_dataloader.mark_consumed_uids(steps[-1])
+            made.global_step += 1
+            await made._staleness_manager.notify_capacity_change(made.global_step)
+        await asyncio.wait_for(asyncio.gather(*workers), 60)
+        return steps, ages
+
+    steps, ages = asyncio.run(train())
+    assert steps == [[str(PROMPTS * step + at) for at in range(PROMPTS)] for step in range(6)]
+    assert max(ages) <= staleness
+    assert ages[0] == 0
+    assert ages[-1] > 0
