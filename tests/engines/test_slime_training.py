@@ -56,3 +56,14 @@ def test_slime_trains_evaluates_and_goes_on_from_its_checkpoint(tmp_path: Path) 
         assert line["training/grad_norm"] > 0
         assert line["episodes/void"] == 0
     assert weights != run.joinpath("model/model.safetensors").read_bytes()
+
+
+def test_slime_plays_a_step_ahead_by_its_own_asynchronous_program(tmp_path: Path) -> None:
+    ahead = ("training.max_staleness=1", "algorithm.importance_correction=token", "evaluation.num_tasks=2")
+    xp(*sweep_words("slime", [1], tmp_path, str(ON_CPU / "python"), 3), *SMALL, *ahead)
+    (run,) = (tmp_path / "runs").iterdir()
+    lines = read_metrics(run / "metrics.jsonl", "train")
+    assert [(line["step"], line["training/staleness"]) for line in lines] == [(1, 0), (2, 1), (3, 1)]
+    # The policy has changed since it sampled what it is trained on.
+    gaps = [line["training/logprob_gap"] for line in lines]
+    assert gaps[0] < 1e-4 < min(gaps[1:])

@@ -154,7 +154,7 @@ METRICS: Final = (
         "training/learning_rate",
         "per update",
         "Learning rate of the step's updates, mean over them.",
-        "Constant, or the schedule that the spec asks for, from its warm-up on. Slime reports that of the next update.",
+        "Constant, or the schedule that the spec asks for, from its warm-up on.",
     ),
     Metric(
         "training/kl",
@@ -243,7 +243,7 @@ METRICS: Final = (
         "training/critic_learning_rate",
         "per update",
         "Learning rate of the critic.",
-        "Constant, or the schedule that the spec asks for, from its warm-up on. Slime reports that of the next update.",
+        "Constant, or the schedule that the spec asks for, from its warm-up on.",
     ),
     Metric(
         "time/step_s",

@@ -26,7 +26,7 @@ from xp.worker.program import run_stage
 OWN = (
     *ON_CPU,
     # 64 episodes of the embedded default.
-    *("--sglang-max-total-tokens", "70000"),
+    *("--sglang-max-total-tokens", "70000", "--sglang-sleep-on-idle"),
 )
 """Flags over those that xp renders; the last of two of one name counts."""
 TRAINING = ("--update-weight-transport", "disk", "--distributed-backend", "gloo")

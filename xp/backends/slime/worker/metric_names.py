@@ -21,7 +21,9 @@ NATIVE: Final[Mapping[str, str]] = {
     "train/critic-lr-pg_0": "training/critic_learning_rate",
 }
 """Slime's name -> xp's."""
-NOT_MEANS: Final = ("grad_norm", "lr-pg_0")
+RATE: Final = "lr-pg_0"
+"""End of the names of learning rates: of Megatron's first group of parameters, as all groups have the same."""
+NOT_MEANS: Final = ("grad_norm", RATE)
 """Ends of the names that are no mean over an update's episodes or tokens."""
 MEASURED: Final[Mapping[str, str]] = {
     "training/staleness": "only with `training.max_staleness`",

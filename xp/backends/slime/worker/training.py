@@ -12,7 +12,7 @@ from xp.atomic import write_atomically
 from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, WorkerConfig
 from xp.backends.slime.worker.hooks import OVER_TRAINED_TOKENS
 from xp.backends.slime.worker.means import factor
-from xp.backends.slime.worker.metric_names import NATIVE, NOT_MEANS, OF_CRITIC
+from xp.backends.slime.worker.metric_names import NATIVE, NOT_MEANS, OF_CRITIC, RATE
 from xp.backends.slime.worker.steps import half_of, metrics_file
 from xp.episode.finite import finite_means
 from xp.reading import config_of
@@ -29,13 +29,15 @@ def enter(args: Any) -> None:
     the last steps, as their writer is never closed. Slime takes the advantage function from its critic
     (slime/utils/arguments.py, _apply_megatron_role_overrides), whose returns would then be Slime's own: here it is set.
     """
+    from slime.backends.megatron_utils import model
     from slime.observability import logging_utils
 
     config = config_of(Path(getattr(args, WORKER_ATTRIBUTE)), WorkerConfig.from_json)
     if config.estimator == "gae":
         args.custom_advantage_function_path = OVER_TRAINED_TOKENS
     if not isinstance(logging_utils.log, Watched):
-        logging_utils.log = Watched(logging_utils.log, config)
+        logging_utils.log = watched = Watched(logging_utils.log, config)
+        model.train_one_step = watched.rating(model.train_one_step)
 
 
 class Watched(StepLog):
@@ -49,11 +51,33 @@ class Watched(StepLog):
         self._left_out = 0
         self._ended = 0.0
         """Time of the last line."""
+        self._rate: float | None = None
+        """Learning rate of the update that is computed."""
 
     def __call__(self, args: Any, metrics: Mapping[str, Any], step_key: str) -> None:
         self._native(args, metrics, step_key)
         if step_key == "train/step":
-            self.update(int(metrics[step_key]), metrics)
+            rates = [name for name in metrics if name.endswith(RATE)] if self._rate is not None else []
+            self.update(int(metrics[step_key]), {**metrics, **dict.fromkeys(rates, self._rate)})
+
+    def rating(self, native: Callable[..., Any]) -> Callable[..., Any]:
+        """Wraps Slime's function for an update, which logs the rate of the next one."""
+
+        def train_one_step(
+            args: Any,
+            rollout_id: int,
+            step_id: int,
+            data: Any,
+            model: Any,
+            optimizer: Any,
+            scheduler: Any,
+            *more: Any,
+            **named: Any,
+        ) -> Any:
+            self._rate = float(scheduler.get_lr(optimizer.param_groups[0]))
+            return native(args, rollout_id, step_id, data, model, optimizer, scheduler, *more, **named)
+
+        return train_one_step
 
     def update(self, number: int, metrics: Mapping[str, Any]) -> None:
         """Record an optimizer update, or one that Slime skipped because its gradient is not finite.
