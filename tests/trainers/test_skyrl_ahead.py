@@ -79,6 +79,7 @@ def test_a_step_has_the_groups_of_xps_order_and_none_is_older_than_the_limit(tmp
             made.global_step += 1
             await made._staleness_manager.notify_capacity_change(made.global_step)
         await asyncio.wait_for(asyncio.gather(*workers), 60)
+        await made._staleness_manager.validate_state_at_epoch_end(made.global_step)
         return steps, ages
 
     steps, ages = asyncio.run(train())

@@ -88,9 +88,9 @@ class AheadTrainer(XpTrainer, FullyAsyncRayPPOTrainer):  # type: ignore[misc]
 
 
 class _InTurn:
-    """SkyRL's loader of prompts for its generating workers: a worker gets its slot first, and then the next prompt.
+    """SkyRL's loader of prompts for its generating workers: one worker at a time takes a prompt and waits for its slot.
 
-    In SkyRL each worker takes a prompt and waits for a slot, so that a later prompt may begin before an earlier one.
+    In SkyRL several wait, so that a later prompt may begin before an earlier one.
 
     Args:
         loader: SkyRL's loader.
@@ -99,7 +99,7 @@ class _InTurn:
     """
 
     def __init__(self, loader: Any, manager: Any, begun: deque[str]) -> None:
-        self._loader, self._manager, self._begun = loader, manager, begun
+        self._loader, self._begun = loader, begun
         self._take_slot, manager.acquire_submission_slot = manager.acquire_submission_slot, _nothing
         self._turn = asyncio.Lock()
 
@@ -107,13 +107,11 @@ class _InTurn:
         return getattr(self._loader, name)
 
     async def get_next_non_consumed_data(self) -> Any:
-        """Waits for a slot; returns the next prompt, or None after the last one."""
+        """Returns the next prompt when it has its slot, or None after the last one."""
         async with self._turn:
-            await self._take_slot()
             prompts = await self._loader.get_next_non_consumed_data()
-            if prompts is None:
-                await self._manager.on_rollout_rejected()
-            else:
+            if prompts is not None:
+                await self._take_slot()
                 self._begun.append(prompts[0]["uid"])
         return prompts
 
