@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from xp.codec import decode
 from xp.envs.base import Message
+from xp.envs.bounds import bound_memory
 from xp.envs.config import Chat, Dialect, ToolsPrompt
 from xp.episode.auto_dialect import detect
 from xp.episode.tokens import ChatTokens
@@ -46,6 +47,10 @@ PROBE_TOOLS: Final = [
 """Tools of the probe if the environment's are not known yet; one tool has no arguments."""
 MAX_TOOL_SETS: Final = 64
 """Largest number of different sets of tools of a task set that are checked."""
+MEMORY_GB: Final = 4.0
+"""Largest private memory of the program; transformers and a tokenizer take less than one."""
+WAY_OUT: Final = "read it (tokenizer_config.json, chat_template.jinja), and mend it or choose another model"
+"""Remedy for a template that does not end."""
 _SYSTEM = Message(role="system", content="Be brief, says xp.")
 _QUESTION = Message(role="user", content="Where is the key?")
 _THOUGHT = "The hall first, thinks xp."
@@ -174,6 +179,8 @@ def _over_turns(chat: ChatTokens, tools: Sequence[Mapping[str, Any]], *, has_sys
         after, reason = chat.rendered_reply([result]), ""
     except ValueError as error:
         return TemplateReport((f"{error}; choose another model",))
+    except MemoryError:
+        raise
     except Exception as error:
         after, reason = "", f" ({_short(error)})"
     if _RESULT["content"] not in after:
@@ -194,9 +201,11 @@ def _way_out(chat: ChatTokens) -> str:
 
 
 def _try(chat: ChatTokens, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> str:
-    """The rendered prompt, or the text of the template's exception; a template may raise anything."""
+    """The rendered prompt, or the text of the template's exception, which may be any but MemoryError."""
     try:
         return chat.rendered(messages, json.dumps(tools))
+    except MemoryError:
+        raise
     except Exception as error:
         return f"{_RAISED}{_short(error)}"
 
@@ -224,18 +233,25 @@ def _count(text: str, name: str) -> int:
     return text.count(name) + (text.count(escaped) if (escaped := json.dumps(name)[1:-1]) != name else 0)
 
 
+def _examined(chat: ChatTokens, task_set: Path | None = None) -> TemplateReport:
+    """Report on the dialogues of a task set, or on the probe."""
+    if task_set is None:
+        return examine(chat)
+    from xp.tasks.row import read_rows
+
+    return examine_prompts(chat, ((row.messages, row.tools) for row in read_rows(task_set / "tasks.parquet")))
+
+
 def main(arguments: list[str]) -> int:
     from transformers import AutoTokenizer
 
+    bound_memory(MEMORY_GB)
     tokenizer = AutoTokenizer.from_pretrained(arguments[0], local_files_only=True)
-    chat = ChatTokens(tokenizer, decode(Chat, arguments[1]))
-    if len(arguments) > 2:
-        from xp.tasks.row import read_rows
-
-        prompts = ((row.messages, row.tools) for row in read_rows(Path(arguments[2], "tasks.parquet")))
-        report = examine_prompts(chat, prompts)
-    else:
-        report = examine(chat)
+    try:
+        report = _examined(ChatTokens(tokenizer, decode(Chat, arguments[1])), *map(Path, arguments[2:]))
+    except MemoryError:
+        told = f"the chat template needs more than {MEMORY_GB:g} GB for a short dialogue, so it may never end"
+        report = TemplateReport((f"{told}; {WAY_OUT}",))
     print(json.dumps({**asdict(report), "line": report.on_record()}))
     return 0
 
