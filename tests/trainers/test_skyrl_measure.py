@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 
 import pytest
 
 pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
 
+from tests.trainers.planted_faults import differences
 from tests.trainers.skyrl_faults import FAULTS, NOTHING
 from xp.cli.parity_measure import measure, table, unexplained
 from xp.worker.parity.recorded import BAR
@@ -19,13 +18,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, float]:
-    file = tmp_path_factory.mktemp("faults") / "seen.json"
-    command = [sys.executable, "-W", "ignore", "-m", "tests.trainers.skyrl_faults", str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    found: dict[str, float] = json.loads(file.read_text())
-    print(json.dumps(found, indent=1))
-    return found
+    return differences("tests.trainers.skyrl_faults", tmp_path_factory.mktemp("faults"))
 
 
 @pytest.mark.parametrize("name", [fault.name for fault in FAULTS])

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 import sys
 
 import pytest
 
+from tests.trainers.planted_faults import differences
 from tests.trainers.slime_faults import FAULTS, NOTHING
 from tests.trainers.slime_setup import needs_slime
 from xp.cli.parity_measure import measure, table, unexplained
@@ -19,13 +17,7 @@ pytestmark = [needs_slime, pytest.mark.timeout(3000)]
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, float]:
-    file = tmp_path_factory.mktemp("faults") / "seen.json"
-    command = [sys.executable, "-W", "ignore", "-m", "tests.trainers.slime_faults", str(file)]
-    done = subprocess.run(command, env=os.environ, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    found: dict[str, float] = json.loads(file.read_text())
-    print(json.dumps(found, indent=1))
-    return found
+    return differences("tests.trainers.slime_faults", tmp_path_factory.mktemp("faults"))
 
 
 @pytest.mark.parametrize("name", [fault.name for fault in FAULTS])
