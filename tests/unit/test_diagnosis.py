@@ -85,6 +85,29 @@ def test_a_policy_that_ran_away_early_and_stayed_away_is_named() -> None:
     assert "kl" in found(changed(good(), training__kl=lambda at: 5.0 if at > 0.35 else 0.02))
 
 
+COLLAPSED = (
+    *(0.397, 0.406, 0.416, 0.322, 0.416, 0.397, 0.422, 0.491, 0.484, 0.584, 0.578, 0.625, 0.634, 0.778, 0.747, 0.675),
+    *(0.162, 0.191, 0.0, 0.0),
+)
+"""Rewards of a real run on SkyRL that played a step ahead, until two steps after its fall."""
+
+
+def test_a_reward_that_fell_to_nothing_is_named_before_what_follows_from_it() -> None:
+    lines = [{**line, "reward/avg_raw_reward": reward} for line, reward in zip(good(20), COLLAPSED, strict=True)]
+    assert [found(lines[:number]) for number in (17, 18)] == [{}, {}]
+    (one,) = symptoms(History(lines, FACTS))
+    assert (one.rule, one.severity, one.step) == ("collapse", Severity.ALARM, 20)
+    assert one.found == "the mean reward is 0.206, after 0.692 at step 16 and 0.391 at the beginning"
+    none = {"reward/groups_without_variance": 1.0, "reward/avg_pass_at_8": 0.0}
+    silent = [{**line, **none} if line["step"] > 16 else line for line in lines]
+    assert list(found(silent)) == ["collapse", "equal_groups"]
+
+
+@pytest.mark.parametrize("reward", [0.0, 1.0, -0.5])
+def test_a_reward_that_stays_is_no_collapse(reward: float) -> None:
+    assert "collapse" not in found(changed(good(), reward__avg_raw_reward=lambda _: reward))
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_is_named_and_nothing_else_alarms(fault: str) -> None:
     rule, lines = FAULTS[fault]
@@ -167,7 +190,7 @@ def test_nobody_looks_where_nobody_is_to(tmp_path: Path, capsys: pytest.CaptureF
 def test_every_rule_names_its_source() -> None:
     rules = Path(__file__).parents[2] / "xp/diagnosis/rules"
     files = [file for file in rules.glob("*.py") if file.name != "__init__.py"]
-    assert len(files) == 15
+    assert len(files) == 16
     assert [file.name for file in files if "\nSource: " not in file.read_text()] == []
 
 

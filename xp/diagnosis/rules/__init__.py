@@ -7,6 +7,7 @@ from typing import Final
 
 from xp.diagnosis.history import History
 from xp.diagnosis.rules import (
+    collapse,
     engine_gap,
     entropy,
     equal_groups,
@@ -28,7 +29,7 @@ from xp.diagnosis.symptom import Symptom
 Rule = Callable[[History], Symptom | None]
 
 RULES: Final[tuple[Rule, ...]] = (
-    *(void.find, engine_gap.find, no_tool_call.find, equal_groups.find, saturated.find, hacked.find),
+    *(void.find, engine_gap.find, no_tool_call.find, collapse.find, equal_groups.find, saturated.find, hacked.find),
     *(memorised.find, entropy.find, kl.find, gradient.find, truncation.find, malformed.find, warm_up.find),
     *(unused_tool.find, waiting.find),
 )
