@@ -40,8 +40,8 @@ def find(history: History) -> Symptom | None:
         f"the mean reward is {last:.3f}, after {means[best]:.3f} at step {points[best + STEPS - 1][0]} and"
         f" {means[0]:.3f} at the beginning",
         "An update was too large for the policy, which does not write what it is paid for any more.",
-        "Go on from a checkpoint before the fall with a lower training.learning_rate or training.max_grad_norm, a"
-        " training.kl_coef above 0, or a lower training.max_staleness.",
+        "Begin again from a checkpoint before the fall (training.initial_checkpoint), with a lower"
+        " training.learning_rate, training.max_grad_norm or training.max_staleness, or a training.kl_coef above 0.",
     )
 
 
