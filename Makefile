@@ -268,7 +268,7 @@ bench: setup  ## Measure the promises of docs/results.md on this machine
 equivalence: setup $(SKYRL_VENV)/.done  ## Five seeds of the embedded default on TRL and SkyRL: do they learn the same? (ARGS="--seeds 1,2 --steps 6"; half an hour)
 	$(BIN)/python -m benchmarks.equivalence --python skyrl=$(SKYRL_VENV)/bin/python $(ARGS)
 
-# Slime takes GPUs: tests/engines/slime_on_cpu pretends to have two, and holds the Python of its stages.
+# Slime takes GPUs: tests/engines/slime_on_cpu pretends to have them, and holds the Python of its stages.
 equivalence-slime: setup $(SLIME_VENV)/.done  ## The same of TRL and Slime, with SGLang and Megatron on the CPU (SLIME_PATH, MEGATRON_PATH: checkouts; an hour)
 	PATH="$(CURDIR)/tests/engines/slime_on_cpu/gpus:$$PATH" SLIME_PYTHON=$(abspath $(SLIME_VENV))/bin/python \
 		$(BIN)/python -m benchmarks.equivalence --backends trl,slime --python slime=$(CURDIR)/tests/engines/slime_on_cpu/python $(ARGS)

@@ -37,12 +37,17 @@ def xp(*words: str) -> str:
     return done.stdout
 
 
+def model_of(run: Path) -> list[bytes]:
+    """Weights of the trained model."""
+    return [file.read_bytes() for file in sorted(run.glob("model/*.safetensors"))]
+
+
 def test_slime_trains_evaluates_and_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     words = [*sweep_words("slime", [1], tmp_path, str(ON_CPU / "python"), 2), *SMALL]
     xp(*words)
     (run,) = (tmp_path / "runs").iterdir()
     first = read_metrics(run / "metrics.jsonl", "train")
-    weights = run.joinpath("model/model.safetensors").read_bytes()
+    weights = model_of(run)
     assert [line["step"] for line in first] == [1, 2]
     assert json.loads((run / "attempt_1/evaluate/evaluation.json").read_text())
 
@@ -55,7 +60,7 @@ def test_slime_trains_evaluates_and_goes_on_from_its_checkpoint(tmp_path: Path) 
         assert line["training/logprob_gap"] < 1e-4
         assert line["training/grad_norm"] > 0
         assert line["episodes/void"] == 0
-    assert weights != run.joinpath("model/model.safetensors").read_bytes()
+    assert weights != model_of(run)
 
 
 def test_slime_plays_a_step_ahead_by_its_own_asynchronous_program(tmp_path: Path) -> None:
