@@ -79,7 +79,7 @@ def test_the_embedded_default_evaluates_on_512_episodes() -> None:
     found = evaluated(compose([]))
     assert found is not None
     assert (found.episodes, found.total) == (512, 1024)
-    assert found.share == pytest.approx(1024 / (1024 + 30 * 64))
+    assert found.share == pytest.approx(1024 / (1024 + 24 * 64))
 
 
 def test_the_number_of_held_out_tasks_that_only_the_environment_knows_comes_from_the_cached_set(tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ def length_of(spec: RunSpec) -> tuple[int | None, int | None]:
 @pytest.mark.parametrize(
     ("overrides", "length"),
     [
-        ([], (30, None)),
+        ([], (24, None)),
         (["training.epochs=2"], (None, 2)),
         (["training.num_steps=36"], (36, None)),
         (["training={epochs: 2}"], (None, 2)),

@@ -121,7 +121,7 @@ def test_a_run_is_printed_with_its_options_and_the_defaults_beside_the_values(
     body = text.partition("defaults:")[2].split()
     assert text.startswith("# @package _global_\n# The spec of the run run-1: ")
     assert " ".join(body) == (
-        "- override /algorithm: rloo # Default: run. name: run training: # Default: 30. num_steps: 7"
+        "- override /algorithm: rloo # Default: run. name: run training: # Default: 24. num_steps: 7"
         " # Default: 0.0007. learning_rate: 0.0001"
     )
     assert composed(text, tmp_path / "mine") == spec
