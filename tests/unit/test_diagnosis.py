@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -101,6 +102,18 @@ def test_a_reward_that_fell_to_nothing_is_named_before_what_follows_from_it() ->
     none = {"reward/groups_without_variance": 1.0, "reward/avg_pass_at_8": 0.0}
     silent = [{**line, **none} if line["step"] > 16 else line for line in lines]
     assert list(found(silent)) == ["collapse", "equal_groups"]
+
+
+def test_a_rare_reward_that_stays_rare_is_seldom_called_a_collapse() -> None:
+    """64 episodes a step, of which one in twenty is rewarded, over 40 steps: chance alone halves a mean of five."""
+    draw = random.Random(1)
+
+    def is_named() -> bool:
+        rewards = [sum(draw.random() < 0.05 for _ in range(64)) / 64 for _ in range(40)]
+        lines = [{"step": at + 1, "reward/avg_raw_reward": reward} for at, reward in enumerate(rewards)]
+        return any("collapse" in found(lines[:number]) for number in range(1, 41))
+
+    assert sum(is_named() for _ in range(100)) <= 5
 
 
 @pytest.mark.parametrize("reward", [0.0, 1.0, -0.5])

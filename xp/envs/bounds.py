@@ -1,4 +1,4 @@
-"""Limits of a process that runs a user's environment or grader: its memory, and its end with its parent."""
+"""Limits of a process that runs what others wrote (an environment, a grader, a chat template)."""
 
 from __future__ import annotations
 

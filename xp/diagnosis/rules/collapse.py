@@ -18,7 +18,7 @@ from xp.diagnosis.symptom import Severity, Symptom
 STEPS: Final = 5
 """Number of steps whose mean is one value."""
 TIMES: Final = 3.0
-"""Multiple of the usual difference between two steps; 2 of 100 runs whose reward is rare, and stays so, are named."""
+"""Multiple of the usual difference between two steps; a reward that is rare and stays so is then seldom named."""
 SHARE: Final = 0.5
 """Share of the best mean, by which the last is below it."""
 

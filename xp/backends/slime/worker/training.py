@@ -37,7 +37,7 @@ def enter(args: Any) -> None:
         args.custom_advantage_function_path = OVER_TRAINED_TOKENS
     if not isinstance(logging_utils.log, Watched):
         logging_utils.log = watched = Watched(logging_utils.log, config)
-        model.train_one_step = watched.rating(model.train_one_step)
+        model.train_one_step = watched.noting_rate(model.train_one_step)
 
 
 class Watched(StepLog):
@@ -60,8 +60,8 @@ class Watched(StepLog):
             rates = [name for name in metrics if name.endswith(RATE)] if self._rate is not None else []
             self.update(int(metrics[step_key]), {**metrics, **dict.fromkeys(rates, self._rate)})
 
-    def rating(self, native: Callable[..., Any]) -> Callable[..., Any]:
-        """Wraps Slime's function for an update, which logs the rate of the next one."""
+    def noting_rate(self, native: Callable[..., Any]) -> Callable[..., Any]:
+        """Wraps Slime's function for an update, to note the update's learning rate: Slime logs that of the next one."""
 
         def train_one_step(
             args: Any,
