@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
 import threading
 import time
 import uuid
@@ -113,6 +115,13 @@ class Hungry(Counter):
     def eat(self, args: Amount) -> ToolOutput:
         """Take so many gigabytes."""
         return said(str(len(bytearray(int(args.amount * 1e9)))))
+
+    @tool
+    def feed(self, args: Amount) -> ToolOutput:
+        """Let a process of its own take so many gigabytes, and say what it wrote."""
+        program = f"print(len(bytearray({int(args.amount * 1e9)})))"
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+        return said(done.stdout.strip() or done.stderr.strip().splitlines()[-1])
 
 
 class Gathering(Counter):

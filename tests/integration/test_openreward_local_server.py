@@ -79,6 +79,14 @@ def test_it_has_the_memory_that_the_limits_say_and_a_call_that_wants_more_is_a_f
     provider.close()
 
 
+def test_a_process_that_it_starts_has_that_much_memory_too() -> None:
+    provider = OpenRewardProvider(rules(serve="tests.envs_under_test.counter:Hungry", memory_gb=1.0), os.environ)
+    session = provider.open(provider.tasks("train", [1])[0])
+    assert session.call("feed", {"amount": 0.05}).text == "50000000"
+    assert session.call("feed", {"amount": 2.0}).text == "MemoryError"
+    provider.close()
+
+
 def test_a_server_that_was_killed_is_replaced_at_its_address_and_costs_the_open_episodes_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -63,6 +63,20 @@ def test_plan_says_which_interpreter_a_run_would_start(place: Path) -> None:
     assert not (place / "ran").exists()
 
 
+@pytest.mark.parametrize(
+    ("settings", "what"),
+    [
+        (("env=openenv_coding", "env.image=theirs:1", "env.serve=null"), "an environment"),
+        (("backend=skyrl", "hardware=a100x4", "env=multiply", "backend.runtime.image=theirs:1"), "the jobs"),
+    ],
+    ids=["environment", "jobs"],
+)
+def test_plan_says_which_image_a_run_would_start(place: Path, settings: tuple[str, ...], what: str) -> None:
+    done = plan(place, *settings)
+    assert done.returncode == ExitCode.OK, done.stderr
+    assert f"would start the image of {what}: theirs:1" in done.stdout
+
+
 def test_plan_of_a_run_directory_runs_no_code_of_it(place: Path) -> None:
     spec = compose([f"outputs={place / 'outputs'}", "env.reward_fn=theirs.envs:one"])
     run = leave_run(place / "outputs", "their-run", record("their-run", status="failed"), spec)

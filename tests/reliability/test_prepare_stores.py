@@ -187,6 +187,19 @@ def test_a_signal_closes_every_session_and_keeps_what_was_fetched(tmp_path: Path
 
 
 @pytest.mark.scorecard(8)
+@pytest.mark.parametrize("point", ["shard-temporary", "shard"])
+def test_a_signal_while_a_shard_is_written_loses_no_task_of_it(tmp_path: Path, point: str) -> None:
+    runs = new_runs(tmp_path)
+    code, said = runs.finish(f"prepare:{point}:stop")
+    assert (code, "Traceback" in said) == (143, False), said
+    fetched = set(runs.world.opened())
+    assert len(fetched) >= 40
+    runs.world.forget()
+    assert runs.finish()[0] == 0
+    assert fetched & set(runs.world.opened()) == set()
+
+
+@pytest.mark.scorecard(8)
 def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
     runs = new_runs(tmp_path, latency_s=600.0)
     process = runs.start()

@@ -1,6 +1,6 @@
 """Named points at which a test can kill the prepare stage, raise an exception, or simulate a full disk.
 
-`XP_FAULT=prepare:<point>:<kill|raise|enospc>[:<n>]` acts at the n-th visit of the point (default: the first); without
+`XP_FAULT=prepare:<point>:<kill|stop|raise|enospc>[:<n>]` acts at the n-th visit of the point (default: the first); without
 the variable nothing happens. The points are the members of `FaultPoint`.
 """
 
@@ -51,6 +51,9 @@ def fault_point(point: FaultPoint) -> None:
         return
     if action == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
+    if action == "stop":
+        os.kill(os.getpid(), signal.SIGTERM)
+        return
     if action == "enospc":
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     raise InjectedFault(f"XP_FAULT at {point}")

@@ -172,9 +172,11 @@ class Fetcher:
                 future = self._done.get(timeout=SHOW_EVERY_S)
             self._show()
         future.result()
-        opened = self._flying.pop(future)
+        opened = self._flying[future]
         if opened.entries:
             self.work.write(opened.block, opened.entries)
+        # A signal may stop this thread anywhere: a block leaves the list after its shard is written, never before.
+        del self._flying[future]
 
     def _show(self) -> None:
         """Shows the loop's counts, in the caller's thread, so that a blocked terminal does not delay sessions."""
