@@ -1,7 +1,7 @@
 """Named points at which a test can kill the prepare stage, raise an exception, or simulate a full disk.
 
-`XP_FAULT=prepare:<point>:<kill|stop|raise|enospc>[:<n>]` acts at the n-th visit of the point (default: the first); without
-the variable nothing happens. The points are the members of `FaultPoint`.
+`XP_FAULT=prepare:<point>:<kill|stop|raise|enospc>[:<n>]` acts at the n-th visit of the point (default: the first);
+without the variable nothing happens. The points are the members of `FaultPoint`.
 """
 
 from __future__ import annotations
