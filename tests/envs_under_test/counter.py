@@ -167,3 +167,29 @@ class Quiz(Environment):
     def grade(self, args: Guess) -> ToolOutput:
         """Compare."""
         return said("graded", float(args.value == self.task_spec["answer"]), True)
+
+
+class Deployed(Environment):
+    """Has tasks that depend on the variable REVISION, as after a deploy: `reversed`, `signed` anew, or `fewer`."""
+
+    @classmethod
+    def list_splits(cls) -> list[str]:
+        return ["train"]
+
+    @classmethod
+    def list_tasks(cls, split: str) -> list[dict[str, Any]]:
+        revision = os.environ.get("REVISION")
+        tasks: list[dict[str, Any]] = [{"word": f"{split} {number}"} for number in range(20)]
+        if revision == "reversed":
+            return tasks[::-1]
+        if revision == "signed":
+            return [task | {"picture": f"https://example.org/?signature={uuid.uuid4().hex}"} for task in tasks]
+        return tasks[:10] if revision == "fewer" else tasks
+
+    def get_prompt(self) -> list[TextBlock]:
+        return [TextBlock(text=f"Say: {self.task_spec['word']}")]
+
+    @tool
+    def say(self) -> ToolOutput:
+        """Say it."""
+        return said("said", reward=1.0, finished=True)

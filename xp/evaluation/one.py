@@ -36,6 +36,7 @@ from xp.tasks.load import within_limit
 from xp.tasks.prepare import prepare
 from xp.tasks.row import TaskRow
 from xp.tasks.store import TaskSet
+from xp.tasks.unchanged import check_unchanged
 from xp.tracking.base import check_trackers
 
 
@@ -116,6 +117,10 @@ class EvaluationRun:
         missing = [one for one in todo if (one[0].task_id, one[1]) not in found]
         if not missing:
             return None
+        rows = {row.task_id: row for row, _ in missing}
+        check_unchanged(
+            self._task_set.path, prepare_config(self._entry.spec), list(rows.values()), self._environ
+        )
         num_void = sum(record["outcome"]["reward"] is None for record in found.values())
         health = Health(self._entry.spec.training.max_void_fraction, len(todo), num_void)
         if (reason := self._allowance.spent() or health.passed()) is not None:

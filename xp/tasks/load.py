@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,10 +15,11 @@ from xp.tasks.row import TaskRow
 from xp.tasks.store import open_verified
 from xp.tasks.template_check import check_chat
 from xp.tasks.token_counts import count_tokens
+from xp.tasks.unchanged import check_unchanged
 
 
 def load_tasks(directory: Path, stage_dir: Path, purpose: str) -> list[TaskRow]:
-    """The rows of a verified set.
+    """The rows of a verified set whose environments still have these tasks.
 
     Args:
         directory: directory of the set.
@@ -25,13 +27,15 @@ def load_tasks(directory: Path, stage_dir: Path, purpose: str) -> list[TaskRow]:
         purpose: `train` or `held_out`.
 
     Raises:
-        XpError: (TASKS) the set is missing, partial, damaged, or of another spec; the message names differing fields.
+        XpError: (TASKS) the set is missing, partial, damaged, or of another spec, with the names of differing fields,
+            or the environment has other tasks by now; (ENVIRONMENT) the environment does not answer.
     """
     expected = config_of(stage_dir / "prepare.json", PrepareConfig.from_json)
     task_set = open_verified(directory, expected)
     rows = list(task_set.rows(purpose))
     if not rows:
         raise XpError(f"{directory} holds no {purpose} tasks; widen env.{purpose} in the spec", ExitCode.TASKS)
+    check_unchanged(directory, expected, rows, os.environ)
     return rows
 
 

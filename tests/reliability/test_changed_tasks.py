@@ -1,0 +1,67 @@
+"""A server at a URL that is deployed with other tasks after they were prepared: nothing is scored on the wrong task."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.ors_server import rules
+from tests.reliability.proxy import FaultProxy
+from xp.envs.local_server import LocalServer
+from xp.errors import ExitCode, XpError
+from xp.tasks.config import HeldOut, MemberConfig, PrepareConfig, Selection
+from xp.tasks.load import load_tasks
+from xp.tasks.prepare import prepare
+
+Load = Callable[[str], int]
+
+
+def server(revision: str) -> LocalServer:
+    environ = {**os.environ, "REVISION": revision, "XP_PASS_ENV": "REVISION"}
+    return LocalServer("tests.envs_under_test.counter:Deployed", environ=environ)
+
+
+@pytest.fixture
+def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
+    """Prepares training tasks; the function deploys a revision at their address and loads them for a training."""
+    monkeypatch.setenv("OPENREWARD_API_KEY", "any")
+    with ExitStack() as stack:
+        proxy = stack.enter_context(FaultProxy(stack.enter_context(server("first"))))
+        env = rules(target=proxy.url, serve=None, allowed_origins=(proxy.url,))
+        selection, held_out = Selection(("train",)), HeldOut("train", fraction=0.25)
+        config = PrepareConfig({env.name: MemberConfig(env, selection, held_out, 1.0, None)}, 0.0, 8)
+        made = prepare(config, os.environ, tmp_path)
+        (tmp_path / "prepare.json").write_text(config.to_json())
+
+        def loaded(revision: str) -> int:
+            proxy.upstream = stack.enter_context(server(revision))
+            return len(load_tasks(made.path, tmp_path, "train"))
+
+        yield loaded
+
+
+@pytest.mark.parametrize("revision", ["reversed", "fewer"])
+def test_other_tasks_than_those_that_were_prepared_end_the_stage_before_its_first_episode(
+    load: Load, revision: str
+) -> None:
+    with pytest.raises(XpError, match="has other tasks than those that were prepared") as raised:
+        load(revision)
+    assert raised.value.code is ExitCode.TASKS
+    assert "start a new run" in str(raised.value)
+
+
+def test_the_same_tasks_are_loaded(load: Load) -> None:
+    assert load("again") > 0
+
+
+def test_descriptions_that_differ_while_the_prompts_are_the_same_are_said(
+    load: Load, capsys: pytest.CaptureFixture[str]
+) -> None:
+    num_tasks = load("signed")
+    assert f"describes {num_tasks} of {num_tasks} tasks differently now; their prompts are the same" in (
+        capsys.readouterr().out
+    )

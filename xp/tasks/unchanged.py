@@ -1,0 +1,100 @@
+"""Checks that an environment at an address still has the tasks that were prepared; sessions open them by their index."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import Final
+
+from xp.envs.base import Provider, Task
+from xp.envs.load import load_provider
+from xp.errors import ExitCode, XpError
+from xp.tasks.config import MemberConfig, PrepareConfig
+from xp.tasks.questions import ask, described, entry_of, hash_task
+from xp.tasks.row import TaskRow
+
+MOST_OPENED: Final = 8
+"""Largest number of sessions that are opened to compare prompts."""
+
+
+def check_unchanged(
+    directory: Path, config: PrepareConfig, rows: Sequence[TaskRow], environ: Mapping[str, str]
+) -> None:
+    """Compares the rows with the environments' present descriptions of these tasks, and then with their prompts.
+
+    Descriptions may differ while the tasks are the same (an address that is signed anew for each request), so that
+    prompts of a few such tasks decide. An environment that the run serves itself is not asked: the digest of its code
+    is part of the set's key. A task without a description is known by its index only: a change of it is not seen.
+
+    Args:
+        directory: the task set, for the message.
+        config: the request of the set.
+        rows: the tasks that will be played.
+        environ: variables with the providers' secrets.
+
+    Raises:
+        XpError: (TASKS) a task has another prompt, or does not exist any more; (ENVIRONMENT) an environment does not
+            answer.
+    """
+    for name, member in config.members.items():
+        own = [row for row in rows if row.env == name]
+        if member.env.target is None or not own:
+            continue
+        provider = load_provider(member.env, environ)
+        try:
+            missing, described_anew = _differing(member, provider, own)
+            other = missing or [row for row in _some(described_anew) if _prompt(member, provider, row) != row.messages]
+        finally:
+            provider.close()
+        if other:
+            raise XpError(
+                f"environment {name} ({member.env.target}) has other tasks than those that were prepared:"
+                f" {len(missing) + len(described_anew)} of {len(own)} differ, such as {other[0].task_id}\n"
+                f"rewards would be of other tasks than the prompts; remove {directory} and start a new run,"
+                " whose prepare stage fetches the tasks again",
+                ExitCode.TASKS,
+            )
+        if described_anew:
+            print(
+                f"environment {name} describes {len(described_anew)} of {len(own)} tasks differently now; their prompts"
+                f" are the same ({len(_some(described_anew))} compared)",
+                flush=True,
+            )
+
+
+def _differing(
+    member: MemberConfig, provider: Provider, rows: Sequence[TaskRow]
+) -> tuple[list[TaskRow], list[TaskRow]]:
+    """Tasks that do not exist any more, and those with another hash."""
+    missing: list[TaskRow] = []
+    described_anew: list[TaskRow] = []
+    for split, wanted in _by_split(rows):
+        size = ask(member, partial(provider.num_tasks, split))
+        there = [row for row in wanted if row.index < size]
+        tasks = ask(member, partial(provider.tasks, split, [row.index for row in there]))
+        now = {task.index: hash_task(task) for task in tasks}
+        missing += [row for row in wanted if row.index >= size]
+        described_anew += [row for row in there if now.get(row.index) != row.task_hash]
+    return missing, described_anew
+
+
+def _by_split(rows: Sequence[TaskRow]) -> Iterator[tuple[str, list[TaskRow]]]:
+    ordered = sorted(rows, key=lambda row: (row.split, row.index))
+    return ((split, list(found)) for split, found in groupby(ordered, lambda row: row.split))
+
+
+def _some(rows: Sequence[TaskRow]) -> Sequence[TaskRow]:
+    """At most MOST_OPENED rows, evenly spread."""
+    return rows[:: -(-len(rows) // MOST_OPENED)] if rows else rows
+
+
+def _prompt(member: MemberConfig, provider: Provider, row: TaskRow) -> object:
+    """The task's opening messages now, as preparation stores them; None if it has no prompt any more."""
+    task = Task(row.env, row.split, row.index)
+    prompt, tools = ask(member, partial(described, provider, task))
+    try:
+        return entry_of(task, row.task_hash, prompt, tools, member).messages
+    except ValueError:
+        return None
