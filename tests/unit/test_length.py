@@ -111,6 +111,15 @@ def test_the_record_holds_epochs_and_steps(tmp_path: Path) -> None:
     assert "18 steps (3 epochs of 100 tasks)" in table(record)
 
 
+def test_epochs_that_are_fewer_steps_than_a_resumed_run_has_made_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"stage": "train", "step": 18}\n')
+    stage = tmp_path / "attempt_2" / "train"
+    stage.mkdir(parents=True)
+    assert settle(Length(None, 3), 100, 16, stage).steps == 18
+    with pytest.raises(XpError, match="training.epochs=2: these are 12 steps, and 18 are made already"):
+        settle(Length(None, 2), 100, 16, stage)
+
+
 def length_of(spec: RunSpec) -> tuple[int | None, int | None]:
     return spec.training.num_steps, spec.training.epochs
 

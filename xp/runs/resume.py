@@ -84,9 +84,24 @@ def spec_to_resume(run: str, overrides: Sequence[str]) -> Resumed:
     if faults:
         raise XpError("\n".join(faults))
     give_way(container, with_value(list(values.items())))
+    spec = from_container(container)
+    if "training.num_steps" in values:
+        _check_length(spec, directory)
     attempts = () if is_unborn(directory) else read_record(directory).attempts
     stages = frozenset(stage.name for attempt in attempts for stage in attempt.stages)
-    return Resumed(directory.name, len(attempts) + 1, from_container(container), stages)
+    return Resumed(directory.name, len(attempts) + 1, spec, stages)
+
+
+def _check_length(spec: RunSpec, run: Path) -> None:
+    """Raises XpError(CONFIG) if a training would have fewer steps than it has made: its model cannot forget them."""
+    from xp.episode.metrics_file import last_step
+
+    made, wanted = last_step(run / "metrics.jsonl"), spec.training.num_steps
+    if made is not None and wanted is not None and wanted < made:
+        raise XpError(
+            f"training.num_steps={wanted}: {run.name} has made {made} steps; give {made} or more, or evaluate an"
+            f" earlier checkpoint: evaluate run={run.name} checkpoint=N"
+        )
 
 
 def _change(container: dict[str, Any], key: str, value: Any) -> str | None:

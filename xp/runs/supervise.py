@@ -157,7 +157,8 @@ class _Attempt:
         for stage in plan.stages:
             record = update_stage(record, stage.name, stand_ins=stage.job.stand_ins)
         with resource_errors(self._run):
-            if plan.attempt == 1:
+            if _is_whole(plan, earlier):
+                # Of the last attempt, or the next resume would go back to the first one's; plan.json keeps each.
                 write_atomically(self._run / "spec.yaml", _yaml(plan.spec.model_dump(mode="json")))
         self._save(record)
 
@@ -238,6 +239,12 @@ class _Attempt:
     def _save(self, record: RunRecord) -> None:
         self._record = record
         save_record(self._run, record)
+
+
+def _is_whole(plan: Plan, earlier: RunRecord) -> bool:
+    """Returns whether an attempt begins a run or resumes it, unlike an evaluation or a preparation of it."""
+    begun = {stage.name for stage in earlier.attempts[0].stages} if earlier.attempts else set()
+    return begun <= {stage.name for stage in plan.stages}
 
 
 def _earlier(run: Path, plan: Plan) -> RunRecord:

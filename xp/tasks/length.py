@@ -8,6 +8,7 @@ from pathlib import Path
 
 from xp.atomic import write_atomically
 from xp.counted import counted
+from xp.episode.metrics_file import last_step
 from xp.errors import ExitCode, XpError
 
 FILE = "length.json"
@@ -62,8 +63,15 @@ def settle(length: Length, num_tasks: int, prompts_per_step: int, stage: Path) -
         num_tasks: training tasks of the set.
         prompts_per_step: tasks of a rollout step.
         stage: directory of the train stage.
+
+    Raises:
+        XpError: (TASKS) there are fewer tasks than one step needs; (CONFIG) a resumed run has made more steps already.
     """
     found = length.over(num_tasks, prompts_per_step)
+    if found.epochs is not None:
+        made = last_step(stage.parent.parent / "metrics.jsonl") or 0
+        if made > found.steps:
+            raise XpError(f"training.epochs={found.epochs}: these are {found.steps} steps, and {made} are made already")
     if found.epochs is not None:
         size = f"{counted(found.epochs, 'epoch')} of {counted(num_tasks, 'task')}"
         print(f"{size}, {prompts_per_step} a step: {counted(found.steps, 'step')}", flush=True)

@@ -1,0 +1,84 @@
+"""What a run is told when it is resumed stays: the next resume and a repeated sweep go by it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.unit.test_dispatch import FakeLauncher
+from xp.__main__ import main
+from xp.errors import ExitCode
+from xp.job import Stage
+from xp.launchers.base import Context
+
+Say = Callable[..., tuple[int, list[str]]]
+
+
+@pytest.fixture
+def say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Say:
+    """Says words to `xp` with a launcher whose stages write what they promise; returns exit code and stages that ran."""
+    last_steps = iter((3, 30, 30, 30))
+
+    def told(*words: str, failing: str = "") -> tuple[int, list[str]]:
+        launcher = FakeLauncher(lambda made, context: played(made, context, failing))
+        monkeypatch.setattr("xp.launchers.choice.make_launcher", lambda *_: launcher)
+        code = main([*words, f"outputs={tmp_path}"])
+        return code, [key.partition("/")[2] for key in launcher.submitted]
+
+    def played(made: Stage, context: Context, failing: str) -> int:
+        if made.name == failing:
+            return 9
+        for name in made.job.outputs:
+            (context.outputs / name).parent.mkdir(parents=True, exist_ok=True)
+            (context.outputs / name).write_text('{"results": {}}')
+        if made.name == "train":
+            metrics = context.outputs / "runs" / context.run_id / "metrics.jsonl"
+            metrics.write_text(f'{{"stage": "train", "step": {next(last_steps)}}}\n')
+        return 0
+
+    return told
+
+
+def run_of(outputs: Path) -> Path:
+    (run,) = (outputs / "runs").iterdir()
+    return run
+
+
+def test_an_extension_that_was_cut_goes_on_as_an_extension(
+    say: Say, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert say("training.num_steps=3")[0] == 0
+    run = run_of(tmp_path)
+    assert say(f"resume={run.name}", "training.num_steps=30", failing="evaluate")[0] == ExitCode.STAGE_FAILED
+    assert yaml.safe_load((run / "spec.yaml").read_text())["training"]["num_steps"] == 30
+    assert say(f"resume={run.name}") == (0, ["3/evaluate"])
+    capsys.readouterr()
+    assert say(f"resume={run.name}") == (0, [])
+    assert "is finished (30 of 30 steps)" in "".join(capsys.readouterr())
+
+
+def test_a_repeated_sweep_does_not_take_an_extended_run_for_its_point(say: Say, tmp_path: Path) -> None:
+    assert say("-m", "training.num_steps=3", "seed=1")[0] == 0
+    assert say(f"resume={run_of(tmp_path).name}", "training.num_steps=30")[0] == 0
+    assert say("-m", "training.num_steps=30", "seed=1") == (0, [])
+    assert "1/train" in say("-m", "training.num_steps=3", "seed=1")[1]
+
+
+def test_an_evaluation_of_a_run_leaves_what_it_is_told_to_itself(say: Say, tmp_path: Path) -> None:
+    assert say("training.num_steps=3")[0] == 0
+    run = run_of(tmp_path)
+    before = (run / "spec.yaml").read_text()
+    assert say("evaluate", f"run={run.name}", "evaluation.samples_per_task=2")[0] == 0
+    assert (run / "spec.yaml").read_text() == before
+
+
+def test_fewer_steps_than_a_run_has_made_are_refused(
+    say: Say, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert say("training.num_steps=3")[0] == 0
+    capsys.readouterr()
+    assert say(f"resume={run_of(tmp_path).name}", "training.num_steps=2") == (ExitCode.CONFIG, [])
+    assert "has made 3 steps; give 3 or more" in "".join(capsys.readouterr())
