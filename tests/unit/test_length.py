@@ -116,7 +116,7 @@ def test_epochs_that_are_fewer_steps_than_a_resumed_run_has_made_are_refused(tmp
     stage = tmp_path / "attempt_2" / "train"
     stage.mkdir(parents=True)
     assert settle(Length(None, 3), 100, 16, stage).steps == 18
-    with pytest.raises(XpError, match="training.epochs=2: these are 12 steps, and 18 are made already"):
+    with pytest.raises(XpError, match=r"training\.epochs=2: these are 12 steps, and 18 are made already"):
         settle(Length(None, 2), 100, 16, stage)
 
 

@@ -19,7 +19,7 @@ Say = Callable[..., tuple[int, list[str]]]
 
 @pytest.fixture
 def say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Say:
-    """Says words to `xp` with a launcher whose stages write what they promise; returns exit code and stages that ran."""
+    """Says words to `xp` with a launcher whose stages write what they promise; returns the exit code and what ran."""
     last_steps = iter((3, 30, 30, 30))
 
     def told(*words: str, failing: str = "") -> tuple[int, list[str]]:

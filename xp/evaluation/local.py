@@ -27,6 +27,7 @@ from xp.evaluation.entries import Entry
 from xp.evaluation.settings import Engine, Eval
 from xp.spec import RunSpec
 from xp.tasks.row import TaskRow
+from xp.verified import damaged
 
 
 @contextmanager
@@ -166,11 +167,16 @@ def is_installed(package: str, python: str) -> bool:
 
 
 def ensure_made(spec: RunSpec, directory: str) -> None:
-    """Makes a model of xp's own if it does not exist; raises XpError if that fails."""
+    """Makes a model of xp's own if it does not exist or is damaged; raises XpError if that fails."""
     place = model_place(spec.model)
     outputs = Path(spec.outputs).absolute()
-    if spec.model.build is None or Path(directory).absolute() != outputs / place or (outputs / place).exists():
+    if spec.model.build is None or Path(directory).absolute() != outputs / place:
         return
+    if (outputs / place).exists():
+        fault = damaged(outputs / place / "manifest.json")
+        if fault is None:
+            return
+        print(f"model: {place} is damaged ({fault}); it is made again", file=sys.stderr, flush=True)
     job = model_stage(spec, RunPaths(run="runs/unused", attempt=1, tasks="tasks/unused")).job
     (config,) = job.files.values()
     print(f"model: {spec.model.name} is made, which is done once", file=sys.stderr, flush=True)

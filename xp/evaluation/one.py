@@ -118,9 +118,7 @@ class EvaluationRun:
         if not missing:
             return None
         rows = {row.task_id: row for row, _ in missing}
-        check_unchanged(
-            self._task_set.path, prepare_config(self._entry.spec), list(rows.values()), self._environ
-        )
+        check_unchanged(self._task_set.path, prepare_config(self._entry.spec), list(rows.values()), self._environ)
         num_void = sum(record["outcome"]["reward"] is None for record in found.values())
         health = Health(self._entry.spec.training.max_void_fraction, len(todo), num_void)
         if (reason := self._allowance.spent() or health.passed()) is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from xp.job import Stage
 from xp.launchers.node.outputs import states
 from xp.reading import json_of
 from xp.runs.record import RunRecord, RunStatus, read_record
+from xp.verified import DIGESTS, damaged
 
 if TYPE_CHECKING:
     from xp.planning.plan import Plan
@@ -86,13 +87,20 @@ def _standing(stage: Stage, plan: Plan, record: RunRecord, outputs: Path, is_her
         )
         if is_same and status is RunStatus.SUCCEEDED:
             assert recorded is not None
-            promised = recorded["job"]["outputs"]
-            return attempt.number if not is_here or all(states(outputs, promised).values()) else None
+            return attempt.number if not is_here or _are_whole(outputs, recorded["job"]["outputs"]) else None
         # Another job of this stage wrote into its own attempt's directory, so the earlier attempt's outputs are
         # unchanged.
         if any(not name.startswith(f"{directory}/") for name in _promised(recorded)):
             return None
     return None
+
+
+def _are_whole(outputs: Path, promised: Sequence[str]) -> bool:
+    """Returns whether all outputs exist, and the files of a published model are those that were published."""
+    manifests = {(outputs / name).parent / DIGESTS for name in promised}
+    return all(states(outputs, promised).values()) and all(
+        damaged(manifest) is None for manifest in manifests if manifest.is_file()
+    )
 
 
 def _is_same_today(file: Path, stage: Stage, plan: Plan) -> bool:

@@ -15,7 +15,7 @@ from xp.launchers.base import Context, Detachable, Echo, Launch, Launcher, now
 from xp.launchers.files import copy_modules, copy_package
 from xp.launchers.node.exits import exit_code, is_restartable, reason
 from xp.launchers.node.log import last_lines, write_to_screen
-from xp.launchers.node.outputs import State, damaged, missing, states
+from xp.launchers.node.outputs import State, missing, states
 from xp.launchers.signals import Signals
 from xp.runs.detached import live
 from xp.runs.kept import kept
@@ -26,6 +26,7 @@ from xp.runs.run_directory import hold, resource_errors, resume_command, save_re
 from xp.tracking.base import TrackedRun
 from xp.tracking.mirror import Mirror
 from xp.tracking.opening import openers
+from xp.verified import damaged
 
 if TYPE_CHECKING:
     from xp.planning.plan import Plan
@@ -208,7 +209,7 @@ class _Attempt:
         """Returns whether a content-addressed result exists and is not damaged; a damaged one is made again."""
         if not all(states(self._outputs, _promised(stage)).values()):
             return False
-        if (fault := damaged(self._outputs, manifest)) is not None:
+        if (fault := damaged(self._outputs / manifest)) is not None:
             self._echo(f"xp: {stage.name}: {Path(manifest).parent} is damaged ({fault}); it is made again\n")
         return fault is None
 

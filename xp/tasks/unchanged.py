@@ -1,4 +1,4 @@
-"""Checks that an environment at an address still has the tasks that were prepared; sessions open them by their index."""
+"""Checks that environments at an address still have the tasks that were prepared; sessions open these by index."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from xp.errors import ExitCode, XpError
+from xp.verified import DIGESTS, damaged, write_digests
 
 
 def publish(save: Callable[[Path], object], target: Path) -> None:
@@ -21,6 +22,7 @@ def publish(save: Callable[[Path], object], target: Path) -> None:
     staged = target.with_name(f".{target.name}.part")
     shutil.rmtree(staged, ignore_errors=True)
     save(staged)
+    write_digests(staged)
     if target.exists():
         number = 1 + len(list(target.parent.glob(f"{target.name}.attempt-*")))
         target.rename(target.with_name(f"{target.name}.attempt-{number}"))
@@ -28,7 +30,20 @@ def publish(save: Callable[[Path], object], target: Path) -> None:
 
 
 def check_there(directory: str) -> None:
-    """Raises XpError(RUN_DIR) if a run's directory has neither a model nor adapters."""
+    """Checks a model before it is loaded.
+
+    Raises:
+        XpError: (RUN_DIR) a run's directory has neither a model nor adapters, or the files of a published model are
+            not those that were published.
+    """
     files = ("config.json", "adapter_config.json")
     if directory.startswith("runs/") and not any(Path(directory, name).is_file() for name in files):
         raise XpError(f"there is no model at {directory}; did the run get that far?", ExitCode.RUN_DIR)
+    manifest = Path(directory, DIGESTS)
+    if manifest.is_file() and (fault := damaged(manifest)) is not None:
+        raise XpError(
+            f"the model at {directory} is not the one that was published: {fault}\n"
+            f"resume the run, which publishes it again from its last checkpoint; where you changed it yourself,"
+            f" remove {manifest}",
+            ExitCode.RUN_DIR,
+        )

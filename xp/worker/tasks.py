@@ -11,6 +11,7 @@ from xp.episode.tokens import ChatTokens
 from xp.tasks.load import load_tasks, within_limit
 from xp.tasks.row import TaskRow
 from xp.tasks.schedule import schedule
+from xp.worker.publish import check_there
 from xp.worker.stage import StageConfig, TrainConfig
 
 
@@ -22,9 +23,13 @@ def policy_chat(common: StageConfig, model: str | Path, stage: Path, tokenizer: 
         model: Hugging Face id or directory.
         stage: the stage's directory.
         tokenizer: the model's tokenizer, if it is loaded already.
+
+    Raises:
+        XpError: (RUN_DIR) the model is a published one, and damaged.
     """
     from transformers import AutoTokenizer
 
+    check_there(str(model))
     chat = ChatTokens(tokenizer or AutoTokenizer.from_pretrained(model), common.chat)
     resolve(stage, chat)
     return chat

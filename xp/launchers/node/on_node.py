@@ -25,13 +25,14 @@ from xp.launchers.base import now
 from xp.launchers.files import write_files
 from xp.launchers.node.job_spec import CLAIM, RESULT, JobSpec, Result, claim, read_result
 from xp.launchers.node.log import LogStream, write_to_screen
-from xp.launchers.node.outputs import damaged, missing, states
+from xp.launchers.node.outputs import missing, states
 from xp.launchers.node.pipe import drain
 from xp.launchers.node.program import Ending, exit_code, redactor_of, start
 from xp.launchers.node.spread import SIGNALS, first_failure, start_all
 from xp.launchers.node.tracking import followed
 from xp.reading import config_of
 from xp.security.secrets import Redactor, telling_values
+from xp.verified import damaged
 
 REQUEUE = 85
 """Exit code: the job spec is not finished; run this job again."""
@@ -69,7 +70,7 @@ def carry_out(spec: JobSpec, job: str, ending: Ending) -> int:
         return ExitCode.OK  # the same job was started again after its end
     write_files(spec.files, root)
     with (directory / "log.txt").open("ab") as file:
-        if spec.done is not None and all(states(root, spec.outputs).values()) and damaged(root, spec.done) is None:
+        if spec.done is not None and all(states(root, spec.outputs).values()) and damaged(root / spec.done) is None:
             file.write(b"xp: done before, skipped\n")
             code = 0
         else:

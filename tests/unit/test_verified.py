@@ -1,0 +1,110 @@
+"""Models are verified by their digests when they are used: a published one, a checkpoint, and one that xp has made."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.launching import plan, stage
+from tests.unit.test_dispatch import FakeLauncher, go
+from tests.unit.test_kept import at
+from xp.backends.stages.model import model_place
+from xp.backends.trl.worker.checkpoints import seal
+from xp.backends.trl.worker.lora import whole_model
+from xp.compose import compose
+from xp.errors import ExitCode, XpError
+from xp.evaluation.local import ensure_made
+from xp.job import Stage
+from xp.launchers.base import Context
+from xp.verified import DIGESTS, damaged
+from xp.worker.publish import check_there, publish
+
+
+def save(directory: Path) -> None:
+    directory.mkdir(parents=True)
+    (directory / "config.json").write_text("{}")
+    (directory / "model.safetensors").write_bytes(bytes(range(200)))
+
+
+def flip(file: Path) -> None:
+    """Other content of the same size."""
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 0x80
+    file.write_bytes(content)
+
+
+def published(tmp_path: Path) -> Path:
+    target = tmp_path / "runs/r/model"
+    target.parent.mkdir(parents=True)
+    publish(save, target)
+    return target
+
+
+def test_a_published_model_that_was_changed_is_not_used(tmp_path: Path) -> None:
+    model = published(tmp_path)
+    check_there(str(model))
+    check_there(str(model))
+    flip(model / "model.safetensors")
+    with pytest.raises(XpError, match=r"not the one that was published: model\.safetensors") as raised:
+        check_there(str(model))
+    assert raised.value.code is ExitCode.RUN_DIR
+    (model / "model.safetensors").unlink()
+    with pytest.raises(XpError, match=r"'model\.safetensors' is missing"):
+        whole_model(str(model), tmp_path / "merged")
+
+
+def test_a_model_without_digests_is_of_somebody_else_or_of_an_earlier_xp(tmp_path: Path) -> None:
+    model = published(tmp_path)
+    (model / DIGESTS).unlink()
+    flip(model / "model.safetensors")
+    check_there(str(model))
+
+
+def test_a_checkpoint_that_is_not_what_was_sealed_is_not_evaluated(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "runs/r/checkpoints/checkpoint-2"
+    save(checkpoint)
+    seal(checkpoint)
+    assert whole_model(str(checkpoint), tmp_path / "merged") == str(checkpoint)
+    flip(checkpoint / "model.safetensors")
+    with pytest.raises(XpError, match=r"checkpoint-2 is damaged: model\.safetensors is not what was saved"):
+        whole_model(str(checkpoint), tmp_path / "merged")
+
+
+@pytest.mark.parametrize("content", ["[]", '{"files": []}', '{"files": ["a"]}', '{"files": {"../x": "0"}}', "[" * 9999])
+def test_digests_that_are_not_xps_are_a_fault_and_nothing_beside_them_is_read(tmp_path: Path, content: str) -> None:
+    (tmp_path / DIGESTS).write_text(content)
+    assert damaged(tmp_path / DIGESTS) is not None
+
+
+def test_a_run_whose_model_was_changed_publishes_it_again(tmp_path: Path) -> None:
+    one = plan(stage("train", "", outputs=("runs/run/model/model.safetensors",)), stage("evaluate", ""))
+    made: list[str] = []
+
+    def play(what: Stage, context: Context) -> int:
+        made.append(context.key(what.name))
+        if what.name == "train":
+            shutil.rmtree(context.outputs / "runs/run/model", ignore_errors=True)
+            publish(save, context.outputs / "runs/run/model")
+        return 0
+
+    go(at(one, 1), tmp_path, FakeLauncher(play))
+    go(at(one, 2), tmp_path, FakeLauncher(play))
+    assert made == ["run/1/train", "run/1/evaluate"]
+    flip(tmp_path / "runs/run/model/model.safetensors")
+    go(at(one, 3), tmp_path, FakeLauncher(play))
+    assert made[2:] == ["run/3/train", "run/3/evaluate"]
+
+
+def test_a_damaged_model_of_xps_own_is_made_again_for_an_evaluation(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    spec = compose([f"outputs={tmp_path}"])
+    directory = tmp_path / model_place(spec.model)
+    ensure_made(spec, str(directory))
+    before = (directory / "model.safetensors").read_bytes()
+    flip(directory / "model.safetensors")
+    ensure_made(spec, str(directory))
+    assert (directory / "model.safetensors").read_bytes() == before
+    assert "is damaged (model.safetensors does not match its sha256); it is made again" in capfd.readouterr().err
