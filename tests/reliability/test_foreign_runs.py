@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import os
 import shutil
+import tarfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +21,9 @@ from xp.launchers import secrets_files
 from xp.launchers.base import Context
 from xp.launchers.cluster import read_launches
 from xp.launchers.files import inside
-from xp.runs import sweep
-from xp.runs.origin import is_ours, mark
-from xp.runs.record import read_record
+from xp.runs import birth_time, origin, sweep
+from xp.runs.origin import check_ours, is_ours, mark
+from xp.runs.record import read_record, write_record
 from xp.runs.run_directory import cancel, hold
 
 pytestmark = pytest.mark.scorecard(42)
@@ -168,6 +172,93 @@ def test_a_copy_of_a_run_of_ones_own_is_not_ones_own(outputs: Path) -> None:
     shutil.copytree(run.with_name("moved"), run)
     assert not is_ours(run)
     assert not is_ours(run.with_name("moved"))
+
+
+def no_birth_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(origin, "birth_time", lambda _: None)
+
+
+def no_statx(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(birth_time.ctypes, "CDLL", lambda _: object())
+
+
+FILE_SYSTEMS = pytest.mark.parametrize("prepare", [lambda _: None, no_birth_times, no_statx], ids=["", "unborn", "old"])
+Prepare = Callable[[pytest.MonkeyPatch], None]
+
+
+def pass_a_tick(place: Path) -> None:
+    """Waits until the file system's clock, which has steps of some milliseconds, shows another time."""
+    probe = place / "probe"
+    probe.touch()
+    before = probe.stat().st_ctime_ns
+    while probe.stat().st_ctime_ns == before:
+        probe.touch()
+    probe.unlink()
+
+
+@FILE_SYSTEMS
+def test_an_archive_of_a_run_that_is_unpacked_in_its_place_is_not_ones_own(
+    outputs: Path, calls: Path, monkeypatch: pytest.MonkeyPatch, prepare: Prepare
+) -> None:
+    prepare(monkeypatch)
+    run = leave_run(outputs, "run", record("run"))
+    inodes = set()
+    for _ in range(20):
+        mark(run)
+        assert is_ours(run)
+        inodes.add(run.stat().st_ino)
+        with tarfile.open(outputs / "run.tar", "w") as archive:
+            archive.add(run, "run")
+        pass_a_tick(outputs)
+        shutil.rmtree(run)
+        with tarfile.open(outputs / "run.tar") as archive:
+            archive.extractall(outputs / "runs", filter="fully_trusted")
+        assert (run / ".origin").exists()
+        assert not is_ours(run), f"{len(inodes)} inodes"
+    assert main(["runs", "cancel", "run", f"outputs={outputs}"]) == ExitCode.RUN_DIR
+    assert not calls.exists()
+
+
+@FILE_SYSTEMS
+def test_a_run_stays_ones_own_while_it_is_worked_on(
+    outputs: Path, monkeypatch: pytest.MonkeyPatch, prepare: Prepare
+) -> None:
+    prepare(monkeypatch)
+    run = leave_run(outputs, "run", record("run"))
+    mark(run)
+    pass_a_tick(outputs)
+    write_record(run, read_record(run))
+    (run / "attempt_2/train").mkdir(parents=True)
+    (run / "metrics.jsonl").write_text("{}\n")
+    run.chmod(0o700)
+    assert is_ours(run)
+    shutil.move(run, outputs / "run")
+    assert is_ours(outputs / "run")
+
+
+def test_a_run_stays_ones_own_on_a_machine_that_knows_no_birth_times(
+    outputs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = leave_run(outputs, "run", record("run"))
+    mark(run)
+    no_birth_times(monkeypatch)
+    assert is_ours(run)
+    (run / ".origin.time").unlink()
+    assert not is_ours(run)
+    (run / ".origin.time").symlink_to("/etc/passwd")
+    assert not is_ours(run)
+
+
+def test_a_mark_of_an_earlier_version_is_made_again_by_trust(outputs: Path, home: Path) -> None:
+    run = leave_run(outputs, "run", record("run"))
+    mark(run)
+    text = f"run\0{run.stat().st_ino}"
+    (run / ".origin").write_text(hmac.new((home / ".xp/key").read_bytes(), text.encode(), hashlib.sha256).hexdigest())
+    assert main(["runs", "show", "run", f"outputs={outputs}"]) == ExitCode.OK
+    with pytest.raises(XpError, match="an earlier version of xp marked it"):
+        check_ours(run)
+    assert main(["runs", "trust", "run", f"outputs={outputs}"]) == ExitCode.OK
+    assert is_ours(run)
 
 
 def test_a_key_that_others_can_read_proves_nothing(outputs: Path, home: Path) -> None:

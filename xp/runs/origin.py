@@ -2,7 +2,8 @@
 
 People also send each other run directories, whose records name jobs, files and modules. A mark in the directory, made
 with a key that only this user can read, shows that the run began here. The mark is valid for one directory, not for a
-copy. `python -m xp runs trust RUN` marks another user's run.
+copy, and not for an archive of it that is unpacked in its place: it covers times that only the file system sets.
+`python -m xp runs trust RUN` marks another user's run.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import hashlib
 import hmac
 import os
 import secrets
+import stat
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -18,8 +20,11 @@ from typing import Final
 from xp.atomic import write_atomically
 from xp.errors import ExitCode, XpError
 from xp.reading import opened
+from xp.runs.birth_time import birth_time
 
 FILE: Final = ".origin"
+WITNESS: Final = ".origin.time"
+"""Empty file beside the mark. Its change time stands for the directory's birth time where that is unknown."""
 KEY_BYTES: Final = 32
 MAX_MARK: Final = 200
 """Largest size of a mark, in bytes."""
@@ -31,15 +36,18 @@ def mark(run: Path) -> None:
     Raises:
         OSError: the key or the mark cannot be written.
     """
-    write_atomically(run / FILE, _mark_of(run, _key(is_new_allowed=True)) + "\n")
+    key = _key(is_new_allowed=True)
+    write_atomically(run / WITNESS, "")
+    write_atomically(run / FILE, "".join(f"{proof}\n" for proof in _proofs(run, key)))
 
 
 def is_ours(run: Path) -> bool:
     """Returns whether this user began the run, or trusts it."""
     with suppress(OSError, XpError):
         with opened(run / FILE, ExitCode.RUN_DIR, follows_link=False) as file:
-            found = file.read(MAX_MARK).strip()
-        return hmac.compare_digest(found, _mark_of(run, _key(is_new_allowed=False)).encode())
+            found = file.read(MAX_MARK).split()
+        proofs = [proof.encode() for proof in _proofs(run, _key(is_new_allowed=False))]
+        return any(hmac.compare_digest(one, proof) for one in found for proof in proofs)
     return False
 
 
@@ -47,16 +55,26 @@ def check_ours(run: Path) -> None:
     """Raise XpError(RUN_DIR) for a run that was begun elsewhere."""
     if not is_ours(run):
         raise XpError(
-            f"{run} was not begun here: it is a copy, of another user or machine, or ~/.xp was not writable when it"
-            f" began. Going on with it runs what it names: look at `python -m xp plan resume={run}`, and if you trust"
-            f" it, `python -m xp runs trust {run.name} outputs={run.parent.parent}`",
+            f"{run} was not begun here: it is a copy, of another user or machine, an earlier version of xp marked it,"
+            f" or ~/.xp was not writable when it began. Going on with it runs what it names: look at"
+            f" `python -m xp plan resume={run}`, and if you trust it,"
+            f" `python -m xp runs trust {run.name} outputs={run.parent.parent}`",
             ExitCode.RUN_DIR,
         )
 
 
-def _mark_of(run: Path, key: bytes) -> str:
+def _proofs(run: Path, key: bytes) -> list[str]:
+    """Proofs that a mark of this directory may hold; each is enough, since not every file system has birth times.
+
+    An inode number alone proves nothing: it is given to the next directory when this one is removed.
+    """
     place = f"{run.name}\0{run.stat().st_ino}"
-    return hmac.new(key, place.encode(), hashlib.sha256).hexdigest()
+    known = [f"{place}\0born\0{birth}"] if (birth := birth_time(run)) is not None else []
+    with suppress(FileNotFoundError):
+        witness = (run / WITNESS).lstat()
+        if stat.S_ISREG(witness.st_mode):
+            known.append(f"{place}\0changed\0{witness.st_ino}\0{witness.st_ctime_ns}")
+    return [hmac.new(key, one.encode(), hashlib.sha256).hexdigest() for one in known]
 
 
 def _key(*, is_new_allowed: bool) -> bytes:

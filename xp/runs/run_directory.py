@@ -13,7 +13,7 @@ from pathlib import Path
 from xp.atomic import TEMPORARY
 from xp.errors import ExitCode, XpError
 from xp.runs.origin import FILE as ORIGIN
-from xp.runs.origin import check_ours, is_ours, mark
+from xp.runs.origin import WITNESS, check_ours, is_ours, mark
 from xp.runs.record import LOCK, RunRecord, is_held, read_record, write_record
 
 SPEC = "spec.yaml"
@@ -44,7 +44,8 @@ def is_unborn(run: Path) -> bool:
     """Returns whether a supervisor was killed before its first record was written, so that nothing has run."""
     if run.is_symlink() or not run.is_dir():
         return False
-    return all(path.name in (LOCK, ORIGIN, SPEC, RESERVE) or path.name.endswith(TEMPORARY) for path in run.iterdir())
+    known = (LOCK, ORIGIN, WITNESS, SPEC, RESERVE)
+    return all(path.name in known or path.name.endswith(TEMPORARY) for path in run.iterdir())
 
 
 def check_writable(outputs: Path) -> None:
