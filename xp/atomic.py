@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,11 +15,11 @@ TEMPORARY: Final = ".tmp"
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yields a temporary path beside `path` that is renamed to `path` when the block ends without an exception.
+    """Yields a temporary file beside `path` that is renamed to `path` when the block ends without an exception.
 
-    The content is on the disk before the rename; after an exception nothing is left.
+    The file is there and empty. Its content is on the disk before the rename; after an exception nothing is left.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY}")
+    temporary = temporary_beside(path)
     try:
         yield temporary
         with temporary.open("rb") as written:
@@ -27,6 +28,17 @@ def replacing(path: Path) -> Iterator[Path]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def temporary_beside(path: Path) -> Path:
+    """Makes an empty file beside `path`; its name cannot be guessed, so that a link left there is not written through.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}{TEMPORARY}")
+    os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666))
+    return temporary
 
 
 def write_atomically(path: Path, text: str) -> None:

@@ -16,7 +16,10 @@ import pytest
 from tests.foreign import contents, leave_programs, leave_run, record
 from xp.__main__ import main
 from xp.compose import compose
+from xp.episode.metrics_file import MetricsFile
+from xp.episode.trajectory import TrajectoryWriter
 from xp.errors import ExitCode, XpError
+from xp.evaluation import records
 from xp.launchers import secrets_files
 from xp.launchers.base import Context
 from xp.launchers.cluster import read_launches
@@ -292,6 +295,60 @@ def test_links_and_pipes_in_a_run_are_not_followed_and_do_not_block(outputs: Pat
     (run / "run.json").unlink()
     os.mkfifo(run / "run.json")
     assert main(["runs", "show", "theirs", f"outputs={outputs}"]) == ExitCode.RUN_DIR
+
+
+def leave_links(run: Path, name: str, target: Path) -> None:
+    """Links in the place of every temporary file that a process of this id could be expected to write."""
+    for number in range(os.getpid() - 5, os.getpid() + 6):
+        (run / f".{name}.{number}.tmp").symlink_to(target)
+
+
+@pytest.mark.parametrize(("words", "name"), [(("report",), "report.html"), (("runs", "trust"), ".origin")])
+def test_a_command_writes_through_no_link_that_was_left_for_it(
+    outputs: Path, home: Path, words: tuple[str, ...], name: str
+) -> None:
+    run = leave_run(outputs, "theirs", record("theirs", status="failed"))
+    leave_links(run, name, home / "thesis/text.tex")
+    (run / name).symlink_to(home / "thesis/text.tex")
+    assert main([*words, "theirs", f"outputs={outputs}"]) == ExitCode.OK
+    assert (home / "thesis/text.tex").read_text() == "ten years"
+    assert (run / name).is_file()
+    assert not (run / name).is_symlink()
+
+
+def test_a_run_that_begins_in_a_directory_that_is_there_writes_through_no_link(outputs: Path, home: Path) -> None:
+    run = outputs / "runs/theirs"
+    run.mkdir(parents=True)
+    for name in (".reserve", ".origin", ".origin.time"):
+        (run / name).symlink_to(home / "thesis/text.tex")
+    with hold(run, 1):
+        assert (run / ".reserve").stat().st_size > 0
+    (run / ".lock").unlink()
+    (run / ".lock").symlink_to(home / "thesis/text.tex")
+    with pytest.raises((XpError, OSError)), hold(run, 1):
+        pass
+    assert (home / "thesis/text.tex").read_text() == "ten years"
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "trajectories/episodes.jsonl", "trajectories", ".lock", "eval.json"])
+def test_an_evaluation_that_goes_on_writes_through_no_link(outputs: Path, home: Path, name: str) -> None:
+    place = outputs / "evaluations/theirs"
+    (place / name).parent.mkdir(parents=True)
+    (place / name).symlink_to(home / "thesis" if name == "trajectories" else home / "thesis/text.tex")
+    asked = records.Requested("e", {"name": "m"}, None, "k", "r", {})
+    with pytest.raises(XpError, match="is a link, which xp does not write through"), records.held(place, asked):
+        pass
+    assert [path.name for path in (home / "thesis").iterdir()] == ["text.tex"]
+
+
+def test_recorded_episodes_and_metrics_are_appended_to_no_link(tmp_path: Path, home: Path) -> None:
+    link = tmp_path / "link.jsonl"
+    link.symlink_to(home / "thesis/text.tex")
+    with pytest.raises(OSError, match="symbolic"):
+        TrajectoryWriter(link)
+    with pytest.raises(OSError, match="symbolic"):
+        MetricsFile(link, "train", 1).write(1, {})
+    assert (home / "thesis/text.tex").read_text() == "ten years"
 
 
 def test_a_process_that_does_not_hold_the_run_is_not_stopped(outputs: Path) -> None:

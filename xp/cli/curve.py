@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from xp.atomic import replacing
 from xp.episode.metrics_file import read_metrics
 from xp.runs.held_out import HeldOutResult, read_held_out
 
@@ -57,9 +58,8 @@ def draw_curve(metrics: Path, results: Mapping[str, HeldOutResult], target: Path
     axes.set_title("Reward, and held-out reward before and after training")
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right")
-    unfinished = target.with_suffix(".part")
-    figure.savefig(unfinished, format="png", metadata={"Software": None})
-    unfinished.replace(target)
+    with replacing(target) as unfinished:
+        figure.savefig(unfinished, format="png", metadata={"Software": None})
 
 
 def _moving_average(values: list[float]) -> list[float]:

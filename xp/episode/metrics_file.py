@@ -44,12 +44,16 @@ class MetricsFile:
         check_names(metrics)
         values = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
         line = {"step": step, "time": time.time(), **self._head, **values}
-        with self._path.open("ab+") as file:
+        with open(self._path, "ab+", opener=_no_link) as file:
             size = file.seek(0, os.SEEK_END)
             is_torn = size > 0 and os.pread(file.fileno(), 1, size - 1) != b"\n"  # the previous writer was killed
             file.write(b"\n" * is_torn + json.dumps(line).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
+
+
+def _no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 def read_metrics(path: Path, stage: str) -> list[dict[str, Any]]:

@@ -161,7 +161,7 @@ class TrajectoryWriter:
         self._directory = path.parent
         self._written: set[str] = set()
         self._lock = threading.Lock()
-        self._fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         size = os.fstat(self._fd).st_size
         self._is_torn = size > 0 and os.pread(self._fd, 1, size - 1) != b"\n"
 

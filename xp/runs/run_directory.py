@@ -79,7 +79,9 @@ def hold(run: Path, attempt: int) -> Iterator[None]:
         if attempt == 1:
             _mark(run)
         with resource_errors(run):
-            (run / RESERVE).write_bytes(bytes(RESERVED_BYTES))
+            (run / RESERVE).unlink(missing_ok=True)
+            with (run / RESERVE).open("xb") as reserve:  # follows no link that was left there
+                reserve.write(bytes(RESERVED_BYTES))
         yield
     finally:
         (run / RESERVE).unlink(missing_ok=True)

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 
-from xp.atomic import TEMPORARY
+from xp.atomic import temporary_beside
 from xp.errors import ExitCode, XpError
 from xp.job import Runtime, Stage
 from xp.launchers.base import Context
@@ -182,7 +182,7 @@ def claim(file: Path, job: str, before: Mapping[str, State]) -> Mapping[str, Sta
     Raises:
         XpError: RUN_DIR if another job has claimed it.
     """
-    temporary = file.with_name(f".{file.name}.{os.getpid()}{TEMPORARY}")
+    temporary = temporary_beside(file)
     temporary.write_text(json.dumps({"job": job, "before": dict(before)}) + "\n", encoding="utf-8")
     try:
         os.link(temporary, file)  # atomic and exclusive, also on a network filesystem
